@@ -37,6 +37,8 @@ Exit codes:
 /// gpumem samples what every process holds and does on every NVIDIA GPU of this machine, applies
 /// rules with thresholds that you can set, and shows the result on the terminal, as a verdict for
 /// scripts, or as a recording to which rules can be applied again later.
+///
+/// Without a command it is `gpumem watch` on a terminal, and prints this help elsewhere.
 #[derive(Parser, Debug)]
 #[command(
     name = "gpumem",
@@ -55,7 +57,7 @@ pub struct Cli {
     #[command(flatten)]
     pub global: Global,
 
-    /// What to do; without it, this help.
+    /// What to do; without it, watch on a terminal, and else this help.
     #[command(subcommand)]
     pub command: Option<Command>,
 }

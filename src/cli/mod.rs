@@ -73,7 +73,7 @@ fn run(cli: Cli) -> anyhow::Result<Exit> {
     let global = &cli.global;
     match cli.command {
         _ if cli.version => version::run(global),
-        None => print(&Cli::command().render_help().to_string()).map(|()| Exit::Clean),
+        None => run_bare(global),
         Some(Command::Ps(args)) => ps::run(&args, global),
         Some(Command::Check(args)) => check::run(&args, global),
         Some(Command::Explain(args)) => explain::run(&args, global),
@@ -92,6 +92,15 @@ fn run(cli: Cli) -> anyhow::Result<Exit> {
             let page = generate::man_page(args.command.as_deref()).map_err(UsageError)?;
             print(&page).map(|()| Exit::Clean)
         }
+    }
+}
+
+/// Without a command: the screen where the terminal has one, as `gpumem watch` shows it; else the help.
+fn run_bare(global: &Global) -> anyhow::Result<Exit> {
+    let typed = ["gpumem", "watch"];
+    match Cli::try_parse_from(typed).map(|cli| cli.command) {
+        Ok(Some(Command::Watch(args))) if watch::has_screen() => watch::run(&args, global),
+        _ => print(&Cli::command().render_help().to_string()).map(|()| Exit::Clean),
     }
 }
 

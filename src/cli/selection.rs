@@ -43,6 +43,11 @@ impl Selection {
         }
     }
 
+    /// All of it as one selector; `None` where it leaves nothing out.
+    pub(super) fn into_selector(self) -> Option<Selector> {
+        self.selector
+    }
+
     /// Whether it leaves nothing out.
     pub(super) fn is_empty(&self) -> bool {
         self.selector.is_none()

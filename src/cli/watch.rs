@@ -11,17 +11,18 @@ use anyhow::Context as _;
 
 use super::args::{Color, Global, Once, ThemeChoice, WatchArgs, cells};
 use super::exit::Exit;
-use super::selection::me;
+use super::selection::{Selection, me};
 use super::{
     UsageError, config, live, print, recorded, signals, store, style, unreadable, warn,
     warn_of_damage,
 };
 use crate::config::Config;
-use crate::model::{Selector, Snapshot};
+use crate::model::Snapshot;
 use crate::rules::Engine;
 use crate::source::Source;
 use crate::source::live::Live;
 use crate::source::replay::{DEMO_HISTORY_SECONDS, PlaybackPace, Replay};
+use crate::watch::column::Columns;
 use crate::watch::once::Still;
 use crate::watch::theme::{Depth, Theme};
 use crate::watch::{self, Options, Past, WatchOutcome, terminal};
@@ -39,7 +40,7 @@ pub(super) fn run(args: &WatchArgs, global: &Global) -> anyhow::Result<Exit> {
         // Before the driver is waited for.
         return Err(watch::WatchError::NotATerminal.into());
     }
-    if variable("TERM") == "dumb" {
+    if is_dumb() {
         let why = "TERM=dumb names a terminal without a screen; use `gpumem ps` or `gpumem check`";
         return Err(UsageError(why.to_owned()).into());
     }
@@ -52,9 +53,15 @@ pub(super) fn run(args: &WatchArgs, global: &Global) -> anyhow::Result<Exit> {
     };
     let options = options(args, global, interval);
     let mut ui_state = ui_state::load();
+    // What is typed counts.
     if args.theme.is_some() {
-        // What is typed counts.
         ui_state.theme = None;
+    }
+    if args.sort.is_some() {
+        (ui_state.sort, ui_state.reversed) = (None, None);
+    }
+    if !args.columns.is_empty() {
+        ui_state.columns = None;
     }
     let outcome = watch::run(source, past, Box::new(worker), options, &mut ui_state);
     if !is_recording(args) {
@@ -69,6 +76,16 @@ pub(super) fn run(args: &WatchArgs, global: &Global) -> anyhow::Result<Exit> {
             Ok(Exit::Clean)
         }
     }
+}
+
+/// Whether standard output is a terminal that has a screen.
+pub(super) fn has_screen() -> bool {
+    std::io::stdout().is_terminal() && !is_dumb()
+}
+
+/// Whether the terminal says that it has no screen.
+fn is_dumb() -> bool {
+    variable("TERM") == "dumb"
 }
 
 /// Whether it is a recording that is shown, where no one can be sent anything.
@@ -105,7 +122,9 @@ fn options(args: &WatchArgs, global: &Global, interval: Duration) -> Options {
         speed: args.speed,
         mouse: !args.no_mouse,
         me: me(),
-        filter: Selector::all(args.terms.terms.iter().cloned().map(Some)),
+        filter: Selection::new(&args.gpu, &args.user, &args.terms).into_selector(),
+        sort: args.sort,
+        columns: Columns::new(args.columns.iter().copied()),
         theme: match args.theme {
             Some(ThemeChoice::Named(theme)) => theme,
             Some(ThemeChoice::Auto) | None => Theme::of_terminal(&variable("COLORFGBG")),
@@ -223,7 +242,7 @@ fn picture_size() -> (u16, u16) {
 
 /// Whether bold and reversed text can be shown, whether or not in colour.
 fn has_escapes(color: Color) -> bool {
-    color == Color::Always || std::io::stdout().is_terminal() && variable("TERM") != "dumb"
+    color == Color::Always || has_screen()
 }
 
 /// A variable of the environment; nothing where it is not set, or is no text.

@@ -98,15 +98,19 @@ pub fn carries_variable(roots: &Roots, process: &ListedProcess, variable: &str) 
     let Ok(folder) = Folder::open(&roots.proc, process.pid) else {
         return false;
     };
-    let has_memory = folder.read(c"stat", &mut content, STAT_BYTES).is_ok()
-        && parse_stat(&content).is_some_and(|stat| {
-            stat.start_ticks == process.start_ticks && !stat.is_exiting && stat.state != 'D'
-        });
-    has_memory
+    has_memory(&folder, process.start_ticks, &mut content) == Some(true)
         && folder.read(c"environ", &mut content, ENVIRON_BYTES).is_ok()
         && content
             .split(|&byte| byte == 0)
             .any(|it| it == variable.as_bytes())
+}
+
+/// Whether the memory of the process that started then can be read without being held up as it is;
+/// `None` where it is gone, or its number is another's by now.
+pub(super) fn has_memory(folder: &Folder, start_ticks: u64, content: &mut Vec<u8>) -> Option<bool> {
+    folder.read(c"stat", content, STAT_BYTES).ok()?;
+    let stat = parse_stat(content).filter(|stat| stat.start_ticks == start_ticks)?;
+    Some(!stat.is_exiting && stat.state != 'D')
 }
 
 /// A value, bounded, without the secrets that people put where none belongs.

@@ -25,6 +25,7 @@ mod descendants;
 mod device_files;
 mod entry;
 mod environ;
+mod environment;
 mod folder;
 mod framework;
 mod gpu_files;
@@ -60,6 +61,7 @@ mod users;
 pub use cmdline::parse_cmdline;
 pub use device_files::{DeviceFile, read_device_files};
 pub use environ::carries_variable;
+pub use environment::read_environment;
 pub use framework::{has_version_metadata, read_version};
 pub use guarded::{
     Guarded, ListedProcess, Ourselves, read_all, read_guarded, read_ourselves, read_wait_channel,

@@ -49,6 +49,10 @@ const SECRET_PATHS: [&str; 5] = [
     ".webhook.office.com/",
 ];
 
+/// What makes a variable's name a secret's where all of an environment is shown: better one masked too
+/// many.
+const PARTS_OF_NAMES: [&str; 6] = ["KEY", "TOKEN", "SECRET", "PASS", "CREDENTIAL", "COOKIE"];
+
 /// How far back from its sign a name may begin.
 const LONGEST_NAME: usize = 128;
 
@@ -91,6 +95,22 @@ pub(super) fn hide(arguments: &mut [Cow<'_, str>]) {
 pub(super) fn hide_in_value(value: &mut Cow<'_, str>) {
     if let Some(hidden) = hide_in_text(value) {
         *value = Cow::Owned(hidden);
+    }
+}
+
+/// Hides the value of a variable where its name says that it is a secret, with or without a doubt, and
+/// the secrets that stand in it where not: for a variable that is shown whatever it is.
+pub(super) fn hide_variable(name: &str, value: &mut Cow<'_, str>) {
+    let upper = name.to_ascii_uppercase();
+    let is_secret = PARTS_OF_NAMES.iter().any(|part| upper.contains(part));
+    let by_name = match is_secret {
+        true if value.is_empty() => None,
+        true => Some(HIDDEN.to_owned()),
+        false => hidden(judge(name), value),
+    };
+    match by_name {
+        Some(hidden) => *value = Cow::Owned(hidden),
+        None => hide_in_value(value),
     }
 }
 

@@ -143,9 +143,11 @@ pub const FIELDS: [FieldSpec; 25] = {
             "its share of the GPU's memory",
         )
         .number("MEM%", true)
+        .called("memory-percent")
         .on_screen('n', 11, 5),
         field(Field::History, &[], Bytes, "", "how its memory moved")
             .text("HISTORY")
+            .called("history")
             .most_first()
             .on_screen('y', 9, 10),
         field(

@@ -221,7 +221,7 @@ impl Snapshot {
 }
 
 /// `0-3,6`; the numbers ascend.
-fn ranges(numbers: impl Iterator<Item = u32>) -> String {
+pub fn ranges(numbers: impl Iterator<Item = u32>) -> String {
     let mut ranges: Vec<(u32, u32)> = Vec::new();
     for number in numbers {
         match ranges.last_mut() {

@@ -19,7 +19,7 @@ pub(super) use crate::model::field::{NOT_AVAILABLE, UNKNOWN};
 /// The GPUs and their MIG devices.
 pub(super) fn table(snapshot: &Snapshot, width: Option<usize>, style: Style) -> String {
     if snapshot.gpus.is_empty() {
-        return "The driver reports no GPU.\n".to_owned();
+        return "The driver reports no GPU. `gpumem doctor` looks for the reason; --demo works without one.\n".to_owned();
     }
     let mut columns = vec![
         ("GPU", Align::Right),

@@ -2,12 +2,14 @@
 //!
 //! Each takes what was observed or concluded and writes it out; none knows where it came from.
 //! [`processes`] is `gpumem ps` for people, with the tables of `gpus` before its own, [`totals`] its sums, [`check`] the
-//! verdict for people and as JSON, [`explain`] the page about one process or GPU, [`doctor`] what works
-//! on this machine, [`table`] aligns columns by their width on a terminal, [`wrap`] cuts and
+//! verdict for people and as JSON, [`explain`] the page about one process or GPU, [`environment`] the variables of a process, [`doctor`] what works
+//! on this machine, [`table`] aligns columns by their width on a terminal, [`totals`]
+//! what groups of rows hold, [`wrap`] cuts and
 //! breaks text at a width, [`escape`] makes hostile text harmless, [`schema`] is what is written, as JSON Schema.
 
 pub mod check;
 pub mod doctor;
+pub mod environment;
 pub mod escape;
 pub mod explain;
 mod gpus;

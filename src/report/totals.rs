@@ -295,3 +295,160 @@ mod tests {
         assert_eq!(none, "No process holds GPU memory.\n");
     }
 }
+//! Totals as a table: what each user, job, container or framework holds together.
+
+use super::escape::escape;
+use super::style::Style;
+use super::table::{Align, Table};
+use super::wrap::wrap;
+use crate::model::field::{Field, UNKNOWN};
+use crate::model::label::ranges;
+use crate::model::totals::{Total, TotalOf};
+use crate::units::Bytes;
+
+/// What stands before a sum that some of what belongs to it is missing from.
+const AT_LEAST: &str = ">=";
+
+/// One line for each total, in their order, at most `width` columns wide where one is given; without
+/// any, an empty text. Whoever has not judged the rows leaves out what can be reclaimed.
+pub fn table(
+    by: Field,
+    totals: &[Total],
+    is_judged: bool,
+    width: Option<usize>,
+    style: Style,
+) -> String {
+    let mut table = Table::new(&[
+        ("MEMORY", Align::Right),
+        ("RECLAIMABLE", Align::Right),
+        ("PROCESSES", Align::Right),
+        ("GPU", Align::Left),
+        (heading(by), Align::Left),
+    ])
+    .giving_way(&["GPU", "PROCESSES"]);
+    for total in totals {
+        let memory = bytes(total.used_bytes);
+        table.row(vec![
+            match (total.used_bytes, total.unknown_rows) {
+                (Some(_), 1..) => format!("{AT_LEAST} {memory}"),
+                _ => memory,
+            },
+            match is_judged {
+                true => bytes(total.reclaimable_bytes),
+                // A column without any text is left out.
+                false => String::new(),
+            },
+            total.processes.to_string(),
+            ranges(total.gpus.iter().copied()),
+            name(by, &total.of),
+        ]);
+    }
+    match table.is_empty() {
+        true => String::new(),
+        false => table.render(width, |text| style.heading(text)),
+    }
+}
+
+/// A page of totals by several fields; of what no row has, nothing is said.
+pub fn page(title: &str, groups: &[(Field, Vec<Total>)], width: usize, style: Style) -> String {
+    let mut out = String::new();
+    for line in wrap(&escape(title), (width, width), 2) {
+        out.push_str(&style.heading(&line));
+        out.push('\n');
+    }
+    for (by, totals) in groups {
+        let is_telling = totals
+            .iter()
+            .any(|total| matches!(total.of, TotalOf::Named(_)));
+        if is_telling {
+            out.push('\n');
+            out.push_str(&table(*by, totals, true, Some(width), style));
+        }
+    }
+    if groups.iter().all(|(_, totals)| totals.is_empty()) {
+        out.push_str("\nthere is no process\n");
+    }
+    out
+}
+
+/// What the rows are grouped by, as a heading.
+fn heading(by: Field) -> &'static str {
+    match by {
+        Field::Job => "JOB",
+        Field::Container => "CONTAINER",
+        by => by.spec().title,
+    }
+}
+
+/// Whose a total is, escaped.
+fn name(by: Field, of: &TotalOf) -> String {
+    match of {
+        TotalOf::Named(name) => escape(name).into_owned(),
+        TotalOf::None => format!("(no {})", by.spec().names[0]),
+        TotalOf::Unknown => UNKNOWN.to_owned(),
+    }
+}
+
+fn bytes(bytes: Option<u64>) -> String {
+    bytes.map_or_else(|| UNKNOWN.to_owned(), |bytes| Bytes(bytes).to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use crate::model::totals::GROUPED;
+    use crate::units::GIB;
+
+    fn total(of: TotalOf, used_bytes: Option<u64>, unknown_rows: usize) -> Total {
+        Total {
+            of,
+            processes: 2,
+            gpus: BTreeSet::from([0, 1, 2, 5]),
+            used_bytes,
+            unknown_rows,
+            reclaimable_bytes: Some(0),
+        }
+    }
+
+    #[test]
+    fn what_is_not_whole_or_not_known_says_so() {
+        let totals = [
+            total(TotalOf::Named("ann\x1b[2J".to_owned()), Some(3 * GIB), 0),
+            total(TotalOf::None, Some(GIB), 1),
+            total(TotalOf::Unknown, None, 2),
+        ];
+        let text = table(Field::Job, &totals, true, None, Style::default());
+        let lines: Vec<&str> = text.lines().map(str::trim_start).collect();
+        assert_eq!(
+            lines,
+            [
+                "MEMORY  RECLAIMABLE  PROCESSES  GPU    JOB",
+                r"3.0 GiB          0 B          2  0-2,5  ann\e[2J",
+                ">= 1.0 GiB          0 B          2  0-2,5  (no job)",
+                "-          0 B          2  0-2,5  -",
+            ]
+        );
+        let text = table(Field::Job, &totals, false, None, Style::default());
+        assert!(!text.contains("RECLAIMABLE"), "{text}");
+    }
+
+    #[test]
+    fn a_page_tells_of_what_some_row_has() {
+        let named = vec![total(TotalOf::Named("ann".to_owned()), Some(GIB), 0)];
+        let none = vec![total(TotalOf::None, Some(GIB), 0)];
+        let groups = [(Field::User, named), (Field::Job, none)];
+        let page = page("totals", &groups, 40, Style::default());
+        assert!(page.contains("ann") && !page.contains("JOB"), "{page}");
+        assert!(super::page("totals", &[], 40, Style::default()).contains("no process"));
+    }
+
+    #[test]
+    fn every_grouping_has_a_heading_and_no_rows_no_table() {
+        for by in GROUPED {
+            assert!(!heading(by).is_empty(), "{by:?}");
+            assert_eq!(table(by, &[], true, None, Style::default()), "");
+        }
+    }
+}

@@ -11,6 +11,13 @@ impl Column {
     /// From the one that stays longest on a narrow screen to the one that goes first.
     pub const BY_NEED: [Self; ON_SCREEN.len()] = BY_NEED;
 
+    /// The column of this heading.
+    pub fn by_title(title: &str) -> Option<Self> {
+        Self::ALL
+            .into_iter()
+            .find(|column| column.spec().title == title)
+    }
+
     /// The column that `letter` sorts by.
     pub fn by_letter(letter: char) -> Option<Self> {
         Self::ALL
@@ -27,6 +34,39 @@ impl Column {
     }
 }
 
+/// The columns that the table is to have, from left to right: at least one, each once.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Columns(Vec<Column>);
+
+impl Default for Columns {
+    fn default() -> Self {
+        Self(Column::ALL.to_vec())
+    }
+}
+
+impl Columns {
+    /// These, the first of each; `None` where there is none.
+    pub fn new(columns: impl IntoIterator<Item = Column>) -> Option<Self> {
+        let mut chosen = Vec::with_capacity(Column::ALL.len());
+        for column in columns {
+            if !chosen.contains(&column) {
+                chosen.push(column);
+            }
+        }
+        (!chosen.is_empty()).then_some(Self(chosen))
+    }
+
+    /// From left to right.
+    pub fn iter(&self) -> impl Iterator<Item = Column> {
+        self.0.iter().copied()
+    }
+
+    /// Whether it is one of them.
+    pub fn has(&self, column: Column) -> bool {
+        self.0.contains(&column)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -38,7 +78,18 @@ mod tests {
             assert!(Column::BY_NEED.contains(&column), "{column:?}");
             assert_eq!(column.step(1).step(-1), column);
         }
+        let mut names = Column::ALL.map(|column| column.spec().column_name());
+        names.sort_unstable();
+        assert!(!names.contains(&"") && names.windows(2).all(|two| two[0] != two[1]));
         assert_eq!(Column::by_letter('z'), None);
         assert_eq!(Column::Command.step(1), Column::Gpu);
+    }
+
+    #[test]
+    fn a_choice_has_each_column_once_and_one_at_least() {
+        let some = [Column::Pid, Column::Memory, Column::Pid];
+        let chosen: Vec<Column> = Columns::new(some).unwrap().iter().collect();
+        assert_eq!(chosen, [Column::Pid, Column::Memory]);
+        assert_eq!(Columns::new([]), None);
     }
 }

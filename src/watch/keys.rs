@@ -6,10 +6,12 @@
 //! `reaping.rs`.
 
 mod bindings;
+mod overlays;
 
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
 pub use bindings::GROUPS;
+use bindings::HABITS;
 
 use super::column::Column;
 
@@ -112,6 +114,24 @@ pub enum KeyAction {
     Direct,
     /// Make the plan anew.
     PlanAgain,
+    /// Only the rows of the GPU of this number; two digits in a moment are one number.
+    Gpu(u8),
+    /// The page of a GPU.
+    GpuPage,
+    /// The environment of a process.
+    Environment,
+    /// What each user, job, container and framework holds.
+    Totals,
+    /// Choose the table's columns.
+    Columns,
+    /// Show the column, or hide it.
+    SwitchColumn,
+    /// Move the column to the left in the table.
+    ColumnLeft,
+    /// Move it to the right.
+    ColumnRight,
+    /// All columns, in their order.
+    DefaultColumns,
     /// Leave.
     Quit,
     /// Leave, whatever is open.
@@ -147,6 +167,8 @@ pub enum Context {
     Page,
     /// The plan, or what is being done by it.
     Plan,
+    /// The list of columns.
+    Columns,
 }
 
 /// Keys under a heading of the help.
@@ -170,9 +192,22 @@ pub struct Binding {
     /// What they do, as the help says it.
     pub does: &'static str,
     /// Key and word in the bottom line, for those that are there.
-    pub hint: Option<(&'static str, &'static str)>,
+    pub hint: Option<Hint>,
     /// What is done.
     pub action: KeyAction,
+}
+
+/// A key in the bottom line.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Hint {
+    /// The key as it is written there.
+    pub key: &'static str,
+    /// What it does, in a word.
+    pub word: &'static str,
+    /// Its place from left to right.
+    pub place: u8,
+    /// Its place from the one that stays longest on a narrow screen to the one that goes first.
+    pub rank: u8,
 }
 
 /// Keys that are of this context alone.
@@ -189,7 +224,12 @@ pub fn action(context: Context, event: &KeyEvent) -> Option<KeyAction> {
     table(context)
         .chain(table(Context::Main))
         .find(|binding| binding.keys.contains(&key))
-        .map(|binding| binding.action)
+        .map(|binding| match (binding.action, key) {
+            (KeyAction::Gpu(_), Key::Plain(KeyCode::Char(digit @ '0'..='9'))) => {
+                KeyAction::Gpu(digit as u8 - b'0')
+            }
+            (action, _) => action,
+        })
 }
 
 /// The key of an event; `None` for a release and for modifiers that nothing is bound to.
@@ -202,6 +242,23 @@ fn pressed(event: &KeyEvent) -> Option<Key> {
         (KeyCode::Char(c), KeyModifiers::CONTROL) => Some(Key::Ctrl(c.to_ascii_lowercase())),
         _ => None,
     }
+}
+
+/// What is said of a key that nothing is bound to: where it is a habit from elsewhere, what does it
+/// here. `None` of what is hardly a key that a person pressed.
+pub fn unbound(event: &KeyEvent) -> Option<String> {
+    let key = pressed(event)?;
+    let habit = HABITS.iter().find(|(habits, _)| habits.contains(&key));
+    if let Some((_, instead)) = habit {
+        return Some((*instead).to_owned());
+    }
+    let name = match key {
+        Key::Plain(KeyCode::Char(c)) if !c.is_control() => format!("{c:?}"),
+        Key::Plain(KeyCode::F(number)) => format!("F{number}"),
+        Key::Ctrl(c) if c.is_ascii_alphabetic() => format!("Ctrl-{}", c.to_ascii_uppercase()),
+        _ => return None,
+    };
+    Some(format!("{name} does nothing here; ? lists the keys"))
 }
 
 #[cfg(test)]

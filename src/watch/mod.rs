@@ -58,6 +58,7 @@ use crate::rules::Engine;
 pub use crate::source::Control;
 pub(crate) use crate::source::playback::{PlaybackClock, PlaybackPace};
 use crate::source::{NextSnapshot, Origin, Source};
+use column::{Column, Columns};
 use reclaim_worker::mailbox::{MailboxReceiver, Received, ReclaimHandle, mailbox};
 use reclaim_worker::{ReclaimRequest, ReclaimWorker};
 use signals::{SignalWatch, stop, stop_in_background, suspend};
@@ -66,6 +67,7 @@ use terminal::Screen;
 use theme::{Depth, Theme};
 use ui_state::UiState;
 use update::update;
+use view_model::Sort;
 
 /// How the screen is shown.
 #[derive(Clone, PartialEq, Debug)]
@@ -74,6 +76,10 @@ pub struct Options {
     pub me: Me,
     /// The filter that the screen starts with.
     pub filter: Option<Selector>,
+    /// The column that the rows are sorted by; `None` leaves it as it was left, or by memory.
+    pub sort: Option<Column>,
+    /// The table's columns; `None` leaves them as they were left, or all of them.
+    pub columns: Option<Columns>,
     /// The time from one sample to the next; a sample older than three of them is an alarm.
     pub interval: Duration,
     /// How things look.
@@ -103,6 +109,13 @@ impl Options {
         let mut app = App::new(setup, past.engine, self.interval, columns, rows);
         app.judged.courses = past.courses;
         app.table.choice.filter = self.filter;
+        if let Some(column) = self.sort {
+            app.table.choice.sort = Sort {
+                column,
+                reversed: false,
+            };
+        }
+        app.table.columns = self.columns.unwrap_or_default();
         app.theme = self.theme;
         app.playback.speed = self.speed;
         app
@@ -294,7 +307,11 @@ fn drive(
         let until = Instant::now() + BATCH;
         let in_time = || Instant::now() < until;
         let more = std::iter::from_fn(|| in_time().then(|| messages.try_recv().ok())?);
-        for message in std::iter::once(first).chain(more) {
+        for message in std::iter::once(first)
+            .chain(more)
+            .flat_map(timed(start))
+            .flatten()
+        {
             let event = match message {
                 ThreadMessage::Event(event) => event,
                 ThreadMessage::Failed(error) => return Err(error),
@@ -322,6 +339,19 @@ fn drive(
                 Effect::Reclaim(ask) => channels.reclaim.send(ask, Instant::now()),
             }
         }
+    }
+}
+
+/// Before a key it is said what time it is: two digits in a moment are one number.
+fn timed(start: Instant) -> impl Fn(ThreadMessage) -> [Option<ThreadMessage>; 2] {
+    move |message| {
+        let is_key = matches!(&message, ThreadMessage::Event(Event::Key(_)));
+        let tick = is_key.then(|| {
+            ThreadMessage::Event(Event::Tick {
+                now: start.elapsed(),
+            })
+        });
+        [tick, Some(message)]
     }
 }
 

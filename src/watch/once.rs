@@ -182,7 +182,9 @@ impl Still {
                         | ReclaimRequest::Leave,
                     ) => {}
                     Effect::Quit => return Err(OnceError::Leaves { key: key() }),
-                    Effect::Reclaim(ask @ ReclaimRequest::Plan(_)) => {
+                    Effect::Reclaim(
+                        ask @ (ReclaimRequest::Plan(_) | ReclaimRequest::Environment(_)),
+                    ) => {
                         let mut plan = None;
                         let ask = Some((ask, Duration::ZERO));
                         worker.handle(ask, &mut |progress| plan = Some(progress));

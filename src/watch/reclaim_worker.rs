@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use super::view_model::RowKey;
 use crate::model::finding::{Finding, Undecided};
-use crate::model::{Snapshot, Time};
+use crate::model::{Identity, Snapshot, Time};
 use crate::reclaim::{Outcome, Plan, Signal};
 
 /// Makes plans and carries them out.
@@ -71,6 +71,8 @@ pub enum ReclaimRequest {
         /// The question's.
         number: u64,
     },
+    /// Read the environment of this process.
+    Environment(Identity),
     /// Send nothing more, and say what was sent.
     Leave,
 }
@@ -108,6 +110,13 @@ pub enum ReclaimProgress {
         number: u64,
         /// The plan.
         plan: Result<Proposal, String>,
+    },
+    /// The environment of a process.
+    Environment {
+        /// Whose.
+        of: Identity,
+        /// Its variables by name, secrets masked; or why they cannot be read.
+        variables: Result<Vec<(String, String)>, String>,
     },
     /// A plan is being carried out: looks are wanted.
     Begun {

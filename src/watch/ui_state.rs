@@ -8,7 +8,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::column::Column;
+use super::column::{Column, Columns};
 use super::layout::Form;
 use super::theme::Theme;
 use super::view_model::Sort;
@@ -33,6 +33,8 @@ pub struct UiState {
     pub gpus: Option<String>,
     /// The theme.
     pub theme: Option<String>,
+    /// The titles of the table's columns, from left to right.
+    pub columns: Option<Vec<String>>,
 }
 
 impl UiState {
@@ -48,6 +50,13 @@ impl UiState {
             hide_small: truth("hide_small"),
             gpus: word("gpus"),
             theme: word("theme"),
+            columns: value
+                .get("columns")
+                .and_then(Value::as_array)
+                .map(|titles| {
+                    let titles = titles.iter().filter_map(Value::as_str);
+                    titles.map(str::to_owned).collect()
+                }),
         }
     }
 
@@ -64,6 +73,7 @@ impl UiState {
             hide_small: differing(self.hide_small, &start.hide_small),
             gpus: differing(self.gpus, &start.gpus),
             theme: differing(self.theme, &start.theme),
+            columns: differing(self.columns, &start.columns),
         }
     }
 
@@ -76,6 +86,7 @@ impl UiState {
             hide_small: changes.hide_small.or(self.hide_small),
             gpus: changes.gpus.or(self.gpus),
             theme: changes.theme.or(self.theme),
+            columns: changes.columns.or(self.columns),
         }
     }
 }
@@ -85,10 +96,7 @@ impl App {
     pub fn restore(&mut self, ui_state: &UiState) {
         let choice = &mut self.table.choice;
         let title = ui_state.sort.as_deref();
-        let column = Column::ALL
-            .into_iter()
-            .find(|column| Some(column.spec().title) == title);
-        if let Some(column) = column {
+        if let Some(column) = title.and_then(Column::by_title) {
             // The direction belongs to the column.
             let reversed = ui_state.reversed.unwrap_or_default();
             choice.sort = Sort { column, reversed };
@@ -98,6 +106,11 @@ impl App {
         match ui_state.gpus.as_deref() {
             Some(BY_ROOM) => self.form = None,
             gpus => self.form = gpus.and_then(named::<Form>).or(self.form),
+        }
+        let columns = ui_state.columns.iter().flatten();
+        let columns = columns.filter_map(|title| Column::by_title(title));
+        if let Some(columns) = Columns::new(columns) {
+            self.table.columns = columns;
         }
         let theme = ui_state.theme.as_deref();
         self.theme = theme.and_then(named::<Theme>).unwrap_or(self.theme);
@@ -117,6 +130,13 @@ impl App {
                 None => Some(BY_ROOM.to_owned()),
             },
             theme: name(self.theme),
+            columns: Some(
+                self.table
+                    .columns
+                    .iter()
+                    .map(|column| column.spec().title.to_owned())
+                    .collect(),
+            ),
         }
     }
 }

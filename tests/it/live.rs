@@ -510,6 +510,11 @@ fn each_way_of_having_no_driver_has_its_own_message() {
             assert_eq!(output.code, 3, "{output:?}");
             assert!(output.stderr.contains(hint), "{output:?}");
             assert_eq!(output.stderr.lines().count(), 1, "{output:?}");
+            if code == 9 {
+                for next in ["`gpumem doctor`", "`gpumem watch --demo`"] {
+                    assert!(output.stderr.contains(next), "{output:?}");
+                }
+            }
         }
     }
 }

@@ -34,6 +34,7 @@ mod place;
 mod platforms;
 mod pty;
 mod pty_jobs;
+mod pty_keys;
 mod reap;
 mod reap_notebook;
 mod reclaim;

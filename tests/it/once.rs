@@ -142,7 +142,7 @@ fn a_terminal_shows_it_in_its_own_size_and_without_colour_where_none_is_wanted()
     let mut watch = command(&DEMO);
     watch.env("TERM", "xterm-256color").env("NO_COLOR", "1");
     let mut terminal = Terminal::start(&[], &watch, 20, 70);
-    let text = terminal.wait_for("the line of keys", |text| text.contains("j k select"));
+    let text = terminal.wait_for("the line of keys", |text| text.contains("F1 Help"));
     assert_eq!(terminal.end().code(), Some(0));
     assert!(
         text.starts_with(" REPLAY"),

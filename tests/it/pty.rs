@@ -239,7 +239,7 @@ impl Terminal {
     }
 
     /// Clicks on the first character of the first place where `text` stands.
-    fn click(&mut self, text: &str) {
+    pub fn click(&mut self, text: &str) {
         let screen = self.wait_for(text, |screen| screen.contains(text));
         let mut lines = screen.lines().enumerate();
         let place = lines.find_map(|(row, line)| Some((row, line.find(text)?, line)));
@@ -605,11 +605,11 @@ fn a_person_sorts_clicks_resizes_and_comes_back_to_it() {
     terminal.wait_for("demo again", |text| text.contains("PID▼"));
     assert_eq!(terminal.mouse(), clicks);
     terminal.wait_for_selected("fine-tune");
-    terminal.click("? help");
+    terminal.click("F1 Help");
     terminal.wait_for("help", |text| text.contains("leaves this help"));
     terminal.press("\u{1b}");
     terminal.wait_for("table", |text| text.contains("PID▼"));
-    terminal.click("q quit");
+    terminal.click("F10 Quit");
     assert_eq!(terminal.end().code(), Some(0));
     terminal.assert_restored();
 }

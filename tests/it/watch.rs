@@ -182,7 +182,10 @@ fn names_of_any_width_leave_the_columns_of_a_terminal_where_they_are() {
             text.contains(&format!("process {hostile} on GPU 0"))
         });
         assert_eq!(title.lines().count(), 24, "{title}");
-        assert!(title.lines().last().unwrap().contains("q quit"), "{title}");
+        assert!(
+            title.lines().last().unwrap().contains("F10 Quit"),
+            "{title}"
+        );
         terminal.press("q");
         assert_eq!(terminal.end().code(), Some(0));
         terminal.assert_restored();
@@ -269,7 +272,7 @@ fn keys_answer_while_the_whole_driver_hangs() {
         ("op", "PID▲"),
         ("r", "PID▼"),
         ("/pid:1", "filter: pid:1"),
-        ("\x1b", "q quit"),
+        ("\x1b", "F10 Quit"),
         ("?", "select the next process"),
     ] {
         terminal.press(keys);
@@ -378,6 +381,8 @@ fn a_bug_in_any_thread_ends_it_on_a_restored_terminal() {
         // This test, run again as the program on the terminal.
         let options = gpumem::api::watch::Options {
             filter: None,
+            sort: None,
+            columns: None,
             me: gpumem::api::model::Me::default(),
             interval: Duration::from_secs(1),
             theme: Theme::Dark,

@@ -3,9 +3,11 @@
 mod picture;
 
 use clap::Args;
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 
 use super::{EXIT_CODES, Recorded, Stored, Where};
 use crate::units::Span;
+use crate::watch::column::Column;
 use crate::watch::once::Keys;
 
 pub(in crate::cli) use picture::cells;
@@ -20,8 +22,10 @@ pub use picture::{Once, ThemeChoice};
 /// With --once it prints one picture and exits; that needs no terminal. The picture shows this
 /// machine's second sample, the recording's end, or the demo's 25th minute.
 ///
-/// Keys: ? shows them all, q quits. j, k and the arrows select, Enter explains what is selected, / filters as
-/// in `user:ann gpu:0 idle>10m mem>4GiB`, p pauses, `[` and `]` step back and forth. The manual page (gpumem
+/// Keys: ? shows them all, q quits; F1 to F10 are in the line at the bottom, to press or to click. j, k and
+/// the arrows select, Enter explains what is selected, / filters as in `user:ann gpu:0 idle>10m mem>4GiB`,
+/// digits show one GPU only, i its page, s totals by user and job, e the environment of a process with its
+/// secrets masked, F2 chooses the columns, p pauses, `[` and `]` step back and forth. The manual page (gpumem
 /// man watch) has all keys and the filter's terms.
 ///
 /// Freeing memory: Space marks a process; x shows the plan that `gpumem reap` would make for the
@@ -36,9 +40,25 @@ pub struct WatchArgs {
     #[arg(long, value_name = "DURATION", conflicts_with_all = ["replay", "demo"])]
     pub interval: Option<Span>,
 
+    /// Start with the processes on these GPUs, by index or UUID (or its beginning); / changes it
+    #[arg(long, value_name = "GPU", value_delimiter = ',')]
+    pub gpu: Vec<String>,
+
+    /// Start with the processes of these users, by name or uid; / changes it
+    #[arg(long, value_name = "USER", value_delimiter = ',')]
+    pub user: Vec<String>,
+
     /// The filter that the screen starts with.
     #[command(flatten)]
     pub terms: Where,
+
+    /// Order of the processes; r reverses it, o changes it [default: as it was left, or memory]
+    #[arg(long, value_name = "COLUMN", value_parser = columns())]
+    pub sort: Option<Column>,
+
+    /// The table's columns, from left to right, for this session [default: as F2 left them, or all]
+    #[arg(long, value_name = "COLUMN,…", value_delimiter = ',', value_parser = columns())]
+    pub columns: Vec<Column>,
 
     /// How fast a recording plays, as a multiple of real time
     #[arg(long, value_name = "N", default_value = "1", value_parser = speed, allow_negative_numbers = true)]
@@ -86,6 +106,28 @@ pub struct WatchArgs {
     /// Where snapshots come from.
     #[command(flatten)]
     pub recorded: Recorded,
+}
+
+/// The columns by their names, which are those of `ps --sort` and of the filter's terms.
+fn columns() -> impl TypedValueParser<Value = Column> {
+    let values = Column::ALL.map(|column| {
+        let spec = column.spec();
+        let others = spec
+            .names
+            .iter()
+            .filter(|name| **name != spec.column_name());
+        PossibleValue::new(spec.column_name())
+            .aliases(others.copied())
+            .help(spec.meaning)
+    });
+    PossibleValuesParser::new(values).map(|name| {
+        let is_it = |column: &Column| {
+            let spec = column.spec();
+            spec.column_name() == name || spec.names.contains(&name.as_str())
+        };
+        // The parser lets no other name through.
+        Column::ALL.into_iter().find(is_it).unwrap_or(Column::Gpu)
+    })
 }
 
 fn speed(text: &str) -> Result<f64, String> {

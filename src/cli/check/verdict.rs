@@ -363,7 +363,8 @@ impl CheckVerdict {
             if self.known.is_empty() {
                 errors.push(error(
                     "nvmlDeviceGetCount_v2",
-                    "the driver reports no GPU: there is nothing to check",
+                    "the driver reports no GPU: there is nothing to check; `gpumem doctor` looks for the reason, \
+                    and --demo works without one",
                 ));
             }
         }

@@ -238,7 +238,7 @@ fn no_such_gpu(typed: &str, last: &Snapshot) -> UsageError {
         })
         .collect();
     let there = if known.is_empty() {
-        "the driver reports no GPU".to_owned()
+        "the driver reports no GPU (`gpumem doctor` looks for the reason)".to_owned()
     } else {
         format!("there are {}", list(known))
     };

@@ -14,8 +14,10 @@ use crate::cli::reap::refusal::{RefusalPlace, RefusalReader};
 use crate::cli::reap::text;
 use crate::cli::warn;
 use crate::config::Config;
+use crate::deadline::Task;
+use crate::host::{Roots, read_environment};
 use crate::model::family::{families, member};
-use crate::model::{Snapshot, Time};
+use crate::model::{Identity, Snapshot, Start, Time};
 use crate::reclaim::ledger::{self, Actor, Deed, Failure};
 use crate::reclaim::plan::Why;
 use crate::reclaim::{
@@ -34,6 +36,8 @@ use crate::watch::reclaim_worker::{
 const TURN: Duration = Duration::from_millis(250);
 /// A sample that is older says nothing any more of what rules see.
 const FRESH: Duration = Duration::from_secs(5);
+/// How long the environment of a process may take.
+const ENVIRONMENT: Duration = Duration::from_millis(500);
 /// A yes that could not be acted upon for so long is none any more: whoever gave it has gone on.
 const YES: Duration = Duration::from_secs(30);
 
@@ -244,12 +248,30 @@ impl ReclaimWorker for LocalReclaimWorker {
             }
             Some(ReclaimRequest::Observe(_)) | None => {}
             Some(ReclaimRequest::Stop { number }) => self.stop(number, report),
+            Some(ReclaimRequest::Environment(of)) => report(ReclaimProgress::Environment {
+                of,
+                variables: environment(of).map_err(|error| format!("{error:#}")),
+            }),
             Some(ReclaimRequest::Leave) => {
                 self.report_unfinished();
                 return None;
             }
         }
         self.advance(report)
+    }
+}
+
+/// The variables of a process. Its memory may be locked by whatever holds the process up, and a plan
+/// that is being carried out waits no longer than it must.
+fn environment(of: Identity) -> anyhow::Result<Vec<(String, String)>> {
+    let Start::Ticks(ticks) = of.start else {
+        anyhow::bail!("it is not known which process this is");
+    };
+    let read = move || read_environment(&Roots::default(), of.pid, ticks);
+    let reading = Task::start("environment", read)?;
+    match reading.wait(ENVIRONMENT) {
+        Ok(variables) => Ok(variables?),
+        Err(_) => anyhow::bail!("it could not be read in {}", Span(ENVIRONMENT)),
     }
 }
 

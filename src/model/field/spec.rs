@@ -53,6 +53,8 @@ pub struct FieldSpec {
     pub gives_way: usize,
     /// What `ps --sort` calls it, and says of it; empty where it cannot sort.
     pub sort: (&'static str, &'static str),
+    /// What options call its column where neither `sort` nor `names` has a word for it; else empty.
+    pub called: &'static str,
 }
 
 /// A column of `ps` that never gives way.
@@ -79,6 +81,7 @@ pub(super) const fn field(
         need: 0,
         gives_way: 0,
         sort: ("", ""),
+        called: "",
     }
 }
 
@@ -95,6 +98,20 @@ impl FieldSpec {
             descending,
             right: true,
             ..self
+        }
+    }
+
+    /// With a name for its column, where it has no other.
+    pub(super) const fn called(self, called: &'static str) -> Self {
+        Self { called, ..self }
+    }
+
+    /// What options call its column: the same word for every command.
+    pub fn column_name(&self) -> &'static str {
+        match (self.sort.0, self.names.first()) {
+            ("", None) => self.called,
+            ("", Some(name)) => name,
+            (name, _) => name,
         }
     }
 

@@ -159,8 +159,8 @@ pub enum NvmlFailure {
     /// The loader found no NVML library.
     #[error(
         "no NVIDIA driver found: {library} is not on this machine; install the driver (in a \
-         container: start it with the GPUs passed in), name the library with --nvml-library PATH, \
-         or look at recorded data with --replay FILE or --demo"
+         container: start it with the GPUs passed in), or name the library with --nvml-library PATH; \
+         `gpumem doctor` says what is missing, and `gpumem watch --demo` works without a driver"
     )]
     LibraryNotFound {
         /// The name that was looked for.
@@ -177,7 +177,8 @@ pub enum NvmlFailure {
     /// The kernel module is not loaded.
     #[error(
         "the NVIDIA kernel driver is not loaded (NVML_ERROR_DRIVER_NOT_LOADED); load it with \
-         `modprobe nvidia` as root, or reboot after installing it"
+         `modprobe nvidia` as root, or reboot after installing it; `gpumem doctor` says what is \
+         missing, and `gpumem watch --demo` works without a driver"
     )]
     DriverNotLoaded,
     /// Library and kernel module differ.

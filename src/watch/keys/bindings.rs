@@ -1,19 +1,20 @@
-//! The table of keys itself.
+//! The table of keys itself: those of the table and the findings, and habits that are bound to nothing. What
+//! is open over them is in [`overlays`].
 
 use crossterm::event::KeyCode;
 
-use super::{Binding, Context, Group, Key, KeyAction};
+use super::{Binding, Context, Group, Hint, Key, KeyAction, overlays};
 use crate::watch::column::Column;
 
-const fn char(c: char) -> Key {
+pub(super) const fn char(c: char) -> Key {
     Key::Plain(KeyCode::Char(c))
 }
 
-const fn plain(code: KeyCode) -> Key {
+pub(super) const fn plain(code: KeyCode) -> Key {
     Key::Plain(code)
 }
 
-const fn bind(
+pub(super) const fn bind(
     keys: &'static [Key],
     label: &'static str,
     does: &'static str,
@@ -29,8 +30,20 @@ const fn bind(
 }
 
 impl Binding {
-    const fn hinted(mut self, key: &'static str, word: &'static str) -> Self {
-        self.hint = Some((key, word));
+    /// With its place in the bottom line, and how long it stays there.
+    pub(super) const fn hinted(
+        mut self,
+        key: &'static str,
+        word: &'static str,
+        place: u8,
+        rank: u8,
+    ) -> Self {
+        self.hint = Some(Hint {
+            key,
+            word,
+            place,
+            rank,
+        });
         self
     }
 }
@@ -54,8 +67,7 @@ pub const GROUPS: &[Group] = &[
                 "j Down",
                 "select the next process",
                 KeyAction::Down,
-            )
-            .hinted("j k", "select"),
+            ),
             bind(
                 &[char('k'), plain(KeyCode::Up), Key::Ctrl('p')],
                 "k Up",
@@ -110,7 +122,27 @@ pub const GROUPS: &[Group] = &[
                 "explain the selected process or finding",
                 KeyAction::Open,
             )
-            .hinted("Enter", "explain"),
+            .hinted("Enter", "Explain", 10, 9),
+            bind(
+                &[char('i'), plain(KeyCode::F(8))],
+                "i F8",
+                "the page of the GPU; there again: the next GPU's",
+                KeyAction::GpuPage,
+            )
+            .hinted("F8", "GPU", 7, 8),
+            bind(
+                &[char('s'), plain(KeyCode::F(7))],
+                "s F7",
+                "totals by user, job, container and framework",
+                KeyAction::Totals,
+            )
+            .hinted("F7", "Totals", 6, 7),
+            bind(
+                &[char('e')],
+                "e",
+                "environment of the process, secrets masked",
+                KeyAction::Environment,
+            ),
         ],
     ),
     main(
@@ -121,7 +153,8 @@ pub const GROUPS: &[Group] = &[
                 "Space",
                 "mark the process, and go on to the next",
                 KeyAction::Tag,
-            ),
+            )
+            .hinted("Space", "Mark", 11, 10),
             bind(
                 &[char('U')],
                 "U",
@@ -139,7 +172,7 @@ pub const GROUPS: &[Group] = &[
                 "show the plan to kill the marked, or the selected",
                 KeyAction::Reap,
             )
-            .hinted("x", "kill"),
+            .hinted("F9", "Kill", 8, 2),
             bind(
                 &[char('X')],
                 "X",
@@ -162,14 +195,31 @@ pub const GROUPS: &[Group] = &[
                 "filter: words, or user:ann gpu:0 idle>10m mem>4GiB",
                 KeyAction::Filter,
             )
-            .hinted("/", "filter"),
+            .hinted("F4", "Filter", 3, 3),
             bind(
                 &[char('t'), plain(KeyCode::F(5))],
                 "t F5",
                 "families as trees",
                 KeyAction::Tree,
             )
-            .hinted("t", "tree"),
+            .hinted("F5", "Tree", 4, 6),
+            bind(
+                &[
+                    char('0'),
+                    char('1'),
+                    char('2'),
+                    char('3'),
+                    char('4'),
+                    char('5'),
+                    char('6'),
+                    char('7'),
+                    char('8'),
+                    char('9'),
+                ],
+                "0-9",
+                "only the GPU of this number, of one or two digits; again: all",
+                KeyAction::Gpu(0),
+            ),
             bind(&[char('u')], "u", "only my own", KeyAction::Mine),
             bind(
                 &[char('f')],
@@ -189,7 +239,7 @@ pub const GROUPS: &[Group] = &[
                 "sort by a column: its letter, or arrows",
                 KeyAction::ChooseSort,
             )
-            .hinted("o", "sort"),
+            .hinted("F6", "Sort", 5, 4),
             bind(
                 &[char('<'), char(',')],
                 "< ,",
@@ -237,7 +287,7 @@ pub const GROUPS: &[Group] = &[
                 "hold the screen still; go on",
                 KeyAction::Pause,
             )
-            .hinted("p", "pause"),
+            .hinted("p", "Pause", 12, 11),
             bind(&[char('[')], "[", "the sample before", KeyAction::StepBack),
             bind(&[char(']')], "]", "the sample after", KeyAction::StepOn),
             bind(&[char('{')], "{", "a minute back", KeyAction::LeapBack),
@@ -284,7 +334,14 @@ pub const GROUPS: &[Group] = &[
                 "this help",
                 KeyAction::Help,
             )
-            .hinted("?", "help"),
+            .hinted("F1", "Help", 1, 0),
+            bind(
+                &[plain(KeyCode::F(2))],
+                "F2",
+                "choose the table's columns",
+                KeyAction::Columns,
+            )
+            .hinted("F2", "Columns", 2, 5),
             bind(
                 &[char('v')],
                 "v",
@@ -316,7 +373,7 @@ pub const GROUPS: &[Group] = &[
                 "quit",
                 KeyAction::Quit,
             )
-            .hinted("q", "quit"),
+            .hinted("F10", "Quit", 9, 1),
             bind(
                 &[Key::Ctrl('c')],
                 "Ctrl-C",
@@ -325,176 +382,27 @@ pub const GROUPS: &[Group] = &[
             ),
         ],
     ),
-    Group {
-        context: Context::Page,
-        title: "On a page of explanation",
-        bindings: &[
-            bind(
-                &[char('j'), plain(KeyCode::Down), Key::Ctrl('n')],
-                "j Down",
-                "a line down",
-                KeyAction::Down,
-            )
-            .hinted("j k", "scroll"),
-            bind(
-                &[char('k'), plain(KeyCode::Up), Key::Ctrl('p')],
-                "k Up",
-                "a line up",
-                KeyAction::Up,
-            ),
-            bind(
-                &[
-                    char(' '),
-                    plain(KeyCode::PageDown),
-                    Key::Ctrl('f'),
-                    Key::Ctrl('d'),
-                ],
-                "Space PgDn",
-                "a screenful down",
-                KeyAction::PageDown,
-            ),
-            bind(
-                &[plain(KeyCode::PageUp), Key::Ctrl('b'), Key::Ctrl('u')],
-                "PgUp",
-                "a screenful up",
-                KeyAction::PageUp,
-            ),
-            bind(
-                &[plain(KeyCode::Home), char('g')],
-                "Home g",
-                "the beginning",
-                KeyAction::First,
-            ),
-            bind(
-                &[plain(KeyCode::End), char('G')],
-                "End G",
-                "the end",
-                KeyAction::Last,
-            ),
-            bind(
-                &[
-                    char('x'),
-                    char('K'),
-                    plain(KeyCode::F(9)),
-                    plain(KeyCode::Delete),
-                ],
-                "x K F9 Del",
-                "show the plan to kill the process",
-                KeyAction::Reap,
-            )
-            .hinted("x", "kill"),
-            bind(
-                &[char('p'), char('Z')],
-                "p Z",
-                "hold the screen still; go on",
-                KeyAction::Pause,
-            ),
-            bind(
-                &[char('?'), char('h'), plain(KeyCode::F(1))],
-                "? h F1",
-                "this help",
-                KeyAction::Help,
-            )
-            .hinted("?", "help"),
-            bind(
-                &[plain(KeyCode::Esc), plain(KeyCode::Enter), char('q')],
-                "Esc Enter q",
-                "back",
-                KeyAction::Back,
-            )
-            .hinted("Esc", "back"),
-        ],
-    },
-    Group {
-        context: Context::Plan,
-        title: "On a plan",
-        bindings: &[
-            bind(
-                &[char('y')],
-                "y",
-                "yes: do what the plan says, after a few seconds",
-                KeyAction::Confirm,
-            ),
-            bind(
-                &[char('u')],
-                "u",
-                "undo, until the first signal; then stop",
-                KeyAction::Undo,
-            ),
-            bind(
-                &[plain(KeyCode::Enter)],
-                "Enter",
-                "press the button that is marked",
-                KeyAction::Open,
-            ),
-            bind(
-                &[plain(KeyCode::Left), plain(KeyCode::Right)],
-                "Left Right",
-                "mark the other button",
-                KeyAction::OtherButton,
-            ),
-            bind(
-                &[char('s'), plain(KeyCode::F(9))],
-                "s F9",
-                "choose another signal",
-                KeyAction::ChooseSignal,
-            ),
-            bind(
-                &[plain(KeyCode::Tab), plain(KeyCode::BackTab)],
-                "Tab",
-                "the selected, their families, all findings",
-                KeyAction::SwitchFocus,
-            ),
-            bind(
-                &[char('a')],
-                "a",
-                "processes of other users, too",
-                KeyAction::EveryUser,
-            ),
-            bind(
-                &[char('d')],
-                "d",
-                "what a scheduler or service owns, too",
-                KeyAction::Direct,
-            ),
-            bind(
-                &[char('r'), plain(KeyCode::F(5))],
-                "r F5",
-                "make the plan anew, of what is so now",
-                KeyAction::PlanAgain,
-            ),
-            bind(
-                &[char('j'), plain(KeyCode::Down), Key::Ctrl('n')],
-                "j Down",
-                "a line down",
-                KeyAction::Down,
-            ),
-            bind(
-                &[char('k'), plain(KeyCode::Up), Key::Ctrl('p')],
-                "k Up",
-                "a line up",
-                KeyAction::Up,
-            ),
-            bind(
-                &[char('?'), char('h'), plain(KeyCode::F(1))],
-                "? h F1",
-                "this help",
-                KeyAction::Help,
-            )
-            .hinted("?", "help"),
-            bind(
-                &[
-                    plain(KeyCode::Esc),
-                    char('n'),
-                    char('q'),
-                    char('x'),
-                    plain(KeyCode::F(10)),
-                ],
-                "Esc n q x",
-                "no; leave the plan",
-                KeyAction::Back,
-            )
-            .hinted("Esc", "leave"),
-        ],
-    },
+    overlays::PAGE,
+    overlays::PLAN,
+    overlays::COLUMNS,
+];
+
+/// Keys that are habits from elsewhere and bound to nothing, and what does here what they do there.
+pub(super) const HABITS: &[(&[Key], &str)] = &[
+    // nvitop's display modes; htop's affinity, and tagging with children.
+    (&[char('a')], "v changes how the GPUs are shown"),
+    (
+        &[char('c')],
+        "v changes how the GPUs are shown; Tab in a plan (x) takes whole families",
+    ),
+    // top's, and nvtop's by its setup.
+    (&[char('d')], "+ and - change the time between samples"),
+    // htop's.
+    (&[char('F')], "the selection follows its process by itself"),
+    (&[char('H')], "z hides what holds little"),
+    // top's and nvtop's.
+    (
+        &[char('W'), plain(KeyCode::F(12))],
+        "how the screen is arranged is remembered by itself",
+    ),
 ];

@@ -2,7 +2,12 @@
 
 use super::*;
 
-const CONTEXTS: [Context; 3] = [Context::Main, Context::Page, Context::Plan];
+const CONTEXTS: [Context; 4] = [
+    Context::Main,
+    Context::Page,
+    Context::Plan,
+    Context::Columns,
+];
 
 fn event(code: KeyCode, modifiers: KeyModifiers) -> KeyEvent {
     KeyEvent::new(code, modifiers)
@@ -76,10 +81,13 @@ fn what_htop_has_in_the_fingers_does_the_same_here() {
     let by = |c: char| press(KeyCode::Char(c));
     for (key, wanted) in [
         (1, KeyAction::Help),
+        (2, KeyAction::Columns),
         (3, KeyAction::Filter),
         (4, KeyAction::Filter),
         (5, KeyAction::Tree),
         (6, KeyAction::ChooseSort),
+        (7, KeyAction::Totals),
+        (8, KeyAction::GpuPage),
         (9, KeyAction::Reap),
         (10, KeyAction::Quit),
     ] {
@@ -101,4 +109,35 @@ fn what_htop_has_in_the_fingers_does_the_same_here() {
         assert_eq!(by(key), Some(wanted), "{key}");
     }
     assert_eq!(by('k'), Some(KeyAction::Up), "a bare k never ends anything");
+}
+
+#[test]
+fn a_habit_that_is_bound_to_nothing_is_answered() {
+    let code = |code| event(code, KeyModifiers::NONE);
+    for (habits, answer) in HABITS {
+        assert!(answer.len() <= 78, "it has room at 80 columns: {answer}");
+        for key in *habits {
+            assert_eq!(
+                action(Context::Main, &key.event()),
+                None,
+                "{key:?} is bound"
+            );
+            assert_eq!(unbound(&key.event()).as_deref(), Some(*answer));
+        }
+    }
+    let plain = "'y' does nothing here; ? lists the keys";
+    assert_eq!(unbound(&code(KeyCode::Char('y'))).as_deref(), Some(plain));
+    let number = "F11 does nothing here; ? lists the keys";
+    assert_eq!(unbound(&code(KeyCode::F(11))).as_deref(), Some(number));
+    for silent in [KeyCode::Null, KeyCode::CapsLock, KeyCode::Char('\u{7}')] {
+        assert_eq!(unbound(&code(silent)), None, "{silent:?}");
+    }
+}
+
+#[test]
+fn a_digit_carries_its_number() {
+    for (number, digit) in (0u8..).zip('0'..='9') {
+        let event = event(KeyCode::Char(digit), KeyModifiers::NONE);
+        assert_eq!(action(Context::Main, &event), Some(KeyAction::Gpu(number)));
+    }
 }

@@ -1,7 +1,7 @@
 //! The process table's columns: which have room, which lies under the mouse, and what of the rows and of
 //! their commands is out of sight.
 
-use crate::watch::column::Column;
+use crate::watch::column::{Column, Columns};
 use crate::watch::command;
 use crate::watch::layout::Layout;
 use crate::watch::state::App;
@@ -13,12 +13,15 @@ pub const GUTTER: u16 = 1;
 /// How far commands can be scrolled, whatever a process calls itself.
 const FARTHEST: u16 = 4096;
 
-/// The columns that have room, left to right, with their widths.
-pub fn chosen(widths: Widths, width: u16) -> Vec<(Column, u16)> {
+/// Those of the chosen columns that have room, left to right, with their widths.
+pub fn chosen(columns: &Columns, widths: Widths, width: u16) -> Vec<(Column, u16)> {
     let command_min = (width / 4).clamp(8, 40);
     let mut room = width.saturating_sub(GUTTER);
     let mut kept = Vec::with_capacity(Column::ALL.len());
     for column in Column::BY_NEED {
+        if !columns.has(column) {
+            continue;
+        }
         let wanted = match column {
             Column::Command => command_min,
             column => column_width(column, widths),
@@ -33,15 +36,17 @@ pub fn chosen(widths: Widths, width: u16) -> Vec<(Column, u16)> {
         room -= wanted + 1;
         kept.push((column, wanted));
     }
-    let mut columns: Vec<(Column, u16)> = Vec::with_capacity(kept.len());
-    for column in Column::ALL {
-        columns.extend(kept.iter().filter(|(kept, _)| *kept == column));
+    let mut shown: Vec<(Column, u16)> = Vec::with_capacity(kept.len());
+    for column in columns.iter() {
+        shown.extend(kept.iter().filter(|(kept, _)| *kept == column));
     }
-    if let Some((Column::Command, width)) = columns.last_mut() {
-        // No blank follows the last column.
-        *width += room + 1;
+    // No blank follows the last column.
+    let blank = u16::from(matches!(shown.last(), Some((Column::Command, _))));
+    let mut commands = shown.iter_mut();
+    if let Some((_, width)) = commands.find(|(column, _)| *column == Column::Command) {
+        *width += room + blank;
     }
-    columns
+    shown
 }
 
 /// The width of a column, where it has room.
@@ -65,7 +70,7 @@ pub fn hit_column(app: &App, layout: &Layout, x: u16) -> Option<Column> {
         return None;
     }
     let mut left = x.checked_sub(area.x)?.checked_sub(GUTTER)?;
-    for (column, width) in chosen(widths, area.width) {
+    for (column, width) in chosen(&app.table.columns, widths, area.width) {
         if left <= width {
             return Some(column);
         }
@@ -80,8 +85,9 @@ pub fn scrolled_on(app: &App, layout: &Layout, steps: u16) -> u16 {
     let Some(screenful) = &app.screenful else {
         return app.table.scrolled;
     };
-    let columns = chosen(screenful.widths, layout.table.width);
-    let Some(&(Column::Command, width)) = columns.last() else {
+    let columns = chosen(&app.table.columns, screenful.widths, layout.table.width);
+    let mut columns = columns.into_iter();
+    let Some((_, width)) = columns.find(|(column, _)| *column == Column::Command) else {
         return app.table.scrolled;
     };
     let height = usize::from(layout.table.height);
@@ -107,7 +113,9 @@ pub fn scrolled_on(app: &App, layout: &Layout, steps: u16) -> u16 {
 pub fn hidden_sort(app: &App, width: u16) -> Option<&'static str> {
     let widths = app.screenful.as_ref()?.widths;
     let column = app.table.choice.sort.column;
-    let shown = chosen(widths, width).iter().any(|(it, _)| *it == column);
+    let shown = chosen(&app.table.columns, widths, width)
+        .iter()
+        .any(|(it, _)| *it == column);
     (!shown).then(|| column.spec().title)
 }
 

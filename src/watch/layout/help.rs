@@ -8,6 +8,7 @@ use ratatui::layout::Rect;
 
 use super::FOLDS;
 use crate::model::field::selectable;
+use crate::rules::catalogue;
 use crate::watch::column::Column;
 use crate::watch::keys::{Context, GROUPS, Group};
 use crate::watch::text::{FREE, HELD, RESERVED, UNATTRIBUTED, USED_UNKNOWN, wrap};
@@ -56,11 +57,11 @@ pub const MARKS: [(&str, &str); 12] = [
 /// Terminal columns that keys and marks take.
 pub const LABEL: u16 = 17;
 /// Terminal columns of text that a column of the help is worth having for.
-const TEXT: u16 = 34;
+const TEXT: u16 = 30;
 /// Blanks before each column of the help, and after it.
 pub const GAP: u16 = 1;
 /// More columns than this are harder to read than to scroll.
-const MOST_COLUMNS: u16 = 3;
+const MOST_COLUMNS: u16 = 4;
 
 /// A line of the help.
 #[derive(Debug)]
@@ -134,6 +135,9 @@ fn blocks(context: Context, width: u16) -> Vec<Vec<HelpLine>> {
     block("After o: sort by (capitals: reversed)", &mut letters);
     let terms: Vec<_> = selectable().map(|it| (it.example, it.meaning)).collect();
     let filter = [&FILTER[..], &terms].concat();
+    let kinds = catalogue();
+    let mut kinds = kinds.iter().map(|kind| (kind.name.clone(), kind.meaning));
+    block("What is found (FINDING)", &mut kinds);
     for (title, table) in [
         ("After /: show only", &filter[..]),
         ("The mouse", &MOUSE),

@@ -4,14 +4,14 @@
 //! written there.
 
 use super::{Layout, columns as table, page};
-use crate::watch::keys::{self, Binding, Context, KeyAction};
+use crate::watch::keys::{self, Binding, Context, Hint, KeyAction};
 use crate::watch::state::App;
 use crate::watch::text::columns;
 
 /// Blanks between one hint and the next.
-pub const GAP: u16 = 2;
-/// Hints at the end that are before all others have room: the help, and the way out.
-const ALWAYS: usize = 2;
+pub const GAP: u16 = 1;
+/// Blanks between the hints and what is before and after them.
+const ASIDE: u16 = 2;
 
 /// From this width on, the column that the rows are sorted by is told where it is folded away.
 const SORT_SHOWN: u16 = 56;
@@ -23,8 +23,8 @@ pub struct Spot {
     pub from: u16,
     /// The column after its last.
     pub to: u16,
-    /// The key as it is written there, and its word.
-    pub hint: (&'static str, &'static str),
+    /// What is written there.
+    pub hint: Hint,
     /// What it is the hint of.
     pub binding: &'static Binding,
 }
@@ -33,10 +33,10 @@ pub struct Spot {
 pub fn shown(app: &App, layout: Option<&Layout>, width: u16) -> Vec<Spot> {
     // That there are marks, or rows out of sight, is worth more than another key.
     let kept = match (app.context(), columns(&after(app, layout, width))) {
-        (Context::Plan, _) | (_, 0) => 0,
-        (_, after) => after + GAP,
+        (Context::Plan | Context::Columns, _) | (_, 0) => 0,
+        (_, after) => after + ASIDE,
     };
-    let begin = before(app).map_or(0, |text| columns(&text) + GAP);
+    let begin = before(app).map_or(0, |text| columns(&text) + ASIDE);
     let bindings = keys::table(app.context()).filter(|binding| {
         app.context() != Context::Page
             || binding.action != KeyAction::Reap
@@ -54,7 +54,7 @@ pub fn shown(app: &App, layout: Option<&Layout>, width: u16) -> Vec<Spot> {
 pub fn before(app: &App) -> Option<String> {
     match app.context() {
         Context::Main => app.batch_hint(),
-        Context::Page | Context::Plan => None,
+        Context::Page | Context::Plan | Context::Columns => None,
     }
 }
 
@@ -63,8 +63,8 @@ pub fn after(app: &App, layout: Option<&Layout>, width: u16) -> String {
     match app.context() {
         Context::Main => {}
         Context::Page => return page::place(app),
-        // What is scrolled there is the plan.
-        Context::Plan => return String::new(),
+        // What is scrolled there is not the table.
+        Context::Plan | Context::Columns => return String::new(),
     }
     let height = layout.map_or(0, |layout| layout.table.height);
     let beyond = table::beyond(app, height);
@@ -76,52 +76,99 @@ pub fn after(app: &App, layout: Option<&Layout>, width: u16) -> String {
     }
 }
 
-/// The hints of these keys that have room on a line of so many columns, from left to right.
+/// The hints of these keys that have room on a line of so many columns, from left to right. Where not
+/// all have, they go one by one and whole, the least important first.
 pub fn spots(bindings: impl Iterator<Item = &'static Binding>, width: u16) -> Vec<Spot> {
-    let hinted: Vec<_> = bindings
+    let mut hinted: Vec<(Hint, &'static Binding)> = bindings
         .filter_map(|binding| Some((binding.hint?, binding)))
         .collect();
-    let size = |(key, word): (&str, &str)| columns(key) + 1 + columns(word);
-    let (others, always) = hinted.split_at(hinted.len().saturating_sub(ALWAYS));
-    let kept: u16 = always.iter().map(|(hint, _)| size(*hint) + GAP).sum();
-    let mut room = (width + GAP).saturating_sub(kept);
-    let mut spots: Vec<Spot> = Vec::with_capacity(hinted.len());
-    let fitting = others.iter().take_while(|(hint, _)| {
-        let fits = size(*hint) + GAP <= room;
-        room = room.saturating_sub(size(*hint) + GAP);
-        fits
+    hinted.sort_by_key(|(hint, _)| hint.rank);
+    let size = |hint: &Hint| columns(hint.key) + 1 + columns(hint.word);
+    let mut used = 0;
+    let fitting = hinted.iter().take_while(|(hint, _)| {
+        let gap = if used == 0 { 0 } else { GAP };
+        used += gap + size(hint);
+        used <= width
     });
+    let count = fitting.count();
+    hinted.truncate(count);
+    hinted.sort_by_key(|(hint, _)| hint.place);
     let mut from = 0;
-    for &(hint, binding) in fitting.chain(always) {
-        let to = from + size(hint);
-        if to > width {
-            break;
-        }
-        spots.push(Spot {
+    let spots = hinted.into_iter().map(|(hint, binding)| {
+        let to = from + size(&hint);
+        let spot = Spot {
             from,
             to,
             hint,
             binding,
-        });
+        };
         from = to + GAP;
-    }
-    spots
+        spot
+    });
+    spots.collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn line(context: Context, width: u16) -> String {
+        let spots = spots(keys::table(context), width);
+        assert!(spots.iter().all(|spot| spot.to <= width), "{width}");
+        let words = spots
+            .iter()
+            .map(|spot| format!("{} {}", spot.hint.key, spot.hint.word));
+        words.collect::<Vec<_>>().join(" ")
+    }
+
     #[test]
-    fn help_and_quit_are_shown_where_others_have_no_room() {
-        let words = |width| -> Vec<&str> {
-            let spots = spots(keys::table(Context::Main), width);
-            spots.iter().map(|spot| spot.hint.1).collect()
-        };
-        assert_eq!(words(30), ["select", "help", "quit"]);
-        assert_eq!(words(14), ["help", "quit"]);
-        assert_eq!(words(6), ["help"]);
-        let all = words(200);
-        assert!(all.len() > 6 && all.ends_with(&["help", "quit"]), "{all:?}");
+    fn the_keys_of_htop_are_in_their_order_and_fall_off_whole() {
+        for (width, keys) in [
+            (6, ""),
+            (7, "F1 Help"),
+            (16, "F1 Help F10 Quit"),
+            (40, "F1 Help F4 Filter F9 Kill F10 Quit"),
+            (60, "F1 Help F2 Columns F4 Filter F6 Sort F9 Kill F10 Quit"),
+            (
+                80,
+                "F1 Help F2 Columns F4 Filter F5 Tree F6 Sort F7 Totals F8 GPU F9 Kill F10 Quit",
+            ),
+            (
+                120,
+                "F1 Help F2 Columns F4 Filter F5 Tree F6 Sort F7 Totals F8 GPU F9 Kill F10 Quit \
+                 Enter Explain Space Mark p Pause",
+            ),
+        ] {
+            assert_eq!(line(Context::Main, width), keys, "{width}");
+        }
+        assert_eq!(line(Context::Main, 200), line(Context::Main, 120));
+    }
+
+    #[test]
+    fn the_way_out_stays_longest_where_something_is_open() {
+        assert_eq!(line(Context::Page, 8), "Esc Back");
+        assert_eq!(line(Context::Plan, 9), "Esc Leave");
+        assert_eq!(line(Context::Columns, 10), "Enter Keep");
+        let all = "Space Switch Left Right Move r Reset Enter Keep Esc Cancel";
+        assert_eq!(line(Context::Columns, 60), all);
+    }
+
+    #[test]
+    fn no_two_hints_of_a_line_have_the_same_place_or_rank() {
+        for context in [
+            Context::Main,
+            Context::Page,
+            Context::Plan,
+            Context::Columns,
+        ] {
+            for of in [|hint: Hint| hint.place, |hint: Hint| hint.rank] {
+                let mut all: Vec<u8> = keys::table(context)
+                    .filter_map(|it| it.hint)
+                    .map(of)
+                    .collect();
+                all.sort_unstable();
+                assert!(all.windows(2).all(|two| two[0] != two[1]), "{context:?}");
+            }
+        }
     }
 }

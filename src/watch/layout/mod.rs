@@ -23,6 +23,7 @@
 //! Rows that the table leaves blank go to the findings; a few of them change hands at a time, so that
 //! the panels do not move with every process that comes or goes.
 
+pub mod column_list;
 pub mod columns;
 pub mod dialog;
 pub mod findings;

@@ -20,6 +20,8 @@ fn options(theme: Theme, depth: Depth) -> Options {
         mouse: false,
         me: Me::default(),
         filter: None,
+        sort: None,
+        columns: None,
         interval: Duration::from_secs(1),
         theme,
         depth,

@@ -270,7 +270,7 @@ fn what_somebody_else_owns_is_signalled_only_where_that_is_asked_for() {
 #[test]
 fn marked_processes_are_meant_together_and_findings_are_asked_for_by_x() {
     let mut app = showing(None);
-    for _ in 0..3 {
+    for _ in 0..2 {
         char(&mut app, ' ');
     }
     let PlanScope::Processes(rows) = asked(char(&mut app, 'x')).options.scope else {

@@ -4,6 +4,7 @@
 //! must be done comes back as an [`Effect`]. What an event does to it is in `update/`; where it is on
 //! the screen in `layout/`; what it looks like in `view/`.
 
+pub mod column_list;
 pub mod dialog;
 pub mod findings;
 pub mod judged;
@@ -18,6 +19,7 @@ use std::time::Duration;
 use crossterm::event::{KeyEvent, MouseEvent};
 use ratatui::layout::Rect;
 
+use self::column_list::ColumnList;
 use self::dialog::Reaping;
 use self::findings::FindingsState;
 use self::judged::JudgedState;
@@ -127,12 +129,23 @@ pub enum Mode {
     Help(u16),
     /// The next letter names a column to sort by.
     ChooseSort,
+    /// Which columns the table has is being chosen.
+    Columns(ColumnList),
     /// What is being typed.
     Prompt(Prompt),
     /// The page of explanation, [`App::page`].
     Page,
     /// The plan, or what is being done by it, [`App::reaping`].
     Plan,
+}
+
+/// The number that digits have made so far, and when the last one was typed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct TypedDigits {
+    /// The number.
+    pub number: u32,
+    /// Time since the start of the screen.
+    pub at: Duration,
 }
 
 /// Which of the panels the keys move in.
@@ -181,6 +194,8 @@ pub struct App {
     pub findings: FindingsState,
     /// What was typed before.
     pub former: Former,
+    /// The number of a GPU, while it is being typed.
+    pub digits: Option<TypedDigits>,
     /// Which panel the keys move in.
     pub focus: Focus,
     /// What the keys act on.
@@ -218,6 +233,7 @@ impl App {
             table: TableState::default(),
             findings: FindingsState::default(),
             former: Former::default(),
+            digits: None,
             focus: Focus::Table,
             mode: Mode::Main,
             help_over: Context::Main,
@@ -240,6 +256,7 @@ impl App {
             Mode::Page => Context::Page,
             Mode::Plan => Context::Plan,
             Mode::Help(_) => self.help_over,
+            Mode::Columns(_) => Context::Columns,
             Mode::Main | Mode::ChooseSort | Mode::Prompt(_) => Context::Main,
         }
     }
@@ -467,8 +484,12 @@ impl App {
         self.list();
     }
 
-    /// Marks the selected row, or takes its mark away, and selects the next.
+    /// Marks the selected row, or takes its mark away, and selects the next. Before anything was selected
+    /// it is the first row; where the selected process is gone, nothing is marked that moved into its row.
     pub(super) fn tag(&mut self) {
+        if self.table.selected().is_none() && !self.table.is_bereft() {
+            self.move_by(0);
+        }
         self.table.toggle_tag();
         self.move_by(1);
     }

@@ -1,6 +1,8 @@
 //! The page of explanation that is open, as it was made of the last sample.
 
+use crate::model::field::Field;
 use crate::model::finding::Finding;
+use crate::model::totals::Total;
 use crate::model::{Identity, Time};
 use crate::report::explain::ExplainReport;
 
@@ -11,6 +13,41 @@ pub enum About {
     Process(Identity),
     /// A GPU, by NVML's index.
     Gpu(u32),
+    /// The environment of a process.
+    Environment(Identity),
+    /// What users, jobs, containers and frameworks hold together.
+    Totals,
+}
+
+impl About {
+    /// The process that it is about.
+    pub fn process(self) -> Option<Identity> {
+        match self {
+            Self::Process(who) | Self::Environment(who) => Some(who),
+            Self::Gpu(_) | Self::Totals => None,
+        }
+    }
+}
+
+/// What a page has to say.
+#[derive(Clone, PartialEq, Debug)]
+pub enum PageContent {
+    /// The page of `gpumem explain`.
+    Report(Box<ExplainReport>),
+    /// Variables of a process.
+    Environment {
+        /// Whose.
+        title: String,
+        /// By name; or why they cannot be read; `None` while they are being read.
+        variables: Option<Result<Vec<(String, String)>, String>>,
+    },
+    /// Totals by each of the fields that rows can be grouped by.
+    Totals {
+        /// Of what.
+        title: String,
+        /// By field.
+        groups: Vec<(Field, Vec<Total>)>,
+    },
 }
 
 /// A page of explanation.
@@ -29,13 +66,13 @@ pub struct Page {
     /// What was asked about, which comes first.
     pub asked: Option<Finding>,
     /// The page itself.
-    pub report: ExplainReport,
+    pub content: PageContent,
 }
 
 impl Page {
     /// Whether it is about a process that is still there.
     pub fn has_subject(&self) -> bool {
-        matches!(self.about, About::Process(_)) && self.gone.is_none()
+        self.about.process().is_some() && self.gone.is_none()
     }
 
     /// Changes the offset, given itself and the lines that a screenful of `height` has beside one that

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use crate::history::memory_series::Courses;
 use crate::model::row::Me;
+use crate::watch::column::Columns;
 use crate::watch::listing::{Choice, Listing};
 use crate::watch::view_model::{RowKey, Screenful};
 
@@ -16,6 +17,8 @@ use crate::watch::view_model::{RowKey, Screenful};
 pub struct TableState {
     /// Which rows it is to have, and in which order.
     pub choice: Choice,
+    /// Which columns it is to have, where they have room.
+    pub columns: Columns,
     /// The rows that it has.
     pub listing: Listing,
     /// The first visible row.
@@ -29,6 +32,7 @@ pub struct TableState {
     selected: Option<RowKey>,
     // Where the selected row is, or was when its process went away.
     cursor: usize,
+    is_bereft: bool,
 }
 
 impl TableState {
@@ -42,6 +46,11 @@ impl TableState {
         self.selected
     }
 
+    /// Whether nothing is selected because the process that was is gone.
+    pub fn is_bereft(&self) -> bool {
+        self.is_bereft
+    }
+
     /// Makes the rows anew, after the sample or the choice has changed, and finds the selected process again.
     /// Where it is gone, nothing is selected: a key must not act on whoever moved into its row.
     pub(super) fn list(&mut self, screenful: &Screenful, courses: &Courses, me: &Me) {
@@ -50,6 +59,7 @@ impl TableState {
         match key.and_then(|key| self.listing.position(screenful, &key)) {
             Some(at) => self.cursor = at,
             None => {
+                self.is_bereft |= self.selected.is_some();
                 self.selected = None;
                 self.cursor = self.cursor.min(self.last());
             }
@@ -68,6 +78,7 @@ impl TableState {
 
     /// Selects the row on this line, or the last one.
     pub(super) fn select(&mut self, at: usize, screenful: &Screenful) {
+        self.is_bereft = false;
         self.cursor = at.min(self.last());
         let line = self.listing.lines.get(self.cursor);
         self.selected = line.and_then(|line| Some(screenful.rows.get(line.row)?.key));
@@ -75,6 +86,7 @@ impl TableState {
 
     /// Nothing is selected any more; whether something was.
     pub(in crate::watch) fn unselect(&mut self) -> bool {
+        self.is_bereft = false;
         self.selected.take().is_some()
     }
 

@@ -38,10 +38,13 @@ fn an_arrangement_comes_back() {
             app.table.choice.hide_small = true;
             app.form = form;
             app.theme = app.theme.next();
+            let columns = [Column::Command, column, Column::Pid];
+            app.table.columns = Columns::new(columns).unwrap();
             let text = serde_json::to_vec(&app.ui_state()).unwrap();
             let mut next = self::app();
             next.restore(&UiState::parse(&text));
             assert_eq!(next.table.choice, app.table.choice);
+            assert_eq!(next.table.columns, app.table.columns);
             assert_eq!((next.form, next.theme), (app.form, app.theme));
             assert_eq!(next.ui_state(), app.ui_state());
         }
@@ -57,6 +60,9 @@ fn garbage_changes_nothing_and_what_makes_sense_counts() {
         "[1,2]",
         "{",
         "\u{0}\u{ff}",
+        r#"{"columns":7}"#,
+        r#"{"columns":[]}"#,
+        r#"{"columns":["NO SUCH",7,null]}"#,
         r#"{"sort":7,"reversed":"yes","tree":null,"gpus":["cards"],"theme":{}}"#,
         r#"{"sort":"no such column","reversed":true,"gpus":"no such form","theme":"plaid"}"#,
         r#"{"of another version":{"deep":[1]}}"#,

@@ -5,7 +5,7 @@
 
 use crossterm::event::{KeyCode, KeyEvent};
 
-use super::{findings, page, playback, prompt};
+use super::{columns as column_list, findings, gpus, page, playback, prompt};
 use crate::watch::column::Column;
 use crate::watch::keys::{self, Context, KeyAction};
 use crate::watch::layout::{Form, columns, help};
@@ -44,7 +44,11 @@ fn press(app: &mut App, key: &KeyEvent, is_warned: bool) -> Option<Effect> {
         _ => {}
     }
     match &app.mode {
-        Mode::Main => act(app, action?),
+        Mode::Main => match action {
+            Some(action) => act(app, action),
+            None => app.refuse(&keys::unbound(key)?),
+        },
+        Mode::Columns(_) => column_list::on_key(app, action),
         Mode::Help(line) => {
             let last = help::last_line(app.help_over, app.area);
             app.mode = match action {
@@ -54,7 +58,7 @@ fn press(app: &mut App, key: &KeyEvent, is_warned: bool) -> Option<Effect> {
                 Some(KeyAction::PageUp | KeyAction::First) => Mode::Help(0),
                 // Any other key leaves the help, and only that.
                 _ => match app.help_over {
-                    Context::Main => Mode::Main,
+                    Context::Main | Context::Columns => Mode::Main,
                     Context::Page => Mode::Page,
                     Context::Plan => Mode::Plan,
                 },
@@ -128,6 +132,11 @@ fn act(app: &mut App, action: KeyAction) -> Option<Effect> {
         }
         KeyAction::SwitchFocus => return findings::enter(app),
         KeyAction::Open => return page::open(app),
+        KeyAction::Gpu(digit) => return gpus::on_digit(app, digit),
+        KeyAction::GpuPage => return gpus::open_page(app),
+        KeyAction::Environment => return page::open_environment(app),
+        KeyAction::Totals => return page::open_totals(app),
+        KeyAction::Columns => return column_list::open(app),
         KeyAction::Tag => app.tag(),
         KeyAction::UntagAll if app.table.tagged.is_empty() => {
             return app.refuse("nothing is marked");
@@ -188,6 +197,10 @@ fn act(app: &mut App, action: KeyAction) -> Option<Effect> {
         | KeyAction::EveryUser
         | KeyAction::Direct
         | KeyAction::OtherButton
+        | KeyAction::SwitchColumn
+        | KeyAction::ColumnLeft
+        | KeyAction::ColumnRight
+        | KeyAction::DefaultColumns
         | KeyAction::PlanAgain => return None,
     }
     // What was done may have given the table more rows, or fewer.

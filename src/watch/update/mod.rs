@@ -3,11 +3,13 @@
 //! [`update`] is a pure function of state and event: it draws nothing, reads no clock and starts
 //! nothing; time comes with the events and what must be done comes back as an [`Effect`]. What a key
 //! does is in [`key`], and which keys there are in `keys.rs`; the mouse in [`mouse`]; the list of findings in
-//! [`findings`]; what is typed in [`mod@prompt`]; time in [`playback`]; a page of explanation in [`page`];
+//! [`findings`]; what a GPU's number does in [`gpus`], and the list of columns in [`columns`]; what is typed in [`mod@prompt`]; time in [`playback`]; a page of explanation in [`page`];
 //! ending processes in `reaping.rs`. The panels are in `view/`, the loop that carries effects out in
 //! `watch/mod.rs`.
 
+pub mod columns;
 pub mod findings;
+pub mod gpus;
 pub mod key;
 pub mod mouse;
 pub mod page;
@@ -18,6 +20,7 @@ use ratatui::layout::Rect;
 use signal_hook::consts::{SIGCONT, SIGTSTP};
 
 use super::reaping;
+use super::reclaim_worker::ReclaimProgress;
 use super::state::{App, Effect, End, Event};
 
 /// Takes in an event; says what has to be done about it, if anything.
@@ -25,6 +28,9 @@ pub fn update(app: &mut App, event: Event) -> Option<Effect> {
     match event {
         Event::Key(key) => key::on_key(app, &key),
         Event::Mouse { now, event } => mouse::on_mouse(app, event, now),
+        Event::Reclaim(ReclaimProgress::Environment { of, variables }) => {
+            page::take_environment(app, of, variables)
+        }
         Event::Reclaim(progress) => reaping::on_progress(app, progress),
         Event::Resize(columns, rows) => {
             app.area = Rect::new(0, 0, columns, rows);
@@ -41,6 +47,8 @@ pub fn update(app: &mut App, event: Event) -> Option<Effect> {
             };
             let asked = reaping::on_snapshot(app, &snapshot);
             let shown = playback::take(app, *snapshot);
+            // Of the rows that are shown now.
+            let renewed = renewed.or(page::renew_totals(app));
             both(both(asked, shown), renewed)
         }
         Event::SourceRewound => playback::rewound(app),

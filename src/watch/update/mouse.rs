@@ -8,9 +8,10 @@ use std::time::Duration;
 use crossterm::event::{KeyCode, MouseButton, MouseEvent, MouseEventKind};
 use ratatui::layout::{Position, Rect};
 
-use super::{findings as list, key};
-use crate::model::Selector;
+use super::gpus::toggle_filter;
+use super::{columns as list_of_columns, findings as list, key};
 use crate::watch::column::Column;
+use crate::watch::layout::column_list::ColumnListAreas;
 use crate::watch::layout::{Layout, columns, findings, gpus, hints};
 use crate::watch::state::{App, Effect, Focus, Mode};
 use crate::watch::view_model::{RowKey, Sort};
@@ -51,7 +52,7 @@ fn on_wheel(app: &mut App, at: Position, key: KeyCode) -> Option<Effect> {
                 return None;
             }
         }
-        Mode::Help(_) | Mode::Page | Mode::Plan => {}
+        Mode::Help(_) | Mode::Page | Mode::Plan | Mode::Columns(_) => {}
         Mode::ChooseSort | Mode::Prompt(_) => return None,
     }
     let mut effect = None;
@@ -64,11 +65,18 @@ fn on_wheel(app: &mut App, at: Position, key: KeyCode) -> Option<Effect> {
 fn on_click(app: &mut App, at: Position, now: Duration) -> Option<Effect> {
     let last = app.table.clicked.take();
     let layout = app.layout();
-    match app.mode {
+    match &app.mode {
         // Whoever ends a process says so with a key.
         Mode::Prompt(_) | Mode::Plan => return None,
         Mode::Help(_) => return press(app, KeyCode::Esc),
         Mode::Page => return on_hint(app, layout.as_ref(), at),
+        Mode::Columns(list) => {
+            let entry = ColumnListAreas::new(list, app.area).entry_at(list, at);
+            return match entry {
+                Some(entry) => list_of_columns::click(app, entry),
+                None => on_hint(app, layout.as_ref(), at),
+            };
+        }
         Mode::Main | Mode::ChooseSort => {}
     }
     let layout = &layout?;
@@ -112,15 +120,7 @@ fn on_heading(app: &mut App, column: Column) -> Effect {
 fn on_gpu(app: &mut App, layout: &Layout, at: Position) -> Option<Effect> {
     let gpu = gpus::hit(app, layout, at.x, at.y)?;
     let index = app.screenful.as_ref()?.snapshot.gpus.get(gpu)?.index;
-    let filter = Selector::parse(&format!("gpu:{index}")).ok()?;
-    app.choose(|choice| {
-        choice.filter = if choice.filter == filter {
-            None
-        } else {
-            filter
-        };
-    });
-    Some(Effect::Draw)
+    toggle_filter(app, index)
 }
 
 /// A row is selected, and opened by a second click. The row is known by its process: where another

@@ -4,18 +4,26 @@
 //! with each sample and follows its process, not the pid. Where it is is in `layout/page.rs`; it is drawn
 //! in `view/page.rs`.
 
-use super::playback;
+use super::{gpus, playback};
 use crate::explain::{self, KnownSoFar, More};
-use crate::model::Snapshot;
-use crate::model::finding::Finding;
+use crate::model::finding::{Ends, Finding};
+use crate::model::row::ProcessRow;
+use crate::model::totals::{GROUPED, totals};
+use crate::model::{Identity, Snapshot, Time};
+use crate::report::environment;
 use crate::report::explain::ExplainReport;
 use crate::report::explain::text::{self, PageStyle};
 use crate::report::style::Style;
+use crate::report::totals as report_totals;
 use crate::watch::keys::KeyAction;
 use crate::watch::layout::page as place;
 use crate::watch::reaping;
-use crate::watch::state::page::{About, Page};
-use crate::watch::state::{App, Effect, Focus, GONE, HIDDEN, Mode, NO_FINDING};
+use crate::watch::reclaim_worker::ReclaimRequest;
+use crate::watch::state::page::{About, Page, PageContent};
+use crate::watch::state::{App, Effect, Focus, GONE, HIDDEN, Mode, NO_FINDING, NOTHING_SEEN};
+
+/// Why the environment of a page's process is not to be had.
+const GONE_PAGE: &str = "the process is gone; there is no environment to read";
 
 /// Explains what is selected.
 pub fn open(app: &mut App) -> Option<Effect> {
@@ -38,34 +46,169 @@ pub fn open(app: &mut App) -> Option<Effect> {
             Focus::Table => "no process is selected; j or k selects one",
         });
     };
+    open_about(app, about, asked)
+}
+
+/// Opens the page of a process or a GPU; what was asked about comes first on it.
+pub(super) fn open_about(app: &mut App, about: About, asked: Option<Finding>) -> Option<Effect> {
+    if app.playback.is_seeking() {
+        return app.refuse("seeking; Esc cancels");
+    }
     let report = newest(app).and_then(|last| report(app, about, asked.as_ref(), last));
     let Some(report) = report else {
         return app.refuse("it is not in this sample");
     };
+    let time = report.time;
+    show(
+        app,
+        about,
+        time,
+        asked,
+        PageContent::Report(Box::new(report)),
+    );
+    Some(Effect::Draw)
+}
+
+/// Puts a page on the screen, from its first line.
+fn show(
+    app: &mut App,
+    about: About,
+    time: Option<Time>,
+    asked: Option<Finding>,
+    content: PageContent,
+) {
     app.page = Some(Page {
         about,
         lines: Vec::new(),
         offset: 0,
-        time: report.time,
+        time,
         gone: None,
         asked,
-        report,
+        content,
     });
     app.mode = Mode::Page;
     lay_out(app);
+}
+
+/// Shows the environment of the process that is meant: of the open page's, or of the selected one. That of a
+/// running process is asked for; a recording has a few variables of each.
+pub fn open_environment(app: &mut App) -> Option<Effect> {
+    let of_page = app
+        .page
+        .as_ref()
+        .map(|page| (page.about.process(), page.gone));
+    let who = match of_page {
+        Some((_, Some(_))) => return app.refuse(GONE_PAGE),
+        Some((who, None)) => who,
+        None => app.subject().map(|subject| subject.row.key.identity),
+    };
+    let Some(who) = who else {
+        return app.refuse("no process is selected; j or k selects one");
+    };
+    let last = newest(app)?;
+    let mut processes = last.processes.iter();
+    let process = processes.find(|process| process.identity() == who);
+    let is_known = who.is_certain() && process.is_some_and(|it| it.unresolved.is_none());
+    let Some(process) = process.filter(|_| is_known) else {
+        return app.refuse("it is not known which process this is");
+    };
+    let (time, title) = (Some(last.time), format!("environment of {}", who.pid));
+    let (variables, effect) = if app.is_live() {
+        (None, Effect::Reclaim(ReclaimRequest::Environment(who)))
+    } else {
+        let recorded = process.environment.iter().flat_map(|it| it.iter());
+        let recorded = recorded.map(|(name, value)| (name.to_string(), value.to_string()));
+        (Some(Ok(recorded.collect())), Effect::Draw)
+    };
+    let title = match app.is_live() {
+        true => title,
+        false => format!("{title}, as far as it was recorded"),
+    };
+    let content = PageContent::Environment { title, variables };
+    show(app, About::Environment(who), time, None, content);
+    Some(effect)
+}
+
+/// Takes the variables of a process, where its page is still open.
+pub fn take_environment(
+    app: &mut App,
+    of: Identity,
+    read: Result<Vec<(String, String)>, String>,
+) -> Option<Effect> {
+    let page = app.page.as_mut()?;
+    if page.about != About::Environment(of) {
+        return None;
+    }
+    if let PageContent::Environment { variables, .. } = &mut page.content {
+        *variables = Some(read);
+    }
+    lay_out(app);
     Some(Effect::Draw)
+}
+
+/// Shows what users, jobs, containers and frameworks hold together.
+pub fn open_totals(app: &mut App) -> Option<Effect> {
+    let Some(content) = totals_shown(app) else {
+        return app.refuse(NOTHING_SEEN);
+    };
+    let time = app.shown_time();
+    show(app, About::Totals, time, None, content);
+    Some(Effect::Draw)
+}
+
+/// Makes the open page of totals anew, of the rows that the table has now.
+pub fn renew_totals(app: &mut App) -> Option<Effect> {
+    if app.page.as_ref()?.about != About::Totals {
+        return None;
+    }
+    let (time, content) = (app.shown_time(), totals_shown(app)?);
+    if let Some(page) = &mut app.page {
+        page.time = time;
+        page.content = content;
+    }
+    lay_out(app);
+    Some(Effect::Draw)
+}
+
+/// The totals of the table's rows; `None` before the first sample.
+fn totals_shown(app: &App) -> Option<PageContent> {
+    let screenful = app.screenful.as_ref()?;
+    let lines = app.table.listing.lines.iter();
+    let subjects = lines.filter_map(|line| screenful.subject(line.row));
+    let rows: Vec<ProcessRow<'_>> = subjects.map(|subject| *subject).collect();
+    let is_reclaimable = |row: &ProcessRow<'_>| {
+        row.finding
+            .is_some_and(|finding| finding.kind.ends() == Ends::Always)
+    };
+    let groups = GROUPED.map(|by| (by, totals(&rows, by, is_reclaimable)));
+    let title = match app.table.choice.limits() {
+        Some(limits) => format!("totals of the rows that are shown ({limits})"),
+        None => "totals".to_owned(),
+    };
+    Some(PageContent::Totals {
+        title,
+        groups: groups.into(),
+    })
 }
 
 /// Makes the open page anew after the engine has judged `newest`.
 pub fn renew(app: &mut App, newest: &Snapshot) -> Option<Effect> {
     let page = app.page.as_ref()?;
-    let report = report(app, page.about, page.asked.as_ref(), newest);
+    let is_there = match page.about {
+        // Its rows are those that the table will have.
+        About::Totals => return None,
+        // It was read once.
+        About::Environment(who) => Some(None).filter(|_| explain::is_there(who, newest)),
+        about => report(app, about, page.asked.as_ref(), newest).map(Some),
+    };
     if let Some(page) = &mut app.page {
-        match report {
+        match is_there {
             Some(report) => {
-                page.time = report.time;
                 page.gone = None;
-                page.report = report;
+                if let Some(report) = report {
+                    page.time = report.time;
+                    page.content = PageContent::Report(Box::new(report));
+                }
             }
             None => page.gone = page.gone.or(Some(newest.time)),
         }
@@ -82,7 +225,16 @@ pub fn lay_out(app: &mut App) {
         ascii: app.setup.ascii,
     };
     if let Some(page) = &mut app.page {
-        let text = text::page(&page.report, styles);
+        let (width, style) = (styles.width, styles.style);
+        let text = match &page.content {
+            PageContent::Report(report) => text::page(report, styles),
+            PageContent::Environment { title, variables } => {
+                environment::page(title, variables.as_ref(), width, style)
+            }
+            PageContent::Totals { title, groups } => {
+                report_totals::page(title, groups, width, style)
+            }
+        };
         page.lines = text.lines().map(str::to_owned).collect();
     }
     scroll_to(app, |offset, _| offset);
@@ -99,6 +251,10 @@ pub fn on_key(app: &mut App, action: Option<KeyAction>) -> Option<Effect> {
         KeyAction::Last => scroll_to(app, |_, _| usize::MAX),
         KeyAction::Back | KeyAction::Quit => close(app),
         KeyAction::Reap => return reap_page(app),
+        KeyAction::Gpu(digit) => return gpus::on_digit(app, digit),
+        KeyAction::GpuPage => return gpus::open_page(app),
+        KeyAction::Environment => return open_environment(app),
+        KeyAction::Totals => return open_totals(app),
         // Whoever reads does not want it to move.
         KeyAction::Pause => return playback::act(app, KeyAction::Pause),
         _ => return None,
@@ -122,8 +278,10 @@ fn close(app: &mut App) {
 /// Shows how the process that the page is about would be ended.
 fn reap_page(app: &mut App) -> Option<Effect> {
     let page = app.page.as_ref()?;
-    let About::Process(who) = page.about else {
-        return app.refuse("it is about a GPU; there is no process to kill");
+    let who = match page.about {
+        About::Process(who) | About::Environment(who) => who,
+        About::Gpu(_) => return app.refuse("it is about a GPU; there is no process to kill"),
+        About::Totals => return app.refuse("these are totals; select a process to kill it"),
     };
     let key = app.row_of(who).filter(|_| page.gone.is_none());
     let Some(key) = key else {
@@ -174,6 +332,8 @@ fn report(
         About::Process(who) => {
             explain::is_there(who, last).then(|| explain::process(known, who.pid, asked))
         }
+        // Of these there is no such page.
+        About::Environment(_) | About::Totals => None,
         About::Gpu(index) => {
             let place = last.gpus.iter().position(|gpu| gpu.index == index)?;
             Some(explain::gpu(known, place, asked))

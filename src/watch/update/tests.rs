@@ -1,8 +1,10 @@
 //! The state of the screen, event by event and key by key; each key of the table in
-//! [`every_key`], any of them in any order in [`chance`].
+//! [`every_key`], any of them in any order in [`chance`], and what
+//! people have in their fingers from other monitors in [`fingers`].
 
 mod chance;
 mod every_key;
+mod fingers;
 
 use crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 use signal_hook::consts::SIGTERM;
@@ -149,7 +151,8 @@ fn arrows_choose_the_column_to_sort_by_until_another_key() {
 #[test]
 fn keys_without_a_binding_and_releases_do_nothing() {
     let mut app = showing(sample::snapshot(1, 2));
-    assert_eq!(press(&mut app, KeyCode::Char('y')), None);
+    assert_eq!(press(&mut app, KeyCode::Char('y')), Some(Effect::Draw));
+    assert_eq!(app.mode, Mode::Main, "it is said that it does nothing");
     let mut release = KeyEvent::new(KeyCode::Char('q'), KeyModifiers::NONE);
     release.kind = KeyEventKind::Release;
     assert_eq!(update(&mut app, Event::Key(release)), None);

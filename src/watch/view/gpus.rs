@@ -34,7 +34,10 @@ pub fn draw(app: &App, styles: Styles, form: Gpus, heading: Rect, area: Rect, bu
     };
     let snapshot = &screenful.snapshot;
     if snapshot.gpus.is_empty() {
-        LineWriter::new(buffer, area, 0).text("no GPU", styles.strong());
+        LineWriter::new(buffer, area, 0).text(
+            "no GPU; `gpumem doctor` looks for the reason",
+            styles.strong(),
+        );
         return;
     }
     match form {

@@ -6,11 +6,15 @@ use ratatui::layout::Rect;
 
 use super::line_writer::LineWriter;
 use crate::watch::column::Column;
+use crate::watch::keys::Hint;
 use crate::watch::layout::Layout;
-use crate::watch::layout::hints::{GAP, Spot, after, before, shown};
+use crate::watch::layout::hints::{Spot, after, before, shown};
 use crate::watch::state::{App, Mode};
 use crate::watch::text::{clean, columns};
 use crate::watch::theme::Styles;
+
+/// Blanks between the letter of one column and the next.
+const GAP: u16 = 2;
 
 /// Draws the line; while a column is being chosen, the columns' letters.
 pub fn draw(app: &App, styles: Styles, layout: &Layout, area: Rect, buffer: &mut Buffer) {
@@ -81,7 +85,7 @@ fn write<'a>(spots: &[Spot], styles: Styles, area: Rect, buffer: &'a mut Buffer)
     for Spot {
         from,
         to,
-        hint: (key, word),
+        hint: Hint { key, word, .. },
         ..
     } in spots
     {
@@ -110,7 +114,12 @@ mod tests {
             theme: Theme::default(),
             depth: Depth::Mono,
         };
-        for context in [Context::Main, Context::Page, Context::Plan] {
+        for context in [
+            Context::Main,
+            Context::Page,
+            Context::Plan,
+            Context::Columns,
+        ] {
             for width in 0..200 {
                 let area = Rect::new(0, 0, width, 1);
                 let mut buffer = Buffer::empty(area);
@@ -118,7 +127,7 @@ mod tests {
                 let _ = write(&spots, styles, area, &mut buffer);
                 let text: String = buffer.content.iter().map(Cell::symbol).collect();
                 for spot in spots {
-                    let (key, word) = spot.hint;
+                    let Hint { key, word, .. } = spot.hint;
                     let there = &text[usize::from(spot.from)..usize::from(spot.to)];
                     assert_eq!(there, format!("{key} {word}"), "{width}");
                 }

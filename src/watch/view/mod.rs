@@ -3,7 +3,7 @@
 //! A file per panel: [`header`], [`gpus`] (with [`bar`], [`card`] and [`chart`]), [`table`], [`status`]
 //! (the selected process, or the [`findings`]), [`hints`] (the keys in the bottom line), [`mod@prompt`] (in
 //! their place while one types); over all the others [`page`] (of explanation), [`plan`] (how something
-//! would be ended) and [`help`]; [`small`] (a screen too small for panels). Where they go is in
+//! would be ended), [`columns`] (a list to choose from) and [`help`]; [`small`] (a screen too small for panels). Where they go is in
 //! `layout.rs`; [`line_writer`] writes a line, [`lines`] those of the lower panel, [`ascii`] translates
 //! for terminals without Unicode.
 
@@ -11,6 +11,7 @@ pub mod ascii;
 pub mod bar;
 pub mod card;
 pub mod chart;
+pub mod columns;
 pub mod findings;
 pub mod gpus;
 pub mod header;
@@ -68,8 +69,10 @@ pub fn draw(app: &App, buffer: &mut Buffer) {
                 Mode::Prompt(prompt) => prompt::draw(app, prompt, styles, layout.hints, buffer),
                 _ => hints::draw(app, styles, &layout, layout.hints, buffer),
             }
-            if app.mode == Mode::Plan {
-                plan::draw(app, styles, area, buffer);
+            match &app.mode {
+                Mode::Plan => plan::draw(app, styles, area, buffer),
+                Mode::Columns(list) => columns::draw(list, styles, area, buffer),
+                _ => {}
             }
         }
     }

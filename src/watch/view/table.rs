@@ -39,7 +39,7 @@ pub fn draw(app: &App, styles: Styles, layout: &Layout, buffer: &mut Buffer) {
             .text("waiting for the first sample", styles.faint());
         return;
     };
-    let columns = chosen(screenful.widths, area.width);
+    let columns = chosen(&app.table.columns, screenful.widths, area.width);
     let limits = layout.table_limits;
     if let Some(limited) = Limited::new(app).filter(|_| !limits.is_empty()) {
         LineWriter::new(buffer, limits, 0)

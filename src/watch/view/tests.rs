@@ -506,7 +506,10 @@ fn help_and_quit_are_shown_beside_the_rows_counts() {
         });
         let shown = text(&render(&app));
         let last = shown.lines().last().unwrap();
-        assert!(last.contains("? help  q quit  "), "{last}");
+        assert!(
+            last.contains("F1 Help ") && last.contains(" F10 Quit  "),
+            "{last}"
+        );
         assert!(last.ends_with(" of 60"), "{last}");
         assert_eq!(last.contains("sorted by FRAMEWORK"), columns > 40, "{last}");
     }

@@ -322,9 +322,9 @@ fn what_a_running_plan_offers_does_something() {
     for is_open in [false, true] {
         let app = running(is_open);
         let spots = hints::shown(&app, app.layout().as_ref(), 200);
-        let words: Vec<&str> = spots.iter().map(|spot| spot.hint.1).collect();
+        let words: Vec<&str> = spots.iter().map(|spot| spot.hint.word).collect();
         if is_open {
-            assert_eq!(words, ["help", "leave"]);
+            assert_eq!(words, ["Help", "Leave"]);
         }
         for spot in spots {
             for key in spot.binding.keys {

@@ -63,7 +63,7 @@ fn heading(app: &App, column: Column) -> Option<(u16, u16)> {
 /// The middle of a hint.
 fn hint(context: Context, word: &str) -> (u16, u16) {
     let spots = hints::spots(table(context), 120);
-    let spot = spots.iter().find(|spot| spot.hint.1 == word).unwrap();
+    let spot = spots.iter().find(|spot| spot.hint.word == word).unwrap();
     (spot.from + 1, 39)
 }
 
@@ -188,14 +188,16 @@ fn a_gpu_filters_the_table_and_again_lifts_that() {
 #[test]
 fn hints_do_what_their_keys_do() {
     let mut app = showing(sample::snapshot(1, 2));
-    click(&mut app, hint(Context::Main, "select"), 0);
-    assert_eq!(app.table.selected(), Some(0));
-    click(&mut app, hint(Context::Main, "tree"), 0);
+    click(&mut app, hint(Context::Main, "Mark"), 0);
+    assert_eq!((app.table.selected(), app.table.tagged.len()), (Some(1), 1));
+    // That there is a mark is said at the end of the line.
+    press(&mut app, KeyCode::Char('U'));
+    click(&mut app, hint(Context::Main, "Tree"), 0);
     assert!(app.table.choice.tree);
-    click(&mut app, hint(Context::Main, "sort"), 0);
+    click(&mut app, hint(Context::Main, "Sort"), 0);
     assert_eq!(app.mode, Mode::ChooseSort);
     // The letters of the columns are there now.
-    let help = hint(Context::Main, "help");
+    let help = hint(Context::Main, "Help");
     assert_eq!(click(&mut app, help, 0), Some(Effect::Draw));
     assert_eq!(app.mode, Mode::Main);
     click(&mut app, help, 0);
@@ -203,11 +205,63 @@ fn hints_do_what_their_keys_do() {
     click(&mut app, help, 0);
     assert_eq!(app.mode, Mode::Main);
     assert_eq!(
-        click(&mut app, hint(Context::Main, "quit"), 0),
+        click(&mut app, hint(Context::Main, "Quit"), 0),
         Some(Effect::Quit)
     );
-    let gap = (hint(Context::Main, "quit").0 + 10, 39);
+    let gap = (118, 39);
     assert_eq!(click(&mut app, gap, 0), None);
+}
+
+#[test]
+fn every_key_in_the_bar_can_be_clicked_at_every_width() {
+    for (width, words) in [
+        (40, &["Help", "Filter", "Kill", "Quit"][..]),
+        (60, &["Help", "Columns", "Filter", "Sort", "Kill", "Quit"]),
+        (80, &["Totals", "GPU", "Tree"]),
+        (200, &["Explain", "Mark", "Pause"]),
+    ] {
+        for word in words {
+            let opened = || {
+                let mut app = showing(sample::snapshot(1, 2));
+                update(&mut app, Event::Resize(width, 24));
+                app.select(0);
+                app
+            };
+            let app = opened();
+            let layout = app.layout();
+            let spots = hints::shown(&app, layout.as_ref(), width);
+            let spot = spots.iter().find(|spot| spot.hint.word == *word);
+            let spot = *spot.unwrap_or_else(|| panic!("{word} at {width}"));
+            let mut pressed = opened();
+            let by_key = update(&mut pressed, Event::Key(spot.binding.keys[0].event()));
+            assert!(by_key.is_some(), "{word}");
+            for x in [spot.from, spot.to - 1] {
+                let mut clicked = opened();
+                assert_eq!(click(&mut clicked, (x, 23), 0), by_key, "{word} at {width}");
+                assert_eq!(clicked.mode, pressed.mode, "{word} at {width}");
+            }
+        }
+    }
+}
+
+#[test]
+fn an_entry_of_the_list_of_columns_is_switched_by_a_click() {
+    let mut app = showing(sample::snapshot(1, 2));
+    press(&mut app, KeyCode::F(2));
+    let Mode::Columns(list) = &app.mode else {
+        panic!("{:?}", app.mode)
+    };
+    let areas = ColumnListAreas::new(list, app.area);
+    let (third, _) = list.entries[2];
+    let at = (areas.body.x + 3, areas.body.y + 2);
+    assert_eq!(click(&mut app, at, 0), Some(Effect::Draw));
+    assert!(!app.table.columns.has(third));
+    assert_eq!(click(&mut app, at, 0), Some(Effect::Draw));
+    assert!(app.table.columns.has(third));
+    assert_eq!(click(&mut app, (0, 5), 0), None, "beside the list");
+    assert!(matches!(app.mode, Mode::Columns(_)));
+    wheel(&mut app, at);
+    assert!(matches!(&app.mode, Mode::Columns(list) if list.cursor == 5));
 }
 
 #[test]
@@ -245,7 +299,7 @@ fn what_is_typed_is_not_disturbed_and_other_buttons_do_nothing() {
     }
     let before = app.mode.clone();
     let (typed_over, heading) = (row(&app, 0), heading(&app, Column::Pid).unwrap());
-    for at in [typed_over, heading, hint(Context::Main, "quit")] {
+    for at in [typed_over, heading, hint(Context::Main, "Quit")] {
         assert_eq!(click(&mut app, at, 0), None);
         assert_eq!(wheel(&mut app, at), None);
     }

@@ -500,6 +500,10 @@ fn the_keys_of_a_page_are_those_of_its_table() {
         let is_everywhere = matches!(
             action,
             KeyAction::Help
+                | KeyAction::Gpu(_)
+                | KeyAction::GpuPage
+                | KeyAction::Environment
+                | KeyAction::Totals
                 | KeyAction::Repaint
                 | KeyAction::Suspend
                 | KeyAction::Quit

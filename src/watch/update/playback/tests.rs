@@ -115,10 +115,12 @@ fn what_a_key_cannot_do_is_noted_until_the_next_key() {
         }
         let note = app.note.clone().unwrap_or_default();
         assert!(note.contains(expected), "{keys}: {note}");
-        // A key that does nothing else has it taken from the screen, too.
+        // A key that does nothing says so in its place, and what is none has it taken from the screen.
         assert_eq!(press(&mut app, '~'), Some(Effect::Draw));
+        assert!(app.note.as_deref().is_some_and(|it| it.starts_with("'~'")));
+        assert_eq!(press(&mut app, '\u{7}'), Some(Effect::Draw));
         assert_eq!(app.note, None);
-        assert_eq!(press(&mut app, '~'), None);
+        assert_eq!(press(&mut app, '\u{7}'), None);
     }
 }
 

@@ -13,6 +13,7 @@ use super::*;
 use crate::model::Time;
 use crate::reclaim::target::Step;
 use crate::reclaim::{Outcome, Target};
+use crate::watch::column::Columns;
 use crate::watch::double_buffer::DoubleBuffer;
 use crate::watch::keys::{Context, Key, table};
 use crate::watch::layout::Form;
@@ -20,17 +21,22 @@ use crate::watch::reaping::batch::Batch;
 use crate::watch::reclaim_worker::TargetStage;
 use crate::watch::sample::dice::Dice;
 use crate::watch::state::dialog::Answer;
+use crate::watch::state::page::About;
 use crate::watch::state::prompt::Purpose;
 use crate::watch::view::draw;
 
 /// Where the dice have to come to; each is a place where a key or a sample may do harm.
-const PLACES: [&str; 29] = [
+const PLACES: [&str; 33] = [
     "findings",
     "focus on findings",
     "help",
     "help on a page",
     "help on a plan",
     "choice of a column",
+    "list of columns",
+    "columns hidden",
+    "totals",
+    "environment",
     "filter",
     "prompt of a time",
     "page",
@@ -73,14 +79,16 @@ fn nothing_that_happens_breaks_the_screen() {
         }
         let mut run = Run::new(&mut dice);
         // Most of them hurry to where a person would have to press several keys in a row.
-        const BEGINNINGS: [&str; 12] = [
-            "", "j\n", "jx", "j  \n", " jx", "/", "t", "[[[", "[jx", "\t", "v", "n",
+        const BEGINNINGS: [&str; 15] = [
+            "", "je", "2 ", "s", "j\n", "jx", "j  \n", " jx", "/", "t", "[[[", "[jx", "\t", "v",
+            "n",
         ];
         let keys = BEGINNINGS[round % BEGINNINGS.len()];
         for key in keys.chars() {
             let code = match key {
                 '\n' => KeyCode::Enter,
                 '\t' => KeyCode::Tab,
+                '2' => KeyCode::F(2),
                 key => KeyCode::Char(key),
             };
             run.happen(Event::Key(code.into()), &mut dice);
@@ -219,6 +227,8 @@ impl Run {
         let is_on = |mode: &Mode| app.mode == *mode;
         let is_prompt = |wanted| matches!(&app.mode, Mode::Prompt(it) if it.purpose == wanted);
         let is_help = |over| matches!(app.mode, Mode::Help(_)) && app.help_over == over;
+        let is_about =
+            |so: &dyn Fn(About) -> bool| app.page.as_ref().is_some_and(|page| so(page.about));
         let has_marks = !app.table.tagged.is_empty();
         let is_over = |it: &Batch| it.over.is_some();
         let past = app.playback.is_paused && app.behind_seconds().is_some();
@@ -229,6 +239,13 @@ impl Run {
             ("help on a page", is_help(Context::Page)),
             ("help on a plan", is_help(Context::Plan)),
             ("choice of a column", is_on(&Mode::ChooseSort)),
+            ("list of columns", matches!(app.mode, Mode::Columns(_))),
+            ("columns hidden", app.table.columns != Columns::default()),
+            ("totals", is_about(&|about| about == About::Totals)),
+            (
+                "environment",
+                is_about(&|about| matches!(about, About::Environment(_))),
+            ),
             ("filter", is_prompt(Purpose::Filter)),
             ("prompt of a time", is_prompt(Purpose::Seek)),
             ("page", is_on(&Mode::Page)),
@@ -287,6 +304,15 @@ impl Run {
         let (begun, count) = self.begun.unwrap_or((dice.roll(3), 3));
         let number = if dice.chance() { dice.roll(5) } else { begun };
         let place = dice.roll(count as u64 + 1) as usize;
+        if let Some(About::Environment(of)) = self.app.page.as_ref().map(|page| page.about)
+            && dice.chance()
+        {
+            let variables = match dice.chance() {
+                true => Ok(vec![(dice.name().to_string(), dice.name().to_string())]),
+                false => Err(dice.name().to_string()),
+            };
+            return ReclaimProgress::Environment { of, variables };
+        }
         match dice.roll(9) {
             0..4 => ReclaimProgress::Planned {
                 number: if dice.chance() {
@@ -504,7 +530,13 @@ fn size(dice: &mut Dice) -> Rect {
 
 /// One that does something, or any character.
 fn key(dice: &mut Dice) -> KeyEvent {
-    let bindings: Vec<Key> = [Context::Main, Context::Page, Context::Plan]
+    let contexts = [
+        Context::Main,
+        Context::Page,
+        Context::Plan,
+        Context::Columns,
+    ];
+    let bindings: Vec<Key> = contexts
         .into_iter()
         .flat_map(table)
         .flat_map(|binding| binding.keys)

@@ -3,10 +3,13 @@
 use super::*;
 use crate::reclaim::Target;
 use crate::reclaim::target::Step;
+use crate::watch::column::Columns;
 use crate::watch::keys::{Context, GROUPS, KeyAction};
 use crate::watch::layout::Form;
 use crate::watch::reclaim_worker::{PlanRequest, PlanScope};
+use crate::watch::state::column_list::ColumnList;
 use crate::watch::state::dialog::Button;
+use crate::watch::state::page::About;
 use crate::watch::state::prompt::Purpose;
 
 /// Processes on the only GPU; more than the table has lines.
@@ -28,6 +31,7 @@ fn every_key_does_what_the_help_describes() {
                 Context::Main => on_the_table(binding.action),
                 Context::Page => on_a_page(binding.action),
                 Context::Plan => on_a_plan(binding.action),
+                Context::Columns => on_columns(binding.action),
             }
             .unwrap_or_else(|| panic!("no case for {binding:?}"));
             for key in binding.keys {
@@ -71,6 +75,9 @@ fn opened(context: Context) -> App {
     }
     match context {
         Context::Main => {}
+        Context::Columns => {
+            press(&mut app, KeyCode::F(2));
+        }
         Context::Page => {
             press(&mut app, KeyCode::Char('j'));
             press(&mut app, KeyCode::Enter);
@@ -153,6 +160,32 @@ fn on_the_table(action: KeyAction) -> Option<Case> {
         KeyAction::Open => ("jj", |app, _| {
             app.mode == Mode::Page && app.page.is_some() && app.table.selected() == Some(1)
         }),
+        // There is one GPU, and of all other numbers it is said that there is none.
+        KeyAction::Gpu(_) => ("", |app, _| {
+            app.table.choice.filter.is_some()
+                || app
+                    .note
+                    .as_deref()
+                    .is_some_and(|it| it.contains("there is no GPU"))
+        }),
+        KeyAction::GpuPage => ("", |app, _| {
+            app.page
+                .as_ref()
+                .is_some_and(|page| page.about == About::Gpu(0))
+        }),
+        KeyAction::Totals => ("", |app, _| {
+            app.page
+                .as_ref()
+                .is_some_and(|page| page.about == About::Totals)
+        }),
+        KeyAction::Environment => ("j", |app, effect| {
+            let who = app.subject().unwrap().row.key.identity;
+            app.page
+                .as_ref()
+                .is_some_and(|page| page.about == About::Environment(who))
+                && effect == Some(&Effect::Reclaim(ReclaimRequest::Environment(who)))
+        }),
+        KeyAction::Columns => ("", |app, _| matches!(app.mode, Mode::Columns(_))),
         KeyAction::Tag => ("j", |app, _| {
             app.table.tagged.len() == 1 && app.table.selected() == Some(1)
         }),
@@ -242,7 +275,40 @@ fn on_the_table(action: KeyAction) -> Option<Case> {
         | KeyAction::EveryUser
         | KeyAction::Direct
         | KeyAction::OtherButton
+        | KeyAction::SwitchColumn
+        | KeyAction::ColumnLeft
+        | KeyAction::ColumnRight
+        | KeyAction::DefaultColumns
         | KeyAction::PlanAgain => return None,
+    })
+}
+
+/// The list begins with the GPU and the pid.
+fn on_columns(action: KeyAction) -> Option<Case> {
+    fn list(app: &App) -> &ColumnList {
+        match &app.mode {
+            Mode::Columns(list) => list,
+            mode => panic!("{mode:?}"),
+        }
+    }
+    fn has_gpu(app: &App) -> bool {
+        app.table.columns.has(Column::Gpu)
+    }
+    fn first(app: &App) -> Column {
+        app.table.columns.iter().next().unwrap()
+    }
+    Some(match action {
+        KeyAction::Down => ("", |app, _| list(app).cursor == 1),
+        KeyAction::Up => ("jj", |app, _| list(app).cursor == 1),
+        KeyAction::First => ("jj", |app, _| list(app).cursor == 0),
+        KeyAction::Last => ("", |app, _| list(app).cursor == Column::ALL.len() - 1),
+        KeyAction::SwitchColumn => ("", |app, _| !has_gpu(app)),
+        KeyAction::ColumnLeft => ("j", |app, _| first(app) == Column::Pid),
+        KeyAction::ColumnRight => ("", |app, _| first(app) == Column::Pid && has_gpu(app)),
+        KeyAction::DefaultColumns => (" ", |app, _| app.table.columns == Columns::default()),
+        KeyAction::Open => (" ", |app, _| app.mode == Mode::Main && !has_gpu(app)),
+        KeyAction::Back => (" ", |app, _| app.mode == Mode::Main && has_gpu(app)),
+        _ => return None,
     })
 }
 

@@ -193,7 +193,7 @@ fn no_size_of_the_screen_panics() {
 fn marks_that_the_table_does_not_show_and_an_old_plan_are_noted() {
     let title = |app: &App| scope_text(app, app.reaping.dialog.as_ref().unwrap());
     let mut app = app(80, 24, None);
-    for _ in 0..3 {
+    for _ in 0..2 {
         press(&mut app, KeyCode::Char(' '));
     }
     press(&mut app, KeyCode::Char('x'));

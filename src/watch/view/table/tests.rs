@@ -10,6 +10,7 @@ use crate::model::process::Parent;
 use crate::model::row::Me;
 use crate::model::snapshot::Process;
 use crate::units::MIB;
+use crate::watch::column::Columns;
 use crate::watch::layout::columns::{beyond, hit_column};
 use crate::watch::sample;
 use crate::watch::state::Event;
@@ -205,7 +206,7 @@ fn columns_leave_in_order_of_need_and_never_overflow() {
         finding: 8,
     };
     for width in 0..=220u16 {
-        let columns = chosen(widths, width);
+        let columns = chosen(&Columns::default(), widths, width);
         let used: u16 = columns.iter().map(|(_, width)| width + 1).sum();
         assert!(used <= width.max(1) + 1, "{width}: {columns:?}");
         let count = columns.len();
@@ -213,7 +214,30 @@ fn columns_leave_in_order_of_need_and_never_overflow() {
         kept.retain(|it| !columns.iter().any(|(shown, _)| shown == it));
         assert_eq!(kept, [], "{width}");
     }
-    assert_eq!(chosen(widths, 220).len(), Column::ALL.len());
+    assert_eq!(
+        chosen(&Columns::default(), widths, 220).len(),
+        Column::ALL.len()
+    );
+}
+
+#[test]
+fn chosen_columns_stand_in_their_order_and_the_command_takes_what_is_left() {
+    let widths = Widths {
+        gpu: 4,
+        pid: 7,
+        ..Widths::default()
+    };
+    let order = [Column::Command, Column::Pid, Column::Memory];
+    let columns = Columns::new(order).unwrap();
+    for width in [40, 80, 200] {
+        let shown = chosen(&columns, widths, width);
+        let names: Vec<Column> = shown.iter().map(|(column, _)| *column).collect();
+        assert_eq!(names, order, "{width}");
+        let used: u16 = shown.iter().map(|(_, width)| width + 1).sum();
+        assert_eq!(used, width - GUTTER, "{width}: all of the room is used");
+    }
+    let without = Columns::new([Column::Pid, Column::Memory]).unwrap();
+    assert_eq!(chosen(&without, widths, 200).len(), 2);
 }
 
 #[test]

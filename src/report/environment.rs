@@ -1,0 +1,75 @@
+//! The environment of a process, as a page for people.
+
+use super::escape::escape;
+use super::style::Style;
+use super::wrap::wrap;
+
+/// No value takes more lines.
+const MOST_LINES: usize = 40;
+/// So much further in stands what goes on of a variable.
+const HANG: usize = 4;
+
+/// A page of the variables, in lines of at most `width` columns; `None` while they are being read.
+pub fn page(
+    title: &str,
+    variables: Option<&Result<Vec<(String, String)>, String>>,
+    width: usize,
+    style: Style,
+) -> String {
+    let mut out = String::new();
+    let mut put = |line: &str| {
+        out.push_str(line);
+        out.push('\n');
+    };
+    put(&style.heading(title));
+    match variables {
+        None => put("reading it"),
+        Some(Err(error)) => {
+            for line in wrap(&escape(error), (width, width), MOST_LINES) {
+                put(&line);
+            }
+        }
+        Some(Ok(variables)) => {
+            let note = match variables.is_empty() {
+                true => "it has no variables",
+                false => "as it was given them at its start; secrets are masked (***)",
+            };
+            for line in wrap(note, (width, width), MOST_LINES) {
+                put(&line);
+            }
+            put("");
+            for (name, value) in variables {
+                let text = format!("{}={}", escape(name), escape(value));
+                let widths = (width, width.saturating_sub(HANG));
+                for (at, line) in wrap(&text, widths, MOST_LINES).iter().enumerate() {
+                    match at {
+                        0 => put(line),
+                        _ => put(&format!("{:HANG$}{line}", "")),
+                    }
+                }
+            }
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use unicode_width::UnicodeWidthStr as _;
+
+    use super::*;
+
+    #[test]
+    fn every_line_fits_and_what_a_process_wrote_is_escaped() {
+        let variables = Ok(vec![
+            ("A".to_owned(), "x y ".repeat(60)),
+            ("B\x1b".to_owned(), "\x1b[2J\n".to_owned()),
+        ]);
+        let page = page("environment of 7", Some(&variables), 40, Style::default());
+        assert!(page.lines().all(|line| line.width() <= 40), "{page}");
+        assert!(
+            !page.contains('\x1b') && page.contains(r"B\e=\e[2J\n"),
+            "{page}"
+        );
+    }
+}

@@ -1,0 +1,99 @@
+//! What keys and clicks do with a GPU: the table is filtered to its rows, or its page is opened.
+
+use std::time::Duration;
+
+use super::page;
+use crate::model::Selector;
+use crate::watch::state::page::About;
+use crate::watch::state::{App, Effect, Mode, NOTHING_SEEN, TypedDigits};
+
+/// A second digit within this time belongs to the number of the same GPU.
+const SECOND_DIGIT: Duration = Duration::from_secs(1);
+
+/// Takes a digit: the GPU of that number is chosen; where another digit came just before, and there is
+/// a GPU of both, that one.
+pub fn on_digit(app: &mut App, digit: u8) -> Option<Effect> {
+    let Some(screenful) = &app.screenful else {
+        return app.refuse(NOTHING_SEEN);
+    };
+    let gpus = &screenful.snapshot.gpus;
+    let is_there = |number: u32| gpus.iter().any(|gpu| gpu.index == number);
+    let now = app.judged.now();
+    let digit = u32::from(digit);
+    let typed = app.digits.take();
+    let typed = typed.filter(|typed| now.saturating_sub(typed.at) <= SECOND_DIGIT);
+    let both = typed.and_then(|typed| typed.number.checked_mul(10)?.checked_add(digit));
+    // 00 is 0 again.
+    let both = both.filter(|both| *both >= 10 && is_there(*both));
+    let number = both.unwrap_or(digit);
+    if !is_there(number) {
+        let most = gpus.iter().map(|gpu| gpu.index).max();
+        let there_are = match most {
+            Some(most) => format!("there is no GPU {number}; the last is GPU {most}"),
+            None => "there is no GPU".to_owned(),
+        };
+        return app.refuse(&there_are);
+    }
+    app.digits = Some(TypedDigits { number, at: now });
+    if app.mode == Mode::Page {
+        return page::open_about(app, About::Gpu(number), None);
+    }
+    match both {
+        // The first digit has filtered by another GPU.
+        Some(_) => set_filter(app, number),
+        None => toggle_filter(app, number),
+    }
+}
+
+/// Filters the table to a GPU's rows, as if that had been typed; again lifts this filter.
+pub fn toggle_filter(app: &mut App, index: u32) -> Option<Effect> {
+    let filter = filter_of(index);
+    if filter.is_some() && app.table.choice.filter == filter {
+        app.choose(|choice| choice.filter = None);
+        return Some(Effect::Draw);
+    }
+    set_filter(app, index)
+}
+
+fn set_filter(app: &mut App, index: u32) -> Option<Effect> {
+    let filter = filter_of(index)?;
+    app.choose(|choice| choice.filter = Some(filter));
+    Some(Effect::Draw)
+}
+
+fn filter_of(index: u32) -> Option<Selector> {
+    Selector::parse(&format!("gpu:{index}")).ok().flatten()
+}
+
+/// Opens the page of the GPU that is meant: of the one that the open page or the selected row is about,
+/// of the one that the filter names, or of the first. On the page of a GPU that of the next one.
+pub fn open_page(app: &mut App) -> Option<Effect> {
+    let Some(screenful) = &app.screenful else {
+        return app.refuse(NOTHING_SEEN);
+    };
+    let gpus = &screenful.snapshot.gpus;
+    let Some(first) = gpus.first() else {
+        return app.refuse("there is no GPU");
+    };
+    let after = |index: u32| {
+        let at = gpus.iter().position(|gpu| gpu.index == index);
+        let next = at.and_then(|at| gpus.get(at + 1));
+        next.unwrap_or(first).index
+    };
+    let of_filter = || {
+        let filter = app.table.choice.filter.as_ref()?;
+        let named = filter.named_gpus(gpus).into_iter().next()?;
+        named.gpus.first().map(|gpu| gpu.index)
+    };
+    let of_finding = || Some(app.selected_finding()?.1.gpus.first()?.index);
+    let of_row = || app.subject()?.row.key.gpu;
+    let index = match app.page.as_ref().map(|page| page.about) {
+        Some(About::Gpu(index)) => after(index),
+        Some(About::Process(_) | About::Environment(_)) | None => of_row()
+            .or_else(of_finding)
+            .or_else(of_filter)
+            .unwrap_or(first.index),
+        Some(About::Totals) => of_filter().unwrap_or(first.index),
+    };
+    page::open_about(app, About::Gpu(index), None)
+}

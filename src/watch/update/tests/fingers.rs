@@ -1,0 +1,180 @@
+//! What people have in their fingers: numbers of GPUs, a first Space, the pages behind one key.
+
+use super::*;
+use crate::watch::state::page::{About, PageContent};
+
+/// A screen of so many GPUs, with a few processes each.
+fn gpus(count: u32) -> App {
+    let mut app = app();
+    update(&mut app, Event::Resize(120, 40));
+    see(&mut app, 0, sample::snapshot(count, 3));
+    app
+}
+
+fn filter(app: &App) -> Option<String> {
+    app.table.choice.filter.as_ref().map(ToString::to_string)
+}
+
+#[test]
+fn a_digit_filters_by_its_gpu_and_again_lifts_that() {
+    let mut app = gpus(4);
+    type_in(&mut app, "2");
+    assert_eq!(filter(&app).as_deref(), Some("gpu:2"));
+    assert_eq!(app.table.listing.lines.len(), 3);
+    type_in(&mut app, "0");
+    assert_eq!(filter(&app).as_deref(), Some("gpu:0"));
+    type_in(&mut app, "0");
+    assert_eq!(filter(&app), None);
+    type_in(&mut app, "7");
+    assert_eq!(filter(&app), None);
+    assert_eq!(
+        app.note.as_deref(),
+        Some("there is no GPU 7; the last is GPU 3")
+    );
+}
+
+#[test]
+fn two_digits_in_a_moment_are_one_number_where_there_is_such_a_gpu() {
+    let mut app = gpus(16);
+    tick(&mut app, 5_000);
+    type_in(&mut app, "1");
+    assert_eq!(filter(&app).as_deref(), Some("gpu:1"));
+    tick(&mut app, 5_900);
+    type_in(&mut app, "2");
+    assert_eq!(filter(&app).as_deref(), Some("gpu:12"));
+    // What follows begins another number: there is no GPU 123.
+    tick(&mut app, 6_000);
+    type_in(&mut app, "3");
+    assert_eq!(filter(&app).as_deref(), Some("gpu:3"));
+    tick(&mut app, 9_000);
+    type_in(&mut app, "1");
+    tick(&mut app, 10_001);
+    type_in(&mut app, "1");
+    assert_eq!(filter(&app), None, "later it is the same key again");
+    // There is no GPU 17.
+    tick(&mut app, 20_000);
+    type_in(&mut app, "17");
+    assert_eq!(filter(&app).as_deref(), Some("gpu:7"));
+}
+
+#[test]
+fn the_first_space_marks_and_none_marks_who_moved_into_a_row() {
+    let mut app = gpus(1);
+    press(&mut app, KeyCode::Char(' '));
+    assert_eq!((app.table.tagged.len(), app.table.selected()), (1, Some(1)));
+    let first = app.subject_at(0).unwrap().row.key;
+    assert!(app.table.tagged.contains(&first));
+    // The selected process ends; whoever is in its row now was not meant.
+    let gone = app.subject().unwrap().row.key.identity.pid;
+    let mut snapshot = sample::snapshot(1, 3);
+    snapshot.time = snapshot.time.plus_seconds(2.0);
+    for gpu in &mut snapshot.gpus {
+        gpu.processes
+            .iter_mut()
+            .for_each(|rows| rows.retain(|row| row.pid != gone));
+    }
+    see(&mut app, 2, snapshot);
+    assert_eq!(app.table.selected(), None);
+    press(&mut app, KeyCode::Char(' '));
+    assert_eq!(app.table.tagged.len(), 1, "it only selects");
+    assert!(app.table.selected().is_some());
+    press(&mut app, KeyCode::Char(' '));
+    assert_eq!(app.table.tagged.len(), 2);
+}
+
+#[test]
+fn i_shows_the_gpu_that_is_meant_and_then_the_next_one() {
+    let about = |app: &App| app.page.as_ref().map(|page| page.about);
+    let mut app = gpus(3);
+    type_in(&mut app, "1i");
+    assert_eq!(about(&app), Some(About::Gpu(1)), "the filter's");
+    type_in(&mut app, "i");
+    assert_eq!(about(&app), Some(About::Gpu(2)));
+    type_in(&mut app, "i");
+    assert_eq!(about(&app), Some(About::Gpu(0)));
+    type_in(&mut app, "2");
+    assert_eq!(about(&app), Some(About::Gpu(2)));
+    let lines = &app.page.as_ref().unwrap().lines;
+    assert!(lines.iter().any(|line| line.contains("GPU 2")), "{lines:?}");
+    press(&mut app, KeyCode::Esc);
+    assert_eq!(
+        (about(&app), filter(&app).as_deref()),
+        (None, Some("gpu:1"))
+    );
+    let mut none = gpus(0);
+    press(&mut none, KeyCode::Char('i'));
+    assert_eq!(none.note.as_deref(), Some("there is no GPU"));
+}
+
+#[test]
+fn the_environment_comes_from_the_worker_and_only_to_its_page() {
+    let mut app = gpus(1);
+    type_in(&mut app, "e");
+    assert_eq!(app.mode, Mode::Main, "nobody is selected");
+    type_in(&mut app, "j");
+    let who = app.subject().unwrap().row.key.identity;
+    let effect = press(&mut app, KeyCode::Char('e'));
+    assert_eq!(
+        effect,
+        Some(Effect::Reclaim(ReclaimRequest::Environment(who)))
+    );
+    let answer = |text: &str| ReclaimProgress::Environment {
+        of: who,
+        variables: Ok(vec![("HF_HOME".to_owned(), text.to_owned())]),
+    };
+    update(&mut app, Event::Reclaim(answer("/a\x1b[2J")));
+    let lines = app.page.as_ref().unwrap().lines.join("\n");
+    assert!(lines.contains(r"HF_HOME=/a\e[2J"), "{lines}");
+    press(&mut app, KeyCode::Esc);
+    assert_eq!(update(&mut app, Event::Reclaim(answer("late"))), None);
+    assert_eq!(app.mode, Mode::Main);
+}
+
+#[test]
+fn totals_are_of_the_rows_that_are_shown_and_follow_them() {
+    let mut app = gpus(2);
+    type_in(&mut app, "1s");
+    let total = |app: &App| match &app.page.as_ref().unwrap().content {
+        PageContent::Totals { groups, .. } => groups[0].1.iter().map(|it| it.processes).sum(),
+        content => panic!("{content:?}"),
+    };
+    let before: usize = total(&app);
+    assert_eq!(before, 3, "those of GPU 1");
+    let mut snapshot = sample::snapshot(2, 3);
+    snapshot.time = snapshot.time.plus_seconds(2.0);
+    for gpu in &mut snapshot.gpus {
+        gpu.processes.iter_mut().for_each(|rows| rows.truncate(1));
+    }
+    see(&mut app, 2, snapshot);
+    assert_eq!(total(&app), 1);
+    assert_eq!(app.mode, Mode::Page);
+}
+
+#[test]
+fn a_key_without_a_meaning_is_answered() {
+    let mut app = gpus(1);
+    assert_eq!(press(&mut app, KeyCode::Char('y')), Some(Effect::Draw));
+    let note = app.note.take().unwrap();
+    assert!(note.contains("? lists the keys"), "{note}");
+    press(&mut app, KeyCode::Char('d'));
+    assert!(
+        app.note
+            .as_deref()
+            .is_some_and(|note| note.contains("+ and -"))
+    );
+}
+
+#[test]
+fn the_last_column_cannot_be_hidden() {
+    let mut app = gpus(1);
+    press(&mut app, KeyCode::F(2));
+    for _ in Column::ALL {
+        press(&mut app, KeyCode::Char(' '));
+        press(&mut app, KeyCode::Char('j'));
+    }
+    press(&mut app, KeyCode::Char(' '));
+    assert_eq!(app.table.columns.iter().count(), 1);
+    assert_eq!(app.note.as_deref(), Some("the table needs a column"));
+    press(&mut app, KeyCode::Char('r'));
+    assert_eq!(app.table.columns.iter().count(), Column::ALL.len());
+}

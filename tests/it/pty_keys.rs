@@ -1,0 +1,195 @@
+//! What is typed to open the screen, and what is pressed on it, on a real pseudo-terminal.
+
+use std::process::Command;
+
+use crate::machine::{Machine, Running, one_gpu};
+use crate::pty::Terminal;
+use crate::support;
+
+/// What a terminal sends for the key F2.
+const F2: &str = "\u{1b}OQ";
+
+/// A program on a terminal of 40 by 160, once it shows this.
+fn shown(program: &Command, mark: &str) -> Terminal {
+    let terminal = Terminal::start(&[], program, 40, 160);
+    terminal.wait_for(mark, |text| text.contains(mark));
+    terminal
+}
+
+fn leave(mut terminal: Terminal) {
+    terminal.press("q");
+    assert_eq!(terminal.end().code(), Some(0));
+    terminal.assert_restored();
+}
+
+#[test]
+fn alone_it_opens_the_screen_where_there_is_a_driver_and_else_says_what_to_do() {
+    if support::find("setsid", "util-linux").is_none() {
+        return;
+    }
+    let sleeper = Running::sleep();
+    let machine = Machine::new(&one_gpu(&[sleeper.pid()]));
+    leave(shown(&machine.command(&[]), "MEMORY▼"));
+
+    let no_driver = support::command(&["--nvml-library", "/nonexistent/libnvidia-ml.so.1"]);
+    let mut terminal = shown(&no_driver, "gpumem doctor");
+    assert_eq!(terminal.end().code(), Some(3));
+    let text = terminal.text();
+    assert!(text.contains("gpumem watch --demo"), "{text}");
+
+    let mut dumb = machine.command(&[]);
+    dumb.env("TERM", "dumb");
+    let mut piped = Command::new("env");
+    piped.arg("TERM=dumb").arg(dumb.get_program());
+    let mut terminal = shown(&piped, "Usage: gpumem");
+    assert_eq!(terminal.end().code(), Some(0), "the help, as in a pipe");
+}
+
+#[test]
+fn columns_and_order_that_are_typed_count_for_the_session_only() {
+    if support::find("setsid", "util-linux").is_none() {
+        return;
+    }
+    let state = tempfile::tempdir().unwrap();
+    let sleeper = Running::sleep();
+    let machine = Machine::new(&one_gpu(&[sleeper.pid()]));
+    let watch = |arguments: &[&str]| {
+        let mut watch = machine.command(&["watch", "--no-store"]);
+        watch.args(arguments).env("STATE_DIRECTORY", state.path());
+        watch
+    };
+    let file = state.path().join("watch.json");
+    std::fs::write(
+        &file,
+        br#"{"columns":["PID","MEMORY","COMMAND"],"sort":"PID"}"#,
+    )
+    .unwrap();
+    let terminal = shown(&watch(&[]), "PID▲");
+    let text = terminal.text();
+    assert!(
+        text.contains("MEMORY") && !text.contains("RUNTIME"),
+        "{text}"
+    );
+    leave(terminal);
+    let before = std::fs::read(&file).unwrap();
+    let terminal = shown(
+        &watch(&["--columns", "user,runtime,host-memory", "--sort", "runtime"]),
+        "RUNTIME▼",
+    );
+    let text = terminal.text();
+    assert!(
+        text.contains("HOST MEM") && !text.contains("COMMAND"),
+        "{text}"
+    );
+    leave(terminal);
+    assert_eq!(
+        std::fs::read(&file).unwrap(),
+        before,
+        "it is not remembered"
+    );
+    // A file of another version, or of somebody who edited it.
+    for damaged in [
+        &br#"{"columns":["NEW"]}"#[..],
+        br#"{"columns":{}}"#,
+        b"\xff",
+    ] {
+        std::fs::write(&file, damaged).unwrap();
+        let terminal = shown(&watch(&[]), "MEMORY▼");
+        assert!(terminal.text().contains("COMMAND"), "all columns are there");
+        leave(terminal);
+    }
+}
+
+#[test]
+fn columns_that_are_chosen_come_back() {
+    if support::find("setsid", "util-linux").is_none() {
+        return;
+    }
+    let state = tempfile::tempdir().unwrap();
+    let sleeper = Running::sleep();
+    let machine = Machine::new(&one_gpu(&[sleeper.pid()]));
+    let mut watch = machine.command(&["watch", "--no-store"]);
+    watch.env("STATE_DIRECTORY", state.path());
+    let mut terminal = shown(&watch, "MEMORY▼");
+    terminal.press(F2);
+    terminal.wait_for("the list", |text| text.contains("columns: 16 of 16"));
+    // The second is hidden, and the first comes after it.
+    terminal.press("j k");
+    terminal.wait_for("one less", |text| text.contains("columns: 15 of 16"));
+    terminal.press("\u{1b}[C");
+    terminal.wait_for("moved", |text| {
+        let list: Vec<&str> = text.lines().filter(|line| line.contains("│ [")).collect();
+        list.first().is_some_and(|line| line.contains("[ ] PID"))
+    });
+    terminal.press("\r");
+    terminal.wait_for("the table", |text| !text.contains("columns: 15"));
+    leave(terminal);
+    let terminal = shown(&watch, "MEMORY▼");
+    let heading = terminal.text();
+    let heading = heading
+        .lines()
+        .find(|line| line.contains("MEMORY▼"))
+        .unwrap();
+    assert!(!heading.contains("PID"), "{heading}");
+    leave(terminal);
+    // Esc leaves them as they were.
+    let before = std::fs::read(state.path().join("watch.json")).unwrap();
+    let mut terminal = shown(&watch, "MEMORY▼");
+    terminal.press(F2);
+    terminal.wait_for("the list", |text| text.contains("columns: 15 of 16"));
+    terminal.press("r\u{1b}");
+    terminal.wait_for("the table", |text| !text.contains("columns: 1"));
+    leave(terminal);
+    let after = std::fs::read(state.path().join("watch.json")).unwrap();
+    assert_eq!(after, before);
+}
+
+#[test]
+fn the_bar_is_clicked_and_an_environment_is_shown_without_its_secrets() {
+    if support::find("setsid", "util-linux").is_none() {
+        return;
+    }
+    let mut command = Command::new("sleep");
+    command.arg("600").env("HF_HOME", "/models/\u{1b}[2J");
+    command
+        .env("HF_TOKEN", "s3cret")
+        .env("MY_DB_PASSWORD", "s3cret");
+    command.env("http_proxy", "http://ann:s3cret@proxy:3128");
+    let sleeper = Running::start(&mut command);
+    let machine = Machine::new(&one_gpu(&[sleeper.pid()]));
+    let pid = sleeper.pid().to_string();
+    let mut terminal = shown(&machine.command(&["watch", "--no-store"]), &pid);
+    terminal.press("j");
+    terminal.wait_for_selected(&pid);
+    terminal.press("e");
+    let text = terminal.wait_for("the environment", |text| text.contains("HF_HOME="));
+    assert!(text.contains(r"HF_HOME=/models/\e[2J"), "{text}");
+    for masked in [
+        "HF_TOKEN=***",
+        "MY_DB_PASSWORD=***",
+        "http_proxy=http://ann:***@proxy:3128",
+    ] {
+        assert!(text.contains(masked), "{masked}: {text}");
+    }
+    assert!(!text.contains("s3cret"), "{text}");
+    terminal.press("\u{1b}");
+    terminal.wait_for_selected(&pid);
+    terminal.click("F7 Totals");
+    terminal.wait_for("totals", |text| {
+        text.lines().any(|line| line.trim() == "totals") && text.contains("RECLAIMABLE")
+    });
+    terminal.click("Esc Back");
+    terminal.wait_for_selected(&pid);
+    terminal.click("F8 GPU");
+    terminal.wait_for("the GPU's page", |text| text.contains("GPU 0: "));
+    terminal.press("\u{1b}");
+    terminal.wait_for_selected(&pid);
+    terminal.press("0");
+    terminal.wait_for("only GPU 0", |text| text.contains("filter: gpu:0"));
+    terminal.press("y");
+    terminal.wait_for("an answer", |text| text.contains("? lists the keys"));
+    terminal.click("MEMORY▼");
+    terminal.click("F10 Quit");
+    assert_eq!(terminal.end().code(), Some(0));
+    terminal.assert_restored();
+}
