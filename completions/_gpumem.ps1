@@ -113,7 +113,11 @@ Register-ArgumentCompleter -Native -CommandName 'gpumem' -ScriptBlock {
         }
         'gpumem;watch' {
             [CompletionResult]::new('--interval', '--interval', [CompletionResultType]::ParameterName, 'Time between samples [default: 1s, or the configuration''s]')
+            [CompletionResult]::new('--gpu', '--gpu', [CompletionResultType]::ParameterName, 'Start with the processes on these GPUs, by index or UUID (or its beginning); / changes it')
+            [CompletionResult]::new('--user', '--user', [CompletionResultType]::ParameterName, 'Start with the processes of these users, by name or uid; / changes it')
             [CompletionResult]::new('--where', '--where', [CompletionResultType]::ParameterName, 'Only what fits all of these terms: ''user:ann gpu:0 idle>10m mem>4GiB'', as after / in watch')
+            [CompletionResult]::new('--sort', '--sort', [CompletionResultType]::ParameterName, 'Order of the processes; r reverses it, o changes it [default: as it was left, or memory]')
+            [CompletionResult]::new('--columns', '--columns', [CompletionResultType]::ParameterName, 'The table''s columns, from left to right, for this session [default: as F2 left them, or all]')
             [CompletionResult]::new('--speed', '--speed', [CompletionResultType]::ParameterName, 'How fast a recording plays, as a multiple of real time')
             [CompletionResult]::new('--theme', '--theme', [CompletionResultType]::ParameterName, 'The colours [default: auto]')
             [CompletionResult]::new('--once', '--once', [CompletionResultType]::ParameterName, 'Print one picture to standard output, and exit')

@@ -106,7 +106,11 @@ set edit:completion:arg-completer[gpumem] = {|@words|
         }
         &'gpumem;watch'= {
             cand --interval 'Time between samples [default: 1s, or the configuration''s]'
+            cand --gpu 'Start with the processes on these GPUs, by index or UUID (or its beginning); / changes it'
+            cand --user 'Start with the processes of these users, by name or uid; / changes it'
             cand --where 'Only what fits all of these terms: ''user:ann gpu:0 idle>10m mem>4GiB'', as after / in watch'
+            cand --sort 'Order of the processes; r reverses it, o changes it [default: as it was left, or memory]'
+            cand --columns 'The table''s columns, from left to right, for this session [default: as F2 left them, or all]'
             cand --speed 'How fast a recording plays, as a multiple of real time'
             cand --theme 'The colours [default: auto]'
             cand --once 'Print one picture to standard output, and exit'
