@@ -6,10 +6,11 @@
 use std::borrow::Cow;
 
 use rustix::io::Errno;
+use rustix::process::getuid;
 
 use super::environ::{ENVIRON_BYTES, has_memory};
 use super::folder::{Folder, is_gone};
-use super::{HostError, Roots, secrets};
+use super::{HostError, Roots, has_gained_rights, secrets};
 
 /// The longest value that is shown; a longer one is cut, and ends with `…`.
 const VALUE_BYTES: usize = 2048;
@@ -23,6 +24,12 @@ pub enum EnvironmentError {
     /// Whoever reads its memory may be held up as well.
     #[error("the process is in uninterruptible sleep or exiting; reading it could hang")]
     HeldUp,
+    /// gpumem may read it, and who started gpumem may not.
+    #[error(
+        "it is another user's, and gpumem has rights that you have not (capabilities of its file); \
+        run it as root"
+    )]
+    NotYours,
     /// The kernel refused.
     #[error("{0}")]
     Refused(#[from] HostError),
@@ -31,6 +38,9 @@ pub enum EnvironmentError {
 /// The variables of the process of this number and start, by name, as it was given them. The values of
 /// what is a secret by its name, and secrets within other values, are `***`. What is not UTF-8 is
 /// replaced; control characters are as they are: to be escaped.
+///
+/// Where the program's file gives it more rights than who started it has, only that person's own processes
+/// are read: an environment has secrets that no mask knows.
 ///
 /// # Errors
 ///
@@ -49,6 +59,10 @@ pub fn read_environment(
     };
     let mut content = Vec::new();
     let folder = Folder::open(&roots.proc, pid).map_err(|errno| refused("", errno))?;
+    let owner = folder.owner().map_err(|errno| refused("", errno))?;
+    if !may_show(has_gained_rights(), owner, getuid().as_raw()) {
+        return Err(EnvironmentError::NotYours);
+    }
     match has_memory(&folder, start_ticks, &mut content) {
         Some(true) => {}
         Some(false) => return Err(EnvironmentError::HeldUp),
@@ -58,6 +72,11 @@ pub fn read_environment(
         .read(c"environ", &mut content, ENVIRON_BYTES)
         .map_err(|errno| refused("environ", errno))?;
     Ok(parse_environment(&content))
+}
+
+/// Whether a process of this owner may be shown to who started gpumem.
+fn may_show(has_gained_rights: bool, owner: u32, starter: u32) -> bool {
+    !has_gained_rights || owner == starter
 }
 
 /// The variables of the content of `/proc/PID/environ`, by name; the first of several of one name. What
@@ -88,7 +107,10 @@ fn cut(value: Cow<'_, str>) -> String {
     if value.len() <= VALUE_BYTES {
         return value.into_owned();
     }
-    let end = value.floor_char_boundary(VALUE_BYTES);
+    let mut end = VALUE_BYTES;
+    while !value.is_char_boundary(end) {
+        end -= 1;
+    }
     format!("{}…", &value[..end])
 }
 
@@ -118,6 +140,13 @@ mod tests {
         ];
         let expected = expected.map(|(name, value)| (name.to_owned(), value.to_owned()));
         assert_eq!(shown, expected);
+    }
+
+    #[test]
+    fn rights_of_the_programs_file_show_no_other_users_environment() {
+        assert!(may_show(false, 1, 1000), "the kernel decides");
+        assert!(may_show(true, 1000, 1000));
+        assert!(!may_show(true, 1, 1000) && !may_show(true, 0, 1000));
     }
 
     #[test]

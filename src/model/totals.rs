@@ -43,21 +43,21 @@ pub struct Total {
 
 /// A group while it is summed up.
 #[derive(Default)]
-struct Sum {
+struct GroupSum {
     processes: HashSet<Identity>,
     gpus: BTreeSet<u32>,
-    used: Bytes,
-    reclaimable: Bytes,
+    used: SummedBytes,
+    reclaimable: SummedBytes,
 }
 
 /// Bytes of rows, some of which may not be known.
 #[derive(Default)]
-struct Bytes {
+struct SummedBytes {
     known: Option<u64>,
     unknown_rows: usize,
 }
 
-impl Bytes {
+impl SummedBytes {
     fn add(&mut self, bytes: Option<u64>) {
         match bytes {
             Some(bytes) => self.known = Some(self.known.unwrap_or(0).saturating_add(bytes)),
@@ -73,7 +73,7 @@ pub fn totals<'a, 'r: 'a>(
     by: Field,
     is_reclaimable: impl Fn(&ProcessRow<'r>) -> bool,
 ) -> Vec<Total> {
-    let mut sums: BTreeMap<TotalOf, Sum> = BTreeMap::new();
+    let mut sums: BTreeMap<TotalOf, GroupSum> = BTreeMap::new();
     for row in rows {
         let Some(identity) = row.identity else {
             continue;

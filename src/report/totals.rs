@@ -357,10 +357,10 @@ pub fn page(title: &str, groups: &[(Field, Vec<Total>)], width: usize, style: St
         out.push('\n');
     }
     for (by, totals) in groups {
-        let is_telling = totals
+        let has_names = totals
             .iter()
             .any(|total| matches!(total.of, TotalOf::Named(_)));
-        if is_telling {
+        if has_names {
             out.push('\n');
             out.push_str(&table(*by, totals, true, Some(width), style));
         }
@@ -413,7 +413,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_whole_or_not_known_says_so() {
+    fn what_is_not_whole_or_not_known_is_marked() {
         let totals = [
             total(TotalOf::Named("ann\x1b[2J".to_owned()), Some(3 * GIB), 0),
             total(TotalOf::None, Some(GIB), 1),
@@ -435,7 +435,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_tells_of_what_some_row_has() {
+    fn a_page_has_only_what_some_row_has() {
         let named = vec![total(TotalOf::Named("ann".to_owned()), Some(GIB), 0)];
         let none = vec![total(TotalOf::None, Some(GIB), 0)];
         let groups = [(Field::User, named), (Field::Job, none)];

@@ -150,7 +150,10 @@ fn the_bar_is_clicked_and_an_environment_is_shown_without_its_secrets() {
         return;
     }
     let mut command = Command::new("sleep");
-    command.arg("600").env("HF_HOME", "/models/\u{1b}[2J");
+    command
+        .arg("600")
+        .env_clear()
+        .env("HF_HOME", "/models/\u{1b}[2J");
     command
         .env("HF_TOKEN", "s3cret")
         .env("MY_DB_PASSWORD", "s3cret");

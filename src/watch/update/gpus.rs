@@ -65,6 +65,27 @@ fn filter_of(index: u32) -> Option<Selector> {
     Selector::parse(&format!("gpu:{index}")).ok().flatten()
 }
 
+/// Says which GPU was asked for with the screen and is not there.
+pub fn note_missing(app: &mut App) {
+    let (Some(screenful), Some(filter)) = (&app.screenful, &app.table.choice.filter) else {
+        return;
+    };
+    let gpus = &screenful.snapshot.gpus;
+    let mut named = filter.named_gpus(gpus).into_iter();
+    let Some(missing) = named.find(|named| named.gpus.is_empty()) else {
+        return;
+    };
+    let known: Vec<String> = gpus.iter().map(|gpu| gpu.index.to_string()).collect();
+    let known = match known.is_empty() {
+        true => "none".to_owned(),
+        false => known.join(", "),
+    };
+    let typed = missing.typed;
+    app.note = Some(format!(
+        "gpu:{typed}: there is no such GPU; there are {known}"
+    ));
+}
+
 /// Opens the page of the GPU that is meant: of the one that the open page or the selected row is about,
 /// of the one that the filter names, or of the first. On the page of a GPU that of the next one.
 pub fn open_page(app: &mut App) -> Option<Effect> {

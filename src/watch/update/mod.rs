@@ -46,7 +46,11 @@ pub fn update(app: &mut App, event: Event) -> Option<Effect> {
                 false => page::renew(app, &snapshot),
             };
             let asked = reaping::on_snapshot(app, &snapshot);
+            let is_first = app.screenful.is_none();
             let shown = playback::take(app, *snapshot);
+            if is_first {
+                gpus::note_missing(app);
+            }
             // Of the rows that are shown now.
             let renewed = renewed.or(page::renew_totals(app));
             both(both(asked, shown), renewed)

@@ -178,3 +178,16 @@ fn the_last_column_cannot_be_hidden() {
     press(&mut app, KeyCode::Char('r'));
     assert_eq!(app.table.columns.iter().count(), Column::ALL.len());
 }
+
+#[test]
+fn a_gpu_that_is_asked_for_with_the_screen_and_is_not_there_is_named() {
+    for (typed, note) in [
+        ("gpu:0", None),
+        ("gpu:9", Some("gpu:9: there is no such GPU; there are 0, 1")),
+    ] {
+        let mut app = app();
+        app.table.choice.filter = crate::model::Selector::parse(typed).unwrap();
+        see(&mut app, 0, sample::snapshot(2, 1));
+        assert_eq!(app.note.as_deref(), note, "{typed}");
+    }
+}

@@ -221,7 +221,7 @@ fn columns_leave_in_order_of_need_and_never_overflow() {
 }
 
 #[test]
-fn chosen_columns_stand_in_their_order_and_the_command_takes_what_is_left() {
+fn chosen_columns_keep_their_order_and_the_command_takes_what_is_left() {
     let widths = Widths {
         gpu: 4,
         pid: 7,
