@@ -33,7 +33,7 @@ use std::process::ExitCode;
 use anyhow::Context as _;
 use clap::{CommandFactory as _, Parser as _};
 
-use self::args::{Cli, Command};
+use self::args::{Cli, Command, Global};
 use self::exit::{Exit, UsageError};
 use self::output::{print, style, terminal_width, warn};
 use self::session::{live, nvml_options, recorded, unreadable, warn_of_damage};

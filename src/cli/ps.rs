@@ -11,18 +11,22 @@ use super::watch::locale_is_utf8;
 use super::{
     config, live, print, recorded, session, store, style, terminal_width, unreadable, warn,
 };
-use crate::model::finding::FindingProcess;
+use crate::model::field::Field;
+use crate::model::finding::{Finding, FindingProcess};
 use crate::model::json::{self, document};
-use crate::model::{Reclaimable, Snapshot};
+use crate::model::row::{ProcessRow, places};
+use crate::model::totals::Total;
+use crate::model::{self, Reclaimable, Snapshot};
 use crate::report::processes::{self, RuleResults};
-use crate::report::totals::TotalsReport;
+use crate::report::totals::{self, TotalsReport};
 use crate::rules::Engine;
 use crate::source::Source as _;
 use crate::source::replay::PlaybackPace;
 
 pub(super) fn run(args: &Ps, global: &Global) -> anyhow::Result<Exit> {
     let selection = Selection::new(&args.gpu, &args.user, &args.terms);
-    let mut engine = match (selection.needs_history(), args.json) {
+    let is_listed_only = args.json && args.by.is_none();
+    let mut engine = match (selection.needs_history(), is_listed_only) {
         (true, _) => Some(Engine::new(config::load(global)?.rules)),
         (false, true) => None,
         (false, false) => match config::load(global) {
@@ -43,13 +47,18 @@ pub(super) fn run(args: &Ps, global: &Global) -> anyhow::Result<Exit> {
     selection.check_gpus(&snapshot.gpus)?;
     let everyone = selection.narrow(&mut snapshot, engine.as_ref());
     let is_blind = unreadable && !snapshot.gpus.is_empty();
-    let totals = args.by.map(|field| TotalsReport::new(&snapshot, field));
+    let by = args
+        .by
+        .map(|field| (field, sums(&snapshot, engine.as_ref(), field)));
+    let is_judged = engine
+        .as_ref()
+        .is_some_and(|it| it.reclaimable().is_known());
     if args.json {
         if is_blind {
             warn("not every GPU could be read; see the snapshot's errors");
         }
-        print(&match &totals {
-            Some(totals) => document(totals)?,
+        print(&match by {
+            Some((field, sums)) => document(&TotalsReport::new(&snapshot, field, sums, is_judged))?,
             None => json::to_string(&snapshot)? + "\n",
         })?;
     } else {
@@ -73,8 +82,11 @@ pub(super) fn run(args: &Ps, global: &Global) -> anyhow::Result<Exit> {
             suspects: engine.as_ref().map_or(&[], Engine::suspects),
             headline: headline.as_deref(),
         };
-        print(&match &totals {
-            Some(totals) => totals.to_text(options.width, options.style),
+        print(&match by {
+            Some((_, sums)) if sums.is_empty() => "No process holds GPU memory.\n".to_owned(),
+            Some((field, sums)) => {
+                totals::table(field, &sums, is_judged, options.width, options.style)
+            }
             None => processes::write(&snapshot, results, options),
         })?;
     }
@@ -84,6 +96,17 @@ pub(super) fn run(args: &Ps, global: &Global) -> anyhow::Result<Exit> {
     } else {
         Exit::Clean
     })
+}
+
+/// What the rows that are shown come to by this field.
+fn sums(shown: &Snapshot, engine: Option<&Engine>, by: Field) -> Vec<Total> {
+    let findings: Vec<Finding> = engine.map_or_else(Vec::new, |it| it.unkept().cloned().collect());
+    let rows: Vec<ProcessRow<'_>> = places(shown, &findings)
+        .into_iter()
+        .map(|place| ProcessRow::new(shown, &findings, place))
+        .collect();
+    let is_reclaimable = |row: &ProcessRow<'_>| row.finding.is_some_and(Finding::is_reclaimable);
+    model::totals::totals(&rows, by, is_reclaimable)
 }
 
 /// What could be had back of the processes that are shown; `None` where that nothing can is not known.

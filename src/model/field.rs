@@ -23,7 +23,6 @@ pub use needle::Needle;
 pub use order::SortValue;
 pub(super) use read::any_has;
 pub use read::is_called;
-pub(super) use read::labels;
 use spec::field;
 pub use spec::{FieldSpec, Notation, STAYS};
 

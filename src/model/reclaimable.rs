@@ -46,6 +46,11 @@ impl Finding {
         let offers = |action: &Action| *action != Action::Notify;
         matches!(self.kind, Kind::Idle | Kind::Orphan) && !self.actions.iter().any(offers)
     }
+
+    /// Whether `gpumem reap --all-users` takes it by default, as far as the finding tells.
+    pub fn is_reclaimable(&self) -> bool {
+        self.resolved_at.is_none() && self.kind.ends() == Ends::Always && !self.is_only_notified()
+    }
 }
 
 impl Reclaimable {
@@ -66,10 +71,11 @@ impl Reclaimable {
         let mut held: HashMap<Identity, Option<u64>> = HashMap::new();
         let mut users = HashSet::new();
         for finding in findings {
-            let is_taken = finding.resolved_at.is_none()
-                && finding.kind.ends() == Ends::Always
-                && !finding.is_only_notified();
-            let Some(process) = finding.process.as_ref().filter(|_| is_taken) else {
+            let Some(process) = finding
+                .process
+                .as_ref()
+                .filter(|_| finding.is_reclaimable())
+            else {
                 continue;
             };
             if placeholders.contains(&process.identity) {
@@ -96,6 +102,11 @@ impl Reclaimable {
             sum.suspected_bytes = sum.suspected_bytes.saturating_add(bytes);
         }
         sum
+    }
+
+    /// Whether the history is long enough to find anything, or something was found.
+    pub fn is_known(&self) -> bool {
+        self.processes > 0 || !self.is_first_look
     }
 
     /// Whether there is neither anything to be had back nor a suspect.

@@ -5,29 +5,15 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
-use super::field::{Field, labels};
+use super::field::{Field, GroupName};
 use super::identity::Identity;
 use super::row::ProcessRow;
-
-/// What rows can be grouped by, in the order in which it is offered.
-pub const GROUPED: [Field; 4] = [Field::User, Field::Job, Field::Container, Field::Framework];
-
-/// Which rows a total is of.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub enum TotalOf {
-    /// Those of this user, job, container or framework, by name; to be escaped.
-    Named(String),
-    /// Those that are known to have none: in no job, in no container.
-    None,
-    /// Those of which it is not known.
-    Unknown,
-}
 
 /// What the rows of one group hold together.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Total {
     /// Whose it is.
-    pub of: TotalOf,
+    pub of: GroupName,
     /// Processes; one on several GPUs counts once.
     pub processes: usize,
     /// The GPUs that list them, by NVML's index.
@@ -66,19 +52,19 @@ impl SummedBytes {
     }
 }
 
-/// The totals of these rows by a field of [`GROUPED`], the one that holds most first, equal ones by name.
+/// The totals of these rows by a field of [`GROUPED`](super::field::GROUPED), the one that holds most first, equal ones by name.
 /// `is_reclaimable` tells the rows whose memory `reap` would free by default.
 pub fn totals<'a, 'r: 'a>(
     rows: impl IntoIterator<Item = &'a ProcessRow<'r>>,
     by: Field,
     is_reclaimable: impl Fn(&ProcessRow<'r>) -> bool,
 ) -> Vec<Total> {
-    let mut sums: BTreeMap<TotalOf, GroupSum> = BTreeMap::new();
+    let mut sums: BTreeMap<GroupName, GroupSum> = BTreeMap::new();
     for row in rows {
         let Some(identity) = row.identity else {
             continue;
         };
-        let sum = sums.entry(group(row, by)).or_default();
+        let sum = sums.entry(by.group(row)).or_default();
         sum.processes.insert(identity);
         // What holds a device file and is not listed has no memory that is told.
         if !row.is_listed() {
@@ -109,35 +95,17 @@ pub fn totals<'a, 'r: 'a>(
     totals
 }
 
-/// Which group a row belongs to.
-fn group(row: &ProcessRow<'_>, by: Field) -> TotalOf {
-    let named = |text: Option<&str>| match text.filter(|text| !text.is_empty()) {
-        Some(text) => TotalOf::Named(text.to_owned()),
-        None => TotalOf::None,
-    };
-    if by == Field::User {
-        // It may be known of one that has ended.
-        return by.text(row).map_or(TotalOf::Unknown, TotalOf::Named);
-    }
-    match row.process {
-        Err(_) => TotalOf::Unknown,
-        // Without a framework it may be that it could not be read.
-        Ok(process) if by == Field::Framework => match process.framework.as_deref() {
-            None if process.gpu_files.is_none() => TotalOf::Unknown,
-            framework => named(framework),
-        },
-        Ok(process) => named(labels(by, process).into_iter().flatten().next()),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
 
     use super::*;
     use crate::model::Snapshot;
+    use crate::model::field::GROUPED;
     use crate::model::process::{Container, Slurm};
     use crate::model::row::places;
+    use crate::model::{Gpu, GpuProcess, Process, Time};
+    use crate::units::GIB;
     use crate::watch::sample;
 
     fn of(snapshot: &Snapshot, by: Field, reclaimable: &[u32]) -> Vec<Total> {
@@ -192,7 +160,7 @@ mod tests {
             by_user,
             [
                 Total {
-                    of: TotalOf::Named("bob".to_owned()),
+                    of: GroupName::Named("bob".to_owned()),
                     processes: 4,
                     gpus: BTreeSet::from([0, 1]),
                     used_bytes: Some(1000),
@@ -200,7 +168,7 @@ mod tests {
                     reclaimable_bytes: Some(300),
                 },
                 Total {
-                    of: TotalOf::Named("ann".to_owned()),
+                    of: GroupName::Named("ann".to_owned()),
                     processes: 2,
                     gpus: BTreeSet::from([0, 1]),
                     used_bytes: Some(200),
@@ -211,8 +179,8 @@ mod tests {
         );
         for (by, name) in [(Field::Job, "7"), (Field::Container, "train")] {
             let totals = of(&snapshot, by, &[]);
-            assert_eq!(totals[0].of, TotalOf::None, "{by:?}");
-            assert_eq!(totals[1].of, TotalOf::Named(name.to_owned()));
+            assert_eq!(totals[0].of, GroupName::None, "{by:?}");
+            assert_eq!(totals[1].of, GroupName::Named(name.to_owned()));
             assert_eq!(totals[1].used_bytes, Some(200));
         }
         let frameworks = of(&snapshot, Field::Framework, &[]);
@@ -240,7 +208,7 @@ mod tests {
         for by in GROUPED {
             let totals = of(&snapshot, by, &[]);
             assert_eq!(totals.len(), 1, "{by:?}");
-            assert_eq!(totals[0].of, TotalOf::Unknown);
+            assert_eq!(totals[0].of, GroupName::Unknown);
             assert_eq!(totals[0].processes, 6);
         }
     }
@@ -253,9 +221,103 @@ mod tests {
         let totals = of(&snapshot, Field::User, &[]);
         let ann = totals
             .iter()
-            .find(|it| it.of == TotalOf::Named("ann".to_owned()));
+            .find(|it| it.of == GroupName::Named("ann".to_owned()));
         let ann = ann.unwrap();
         assert_eq!((ann.processes, ann.used_bytes), (1, Some(200)));
         assert_eq!(ann.gpus, BTreeSet::from([0, 1]));
+    }
+
+    fn process(pid: u32, user: Option<&str>) -> Process {
+        Process {
+            pid,
+            start_ticks: Some(u64::from(pid)),
+            user: user.map(Arc::from),
+            ..Process::default()
+        }
+    }
+
+    fn gpu(index: u32, rows: &[(u32, Option<u64>)]) -> Gpu {
+        let row = |&(pid, used_bytes): &(u32, Option<u64>)| GpuProcess {
+            pid,
+            used_bytes,
+            ..GpuProcess::default()
+        };
+        Gpu {
+            index,
+            processes: Some(rows.iter().map(row).collect()),
+            ..Gpu::default()
+        }
+    }
+
+    /// ann on three GPUs, in a job; ben in a container, his memory not known on one GPU; pid 9 is nobody's
+    /// that is known.
+    fn machine() -> Snapshot {
+        let mut snapshot = Snapshot::new(Time::default());
+        snapshot.gpus = vec![
+            gpu(0, &[(1, Some(4 * GIB)), (9, Some(GIB))]),
+            gpu(1, &[(1, Some(4 * GIB)), (3, Some(2 * GIB))]),
+            gpu(2, &[(2, Some(GIB)), (3, None)]),
+        ];
+        let mut ann = process(1, Some("ann"));
+        ann.slurm = Some(Arc::new(Slurm {
+            job_id: Some("812".into()),
+            ..Slurm::default()
+        }));
+        ann.framework = Some("pytorch".into());
+        let mut ben = process(3, Some("ben"));
+        ben.container = Some(Arc::new(Container {
+            id: Some("0123456789abcdef".into()),
+            ..Container::default()
+        }));
+        snapshot.processes = vec![ann, process(2, Some("ann")), ben];
+        snapshot
+    }
+
+    fn in_short(by: Field) -> Vec<(Option<String>, bool, Option<u64>, usize, Vec<u32>)> {
+        let machine = machine();
+        let short = |it: Total| {
+            let is_known = it.of != GroupName::Unknown;
+            let name = match it.of {
+                GroupName::Named(name) => Some(name),
+                GroupName::None | GroupName::Unknown => None,
+            };
+            let gpus = it.gpus.into_iter().collect();
+            (name, is_known, it.used_bytes, it.processes, gpus)
+        };
+        of(&machine, by, &[]).into_iter().map(short).collect()
+    }
+
+    #[test]
+    fn each_belongs_to_one_group_also_where_that_is_not_known() {
+        let named = |name: &str, gib: u64, processes, gpus: &[u32]| {
+            let name = Some(name.to_owned());
+            (name, true, Some(gib * GIB), processes, gpus.to_vec())
+        };
+        let unknown = (None, false, Some(GIB), 1, vec![0]);
+        assert_eq!(
+            in_short(Field::User),
+            [
+                named("ann", 9, 2, &[0, 1, 2]),
+                named("ben", 2, 1, &[1, 2]),
+                unknown.clone(),
+            ]
+        );
+        assert_eq!(
+            in_short(Field::Job),
+            [
+                named("812", 8, 1, &[0, 1]),
+                (None, true, Some(3 * GIB), 2, vec![1, 2]),
+                unknown.clone(),
+            ]
+        );
+        assert_eq!(
+            in_short(Field::Container)[1],
+            named("0123456789ab", 2, 1, &[1, 2])
+        );
+        // Whether the others have loaded one could not be seen.
+        let frameworks = in_short(Field::Framework);
+        assert_eq!(frameworks[0], named("pytorch", 8, 1, &[0, 1]));
+        assert_eq!(frameworks[1].0, None);
+        assert!(!frameworks[1].1 && frameworks.len() == 2);
     }
 }

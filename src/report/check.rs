@@ -276,7 +276,10 @@ impl CheckReport {
             true => format!(", based on {span} of history"),
             false => String::new(),
         };
-        writeln!(out, "{verdict}{found}{suspects}{ceased}{kept} on {gpus}{based}")
+        writeln!(
+            out,
+            "{verdict}{found}{suspects}{ceased}{kept} on {gpus}{based}"
+        )
     }
 }
 

@@ -6,9 +6,10 @@
 
 use super::{gpus, playback};
 use crate::explain::{self, KnownSoFar, More};
-use crate::model::finding::{Ends, Finding};
+use crate::model::field::GROUPED;
+use crate::model::finding::Finding;
 use crate::model::row::ProcessRow;
-use crate::model::totals::{GROUPED, totals};
+use crate::model::totals::totals;
 use crate::model::{Identity, Snapshot, Time};
 use crate::report::environment;
 use crate::report::explain::ExplainReport;
@@ -176,10 +177,7 @@ fn totals_shown(app: &App) -> Option<PageContent> {
     let lines = app.table.listing.lines.iter();
     let subjects = lines.filter_map(|line| screenful.subject(line.row));
     let rows: Vec<ProcessRow<'_>> = subjects.map(|subject| *subject).collect();
-    let is_reclaimable = |row: &ProcessRow<'_>| {
-        row.finding
-            .is_some_and(|finding| finding.kind.ends() == Ends::Always)
-    };
+    let is_reclaimable = |row: &ProcessRow<'_>| row.finding.is_some_and(Finding::is_reclaimable);
     let groups = GROUPED.map(|by| (by, totals(&rows, by, is_reclaimable)));
     let title = match app.table.choice.limits() {
         Some(limits) => format!("totals of the rows that are shown ({limits})"),
