@@ -22,7 +22,7 @@ pub struct Balance {
 
 /// Below this, memory that no listed process accounts for is context and rounding (captures of
 /// drivers 590 to 610 show up to 259 MiB on a desktop).
-const WORTH_MENTIONING_BYTES: u64 = 512 * MIB;
+pub const WORTH_MENTIONING_BYTES: u64 = 512 * MIB;
 
 impl Balance {
     /// The memory in use by nobody listed, where it is worth a word.

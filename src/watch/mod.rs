@@ -11,6 +11,7 @@
 //!   them;
 //! - [`view_model`]: one snapshot with its verdicts, as rows; [`listing`]: which of them are shown, in which
 //!   order, by the selector that is typed; [`trend`]: how a row's memory moved;
+//!   [`memory_shares`]: what a GPU's memory is in use for;
 //! - [`reaping`]: ending processes, by the [`reclaim_worker`];
 //! - [`ui_state`]: what is kept from one run to the next;
 //! - [`double_buffer`]: a frame, and what of it has changed;
@@ -23,6 +24,7 @@ pub mod double_buffer;
 pub mod keys;
 pub mod layout;
 pub mod listing;
+pub mod memory_shares;
 pub mod once;
 mod output;
 pub mod reaping;

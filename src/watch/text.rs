@@ -11,16 +11,6 @@ use crate::model::Time;
 pub use crate::model::field::{NOT_AVAILABLE, UNKNOWN};
 use crate::report::escape::{escape, fit};
 
-/// In a bar: memory held by processes.
-pub const HELD: &str = "█";
-/// In a bar: used, and no visible process holds it.
-pub const UNATTRIBUTED: &str = "▒";
-/// In a bar: used, and by what is not known.
-pub const USED_UNKNOWN: &str = "▚";
-/// In a bar: reserved by the driver.
-pub const RESERVED: &str = "░";
-/// In a bar: free.
-pub const FREE: &str = "·";
 /// The text of one finding is cut here, whatever a rule or a recording put into it.
 pub const MESSAGE_CHARS: u16 = 1000;
 

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use self::palette::PaletteRole;
 use crate::model::Severity;
+pub use crate::model::field::gpu::FillLevel;
 
 /// How many colours a terminal has.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -274,12 +275,47 @@ impl Styles {
         self.colored(PaletteRole::Unattributed)
     }
 
-    /// A share of something that can run out.
-    pub fn fullness(self, percent: f64) -> Style {
-        if percent >= 95.0 {
-            self.caution()
-        } else {
-            self.plain()
+    /// Memory that processes use, brighter the less is left.
+    pub fn in_use(self, level: FillLevel) -> Style {
+        match level {
+            FillLevel::Ok => self.colored(PaletteRole::InUse),
+            FillLevel::Warm => self.held(),
+            FillLevel::Full => self.bold(PaletteRole::InUseFull),
+        }
+    }
+
+    /// Memory that looks unused, and what says so.
+    pub fn suspected(self) -> Style {
+        let style = self.colored(PaletteRole::Suspected);
+        match self.theme {
+            // It is dim by not being bold.
+            Theme::HighContrast => style.remove_modifier(Modifier::BOLD),
+            _ if self.depth <= Depth::Ansi16 || self.is_mono() => style.add_modifier(Modifier::DIM),
+            _ => style,
+        }
+    }
+
+    /// Memory that `reap` takes by default.
+    pub fn reclaimable(self) -> Style {
+        self.bold(PaletteRole::Reclaimable)
+    }
+
+    /// A figure of something that can run out.
+    pub fn strain(self, level: FillLevel) -> Style {
+        match level {
+            FillLevel::Ok => self.plain(),
+            FillLevel::Warm => self.caution(),
+            FillLevel::Full if self.is_mono() => self.caution().add_modifier(Modifier::BOLD),
+            FillLevel::Full => self.bold(PaletteRole::Full),
+        }
+    }
+
+    /// A figure of work that is done.
+    pub fn work(self, level: FillLevel) -> Style {
+        match level {
+            FillLevel::Ok => self.plain(),
+            FillLevel::Warm => self.held(),
+            FillLevel::Full => self.bold(PaletteRole::InUseFull),
         }
     }
 }

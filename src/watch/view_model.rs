@@ -11,14 +11,15 @@ use std::sync::Arc;
 use unicode_width::UnicodeWidthStr;
 
 use super::column::Column;
+use super::memory_shares::{GpuShares, UseVerdict};
 use super::trend;
 use crate::history::memory_series::{Courses, MemorySeries};
 use crate::model::field::SortValue;
 pub use crate::model::field::badge;
-use crate::model::finding::{Finding, Undecided};
+use crate::model::finding::{Ends, Finding, Undecided};
 pub use crate::model::row::percent;
 use crate::model::row::{ProcessRow, RowPlace, places};
-use crate::model::snapshot::{GpuProcess, Snapshot};
+use crate::model::snapshot::{Gpu, GpuProcess, Snapshot};
 use crate::model::{Identity, Time};
 
 /// What makes two rows of different snapshots the same row.
@@ -43,6 +44,8 @@ pub struct RowView {
     pub runtime_seconds: Option<f64>,
     /// The finding about it, by position.
     pub finding: Option<usize>,
+    /// What is made of the memory that it holds.
+    pub verdict: UseVerdict,
     /// Its share of the GPU; nothing is known in it where it is not listed.
     pub entry: GpuProcess,
     /// Whether NVML lists it.
@@ -124,6 +127,8 @@ pub struct Screenful {
     pub rows: Vec<RowView>,
     /// How wide its columns are.
     pub widths: Widths,
+    /// What the memory of each GPU is in use for, in the order of the snapshot's.
+    pub shares: Vec<GpuShares>,
 }
 
 impl Screenful {
@@ -148,6 +153,7 @@ impl Screenful {
                 idle_seconds: facts.idle_seconds,
                 runtime_seconds: facts.runtime_seconds(),
                 finding: place.finding,
+                verdict: verdict(facts.finding),
                 entry: facts.entry.copied().unwrap_or(GpuProcess {
                     pid: identity.pid,
                     ..GpuProcess::default()
@@ -163,9 +169,29 @@ impl Screenful {
             undecided,
             rows,
             widths: Widths::default(),
+            shares: Vec::new(),
         };
         screenful.widths = screenful.measure();
+        screenful.shares = screenful.add_up();
         screenful
+    }
+
+    /// What the memory of each GPU is in use for.
+    fn add_up(&self) -> Vec<GpuShares> {
+        let mut rows = vec![Vec::new(); self.snapshot.gpus.len()];
+        for row in self.rows.iter().filter(|row| row.is_listed) {
+            if let Some(rows) = row.place.gpu.and_then(|gpu| rows.get_mut(gpu)) {
+                rows.push((row.entry, row.verdict));
+            }
+        }
+        let gpus = self.snapshot.gpus.iter().zip(&rows);
+        gpus.map(|(gpu, rows)| GpuShares::new(&self.snapshot, gpu, rows))
+            .collect()
+    }
+
+    /// Each GPU, with what its memory is in use for.
+    pub fn gpus(&self) -> impl Iterator<Item = (&Gpu, &GpuShares)> {
+        self.snapshot.gpus.iter().zip(&self.shares)
     }
 
     /// The row at a position, with its parts.
@@ -257,6 +283,16 @@ impl Screenful {
             width => width.clamp(8, 18),
         };
         widths
+    }
+}
+
+/// What is made of the memory of a process with this finding: `reap` takes what these kinds are about
+/// unless it is told otherwise, but not where the rule offers no more than to tell people.
+fn verdict(finding: Option<&Finding>) -> UseVerdict {
+    let is_taken = |finding: &&Finding| finding.kind.ends() == Ends::Always;
+    match finding.filter(is_taken) {
+        Some(_) => UseVerdict::Reclaimable,
+        None => UseVerdict::InUse,
     }
 }
 

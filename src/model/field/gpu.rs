@@ -6,6 +6,33 @@
 use super::{STAYS, UNKNOWN};
 use crate::model::snapshot::Gpu;
 
+/// How loaded something is that has an end.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum FillLevel {
+    /// There is a lot left.
+    Ok,
+    /// It is well on its way to its end.
+    Warm,
+    /// Little is left.
+    Full,
+}
+
+impl FillLevel {
+    /// The level of a value that is warm and full from these on.
+    pub fn new(value: f64, [warm, full]: [f64; 2]) -> Self {
+        match value {
+            _ if value >= full => Self::Full,
+            _ if value >= warm => Self::Warm,
+            _ => Self::Ok,
+        }
+    }
+
+    /// The level of memory of which so many percent are in use.
+    pub fn of_memory(percent: f64) -> Self {
+        Self::new(percent, [75.0, 90.0])
+    }
+}
+
 /// A value's line in the table.
 #[derive(Clone, Copy, Debug)]
 pub struct GpuField {
@@ -24,6 +51,10 @@ pub struct GpuField {
     /// There, the terminal's columns from which it is shown, after the charts and faint; where this is 0 it comes
     /// before the name.
     pub from_columns: u16,
+    /// How loaded the GPU is by it; `None` where that is not known, or no question.
+    pub level: fn(&Gpu) -> Option<FillLevel>,
+    /// Whether more of it is more work done, and no strain.
+    pub is_work: bool,
     /// What is before it on a card.
     label: &'static str,
     /// Whether a card shows that it is not known.
@@ -46,6 +77,8 @@ const VALUE: GpuField = GpuField {
     width: 0,
     need: 0,
     from_columns: 0,
+    level: |_| None,
+    is_work: false,
     label: "",
     shown_unknown: true,
     prefix: "",
@@ -59,6 +92,8 @@ pub const UTILIZATION: GpuField = GpuField {
     title: "UTIL",
     heading: "UTIL",
     width: 5,
+    level: |gpu| Some(FillLevel::new(f64::from(gpu.gpu_percent?), [50.0, 90.0])),
+    is_work: true,
     label: "util ",
     units: ["%", "%"],
     value: |gpu| gpu.gpu_percent.map(f64::from),
@@ -74,6 +109,11 @@ pub const GPU_FIELDS: [GpuField; 5] = [
         heading: "TEMP",
         need: 2,
         width: 5,
+        // It judges nothing: each model slows down at a temperature of its own.
+        level: |gpu| {
+            let celsius = f64::from(gpu.temperature_celsius?);
+            Some(FillLevel::new(celsius, [75.0, 85.0]))
+        },
         units: [" °C", "°C"],
         value: |gpu| gpu.temperature_celsius.map(f64::from),
         ..VALUE
@@ -83,6 +123,11 @@ pub const GPU_FIELDS: [GpuField; 5] = [
         gives_way: 4,
         heading: "POWER",
         need: 1,
+        level: |gpu| {
+            let limit = gpu.power_limit_watts.filter(|&limit| limit > 0.0)?;
+            let percent = gpu.power_watts? * 100.0 / limit;
+            Some(FillLevel::new(percent, [80.0, 95.0]))
+        },
         units: [" W", " W"],
         value: |gpu| gpu.power_watts,
         most: |gpu| gpu.power_limit_watts,
@@ -188,6 +233,30 @@ mod tests {
             Some("util -")
         );
         assert_eq!(one("STATE").on_card(&Gpu::default()), None);
+    }
+
+    #[test]
+    fn a_load_has_steps_and_what_has_no_end_has_none() {
+        let gpu = |percent: u32, celsius, watts: f64| Gpu {
+            gpu_percent: Some(percent),
+            temperature_celsius: Some(celsius),
+            power_watts: Some(watts),
+            power_limit_watts: Some(700.0),
+            ..Gpu::default()
+        };
+        let levels = |gpu: &Gpu| ["UTIL", "TEMP", "POWER"].map(|title| (one(title).level)(gpu));
+        use FillLevel::{Full, Ok, Warm};
+        assert_eq!(levels(&gpu(10, 34, 70.0)), [Some(Ok); 3]);
+        assert_eq!(levels(&gpu(60, 75, 560.0)), [Some(Warm); 3]);
+        assert_eq!(levels(&gpu(99, 85, 700.0)), [Some(Full); 3]);
+        assert_eq!(levels(&Gpu::default()), [None; 3]);
+        let no_limit = Gpu {
+            power_limit_watts: Some(0.0),
+            ..gpu(1, 1, f64::NAN)
+        };
+        assert_eq!((one("POWER").level)(&no_limit), None);
+        assert_eq!((one("STATE").level)(&gpu(1, 1, 1.0)), None);
+        assert_ne!(FillLevel::of_memory(10.0), FillLevel::of_memory(92.0));
     }
 
     /// What stays longest comes first, and the order of needs has no gap; else two would take one place.

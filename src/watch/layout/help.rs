@@ -11,7 +11,8 @@ use crate::model::field::selectable;
 use crate::rules::catalogue;
 use crate::watch::column::Column;
 use crate::watch::keys::{Context, GROUPS, Group};
-use crate::watch::text::{FREE, HELD, RESERVED, UNATTRIBUTED, USED_UNKNOWN, wrap};
+use crate::watch::memory_shares::MemoryShare;
+use crate::watch::text::wrap;
 
 /// How what can be typed after `/` is put together; the terms follow, from their own table.
 pub const FILTER: [(&str, &str); 5] = [
@@ -35,22 +36,13 @@ pub const MOUSE: [(&str, &str); 6] = [
     ("Shift", "held, the terminal selects text"),
 ];
 
-/// What the marks mean.
-pub const MARKS: [(&str, &str); 12] = [
-    (HELD, "memory that processes hold"),
-    (UNATTRIBUTED, "used, but by no process that can be seen"),
-    (USED_UNKNOWN, "used; by what is not known"),
-    (RESERVED, "reserved by the driver"),
-    (FREE, "free"),
+/// What the marks mean, beside those of a bar, which [`MemoryShare`] has.
+pub const MARKS: [(&str, &str); 6] = [
     ("-", "not known; 0 is an observed zero"),
     ("n/a", "this GPU or driver does not report it"),
     ("0:3", "device 3 of GPU 0, under MIG"),
-    (
-        "unlisted",
-        "holds a GPU's device file; NVML does not list it",
-    ),
-    ("stale 7s", "the GPU has not answered for so long"),
-    ("~", "the last known value of such a GPU"),
+    ("unlisted", "holds a GPU's file; NVML does not list it"),
+    ("~ stale 7s", "last known; no answer for so long"),
     ("unresolved", "the process behind this pid is not known"),
 ];
 
@@ -138,11 +130,12 @@ fn blocks(context: Context, width: u16) -> Vec<Vec<HelpLine>> {
     let kinds = catalogue();
     let mut kinds = kinds.iter().map(|kind| (kind.name.clone(), kind.meaning));
     block("What is found (FINDING)", &mut kinds);
+    let shares = MemoryShare::ALL.map(|share| (share.glyph(), share.meaning()));
     for (title, table) in [
         ("After /: show only", &filter[..]),
         ("The mouse", &MOUSE),
         ("When the screen is small", &FOLDS),
-        ("Marks", &MARKS),
+        ("Marks", &[&shares[..], &MARKS].concat()),
     ] {
         let mut lines = table.iter().map(|(mark, text)| ((*mark).to_owned(), *text));
         block(title, &mut lines);

@@ -20,7 +20,12 @@ pub enum PaletteRole {
     Info,
     Origin,
     Held,
+    InUse,
+    InUseFull,
+    Suspected,
+    Reclaimable,
     Unattributed,
+    Full,
     Tag,
     Focus,
     Prompt,
@@ -36,9 +41,14 @@ pub fn exact(theme: Theme, role: PaletteRole) -> [u8; 3] {
             PaletteRole::Faint => 0x8a8a8a,
             PaletteRole::Heading | PaletteRole::Info | PaletteRole::Key => 0x56c8d8,
             PaletteRole::Alarm => 0xff6b6b,
-            PaletteRole::Caution | PaletteRole::Unattributed => 0xe5c04b,
+            PaletteRole::Caution | PaletteRole::Reclaimable => 0xe5c04b,
+            PaletteRole::Suspected => 0x9a8440,
+            PaletteRole::Unattributed => 0xb794f6,
+            PaletteRole::Full => 0xff8c5a,
             PaletteRole::Origin => 0xd787ff,
+            PaletteRole::InUse => 0x4f9a58,
             PaletteRole::Held => 0x6cc070,
+            PaletteRole::InUseFull => 0xa8eba0,
             PaletteRole::Focus => 0x6cb6ff,
             PaletteRole::Prompt => 0x9ad1ff,
             PaletteRole::Tag => 0xffaf5f,
@@ -50,9 +60,14 @@ pub fn exact(theme: Theme, role: PaletteRole) -> [u8; 3] {
             PaletteRole::Heading | PaletteRole::Key => 0x005f87,
             PaletteRole::Info => 0x00626c,
             PaletteRole::Alarm => 0xb00020,
-            PaletteRole::Caution | PaletteRole::Unattributed => 0x855200,
+            PaletteRole::Caution | PaletteRole::Reclaimable => 0x855200,
+            PaletteRole::Suspected => 0x8a6d3b,
+            PaletteRole::Unattributed => 0x6d3fb0,
+            PaletteRole::Full => 0xb83a00,
             PaletteRole::Origin => 0x7a3aa0,
+            PaletteRole::InUse => 0x008700,
             PaletteRole::Held => 0x1e6b2e,
+            PaletteRole::InUseFull => 0x003f10,
             PaletteRole::Focus | PaletteRole::Prompt => 0x0a50a8,
             PaletteRole::Tag => 0xa04000,
         },
@@ -62,9 +77,14 @@ pub fn exact(theme: Theme, role: PaletteRole) -> [u8; 3] {
             PaletteRole::Faint => 0xdadada,
             PaletteRole::Heading | PaletteRole::Info | PaletteRole::Key => 0x00ffff,
             PaletteRole::Alarm => 0xff8080,
-            PaletteRole::Caution | PaletteRole::Unattributed | PaletteRole::Focus => 0xffff00,
+            PaletteRole::Caution | PaletteRole::Reclaimable | PaletteRole::Focus => 0xffff00,
+            PaletteRole::Suspected => 0xd7af5f,
+            PaletteRole::Unattributed => 0xd7afff,
+            PaletteRole::Full => 0xff9f40,
             PaletteRole::Origin => 0xff9cff,
+            PaletteRole::InUse => 0x00c850,
             PaletteRole::Held => 0x00ff5f,
+            PaletteRole::InUseFull => 0xc8ffc8,
             PaletteRole::Tag => 0xffb000,
         },
         // After the colours that Okabe and Ito chose for everybody (2008), brighter on black.
@@ -73,11 +93,14 @@ pub fn exact(theme: Theme, role: PaletteRole) -> [u8; 3] {
             PaletteRole::Text => 0xd6d6d6,
             PaletteRole::Faint => 0x8c8c8c,
             PaletteRole::Heading | PaletteRole::Focus | PaletteRole::Key => 0x7fc4f5,
+            PaletteRole::InUse => 0x3a86b4,
             PaletteRole::Info | PaletteRole::Held => 0x56b4e9,
-            PaletteRole::Alarm => 0xe25a10,
-            PaletteRole::Caution | PaletteRole::Prompt => 0xfbe64d,
-            PaletteRole::Unattributed | PaletteRole::Tag => 0xf0a030,
-            PaletteRole::Origin => 0xd9a6d0,
+            PaletteRole::InUseFull => 0xb4e0ff,
+            PaletteRole::Alarm | PaletteRole::Full => 0xe25a10,
+            PaletteRole::Caution | PaletteRole::Prompt | PaletteRole::Reclaimable => 0xfbe64d,
+            PaletteRole::Suspected => 0x9c8f3a,
+            PaletteRole::Tag => 0xf0a030,
+            PaletteRole::Origin | PaletteRole::Unattributed => 0xd9a6d0,
         },
     };
     parts(hex)
@@ -100,23 +123,32 @@ pub fn named(theme: Theme, role: PaletteRole) -> Color {
             | PaletteRole::Focus
             | PaletteRole::Prompt => Color::Cyan,
             PaletteRole::Alarm => Color::Red,
-            PaletteRole::Caution | PaletteRole::Unattributed | PaletteRole::Tag => Color::Yellow,
-            PaletteRole::Origin => Color::Magenta,
-            PaletteRole::Held => Color::Green,
+            PaletteRole::Caution
+            | PaletteRole::Reclaimable
+            | PaletteRole::Suspected
+            | PaletteRole::Tag => Color::Yellow,
+            PaletteRole::Full => Color::LightRed,
+            PaletteRole::Origin | PaletteRole::Unattributed => Color::Magenta,
+            PaletteRole::InUse | PaletteRole::Held => Color::Green,
+            PaletteRole::InUseFull => Color::LightGreen,
         },
         // Green, yellow and cyan are too pale on white in most terminals.
         Theme::Light => match role {
             PaletteRole::Ground | PaletteRole::Text => Color::Reset,
             PaletteRole::Faint => Color::DarkGray,
-            PaletteRole::Alarm => Color::Red,
+            PaletteRole::Alarm | PaletteRole::Full => Color::Red,
             PaletteRole::Caution
+            | PaletteRole::Reclaimable
+            | PaletteRole::Suspected
             | PaletteRole::Unattributed
             | PaletteRole::Tag
             | PaletteRole::Origin => Color::Magenta,
             PaletteRole::Heading
             | PaletteRole::Info
             | PaletteRole::Key
+            | PaletteRole::InUse
             | PaletteRole::Held
+            | PaletteRole::InUseFull
             | PaletteRole::Focus
             | PaletteRole::Prompt => Color::Blue,
         },
@@ -126,26 +158,31 @@ pub fn named(theme: Theme, role: PaletteRole) -> Color {
             PaletteRole::Heading | PaletteRole::Info | PaletteRole::Key => Color::LightCyan,
             PaletteRole::Alarm => Color::LightRed,
             PaletteRole::Caution
-            | PaletteRole::Unattributed
+            | PaletteRole::Reclaimable
+            | PaletteRole::Suspected
             | PaletteRole::Focus
             | PaletteRole::Tag => Color::LightYellow,
-            PaletteRole::Origin => Color::LightMagenta,
-            PaletteRole::Held => Color::LightGreen,
+            PaletteRole::Full => Color::LightRed,
+            PaletteRole::Origin | PaletteRole::Unattributed => Color::LightMagenta,
+            PaletteRole::InUse | PaletteRole::Held | PaletteRole::InUseFull => Color::LightGreen,
         },
         // There is no orange among them; a light red is the darker beside a light yellow.
         Theme::ColourBlind => match role {
             PaletteRole::Ground | PaletteRole::Text => Color::Reset,
             PaletteRole::Faint => Color::DarkGray,
-            PaletteRole::Alarm => Color::LightRed,
+            PaletteRole::Alarm | PaletteRole::Full => Color::LightRed,
             PaletteRole::Caution
-            | PaletteRole::Unattributed
+            | PaletteRole::Reclaimable
+            | PaletteRole::Suspected
             | PaletteRole::Tag
             | PaletteRole::Prompt => Color::LightYellow,
-            PaletteRole::Origin => Color::LightMagenta,
+            PaletteRole::Origin | PaletteRole::Unattributed => Color::LightMagenta,
             PaletteRole::Heading
             | PaletteRole::Info
             | PaletteRole::Key
+            | PaletteRole::InUse
             | PaletteRole::Held
+            | PaletteRole::InUseFull
             | PaletteRole::Focus => Color::LightCyan,
         },
     }

@@ -3,7 +3,7 @@
 use super::palette::{PaletteRole, exact, fixed, named, nearest, shown};
 use super::*;
 
-const ROLES: [PaletteRole; 13] = [
+const ROLES: [PaletteRole; 18] = [
     PaletteRole::Text,
     PaletteRole::Faint,
     PaletteRole::Heading,
@@ -12,7 +12,12 @@ const ROLES: [PaletteRole; 13] = [
     PaletteRole::Info,
     PaletteRole::Origin,
     PaletteRole::Held,
+    PaletteRole::InUse,
+    PaletteRole::InUseFull,
+    PaletteRole::Suspected,
+    PaletteRole::Reclaimable,
     PaletteRole::Unattributed,
+    PaletteRole::Full,
     PaletteRole::Tag,
     PaletteRole::Focus,
     PaletteRole::Prompt,
@@ -111,11 +116,45 @@ fn severities_differ_in_every_theme_and_depth() {
 }
 
 #[test]
+fn what_memory_is_used_for_has_a_colour_of_its_own() {
+    use FillLevel::{Full, Ok, Warm};
+    for theme in Theme::ALL {
+        for depth in [Depth::Ansi256, Depth::True] {
+            let styles = Styles { theme, depth };
+            let in_use = [Ok, Warm, Full].map(|level| styles.in_use(level));
+            let shares = [
+                styles.suspected(),
+                styles.reclaimable(),
+                styles.unattributed(),
+            ];
+            if styles.is_mono() {
+                continue;
+            }
+            for (at, one) in shares.iter().enumerate() {
+                let mut others = in_use.iter().chain(&shares[at + 1..]);
+                assert!(others.all(|it| it.fg != one.fg), "{styles:?}");
+            }
+            // One that is full is not as green as one that is empty.
+            assert!(in_use[0].fg != in_use[2].fg && in_use[0] != in_use[1]);
+            assert_ne!(in_use[1], in_use[2]);
+        }
+        for depth in DEPTHS {
+            let styles = Styles { theme, depth };
+            let strain = [Ok, Warm, Full].map(|level| styles.strain(level));
+            assert!(strain[0] != strain[1] && strain[1] != strain[2] && strain[0] != strain[2]);
+            assert_ne!(styles.suspected(), styles.reclaimable());
+        }
+    }
+}
+
+#[test]
 fn high_contrast_is_never_dim() {
     for depth in DEPTHS {
         let theme = Theme::HighContrast;
         let styles = Styles { theme, depth };
-        assert!(!styles.faint().add_modifier.contains(Modifier::DIM));
+        for style in [styles.faint(), styles.suspected()] {
+            assert!(!style.add_modifier.contains(Modifier::DIM));
+        }
         let is_bold = styles.held().add_modifier.contains(Modifier::BOLD);
         assert_eq!(is_bold, depth > Depth::Mono);
     }
@@ -201,6 +240,20 @@ fn severities_stay_apart_for_every_kind_of_sight() {
                 let apart = difference(one, other);
                 assert!(apart > 25.0, "{name}: {pair} {colors:?}: {apart:.0}");
             }
+        }
+    }
+    // What is used and what can be had back are apart as well, however full it is.
+    for (name, sight) in &SIGHTS {
+        let used = [
+            PaletteRole::InUse,
+            PaletteRole::Held,
+            PaletteRole::InUseFull,
+        ];
+        for role in used {
+            let [used, waste] =
+                [role, PaletteRole::Reclaimable].map(|it| seen(exact(theme, it), sight));
+            let apart = difference(used, waste);
+            assert!(apart > 25.0, "{name}: {role:?} {apart:.0}");
         }
     }
     // The measure tells what it should: red and green, the usual pair, run together for some.

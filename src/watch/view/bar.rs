@@ -1,108 +1,93 @@
-//! The memory bar: what processes hold, what no one visible holds, what the driver reserves and what is
-//! free, told apart by glyph as well as by colour.
+//! The memory bar: its shares in the order of [`MemoryShare::ALL`], told apart by glyph as well as by colour.
+//!
+//! The glyphs of what processes hold are lower than a line, so that a bar does not melt into the one
+//! below it.
+
+use ratatui::style::Style;
 
 use super::line_writer::LineWriter;
-use crate::model::snapshot::{Gpu, Memory, MigDevice};
-use crate::watch::text::{FREE, HELD, RESERVED, UNATTRIBUTED, UNKNOWN, USED_UNKNOWN};
-use crate::watch::theme::Styles;
+use crate::watch::memory_shares::{MemoryShare, MemoryShares};
+use crate::watch::text::{UNKNOWN, columns};
+use crate::watch::theme::{FillLevel, Styles};
 
-/// What the glyphs mean, as a heading.
-pub fn legend() -> String {
-    format!("MEMORY  {HELD} processes  {UNATTRIBUTED} unattributed  {RESERVED} reserved")
+/// What a bar's legend begins with, and all of it where there is no room.
+const MEMORY: &str = "MEMORY";
+/// Blanks between the parts of the legend.
+const LEGEND_GAP: u16 = 2;
+
+/// How a share of a bar looks, where the memory is as full as this.
+pub fn share_style(share: MemoryShare, level: FillLevel, styles: Styles) -> Style {
+    match share {
+        MemoryShare::InUse => styles.in_use(level),
+        MemoryShare::Suspected => styles.suspected(),
+        MemoryShare::Reclaimable => styles.reclaimable(),
+        MemoryShare::Unattributed => styles.unattributed(),
+        MemoryShare::Unknown => styles.held(),
+        MemoryShare::Reserved | MemoryShare::Free => styles.faint(),
+    }
 }
 
-/// What some memory is in use for.
-#[derive(Clone, Copy, Debug)]
-pub struct Shares {
-    total: u64,
-    held: u64,
-    unattributed: u64,
-    unknown_bytes: u64,
-    reserved: u64,
+/// Writes what the glyphs mean as a heading of `width` columns: of as many as there is room for, each
+/// whole. One glyph alone distinguishes nothing.
+pub fn legend(shares: &[MemoryShare], width: u16, styles: Styles, writer: &mut LineWriter<'_>) {
+    let width_of = |share: &MemoryShare| LEGEND_GAP + 2 + columns(share.name());
+    let mut used = columns(MEMORY);
+    let fits = |share: &&MemoryShare| {
+        used += width_of(share);
+        used <= width
+    };
+    let count = match shares.iter().take_while(fits).count() {
+        1 if shares.len() > 1 => 0,
+        count => count,
+    };
+    let mut room = width.saturating_sub(columns(MEMORY));
+    writer.left(MEMORY, width - room, styles.heading());
+    for share in &shares[..count] {
+        let style = share_style(*share, FillLevel::Warm, styles);
+        writer.skip(LEGEND_GAP).text(share.glyph(), style).skip(1);
+        writer.text(share.name(), styles.heading());
+        room -= width_of(share);
+    }
+    writer.skip(room);
+}
+
+/// Draws the memory bar, `width` columns of it; that of a GPU that does not answer is faint.
+pub fn bar(
+    shares: Option<&MemoryShares>,
     is_stale: bool,
-}
-
-impl Shares {
-    /// Of a GPU.
-    pub fn of(gpu: &Gpu, memory: &Memory) -> Self {
-        let rows = gpu.processes.iter().flatten();
-        let known = rows.filter_map(|entry| entry.used_bytes);
-        let known = known.fold(0, u64::saturating_add);
-        // Where a share is unknown, or `used` includes what is reserved (memory info v1), no one can
-        // say what the rest is.
-        let unattributed = gpu.balance().and_then(|it| it.unattributed.ok());
-        Self::new(gpu, memory, known, unattributed.is_some())
-    }
-
-    /// Of a MIG device: the memory is its GPU instance's, and so are the processes.
-    pub fn on(gpu: &Gpu, device: &MigDevice, memory: &Memory) -> Self {
-        let rows = gpu.processes.iter().flatten();
-        let own = rows.filter(|row| row.gpu_instance_id == device.gpu_instance_id);
-        let known = own.filter_map(|entry| entry.used_bytes);
-        Self::new(gpu, memory, known.fold(0, u64::saturating_add), false)
-    }
-
-    fn new(gpu: &Gpu, memory: &Memory, known: u64, shows_rest: bool) -> Self {
-        let held = known.min(memory.used_bytes);
-        let rest = memory.used_bytes - held;
-        Self {
-            total: memory.total_bytes,
-            held,
-            unattributed: if shows_rest { rest } else { 0 },
-            unknown_bytes: if shows_rest { 0 } else { rest },
-            reserved: memory.reserved_bytes.unwrap_or(0),
-            is_stale: gpu.stale_seconds.is_some(),
-        }
-    }
-}
-
-/// Draws the memory bar, `width` columns of it.
-pub fn bar(shares: Option<Shares>, width: u16, styles: Styles, writer: &mut LineWriter<'_>) {
-    let Some(shares) = shares.filter(|shares| shares.total > 0) else {
+    width: u16,
+    styles: Styles,
+    writer: &mut LineWriter<'_>,
+) {
+    let Some(shares) = shares else {
         writer.left(UNKNOWN, width, styles.faint());
         return;
     };
-    let style = if shares.is_stale {
-        styles.faint()
-    } else {
-        styles.held()
-    };
-    // Each boundary is rounded by itself, so that the bar is never longer than its memory.
-    let boundary = |bytes: u64| {
-        let share = bytes as f64 / shares.total as f64;
-        (share.min(1.0) * f64::from(width)).round() as u16
-    };
-    let mut bytes = 0u64;
-    let mut drawn = 0u16;
-    for (part, glyph, style) in [
-        (shares.held, HELD, style),
-        (shares.unattributed, UNATTRIBUTED, styles.unattributed()),
-        (shares.unknown_bytes, USED_UNKNOWN, styles.held()),
-        (shares.reserved, RESERVED, styles.faint()),
-    ] {
-        bytes = bytes.saturating_add(part);
-        let mut end = boundary(bytes);
-        if glyph == HELD && part > 0 {
-            // A process that holds little is still there.
-            end = end.max(1);
-        }
-        let end = end.max(drawn).min(width);
-        writer.fill(glyph, end - drawn, style);
-        drawn = end;
+    let level = shares.level();
+    for (share, cells) in MemoryShare::ALL.into_iter().zip(shares.cells(width)) {
+        let style = match share {
+            MemoryShare::InUse if is_stale => styles.faint(),
+            share => share_style(share, level, styles),
+        };
+        writer.fill(share.glyph(), cells, style);
     }
-    writer.fill(FREE, width - drawn, styles.faint());
 }
 
 #[cfg(test)]
 mod tests {
-    use crate::watch::theme::{Depth, Theme};
+    use std::collections::BTreeSet;
+
     use ratatui::buffer::Buffer;
     use ratatui::layout::Rect;
 
     use super::*;
-    use crate::model::snapshot::GpuProcess;
+    use crate::model::snapshot::{Gpu, GpuProcess, Memory, Snapshot};
+    use crate::model::time::Time;
+    use crate::watch::memory_shares::{GpuShares, UseVerdict};
+    use crate::watch::theme::{Depth, Theme};
+    use crate::watch::view::ascii;
 
-    fn gpu(used: u64, reserved: Option<u64>, held: &[Option<u64>]) -> Gpu {
+    fn gpu(used: u64, reserved: Option<u64>) -> Gpu {
         Gpu {
             memory: Some(Memory {
                 total_bytes: 100,
@@ -110,23 +95,27 @@ mod tests {
                 used_bytes: used,
                 free_bytes: 0,
             }),
-            processes: Some(
-                held.iter()
-                    .map(|&used_bytes| GpuProcess {
-                        used_bytes,
-                        ..GpuProcess::default()
-                    })
-                    .collect(),
-            ),
+            processes: Some(Vec::new()),
             ..Gpu::default()
         }
     }
 
-    fn drawn(gpu: &Gpu) -> String {
+    fn drawn(mut gpu: Gpu, held: &[(Option<u64>, UseVerdict)], is_ascii: bool) -> String {
+        let rows = held.iter().map(|&(used_bytes, verdict)| {
+            let row = GpuProcess {
+                used_bytes,
+                ..GpuProcess::default()
+            };
+            (row, verdict)
+        });
+        let rows: Vec<_> = rows.collect();
+        gpu.processes = Some(rows.iter().map(|(row, _)| *row).collect());
+        let shares = GpuShares::new(&Snapshot::new(Time::default()), &gpu, &rows);
         let area = Rect::new(0, 0, 10, 1);
         let mut buffer = Buffer::empty(area);
         bar(
-            gpu.memory.map(|memory| Shares::of(gpu, &memory)),
+            shares.whole.as_ref(),
+            false,
             10,
             Styles {
                 theme: Theme::Dark,
@@ -134,30 +123,90 @@ mod tests {
             },
             &mut LineWriter::new(&mut buffer, area, 0),
         );
-        buffer
-            .content
-            .iter()
-            .map(ratatui::buffer::Cell::symbol)
-            .collect()
+        if is_ascii {
+            ascii::flatten(&mut buffer);
+        }
+        let cells = buffer.content.iter();
+        cells.map(ratatui::buffer::Cell::symbol).collect()
     }
 
     #[test]
-    fn a_bar_distinguishes_its_parts() {
-        assert_eq!(drawn(&gpu(60, Some(10), &[Some(40)])), "████▒▒░···");
-        assert_eq!(drawn(&gpu(1, Some(0), &[Some(1)])), "█·········");
-        assert_eq!(drawn(&gpu(0, Some(0), &[])), "··········");
-        assert_eq!(drawn(&Gpu::default()), "-         ");
+    fn a_bar_distinguishes_its_shares_also_in_ascii() {
+        use UseVerdict::{InUse, Reclaimable, Suspected};
+        // In any order of the rows it is the same bar.
+        let rows = [
+            (Some(10), Reclaimable),
+            (Some(10), InUse),
+            (Some(20), Suspected),
+            (Some(20), InUse),
+        ];
+        let full = gpu(80, Some(10));
+        assert_eq!(drawn(full.clone(), &rows, false), "■■■▬▬□▒▒░·");
+        assert_eq!(drawn(full, &rows, true), "###??!==-.");
+        let little = gpu(1, Some(0));
+        assert_eq!(drawn(little, &[(Some(1), InUse)], false), "■·········");
+        assert_eq!(drawn(gpu(0, Some(0)), &[], false), "··········");
+        assert_eq!(drawn(Gpu::default(), &[], false), "-         ");
     }
 
     #[test]
     fn what_is_not_known_is_not_called_unattributed() {
-        assert_eq!(drawn(&gpu(60, Some(10), &[Some(40), None])), "████▚▚░···");
-        assert_eq!(drawn(&gpu(60, None, &[Some(40)])), "████▚▚····");
+        let (known, unknown) = ((Some(40), UseVerdict::InUse), (None, UseVerdict::InUse));
+        let some = drawn(gpu(60, Some(10)), &[known, unknown], false);
+        assert_eq!(some, "■■■■▚▚░···");
+        assert_eq!(drawn(gpu(60, None), &[known], false), "■■■■▚▚····");
     }
 
     #[test]
     fn absurd_numbers_fill_the_bar_and_no_more() {
-        let absurd = gpu(u64::MAX, Some(u64::MAX), &[Some(u64::MAX), Some(u64::MAX)]);
-        assert_eq!(drawn(&absurd), "██████████");
+        let rows = [(Some(u64::MAX), UseVerdict::InUse); 2];
+        let absurd = gpu(u64::MAX, Some(u64::MAX));
+        assert_eq!(drawn(absurd, &rows, false), "■■■■■■■■■■");
+    }
+
+    #[test]
+    fn each_share_has_a_glyph_of_its_own_and_a_likeness_of_its_own() {
+        let glyphs = MemoryShare::ALL.map(MemoryShare::glyph);
+        assert_eq!(BTreeSet::from(glyphs).len(), glyphs.len());
+        let mut buffer = Buffer::with_lines([glyphs.concat()]);
+        ascii::flatten(&mut buffer);
+        let cells = buffer.content.iter().map(ratatui::buffer::Cell::symbol);
+        assert_eq!(cells.collect::<BTreeSet<_>>().len(), glyphs.len());
+    }
+
+    #[test]
+    fn a_legend_has_whole_words_and_no_single_one() {
+        let shares = [
+            MemoryShare::InUse,
+            MemoryShare::Reclaimable,
+            MemoryShare::Reserved,
+        ];
+        let some = "MEMORY  ■ in use  □ reclaimable";
+        let whole = "MEMORY  ■ in use  □ reclaimable  ░ reserved";
+        let text = |width: u16| {
+            let area = Rect::new(0, 0, width, 1);
+            let mut buffer = Buffer::empty(area);
+            let styles = Styles {
+                theme: Theme::Dark,
+                depth: Depth::Ansi16,
+            };
+            legend(
+                &shares,
+                width,
+                styles,
+                &mut LineWriter::new(&mut buffer, area, 0),
+            );
+            let cells = buffer.content.iter();
+            let text: String = cells.map(ratatui::buffer::Cell::symbol).collect();
+            text.trim_end().to_owned()
+        };
+        for width in 6..50 {
+            let expected = match width {
+                6..31 => "MEMORY",
+                31..43 => some,
+                _ => whole,
+            };
+            assert_eq!(text(width), expected, "{width}");
+        }
     }
 }

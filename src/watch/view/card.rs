@@ -7,15 +7,17 @@ use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::Style;
 
-use super::bar::{Shares, bar};
+use super::bar::{bar, share_style};
 use super::chart::{self, ChartWindow};
+use super::gpus::figure_style;
 use super::gpus::figures::{is_lost, lost_text, memory_text, name, part_name, reason, stale_text};
 use super::line_writer::LineWriter;
 use crate::history::memory_series::MemorySeries;
-use crate::model::field::gpu;
+use crate::model::field::gpu::{self, GpuField};
 use crate::model::snapshot::{Gpu, Memory, MigDevice, Snapshot};
 use crate::units::Bytes;
-use crate::watch::text::{FREE, HELD, NOT_AVAILABLE, RESERVED, UNATTRIBUTED, UNKNOWN, columns};
+use crate::watch::memory_shares::{GpuShares, MemoryShare, MemoryShares};
+use crate::watch::text::{NOT_AVAILABLE, UNKNOWN, columns};
 use crate::watch::theme::Styles;
 use crate::watch::view_model::percent;
 
@@ -30,6 +32,8 @@ const PART: (u16, u16) = (6, 16);
 pub(super) struct Card<'a> {
     pub(super) snapshot: &'a Snapshot,
     pub(super) gpu: &'a Gpu,
+    /// What its memory is in use for.
+    pub(super) shares: &'a GpuShares,
     /// How its memory and utilization moved; `None` where nothing was seen.
     pub(super) course: Option<&'a MemorySeries>,
     /// The time that the charts show.
@@ -44,7 +48,7 @@ impl Card<'_> {
         self.memory(&mut LineWriter::new(buffer, area, 1));
         self.figures(&mut LineWriter::new(buffer, area, 2));
         let mut line = 3;
-        for device in &self.gpu.mig_devices {
+        for device in self.gpu.mig_devices.iter().zip(&self.shares.devices) {
             self.part(device, &mut LineWriter::new(buffer, area, line));
             line += 1;
         }
@@ -58,29 +62,30 @@ impl Card<'_> {
 
     fn title(&self, writer: &mut LineWriter<'_>) {
         let (gpu, styles) = (self.gpu, self.styles);
-        let (figures, style) = match gpu.stale_seconds {
+        let mut figures = match gpu.stale_seconds {
             // Utilization is of a moment and has no last known value; the mark takes its place.
-            Some(seconds) => (vec![stale_text(seconds)], styles.alarm()),
-            None if is_lost(gpu) => (Vec::new(), styles.plain()),
-            None => (figures(gpu), styles.plain()),
+            Some(seconds) => vec![(stale_text(seconds), styles.alarm())],
+            None if is_lost(gpu) => Vec::new(),
+            None => figures(gpu, styles),
         };
         let index = gpu.index.to_string();
         let room = writer.room().saturating_sub(columns(&index) + 1 + NAME_MIN);
-        let mut text = String::new();
-        for figure in figures {
+        let mut used = 0;
+        figures.retain(|(figure, _)| {
             // A figure is whole or not at all.
-            if columns(&text) + 2 + columns(&figure) <= room {
-                text.push_str("  ");
-                text.push_str(&figure);
-            }
-        }
-        let left = writer.room().saturating_sub(columns(&text));
-        let name_room = left.saturating_sub(columns(&index) + 1);
+            let width = 2 + columns(figure);
+            let fits = used + width <= room;
+            used += if fits { width } else { 0 };
+            fits
+        });
+        let name_room = writer.room().saturating_sub(used + columns(&index) + 1);
         writer
             .text(&index, styles.strong())
             .skip(1)
-            .left(&name(gpu), name_room, styles.strong())
-            .text(&text, style);
+            .left(&name(gpu), name_room, styles.strong());
+        for (figure, style) in figures {
+            writer.skip(2).text(&figure, style);
+        }
     }
 
     fn memory(&self, writer: &mut LineWriter<'_>) {
@@ -94,12 +99,17 @@ impl Card<'_> {
             writer.text(&format!("memory {NOT_AVAILABLE}: {reason}"), styles.faint());
             return;
         }
-        let shares = gpu.memory.map(|memory| Shares::of(gpu, &memory));
-        self.bar(gpu.memory, shares, writer);
+        self.bar(gpu.memory, self.shares.whole.as_ref(), writer);
     }
 
     /// The bar on what the text beside it leaves of the line.
-    fn bar(&self, memory: Option<Memory>, shares: Option<Shares>, writer: &mut LineWriter<'_>) {
+    fn bar(
+        &self,
+        memory: Option<Memory>,
+        shares: Option<&MemoryShares>,
+        writer: &mut LineWriter<'_>,
+    ) {
+        let styles = self.styles;
         let fullness = memory
             .filter(|memory| memory.total_bytes > 0)
             .map(|memory| percent(memory.used_bytes, memory.total_bytes));
@@ -108,51 +118,46 @@ impl Card<'_> {
             text.push_str(&format!(" ({percent:.0}%)"));
         }
         let width = writer.room().saturating_sub(columns(&text) + 1);
-        bar(shares, width, self.styles, writer);
-        let style = self.styles.fullness(fullness.unwrap_or_default());
+        let is_stale = self.gpu.stale_seconds.is_some();
+        bar(shares, is_stale, width, styles, writer);
+        let style = shares.map_or(styles.plain(), |it| styles.strain(it.level()));
         writer.skip(1).text(&text, style);
     }
 
     /// Where the memory is, in figures; the bar's legend as well.
     fn figures(&self, writer: &mut LineWriter<'_>) {
         let styles = self.styles;
-        let Some(balance) = self.gpu.balance() else {
+        let Some(shares) = &self.shares.whole else {
             return;
         };
-        let parts: [(&str, Style, &str, Option<u64>); 4] = [
-            (HELD, styles.held(), "processes", balance.process_bytes),
-            (
-                UNATTRIBUTED,
-                styles.unattributed(),
-                "unattributed",
-                balance.unattributed.ok(),
-            ),
-            (RESERVED, styles.faint(), "reserved", balance.reserved_bytes),
-            (FREE, styles.faint(), "free", Some(balance.free_bytes)),
-        ];
-        for (glyph, style, what, bytes) in parts {
-            let bytes = bytes.map_or_else(|| UNKNOWN.to_owned(), |it| Bytes(it).to_string());
-            let text = format!("{what} {bytes}");
+        for share in MemoryShare::ALL {
+            if !shares.has(share) {
+                continue;
+            }
+            let text = format!("{} {}", share.name(), Bytes(shares.bytes(share)));
             if columns(&text) + 2 > writer.room() {
                 return;
             }
             writer
-                .text(glyph, style)
+                .text(share.glyph(), share_style(share, shares.level(), styles))
                 .skip(1)
                 .text(&text, styles.plain())
                 .skip(2);
         }
     }
 
-    fn part(&self, device: &MigDevice, writer: &mut LineWriter<'_>) {
+    fn part(
+        &self,
+        (device, shares): (&MigDevice, &Option<MemoryShares>),
+        writer: &mut LineWriter<'_>,
+    ) {
         let styles = self.styles;
         let (number, profile) = PART;
         writer
             .left(&device.name_on(self.gpu.index), number, styles.plain())
             .left(part_name(device).trim_start(), profile, styles.plain())
             .skip(1);
-        let shares = device.memory.map(|it| Shares::on(self.gpu, device, &it));
-        self.bar(device.memory, shares, writer);
+        self.bar(device.memory, shares.as_ref(), writer);
     }
 
     /// The charts under their captions, side by side; that of utilization only where there is any.
@@ -211,9 +216,10 @@ impl Card<'_> {
 }
 
 /// What there is to say of a GPU beside its memory, the most telling first.
-fn figures(gpu: &Gpu) -> Vec<String> {
+fn figures(gpu: &Gpu, styles: Styles) -> Vec<(String, Style)> {
     let fields = gpu::on_screen().into_iter();
-    fields.filter_map(|field| field.on_card(gpu)).collect()
+    let figure = |field: &GpuField| Some((field.on_card(gpu)?, figure_style(field, gpu, styles)));
+    fields.filter_map(figure).collect()
 }
 
 /// What a chart is of, with its time and its scale, in less and less words.

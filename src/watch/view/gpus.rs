@@ -9,10 +9,11 @@ pub mod figures;
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
+use ratatui::style::Style;
 
 use self::cells::{cells, cells_heading, dense_cell, grid_cell};
 use self::figures::{is_lost, lost_text, memory_text, name, part_name, reason, stale_text, sum};
-use super::bar::{Shares, bar, legend};
+use super::bar::{bar, legend};
 use super::card::Card;
 use super::chart::{self, ChartWindow};
 use super::line_writer::LineWriter;
@@ -22,10 +23,11 @@ use crate::model::snapshot::{Gpu, Memory, MigDevice, Snapshot};
 use crate::units::Bytes;
 use crate::watch::layout::gpus::{card_width, dense_indent, has_room_for_parts};
 use crate::watch::layout::{CARD_GAP, DENSE_CELL, GRID_CELL, Gpus};
+use crate::watch::memory_shares::{GpuShares, MemoryShare, MemoryShares};
 use crate::watch::state::App;
 use crate::watch::text::{NOT_AVAILABLE, UNKNOWN, columns};
 use crate::watch::theme::Styles;
-use crate::watch::view_model::percent;
+use crate::watch::view_model::Screenful;
 
 /// Draws the heading and the GPUs.
 pub fn draw(app: &App, styles: Styles, form: Gpus, heading: Rect, area: Rect, buffer: &mut Buffer) {
@@ -43,10 +45,11 @@ pub fn draw(app: &App, styles: Styles, form: Gpus, heading: Rect, area: Rect, bu
     match form {
         Gpus::Cards { across, height } => {
             let window = window(&app.judged.courses, snapshot);
-            for (at, gpu) in (0u16..).zip(&snapshot.gpus) {
+            for (at, (gpu, shares)) in (0u16..).zip(screenful.gpus()) {
                 let card = Card {
                     snapshot,
                     gpu,
+                    shares,
                     course: app.judged.courses.gpu(gpu),
                     window,
                     styles,
@@ -63,18 +66,19 @@ pub fn draw(app: &App, styles: Styles, form: Gpus, heading: Rect, area: Rect, bu
         }
         Gpus::Lines => {
             let window = window(&app.judged.courses, snapshot);
-            let columns = GpuColumns::new(snapshot, area.width);
+            let columns = GpuColumns::new(screenful, area.width);
             columns.heading(&window.label(), styles, heading, buffer);
             let has_parts = has_room_for_parts(snapshot, area);
             let mut line = 0;
-            for gpu in &snapshot.gpus {
-                columns.line(snapshot, gpu, styles, area, line, buffer);
+            for (gpu, shares) in screenful.gpus() {
+                columns.line(snapshot, (gpu, shares), styles, area, line, buffer);
                 if let Some(course) = app.judged.courses.gpu(gpu).filter(|_| !is_lost(gpu)) {
                     let place = Rect::new(area.x, area.y + line, area.width, 1);
                     columns.history(course, gpu, window, styles, place, buffer);
                 }
                 line += 1;
-                for device in gpu.mig_devices.iter().filter(|_| has_parts) {
+                let devices = gpu.mig_devices.iter().zip(&shares.devices);
+                for device in devices.filter(|_| has_parts) {
                     let mut writer = LineWriter::new(buffer, area, line);
                     columns.device(gpu, device, styles, &mut writer);
                     line += 1;
@@ -83,7 +87,7 @@ pub fn draw(app: &App, styles: Styles, form: Gpus, heading: Rect, area: Rect, bu
         }
         Gpus::Grid => {
             cells_heading(snapshot, "memory %, util %", styles, heading, buffer);
-            cells(snapshot, GRID_CELL, 0, area, buffer, |gpu, writer| {
+            cells(screenful, GRID_CELL, 0, area, buffer, |gpu, writer| {
                 grid_cell(snapshot, gpu, styles, writer);
             });
         }
@@ -93,9 +97,16 @@ pub fn draw(app: &App, styles: Styles, form: Gpus, heading: Rect, area: Rect, bu
             if indent > 0 {
                 LineWriter::new(buffer, area, 0).text(MEMORY, styles.heading());
             }
-            cells(snapshot, DENSE_CELL, indent, area, buffer, |gpu, writer| {
-                dense_cell(gpu, styles, writer);
-            });
+            cells(
+                screenful,
+                DENSE_CELL,
+                indent,
+                area,
+                buffer,
+                |gpu, writer| {
+                    dense_cell(gpu, styles, writer);
+                },
+            );
         }
         Gpus::Sum => {
             LineWriter::new(buffer, area, 0).text(&sum(snapshot), styles.plain());
@@ -125,6 +136,8 @@ struct GpuColumns {
     /// What is one value of a GPU, the first always; the width of what there is no room for is 0.
     figures: Vec<(&'static GpuField, u16)>,
     has_balance: bool,
+    /// The shares that the bars have, for the legend.
+    shares: Vec<MemoryShare>,
     /// Of the chart of utilization, and of that of memory.
     history: (u16, u16),
 }
@@ -134,6 +147,9 @@ struct GpuColumns {
 const MEMORY: &str = "mem";
 const BAR_MIN: u16 = 8;
 const BAR_MAX: u16 = 64;
+/// With this many columns a bar has its legend on most machines. It is no matter of what is in use, for
+/// the columns are not to move with that.
+const BAR_ROOMY: u16 = 46;
 /// The columns of where the memory is, each with the blank before it.
 const BALANCE: [(&str, u16); 4] = [
     ("FREE", 10),
@@ -143,7 +159,8 @@ const BALANCE: [(&str, u16); 4] = [
 ];
 
 impl GpuColumns {
-    fn new(snapshot: &Snapshot, width: u16) -> Self {
+    fn new(screenful: &Screenful, width: u16) -> Self {
+        let snapshot = &screenful.snapshot;
         let widest = |text: &dyn Fn(&Gpu) -> u16| snapshot.gpus.iter().map(text).max().unwrap_or(0);
         let mut these = Self {
             index: widest(&|gpu| {
@@ -164,6 +181,7 @@ impl GpuColumns {
             .max(6),
             figures: Vec::new(),
             has_balance: false,
+            shares: drawn_shares(screenful),
             history: (0, 0),
         };
         let wanted = |field: &GpuField| match field.width {
@@ -209,7 +227,7 @@ impl GpuColumns {
         }
         // The bar with its legend says more than these, and comes first.
         let balance: u16 = BALANCE.iter().map(|(_, width)| width + 1).sum();
-        if BAR_MIN + room >= columns(&legend()) + balance {
+        if BAR_MIN + room >= BAR_ROOMY + balance {
             these.has_balance = true;
             room -= balance;
         }
@@ -224,14 +242,9 @@ impl GpuColumns {
         if self.name > 0 {
             writer.left("NAME", self.name, style).skip(1);
         }
-        // The legend is whole or absent; the help has it, too.
-        let legend = legend();
-        let bar = if columns(&legend) <= self.bar {
-            &legend
-        } else {
-            "MEMORY"
-        };
-        writer.left(bar, self.bar, style).skip(1);
+        // The help has it, too.
+        legend(&self.shares, self.bar, styles, &mut writer);
+        writer.skip(1);
         writer.right("USED", self.memory, style).skip(1);
         if self.has_balance {
             for (title, width) in BALANCE {
@@ -250,7 +263,13 @@ impl GpuColumns {
     }
 
     /// A line of a MIG device: its memory is its own, the rest is its GPU's.
-    fn device(&self, gpu: &Gpu, device: &MigDevice, styles: Styles, writer: &mut LineWriter<'_>) {
+    fn device(
+        &self,
+        gpu: &Gpu,
+        (device, shares): (&MigDevice, &Option<MemoryShares>),
+        styles: Styles,
+        writer: &mut LineWriter<'_>,
+    ) {
         writer
             .right(&device.name_on(gpu.index), self.index, styles.plain())
             .skip(1);
@@ -259,15 +278,21 @@ impl GpuColumns {
                 .left(&part_name(device), self.name, styles.plain())
                 .skip(1);
         }
-        let shares = device.memory.map(|memory| Shares::on(gpu, device, &memory));
-        self.memory(device.memory, shares, None, styles, writer);
+        let is_stale = gpu.stale_seconds.is_some();
+        self.memory(
+            device.memory,
+            (shares.as_ref(), is_stale),
+            None,
+            styles,
+            writer,
+        );
     }
 
     /// The bar and the figures of some memory; why there is neither, where that is known.
     fn memory(
         &self,
         memory: Option<Memory>,
-        shares: Option<Shares>,
+        (shares, is_stale): (Option<&MemoryShares>, bool),
         reason: Option<String>,
         styles: Styles,
         writer: &mut LineWriter<'_>,
@@ -279,13 +304,11 @@ impl GpuColumns {
                 .skip(1);
             return;
         }
-        bar(shares, self.bar, styles, writer);
-        let fullness = memory
-            .filter(|memory| memory.total_bytes > 0)
-            .map_or(0.0, |memory| percent(memory.used_bytes, memory.total_bytes));
+        bar(shares, is_stale, self.bar, styles, writer);
+        let style = shares.map_or(styles.plain(), |it| styles.strain(it.level()));
         writer
             .skip(1)
-            .right(&memory_text(memory), self.memory, styles.fullness(fullness))
+            .right(&memory_text(memory), self.memory, style)
             .skip(1);
     }
 
@@ -341,7 +364,7 @@ impl GpuColumns {
     fn line(
         &self,
         snapshot: &Snapshot,
-        gpu: &Gpu,
+        (gpu, shares): (&Gpu, &GpuShares),
         styles: Styles,
         area: Rect,
         line: u16,
@@ -358,10 +381,10 @@ impl GpuColumns {
             writer.text(&lost_text(snapshot, gpu, area.width), styles.alarm());
             return;
         }
-        let shares = gpu.memory.map(|memory| Shares::of(gpu, &memory));
-        self.memory(gpu.memory, shares, reason(gpu), styles, &mut writer);
+        let bar = (shares.whole.as_ref(), gpu.stale_seconds.is_some());
+        self.memory(gpu.memory, bar, reason(gpu), styles, &mut writer);
         if self.has_balance {
-            balance(gpu, styles, &mut writer);
+            balance(snapshot, gpu, styles, &mut writer);
         }
         writer.skip(self.history_width());
         if let Some(seconds) = gpu.stale_seconds {
@@ -371,7 +394,7 @@ impl GpuColumns {
         }
         for (field, width) in self.shown_figures() {
             let style = match field.from_columns {
-                0 => styles.plain(),
+                0 => figure_style(field, gpu, styles),
                 _ => styles.faint(),
             };
             writer.right(&field.short(gpu), width, style).skip(1);
@@ -385,9 +408,28 @@ impl GpuColumns {
     }
 }
 
+/// How a value of a GPU looks: by how loaded the GPU is by it.
+pub(super) fn figure_style(field: &GpuField, gpu: &Gpu, styles: Styles) -> Style {
+    match (field.level)(gpu) {
+        None => styles.plain(),
+        Some(level) if field.is_work => styles.work(level),
+        Some(level) => styles.strain(level),
+    }
+}
+
+/// The shares that any of the bars has, in their order; what is free needs no word.
+fn drawn_shares(screenful: &Screenful) -> Vec<MemoryShare> {
+    let mut shares = MemoryShare::ALL.to_vec();
+    shares.retain(|&share| {
+        let has = |it: &GpuShares| it.whole.is_some_and(|whole| whole.has(share));
+        share != MemoryShare::Free && screenful.shares.iter().any(has)
+    });
+    shares
+}
+
 /// Where the GPU's memory is, in figures.
-fn balance(gpu: &Gpu, styles: Styles, writer: &mut LineWriter<'_>) {
-    let balance = gpu.balance();
+fn balance(snapshot: &Snapshot, gpu: &Gpu, styles: Styles, writer: &mut LineWriter<'_>) {
+    let balance = snapshot.balance(gpu);
     let parts = balance.map(|balance| {
         [
             Some(balance.free_bytes),

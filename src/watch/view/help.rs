@@ -59,6 +59,7 @@ mod tests {
     use crate::watch::keys::GROUPS;
     use crate::watch::layout::FOLDS;
     use crate::watch::layout::help::{FILTER, MARKS, MOUSE, last_line};
+    use crate::watch::memory_shares::MemoryShare;
     use crate::watch::theme::{Depth, Theme};
 
     fn text(context: Context, first: u16, area: Rect) -> Vec<String> {
@@ -113,6 +114,7 @@ mod tests {
             }
             for (mark, meaning) in [
                 &MARKS[..],
+                &MemoryShare::ALL.map(|share| (share.glyph(), share.meaning())),
                 &FILTER,
                 &MOUSE,
                 &FOLDS,

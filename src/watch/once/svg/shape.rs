@@ -44,6 +44,15 @@ pub fn shape(c: char) -> Option<Vec<Part>> {
     Some(match c {
         '·' => vec![part(MIDDLE.0, MIDDLE.1, 2, 2)],
         '█' => vec![part(0, 0, WIDTH, HEIGHT)],
+        // Squares of a row touch no other, as in most fonts.
+        '■' => vec![part(0, 3, WIDTH - 1, HEIGHT - 6)],
+        '▬' => vec![part(0, HEIGHT / 2 - 2, WIDTH - 1, 4)],
+        '□' => vec![
+            part(0, 3, WIDTH - 1, 1),
+            part(0, HEIGHT - 4, WIDTH - 1, 1),
+            part(0, 4, 1, HEIGHT - 8),
+            part(WIDTH - 2, 4, 1, HEIGHT - 8),
+        ],
         '░' => striped(WIDTH / 8),
         '▒' => striped(WIDTH / 4),
         '▓' => striped(WIDTH * 3 / 8),

@@ -2,15 +2,19 @@
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
+use ratatui::style::Style;
 
-use super::super::bar::{Shares, bar};
+use super::super::bar::bar;
 use super::super::line_writer::LineWriter;
+use super::figure_style;
 use super::figures::{is_lost, lost_text, sum, used_percent};
 use crate::model::field::gpu::UTILIZATION;
 use crate::model::snapshot::{Gpu, Snapshot};
 use crate::watch::layout::GRID_CELL;
 use crate::watch::layout::gpus::CELL_GAP;
+use crate::watch::memory_shares::GpuShares;
 use crate::watch::theme::Styles;
+use crate::watch::view_model::Screenful;
 
 /// What the numbers of a grid are, above it.
 pub(super) fn cells_heading(
@@ -26,15 +30,15 @@ pub(super) fn cells_heading(
 
 /// Lays GPUs out in cells, row by row, all of them `indent` further right.
 pub(super) fn cells(
-    snapshot: &Snapshot,
+    screenful: &Screenful,
     width: u16,
     indent: u16,
     area: Rect,
     buffer: &mut Buffer,
-    mut draw: impl FnMut(&Gpu, &mut LineWriter<'_>),
+    mut draw: impl FnMut((&Gpu, &GpuShares), &mut LineWriter<'_>),
 ) {
     let across = (area.width / width).max(1);
-    for (at, gpu) in (0u16..).zip(&snapshot.gpus) {
+    for (at, gpu) in (0u16..).zip(screenful.gpus()) {
         let (line, column) = (at / across, at % across);
         if line >= area.height {
             return;
@@ -52,7 +56,7 @@ pub(super) fn cells(
 /// A cell with a bar.
 pub(super) fn grid_cell(
     snapshot: &Snapshot,
-    gpu: &Gpu,
+    (gpu, shares): (&Gpu, &GpuShares),
     styles: Styles,
     writer: &mut LineWriter<'_>,
 ) {
@@ -64,27 +68,36 @@ pub(super) fn grid_cell(
         writer.text(&text, styles.alarm());
         return;
     }
-    bar(
-        gpu.memory.map(|memory| Shares::of(gpu, &memory)),
-        10,
-        styles,
-        writer,
-    );
-    writer.right(&used_percent(gpu), 5, styles.plain());
-    match gpu.stale_seconds {
-        Some(_) => writer.right("stale", 5, styles.alarm()),
-        None => writer.right(&UTILIZATION.short(gpu), 5, styles.faint()),
+    let is_stale = gpu.stale_seconds.is_some();
+    bar(shares.whole.as_ref(), is_stale, 10, styles, writer);
+    writer.right(&used_percent(gpu), 5, memory_style(shares, styles));
+    match is_stale {
+        true => writer.right("stale", 5, styles.alarm()),
+        false => {
+            let style = figure_style(&UTILIZATION, gpu, styles);
+            writer.right(&UTILIZATION.short(gpu), 5, style)
+        }
     };
 }
 
 /// A cell with a number.
-pub(super) fn dense_cell(gpu: &Gpu, styles: Styles, writer: &mut LineWriter<'_>) {
+pub(super) fn dense_cell(
+    (gpu, shares): (&Gpu, &GpuShares),
+    styles: Styles,
+    writer: &mut LineWriter<'_>,
+) {
     writer.right(&gpu.index.to_string(), 3, styles.strong());
     if is_lost(gpu) {
         writer.right("lost", 5, styles.alarm());
     } else if gpu.stale_seconds.is_some() {
         writer.right("stale", 6, styles.alarm());
     } else {
-        writer.right(&used_percent(gpu), 5, styles.plain());
+        writer.right(&used_percent(gpu), 5, memory_style(shares, styles));
     }
+}
+
+/// How a figure of a GPU's memory looks: by how full that is.
+fn memory_style(shares: &GpuShares, styles: Styles) -> Style {
+    let level = shares.whole.map(|it| it.level());
+    level.map_or(styles.plain(), |level| styles.strain(level))
 }
