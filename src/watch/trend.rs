@@ -2,7 +2,8 @@
 //!
 //! Pure. All rows share one axis, which ends with the sample that is shown: what came after it is not
 //! shown, and a time that no one saw is blank. Each row has a scale of its own, from the least that it
-//! held: what it holds is beside it, so that what the cells tell is whether it climbs.
+//! held: what it holds is beside it, so that what the cells tell is whether it climbs. What stays
+//! level is as high as the share of the GPU that it holds; at the bottom it would look like nothing.
 
 use crate::history::memory_series::{MOST_BUCKETS, MemoryBucket, MemorySeries};
 use crate::model::Time;
@@ -85,6 +86,12 @@ impl Axis {
             })
             .collect()
     }
+}
+
+/// The height of what stays level at so many percent of the memory there is.
+pub fn level_height(percent: f64) -> u8 {
+    let step = percent.clamp(0.0, 100.0) / 100.0 * STEPS as f64;
+    (step as u8).min(STEPS as u8 - 1)
 }
 
 /// By how many bytes a course grew in the half hour before `end`; negative where it shrank, `None`
@@ -172,6 +179,12 @@ mod tests {
             drawn(&freed, 8),
             ("77777000".to_owned(), Some(-39 * GIB as i64))
         );
+    }
+
+    #[test]
+    fn what_stays_level_is_as_high_as_its_share() {
+        let heights = [0.0, 1.0, 12.5, 50.0, 92.0, 100.0, 250.0, -3.0, f64::NAN];
+        assert_eq!(heights.map(level_height), [0, 0, 1, 4, 7, 7, 7, 0, 0]);
     }
 
     #[test]

@@ -16,7 +16,7 @@ use crate::watch::listing::{Head, ListingLine, TreeBranch};
 use crate::watch::state::App;
 use crate::watch::text::{UNKNOWN, clean, columns, scrolled};
 use crate::watch::theme::Styles;
-use crate::watch::trend::Axis;
+use crate::watch::trend::{Axis, level_height};
 use crate::watch::view_model::{Screenful, Sort, Subject};
 
 /// In the gutter: the selected row, a marked one, both.
@@ -290,11 +290,19 @@ impl TableView<'_> {
         let heights = course.map(|course| self.axis.heights(course));
         match heights.filter(|heights| heights.iter().any(Option::is_some)) {
             Some(heights) => {
+                // What climbs or falls is to be seen; what stays level is only to be read.
+                let is_level = heights.iter().flatten().all(|&height| height == 0);
+                let level = subject.memory_percent().filter(|_| is_level);
+                let level = level.map(level_height);
+                let style = match is_level {
+                    true => self.styles.faint(),
+                    false => self.styles.held(),
+                };
                 for height in heights.iter().take(usize::from(width)) {
                     match height {
                         Some(height) => {
-                            let block = BLOCKS[usize::from(*height).min(BLOCKS.len() - 1)];
-                            writer.fill(block, 1, self.styles.held());
+                            let height = usize::from(level.unwrap_or(*height));
+                            writer.fill(BLOCKS[height.min(BLOCKS.len() - 1)], 1, style);
                         }
                         None => {
                             writer.skip(1);
