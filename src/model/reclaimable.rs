@@ -117,28 +117,74 @@ impl Reclaimable {
     /// `78.4 GiB reclaimable: 4 processes of 3 users · 12.0 GiB suspected`; with a comma for the dot where
     /// only ASCII can be shown.
     pub fn headline(&self, ascii: bool) -> String {
+        let [whole, ..] = self.headlines();
+        whole.text(ascii)
+    }
+
+    /// The headline in less and less words: all of it, without whose it is, and the one figure that matters
+    /// most.
+    pub fn headlines(&self) -> [Headline; 3] {
         let processes = |count: usize| match count {
             1 => "1 process".to_owned(),
             _ => format!("{count} processes"),
         };
-        let mut line = match self.processes {
-            0 if self.suspected_processes > 0 => "nothing to reclaim yet".to_owned(),
-            0 if self.is_first_look => "nothing to reclaim at a first look".to_owned(),
-            0 => "nothing to reclaim".to_owned(),
+        let least = if self.is_least { "at least " } else { "" };
+        let bytes = Bytes(self.bytes);
+        let (whole, short) = match self.processes {
+            0 => {
+                let text = if self.suspected_processes > 0 {
+                    "nothing to reclaim yet"
+                } else if self.is_first_look {
+                    "nothing to reclaim at a first look"
+                } else {
+                    "nothing to reclaim"
+                };
+                (text.to_owned(), text.to_owned())
+            }
             count => {
-                let least = if self.is_least { "at least " } else { "" };
-                let (bytes, who) = (Bytes(self.bytes), processes(count));
-                let users = number_of(self.users, "user");
-                format!("{least}{bytes} reclaimable: {who} of {users}")
+                let (who, users) = (processes(count), number_of(self.users, "user"));
+                let short = format!("{least}{bytes} reclaimable");
+                (format!("{short}: {who} of {users}"), short)
             }
         };
-        if self.suspected_processes > 0 {
-            line.push_str(if ascii { ", " } else { " · " });
-            line.push_str(&match self.suspected_bytes {
-                0 => format!("{} suspected", processes(self.suspected_processes)),
-                bytes => format!("{} suspected", Bytes(bytes)),
-            });
-        }
-        line
+        let suspected = (self.suspected_processes > 0).then(|| match self.suspected_bytes {
+            0 => format!("{} suspected", processes(self.suspected_processes)),
+            bytes => format!("{} suspected", Bytes(bytes)),
+        });
+        let shortest = match (self.processes, &suspected) {
+            (0, Some(_)) => String::new(),
+            _ => short.clone(),
+        };
+        let rest = suspected.clone().filter(|_| shortest.is_empty());
+        [
+            (whole, suspected.clone()),
+            (short, suspected),
+            (shortest, rest),
+        ]
+        .map(|(found, suspected)| Headline { found, suspected })
+    }
+}
+
+/// What could be had back, in words.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Headline {
+    /// What was found: `78.4 GiB reclaimable`; empty where only suspects have room.
+    pub found: String,
+    /// What is suspected: `12.0 GiB suspected`.
+    pub suspected: Option<String>,
+}
+
+impl Headline {
+    /// What is between the two.
+    pub const fn separator(ascii: bool) -> &'static str {
+        if ascii { ", " } else { " · " }
+    }
+
+    /// All of it.
+    pub fn text(&self, ascii: bool) -> String {
+        let parts = [Some(&self.found), self.suspected.as_ref()].into_iter();
+        let parts = parts.flatten().filter(|it| !it.is_empty());
+        let parts: Vec<&str> = parts.map(String::as_str).collect();
+        parts.join(Self::separator(ascii))
     }
 }

@@ -5,6 +5,7 @@
 //! text is made in `view`, for the rows that are visible only. Sorting compares values, never text
 //! made of them, and what is unknown comes last whichever way the order is turned.
 
+use std::collections::HashMap;
 use std::ops::Deref;
 use std::sync::Arc;
 
@@ -13,6 +14,7 @@ use unicode_width::UnicodeWidthStr;
 use super::column::Column;
 use super::memory_shares::{GpuShares, UseVerdict};
 use super::trend;
+use super::waste::{SuspectMark, Waste};
 use crate::history::memory_series::{Courses, MemorySeries};
 use crate::model::field::SortValue;
 pub use crate::model::field::badge;
@@ -20,7 +22,7 @@ use crate::model::finding::{Ends, Finding, Undecided};
 pub use crate::model::row::percent;
 use crate::model::row::{ProcessRow, RowPlace, places};
 use crate::model::snapshot::{Gpu, GpuProcess, Snapshot};
-use crate::model::{Identity, Time};
+use crate::model::{Identity, Reclaimable, Time};
 
 /// What makes two rows of different snapshots the same row.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -44,6 +46,8 @@ pub struct RowView {
     pub runtime_seconds: Option<f64>,
     /// The finding about it, by position.
     pub finding: Option<usize>,
+    /// The suspect that it is, by position.
+    pub suspect: Option<usize>,
     /// What is made of the memory that it holds.
     pub verdict: UseVerdict,
     /// Its share of the GPU; nothing is known in it where it is not listed.
@@ -58,6 +62,8 @@ pub struct RowView {
 pub struct Subject<'a> {
     /// The row.
     pub row: &'a RowView,
+    /// What it is suspected of.
+    pub suspect: Option<&'a SuspectMark>,
     facts: ProcessRow<'a>,
 }
 
@@ -127,6 +133,8 @@ pub struct Screenful {
     pub rows: Vec<RowView>,
     /// How wide its columns are.
     pub widths: Widths,
+    /// What looks like waste.
+    pub waste: Waste,
     /// What the memory of each GPU is in use for, in the order of the snapshot's.
     pub shares: Vec<GpuShares>,
 }
@@ -153,6 +161,7 @@ impl Screenful {
                 idle_seconds: facts.idle_seconds,
                 runtime_seconds: facts.runtime_seconds(),
                 finding: place.finding,
+                suspect: None,
                 verdict: verdict(facts.finding),
                 entry: facts.entry.copied().unwrap_or(GpuProcess {
                     pid: identity.pid,
@@ -163,17 +172,45 @@ impl Screenful {
             })
         });
         let rows = rows.collect();
+        let waste = Waste {
+            reclaimable: Reclaimable::new(findings.iter(), [].iter(), f64::INFINITY),
+            ..Waste::default()
+        };
         let mut screenful = Self {
             snapshot,
             findings,
             undecided,
             rows,
             widths: Widths::default(),
+            waste,
             shares: Vec::new(),
         };
         screenful.widths = screenful.measure();
         screenful.shares = screenful.add_up();
         screenful
+    }
+
+    /// Marks what looks like waste.
+    pub fn with_waste(mut self, waste: Waste) -> Self {
+        let suspects = waste.suspects.iter().enumerate();
+        let places: HashMap<Identity, usize> = suspects.map(|(at, it)| (it.identity, at)).collect();
+        // What is found is no guess any more.
+        let rows = self.rows.iter_mut().filter(|row| row.finding.is_none());
+        for row in rows.filter(|row| row.is_listed) {
+            row.suspect = places.get(&row.key.identity).copied();
+            if row.suspect.is_some() {
+                row.verdict = UseVerdict::Suspected;
+            }
+        }
+        self.waste = waste;
+        self.widths = self.measure();
+        self.shares = self.add_up();
+        self
+    }
+
+    /// What a row is suspected of.
+    pub fn suspect(&self, row: &RowView) -> Option<&SuspectMark> {
+        self.waste.suspects.get(row.suspect?)
     }
 
     /// What the memory of each GPU is in use for.
@@ -202,6 +239,7 @@ impl Screenful {
     fn parts<'a>(&'a self, row: &'a RowView) -> Subject<'a> {
         Subject {
             row,
+            suspect: self.suspect(row),
             facts: ProcessRow {
                 idle_seconds: row.idle_seconds,
                 ..ProcessRow::new(&self.snapshot, &self.findings, row.place)
@@ -267,6 +305,9 @@ impl Screenful {
             if let Some(finding) = subject.finding {
                 widths.finding = widths.finding.max(wide(&badge(finding)));
             }
+            if let Some(suspect) = self.suspect(row) {
+                widths.finding = widths.finding.max(wide(&suspect.mark));
+            }
         }
         widths.user = widths.user.min(12);
         widths.framework = match widths.framework {
@@ -286,10 +327,9 @@ impl Screenful {
     }
 }
 
-/// What is made of the memory of a process with this finding: `reap` takes what these kinds are about
-/// unless it is told otherwise, but not where the rule offers no more than to tell people.
+/// What is made of the memory of a process with this finding, as the headline has it.
 fn verdict(finding: Option<&Finding>) -> UseVerdict {
-    let is_taken = |finding: &&Finding| finding.kind.ends() == Ends::Always;
+    let is_taken = |it: &&Finding| it.kind.ends() == Ends::Always && !it.is_only_notified();
     match finding.filter(is_taken) {
         Some(_) => UseVerdict::Reclaimable,
         None => UseVerdict::InUse,

@@ -11,6 +11,7 @@ use crate::model::finding::{Finding, Undecided};
 use crate::model::{Identity, Snapshot, Start, Time};
 use crate::units::MIB;
 use crate::watch::view_model::Screenful;
+use crate::watch::waste::Waste;
 
 mod delta_frame;
 
@@ -80,12 +81,14 @@ impl Timeline {
         snapshot: &Snapshot,
         findings: &[Finding],
         undecided: Vec<Undecided>,
+        waste: Waste,
         idle_since: impl Fn(Identity, u32) -> Option<Time>,
         is_live: bool,
     ) -> FrameRef {
         let before = self.entries.back().map(|entry| &entry.delta);
         let idle = idle_times(snapshot, idle_since);
-        let (delta, has_beginning) = DeltaFrame::new(snapshot, findings, undecided, idle, before);
+        let judged = (findings, undecided, waste);
+        let (delta, has_beginning) = DeltaFrame::new(snapshot, judged, idle, before);
         let frame = FrameRef {
             number: self.count,
             time: snapshot.time,
@@ -215,17 +218,15 @@ impl Timeline {
         if entry.reference.number != number {
             return None;
         }
-        let (snapshot, findings, undecided, idle) = entry.delta.unpack();
+        let (snapshot, (findings, undecided, waste), idle) = entry.delta.unpack();
         let idle: HashMap<(Identity, u32), Time> = keys(&snapshot)
             .zip(idle)
             .filter_map(|(key, since)| Some((key, since?)))
             .collect();
-        Some(Screenful::new(
-            snapshot,
-            findings,
-            undecided,
-            |identity, gpu| idle.get(&(identity, gpu)).copied(),
-        ))
+        let screenful = Screenful::new(snapshot, findings, undecided, |identity, gpu| {
+            idle.get(&(identity, gpu)).copied()
+        });
+        Some(screenful.with_waste(waste))
     }
 
     /// Where the first sample of this number or a later one is.

@@ -16,6 +16,7 @@ use crate::watch::state::playback::SeekTarget;
 use crate::watch::state::timeline::FrameRef;
 use crate::watch::state::{App, Effect, NOTHING_SEEN};
 use crate::watch::view_model::Screenful;
+use crate::watch::waste::Waste;
 
 mod pace;
 pub mod typed_time;
@@ -41,6 +42,7 @@ pub fn take(app: &mut App, snapshot: Snapshot) -> Option<Effect> {
         &snapshot,
         app.judged.engine.findings(),
         app.judged.engine.undecided(),
+        Waste::of(&app.judged.engine),
         |identity, gpu| history.idle_since(identity, gpu),
         app.setup.replay.is_none(),
     );
@@ -78,7 +80,8 @@ fn show_newest(app: &mut App, snapshot: Snapshot, frame: FrameRef) {
         app.judged.engine.findings().to_vec(),
         app.judged.engine.undecided(),
         |identity, gpu| history.idle_since(identity, gpu),
-    );
+    )
+    .with_waste(Waste::of(&app.judged.engine));
     app.playback.shown = Some(frame.number);
     app.show(screenful);
 }

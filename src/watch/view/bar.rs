@@ -142,7 +142,7 @@ mod tests {
         ];
         let full = gpu(80, Some(10));
         assert_eq!(drawn(full.clone(), &rows, false), "■■■▬▬□▒▒░·");
-        assert_eq!(drawn(full, &rows, true), "###??!==-.");
+        assert_eq!(drawn(full, &rows, true), "###~~!==-.");
         let little = gpu(1, Some(0));
         assert_eq!(drawn(little, &[(Some(1), InUse)], false), "■·········");
         assert_eq!(drawn(gpu(0, Some(0)), &[], false), "··········");

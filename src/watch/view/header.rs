@@ -1,12 +1,14 @@
-//! The first line: the host, the versions, where the snapshots come from; at its end the clock: when what
-//! is shown was so, whether the screen is paused, and what leads back to now.
+//! The first line: the host, how much memory could be had back, the versions, where the snapshots come from;
+//! at its end the clock: when what is shown was so, whether the screen is paused, and what leads back to now.
 //!
-//! The clock is written in as many words as there is room for, what matters most in the fewest.
+//! The clock and what could be had back are written in as many words as there is room for, what matters most
+//! in the fewest; the host's name gives way to them.
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::{Modifier, Style};
 
+use super::headline;
 use super::line_writer::LineWriter;
 use crate::model::Snapshot;
 use crate::model::local_time::LocalTime;
@@ -15,6 +17,9 @@ use crate::watch::state::playback::speed_text;
 use crate::watch::state::{App, End};
 use crate::watch::text::{clean, columns};
 use crate::watch::theme::Styles;
+
+/// Columns that a host's name and the blanks after it take, mostly.
+const HOST: u16 = 14;
 
 /// Draws the line.
 pub fn draw(app: &App, styles: Styles, area: Rect, buffer: &mut Buffer) {
@@ -28,13 +33,21 @@ pub fn draw(app: &App, styles: Styles, area: Rect, buffer: &mut Buffer) {
     let mut writer = LineWriter::new(buffer, left, 0);
     if let Some(name) = &app.setup.replay {
         let name = clean(name, area.width);
-        let long = format!(" REPLAY {name}: nothing can be signalled ");
-        let badge = if columns(&long) <= left.width {
-            &long
+        let [whole, ..] = headline::widths(app);
+        let whole = if headline::is_waste(app) {
+            HOST + whole
         } else {
-            " REPLAY "
+            0
         };
-        writer.text(badge, styles.origin()).skip(2);
+        let badges = [
+            (format!(" REPLAY {name}: nothing can be signalled "), whole),
+            (format!(" REPLAY {name} "), whole.max(HOST)),
+        ];
+        let fits = |(badge, beside): &&(String, u16)| columns(badge) + beside <= left.width;
+        let badge = badges.iter().find(fits).map(|(badge, _)| badge.as_str());
+        writer
+            .text(badge.unwrap_or(" REPLAY "), styles.origin())
+            .skip(2);
     }
     let Some(screenful) = &app.screenful else {
         writer
@@ -45,8 +58,21 @@ pub fn draw(app: &App, styles: Styles, area: Rect, buffer: &mut Buffer) {
     };
     let host = screenful.snapshot.host.hostname.as_deref();
     let driver = &screenful.snapshot.driver;
-    let parts: [(&str, Option<&str>, Style); 4] = [
-        ("", host, styles.strong()),
+    let host = host.map(|host| clean(host, area.width));
+    let [.., least] = headline::widths(app);
+    let least = if headline::is_waste(app) {
+        least + 2
+    } else {
+        0
+    };
+    // A part is whole or not at all, and with it what matters less.
+    if let Some(host) = host.filter(|host| columns(host) + least <= writer.room()) {
+        writer.text(&host, styles.strong()).skip(2);
+    }
+    if headline::draw(app, styles, &mut writer) {
+        writer.skip(2);
+    }
+    let parts: [(&str, Option<&str>, Style); 3] = [
         ("gpumem ", Some(app.setup.version), styles.plain()),
         ("driver ", driver.version.as_deref(), styles.plain()),
         ("CUDA ", driver.cuda_version.as_deref(), styles.plain()),
@@ -54,7 +80,6 @@ pub fn draw(app: &App, styles: Styles, area: Rect, buffer: &mut Buffer) {
     for (label, value, style) in parts {
         let Some(value) = value else { continue };
         let value = clean(value, area.width);
-        // A part is whole or not at all, and with it what matters less.
         if columns(label) + columns(&value) > writer.room() {
             break;
         }
@@ -75,9 +100,15 @@ fn clock(app: &App, styles: Styles, width: u16) -> (String, Style) {
     // The host stays beside it, and that it is a recording.
     let is_wide = width >= 60 || app.setup.replay.is_some();
     let most = width.saturating_sub(if is_wide { 20 } else { 10 });
-    let fits = texts.iter().find(|text| columns(text) <= most);
-    let text = fits.or(texts.last()).cloned().unwrap_or_default();
-    (text, style)
+    let within = |most: u16| texts.iter().find(|text| columns(text) <= most);
+    // What could be had back comes before the date, but for all words of it.
+    let badge = if app.setup.replay.is_some() { 10 } else { 0 };
+    let [_, short, least] = headline::widths(app);
+    let mut beside = [short + HOST, least + HOST, least].into_iter();
+    let beside = beside.find_map(|it| within(width.saturating_sub(it + badge + 1).min(most)));
+    let beside = beside.filter(|_| headline::is_waste(app));
+    let text = beside.or(within(most)).or(texts.last());
+    (text.cloned().unwrap_or_default(), style)
 }
 
 /// What is to be said of this machine's time, longest first.

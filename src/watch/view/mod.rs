@@ -1,6 +1,6 @@
 //! The panels: `&App` to cells. Nothing here changes state.
 //!
-//! A file per panel: [`header`], [`gpus`] (with [`bar`], [`card`] and [`chart`]), [`table`], [`status`]
+//! A file per panel: [`header`] (with [`headline`]), [`gpus`] (with [`bar`], [`card`] and [`chart`]), [`table`], [`status`]
 //! (the selected process, or the [`findings`]), [`hints`] (the keys in the bottom line), [`mod@prompt`] (in
 //! their place while one types); over all the others [`page`] (of explanation), [`plan`] (how something
 //! would be ended), [`columns`] (a list to choose from) and [`help`]; [`small`] (a screen too small for panels). Where they go is in
@@ -15,6 +15,7 @@ pub mod columns;
 pub mod findings;
 pub mod gpus;
 pub mod header;
+pub mod headline;
 pub mod help;
 pub mod hints;
 pub mod line_writer;

@@ -5,6 +5,7 @@ use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 
 use super::gpus::figures::sum;
+use super::headline;
 use super::line_writer::LineWriter;
 use crate::units::Span;
 use crate::watch::layout::{COLUMNS_MIN, ROWS_MIN};
@@ -28,6 +29,10 @@ pub fn draw(app: &App, styles: Styles, area: Rect, buffer: &mut Buffer) {
     match &app.screenful {
         None => parts.push(("waiting for the first sample".to_owned(), styles.plain())),
         Some(screenful) => {
+            let waste = headline::within(app, styles, area.width);
+            if let Some((headline, style)) = waste.filter(|_| headline::is_waste(app)) {
+                parts.push((headline.text(app.setup.ascii), style));
+            }
             if let Some(worst) = screenful.findings.first() {
                 let pid = worst
                     .process

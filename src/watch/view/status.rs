@@ -68,9 +68,15 @@ fn profile(subject: &Subject<'_>) -> String {
     profile.map_or_else(String::new, |profile| format!(" ({})", clean(profile, 40)))
 }
 
-/// The finding about a process with what returns the memory, and what else is known of it.
+/// The finding about a process with what returns the memory, or what it is suspected of, and what else is
+/// known of it.
 fn selected(subject: &Subject<'_>, lines: &mut PanelWriter<'_>) {
     let styles = lines.styles;
+    if let Some(suspect) = subject.suspect {
+        lines.write(&clean(&suspect.message, MESSAGE_CHARS), 2, styles.plain());
+        let command = format!("> {}", clean(&suspect.command, MESSAGE_CHARS));
+        lines.write(&command, 1, styles.strong());
+    }
     if let Some(finding) = subject.finding {
         lines.finding(finding, 2);
         for advice in &finding.advice {

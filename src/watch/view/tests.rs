@@ -26,6 +26,7 @@ use crate::watch::view_model::{Screenful, Sort};
 
 mod gpus;
 mod styles;
+mod waste;
 
 const SIZES: [(u16, u16); 5] = [(40, 10), (60, 15), (80, 24), (120, 40), (200, 60)];
 

@@ -15,6 +15,7 @@ use crate::model::evidence::Evidence;
 use crate::model::finding::{Also, Finding, Undecided};
 use crate::model::process::Descendants;
 use crate::model::snapshot::{Gpu, GpuProcess, MigDevice, Process, ReadError, Snapshot};
+use crate::watch::waste::Waste;
 
 /// Since when each row's process has not used its GPU, row by row.
 pub(super) type IdleTimes = Vec<Option<Time>>;
@@ -34,6 +35,7 @@ pub(super) struct DeltaFrame {
     processes: Vec<SharedBetweenFrames<ProcessDelta>>,
     findings: Vec<SharedBetweenFrames<FindingDelta>>,
     undecided: SharedBetweenFrames<Vec<Undecided>>,
+    waste: SharedBetweenFrames<Waste>,
     idle: SharedBetweenFrames<IdleTimes>,
     own_bytes: usize,
 }
@@ -65,8 +67,7 @@ impl DeltaFrame {
     /// Packs a sample; also says whether there is a finding in it that was not in the one `before`.
     pub(super) fn new(
         snapshot: &Snapshot,
-        findings: &[Finding],
-        undecided: Vec<Undecided>,
+        (findings, undecided, waste): (&[Finding], Vec<Undecided>, Waste),
         idle: IdleTimes,
         before: Option<&Self>,
     ) -> (Self, bool) {
@@ -115,6 +116,7 @@ impl DeltaFrame {
                 let each = it.iter().map(|it| size_of::<Undecided>() + it.reason.len());
                 each.sum()
             }),
+            waste: SharedBetweenFrames::new(waste, before.map(|it| &it.waste), Waste::bytes),
             idle: SharedBetweenFrames::new(idle, before.map(|it| &it.idle), |it| {
                 it.len() * size_of::<Option<Time>>()
             }),
@@ -152,11 +154,12 @@ impl DeltaFrame {
                 .map(|it| it.bytes_with(|it| it.lasting.bytes()))
                 .sum::<usize>()
             + self.undecided.bytes()
+            + self.waste.bytes()
             + self.idle.bytes()
     }
 
     /// What was delta.
-    pub(super) fn unpack(&self) -> (Snapshot, Vec<Finding>, Vec<Undecided>, IdleTimes) {
+    pub(super) fn unpack(&self) -> (Snapshot, (Vec<Finding>, Vec<Undecided>, Waste), IdleTimes) {
         let mut snapshot = self.frame.clone();
         for (gpu, rows) in snapshot.gpus.iter_mut().zip(&self.rows) {
             let rows = rows.as_ref();
@@ -166,7 +169,8 @@ impl DeltaFrame {
         snapshot.processes = processes.map(|it| it.get().unpack()).collect();
         let findings = self.findings.iter().map(|it| it.get().unpack()).collect();
         let undecided = self.undecided.get().clone();
-        (snapshot, findings, undecided, self.idle.get().clone())
+        let judged = (findings, undecided, self.waste.get().clone());
+        (snapshot, judged, self.idle.get().clone())
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::watch::sample;
+use crate::watch::waste::SuspectMark;
 
 const KIBIBYTES: usize = 1024;
 
@@ -41,7 +42,14 @@ fn idle_since(identity: Identity, gpu: u32) -> Option<Time> {
 
 fn push(timeline: &mut Timeline, second: u32, processes: u32, is_live: bool) -> FrameRef {
     let (snapshot, findings, undecided) = scene(second, 2, processes);
-    timeline.push(&snapshot, &findings, undecided, idle_since, is_live)
+    timeline.push(
+        &snapshot,
+        &findings,
+        undecided,
+        Waste::default(),
+        idle_since,
+        is_live,
+    )
 }
 
 fn marks(timeline: &Timeline) -> Vec<u64> {
@@ -61,6 +69,16 @@ fn counted(timeline: &mut Timeline) -> usize {
     bytes
 }
 
+/// That one of the processes has been unused for so long.
+fn suspect(snapshot: &Snapshot, at: u32, second: u32) -> SuspectMark {
+    SuspectMark {
+        identity: snapshot.processes[at as usize].identity(),
+        mark: format!("idle? {second}s of 10m").into(),
+        message: "looks idle".into(),
+        command: "gpumem check".into(),
+    }
+}
+
 #[test]
 fn what_comes_back_is_what_was_shown() {
     let mut timeline = Timeline::default();
@@ -75,8 +93,21 @@ fn what_comes_back_is_what_was_shown() {
         if second == 21 {
             snapshot.gpus.pop();
         }
-        timeline.push(&snapshot, &findings, undecided.clone(), idle_since, false);
-        let screenful = Screenful::new(snapshot, findings, undecided, idle_since);
+        let waste = Waste {
+            suspects: (0..second % 3)
+                .map(|at| suspect(&snapshot, at, second))
+                .collect(),
+            ..Waste::default()
+        };
+        timeline.push(
+            &snapshot,
+            &findings,
+            undecided.clone(),
+            waste.clone(),
+            idle_since,
+            false,
+        );
+        let screenful = Screenful::new(snapshot, findings, undecided, idle_since).with_waste(waste);
         shown.push(format!("{screenful:?}"));
     }
     for (number, shown) in (0..).zip(&shown) {
@@ -170,9 +201,23 @@ fn its_bytes_are_counted_right_however_things_are_shared_and_dropped() {
 fn what_does_not_change_costs_next_to_nothing() {
     let mut timeline = Timeline::default();
     let (snapshot, ..) = scene(0, 8, 16);
-    timeline.push(&snapshot, &[], Vec::new(), idle_since, true);
+    timeline.push(
+        &snapshot,
+        &[],
+        Vec::new(),
+        Waste::default(),
+        idle_since,
+        true,
+    );
     let first = timeline.bytes;
-    timeline.push(&snapshot, &[], Vec::new(), idle_since, true);
+    timeline.push(
+        &snapshot,
+        &[],
+        Vec::new(),
+        Waste::default(),
+        idle_since,
+        true,
+    );
     let second = timeline.bytes - first;
     assert!(second * 10 < first, "{first} and {second}");
 }
@@ -186,7 +231,14 @@ fn it_is_bounded_whatever_comes() {
         for process in &mut snapshot.processes {
             process.cpu_seconds = Some(f64::from(second));
         }
-        timeline.push(&snapshot, &[], Vec::new(), idle_since, true);
+        timeline.push(
+            &snapshot,
+            &[],
+            Vec::new(),
+            Waste::default(),
+            idle_since,
+            true,
+        );
         assert!(timeline.bytes <= MOST_BYTES);
     }
     assert!(timeline.entries.len() > 40, "{}", timeline.entries.len());
@@ -194,7 +246,14 @@ fn it_is_bounded_whatever_comes() {
     for second in 0..100_000 {
         let mut snapshot = small.clone();
         snapshot.time = small.time.plus_seconds(f64::from(second));
-        timeline.push(&snapshot, &[], Vec::new(), idle_since, true);
+        timeline.push(
+            &snapshot,
+            &[],
+            Vec::new(),
+            Waste::default(),
+            idle_since,
+            true,
+        );
     }
     assert!(timeline.bytes <= MOST_BYTES);
     // One sample alone is kept, whatever it takes.

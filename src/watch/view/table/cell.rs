@@ -43,7 +43,10 @@ pub(super) fn cell<'a>(
         },
         Column::Finding => match subject.finding {
             Some(finding) => (Cow::Owned(badge(finding)), styles.badge(finding.severity)),
-            None => (Cow::Borrowed(""), styles.plain()),
+            None => match subject.suspect {
+                Some(suspect) => (Cow::Borrowed(&*suspect.mark), styles.suspected()),
+                None => (Cow::Borrowed(""), styles.plain()),
+            },
         },
         Column::Command => {
             let style = match subject.process {

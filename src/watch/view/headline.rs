@@ -1,0 +1,55 @@
+//! How much memory could be had back, in the words of `check` and `ps`, as many as there is room for; each
+//! part has the style that it has in a bar.
+
+use ratatui::style::Style;
+
+use super::line_writer::LineWriter;
+use crate::model::Reclaimable;
+use crate::model::reclaimable::Headline;
+use crate::watch::state::App;
+use crate::watch::text::columns;
+use crate::watch::theme::Styles;
+
+fn reclaimable(app: &App) -> Option<Reclaimable> {
+    Some(app.screenful.as_ref()?.waste.reclaimable)
+}
+
+/// Whether anything could be had back, or looks so.
+pub fn is_waste(app: &App) -> bool {
+    reclaimable(app).is_some_and(|it| it.processes > 0 || it.suspected_processes > 0)
+}
+
+/// The columns of the headline, in less and less words.
+pub fn widths(app: &App) -> [u16; 3] {
+    let headlines = reclaimable(app).unwrap_or_default().headlines();
+    headlines.map(|it| columns(&it.text(app.setup.ascii)))
+}
+
+/// Writes it, in as many words as there is room for; whether there was room for any.
+pub fn draw(app: &App, styles: Styles, writer: &mut LineWriter<'_>) -> bool {
+    let Some((headline, style)) = within(app, styles, writer.room()) else {
+        return false;
+    };
+    writer.text(&headline.found, style);
+    if let Some(suspected) = &headline.suspected {
+        if !headline.found.is_empty() {
+            let separator = Headline::separator(app.setup.ascii);
+            writer.text(separator, styles.faint());
+        }
+        writer.text(suspected, styles.suspected());
+    }
+    true
+}
+
+/// The longest that has so much room, and how what was found looks.
+pub fn within(app: &App, styles: Styles, room: u16) -> Option<(Headline, Style)> {
+    let reclaimable = reclaimable(app)?;
+    let fits = |it: &Headline| columns(&it.text(app.setup.ascii)) <= room;
+    let headline = reclaimable.headlines().into_iter().find(fits)?;
+    let style = match (reclaimable.processes, &headline.suspected) {
+        (0, Some(_)) if headline.found.is_empty() => styles.suspected(),
+        (0, _) => styles.faint(),
+        _ => styles.reclaimable(),
+    };
+    Some((headline, style))
+}

@@ -1,0 +1,118 @@
+//! What could be had back, and what only looks so: in the first line, in bars, in rows and in words.
+
+use super::*;
+use crate::watch::theme::{Styles, Theme};
+
+/// Two GPUs that are watched for some seconds; the first process of the first has hardly worked in its
+/// life, the others do.
+fn watched(seconds: u32, columns: u16, rows: u16) -> App {
+    let mut app = app(columns, rows);
+    for second in (0..=seconds).step_by(2) {
+        let mut snapshot = sample::snapshot(2, 3);
+        snapshot.time = snapshot.time.plus_seconds(f64::from(second));
+        for at in 0..2 {
+            for entry in 0..3 {
+                sample::entry(&mut snapshot, at, entry).sm_percent = Some(80);
+            }
+        }
+        sample::entry(&mut snapshot, 0, 0).sm_percent = Some(0);
+        let start = snapshot.time.plus_seconds(-86_400.0 - f64::from(second));
+        for process in &mut snapshot.processes {
+            process.state = Some('S');
+            process.listening = Some(false);
+            process.start_time = Some(start);
+            process.cpu_percent = Some(0.0);
+            process.cpu_seconds = Some(100.0);
+        }
+        let now = Duration::from_secs(u64::from(second));
+        let snapshot = Box::new(snapshot);
+        let is_passing = false;
+        update(
+            &mut app,
+            Event::Snapshot {
+                now,
+                snapshot,
+                is_passing,
+            },
+        );
+    }
+    app
+}
+
+#[test]
+fn a_suspect_is_marked_dim_and_is_a_share_of_its_own() {
+    for (columns, rows) in SIZES {
+        let mut app = watched(12, columns, rows);
+        check(&format!("suspects-{columns}x{rows}"), &app);
+        update(
+            &mut app,
+            Event::Key(crossterm::event::KeyCode::Char('G').into()),
+        );
+        let shown = text(&render(&app));
+        assert_eq!(
+            shown.contains("> gpumem check"),
+            rows > 15,
+            "the command that decides it: {shown}"
+        );
+    }
+    let app = watched(12, 120, 40);
+    let screenful = app.screenful.as_ref().unwrap();
+    assert_eq!(screenful.waste.suspects.len(), 1);
+    assert_eq!(screenful.findings, [], "it is no finding");
+    let buffer = render(&app);
+    let styles = Styles {
+        theme: Theme::default(),
+        depth: Depth::Ansi16,
+    };
+    let is = |symbol: &str| buffer.content.iter().find(|cell| cell.symbol() == symbol);
+    let bar = is("▬").unwrap().style();
+    let mark = is("?").unwrap().style();
+    assert!(bar.fg == styles.suspected().fg && mark.fg == bar.fg);
+    assert!(bar.add_modifier.contains(Modifier::DIM) && mark.add_modifier.contains(Modifier::DIM));
+}
+
+#[test]
+fn what_is_found_is_suspected_no_more() {
+    let app = watched(700, 120, 40);
+    let screenful = app.screenful.as_ref().unwrap();
+    assert_eq!(screenful.findings.len(), 1, "{:?}", screenful.findings);
+    assert_eq!(screenful.waste.suspects, []);
+    let shown = text(&render(&app));
+    let first = shown.lines().next().unwrap();
+    let headline = "  3.0 GiB reclaimable: 1 process of 1 user  ";
+    assert!(first.contains(headline), "{first}");
+    assert!(shown.contains('□') && !shown.contains('▬'), "{shown}");
+}
+
+#[test]
+fn the_headline_is_there_at_every_width() {
+    for (columns, words) in [
+        (200, "  3.0 GiB reclaimable: 1 process of 1 user  "),
+        (120, "  3.0 GiB reclaimable: 1 process of 1 user  "),
+        (80, " 3.0 GiB reclaimable "),
+        (60, " 3.0 GiB reclaimable "),
+        (40, "3.0 GiB reclaimable "),
+        (39, "3.0 GiB reclaimable"),
+        (20, "3.0 GiB reclaimable"),
+    ] {
+        for replay in [None, Some("demo".to_owned())] {
+            if columns == 40 && replay.is_some() {
+                // That it is a recording, and of when, has no more room beside it.
+                continue;
+            }
+            let mut app = showing(sample::snapshot(2, 3), columns, 10);
+            app.setup.replay = replay;
+            let shown = text(&render(&app));
+            let first = shown.lines().next().unwrap();
+            let line = format!("{first} ");
+            assert!(line.contains(words), "{columns}: {first}");
+        }
+    }
+    let app = app(80, 24);
+    assert!(!text(&render(&app)).contains("reclaim"), "nothing is known");
+    let mut quiet = showing(sample::snapshot(0, 0), 80, 24);
+    let line = |app: &App| text(&render(app)).lines().next().unwrap().to_owned();
+    assert!(line(&quiet).contains("  nothing to reclaim  "));
+    quiet.playback.is_paused = true;
+    assert!(line(&quiet).contains("L goes on"), "{}", line(&quiet));
+}

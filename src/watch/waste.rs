@@ -1,0 +1,59 @@
+//! How much memory of a sample could be had back, and what only looks so: which rows are marked for it,
+//! and with what.
+//!
+//! Kept with every sample of the timeline, and so no more of a suspect than the screen shows.
+
+use std::sync::Arc;
+
+use crate::model::{Identity, Reclaimable, Suspect};
+use crate::rules::Engine;
+
+/// A process that is suspected.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct SuspectMark {
+    /// Which.
+    pub identity: Identity,
+    /// What a cell says of it: `idle? 12s of 10m`.
+    pub mark: Arc<str>,
+    /// What looks so, and what is missing until a rule can tell; escape it for a terminal.
+    pub message: Arc<str>,
+    /// The command that decides it.
+    pub command: Arc<str>,
+}
+
+impl From<&Suspect> for SuspectMark {
+    fn from(suspect: &Suspect) -> Self {
+        Self {
+            identity: suspect.process.identity,
+            mark: suspect.mark.as_str().into(),
+            message: format!("{}; {}", suspect.message, suspect.missing).into(),
+            command: suspect.command.as_str().into(),
+        }
+    }
+}
+
+/// What is waste in a sample, and what looks so.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Waste {
+    /// The suspects.
+    pub suspects: Vec<SuspectMark>,
+    /// How much could be had back.
+    pub reclaimable: Reclaimable,
+}
+
+impl Waste {
+    /// As of the last sample that was judged.
+    pub fn of(engine: &Engine) -> Self {
+        Self {
+            suspects: engine.suspects().iter().map(SuspectMark::from).collect(),
+            reclaimable: engine.reclaimable(),
+        }
+    }
+
+    /// What it takes on the heap.
+    pub fn bytes(&self) -> usize {
+        let texts = self.suspects.iter();
+        let texts = texts.map(|it| it.mark.len() + it.message.len() + it.command.len());
+        texts.sum::<usize>() + self.suspects.len() * size_of::<SuspectMark>()
+    }
+}
