@@ -483,9 +483,7 @@ fn it_stops_and_continues_like_any_program() {
         terminal.wait_for_stop();
         terminal.assert_restored();
         terminal.press("\n");
-        terminal.wait_for("demo again", |text| {
-            text.contains("nothing can be signalled")
-        });
+        terminal.wait_for("demo again", |text| text.contains("REPLAY demo"));
         assert!(terminal.is_raw());
     }
     terminal.press("q");

@@ -33,15 +33,15 @@ pub fn draw(app: &App, styles: Styles, area: Rect, buffer: &mut Buffer) {
     let mut writer = LineWriter::new(buffer, left, 0);
     if let Some(name) = &app.setup.replay {
         let name = clean(name, area.width);
-        let [whole, ..] = headline::widths(app);
-        let whole = if headline::is_waste(app) {
-            HOST + whole
-        } else {
-            0
+        let [whole, _, least] = headline::widths(app);
+        // Which recording it is comes before which host.
+        let (whole, least) = match headline::is_waste(app) {
+            true => (HOST + whole, 2 + least),
+            false => (0, HOST),
         };
         let badges = [
             (format!(" REPLAY {name}: nothing can be signalled "), whole),
-            (format!(" REPLAY {name} "), whole.max(HOST)),
+            (format!(" REPLAY {name} "), least),
         ];
         let fits = |(badge, beside): &&(String, u16)| columns(badge) + beside <= left.width;
         let badge = badges.iter().find(fits).map(|(badge, _)| badge.as_str());
