@@ -19,7 +19,7 @@ fn ends_while(block: impl Fn(&mut Terminal)) {
         let Some(mut terminal) = demo(50, 200) else {
             return;
         };
-        terminal.wait_for("demo", |text| text.contains("nothing can be signalled"));
+        terminal.wait_for("demo", |text| text.contains("REPLAY demo"));
         block(&mut terminal);
         let begun = Instant::now();
         while terminal.takes_output() {
@@ -58,7 +58,7 @@ fn keys_and_frames_go_on_when_the_terminal_is_read_again() {
     let Some(mut terminal) = demo(50, 200) else {
         return;
     };
-    terminal.wait_for("demo", |text| text.contains("nothing can be signalled"));
+    terminal.wait_for("demo", |text| text.contains("REPLAY demo"));
     terminal.read(false);
     let begun = Instant::now();
     while terminal.takes_output() {
@@ -116,7 +116,7 @@ fn settled(terminal: &Terminal) -> String {
 }
 
 fn drawn(terminal: &Terminal) -> String {
-    terminal.wait_for("demo", |text| text.contains("nothing can be signalled"));
+    terminal.wait_for("demo", |text| text.contains("REPLAY demo"));
     settled(terminal)
 }
 
