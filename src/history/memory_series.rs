@@ -1,5 +1,5 @@
-//! How memory moved: an outline of what each process held on each GPU, and of what each GPU had in use
-//! and how much it was used, for charts and for a page about one of them.
+//! How memory moved: an outline of what each process held on each GPU, and of what each GPU had in use,
+//! and how much each used or was used, for charts and for a page about one of them.
 //!
 //! Beside [`History`], which rules ask and which keeps less of more: an outline is at
 //! most [`MOST_BUCKETS`] stretches of time with what was held at least and at most in them, fewer where
@@ -37,7 +37,7 @@ pub struct MemoryBucket {
     pub last_bytes: u64,
 }
 
-/// How much a GPU was used in a stretch of time.
+/// How much a GPU was used in a stretch of time, by all or by one process.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Load {
     /// The first sample in it.
@@ -139,7 +139,6 @@ impl SeriesBucket for Load {
 #[derive(Clone, Debug, Default)]
 pub struct MemorySeries {
     held: Downsampled<MemoryBucket>,
-    // Only of GPUs: a row's would double what thousands of rows take, and no chart shows it.
     used: Downsampled<Load>,
     samples: u64,
     percent: Average,
@@ -164,7 +163,7 @@ impl MemorySeries {
         self.held.push(bucket, most);
     }
 
-    fn observe_use(&mut self, time: Time, percent: u32) {
+    fn observe_use(&mut self, time: Time, percent: u32, most: usize) {
         let mut average = Average::default();
         average.push(Some(f64::from(percent)));
         let load = Load {
@@ -172,7 +171,7 @@ impl MemorySeries {
             until: time,
             percent: average,
         };
-        self.used.push(load, MOST_BUCKETS);
+        self.used.push(load, most);
     }
 
     /// The outline, oldest first; empty where it was never told what is held.
@@ -180,7 +179,7 @@ impl MemorySeries {
         &self.held.stretches
     }
 
-    /// How much a GPU was used, oldest first; empty where that was never told, and of a process.
+    /// How much a GPU was used, or by a process (SM), oldest first; empty where that was never told.
     pub fn loads(&self) -> &[Load] {
         &self.used.stretches
     }
@@ -261,7 +260,7 @@ impl Courses {
                 let course = self.gpus.entry(gpu.index).or_default();
                 course.observe(time, used, gpu.gpu_percent, MOST_BUCKETS);
                 if let Some(percent) = gpu.gpu_percent {
-                    course.observe_use(time, percent);
+                    course.observe_use(time, percent, MOST_BUCKETS);
                 }
             }
             for row in gpu.processes.iter().flatten() {
@@ -273,6 +272,9 @@ impl Courses {
                 if self.rows.len() < MOST_COURSES || self.rows.contains_key(&key) {
                     let course = self.rows.entry(key).or_default();
                     course.observe(time, row.used_bytes, row.sm_percent, most);
+                    if let Some(percent) = row.sm_percent {
+                        course.observe_use(time, percent, most);
+                    }
                 }
             }
         }

@@ -103,6 +103,14 @@ pub fn has_title(layout: &Layout) -> bool {
     layout.status.height >= TITLED
 }
 
+/// Lines that the list, what is wrong, and the notes would take.
+pub fn lines_wanted(app: &App, screenful: &Screenful) -> usize {
+    let errors = usize::from(!screenful.snapshot.errors.is_empty());
+    let unavailable = unavailable(&screenful.snapshot, None).len();
+    let notes = errors + unavailable + screenful.undecided.len();
+    screenful.findings.len() + notes + alarms(app).len()
+}
+
 /// What is wrong with the samples themselves, each with the lines that it may take.
 pub fn alarms(app: &App) -> Vec<(String, u16)> {
     let mut alarms = Vec::new();

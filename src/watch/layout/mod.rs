@@ -6,6 +6,7 @@
 //!
 //! | where | what |
 //! |---|---|
+//! | below rows that nothing else needs | the charts of GPUs and processes, down to [`CHARTS_ROWS_MIN`](charts::CHARTS_ROWS_MIN) rows |
 //! | below 45, 30, 20 and 14 rows | the findings: 9 lines, then 7, 4, 2 and 1 |
 //! | where the GPUs take more than their half | lines of the charts in their cards, down to [`CHART_ROWS_MIN`](form::CHART_ROWS_MIN) |
 //! | | the cards: a line for each GPU, and one for each MIG device |
@@ -20,10 +21,13 @@
 //!
 //! The help says it in fewer words: [`FOLDS`].
 //!
-//! Rows that the table leaves blank go to the findings; a few of them change hands at a time, so that
-//! the panels do not move with every process that comes or goes.
+//! Rows that the table leaves blank go to the findings as far as they need them, and then to charts
+//! ([`charts`]), below the table, so that its rows stay where they are. A few rows change hands at a time,
+//! so that the panels do not move with every process that comes or goes. Findings that have nothing to say
+//! have one line. Cards have the free rows themselves where there is no process.
 
 pub mod column_list;
+pub mod charts;
 pub mod columns;
 pub mod dialog;
 pub mod findings;
@@ -35,11 +39,12 @@ pub mod page;
 
 use ratatui::layout::Rect;
 
+use charts::{CHARTS_ROWS_MIN, ChartPanes};
 pub use form::{CARD_GAP, DENSE_CELL, Form, GRID_CELL, Gpus};
 
 /// What gives way on a small screen, and how, as the help says it.
 pub const FOLDS: [(&str, &str); 4] = [
-    ("findings", "from 9 lines to one"),
+    ("findings", "after the charts, from 9 lines to one"),
     ("GPUs", "cards, a line each, a grid, numbers, one line"),
     ("columns", "from the framework to the user"),
     ("below 40x10", "the essentials in words"),
@@ -54,7 +59,7 @@ pub const TABLE_ROWS_MIN: u16 = 5;
 /// The rows that it keeps while the keys move in the findings.
 const TABLE_ROWS_ASIDE: u16 = 3;
 /// Lines that say of a selected process what is to be said, in most cases.
-const DETAILS: usize = 9;
+const DETAILS: usize = 8;
 /// Rows of the table that change hands at once.
 const STEP: usize = 4;
 
@@ -73,6 +78,12 @@ pub struct LayoutNeeds {
     pub findings: usize,
     /// Whether the keys move in the findings.
     pub is_in_findings: bool,
+    /// Whether a process is selected.
+    pub is_selected: bool,
+    /// Whether NVML lists it, so that there are charts of it.
+    pub is_selected_listed: bool,
+    /// Lines of the table that are of processes which NVML lists.
+    pub listed: usize,
     /// How the GPUs are to be shown; `None` leaves it to the room that there is.
     pub form: Option<Form>,
 }
@@ -94,6 +105,10 @@ pub struct Layout {
     pub table_heading: Rect,
     /// Its rows.
     pub table: Rect,
+    /// Charts, in rows that nothing else needs; empty where there are none.
+    pub charts: Rect,
+    /// What is drawn there.
+    pub chart_panes: ChartPanes,
     /// The findings, or what is known of the selected process.
     pub status: Rect,
     /// The keys.
@@ -112,7 +127,8 @@ impl Layout {
         let rest = area.height - 3 - status;
         let extra = if roomy { 2 } else { 0 };
         let most = rest.saturating_sub(TABLE_ROWS_MIN + extra).max(1);
-        let (gpu_form, gpu_rows) = form::gpu_form(area, most, most.min(rest / 2).max(1), needs);
+        let (mut gpu_form, mut gpu_rows) =
+            form::gpu_form(area, most, most.min(rest / 2).max(1), needs);
         let heading = match gpu_form {
             // Cards say what their numbers are.
             Gpus::Cards { .. } => false,
@@ -123,7 +139,15 @@ impl Layout {
         let (heading, blank) = (u16::from(heading), u16::from(roomy));
         // What the findings do not take is the table's.
         let rest = area.height - 3 - heading - gpu_rows - blank;
-        let status = shared(rest, status, needs);
+        let (status, mut charts) = shared(rest, status, needs);
+        if let (Gpus::Cards { height, .. }, 0) = (&mut gpu_form, needs.listed) {
+            // There is nobody else to draw.
+            let down = gpu_rows / *height;
+            *height += charts / down;
+            gpu_rows += charts / down * down;
+            charts = 0;
+        }
+        let rest = area.height - 3 - heading - gpu_rows - blank;
 
         let mut top = area.y;
         let mut take = |height: u16| {
@@ -136,7 +160,8 @@ impl Layout {
         let gpus = take(gpu_rows);
         let table_limits = take(blank);
         let table_heading = take(1);
-        let table = take(rest - status);
+        let table = take(rest - status - charts);
+        let charts = take(charts);
         let status = take(status);
         let hints = take(1);
         Some(Self {
@@ -147,6 +172,8 @@ impl Layout {
             table_limits,
             table_heading,
             table,
+            charts,
+            chart_panes: ChartPanes::new(charts, gpu_form, needs),
             status,
             hints,
         })
@@ -164,28 +191,42 @@ fn status_rows(height: u16) -> u16 {
     }
 }
 
-/// How many of the `rest` rows of table and findings are the findings', where `usual` are theirs.
-fn shared(rest: u16, usual: u16, needs: &LayoutNeeds) -> u16 {
+/// How many of the `rest` rows of table, charts and findings are the findings', and how many the charts',
+/// where `usual` are the findings' where the table needs more than there are.
+fn shared(rest: u16, usual: u16, needs: &LayoutNeeds) -> (u16, u16) {
     // A title comes before them.
     let wanted = needs.findings.saturating_add(1);
-    let table = usize::from(rest - usual);
-    let lines = needs.table.unwrap_or(table);
-    let rows = if lines > table {
-        match needs.findings {
-            // What is said of a selected process fits in half of them.
-            0 => usual.min(usual / 2 + 1),
-            _ => usual,
-        }
-    } else {
-        let used = lines.div_ceil(STEP).saturating_mul(STEP);
-        let used = used.clamp(usize::from(TABLE_ROWS_MIN), table) as u16;
-        at_most(wanted.max(DETAILS), rest - used).max(usual)
+    let wanted = match (needs.findings, needs.is_selected) {
+        (0, false) => 1,
+        (_, false) => stepped(wanted),
+        (_, true) => stepped(wanted).max(DETAILS),
     };
+    let table = needs.table.unwrap_or(usize::MAX);
+    let least = match needs.findings {
+        // What is said of a selected process fits in half of them.
+        0 => at_most(wanted, usual / 2 + 1),
+        _ => at_most(wanted, usual),
+    };
+    let least = least.min(usual);
+    let used = stepped(table).max(usize::from(TABLE_ROWS_MIN));
+    let used = at_most(used, rest - least);
+    let mut status = at_most(wanted, rest - used).max(least);
     if needs.is_in_findings {
-        rows.max(at_most(wanted, rest.saturating_sub(TABLE_ROWS_ASIDE)))
-    } else {
-        rows
+        status = status.max(at_most(wanted, rest.saturating_sub(TABLE_ROWS_ASIDE)));
     }
+    let free = rest.saturating_sub(status).saturating_sub(used);
+    let is_known = needs.gpus > 0 && needs.table.is_some();
+    let charts = if is_known && free >= CHARTS_ROWS_MIN {
+        free
+    } else {
+        0
+    };
+    (status, charts)
+}
+
+/// The next number of lines at which rows change hands.
+fn stepped(lines: usize) -> usize {
+    lines.div_ceil(STEP).saturating_mul(STEP)
 }
 
 fn at_most(wanted: usize, most: u16) -> u16 {
@@ -229,6 +270,7 @@ mod tests {
             layout.gpus,
             layout.table_heading,
             layout.table,
+            layout.charts,
             layout.status,
             layout.hints,
         ] {
@@ -245,6 +287,7 @@ mod tests {
         if let Gpus::Cards { across, height } = layout.gpu_form {
             let down = needs.gpus.div_ceil(usize::from(across));
             assert_eq!(usize::from(layout.gpus.height), down * usize::from(height));
+            assert!(layout.chart_panes.gpus.is_none());
             assert!(height >= CARD_LINES + CHART_ROWS_MIN + needs.parts_most as u16);
         }
     }
@@ -265,6 +308,9 @@ mod tests {
                         table: [None, Some(0), Some(9), Some(1000)][seed % 4],
                         findings: [0, 1, 40, usize::MAX][seed / 4 % 4],
                         is_in_findings: seed % 3 == 0,
+                        is_selected: seed % 5 < 3,
+                        is_selected_listed: seed % 5 == 0,
+                        listed: [0, 3, 9][seed % 3],
                         form: FORMS[seed % 4],
                     };
                     check(width, height, needs);
@@ -288,6 +334,9 @@ mod tests {
                                     table,
                                     findings,
                                     is_in_findings,
+                                    is_selected: gpus % 4 == 0,
+                                    is_selected_listed: gpus % 8 == 0,
+                                    listed: table.unwrap_or(0),
                                     form,
                                 };
                                 check(width, height, needs);
@@ -303,7 +352,8 @@ mod tests {
     fn the_help_lists_what_folds() {
         let [findings, gpus, columns, below] = FOLDS;
         let most = status_rows(u16::MAX);
-        assert_eq!(findings.1, format!("from {most} lines to one"));
+        let folds = format!("after the charts, from {most} lines to one");
+        assert_eq!(findings.1, folds);
         assert_eq!(status_rows(ROWS_MIN), 1);
         assert_eq!(below.0, format!("below {COLUMNS_MIN}x{ROWS_MIN}"));
 
@@ -476,9 +526,9 @@ mod tests {
             layout(80, height, needs).map(|layout| layout.status.height)
         };
         assert_eq!(rows(24, 100, 3, false), Some(4));
-        assert_eq!(rows(24, 100, 0, false), Some(3));
-        assert_eq!(rows(30, 3, 3, false), Some(9));
-        assert_eq!(rows(40, 3, 20, false), Some(21));
+        assert_eq!(rows(24, 100, 0, false), Some(1));
+        assert_eq!(rows(30, 3, 3, false), Some(4));
+        assert_eq!(rows(40, 3, 20, false), Some(22));
         assert_eq!(
             rows(10, 100, 8, true),
             Some(3),

@@ -30,8 +30,9 @@ use self::table::TableState;
 use self::timeline::Timeline;
 use super::Control;
 use super::keys::Context;
+use super::layout::findings::lines_wanted;
 use super::layout::{Form, Layout, LayoutNeeds};
-use super::listing::Choice;
+use super::listing::{Choice, ListingLine};
 use super::reclaim_worker::{ReclaimProgress, ReclaimRequest};
 use super::theme::{Depth, Theme};
 use super::view_model::{RowKey, Screenful, Sort, Subject};
@@ -398,6 +399,7 @@ impl App {
     pub fn layout_of(&self, area: Rect) -> Option<Layout> {
         let mut needs = LayoutNeeds {
             is_in_findings: self.focus == Focus::Findings,
+            is_selected: self.table.selected().is_some(),
             form: self.form,
             ..LayoutNeeds::default()
         };
@@ -407,9 +409,16 @@ impl App {
                 needs.parts += gpu.mig_devices.len();
                 needs.parts_most = needs.parts_most.max(gpu.mig_devices.len());
             }
-            needs.table = Some(self.table.listing.lines.len());
-            let errors = usize::from(!screenful.snapshot.errors.is_empty());
-            needs.findings = screenful.findings.len() + screenful.undecided.len() + errors;
+            let lines = &self.table.listing.lines;
+            needs.table = Some(lines.len());
+            let is_listed = |line: &ListingLine| {
+                let row = screenful.rows.get(line.row);
+                row.is_some_and(|row| row.is_listed)
+            };
+            needs.listed = lines.iter().filter(|line| is_listed(line)).count();
+            let selected = self.table.selected().and_then(|at| lines.get(at));
+            needs.is_selected_listed = selected.is_some_and(is_listed);
+            needs.findings = lines_wanted(self, screenful);
         }
         Layout::new(area, &needs)
     }

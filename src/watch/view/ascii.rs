@@ -23,7 +23,7 @@ fn likeness(symbol: &str) -> &'static str {
         "▇" => "*",
         "█" => "#",
         "◆" => "@",
-        "│" | "▕" => "|",
+        "│" | "▕" | "┤" => "|",
         "┌" => ",",
         "├" => "|",
         "└" => "`",
@@ -75,7 +75,7 @@ mod tests {
             let path = file.unwrap().path();
             seen.extend(fs::read_to_string(path).unwrap().chars());
         }
-        assert!(seen.contains(&'▸') && seen.contains(&'⣿'), "{seen:?}");
+        assert!(seen.contains(&'▸') && seen.contains(&'⢕'), "{seen:?}");
         seen.retain(|c| !c.is_alphanumeric() && !c.is_control() && c.width() == Some(1));
         let strange = |c: &char| !c.is_ascii() && likeness(&c.to_string()) == "?";
         let strange: Vec<char> = seen.into_iter().filter(strange).collect();

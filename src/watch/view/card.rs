@@ -1,14 +1,15 @@
 //! A GPU as a card: its name and figures, where its memory is, its MIG devices, and how memory and
 //! utilization moved.
 //!
-//! The bar is in `bar`, the charts are in `chart`; how many cards stand side by side is in `layout.rs`.
+//! The bar is in `bar`, the charts are in `charts`; how many cards stand side by side is in `layout.rs`.
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::Style;
 
 use super::bar::{bar, share_style};
-use super::chart::{self, ChartWindow};
+use super::chart::ChartWindow;
+use super::charts::GpuCharts;
 use super::gpus::figure_style;
 use super::gpus::figures::{is_lost, lost_text, memory_text, name, part_name, reason, stale_text};
 use super::line_writer::LineWriter;
@@ -16,6 +17,7 @@ use crate::history::memory_series::MemorySeries;
 use crate::model::field::gpu::{self, GpuField};
 use crate::model::snapshot::{Gpu, Memory, MigDevice, Snapshot};
 use crate::units::Bytes;
+use crate::watch::layout::charts::{CHARTS_ROWS_MIN, beside};
 use crate::watch::memory_shares::{GpuShares, MemoryShare, MemoryShares};
 use crate::watch::text::{NOT_AVAILABLE, UNKNOWN, columns};
 use crate::watch::theme::Styles;
@@ -23,8 +25,6 @@ use crate::watch::view_model::percent;
 
 /// Columns that the name keeps beside the figures.
 const NAME_MIN: u16 = 12;
-/// Columns between the two charts.
-const GAP: u16 = 2;
 /// Columns of a MIG device's number and of its profile.
 const PART: (u16, u16) = (6, 16);
 
@@ -162,56 +162,17 @@ impl Card<'_> {
 
     /// The charts under their captions, side by side; that of utilization only where there is any.
     fn charts(&self, area: Rect, buffer: &mut Buffer) {
-        let (gpu, styles) = (self.gpu, self.styles);
-        if area.height < 2 {
+        if area.height < CHARTS_ROWS_MIN {
             return;
         }
-        let (held, used) = match self.course {
-            Some(course) => (course.buckets(), course.loads()),
-            None => (&[][..], &[][..]),
+        let charts = GpuCharts {
+            gpu: self.gpu,
+            course: self.course,
+            window: self.window,
+            styles: self.styles,
+            title: String::new(),
         };
-        let has_use = gpu.gpu_percent.is_some() || !used.is_empty();
-        let half = area.width.saturating_sub(GAP) / 2;
-        let left = Rect {
-            width: if has_use { half } else { area.width },
-            ..area
-        };
-        let under = |area: Rect| Rect {
-            y: area.y + 1,
-            height: area.height - 1,
-            ..area
-        };
-        let span = self.window.label();
-        let most = held.iter().map(|bucket| bucket.high_bytes).max();
-        let top = gpu.memory.map(|memory| memory.total_bytes).or(most);
-        let caption = match (top.map(Bytes), &gpu.memory_unavailable) {
-            (Some(top), _) => captions("memory", &span, &top.to_string()),
-            (None, Some(_)) => vec![format!("memory {NOT_AVAILABLE}")],
-            (None, None) => vec![format!("memory {UNKNOWN}")],
-        };
-        let mut writer = LineWriter::new(buffer, left, 0);
-        writer.text(longest(&caption, left.width), styles.faint());
-        let top = top.unwrap_or_default() as f64;
-        chart::draw(held, self.window, top, styles.held(), under(left), buffer);
-        if !has_use {
-            return;
-        }
-        let right = Rect {
-            x: area.x + half + GAP,
-            width: area.width.saturating_sub(half + GAP),
-            ..area
-        };
-        let caption = captions("utilization", &span, "100%");
-        let mut writer = LineWriter::new(buffer, right, 0);
-        writer.text(longest(&caption, right.width), styles.faint());
-        chart::draw(
-            used,
-            self.window,
-            100.0,
-            styles.heading(),
-            under(right),
-            buffer,
-        );
+        charts.draw(beside(area), buffer);
     }
 }
 
@@ -220,19 +181,4 @@ fn figures(gpu: &Gpu, styles: Styles) -> Vec<(String, Style)> {
     let fields = gpu::on_screen().into_iter();
     let figure = |field: &GpuField| Some((field.on_card(gpu)?, figure_style(field, gpu, styles)));
     fields.filter_map(figure).collect()
-}
-
-/// What a chart is of, with its time and its scale, in less and less words.
-fn captions(what: &str, span: &str, top: &str) -> Vec<String> {
-    vec![
-        format!("{what}, the last {span}, up to {top}"),
-        format!("{what} {span}, to {top}"),
-        format!("{what} {span}"),
-    ]
-}
-
-/// The first that fits, or else the last.
-fn longest(texts: &[String], width: u16) -> &str {
-    let fits = texts.iter().find(|text| columns(text) <= width);
-    fits.or(texts.last()).map_or("", String::as_str)
 }

@@ -1,7 +1,8 @@
 //! Small charts of how something moved, filled from the ground up: in blocks on one line, which have
 //! eight heights, and in dots of braille on more, which are two to a column and four to a line.
 //!
-//! Each column is the most that was seen in its share of the time, so that no peak is lost. What was
+//! Each column is the most that was seen in its share of the time, so that no peak is lost. In dots the
+//! most is a line, and half of the dots below it are drawn. What was
 //! seen to be nothing is a line on the ground, and anything more is above it; a time that no one saw
 //! is blank. `ascii` has likenesses of blocks and dots. The numbers come from
 //! [`history::memory_series`](crate::history::memory_series).
@@ -19,9 +20,10 @@ const BLOCKS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇',
 /// The braille patterns: the first has no dots, and the bits of the others are their dots (The Unicode
 /// Standard, chapter 21, "Braille Patterns").
 const BRAILLE: u32 = 0x2800;
-/// The bits of so many dots from the ground up, in the left column and in the right one.
-const LEFT: [u32; 5] = [0, 0x40, 0x44, 0x46, 0x47];
-const RIGHT: [u32; 5] = [0, 0x80, 0xa0, 0xb0, 0xb8];
+/// The bits of a cell's dots from the ground up, in the left column and in the right one.
+const DOTS: [[u32; 4]; 2] = [[0x40, 0x04, 0x02, 0x01], [0x80, 0x20, 0x10, 0x08]];
+/// The line that a chart is; below it every other dot is drawn.
+const LINE_DOTS: u16 = 2;
 /// The spans of time that charts have, so that their scale stays while time goes on, in milliseconds.
 const SPANS: [(i64, &str); 10] = [
     (60_000, "1m"),
@@ -35,13 +37,48 @@ const SPANS: [(i64, &str); 10] = [
     (12 * 3_600_000, "12h"),
     (DAY, "1d"),
 ];
-const DAY: i64 = 24 * 3_600_000;
+const DAY: i64 = 24 * HOUR;
+const HOUR: i64 = 60 * MINUTE;
+const MINUTE: i64 = 60_000;
+/// What may be between two times below a chart, in milliseconds.
+const TICK_STEPS: [i64; 16] = [
+    10_000,
+    15_000,
+    30_000,
+    MINUTE,
+    2 * MINUTE,
+    5 * MINUTE,
+    10 * MINUTE,
+    15 * MINUTE,
+    30 * MINUTE,
+    HOUR,
+    2 * HOUR,
+    3 * HOUR,
+    6 * HOUR,
+    12 * HOUR,
+    DAY,
+    7 * DAY,
+];
+/// Columns from one time below a chart to the next, at the least.
+const TICK_COLUMNS: u16 = 10;
+/// Stretches between them, at the most.
+const TICKS_MOST: u16 = 8;
+
+/// `30s`, `20m`, `2h`, `3d`: in the largest unit that is whole.
+fn ago(milliseconds: i64) -> String {
+    let units = [(DAY, "d"), (HOUR, "h"), (MINUTE, "m")];
+    let whole = units.into_iter().find(|(unit, _)| milliseconds % unit == 0);
+    let (unit, letter) = whole.unwrap_or((1000, "s"));
+    format!("{}{letter}", milliseconds / unit)
+}
 
 /// The time that a chart shows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ChartWindow {
     end: Time,
     milliseconds: i64,
+    /// Of what is to come, after `end`.
+    ahead: i64,
 }
 
 impl ChartWindow {
@@ -53,7 +90,69 @@ impl ChartWindow {
         Self {
             end,
             milliseconds: span.map_or_else(days, |(span, _)| *span),
+            ahead: 0,
         }
+    }
+
+    /// The same with some of what is to come, at the most as long as itself.
+    pub fn ahead(self, seconds: f64) -> Self {
+        let most = self.milliseconds as f64;
+        let ahead = (seconds * 1000.0).clamp(0.0, most);
+        Self {
+            ahead: ahead as i64,
+            ..self
+        }
+    }
+
+    /// How many seconds of what has been it shows.
+    pub fn seconds(&self) -> f64 {
+        self.milliseconds as f64 / 1000.0
+    }
+
+    /// Which of so many columns a time is in; `None` where it is none of them.
+    pub fn column(&self, time: Time, columns: u16) -> Option<u16> {
+        let first = self.first_column(columns);
+        let at = self.number(time, columns).saturating_sub(first);
+        u16::try_from(at).ok().filter(|at| *at < columns)
+    }
+
+    /// Columns begin at multiples of their length, so that what is drawn moves and does not flicker.
+    fn number(&self, time: Time, columns: u16) -> i64 {
+        let length = self.milliseconds.saturating_add(self.ahead);
+        let step = (length / i64::from(columns.max(1))).max(1);
+        time.unix_milliseconds().div_euclid(step)
+    }
+
+    fn first_column(&self, columns: u16) -> i64 {
+        let last = self.end.unix_milliseconds().saturating_add(self.ahead);
+        let last = self.number(Time::from_unix_milliseconds(last), columns);
+        last.saturating_sub(i64::from(columns) - 1)
+    }
+
+    /// What to write below so many columns, each text with the column that it is of: `-20m`, `now`.
+    pub fn ticks(&self, columns: u16) -> Vec<(u16, String)> {
+        let length = self.milliseconds.saturating_add(self.ahead).max(1);
+        let at = |milliseconds: i64| {
+            let share = (milliseconds as f64 / length as f64).clamp(0.0, 1.0);
+            (share * f64::from(columns.saturating_sub(1))).round() as u16
+        };
+        let most = f64::from((columns / TICK_COLUMNS).clamp(1, TICKS_MOST));
+        let fits = |step: &&i64| length as f64 / **step as f64 <= most;
+        let step = TICK_STEPS.iter().find(fits).copied();
+        let whole = self.milliseconds.max(1);
+        let step = step.map_or(whole, |step| step.min(whole));
+        let mut ticks = Vec::new();
+        let steps = self.milliseconds / step;
+        for count in (1..=steps.min(i64::from(columns))).rev() {
+            let before = count * step;
+            ticks.push((at(self.milliseconds - before), format!("-{}", ago(before))));
+        }
+        ticks.push((at(self.milliseconds), "now".to_owned()));
+        for count in 1..=(self.ahead / step).min(i64::from(columns)) {
+            let after = count * step;
+            ticks.push((at(self.milliseconds + after), format!("+{}", ago(after))));
+        }
+        ticks
     }
 
     /// How long it is: `10m`.
@@ -109,20 +208,54 @@ pub fn draw<S>(
 ) where
     for<'a> ChartBucket: From<&'a S>,
 {
+    let values = values(seen, window, columns(area));
+    draw_values(&values, top, style, area, buffer);
+}
+
+/// How many values a chart on this area has.
+pub fn columns(area: Rect) -> u16 {
+    let (wide, _) = dots(area);
+    area.width.saturating_mul(wide)
+}
+
+/// Values in a cell, side by side, and levels in it.
+fn dots(area: Rect) -> (u16, u16) {
+    if area.height == 1 { (1, 8) } else { (2, 4) }
+}
+
+/// Draws values, one in each of the columns that [`columns`] says; `None` where no one saw any.
+pub fn draw_values(
+    values: &[Option<f64>],
+    top: f64,
+    style: Style,
+    area: Rect,
+    buffer: &mut Buffer,
+) {
     // A chart that is not whole on the screen would end at another time than it says.
     if area.is_empty() || area.intersection(buffer.area) != area {
         return;
     }
-    // Columns in a cell, and levels.
-    let (wide, high) = if area.height == 1 { (1, 8) } else { (2, 4) };
-    let levels = levels(seen, window, top, area.width * wide, area.height * high);
+    let (wide, high) = dots(area);
+    let most = area.height * high;
+    let level = |value: &Option<f64>| match value {
+        None => 0,
+        Some(value) if *value > 0.0 => {
+            let share = (value / top).clamp(0.0, 1.0);
+            1 + (share * f64::from(most - 1)).ceil() as u16
+        }
+        Some(_) => 1,
+    };
+    let levels: Vec<u16> = values.iter().map(level).collect();
     for (line, y) in (area.top()..area.bottom()).enumerate() {
         let below = high * (area.height - 1 - line as u16);
         let level = |level: u16| usize::from(level.saturating_sub(below).min(high));
-        for (cell, x) in levels.chunks_exact(usize::from(wide)).zip(area.x..) {
+        for (cell, x) in levels
+            .chunks_exact(usize::from(wide))
+            .zip(area.left()..area.right())
+        {
             let c = match *cell {
                 [left, right] => {
-                    let bits = LEFT[level(left)] | RIGHT[level(right)];
+                    let bits = bits(0, left, below) | bits(1, right, below);
                     char::from_u32(BRAILLE | bits).filter(|_| bits > 0)
                 }
                 [one] => Some(BLOCKS[level(one)]).filter(|c| *c != ' '),
@@ -135,36 +268,37 @@ pub fn draw<S>(
     }
 }
 
-/// How high each column is, up to `most`; 0 where no one saw it.
-fn levels<S>(seen: &[S], window: ChartWindow, top: f64, columns: u16, most: u16) -> Vec<u16>
+/// The dots of a column of a cell that has `below` of them below it: the line at a level, and half of what is
+/// under it.
+fn bits(column: u16, level: u16, below: u16) -> u32 {
+    let dots = DOTS[usize::from(column & 1)].iter().zip(below + 1..);
+    let is_drawn =
+        |height: u16| height <= level && (level - height < LINE_DOTS || (height + column) % 2 == 0);
+    dots.filter(|(_, height)| is_drawn(*height))
+        .fold(0, |bits, (bit, _)| bits | bit)
+}
+
+/// The most that was seen in each column's share of the window; `None` where no one saw any.
+pub fn values<S>(seen: &[S], window: ChartWindow, columns: u16) -> Vec<Option<f64>>
 where
     for<'a> ChartBucket: From<&'a S>,
 {
     let is_past = |stretch: &S| ChartBucket::from(stretch).since <= window.end;
     let seen = &seen[..seen.partition_point(is_past)];
-    // Columns begin at multiples of their length, so that what is drawn moves and does not flicker.
-    let step = (window.milliseconds / i64::from(columns.max(1))).max(1);
-    let number = |time: Time| time.unix_milliseconds().div_euclid(step);
-    let first = number(window.end).saturating_sub(i64::from(columns) - 1);
-    let column = |time: Time| number(time.min(window.end)).saturating_sub(first);
-    let level = |value: f64| {
-        if value > 0.0 {
-            let share = (value / top).clamp(0.0, 1.0);
-            1 + (share * f64::from(most - 1)).ceil() as u16
-        } else {
-            1
-        }
+    let first = window.first_column(columns);
+    let column = |time: Time| {
+        let number = window.number(time.min(window.end), columns);
+        number.saturating_sub(first)
     };
-    let mut levels = vec![0u16; usize::from(columns)];
+    let mut values: Vec<Option<f64>> = vec![None; usize::from(columns)];
     let mut raise = |from: i64, to: i64, value: f64| {
         // What began before the window is cut off.
         let (from, end) = (usize::try_from(from.max(0)), usize::try_from(to + 1));
         if let (Ok(from), Ok(end)) = (from, end)
-            && let Some(cells) = levels.get_mut(from..end)
+            && let Some(cells) = values.get_mut(from..end)
         {
-            let level = level(value);
             for cell in cells {
-                *cell = level.max(*cell);
+                *cell = Some(cell.map_or(value, |known| known.max(value)));
             }
         }
     };
@@ -188,7 +322,17 @@ where
             );
         }
     }
-    levels
+    values
+}
+
+/// The mean of what several have in each column; of those that have any there.
+pub fn mean(series: &[Vec<Option<f64>>], columns: u16) -> Vec<Option<f64>> {
+    let column = |at: usize| {
+        let known = series.iter().filter_map(|values| *values.get(at)?);
+        let (sum, count) = known.fold((0.0, 0u32), |(sum, count), it| (sum + it, count + 1));
+        (count > 0).then(|| sum / f64::from(count))
+    };
+    (0..usize::from(columns)).map(column).collect()
 }
 
 #[cfg(test)]
@@ -235,7 +379,7 @@ mod tests {
     fn it_rises_with_what_was_seen() {
         // Twelve values of five seconds each.
         let rising: Vec<(i64, u64)> = (0..12).map(|it| (it * 5, it as u64 * 9)).collect();
-        assert_eq!(drawn(&rising, 59, 6, 2), ["  ⢀⣠⣶⣿", "⣠⣶⣿⣿⣿⣿"]);
+        assert_eq!(drawn(&rising, 59, 6, 2), ["  ⢀⣠⢶⢟", "⣠⢶⢟⢕⢕⢕"]);
         assert_eq!(drawn(&rising, 59, 12, 1), ["▁▂▃▃▄▅▅▆▇▇██"]);
     }
 
@@ -247,8 +391,8 @@ mod tests {
         assert_eq!(of(100, 1), ["███"]);
         assert_eq!(of(0, 2), ["   ", "⣀⣀⣀"]);
         assert_eq!(of(1, 2), ["   ", "⣤⣤⣤"]);
-        assert_eq!(of(50, 2), ["⣀⣀⣀", "⣿⣿⣿"]);
-        assert_eq!(of(u64::MAX, 2), ["⣿⣿⣿", "⣿⣿⣿"], "more than there is");
+        assert_eq!(of(50, 2), ["⣀⣀⣀", "⢝⢝⢝"]);
+        assert_eq!(of(u64::MAX, 2), ["⢟⢟⢟", "⢕⢕⢕"], "more than there is");
     }
 
     #[test]
@@ -328,5 +472,35 @@ mod tests {
             draw(&values, window, 1.0, Style::new(), area, &mut buffer);
         }
         assert_eq!(buffer, Buffer::empty(buffer.area));
+    }
+
+    #[test]
+    fn the_times_below_are_round_and_have_room() {
+        let ticks = |first, columns, ahead| {
+            let window = ChartWindow::new(Some(at(first)), at(0)).ahead(ahead);
+            let texts = window.ticks(columns).into_iter();
+            texts
+                .map(|(at, text)| format!("{at}:{text}"))
+                .collect::<Vec<_>>()
+                .join(" ")
+        };
+        assert_eq!(ticks(-1500, 40, 0.0), "0:-30m 13:-20m 26:-10m 39:now");
+        assert_eq!(ticks(-1500, 9, 0.0), "0:-30m 8:now");
+        assert_eq!(ticks(-50, 20, 0.0), "0:-1m 10:-30s 19:now");
+        assert_eq!(ticks(-7000, 40, 0.0), "0:-2h 10:-90m 20:-1h 29:-30m 39:now");
+        assert_eq!(ticks(-90_000, 20, 0.0), "0:-2d 10:-1d 19:now");
+        assert_eq!(ticks(-1500, 40, 900.0), "0:-30m 13:-15m 26:now 39:+15m");
+        assert_eq!(ticks(-60, 20, 1e9), "0:-1m 10:now 19:+1m", "no more ahead");
+        assert_eq!(ticks(-50, 0, f64::NAN), "0:now");
+    }
+
+    #[test]
+    fn a_mean_is_of_what_is_known() {
+        let series = [
+            vec![Some(1.0), None, None],
+            vec![Some(3.0), Some(5.0), None],
+        ];
+        assert_eq!(mean(&series, 3), [Some(2.0), Some(5.0), None]);
+        assert_eq!(mean(&[], 1), [None]);
     }
 }

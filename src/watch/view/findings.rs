@@ -43,7 +43,7 @@ pub fn title(app: &App, layout: &Layout) -> String {
         _ => String::new(),
     };
     match (counts.is_empty(), screenful.undecided.is_empty()) {
-        (true, true) => "findings".to_owned(),
+        (true, true) => "findings: none".to_owned(),
         (true, false) => match unread(screenful) {
             Some(unread) => format!("findings: none known, {unread}"),
             None => "findings: none so far".to_owned(),

@@ -16,8 +16,9 @@ use self::figures::{is_lost, lost_text, memory_text, name, part_name, reason, st
 use super::bar::{bar, legend};
 use super::card::Card;
 use super::chart::{self, ChartWindow};
+use super::charts::window;
 use super::line_writer::LineWriter;
-use crate::history::memory_series::{Courses, MemorySeries};
+use crate::history::memory_series::MemorySeries;
 use crate::model::field::gpu::{self, GpuField};
 use crate::model::snapshot::{Gpu, Memory, MigDevice, Snapshot};
 use crate::units::Bytes;
@@ -112,19 +113,6 @@ pub fn draw(app: &App, styles: Styles, form: Gpus, heading: Rect, area: Rect, bu
             LineWriter::new(buffer, area, 0).text(&sum(snapshot), styles.plain());
         }
     }
-}
-
-/// The time that the charts of all GPUs show, so that they can be compared: all that was seen, up to
-/// the sample that is shown.
-fn window(courses: &Courses, snapshot: &Snapshot) -> ChartWindow {
-    let gpus = snapshot.gpus.iter();
-    let firsts = gpus.filter_map(|gpu| {
-        let course = courses.gpu(gpu)?;
-        let held = course.buckets().first().map(|bucket| bucket.since);
-        let used = course.loads().first().map(|load| load.since);
-        held.into_iter().chain(used).min()
-    });
-    ChartWindow::new(firsts.min(), snapshot.time)
 }
 
 /// Which values a line has room for, and how wide they are.

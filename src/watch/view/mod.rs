@@ -1,6 +1,6 @@
 //! The panels: `&App` to cells. Nothing here changes state.
 //!
-//! A file per panel: [`header`] (with [`headline`]), [`gpus`] (with [`bar`], [`card`] and [`chart`]), [`table`], [`status`]
+//! A file per panel: [`header`] (with [`headline`]), [`gpus`] (with [`bar`] and [`card`]), [`table`], [`charts`] (with [`chart`] and [`plot`]), [`status`]
 //! (the selected process, or the [`findings`]), [`hints`] (the keys in the bottom line), [`mod@prompt`] (in
 //! their place while one types); over all the others [`page`] (of explanation), [`plan`] (how something
 //! would be ended), [`columns`] (a list to choose from) and [`help`]; [`small`] (a screen too small for panels). Where they go is in
@@ -12,6 +12,7 @@ pub mod bar;
 pub mod card;
 pub mod chart;
 pub mod columns;
+pub mod charts;
 pub mod findings;
 pub mod gpus;
 pub mod header;
@@ -22,6 +23,7 @@ pub mod line_writer;
 pub mod lines;
 pub mod page;
 pub mod plan;
+pub mod plot;
 pub mod prompt;
 pub mod small;
 pub mod status;
@@ -65,6 +67,7 @@ pub fn draw(app: &App, buffer: &mut Buffer) {
                 buffer,
             );
             table::draw(app, styles, &layout, buffer);
+            charts::draw(app, styles, &layout.chart_panes, buffer);
             status::draw(app, styles, &layout, buffer);
             match &app.mode {
                 Mode::Prompt(prompt) => prompt::draw(app, prompt, styles, layout.hints, buffer),

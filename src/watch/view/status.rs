@@ -10,7 +10,7 @@ use crate::model::snapshot::{Jupyter, Process};
 use crate::report::escape::escape;
 use crate::watch::command;
 use crate::watch::layout::Layout;
-use crate::watch::layout::findings::{alarms, are_shown};
+use crate::watch::layout::findings::{alarms, are_shown, lines_wanted};
 use crate::watch::state::{App, Focus};
 use crate::watch::text::{MESSAGE_CHARS, clean};
 use crate::watch::theme::Styles;
@@ -21,7 +21,12 @@ pub fn draw(app: &App, styles: Styles, layout: &Layout, buffer: &mut Buffer) {
     let area = layout.status;
     let mut lines = PanelWriter::new(styles, area, buffer);
     let are_findings = are_shown(app);
-    if area.height >= 4 {
+    let is_silent = app
+        .screenful
+        .as_ref()
+        .is_some_and(|screenful| are_findings && lines_wanted(app, screenful) == 0);
+    // A panel without anything to say is its title.
+    if area.height >= 4 || is_silent {
         let style = match app.focus {
             Focus::Findings => styles.focused(),
             Focus::Table => styles.heading(),

@@ -24,6 +24,7 @@ use crate::watch::theme::Depth;
 use crate::watch::update::update;
 use crate::watch::view_model::{Screenful, Sort};
 
+mod blank;
 mod gpus;
 mod styles;
 mod waste;

@@ -5,7 +5,7 @@ use crate::units::GIB;
 use crate::watch::layout::{Form, Gpus};
 
 const ALL_SIZES: [(u16, u16); 5] = [(40, 10), (60, 15), (80, 24), (120, 40), (200, 60)];
-const FORMS: [Option<Form>; 4] = [
+pub(super) const FORMS: [Option<Form>; 4] = [
     None,
     Some(Form::Cards),
     Some(Form::Lines),
@@ -14,7 +14,7 @@ const FORMS: [Option<Form>; 4] = [
 
 /// An app that has seen `snapshot` for ten minutes, but for two of them: memory grows, and use comes and
 /// goes.
-fn watched(snapshot: Snapshot, columns: u16, rows: u16) -> App {
+pub(super) fn watched(snapshot: Snapshot, columns: u16, rows: u16) -> App {
     let mut app = showing(snapshot.clone(), columns, rows);
     for second in (0..=540).rev().step_by(5) {
         if (200..320).contains(&second) {

@@ -1,0 +1,238 @@
+//! A chart with what its dots mean: a caption with the value of now, a scale at its left, and the times
+//! below it.
+//!
+//! The dots are drawn by `chart`; where the parts are is in `layout/charts.rs`. The chart of a process has
+//! marks, too: the line that a leak will reach, and since when it is unused.
+
+use ratatui::buffer::Buffer;
+use ratatui::layout::Rect;
+use ratatui::style::Style;
+
+use super::chart::{self, ChartWindow};
+use super::line_writer::LineWriter;
+use crate::units::Bytes;
+use crate::watch::layout::charts::ChartSlot;
+use crate::watch::text::columns;
+use crate::watch::theme::Styles;
+
+/// Narrower charts have no scale: their caption says what is at the top.
+const SCALE_FROM: u16 = 24;
+/// From so many rows on, the middle of the scale is said, too.
+const MIDDLE_FROM: u16 = 3;
+
+/// From one line of the grid to the next, at the most, and from one dot of it to the next.
+const GRID_ROWS: u16 = 6;
+const GRID_COLUMNS: usize = 4;
+
+/// What a chart's upper edge stands for, and what is written beside it.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Scale {
+    /// The upper edge; the lower one is 0.
+    pub top: f64,
+    labels: [String; 3],
+}
+
+impl Scale {
+    /// Of a share, up to all of it.
+    pub fn percent() -> Self {
+        Self {
+            top: 100.0,
+            labels: ["100", "50", "0"].map(str::to_owned),
+        }
+    }
+
+    /// Of memory, up to so much of it.
+    pub fn bytes(top: u64) -> Self {
+        let text = Bytes(top).to_string();
+        let (number, _) = text.split_once(' ').unwrap_or((&text, ""));
+        let half = format!("{:.1}", number.parse::<f64>().unwrap_or_default() / 2.0);
+        let whole = |number: &str| number.trim_end_matches(".0").to_owned();
+        Self {
+            top: top as f64,
+            labels: [whole(number), whole(&half), "0".to_owned()],
+        }
+    }
+
+    /// Of what a process holds, up to a round number above the most.
+    pub fn above(most: u64) -> Self {
+        /// Parts of a power of two, in quarters of it.
+        const PARTS: [u64; 4] = [2, 3, 4, 6];
+        let power = most.max(4).checked_next_power_of_two().unwrap_or(1 << 63);
+        let quarter = power / 4;
+        let round = PARTS.into_iter().map(|parts| quarter.saturating_mul(parts));
+        // What is held does not touch the edge.
+        let top = round.into_iter().find(|top| *top - *top / 16 >= most);
+        Self::bytes(top.unwrap_or(power.saturating_mul(2)))
+    }
+
+    fn width(&self) -> u16 {
+        self.labels.iter().map(|it| columns(it)).max().unwrap_or(0)
+    }
+
+    /// The row of a body, from its top, that a value is in.
+    pub fn row(&self, value: f64, rows: u16) -> u16 {
+        let share = (value / self.top.max(1.0)).clamp(0.0, 1.0);
+        let above = ((1.0 - share) * f64::from(rows)) as u16;
+        above.min(rows.saturating_sub(1))
+    }
+}
+
+/// A chart with its words.
+pub struct Plot<'a> {
+    /// The time that it shows.
+    pub window: ChartWindow,
+    /// What it is of, in less and less words.
+    pub captions: &'a [String],
+    /// What is so now, at the end of the caption.
+    pub now: Option<String>,
+    /// The scale; `None` where nothing is known to be drawn.
+    pub scale: Option<Scale>,
+    /// Of its dots.
+    pub style: Style,
+    /// Of its words.
+    pub styles: Styles,
+}
+
+impl Plot<'_> {
+    /// Draws it, and returns where its dots are; `values` has them for so many columns.
+    pub fn draw(
+        &self,
+        slot: ChartSlot,
+        buffer: &mut Buffer,
+        values: impl FnOnce(u16) -> Vec<Option<f64>>,
+    ) -> Rect {
+        self.caption(slot.area, buffer);
+        let Some(scale) = &self.scale else {
+            return Rect::ZERO;
+        };
+        let body = slot.body().intersection(buffer.area);
+        let dots = self.scale_beside(scale, body, buffer);
+        self.grid(dots, buffer);
+        let values = values(chart::columns(dots));
+        chart::draw_values(&values, scale.top, self.style, dots, buffer);
+        if slot.has_times {
+            let y = slot.area.bottom().saturating_sub(1);
+            self.times(
+                Rect {
+                    y,
+                    height: 1,
+                    ..dots
+                },
+                buffer,
+            );
+        }
+        dots
+    }
+
+    fn caption(&self, area: Rect, buffer: &mut Buffer) {
+        let styles = self.styles;
+        let mut writer = LineWriter::new(buffer, area, 0);
+        let now = self.now.as_deref().unwrap_or_default();
+        let kept = match columns(now) {
+            0 => 0,
+            width => width + 2,
+        };
+        let room = writer.room().saturating_sub(kept);
+        let fits = self.captions.iter().find(|text| columns(text) <= room);
+        let text = fits.or(self.captions.last()).map_or("", String::as_str);
+        writer.text(text, styles.heading());
+        writer.at_end(now, styles.strong());
+    }
+
+    /// Writes the scale at the left of a body, where there is room for it; returns what is left of it.
+    fn scale_beside(&self, scale: &Scale, body: Rect, buffer: &mut Buffer) -> Rect {
+        if body.width < SCALE_FROM {
+            return body;
+        }
+        let style = self.styles.faint();
+        let width = scale.width();
+        let [top, half, bottom] = &scale.labels;
+        let middle = body.height / 2;
+        for line in 0..body.height {
+            let label = match line {
+                0 => top.as_str(),
+                _ if line + 1 == body.height => bottom,
+                _ if line == middle && body.height >= MIDDLE_FROM => half,
+                _ => "",
+            };
+            let edge = if label.is_empty() { "│" } else { "┤" };
+            let mut writer = LineWriter::new(buffer, body, line);
+            writer.right(label, width, style).text(edge, style);
+        }
+        Rect {
+            x: body.x + width + 1,
+            width: body.width - width - 1,
+            ..body
+        }
+    }
+
+    /// Faint lines at the top, the middle and more parts of a high chart, so that what is low is read, too.
+    fn grid(&self, dots: Rect, buffer: &mut Buffer) {
+        if dots.height < MIDDLE_FROM {
+            return;
+        }
+        let style = self.styles.faint();
+        let parts = dots.height.div_ceil(GRID_ROWS).next_power_of_two().max(2);
+        for part in 0..parts {
+            let y = dots.y + dots.height * part / parts;
+            for x in (dots.left()..dots.right()).step_by(GRID_COLUMNS) {
+                buffer[(x, y)].set_char('·').set_style(style);
+            }
+        }
+    }
+
+    /// Writes the times below the dots, as many as have room.
+    fn times(&self, line: Rect, buffer: &mut Buffer) {
+        let mut end = 0;
+        for (at, text) in self.window.ticks(line.width) {
+            let width = columns(&text);
+            // The one at the right edge ends there, the others begin below their column.
+            let from = at.min(line.width.saturating_sub(width));
+            if from < end || width > line.width {
+                continue;
+            }
+            let place = Rect {
+                x: line.x + from,
+                width,
+                ..line
+            };
+            LineWriter::new(buffer, place, 0).text(&text, self.styles.faint());
+            end = from + width + 1;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::units::{GIB, MIB};
+
+    #[test]
+    fn a_scale_has_its_top_and_its_middle() {
+        let labels = |scale: Scale| scale.labels.join(" ");
+        assert_eq!(labels(Scale::percent()), "100 50 0");
+        assert_eq!(labels(Scale::bytes(80 * GIB)), "80 40 0");
+        assert_eq!(labels(Scale::bytes(45 * GIB)), "45 22.5 0");
+        assert_eq!(labels(Scale::bytes(85_520_809_984)), "79.6 39.8 0");
+        assert_eq!(labels(Scale::bytes(0)), "0 0 0");
+    }
+
+    #[test]
+    fn a_processs_scale_is_round_and_a_little_above_the_most() {
+        let top = |most| Scale::above(most).top;
+        assert_eq!(top(10 * GIB), (12 * GIB) as f64);
+        assert_eq!(top(12 * GIB), (16 * GIB) as f64);
+        assert_eq!(top(16 * GIB), (24 * GIB) as f64);
+        assert_eq!(top(486 * MIB), (768 * MIB) as f64);
+        assert!(top(0) > 0.0 && top(u64::MAX) >= 2f64.powi(63));
+    }
+
+    #[test]
+    fn a_value_is_in_the_row_of_its_share() {
+        let row = |value| Scale::percent().row(value, 4);
+        assert_eq!(
+            [100.0, 76.0, 74.0, 1.0, 0.0, 900.0].map(row),
+            [0, 0, 1, 3, 3, 0]
+        );
+    }
+}
