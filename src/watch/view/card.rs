@@ -19,7 +19,7 @@ use crate::model::snapshot::{Gpu, Memory, MigDevice, Snapshot};
 use crate::units::Bytes;
 use crate::watch::layout::charts::{CHARTS_ROWS_MIN, beside};
 use crate::watch::memory_shares::{GpuShares, MemoryShare, MemoryShares};
-use crate::watch::text::{NOT_AVAILABLE, UNKNOWN, columns};
+use crate::watch::text::{NOT_AVAILABLE, columns};
 use crate::watch::theme::Styles;
 use crate::watch::view_model::percent;
 
