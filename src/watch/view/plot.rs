@@ -107,7 +107,9 @@ impl Plot<'_> {
         };
         let body = slot.body().intersection(buffer.area);
         let dots = self.scale_beside(scale, body, buffer);
-        self.grid(dots, buffer);
+        if dots.width < body.width {
+            self.grid(dots, buffer);
+        }
         let values = values(chart::columns(dots));
         chart::draw_values(&values, scale.top, self.style, dots, buffer);
         if slot.has_times {

@@ -25,6 +25,7 @@ use crate::watch::update::update;
 use crate::watch::view_model::{Screenful, Sort};
 
 mod blank;
+mod charts;
 mod gpus;
 mod styles;
 mod waste;

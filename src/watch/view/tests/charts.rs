@@ -1,0 +1,96 @@
+//! The charts of the selected process, with their marks.
+
+use super::*;
+use crate::model::evidence::Evidence;
+use crate::rules::leak::LeakEvidence;
+use crate::units::GIB;
+
+/// A leak that will have filled its GPU in so many seconds.
+fn leak(snapshot: &Snapshot, seconds: f64) -> crate::model::finding::Finding {
+    let mut finding = sample::finding(snapshot, 0, 0);
+    finding.evidence = Evidence::new(LeakEvidence {
+        bytes_per_second: 1e6,
+        bytes_per_second_low: 0.9e6,
+        bytes_per_second_high: 1.1e6,
+        span_seconds: 1500.0,
+        samples: 300,
+        grown_bytes: GIB,
+        growing_share: 1.0,
+        stopped_seconds: None,
+        free_bytes: Some(70 * GIB),
+        out_of_memory_seconds: Some(seconds),
+        out_of_memory_seconds_low: None,
+        out_of_memory_seconds_high: None,
+        slowing: None,
+    });
+    finding
+}
+
+/// A screen on which the first process of GPU 0 is selected, with this found of it and not used for so long.
+fn selected(found: impl FnOnce(&Snapshot) -> crate::model::finding::Finding, idle: f64) -> App {
+    let snapshot = sample::snapshot(4, 1);
+    let time = snapshot.time;
+    let mut app = gpus::watched(snapshot.clone(), 200, 60);
+    let finding = found(&snapshot);
+    app.show(Screenful::new(
+        snapshot,
+        vec![finding],
+        Vec::new(),
+        |_, _| Some(time.plus_seconds(-idle)),
+    ));
+    let key = app.screenful.as_ref().unwrap().rows[0].key;
+    assert!(app.select_row(Some(key)));
+    app
+}
+
+#[test]
+fn the_selected_process_has_its_forecast_and_the_start_of_its_idleness_drawn() {
+    let app = selected(|snapshot| leak(snapshot, 36_000.0), 300.0);
+    check("charts-leak-200x60", &app);
+    let drawn = text(&render(&app));
+    assert!(
+        drawn.contains("▲ 73.0 GiB: the GPU is full in 10h 00m"),
+        "{drawn}"
+    );
+    assert!(drawn.contains("│ unused for 5m 00s"), "{drawn}");
+    assert!(drawn.contains("now"), "{drawn}");
+
+    // What is near is drawn to its end, on the scale of that.
+    let near = text(&render(&selected(|snapshot| leak(snapshot, 300.0), 30.0)));
+    assert!(
+        near.contains("─ 73.0 GiB: the GPU is full in 5m 00s ──"),
+        "{near}"
+    );
+    assert!(near.contains("73┤"), "{near}");
+    assert!(!near.contains("unused for"), "a moment is no mark: {near}");
+}
+
+#[test]
+fn a_selection_moves_no_row_of_the_table() {
+    for (columns, rows) in SIZES {
+        for gpus in [1, 2, 4, 8] {
+            let mut app = gpus::watched(sample::snapshot(gpus, 1), columns, rows);
+            app.list();
+            let before = app.layout().unwrap();
+            update(
+                &mut app,
+                Event::Key(crossterm::event::KeyCode::Char('j').into()),
+            );
+            let after = app.layout().unwrap();
+            assert_eq!(before.table_heading, after.table_heading);
+            assert_eq!(before.table.y, after.table.y);
+        }
+    }
+}
+
+#[test]
+fn where_there_is_no_room_for_each_gpu_their_mean_is_drawn() {
+    let mut snapshot = sample::snapshot(64, 0);
+    snapshot.gpus[3].gpu_percent = None;
+    let mut app = gpus::watched(snapshot, 120, 40);
+    app.list();
+    let panes = app.layout().unwrap().chart_panes;
+    assert_eq!(panes.gpus.unwrap().count, 1);
+    let drawn = text(&render(&app));
+    assert!(drawn.contains("64 GPUs: memory in use, mean"), "{drawn}");
+}
