@@ -272,8 +272,9 @@ pub fn draw_values(
 /// under it.
 fn bits(column: u16, level: u16, below: u16) -> u32 {
     let dots = DOTS[usize::from(column & 1)].iter().zip(below + 1..);
-    let is_drawn =
-        |height: u16| height <= level && (level - height < LINE_DOTS || (height + column) % 2 == 0);
+    let is_drawn = |height: u16| {
+        height <= level && (level - height < LINE_DOTS || (height + column).is_multiple_of(2))
+    };
     dots.filter(|(_, height)| is_drawn(*height))
         .fold(0, |bits, (bit, _)| bits | bit)
 }

@@ -58,7 +58,9 @@ fn check_blanks(app: &App, of: &str) {
     let count = app.screenful.as_ref().unwrap().snapshot.gpus.len();
     // Cards that a person asked for may be an odd number.
     let from = match layout.gpu_form {
-        Gpus::Cards { across, .. } if count % usize::from(across) > 0 => layout.gpus.bottom(),
+        Gpus::Cards { across, .. } if !count.is_multiple_of(usize::from(across)) => {
+            layout.gpus.bottom()
+        }
         _ => 0,
     };
     // Half of a line says that there are no rows, and what is said of a process is as short.
