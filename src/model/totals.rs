@@ -273,16 +273,11 @@ mod tests {
         snapshot
     }
 
-    fn in_short(by: Field) -> Vec<(Option<String>, bool, Option<u64>, usize, Vec<u32>)> {
+    fn in_short(by: Field) -> Vec<(GroupName, Option<u64>, usize, Vec<u32>)> {
         let machine = machine();
         let short = |it: Total| {
-            let is_known = it.of != GroupName::Unknown;
-            let name = match it.of {
-                GroupName::Named(name) => Some(name),
-                GroupName::None | GroupName::Unknown => None,
-            };
             let gpus = it.gpus.into_iter().collect();
-            (name, is_known, it.used_bytes, it.processes, gpus)
+            (it.of, it.used_bytes, it.processes, gpus)
         };
         of(&machine, by, &[]).into_iter().map(short).collect()
     }
@@ -290,10 +285,10 @@ mod tests {
     #[test]
     fn each_belongs_to_one_group_also_where_that_is_not_known() {
         let named = |name: &str, gib: u64, processes, gpus: &[u32]| {
-            let name = Some(name.to_owned());
-            (name, true, Some(gib * GIB), processes, gpus.to_vec())
+            let name = GroupName::Named(name.to_owned());
+            (name, Some(gib * GIB), processes, gpus.to_vec())
         };
-        let unknown = (None, false, Some(GIB), 1, vec![0]);
+        let unknown = (GroupName::Unknown, Some(GIB), 1, vec![0]);
         assert_eq!(
             in_short(Field::User),
             [
@@ -306,7 +301,7 @@ mod tests {
             in_short(Field::Job),
             [
                 named("812", 8, 1, &[0, 1]),
-                (None, true, Some(3 * GIB), 2, vec![1, 2]),
+                (GroupName::None, Some(3 * GIB), 2, vec![1, 2]),
                 unknown.clone(),
             ]
         );
@@ -317,7 +312,7 @@ mod tests {
         // Whether the others have loaded one could not be seen.
         let frameworks = in_short(Field::Framework);
         assert_eq!(frameworks[0], named("pytorch", 8, 1, &[0, 1]));
-        assert_eq!(frameworks[1].0, None);
-        assert!(!frameworks[1].1 && frameworks.len() == 2);
+        assert_eq!(frameworks[1].0, GroupName::Unknown);
+        assert_eq!(frameworks.len(), 2);
     }
 }

@@ -2,6 +2,7 @@
 
 use super::Field;
 use super::read::is_known;
+use crate::model::process::Slurm;
 use crate::model::row::ProcessRow;
 use crate::model::snapshot::Process;
 
@@ -27,7 +28,7 @@ impl Field {
     pub fn group(self, row: &ProcessRow<'_>) -> GroupName {
         let name = match (self, row.process.ok()) {
             (Self::User, _) => self.text(row),
-            (Self::Job, Some(process)) => process.slurm.as_deref().and_then(|job| job.id()),
+            (Self::Job, Some(process)) => process.slurm.as_deref().and_then(Slurm::id),
             (Self::Container, Some(process)) => process.container.as_deref().and_then(|it| {
                 let id = || {
                     it.id

@@ -26,8 +26,8 @@
 //! so that the panels do not move with every process that comes or goes. Findings that have nothing to say
 //! have one line. Cards have the free rows themselves where there is no process.
 
-pub mod column_list;
 pub mod charts;
+pub mod column_list;
 pub mod columns;
 pub mod dialog;
 pub mod findings;
