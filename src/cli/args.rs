@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use clap::builder::{PossibleValue, Styles};
 use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum, ValueHint};
 
-use crate::model::field::{Field, SORTED};
+use crate::model::field::Field;
 use crate::model::{Kind, Severity};
 use crate::units::{Amount, Bytes, Span};
 
@@ -180,17 +180,6 @@ pub struct Ps {
     /// Where snapshots come from.
     #[command(flatten)]
     pub recorded: Recorded,
-}
-
-impl ValueEnum for Field {
-    fn value_variants<'a>() -> &'a [Self] {
-        &SORTED
-    }
-
-    fn to_possible_value(&self) -> Option<PossibleValue> {
-        let (name, help) = self.spec().sort;
-        Some(PossibleValue::new(name).help(help))
-    }
 }
 
 /// Check whether GPU memory is wasted; the exit code is the verdict

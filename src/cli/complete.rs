@@ -17,7 +17,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use self::candidates::Candidate;
+use self::candidates::OfferedValue;
 use self::cursor::Cursor;
 use super::args::{Color, Global, Recorded};
 use super::exit::Exit;
@@ -109,8 +109,8 @@ pub(super) fn run(words: impl Iterator<Item = OsString>) -> Exit {
 }
 
 /// A candidate's line; `None` of a value that could not be typed as it is, or would be taken for an option.
-fn line(candidate: &Candidate) -> Option<String> {
-    let Candidate { value, description } = candidate;
+fn line(candidate: &OfferedValue) -> Option<String> {
+    let OfferedValue { value, description } = candidate;
     let is_typed = !value.is_empty()
         && value.len() <= VALUE_MAX
         && !value.starts_with('-')
@@ -124,8 +124,8 @@ fn line(candidate: &Candidate) -> Option<String> {
 mod tests {
     use super::*;
 
-    fn candidate(value: &str, description: &str) -> Candidate {
-        Candidate::new(value, description)
+    fn candidate(value: &str, description: &str) -> OfferedValue {
+        OfferedValue::new(value, description)
     }
 
     #[test]

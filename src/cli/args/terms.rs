@@ -1,10 +1,10 @@
-//! `--where`, as it may be typed to every command that selects, and `--by`.
+//! `--where`, as it may be typed to every command that selects, and fields as they are typed (`--sort`, `--by`).
 
-use clap::Args;
-use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
+use clap::{Args, ValueEnum};
 
 use crate::model::Selector;
-use crate::model::field::{Field, GROUPED};
+use crate::model::field::{Field, GROUPED, SORTED};
 
 /// Which rows are meant.
 #[derive(Args, Clone, Debug, Default)]
@@ -37,4 +37,15 @@ pub(super) fn grouped() -> impl TypedValueParser<Value = Field> {
         let is_it = |field: &&Field| field.spec().names.first() == Some(&typed.as_str());
         *fields.find(is_it).unwrap_or(&Field::User)
     })
+}
+
+impl ValueEnum for Field {
+    fn value_variants<'a>() -> &'a [Self] {
+        &SORTED
+    }
+
+    fn to_possible_value(&self) -> Option<PossibleValue> {
+        let (name, help) = self.spec().sort;
+        Some(PossibleValue::new(name).help(help))
+    }
 }

@@ -26,14 +26,14 @@ const MOST_STORED: u64 = 1 << 20;
 
 /// A word that could be typed.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Candidate {
+pub(super) struct OfferedValue {
     /// The word, as it is: the shell quotes it.
     pub(super) value: String,
     /// What it is, as it is: not escaped.
     pub(super) description: String,
 }
 
-impl Candidate {
+impl OfferedValue {
     pub(super) fn new(value: impl ToString, description: impl ToString) -> Self {
         Self {
             value: value.to_string(),
@@ -92,7 +92,7 @@ fn value_kind(command: &str, id: &str) -> Option<ValueKind> {
 }
 
 /// The candidates for the value that is being typed: whole words but for the option's name.
-pub(super) fn of(cursor: &Cursor) -> Vec<Candidate> {
+pub(super) fn of(cursor: &Cursor) -> Vec<OfferedValue> {
     let before = &cursor.head;
     let found = match value_kind(&cursor.command, cursor.id()) {
         None => defined(cursor),
@@ -102,7 +102,7 @@ pub(super) fn of(cursor: &Cursor) -> Vec<Candidate> {
     found
         .into_iter()
         .filter(|candidate| seen.insert(candidate.value.clone()))
-        .map(|candidate| Candidate {
+        .map(|candidate| OfferedValue {
             value: format!("{before}{}", candidate.value),
             ..candidate
         })
@@ -110,18 +110,18 @@ pub(super) fn of(cursor: &Cursor) -> Vec<Candidate> {
 }
 
 /// The words of the argument's own definition.
-fn defined(cursor: &Cursor) -> Vec<Candidate> {
+fn defined(cursor: &Cursor) -> Vec<OfferedValue> {
     let words = cursor.argument.get_possible_values().into_iter();
     words
         .filter(|word| !word.is_hide_set())
         .map(|word| {
             let help = word.get_help().map(ToString::to_string);
-            Candidate::new(word.get_name(), help.unwrap_or_default())
+            OfferedValue::new(word.get_name(), help.unwrap_or_default())
         })
         .collect()
 }
 
-fn values(kind: ValueKind, cursor: &Cursor) -> Vec<Candidate> {
+fn values(kind: ValueKind, cursor: &Cursor) -> Vec<OfferedValue> {
     let sources = Sources::of(cursor);
     let observed = || now(&sources);
     match kind {
@@ -136,16 +136,16 @@ fn values(kind: ValueKind, cursor: &Cursor) -> Vec<Candidate> {
         ValueKind::Targets => targets(&sources, &cursor.typed),
         ValueKind::Frameworks => advice::frameworks()
             .iter()
-            .map(|row| Candidate::new(row.name, row.title))
+            .map(|row| OfferedValue::new(row.name, row.title))
             .collect(),
         ValueKind::Rules => rules(&sources, cursor.command == "rules"),
         ValueKind::Notebooks => each(&observed(), |process| {
-            Some(Candidate::new(notebook(process)?, line(process)))
+            Some(OfferedValue::new(notebook(process)?, line(process)))
         }),
         ValueKind::Kernels => each(&observed(), |process| {
             let kernel = process.jupyter.as_deref()?.kernel_id.as_deref()?;
             let what = notebook(process).map_or_else(|| line(process), str::to_owned);
-            Some(Candidate::new(kernel, what))
+            Some(OfferedValue::new(kernel, what))
         }),
         ValueKind::Terms => terms(&cursor.typed, observed),
         ValueKind::GpuOfSize => match cursor.typed.split_once(':') {
@@ -160,11 +160,11 @@ fn values(kind: ValueKind, cursor: &Cursor) -> Vec<Candidate> {
         },
         ValueKind::Signals => Signal::ASKED
             .iter()
-            .map(|signal| Candidate::new(signal.name().trim_start_matches("SIG"), ""))
+            .map(|signal| OfferedValue::new(signal.name().trim_start_matches("SIG"), ""))
             .collect(),
         ValueKind::Commands => generate::commands_and_meanings()
             .into_iter()
-            .map(|(name, about)| Candidate::new(name, about))
+            .map(|(name, about)| OfferedValue::new(name, about))
             .collect(),
     }
 }
@@ -211,10 +211,10 @@ fn now(sources: &Sources) -> Snapshot {
 }
 
 /// What the rules found, where there are rules that can be used.
-fn findings(sources: &Sources) -> Option<Vec<Candidate>> {
+fn findings(sources: &Sources) -> Option<Vec<OfferedValue>> {
     let mut engine = Engine::new(config::load(&sources.global).ok()?.rules);
     observe(sources, Some(&mut engine))?;
-    let candidate = |finding: &Finding| Candidate::new(&finding.id, &finding.message);
+    let candidate = |finding: &Finding| OfferedValue::new(&finding.id, &finding.message);
     Some(engine.active_findings().map(candidate).collect())
 }
 
@@ -228,7 +228,10 @@ fn rows(snapshot: &Snapshot) -> Vec<ProcessRow<'_>> {
 }
 
 /// A candidate of each process, by number.
-fn each(snapshot: &Snapshot, candidate: impl Fn(&Process) -> Option<Candidate>) -> Vec<Candidate> {
+fn each(
+    snapshot: &Snapshot,
+    candidate: impl Fn(&Process) -> Option<OfferedValue>,
+) -> Vec<OfferedValue> {
     let rows = rows(snapshot);
     let processes = rows.iter().filter_map(|row| row.process.ok());
     processes.filter_map(candidate).collect()
@@ -248,7 +251,7 @@ struct OnGpus<'a> {
 }
 
 /// Processes, one's own first and the largest first, with user, memory, GPUs and command.
-fn pids(snapshot: &Snapshot, is_listed: bool) -> Vec<Candidate> {
+fn pids(snapshot: &Snapshot, is_listed: bool) -> Vec<OfferedValue> {
     let mut found: BTreeMap<u32, OnGpus<'_>> = BTreeMap::new();
     for row in rows(snapshot) {
         let Some(pid) = row.pid().filter(|_| row.is_listed() || !is_listed) else {
@@ -279,13 +282,13 @@ fn pids(snapshot: &Snapshot, is_listed: bool) -> Vec<Candidate> {
             words.push(format!("GPU {}", on.gpus.join(",")));
         }
         words.push(line(row.process.ok()?));
-        Some(Candidate::new(pid, words.join("  ")))
+        Some(OfferedValue::new(pid, words.join("  ")))
     };
     found.into_iter().filter_map(candidate).collect()
 }
 
 /// GPUs by index; by UUID, of parts too, where one is begun.
-fn gpus(snapshot: &Snapshot, typed: &str, before_index: &str) -> Vec<Candidate> {
+fn gpus(snapshot: &Snapshot, typed: &str, before_index: &str) -> Vec<OfferedValue> {
     let mut found = Vec::new();
     for gpu in &snapshot.gpus {
         let name = gpu.name.as_deref().unwrap_or("GPU");
@@ -296,21 +299,21 @@ fn gpus(snapshot: &Snapshot, typed: &str, before_index: &str) -> Vec<Candidate> 
         let what = format!("{name}{}", free.unwrap_or_default());
         if !typed.starts_with(['G', 'M']) {
             let index = format!("{before_index}{}", gpu.index);
-            found.push(Candidate::new(index, what));
+            found.push(OfferedValue::new(index, what));
             continue;
         }
         let what = format!("GPU {}  {what}", gpu.index);
-        found.extend(gpu.uuid.iter().map(|uuid| Candidate::new(uuid, &what)));
+        found.extend(gpu.uuid.iter().map(|uuid| OfferedValue::new(uuid, &what)));
         for part in &gpu.mig_devices {
             let what = format!("{} of GPU {}", part.name_on(gpu.index), gpu.index);
-            found.extend(part.uuid.iter().map(|uuid| Candidate::new(uuid, &what)));
+            found.extend(part.uuid.iter().map(|uuid| OfferedValue::new(uuid, &what)));
         }
     }
     found
 }
 
 /// Who has processes on GPUs, and how much memory these hold.
-fn users(snapshot: &Snapshot) -> Vec<Candidate> {
+fn users(snapshot: &Snapshot) -> Vec<OfferedValue> {
     let mut found: BTreeMap<String, (BTreeSet<u32>, Option<u64>)> = BTreeMap::new();
     for row in rows(snapshot).iter().filter(|row| row.is_listed()) {
         let Some((user, pid)) = Field::User.text(row).zip(row.pid()) else {
@@ -329,7 +332,7 @@ fn users(snapshot: &Snapshot) -> Vec<Candidate> {
             "processes"
         };
         let held = bytes.map(|bytes| format!("  {}", Bytes(bytes)));
-        Candidate::new(
+        OfferedValue::new(
             user,
             format!("{} {many}{}", pids.len(), held.unwrap_or_default()),
         )
@@ -338,7 +341,7 @@ fn users(snapshot: &Snapshot) -> Vec<Candidate> {
 }
 
 /// Processes and GPUs; findings where a name is begun, for those take a history.
-fn targets(sources: &Sources, typed: &str) -> Vec<Candidate> {
+fn targets(sources: &Sources, typed: &str) -> Vec<OfferedValue> {
     let is_kind = |kind: &Kind| !typed.is_empty() && kind.name().starts_with(typed);
     let is_finding = typed.contains(':') && !typed.starts_with("gpu:");
     if is_finding || Kind::ALL.iter().any(is_kind) {
@@ -351,27 +354,28 @@ fn targets(sources: &Sources, typed: &str) -> Vec<Candidate> {
 }
 
 /// The rules in force, or without a configuration that can be used those that are built in; with kinds, too.
-fn rules(sources: &Sources, with_kinds: bool) -> Vec<Candidate> {
+fn rules(sources: &Sources, with_kinds: bool) -> Vec<OfferedValue> {
     let set = config::load(&sources.global).map_or_else(|_| RuleSet::default(), |it| it.rules);
     let rules = set.rules().iter();
     let mut found: Vec<_> = rules
-        .map(|rule| Candidate::new(rule.name(), rule.meaning()))
+        .map(|rule| OfferedValue::new(rule.name(), rule.meaning()))
         .collect();
     if with_kinds {
         let kinds = Kind::ALL.iter();
-        found.extend(kinds.map(|kind| Candidate::new(kind.name(), "rules of this kind")));
+        found.extend(kinds.map(|kind| OfferedValue::new(kind.name(), "rules of this kind")));
     }
     found
 }
 
 /// The last term of what is typed: a field's name, or a value of it.
-fn terms(typed: &str, observed: impl Fn() -> Snapshot) -> Vec<Candidate> {
+fn terms(typed: &str, observed: impl Fn() -> Snapshot) -> Vec<OfferedValue> {
     let at = typed.rfind(char::is_whitespace).map_or(0, |at| at + 1);
     let at = at + usize::from(typed[at..].starts_with('!'));
     let (before, term) = typed.split_at(at);
-    let with_head = |head: &str, found: Vec<Candidate>| -> Vec<Candidate> {
-        let whole =
-            |it: Candidate| Candidate::new(format!("{before}{head}{}", it.value), it.description);
+    let with_head = |head: &str, found: Vec<OfferedValue>| -> Vec<OfferedValue> {
+        let whole = |it: OfferedValue| {
+            OfferedValue::new(format!("{before}{head}{}", it.value), it.description)
+        };
         found.into_iter().map(whole).collect()
     };
     let Some((name, value)) = term.split_once(':') else {
@@ -395,28 +399,32 @@ fn terms(typed: &str, observed: impl Fn() -> Snapshot) -> Vec<Candidate> {
 }
 
 /// The fields, each with its colon; of those that are compared, an example.
-fn fields() -> Vec<Candidate> {
+fn fields() -> Vec<OfferedValue> {
     let word = |spec: &FieldSpec| match spec.notation {
         Notation::Percent | Notation::Bytes | Notation::BytesOrShare | Notation::Seconds => {
-            Candidate::new(spec.example, spec.meaning)
+            OfferedValue::new(spec.example, spec.meaning)
         }
-        _ => Candidate::new(format!("{}:", spec.names[0]), spec.meaning),
+        _ => OfferedValue::new(format!("{}:", spec.names[0]), spec.meaning),
     };
     field::selectable().map(word).collect()
 }
 
 /// The values that a field has now.
-fn field_values(spec: &FieldSpec, typed: &str, observed: impl Fn() -> Snapshot) -> Vec<Candidate> {
+fn field_values(
+    spec: &FieldSpec,
+    typed: &str,
+    observed: impl Fn() -> Snapshot,
+) -> Vec<OfferedValue> {
     if let Notation::OneOf(words) = spec.notation {
         return words()
             .iter()
-            .map(|word| Candidate::new(word, ""))
+            .map(|word| OfferedValue::new(word, ""))
             .collect();
     }
     let snapshot = observed();
     let text = |of: fn(&Process) -> Option<String>| {
         each(&snapshot, |process| {
-            Some(Candidate::new(of(process)?, line(process)))
+            Some(OfferedValue::new(of(process)?, line(process)))
         })
     };
     match spec.field {

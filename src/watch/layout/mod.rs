@@ -6,7 +6,7 @@
 //!
 //! | where | what |
 //! |---|---|
-//! | below rows that nothing else needs | the charts of GPUs and processes, down to [`CHARTS_ROWS_MIN`](charts::CHARTS_ROWS_MIN) rows |
+//! | below rows that nothing else needs | the charts of GPUs and processes, down to [`charts::CHARTS_ROWS_MIN`] rows |
 //! | below 45, 30, 20 and 14 rows | the findings: 9 lines, then 7, 4, 2 and 1 |
 //! | where the GPUs take more than their half | lines of the charts in their cards, down to [`CHART_ROWS_MIN`](form::CHART_ROWS_MIN) |
 //! | | the cards: a line for each GPU, and one for each MIG device |
