@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::SampleTime;
-use super::power::{Alone, Draw, Lull, Work};
+use super::power::{Alone, Draw, LowPowerPhase, Work};
 use super::row;
 use super::streak::{Clause, Streak};
 use super::stretch::{Floors, HighStretch};
@@ -136,8 +136,8 @@ impl Device {
     }
 
     /// The time of full use at a fraction of the power, where there is one.
-    pub fn lull(&self) -> Option<&Lull> {
-        self.draw.lull()
+    pub fn low_power_phase(&self) -> Option<&LowPowerPhase> {
+        self.draw.low_power_phase()
     }
 
     /// What it drew while a process was alone at work, where enough was seen of that.

@@ -2,7 +2,7 @@
 //!
 //! [`History::observe`] takes a snapshot and keeps what rules ask for: since when a process has not
 //! used a GPU and how well that is covered ([`row`]), what CPU it used ([`cpu`]), since when it holds the
-//! same ([`Plateau`]); of a GPU what it draws ([`Lull`]), and since when it is full or has memory in use
+//! same ([`Plateau`]); of a GPU what it draws ([`LowPowerPhase`]), and since when it is full or has memory in use
 //! that is nobody's ([`HighStretch`]). It knows gaps: a few missing samples neither prove nor break anything,
 //! a longer one ends a run, and a machine that slept or a clock that was set back starts everything
 //! afresh ([`Reset`]).
@@ -41,14 +41,14 @@ use interval::Interval;
 use moment::SampleTime;
 pub use plateau::Plateau;
 use power::Alone;
-pub use power::{Lull, Work};
+pub use power::{LowPowerPhase, Work};
 pub use process::ProcessHistory;
 use row::Shown;
 pub use row::{Began, RowHistory, Use};
 pub use streak::Streak;
 pub use stretch::HighStretch;
-pub use unlisted_pid::Ghost;
-use unlisted_pid::Ghosts;
+pub use unlisted_pid::UnlistedPid;
+use unlisted_pid::UnlistedPids;
 
 /// A minute or three intervals, whichever is longer, may pass without evidence and change nothing.
 const ALLOWED_GAP_MILLISECONDS: i64 = 60_000;
@@ -137,7 +137,7 @@ pub struct History {
     interval: Interval,
     resets: Resets,
     devices: Vec<Device>,
-    has_lull: bool,
+    has_low_power_phase: bool,
     /// By pid; the identity inside tells a number that was handed out again.
     // Boxed: a map keeps room for more entries than it has.
     processes: HashMap<u32, Box<ProcessHistory>>,
@@ -145,7 +145,7 @@ pub struct History {
     unresolved_rows: Vec<UnresolvedRow>,
     /// Room for the rows of a snapshot, kept from one to the next.
     listed: Vec<ListedRow>,
-    ghosts: Ghosts,
+    unlisted: UnlistedPids,
 }
 
 impl History {
@@ -184,7 +184,10 @@ impl History {
         self.observe_unused(snapshot, moment);
         self.observe_hidden(snapshot, moment);
         self.observe_what_is_missing(moment);
-        self.has_lull = self.devices.iter().any(|device| device.lull().is_some());
+        self.has_low_power_phase = self
+            .devices
+            .iter()
+            .any(|device| device.low_power_phase().is_some());
         true
     }
 
@@ -339,7 +342,7 @@ impl History {
             for listed in of_one {
                 let process = place.map(|place| &snapshot.processes[place]);
                 let shown = devices[listed.gpu as usize];
-                self.ghosts
+                self.unlisted
                     .observe(shown.device, pid, process, moment, shown.was_listed);
                 self.unresolved_rows.push(UnresolvedRow {
                     gpu: listed.gpu as usize,
@@ -435,7 +438,7 @@ impl History {
         self.processes
             .retain(|_, process| process.observe_what_is_missing(moment, is_listed));
         let processes = &self.processes;
-        self.ghosts.forget(moment, |pid| {
+        self.unlisted.forget(moment, |pid| {
             processes
                 .get(&pid)
                 .is_some_and(|process| process.last_seen() == moment.time)
@@ -474,9 +477,9 @@ impl History {
 
     /// What is known of a pid that a GPU lists and that is no living process; `None` where it is one, or
     /// where that cannot be told.
-    pub fn ghost(&self, gpu: &Gpu, pid: u32) -> Option<&Ghost> {
+    pub fn unlisted_pid(&self, gpu: &Gpu, pid: u32) -> Option<&UnlistedPid> {
         let device = self.devices.iter().position(|device| device.is(gpu))?;
-        self.ghosts.get(device, pid)
+        self.unlisted.get(device, pid)
     }
 
     /// Whether a process that the last snapshot does not show may be there all the same: a GPU that
@@ -499,9 +502,9 @@ impl History {
         device.is_some_and(|device| rows.iter().any(|row| row.device() == device))
     }
 
-    /// Whether any GPU is in a lull.
-    pub fn has_lull(&self) -> bool {
-        self.has_lull
+    /// Whether any GPU is in a low-power phase.
+    pub fn has_low_power_phase(&self) -> bool {
+        self.has_low_power_phase
     }
 
     /// The GPU that a row is of.

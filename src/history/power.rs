@@ -6,7 +6,7 @@
 //! merely holds memory there does not share.
 //!
 //! Which settings a verdict takes is the rule's business; here stand the wider bounds within which
-//! a [`Lull`] lasts. Bounded: the last few processes that were alone on the GPU.
+//! a [`LowPowerPhase`] lasts. Bounded: the last few processes that were alone on the GPU.
 
 use super::average::Average;
 use super::moment::{BRIDGED_GAP_MILLISECONDS, SampleTime};
@@ -55,7 +55,7 @@ impl Work {
 /// A time throughout which a GPU was in full use by one process alone and drew a fraction of what it
 /// drew when the same process was at work.
 #[derive(Clone, PartialEq, Debug)]
-pub struct Lull {
+pub struct LowPowerPhase {
     /// Who is alone on the GPU.
     pub who: Identity,
     /// The first sample of it.
@@ -82,7 +82,7 @@ pub struct Lull {
     pub power_limit: Option<f64>,
 }
 
-impl Lull {
+impl LowPowerPhase {
     /// From `since` to `until`.
     pub fn seconds(&self) -> f64 {
         self.until.seconds_since(self.since)
@@ -136,7 +136,7 @@ pub(super) fn alone<'g>(gpu: &Gpu, rows: &'g [GpuProcess]) -> Option<&'g GpuProc
 pub(super) struct Draw {
     /// The latest last.
     works: Vec<Work>,
-    lull: Option<Lull>,
+    phase: Option<LowPowerPhase>,
     /// Who was alone on it at the last sample.
     alone: Option<Identity>,
     /// When its power was last told.
@@ -149,8 +149,8 @@ impl Draw {
     /// Takes in a sample of the GPU, whose process list was read where `alone` is given.
     pub(super) fn observe(&mut self, gpu: &Gpu, alone: Option<Alone>, moment: SampleTime) {
         self.alone = alone.map(|alone| alone.who);
-        self.lull
-            .take_if(|lull| moment.time - lull.until >= BRIDGED_GAP_MILLISECONDS);
+        self.phase
+            .take_if(|phase| moment.time - phase.until >= BRIDGED_GAP_MILLISECONDS);
         let is_watts = |watts: &f64| watts.is_finite() && *watts >= 0.0;
         let power = gpu.power_watts.filter(is_watts);
         if power.is_some() {
@@ -167,11 +167,11 @@ impl Draw {
         }
         // The GPU as a whole says that it is over, whoever used it.
         let is_over = self
-            .lull
+            .phase
             .as_ref()
-            .is_some_and(|lull| !self.is_low(lull.who, percent, power));
-        if is_over && let Some(lull) = self.lull.take() {
-            self.count_as_work(&lull);
+            .is_some_and(|phase| !self.is_low(phase.who, percent, power));
+        if is_over && let Some(phase) = self.phase.take() {
+            self.count_as_work(&phase);
         }
         let Some(alone) = alone else {
             return;
@@ -179,7 +179,7 @@ impl Draw {
         if !self.is_low(alone.who, percent, power) {
             self.remember_work(gpu, alone.who, power, moment);
         } else if alone.sm_percent.is_none_or(|sm| sm >= LEAST_OWN_PERCENT) {
-            self.extend_lull(gpu, alone.who, (percent, power), moment);
+            self.extend_low_power_phase(gpu, alone.who, (percent, power), moment);
         }
     }
 
@@ -217,24 +217,24 @@ impl Draw {
         self.works.push(work);
     }
 
-    /// A lull that came to its end by itself was lighter work, which is to be expected again.
-    fn count_as_work(&mut self, lull: &Lull) {
-        if let Some(work) = self.works.iter_mut().find(|work| work.who == lull.who) {
-            work.power.add(lull.power);
-            work.memory.add(lull.memory);
-            work.clock.add(lull.clock);
+    /// A low-power phase that came to its end by itself was lighter work, which is to be expected again.
+    fn count_as_work(&mut self, phase: &LowPowerPhase) {
+        if let Some(work) = self.works.iter_mut().find(|work| work.who == phase.who) {
+            work.power.add(phase.power);
+            work.memory.add(phase.memory);
+            work.clock.add(phase.clock);
         }
     }
 
-    fn extend_lull(
+    fn extend_low_power_phase(
         &mut self,
         gpu: &Gpu,
         who: Identity,
         (percent, power): (u32, f64),
         now: SampleTime,
     ) {
-        let lull = self.lull.take().filter(|lull| lull.who == who);
-        let mut lull = lull.unwrap_or_else(|| Lull {
+        let phase = self.phase.take().filter(|phase| phase.who == who);
+        let mut phase = phase.unwrap_or_else(|| LowPowerPhase {
             who,
             since: now.time,
             until: now.time,
@@ -249,19 +249,20 @@ impl Draw {
             temperature: Average::default(),
             power_limit: None,
         });
-        lull.covered += now.vouched(now.time - lull.until);
-        lull.bridged += now.bridged(now.time - lull.until);
-        lull.until = now.time;
-        lull.samples += 1;
-        lull.gpu_percent_min = lull.gpu_percent_min.min(percent);
-        lull.gpu_percent.push(Some(percent.into()));
-        lull.power.push(Some(power));
-        lull.memory.push(gpu.memory_percent.map(f64::from));
-        lull.clock.push(gpu.sm_clock_mhz.map(f64::from));
-        lull.temperature
+        phase.covered += now.vouched(now.time - phase.until);
+        phase.bridged += now.bridged(now.time - phase.until);
+        phase.until = now.time;
+        phase.samples += 1;
+        phase.gpu_percent_min = phase.gpu_percent_min.min(percent);
+        phase.gpu_percent.push(Some(percent.into()));
+        phase.power.push(Some(power));
+        phase.memory.push(gpu.memory_percent.map(f64::from));
+        phase.clock.push(gpu.sm_clock_mhz.map(f64::from));
+        phase
+            .temperature
             .push(gpu.temperature_celsius.map(f64::from));
-        lull.power_limit = gpu.power_limit_watts.or(lull.power_limit);
-        self.lull = Some(lull);
+        phase.power_limit = gpu.power_limit_watts.or(phase.power_limit);
+        self.phase = Some(phase);
     }
 
     /// What the GPU drew while the process was alone at work, where enough was seen of that.
@@ -272,8 +273,8 @@ impl Draw {
             .filter(|work| work.is_known())
     }
 
-    pub(super) fn lull(&self) -> Option<&Lull> {
-        self.lull.as_ref()
+    pub(super) fn low_power_phase(&self) -> Option<&LowPowerPhase> {
+        self.phase.as_ref()
     }
 
     pub(super) fn is_read(&self) -> bool {

@@ -389,7 +389,7 @@ fn a_thousand_processes_on_sixteen_gpus_stay_small() {
 }
 
 #[test]
-fn ghosts_are_bounded_and_forgotten_with_their_rows() {
+fn unlisted_pids_are_bounded_and_forgotten_with_their_rows() {
     let mut scene = Scene::new(1, 10.0);
     for pid in 1..6_000 {
         scene.now.processes.push(Process {
@@ -405,11 +405,14 @@ fn ghosts_are_bounded_and_forgotten_with_their_rows() {
     scene.play(30.0, |snapshot| {
         history.observe(snapshot);
     });
-    assert_eq!(history.ghosts.len(), 4_096);
-    let ghost = history.ghost(&scene.now.gpus[0], 1).unwrap();
-    assert_eq!((ghost.streak.samples, ghost.streak.seconds()), (4, 30.0));
+    assert_eq!(history.unlisted.len(), 4_096);
+    let unlisted = history.unlisted_pid(&scene.now.gpus[0], 1).unwrap();
     assert_eq!(
-        (ghost.state, ghost.streak.began),
+        (unlisted.streak.samples, unlisted.streak.seconds()),
+        (4, 30.0)
+    );
+    assert_eq!(
+        (unlisted.state, unlisted.streak.began),
         (None, Began::Unwitnessed)
     );
     scene.rows(0).clear();
@@ -417,7 +420,7 @@ fn ghosts_are_bounded_and_forgotten_with_their_rows() {
     scene.play(60.0, |snapshot| {
         history.observe(snapshot);
     });
-    assert_eq!(history.ghosts.len(), 0);
+    assert_eq!(history.unlisted.len(), 0);
 }
 
 #[test]

@@ -26,7 +26,7 @@ use super::rule::{ConfiguredRule, RuleInput, RuleKind, RuleOutput};
 use super::scope::ScopeInput;
 use super::subject;
 use super::undecided_reason::UndecidedReason;
-use crate::history::{Ghost, ProcessHistory, RowHistory, Streak};
+use crate::history::{ProcessHistory, RowHistory, Streak, UnlistedPid};
 use crate::model::evidence::{Evidence, KindEvidence, samples};
 use crate::model::finding::{Action, Finding, FindingGpu, Kind, Severity};
 use crate::model::snapshot::PidNamespace;
@@ -116,7 +116,8 @@ impl RuleKind for DeadSettings {
         process: Option<&Process>,
         verdicts: &mut RuleOutput,
     ) {
-        let (Some(ghost), Some(process)) = (seen.history.ghost(gpu, row.pid), process) else {
+        let (Some(unlisted), Some(process)) = (seen.history.unlisted_pid(gpu, row.pid), process)
+        else {
             return;
         };
         let scope_input = ScopeInput {
@@ -126,7 +127,7 @@ impl RuleKind for DeadSettings {
         let Some(settings) = rule.settings_for(&scope_input) else {
             return;
         };
-        if ghost.state.is_none() {
+        if unlisted.state.is_none() {
             match seen.snapshot.host.pid_namespace {
                 Some(PidNamespace::Host) => {}
                 Some(PidNamespace::Container) => return,
@@ -139,7 +140,7 @@ impl RuleKind for DeadSettings {
                 }
             }
         }
-        let Some((gpus, ghost)) = everywhere(seen, gpu, row, *ghost) else {
+        let Some((gpus, unlisted)) = everywhere(seen, gpu, row, *unlisted) else {
             return;
         };
         let death = Death {
@@ -147,8 +148,8 @@ impl RuleKind for DeadSettings {
             process,
             settings: settings.into_owned(),
             gpus,
-            state: ghost.state,
-            streak: ghost.streak,
+            state: unlisted.state,
+            streak: unlisted.streak,
         };
         death.judge(verdicts);
     }
@@ -160,14 +161,14 @@ fn everywhere(
     seen: RuleInput<'_>,
     gpu: &Gpu,
     row: &GpuProcess,
-    ghost: Ghost,
-) -> Option<(Vec<FindingGpu>, Ghost)> {
-    let mut longest = ghost;
+    unlisted: UnlistedPid,
+) -> Option<(Vec<FindingGpu>, UnlistedPid)> {
+    let mut longest = unlisted;
     let mut gpus = Vec::new();
     for other in seen.snapshot.gpus.iter() {
         let rows = other.processes.as_deref().unwrap_or_default();
         for listed in rows.iter().filter(|listed| listed.pid == row.pid) {
-            let Some(known) = seen.history.ghost(other, row.pid) else {
+            let Some(known) = seen.history.unlisted_pid(other, row.pid) else {
                 continue;
             };
             if gpus.is_empty() && !(std::ptr::eq(other, gpu) && std::ptr::eq(listed, row)) {

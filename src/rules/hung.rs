@@ -27,7 +27,7 @@ use super::rule::{ConfiguredRule, RuleInput, RuleKind, RuleOutput};
 use super::subject;
 use super::undecided_reason::UndecidedReason;
 use crate::history::power::{FULL_PERCENT, LEAST_WORK_SECONDS, LOW_SHARE};
-use crate::history::{Device, Lull, ProcessHistory, Work};
+use crate::history::{Device, LowPowerPhase, ProcessHistory, Work};
 use crate::model::evidence::{Evidence, KindEvidence, samples};
 use crate::model::finding::{Action, Finding, FindingGpu, Kind, Pending, Severity};
 use crate::model::program::file_name;
@@ -144,7 +144,7 @@ impl RuleKind for HungSettings {
         verdicts: &mut RuleOutput,
     ) {
         // There hardly ever is one.
-        if seen.history.has_lull()
+        if seen.history.has_low_power_phase()
             && let Some(finding) = judge_process(rule, seen, process, known, verdicts)
         {
             verdicts.find(finding);
@@ -206,14 +206,17 @@ fn judge_process(
     let mut hung: Vec<HungOn> = Vec::new();
     for row in known.rows() {
         let device = seen.history.device_of(row);
-        let Some(lull) = device.lull().filter(|lull| lull.who == known.identity()) else {
+        let Some(phase) = device
+            .low_power_phase()
+            .filter(|phase| phase.who == known.identity())
+        else {
             continue;
         };
         // A recording may list a process twice on a GPU.
         if hung.iter().any(|on| on.gpu.index == device.index()) || is_mps_server(process) {
             continue;
         }
-        let Some(work) = device.work(lull.who) else {
+        let Some(work) = device.work(phase.who) else {
             continue;
         };
         let Some(settings) = rule.settings_for(&seen.scope_of(process, row)) else {
@@ -222,23 +225,23 @@ fn judge_process(
         let is_active = seen
             .active_finding(rule.name(), known.identity())
             .is_some_and(|finding| finding.gpus.iter().any(|on| on.index == device.index()));
-        let Some(evidence) = evidence(lull, work, &settings, is_active) else {
+        let Some(evidence) = evidence(phase, work, &settings, is_active) else {
             continue;
         };
-        if lull.seconds() < settings.duration.seconds() {
+        if phase.seconds() < settings.duration.seconds() {
             verdicts.expect(Pending {
                 rule: rule.name().clone(),
                 kind: Kind::Hung,
                 pid: Some(process.pid),
                 gpu: device.index(),
-                since: lull.since,
-                due: lull.since.plus_seconds(settings.duration.seconds()),
+                since: phase.since,
+                due: phase.since.plus_seconds(settings.duration.seconds()),
             });
-        } else if !is_seen(lull, &settings, is_active) {
+        } else if !is_seen(phase, &settings, is_active) {
             verdicts.doubt(UndecidedReason::Gaps {
                 gpu: device.index(),
-                covered: lull.coverage(),
-                samples: lull.samples,
+                covered: phase.coverage(),
+                samples: phase.samples,
                 least_covered: LEAST_COVERAGE,
                 least_samples: LEAST_SAMPLES,
             });
@@ -251,25 +254,25 @@ fn judge_process(
                 },
                 settings: *settings,
                 evidence,
-                since: lull.since,
-                until: lull.until,
+                since: phase.since,
+                until: phase.until,
             });
         }
     }
     finding(rule, process, hung)
 }
 
-/// Whether enough of a lull was seen.
-fn is_seen(lull: &Lull, settings: &HungSettings, is_active: bool) -> bool {
+/// Whether enough of a low-power phase was seen.
+fn is_seen(phase: &LowPowerPhase, settings: &HungSettings, is_active: bool) -> bool {
     let (least, seconds) = if is_active {
         (LOST_TO_STAY, 0.0)
     } else {
         (LEAST_OF_LOST, settings.duration.seconds())
     };
-    let is_bridged = is_covered(lull.bridged(), is_active)
-        && lull.coverage() >= least
-        && lull.covered_seconds() >= seconds;
-    lull.samples >= LEAST_SAMPLES && (is_covered(lull.coverage(), is_active) || is_bridged)
+    let is_bridged = is_covered(phase.bridged(), is_active)
+        && phase.coverage() >= least
+        && phase.covered_seconds() >= seconds;
+    phase.samples >= LEAST_SAMPLES && (is_covered(phase.coverage(), is_active) || is_bridged)
 }
 
 fn is_mps_server(process: &Process) -> bool {
@@ -282,31 +285,31 @@ fn is_mps_server(process: &Process) -> bool {
 /// What says that a process is hung on a GPU; `None` where something else explains the fall. What
 /// `stands` has met the settings already, and lasts as long as the history's wider bounds hold.
 fn evidence(
-    lull: &Lull,
+    phase: &LowPowerPhase,
     work: &Work,
     settings: &HungSettings,
     is_active: bool,
 ) -> Option<HungEvidence> {
-    let (now, before) = (lull.power.mean()?, work.power.mean()?);
-    let is_full = lull.gpu_percent.mean()? >= settings.min_utilization.0;
+    let (now, before) = (phase.power.mean()?, work.power.mean()?);
+    let is_full = phase.gpu_percent.mean()? >= settings.min_utilization.0;
     let is_low = now < before * settings.max_power_share.0 / 100.0;
     if !(is_active || is_full && is_low) {
         return None;
     }
-    let (traffic, traffic_before) = (lull.memory.mean(), work.memory.mean());
-    if moves_data(traffic, traffic_before, settings) || is_capped(lull, before) {
+    let (traffic, traffic_before) = (phase.memory.mean(), work.memory.mean());
+    if moves_data(traffic, traffic_before, settings) || is_capped(phase, before) {
         return None;
     }
-    if is_slowed_down(lull, work) {
+    if is_slowed_down(phase, work) {
         return None;
     }
     Some(HungEvidence {
-        gpu_percent_min: lull.gpu_percent_min,
+        gpu_percent_min: phase.gpu_percent_min,
         power_watts_mean: now,
         power_watts_before: before,
         memory_percent_mean: traffic,
         memory_percent_before: traffic_before,
-        samples: lull.samples,
+        samples: phase.samples,
     })
 }
 
@@ -318,20 +321,21 @@ fn moves_data(now: Option<f64>, before: Option<f64>, settings: &HungSettings) ->
 }
 
 /// Whether the power limit no longer allows what was drawn before, and much of it is drawn.
-fn is_capped(lull: &Lull, before: f64) -> bool {
-    lull.power_limit
-        .zip(lull.power.mean())
+fn is_capped(phase: &LowPowerPhase, before: f64) -> bool {
+    phase
+        .power_limit
+        .zip(phase.power.mean())
         .is_some_and(|(limit, now)| limit < before && now >= limit * SHARE_OF_LIMIT)
 }
 
 /// Whether heat, or somebody who set the clock, has slowed the GPU down.
-fn is_slowed_down(lull: &Lull, work: &Work) -> bool {
-    let share = lull
+fn is_slowed_down(phase: &LowPowerPhase, work: &Work) -> bool {
+    let share = phase
         .clock
         .mean()
         .zip(work.clock.mean())
         .map(|(now, before)| now / before);
-    let is_hot = lull
+    let is_hot = phase
         .temperature
         .mean()
         .is_some_and(|degrees| degrees >= HOT_CELSIUS);

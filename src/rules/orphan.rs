@@ -460,8 +460,7 @@ fn lines(process: &Process) -> Vec<String> {
     }
     if let Some(group) = process.process_group {
         lines.push(format!(
-            "see what is left of its job: `pgrep -a -g {group}`; kill it together: `pkill -TERM \
-            -g {group}`"
+            "see what is left of its job: `pgrep -a -g {group}`"
         ));
     }
     // Nobody is there any more to type anything into it: only the last way, its end, is left.

@@ -116,7 +116,7 @@ fn a_config_check_shows_the_files_effect() {
     for line in [
         "  rule idle: warning; switched off",
         "  rule naps: idle; for GPU 0; critical; 1 override",
-        "  keep user \"ann\"; expired at 2020-01-01T00:00:00.000Z, without effect; old \\e[31m",
+        "  keep user \"ann\"; expired at 2020-01-01 00:00:00 UTC, without effect; old \\e[31m",
         "  keep user \"ben\"; only from naps; until 2999-01-01 00:00:00 UTC; thesis",
     ] {
         assert!(

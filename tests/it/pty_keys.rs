@@ -41,7 +41,7 @@ fn alone_it_opens_the_screen_where_there_is_a_driver_and_else_says_what_to_do() 
     dumb.env("TERM", "dumb");
     let mut piped = Command::new("env");
     piped.arg("TERM=dumb").arg(dumb.get_program());
-    let mut terminal = shown(&piped, "Usage: gpumem");
+    let mut terminal = shown(&piped, "Exit codes:");
     assert_eq!(terminal.end().code(), Some(0), "the help, as in a pipe");
 }
 

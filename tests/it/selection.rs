@@ -91,7 +91,9 @@ fn watch(replay: &str, more: &[&str]) -> Pids {
         .stdout
         .lines()
         .skip_while(|line| !(line.trim_start().starts_with("GPU") && line.contains(" PID")));
-    let rows = lines.skip(1).take_while(|line| !line.starts_with("──"));
+    // Charts may follow after a blank line, or the findings.
+    let is_row = |line: &&str| !line.trim().is_empty() && !line.starts_with("──");
+    let rows = lines.skip(1).take_while(is_row);
     let pid = |line: &str| {
         let word = line.split_whitespace().nth(1)?;
         word.split('/').next()?.parse().ok()
@@ -348,7 +350,7 @@ fn totals_are_of_what_is_selected() {
     );
     let text = run(&["ps", "--demo", "--by", "user", "--user", "emre"]).stdout;
     let lines: Vec<&str> = text.lines().map(str::trim).collect();
-    assert_eq!(lines[1], "1.4 GiB          3  3     emre");
+    assert_eq!(lines[1], "1.4 GiB      1.4 GiB          3  3    emre");
     let both = run(&["ps", "--demo", "--by", "user", "--sort", "pid"]);
     assert_eq!(both.code, 2);
 }

@@ -47,18 +47,21 @@ fn values_from_before_a_gpu_fell_silent_are_no_news() {
 }
 
 #[test]
-fn the_lull_and_the_work_are_of_the_one_who_is_alone() {
+fn the_low_power_phase_and_the_work_are_of_the_one_who_is_alone() {
     let (mut scene, mut history) = watched(|scene, _| scene.draws(0, 7, 97, 300.0));
     let who = scene.process(7).identity();
     let device = history.device(&scene.now.gpus[0]).unwrap();
-    assert_eq!((device.alone(), device.lull()), (Some(who), None));
+    assert_eq!(
+        (device.alone(), device.low_power_phase()),
+        (Some(who), None)
+    );
     assert_eq!(device.work(who).unwrap().power.mean(), Some(300.0));
     scene.draws(0, 7, 99, 60.0);
     history.observe(scene.step());
     history.observe(scene.step());
     let device = history.device(&scene.now.gpus[0]).unwrap();
-    let lull = device.lull().unwrap();
-    assert_eq!((lull.who, lull.samples, lull.seconds()), (who, 2, 10.0));
+    let phase = device.low_power_phase().unwrap();
+    assert_eq!((phase.who, phase.samples, phase.seconds()), (who, 2, 10.0));
     assert_eq!(device.work(who).unwrap().power.mean(), Some(300.0));
 }
 

@@ -214,7 +214,7 @@ fn the_living_are_not_dead() {
 }
 
 #[test]
-fn a_new_process_of_the_number_ends_the_ghost() {
+fn a_new_process_of_the_number_ends_the_unlisted_pid() {
     let (mut scene, mut engine) = gone(&[0], 60.0);
     scene.now.processes.clear();
     scene.rows(0).clear();

@@ -496,7 +496,7 @@ fn a_third_of_the_samples_may_be_lost_at_any_seed() {
 }
 
 #[test]
-fn work_between_lulls_is_no_hang_however_many_samples_are_lost() {
+fn work_between_low_power_phases_is_no_hang_however_many_samples_are_lost() {
     for lost in [0, 30, 60] {
         for seed in 1..=40 {
             let mut random = TestRandom::new(seed);
