@@ -9,7 +9,7 @@
 //! on the CPU, and of whom the rule could not tell later either. Unknown is no reason to suspect anybody.
 //! Kinds only that `reap` takes by default: a server that waits does its work.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use super::exemption::{self, Exemption};
@@ -66,6 +66,9 @@ pub(super) fn suspects(
     candidates.retain(|it| !it.is_undecidable && !found.contains(&it.process));
     // As of several findings of a process, the kind about which something is to be done first.
     candidates.sort_by(|a, b| (a.process, a.kind, &a.rule).cmp(&(b.process, b.kind, &b.rule)));
+    // Of two of the same number the first counts, as in `Snapshot::process`, which would look at each.
+    let listed = snapshot.processes.iter().rev();
+    let processes: HashMap<u32, &Process> = listed.map(|it| (it.pid, it)).collect();
     let mut suspects: Vec<Suspect> = Vec::new();
     let mut last = None;
     for of_rule in candidates.chunk_by(|a, b| (a.process, &a.rule) == (b.process, &b.rule)) {
@@ -73,7 +76,7 @@ pub(super) fn suspects(
         if last == Some(identity) {
             continue;
         }
-        let Some(process) = snapshot.process(identity.pid) else {
+        let Some(&process) = processes.get(&identity.pid) else {
             continue;
         };
         let Some(known) = history.process(identity) else {
