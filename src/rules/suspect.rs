@@ -70,6 +70,7 @@ pub(super) fn suspects(
     let listed = snapshot.processes.iter().rev();
     let processes: HashMap<u32, &Process> = listed.map(|it| (it.pid, it)).collect();
     let mut suspects: Vec<Suspect> = Vec::new();
+    let mut texts = RuleTexts::default();
     let mut last = None;
     for of_rule in candidates.chunk_by(|a, b| (a.process, &a.rule) == (b.process, &b.rule)) {
         let identity = of_rule[0].process;
@@ -93,7 +94,8 @@ pub(super) fn suspects(
             && !exemption::exempts_anywhere(keeps, process, about, snapshot)
             && look.is_suspect()
         {
-            suspects.push(look.suspect());
+            texts.be_of(&look.candidate);
+            suspects.push(look.suspect(&texts));
             last = Some(identity);
         }
     }
@@ -118,6 +120,27 @@ fn joined(candidates: &[Candidate]) -> Candidate {
     }
     all.gpus = subject::by_gpu(all.gpus.into_iter());
     all
+}
+
+/// What is written alike of all suspects of a rule that asks for the same time.
+#[derive(Default)]
+struct RuleTexts {
+    of: Option<(Arc<str>, f64)>,
+    /// The time.
+    needed: String,
+    command: String,
+}
+
+impl RuleTexts {
+    fn be_of(&mut self, candidate: &Candidate) {
+        let needed = candidate.needed;
+        let is_same = |(rule, time): &(Arc<str>, f64)| *rule == candidate.rule && *time == needed;
+        if !self.of.as_ref().is_some_and(is_same) {
+            self.of = Some((Arc::clone(&candidate.rule), needed));
+            self.needed = exact_span(Span::from_seconds(needed));
+            self.command = command(&candidate.rule, needed);
+        }
+    }
 }
 
 /// A candidate, and what is known of it now.
@@ -276,12 +299,11 @@ impl Look<'_> {
         }
     }
 
-    fn suspect(self) -> Suspect {
+    fn suspect(self, texts: &RuleTexts) -> Suspect {
         let candidate = &self.candidate;
         let (seconds, needed) = (self.seconds(), candidate.needed);
         let kind = candidate.kind;
         let due = candidate.since.plus_seconds(needed);
-        let needed_text = exact_span(Span::from_seconds(needed));
         let name = format!("{} ({})", subject::name(self.process), self.process.pid);
         let looks = match kind {
             Kind::Stopped => "is stopped",
@@ -298,13 +320,13 @@ impl Look<'_> {
             needed_seconds: needed,
             due,
             evidence: self.evidence(),
-            mark: format!("{kind}? {} of {needed_text}", short(seconds)),
+            mark: format!("{kind}? {} of {}", short(seconds), texts.needed),
             message: format!(
                 "{name} holds {} and {looks}",
                 subject::held(&candidate.gpus)
             ),
             missing: missing(due.seconds_since(self.now), candidate.began),
-            command: command(&candidate.rule, needed),
+            command: texts.command.clone(),
             gpus: self.candidate.gpus,
         }
     }
