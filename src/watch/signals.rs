@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::SyncSender;
+use std::thread;
+use std::time::Duration;
 
 // Of a group or session from outside this PID namespace the number is 0 here, which rustix takes for impossible.
 use nix::unistd::{getpgrp, getsid};
@@ -13,6 +15,10 @@ use signal_hook::{SigId, flag, low_level};
 
 use super::{ThreadMessage, WatchError, spawn, terminal};
 use crate::watch::state::Event;
+
+/// How often, and how long after one another, it is looked for a signal that ends a job that was continued.
+const LOOKS: usize = 20;
+const BETWEEN_LOOKS: Duration = Duration::from_millis(10);
 
 /// Signals as events, as long as this lives.
 pub(super) struct SignalWatch {
@@ -61,9 +67,18 @@ impl SignalWatch {
         })
     }
 
-    /// Whether gpumem was told to end, also where that event is still on its way.
+    /// Whether gpumem was told to end, also where that event is still on its way; looks for it for a moment.
+    /// A shell that ends a stopped job sends the signal and then continues it, and two threads may take one
+    /// each.
     pub(super) fn is_to_end(&self) -> bool {
-        self.asked.iter().any(|asked| asked.load(Ordering::SeqCst))
+        let is_asked = || self.asked.iter().any(|asked| asked.load(Ordering::SeqCst));
+        (0..LOOKS).any(|_| {
+            let is_asked = is_asked();
+            if !is_asked {
+                thread::sleep(BETWEEN_LOOKS);
+            }
+            is_asked
+        })
     }
 }
 
