@@ -53,6 +53,10 @@ pub mod reclaim {
     pub use crate::reclaim::process_control::{
         Approved, Handle, NotOpened, NotSent, RequestResult,
     };
+    pub use crate::reclaim::release::{
+        AnnouncedSignal, KernelRecipe, PythonRecipe, Reference, ReleaseAnswer, ReleaseOptions,
+        ReleaseReport, ReleaseWay, ServerUnload,
+    };
     pub use crate::reclaim::target::{
         Because, KernelAtServer, MemberGpu, Reason, Recipients, Request, Step, TargetProcess,
     };

@@ -24,6 +24,7 @@ pub mod plan;
 pub mod policy;
 pub mod process_control;
 pub mod recheck;
+pub mod release;
 mod respawn;
 pub mod resume;
 mod select;

@@ -1,0 +1,134 @@
+//! How a process gives memory back and lives on: by which way, what is asked of it and what came of that.
+//!
+//! Plain data here. Each way is a file beside this one: where it is there ([`ReleaseWay`], made of a snapshot),
+//! whether the process rests (`probe`, which changes nothing), and doing it (`perform`). Both take seconds at
+//! most and are called on a thread of their own. When it is done, and that it helped as NVML sees it, is
+//! `step::release`.
+
+use std::sync::Arc;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::policy::Signal;
+use crate::model::Time;
+
+/// How a process gives memory back and lives on.
+#[derive(Clone, PartialEq, Eq, Debug, JsonSchema, Serialize, Deserialize)]
+#[serde(tag = "by", rename_all = "snake_case")]
+pub enum ReleaseWay {
+    /// An inference server unloads its models.
+    Server(ServerUnload),
+    /// A Jupyter kernel runs a recipe.
+    Kernel(KernelRecipe),
+    /// CPython runs a recipe (PEP 768).
+    Python(PythonRecipe),
+    /// The process has announced a signal for this.
+    Signal(AnnouncedSignal),
+}
+
+/// An inference server, and where it is asked.
+#[derive(Clone, PartialEq, Eq, Debug, JsonSchema, Serialize, Deserialize)]
+pub struct ServerUnload {
+    /// Its row in the table: `"vllm"`.
+    pub server: Arc<str>,
+    /// Who listens: the holder of the memory, its parent or its child.
+    pub pid: u32,
+    /// Clock ticks from boot to its start.
+    pub start_ticks: u64,
+    /// Where, as a snapshot has it: `"tcp:127.0.0.1:8000"`, `"unix:/run/x.sock"`.
+    pub address: Arc<str>,
+}
+
+/// A kernel, and how it is reached.
+#[derive(Clone, PartialEq, Eq, Debug, JsonSchema, Serialize, Deserialize)]
+pub struct KernelRecipe {
+    /// Its process.
+    pub pid: u32,
+    /// Clock ticks from boot to the process's start.
+    pub start_ticks: u64,
+    /// Its id at its server, where it has one.
+    pub kernel_id: Option<Arc<str>>,
+    /// The notebook, where it has one.
+    pub notebook: Option<Arc<str>>,
+    /// When a server saw the last message before gpumem's.
+    pub last_activity: Option<Time>,
+}
+
+/// A CPython of 3.14 or later.
+#[derive(Clone, PartialEq, Eq, Debug, JsonSchema, Serialize, Deserialize)]
+pub struct PythonRecipe {
+    /// Its process.
+    pub pid: u32,
+    /// Clock ticks from boot to its start.
+    pub start_ticks: u64,
+}
+
+/// A signal by which a process gives memory back.
+#[derive(Clone, PartialEq, Eq, Debug, JsonSchema, Serialize, Deserialize)]
+pub struct AnnouncedSignal {
+    /// The process.
+    pub pid: u32,
+    /// Clock ticks from boot to its start.
+    pub start_ticks: u64,
+    /// Which.
+    pub signal: Signal,
+}
+
+/// What is asked of a process.
+#[derive(Clone, PartialEq, Eq, Debug, JsonSchema, Serialize, Deserialize)]
+pub struct ReleaseOptions {
+    /// Collect garbage first, which runs finalizers of the user's objects.
+    pub collects: bool,
+    /// Name what still holds memory.
+    pub references: bool,
+    /// A person named the target.
+    pub is_named: bool,
+    /// How long it may take, in milliseconds.
+    pub wait_ms: u64,
+    /// PCI bus ids of the GPUs on which NVML lists the process.
+    pub pci_bus_ids: Vec<Arc<str>>,
+}
+
+/// What a process says after it; its own numbers, which prove nothing.
+#[derive(Clone, PartialEq, Eq, Debug, Default, JsonSchema, Serialize, Deserialize)]
+pub struct ReleaseReport {
+    /// In use by live objects.
+    pub live_bytes: Option<u64>,
+    /// Still kept by allocators.
+    pub cached_bytes_left: Option<u64>,
+    /// Why more did not come back. Holds words of the process: escape it for a terminal.
+    pub why: Option<Arc<str>>,
+    /// What wakes it again.
+    pub wake: Option<Arc<str>>,
+    /// What holds memory, largest first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub references: Vec<Reference>,
+    /// From when to when a kernel was asked: its server takes that for activity.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub asked: Option<(Time, Time)>,
+}
+
+/// What keeps memory in use.
+#[derive(Clone, PartialEq, Eq, Debug, JsonSchema, Serialize, Deserialize)]
+pub struct Reference {
+    /// Its name in the notebook, `Out[7]`, or `last traceback`. Chosen by the user: escape it.
+    pub name: Arc<str>,
+    /// How much.
+    pub bytes: u64,
+}
+
+/// What came of a probe or a release.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum ReleaseAnswer {
+    /// It was done; or, of a probe, it rests and could be done, and this is known of it.
+    Done(ReleaseReport),
+    /// It is at work, and was left alone. Why.
+    Busy(String),
+    /// It cannot be reached or gives nothing back. Why.
+    NoWayIn(String),
+    /// It can be reached and must not be, or has said no. Why, and what to do.
+    Refused(String),
+    /// It did not answer in time; whether it still will is said.
+    TimedOut(String),
+}
