@@ -19,11 +19,12 @@ pub(super) const ENVIRON_BYTES: usize = 128 << 10;
 const VALUE_BYTES: usize = 512;
 
 /// The names that are kept, sorted.
-const NAMES: [&str; 46] = [
+const NAMES: [&str; 47] = [
     "CONDA_DEFAULT_ENV",
     "CUDA_MPS_PIPE_DIRECTORY",
     "CUDA_VISIBLE_DEVICES",
     "GPUMEM_KEEP",
+    "GPUMEM_RELEASE_SIGNAL",
     "GROUP_RANK",
     "HOSTNAME",
     "JPY_PARENT_PID",

@@ -17,6 +17,7 @@ use super::folder::{Folder, is_gone};
 use super::gpu_files::read_held;
 use super::machine::read_host;
 use super::stat::{STAT_BYTES, parse_stat};
+use super::status::{SignalMasks, parse_signal_masks};
 use super::{HostError, Roots, parse_cmdline};
 use crate::model::snapshot::PidNamespace;
 
@@ -157,6 +158,14 @@ pub fn read_guarded(roots: &Roots, pid: u32) -> Result<Option<Guarded>, HostErro
         .ok()
         .and_then(|held| held.gpu_files);
     Ok(Some(guarded))
+}
+
+/// What a process does about signals now; `None` where there is none, or it does not tell.
+pub fn read_signal_masks(roots: &Roots, pid: u32) -> Option<SignalMasks> {
+    let folder = Folder::open(&roots.proc, pid).ok()?;
+    let mut content = Vec::new();
+    folder.read(c"status", &mut content, STATUS_BYTES).ok()?;
+    parse_signal_masks(&content)
 }
 
 /// Reads what is known of gpumem's own process.

@@ -64,7 +64,8 @@ pub use environ::carries_variable;
 pub use environment::read_environment;
 pub use framework::{has_version_metadata, read_version};
 pub use guarded::{
-    Guarded, ListedProcess, Ourselves, read_all, read_guarded, read_ourselves, read_wait_channel,
+    Guarded, ListedProcess, Ourselves, read_all, read_guarded, read_ourselves, read_signal_masks,
+    read_wait_channel,
 };
 pub use holders::Holders;
 pub use kernel_module::{KernelModule, read_kernel_module};

@@ -25,6 +25,45 @@ impl ProcStatus<'_> {
     }
 }
 
+/// What a process does about signals. Bit 0 is signal 1.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SignalMasks {
+    /// Those for which it has a handler.
+    caught: u64,
+    /// Those that its first thread blocks.
+    blocked: u64,
+}
+
+impl SignalMasks {
+    /// Whether it has a handler for the signal of this number.
+    pub fn catches(self, number: u32) -> bool {
+        bit(self.caught, number)
+    }
+
+    /// Whether its first thread blocks the signal of this number.
+    pub fn blocks(self, number: u32) -> bool {
+        bit(self.blocked, number)
+    }
+}
+
+fn bit(mask: u64, number: u32) -> bool {
+    let at = number.checked_sub(1).and_then(|at| mask.checked_shr(at));
+    at.is_some_and(|rest| rest & 1 == 1)
+}
+
+/// Reads `SigBlk` and `SigCgt` of a `/proc/PID/status`; `None` where they are not both there.
+pub fn parse_signal_masks(bytes: &[u8]) -> Option<SignalMasks> {
+    let mask = |name: &[u8]| {
+        let mut lines = bytes.split_inclusive(|&byte| byte == b'\n');
+        let value = lines.find_map(|line| line.strip_suffix(b"\n")?.strip_prefix(name))?;
+        u64::from_str_radix(std::str::from_utf8(value).ok()?, 16).ok()
+    };
+    Some(SignalMasks {
+        caught: mask(b"SigCgt:\t")?,
+        blocked: mask(b"SigBlk:\t")?,
+    })
+}
+
 /// Reads the content of `/proc/PID/status`, of which the end may be missing.
 pub fn parse_status(bytes: &[u8]) -> ProcStatus<'_> {
     let mut status = ProcStatus::default();
@@ -72,6 +111,24 @@ mod tests {
         let own = parse_status(b"Name:\tx\nNSpid:\t42\n");
         assert_eq!((own.innermost_pid, own.namespace_pid), (Some(42), None));
         assert_eq!(own.pids(), [42]);
+    }
+
+    #[test]
+    fn handlers_are_told_from_their_bits() {
+        let bytes =
+            b"SigBlk:\t0000000000000200\nSigIgn:\t0000000001001000\nSigCgt:\t0000000000000a02\n";
+        let masks = parse_signal_masks(bytes).unwrap();
+        let caught: Vec<u32> = (0..70).filter(|&it| masks.catches(it)).collect();
+        assert_eq!(caught, [2, 10, 12]);
+        assert!(masks.blocks(10) && !masks.blocks(12));
+        for cut in [
+            &bytes[..bytes.len() - 1],
+            &bytes[..30],
+            b"",
+            b"SigCgt:\tx\nSigBlk:\t0\n",
+        ] {
+            assert_eq!(parse_signal_masks(cut), None);
+        }
     }
 
     #[test]

@@ -15,11 +15,12 @@ use super::guard::{Call, Guard, Protection};
 use super::handles::Handles;
 use super::ledger::{self, Actor, Failure, LedgerEntry, LedgerEvent, LedgerSink};
 use super::process_control::{Handle, NotOpened, ProcessControl, RequestResult};
+use super::release::ReleaseAnswer;
 use super::step::{
     Measured, PendingRequest, ReclaimWay, Started, StepContext, StepEffect, StepState,
 };
-use super::target::{Recipients, Target, TargetProcess};
-use super::verify::{Back, Baseline, DEADLINE_SECONDS, Outcome, hold_anything};
+use super::target::{LedgerProcess, Recipients, Target, TargetProcess};
+use super::verify::{Back, Baseline, DEADLINE_SECONDS, Outcome, ReleaseMeter, hold_anything};
 use crate::model::{Snapshot, Time};
 
 /// For how long the GPU and what started the members are watched after the memory is back, at least, in
@@ -86,6 +87,14 @@ pub struct Act {
     asked: Option<PendingRequest>,
     /// What was answered last.
     answer: RequestResult,
+    /// When that was seen.
+    answered: Option<Time>,
+    /// What the target holds since then.
+    meter: ReleaseMeter,
+    /// What came of a step after which the processes live on.
+    settled: Option<Outcome>,
+    /// Who was asked lately to release memory, and when.
+    releases: Vec<(LedgerProcess, Time)>,
     is_begun: bool,
 }
 
@@ -130,8 +139,17 @@ impl Act {
             is_shut: false,
             asked: None,
             answer: RequestResult::Waiting,
+            answered: None,
+            meter: ReleaseMeter::default(),
+            settled: None,
+            releases: Vec::new(),
             is_begun: false,
         }
+    }
+
+    /// With what was released before, by the ledger.
+    pub fn after(self, releases: Vec<(LedgerProcess, Time)>) -> Self {
+        Self { releases, ..self }
     }
 
     /// Upon what.
@@ -203,6 +221,7 @@ impl Act {
                 NextMove::Go(stage) => self.stage = stage,
                 NextMove::Wait(until) => return Ok(ActProgress::Waiting { until }),
                 NextMove::End(outcome) => {
+                    let outcome = self.with_settled(outcome);
                     self.stage = ActStage::Over(outcome.clone());
                     self.note(moment.now, LedgerEvent::Ended(outcome.clone()), record)?;
                     return Ok(ActProgress::Ended(outcome));
@@ -286,9 +305,12 @@ impl Act {
         if recipient_handles.is_empty() {
             return Ok(NextMove::Go(ActStage::Due(place + 1)));
         }
+        let would_end = |act: &mut Self, control: &mut dyn ProcessControl| {
+            act.would_end_others(&recipient_handles, moment.snapshot, control)
+        };
         if let Some(outcome) = self
             .forbids(&recipient_handles, moment.snapshot, control)
-            .or_else(|| self.would_end_others(&recipient_handles, moment.snapshot, control))
+            .or_else(|| way.ends_processes().then(|| would_end(self, control))?)
         {
             return Ok(NextMove::End(outcome));
         }
@@ -300,9 +322,13 @@ impl Act {
             record,
             is_named: self.target.call() == Call::Named,
             has_continued: false,
+            releases: &self.releases,
         };
         let begun = way.execute(&mut context, &recipient_handles)?;
         self.has_continued |= context.has_continued;
+        if let Started::Settled(outcome) = begun {
+            return Ok(self.settle(place, outcome));
+        }
         self.first_deed.get_or_insert(moment.now);
         let taken = NextMove::Go(ActStage::Taken(
             place,
@@ -311,6 +337,8 @@ impl Act {
         Ok(match begun {
             Started::PendingRequest(asked) => {
                 (self.asked, self.answer) = (Some(asked), RequestResult::Waiting);
+                self.answered = None;
+                self.meter = ReleaseMeter::new(&self.target, moment.snapshot);
                 taken
             }
             // What is signalled after all may be started again.
@@ -318,8 +346,29 @@ impl Act {
                 self.is_shut = false;
                 taken
             }
-            Started::Ends(outcome) => NextMove::End(outcome),
+            Started::Ends(outcome) | Started::Settled(outcome) => NextMove::End(outcome),
         })
+    }
+
+    /// A step has done what it will, and the processes live on.
+    fn settle(&mut self, place: usize, outcome: Outcome) -> NextMove {
+        let is_last = place + 1 >= self.target.steps.len();
+        self.settled = Some(outcome.clone());
+        match is_last {
+            true => NextMove::End(outcome),
+            false => NextMove::Go(ActStage::Due(place + 1)),
+        }
+    }
+
+    /// What an act came to: where what a rule said is no longer so after memory came back, that it came
+    /// back.
+    fn with_settled(&self, outcome: Outcome) -> Outcome {
+        match (&outcome, &self.settled) {
+            (Outcome::RuleNoLongerTrue, Some(released @ Outcome::Released { .. })) => {
+                released.clone()
+            }
+            _ => outcome,
+        }
     }
 
     fn scene<'a>(
@@ -334,6 +383,9 @@ impl Act {
             snapshot,
             control,
             answer: &self.answer,
+            answered: self.answered,
+            begun: self.first_deed,
+            meter: &self.meter,
         }
     }
 
@@ -364,13 +416,18 @@ impl Act {
         let Some(way) = way else {
             return next;
         };
+        if self.answered.is_some_and(|it| it < moment.snapshot.time) {
+            self.meter.add(&self.target, moment.snapshot);
+        }
         match way.effect(&mut self.scene(moment.snapshot, control)) {
             StepEffect::Pending => {}
             StepEffect::Over => return next,
             StepEffect::Ends(outcome) => return NextMove::End(outcome),
+            StepEffect::Settled(outcome) => return self.settle(place, outcome),
         }
-        // Activity cancels.
-        if moment.recheck == Recheck::NoLonger
+        // Activity cancels; what is asked of those who live on is seen through.
+        if way.ends_processes()
+            && moment.recheck == Recheck::NoLonger
             && let Some(next) = self.still_due(moment)
         {
             return next;
@@ -378,8 +435,11 @@ impl Act {
         if moment.now < until {
             return NextMove::Wait(until);
         }
-        let expired = way.expired(&self.scene(moment.snapshot, control));
-        expired.map_or(next, NextMove::End)
+        match way.expired(&self.scene(moment.snapshot, control)) {
+            None | Some(StepEffect::Pending | StepEffect::Over) => next,
+            Some(StepEffect::Ends(outcome)) => NextMove::End(outcome),
+            Some(StepEffect::Settled(outcome)) => self.settle(place, outcome),
+        }
     }
 
     /// Hears what came of what was asked, and writes it down.
@@ -398,7 +458,15 @@ impl Act {
             RequestResult::Done => None,
             RequestResult::AtWork => Some("it is at work".to_owned()),
             RequestResult::Failed(error) | RequestResult::Restarts(error) => Some(error.clone()),
+            RequestResult::Released(answer) => match answer {
+                ReleaseAnswer::Done(_) => None,
+                ReleaseAnswer::Busy(why)
+                | ReleaseAnswer::NoWayIn(why)
+                | ReleaseAnswer::Refused(why)
+                | ReleaseAnswer::TimedOut(why) => Some(why.clone()),
+            },
         };
+        self.answered = Some(now);
         let Some(asked) = self.asked.take() else {
             return Ok(());
         };

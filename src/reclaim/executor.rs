@@ -23,7 +23,7 @@ use super::resume::resume;
 use super::step::perform_requests;
 use super::target::Target;
 use super::verify::Outcome;
-use crate::host::Roots;
+use crate::host::{Roots, read_host};
 use crate::model::finding::Finding;
 use crate::model::{Snapshot, Time};
 
@@ -44,6 +44,8 @@ pub struct Tools {
     record: Box<dyn LedgerSink + Send>,
     unattended: Vec<Time>,
     resumed: Vec<LedgerProcess>,
+    /// Who was asked to release memory, and when.
+    releases: Vec<(LedgerProcess, Time)>,
     _lock: Option<Lock>,
 }
 
@@ -63,8 +65,10 @@ impl Tools {
             PidfdControl::new(roots.clone()).with_requests(perform_requests(roots.clone()));
         let resumed = resume(&past, now, &mut control, &mut ledger)?;
         control.release();
+        let boot_id = read_host(roots).boot_id;
         Ok(Self {
             unattended: past.unattended_times(),
+            releases: past.releases(boot_id.as_ref()),
             resumed,
             _lock: Some(lock),
             ..Self::new(Box::new(control), Box::new(ledger))
@@ -81,6 +85,7 @@ impl Tools {
             record,
             unattended: Vec::new(),
             resumed: Vec::new(),
+            releases: Vec::new(),
             _lock: None,
         }
     }
@@ -194,7 +199,8 @@ impl Executor {
         };
         let act = self.act.get_or_insert_with(|| {
             let guard = Arc::clone(&self.guard);
-            Act::new(target.clone(), guard, self.actor.clone())
+            let act = Act::new(target.clone(), guard, self.actor.clone());
+            act.after(self.tools.releases.clone())
         });
         let moment = StepInput {
             now: sample.now,
@@ -205,6 +211,7 @@ impl Executor {
             record: &mut *self.tools.record,
             place,
             observer: &mut *observer,
+            releases: &mut self.tools.releases,
         };
         let progress = act.advance(moment, &mut *self.tools.control, &mut record)?;
         match &progress {
@@ -255,13 +262,19 @@ struct ObservedRecord<'a> {
     record: &'a mut dyn LedgerSink,
     place: usize,
     observer: &'a mut dyn Observer,
+    releases: &'a mut Vec<(LedgerProcess, Time)>,
 }
 
 impl LedgerSink for ObservedRecord<'_> {
     fn write(&mut self, entry: &LedgerEntry) -> Result<(), ledger::LedgerError> {
         self.record.write(entry)?;
         match &entry.event {
-            LedgerEvent::Intended(deed) => self.observer.intended(self.place, deed),
+            LedgerEvent::Intended(deed) => {
+                if let Deed::Release { way } = deed {
+                    self.releases.push((way.process(), entry.time));
+                }
+                self.observer.intended(self.place, deed);
+            }
             LedgerEvent::Done { failures, .. } if !failures.is_empty() => {
                 self.observer.failed(self.place, failures);
             }

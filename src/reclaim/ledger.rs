@@ -305,6 +305,24 @@ impl LedgerSummary {
         acts.filter(is_unattended).map(|act| act.time).collect()
     }
 
+    /// Who was asked to release memory in this boot, and when: what is about to be done counts as well.
+    pub fn releases(&self, boot_id: Option<&Arc<str>>) -> Vec<(LedgerProcess, Time)> {
+        let is_of_boot = |act: &&PastAct| {
+            let target = act.target.as_deref();
+            target.is_none_or(|target| target.boot_id.as_ref() == boot_id)
+        };
+        let deeds = self
+            .acts
+            .iter()
+            .filter(is_of_boot)
+            .flat_map(|act| &act.deeds);
+        let releases = deeds.filter_map(|it| match &it.deed {
+            Deed::Release { way } => Some((way.process(), it.time)),
+            _ => None,
+        });
+        releases.collect()
+    }
+
     fn apply(&mut self, entry: LedgerEntry, places: &mut HashMap<Arc<str>, usize>) {
         let time = entry.time;
         let place = *places.entry(Arc::clone(&entry.act)).or_insert_with(|| {

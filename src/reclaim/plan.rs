@@ -5,6 +5,8 @@
 //! rule only where the rule found every one of its members that NVML lists. Whom a policy means is in
 //! `select`, how a target is ended in `step`, who is never one in `guard`.
 
+mod release;
+
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
@@ -14,7 +16,7 @@ use serde::Serialize;
 
 use super::guard::{Call, Guard, Protection};
 use super::launcher::{is_launcher, leader};
-use super::policy::{Targets, WORKING_CPU_PERCENT};
+use super::policy::{Release, Targets, WORKING_CPU_PERCENT};
 use super::select::{Accused, found, named};
 use super::step::{self, FamilyInput};
 use super::target::{Because, MemberGpu, Reason, Target, TargetProcess};
@@ -131,6 +133,11 @@ pub enum Why {
     },
     /// No GPU lists the process, and it has none open.
     NotOnGpu,
+    /// It cannot be asked to release memory.
+    NoWayIn {
+        /// Why, of each way. Holds words of others: escape it for a terminal.
+        ways: Arc<str>,
+    },
     /// The snapshot does not show it any more.
     Gone,
     /// It is about a GPU and no process.
@@ -188,6 +195,7 @@ impl fmt::Display for Why {
                 "it or one of its family may be on GPU {gpu}, whose process list could not be read"
             ),
             Self::NotOnGpu => f.write_str("it holds no GPU; gpumem ps shows who does"),
+            Self::NoWayIn { ways } => write!(f, "no way in: {ways}"),
             Self::Gone => f.write_str("it does not exist any more"),
             Self::NoProcess => f.write_str("it is about a GPU, and there is no process to kill"),
             Self::NotFound { name } => {
@@ -215,6 +223,11 @@ pub fn plan(seen: &PlanInput<'_>, guard: &Guard) -> Plan {
         Targets::Found(it) => (Call::Rule, found(seen, guard, it, refused)),
     };
     let unread = Unread::new(seen.snapshot, seen.families, |_, _| false);
+    if let Release::Only(options) = &guard.policy.release {
+        release::plan(seen, guard, (call, options), (&accused, &unread), &mut plan);
+        plan.sort();
+        return plan;
+    }
     let mut done: Vec<u32> = Vec::new();
     for first in &accused {
         if done.contains(&first.process.pid) {
@@ -229,13 +242,7 @@ pub fn plan(seen: &PlanInput<'_>, guard: &Guard) -> Plan {
             accused.iter().filter(|it| is_kin(it.process.pid)).collect();
         done.extend(together.iter().map(|it| it.process.pid));
         match target(seen, guard, call, &together, family, &unread) {
-            Ok(target) => {
-                let least = guard.policy.limits.min_bytes;
-                // What is not known to be enough is not.
-                if least.is_none_or(|least| target.bytes.is_some_and(|bytes| bytes >= least)) {
-                    plan.targets.push(target);
-                }
-            }
+            Ok(target) => plan.add(target, guard),
             // Each that was asked for is listed, whichever of them stands in the way.
             Err(why) => {
                 let refused = together.iter().map(|it| it.refused(why.clone()));
@@ -243,9 +250,23 @@ pub fn plan(seen: &PlanInput<'_>, guard: &Guard) -> Plan {
             }
         }
     }
-    plan.targets
-        .sort_by_key(|target| (std::cmp::Reverse(target.bytes), target.leader));
+    plan.sort();
     plan
+}
+
+impl Plan {
+    /// Adds a target, if enough would come back; what is not known to be enough is not.
+    fn add(&mut self, target: Target, guard: &Guard) {
+        let least = guard.policy.limits.min_bytes;
+        if least.is_none_or(|least| target.bytes.is_some_and(|bytes| bytes >= least)) {
+            self.targets.push(target);
+        }
+    }
+
+    fn sort(&mut self) {
+        self.targets
+            .sort_by_key(|target| (std::cmp::Reverse(target.bytes), target.leader));
+    }
 }
 
 /// The families, with all that one launcher started in one: to end a launcher ends them all, whatever
@@ -346,41 +367,8 @@ fn target(
     let protected = |pid, protection| Err(Why::Protected { pid, protection });
     let mut members = Vec::new();
     for process in &processes {
-        let pid = process.pid;
-        if let Some(protection) = guard.by_sight(call, process, seen.snapshot) {
-            return protected(pid, protection);
-        }
-        let facts = seen.facts.get(&pid);
-        if facts.is_some_and(|facts| Some(facts.start_ticks) != process.start_ticks) {
-            return protected(pid, Protection::Replaced);
-        }
-        let executable = process.executable.as_deref();
-        if let Some(protection) = guard.by_facts(call, pid, facts, executable) {
-            return protected(pid, protection);
-        }
-        let identity = process.start_ticks.zip(facts.and_then(|facts| facts.uid));
-        let Some((start_ticks, uid)) = identity else {
-            return protected(pid, Protection::Unresolved);
-        };
-        let gpus = gpus(process, seen.snapshot);
-        let has_files = process
-            .gpu_files
-            .as_ref()
-            .is_some_and(|files| !files.is_empty());
-        if is_accused(pid) && gpus.is_empty() && !has_files {
-            return Err(Why::NotOnGpu);
-        }
-        members.push(TargetProcess {
-            pid,
-            start_ticks,
-            uid,
-            user: process.user.clone(),
-            name: name(process),
-            gpus,
-            is_listed: !rows(process, seen.snapshot).is_empty(),
-            process_group: process.process_group,
-            session: process.session,
-        });
+        let on_gpu = is_accused(process.pid);
+        members.push(target_process(seen, guard, (call, on_gpu), process)?);
     }
     members.sort_by_key(|it| (it.start_ticks, it.pid));
     let launcher = match launcher {
@@ -421,6 +409,7 @@ fn target(
         leader,
         snapshot: seen.snapshot,
         is_whole,
+        is_idle: call == Call::Rule && is_idle(accused),
     });
     let start = members
         .iter()
@@ -438,6 +427,54 @@ fn target(
         steps: way.steps,
         respawn_seconds: way.respawn_seconds,
     })
+}
+
+/// A process of a target, or why it is not to be touched. `on_gpu`: it has to be on a GPU.
+fn target_process(
+    seen: &PlanInput<'_>,
+    guard: &Guard,
+    (call, on_gpu): (Call, bool),
+    process: &Process,
+) -> Result<TargetProcess, Why> {
+    let pid = process.pid;
+    let protected = |protection| Err(Why::Protected { pid, protection });
+    if let Some(protection) = guard.by_sight(call, process, seen.snapshot) {
+        return protected(protection);
+    }
+    let facts = seen.facts.get(&pid);
+    if facts.is_some_and(|facts| Some(facts.start_ticks) != process.start_ticks) {
+        return protected(Protection::Replaced);
+    }
+    let executable = process.executable.as_deref();
+    if let Some(protection) = guard.by_facts(call, pid, facts, executable) {
+        return protected(protection);
+    }
+    let identity = process.start_ticks.zip(facts.and_then(|facts| facts.uid));
+    let Some((start_ticks, uid)) = identity else {
+        return protected(Protection::Unresolved);
+    };
+    let gpus = gpus(process, seen.snapshot);
+    let files = process.gpu_files.as_deref().unwrap_or_default();
+    if on_gpu && gpus.is_empty() && files.is_empty() {
+        return Err(Why::NotOnGpu);
+    }
+    Ok(TargetProcess {
+        pid,
+        start_ticks,
+        uid,
+        user: process.user.clone(),
+        name: name(process),
+        gpus,
+        is_listed: !rows(process, seen.snapshot).is_empty(),
+        process_group: process.process_group,
+        session: process.session,
+    })
+}
+
+/// Whether all that rules found of them is that they are idle.
+fn is_idle(accused: &[&Accused<'_>]) -> bool {
+    let mut findings = accused.iter().flat_map(|it| &it.findings);
+    findings.all(|it| it.kind == Kind::Idle)
 }
 
 /// Whether a process uses a CPU, as far as can be told.

@@ -10,6 +10,7 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::release::ReleaseOptions;
 use crate::model::finding::Ends;
 use crate::model::selector::Selected;
 use crate::model::{Finding, Identity, Kind, Process, Snapshot, Time};
@@ -40,6 +41,8 @@ pub struct Policy {
     pub even_kept: bool,
     /// Whether `GPUMEM_KEEP` of users other than root and oneself counts.
     pub others_may_keep: bool,
+    /// Whether targets are to give memory back and live on.
+    pub release: Release,
     /// Instead of SIGTERM.
     pub signal: Option<Signal>,
     /// How long to wait for each signal's effect, instead of what is usual for whom it goes to.
@@ -65,6 +68,7 @@ impl Policy {
             servers: false,
             direct: false,
             even_kept: false,
+            release: Release::Never,
             others_may_keep: true,
             signal: None,
             grace: None,
@@ -74,6 +78,19 @@ impl Policy {
             serves,
         }
     }
+}
+
+/// Whether targets are to give memory back and live on.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub enum Release {
+    /// They are ended.
+    #[default]
+    Never,
+    /// Those that rules find idle are asked first, inference servers excepted, and ended where what they
+    /// found is still so.
+    First(ReleaseOptions),
+    /// They are asked, and nobody is ended.
+    Only(ReleaseOptions),
 }
 
 /// Whether the configuration keeps a process, from whatever.
@@ -308,6 +325,21 @@ impl Signal {
         Self::Usr2,
         Self::Kill,
     ];
+
+    /// As Linux numbers it on the machines that NVIDIA's driver is for (signal(7)).
+    pub const fn number(self) -> u32 {
+        match self {
+            Self::Hup => 1,
+            Self::Int => 2,
+            Self::Quit => 3,
+            Self::Kill => 9,
+            Self::Usr1 => 10,
+            Self::Usr2 => 12,
+            Self::Term => 15,
+            Self::Cont => 18,
+            Self::Stop => 19,
+        }
+    }
 
     /// `"SIGTERM"`.
     pub fn name(self) -> &'static str {

@@ -15,6 +15,7 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open, pidfd_send_signal};
 use rustix::time::Timespec;
 
 use super::policy::Signal;
+use super::release::ReleaseAnswer;
 use super::target::Request;
 use crate::deadline::{NoAnswer, Task};
 use crate::host::{
@@ -89,6 +90,8 @@ pub enum RequestResult {
     Failed(String),
     /// A notebook server has not done it, and would start again what is ended without it.
     Restarts(String),
+    /// What came of a release.
+    Released(ReleaseAnswer),
 }
 
 /// Makes a request and waits for the answer, which may take seconds; it is called on a thread of its own.

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::guard::Call;
 use super::policy::Signal;
+use super::release::{ReleaseOptions, ReleaseWay};
 use crate::model::finding::{Finding, Kind};
 use crate::model::{Identity, Start, Time};
 
@@ -152,6 +153,15 @@ pub struct MemberGpu {
 #[derive(Clone, PartialEq, Debug, JsonSchema, Serialize, Deserialize)]
 #[serde(tag = "step", rename_all = "snake_case")]
 pub enum Step {
+    /// Have a process give memory back and live on.
+    Release {
+        /// By which way.
+        way: ReleaseWay,
+        /// What is asked of it.
+        options: ReleaseOptions,
+        /// How long to wait.
+        grace_seconds: f64,
+    },
     /// Ask the notebook server to shut the kernel down.
     ShutKernel {
         /// Which, and where.
@@ -227,6 +237,11 @@ pub enum Deed {
         /// To whom.
         processes: Vec<LedgerProcess>,
     },
+    /// A process is to give memory back.
+    Release {
+        /// By which way; of a kernel with when its server saw its last activity.
+        way: ReleaseWay,
+    },
     /// A notebook server is asked to shut a kernel down.
     ShutKernel {
         /// Which.
@@ -251,6 +266,13 @@ pub struct LedgerProcess {
 /// What is asked of somebody else.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Request {
+    /// Of a process: to give memory back.
+    Release {
+        /// By which way.
+        way: ReleaseWay,
+        /// What is asked of it.
+        options: ReleaseOptions,
+    },
     /// Of a notebook server: to shut a kernel down.
     ShutKernel {
         /// Which.

@@ -12,8 +12,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::guard::Protection;
+use super::release::ReleaseReport;
 use super::target::{Target, TargetProcess};
-use crate::model::{Gpu, Snapshot};
+use crate::model::{Gpu, Snapshot, Time};
 use crate::units::{Bytes, MIB};
 
 /// How long the driver may take to give memory back after the last exit, in seconds.
@@ -22,6 +23,10 @@ pub const DEADLINE_SECONDS: f64 = 10.0;
 /// Unaccounted memory moves by as much without anybody's doing: a share of what is expected, within
 /// bounds.
 const LEAST_SLACK: u64 = 16 * MIB;
+/// Less than this is nothing: a GPU's memory is given to processes in pieces of some MiB.
+pub const LEAST_RELEASED: u64 = 16 * MIB;
+/// So many samples have to agree on what was released.
+const RELEASE_SAMPLES: usize = 3;
 const MOST_SLACK: u64 = 256 * MIB;
 
 /// What an act came to.
@@ -71,19 +76,74 @@ pub enum Outcome {
     StillAlive,
     /// The pids are not the host's.
     OtherNamespace,
+    /// The process gave memory back, as NVML sees it, and lives on.
+    Released {
+        /// How much: the least of three samples after it was done.
+        bytes: u64,
+        /// From asking until so much was back.
+        ms: u64,
+        /// What the process says itself, which proves nothing.
+        #[serde(flatten)]
+        report: Box<ReleaseReport>,
+    },
+    /// It was asked, and NVML shows next to nothing back; it lives on.
+    NothingToRelease {
+        /// What came back, under 16 MiB.
+        bytes: u64,
+        /// What the process says itself; why nothing came back is in `why`.
+        #[serde(flatten)]
+        report: Box<ReleaseReport>,
+    },
+    /// It is at work, and was left alone.
+    Busy {
+        /// Why. Holds words of others: escape it for a terminal.
+        why: Arc<str>,
+    },
+    /// It cannot be asked to release memory.
+    NoWayIn {
+        /// Why, of each way. Holds words of others: escape it for a terminal.
+        why: Arc<str>,
+    },
+    /// It could be asked, and must not be, or has said no.
+    Refused {
+        /// Why, and what to do. Holds words of others: escape it for a terminal.
+        why: Arc<str>,
+    },
+    /// It has not answered in time.
+    TimedOut {
+        /// Whether it still may. Holds words of others: escape it for a terminal.
+        why: Arc<str>,
+    },
+    /// It exited while it was asked to release memory: what came back came with its end.
+    Exited,
 }
 
 impl Outcome {
     /// Whether what was asked for is so: the memory is back, or there was nobody to hold it.
     pub fn is_success(&self) -> bool {
-        matches!(self, Self::Freed { .. } | Self::AlreadyGone)
+        matches!(
+            self,
+            Self::Freed { .. } | Self::AlreadyGone | Self::Released { .. }
+        )
     }
 
     /// What came back.
     pub fn freed_bytes(&self) -> u64 {
         match self {
-            Self::Freed { bytes, .. } | Self::Respawned { bytes, .. } => *bytes,
+            Self::Freed { bytes, .. }
+            | Self::Respawned { bytes, .. }
+            | Self::Released { bytes, .. } => *bytes,
             _ => 0,
+        }
+    }
+
+    /// What wakes again what was released.
+    pub fn wake(&self) -> Option<&Arc<str>> {
+        match self {
+            Self::Released { report, .. } | Self::NothingToRelease { report, .. } => {
+                report.wake.as_ref()
+            }
+            _ => None,
         }
     }
 
@@ -139,8 +199,102 @@ impl fmt::Display for Outcome {
             Self::OtherNamespace => {
                 f.write_str("pids here are not the host's; run gpumem on the host")
             }
+            Self::Released { bytes, ms, report } => {
+                let seconds = *ms as f64 / 1000.0;
+                write!(f, "released {} in {seconds:.1} s", Bytes(*bytes))?;
+                write_report(f, report)?;
+                match &report.why {
+                    Some(why) => write!(f, "; {why}"),
+                    None => Ok(()),
+                }
+            }
+            Self::NothingToRelease { report, .. } => {
+                f.write_str("nothing to release")?;
+                write_report(f, report)?;
+                let why = report.why.as_deref();
+                write!(f, ": {}", why.unwrap_or("NVML shows no memory back"))
+            }
+            Self::Busy { why } => write!(f, "busy: {why}"),
+            Self::NoWayIn { why } => write!(f, "no way in: {why}"),
+            Self::Refused { why } => write!(f, "refused: {why}"),
+            Self::TimedOut { why } => write!(f, "timed out: {why}"),
+            Self::Exited => f.write_str("exited while it was asked to release memory"),
         }
     }
+}
+
+/// What a process says of itself after a release.
+fn write_report(f: &mut fmt::Formatter<'_>, report: &ReleaseReport) -> fmt::Result {
+    if let Some(live) = report.live_bytes {
+        write!(f, "; it has {} in use", Bytes(live))?;
+    }
+    if let Some(cached) = report.cached_bytes_left {
+        write!(f, "; {} are still cached", Bytes(cached))?;
+    }
+    Ok(())
+}
+
+/// How much less a target holds than it did, if it lives on.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct ReleaseMeter {
+    before: Option<u64>,
+    /// What was held at times after it was done, oldest first.
+    after: Vec<(Time, u64)>,
+}
+
+impl ReleaseMeter {
+    /// Of what a target holds before it is asked.
+    pub fn new(target: &Target, snapshot: &Snapshot) -> Self {
+        Self {
+            before: held_bytes(target, snapshot),
+            after: Vec::new(),
+        }
+    }
+
+    /// Takes in a snapshot of after it was done; one twice counts once.
+    pub fn add(&mut self, target: &Target, snapshot: &Snapshot) {
+        let last = self.after.last().map(|(time, _)| *time);
+        if last.is_none_or(|last| last < snapshot.time)
+            && let Some(held) = held_bytes(target, snapshot)
+        {
+            self.after.push((snapshot.time, held));
+        }
+    }
+
+    /// Whether NVML has said how much the target holds, before and often enough after.
+    pub fn is_known(&self) -> bool {
+        self.before.is_some() && self.after.len() >= RELEASE_SAMPLES
+    }
+
+    /// What came back and stayed away: the least of the last three samples. And when so much was first
+    /// back.
+    pub fn released(&self) -> Option<(u64, Time)> {
+        let before = self.before.filter(|_| self.is_known())?;
+        let last = self.after.iter().rev().take(RELEASE_SAMPLES);
+        let held = last.map(|(_, held)| *held).max()?;
+        let (since, _) = self.after.iter().find(|(_, at)| *at <= held)?;
+        Some((before.saturating_sub(held), *since))
+    }
+}
+
+/// What NVML lists the members with; `None` where it does not say of one, or not now.
+fn held_bytes(target: &Target, snapshot: &Snapshot) -> Option<u64> {
+    let on = |gpu: &&Gpu| {
+        let mut of_members = target.members.iter().flat_map(|it| &it.gpus);
+        of_members.any(|it| it.index == gpu.index)
+    };
+    let mut gpus = snapshot.gpus.iter().filter(on).peekable();
+    gpus.peek()?;
+    gpus.try_fold(0u64, |sum, gpu| {
+        let rows = gpu
+            .processes
+            .as_ref()
+            .filter(|_| gpu.stale_seconds.is_none())?;
+        let mut theirs = rows
+            .iter()
+            .filter(|row| is_listed(row.pid, target, snapshot));
+        theirs.try_fold(sum, |sum, row| Some(sum.saturating_add(row.used_bytes?)))
+    })
 }
 
 /// What GPUs were like before a deed.

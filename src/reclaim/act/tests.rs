@@ -22,6 +22,7 @@ use crate::units::GIB;
 mod children;
 mod kernels;
 mod relatives;
+mod release;
 
 /// An act, the world that it is in, and what NVML shows of it.
 struct Play {

@@ -1,6 +1,6 @@
 //! How a process gives memory back and lives on: by which way, what is asked of it and what came of that.
 //!
-//! Plain data here. Each way is a file beside this one: where it is there ([`ReleaseWay`], made of a snapshot),
+//! Plain data here, and the list of ways. Each way is a file beside this one: where it is there ([`ReleaseWay`], made of a snapshot),
 //! whether the process rests (`probe`, which changes nothing), and doing it (`perform`). Both take seconds at
 //! most and are called on a thread of their own. When it is done, and that it helped as NVML sees it, is
 //! `step::release`.
@@ -10,8 +10,15 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+mod announced;
+mod kernel;
+mod python;
+mod server;
+
 use super::policy::Signal;
-use crate::model::Time;
+use super::target::LedgerProcess;
+use crate::host::Roots;
+use crate::model::{Process, Snapshot, Time};
 
 /// How a process gives memory back and lives on.
 #[derive(Clone, PartialEq, Eq, Debug, JsonSchema, Serialize, Deserialize)]
@@ -25,6 +32,66 @@ pub enum ReleaseWay {
     Python(PythonRecipe),
     /// The process has announced a signal for this.
     Signal(AnnouncedSignal),
+}
+
+impl ReleaseWay {
+    /// Who is asked; of a server the one that listens.
+    pub fn process(&self) -> LedgerProcess {
+        let (pid, start_ticks) = match self {
+            Self::Server(it) => (it.pid, it.start_ticks),
+            Self::Kernel(it) => (it.pid, it.start_ticks),
+            Self::Python(it) => (it.pid, it.start_ticks),
+            Self::Signal(it) => (it.pid, it.start_ticks),
+        };
+        LedgerProcess { pid, start_ticks }
+    }
+}
+
+/// By which way a process gives memory back: a server's own unload before all, what it has announced
+/// before what it has not. Pure.
+///
+/// # Errors
+///
+/// By none: why, of each that might have been.
+pub fn find(process: &Process, snapshot: &Snapshot) -> Result<ReleaseWay, String> {
+    let mut refusals = Vec::new();
+    let mut take = |found: Option<Result<ReleaseWay, String>>| match found? {
+        Ok(way) => Some(way),
+        Err(why) => {
+            refusals.push(why);
+            None
+        }
+    };
+    let way = take(server::find(process, snapshot).map(|it| it.map(ReleaseWay::Server)))
+        .or_else(|| take(kernel::find(process, snapshot).map(|it| it.map(ReleaseWay::Kernel))))
+        .or_else(|| take(announced::find(process, snapshot).map(|it| it.map(ReleaseWay::Signal))))
+        .or_else(|| take(python::find(process, snapshot).map(|it| it.map(ReleaseWay::Python))));
+    way.ok_or_else(|| match refusals.is_empty() {
+        true => "it is no inference server that can unload its models, no Jupyter kernel, no CPython of \
+            3.14 or later, and has announced no signal (GPUMEM_RELEASE_SIGNAL)"
+            .to_owned(),
+        false => refusals.join("; "),
+    })
+}
+
+/// Whether it could be done now. Changes nothing; may take seconds.
+pub fn probe(roots: &Roots, way: &ReleaseWay, options: &ReleaseOptions) -> ReleaseAnswer {
+    match way {
+        ReleaseWay::Server(it) => server::probe(roots, it, options),
+        ReleaseWay::Kernel(it) => kernel::probe(roots, it, options),
+        ReleaseWay::Python(it) => python::probe(roots, it, options),
+        ReleaseWay::Signal(it) => announced::probe(roots, it, options),
+    }
+}
+
+/// Does it, having looked again whether it may be done; may take as long as the options say.
+pub fn perform(roots: &Roots, way: &ReleaseWay, options: &ReleaseOptions) -> ReleaseAnswer {
+    match way {
+        ReleaseWay::Server(it) => server::perform(roots, it, options),
+        ReleaseWay::Kernel(it) => kernel::perform(roots, it, options),
+        ReleaseWay::Python(it) => python::perform(roots, it, options),
+        ReleaseWay::Signal(it) => announced::perform(roots, it, options),
+    }
 }
 
 /// An inference server, and where it is asked.

@@ -10,6 +10,7 @@
 //! Whether a step may be taken at all is asked in `act`, of whatever way.
 
 mod advise;
+pub(super) mod release;
 mod shut_kernel;
 mod signal;
 mod terminate_client;
@@ -23,8 +24,9 @@ use super::handles::Handles;
 use super::ledger::{self, LedgerEntry, LedgerEvent, LedgerSink};
 use super::policy::Policy;
 use super::process_control::{Handle, PerformRequest, ProcessControl, RequestResult};
-use super::target::{Deed, Recipients, Request, Step, Target, TargetProcess};
-use super::verify::Outcome;
+use super::release::{self as ways, ReleaseWay};
+use super::target::{Deed, LedgerProcess, Recipients, Request, Step, Target, TargetProcess};
+use super::verify::{Outcome, ReleaseMeter};
 use crate::advice;
 use crate::host::Roots;
 use crate::model::{Process, Snapshot, Time};
@@ -49,6 +51,15 @@ impl Step {
 
     pub(super) fn way(&self) -> Box<dyn ReclaimWay + '_> {
         match self {
+            Self::Release {
+                way,
+                options,
+                grace_seconds,
+            } => Box::new(release::ReleaseMemory {
+                way,
+                options,
+                grace_seconds: *grace_seconds,
+            }),
             Self::ShutKernel {
                 kernel,
                 grace_seconds,
@@ -84,6 +95,7 @@ impl fmt::Display for Deed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Signal { signals, processes } => signal::write_deed(f, signals, processes),
+            Self::Release { way } => release::write_deed(f, way),
             Self::ShutKernel { kernel_id } => shut_kernel::write_deed(f, kernel_id),
             Self::TerminateClient { pids } => terminate_client::write_deed(f, pids),
         }
@@ -93,8 +105,11 @@ impl fmt::Display for Deed {
 /// What makes the requests of all ways, for
 /// [`PidfdControl::with_requests`](crate::reclaim::PidfdControl::with_requests); a call may take seconds.
 pub fn perform_requests(roots: Roots) -> PerformRequest {
-    let ask = ask_servers(roots);
+    let ask = ask_servers(roots.clone());
     Arc::new(move |request| match request {
+        Request::Release { way, options } => {
+            RequestResult::Released(ways::perform(&roots, way, options))
+        }
         Request::ShutKernel {
             kernel,
             even_at_work,
@@ -128,9 +143,14 @@ pub(super) trait ReclaimWay {
     /// Whether anything is left for it to do, by what was answered and who is alive.
     fn effect(&self, scene: &mut StepState<'_>) -> StepEffect;
 
-    /// Its time is over: what ends the act; else the next step is due.
-    fn expired(&self, _scene: &StepState<'_>) -> Option<Outcome> {
+    /// Its time is over: what has come of it; else the next step is due.
+    fn expired(&self, _scene: &StepState<'_>) -> Option<StepEffect> {
         None
+    }
+
+    /// Whether it ends processes, so that what depends on them may end as well.
+    fn ends_processes(&self) -> bool {
+        true
     }
 
     /// Whether all that it was to bring about is so, and nothing more need be done: the memory is back,
@@ -149,12 +169,17 @@ pub(super) enum StepEffect {
     Over,
     /// It ends the act.
     Ends(Outcome),
+    /// It will do no more and the process lives: the act ends with this, unless there is another step and
+    /// what a rule said is still so.
+    Settled(Outcome),
 }
 
 pub(super) enum Started {
     Done,
     /// It ends the act.
     Ends(Outcome),
+    /// Nothing was done; as [`StepEffect::Settled`].
+    Settled(Outcome),
     /// Somebody was asked.
     PendingRequest(PendingRequest),
 }
@@ -191,6 +216,12 @@ pub(super) struct StepState<'a> {
     pub control: &'a mut dyn ProcessControl,
     /// What was answered to what was asked last.
     pub answer: &'a RequestResult,
+    /// When that was answered.
+    pub answered: Option<Time>,
+    /// When the first deed was done.
+    pub begun: Option<Time>,
+    /// What the target holds since, where it lives on.
+    pub meter: &'a ReleaseMeter,
 }
 
 impl StepState<'_> {
@@ -223,9 +254,23 @@ pub(super) struct StepContext<'a> {
     pub is_named: bool,
     /// Somebody who was stopped was made to go on.
     pub has_continued: bool,
+    /// Who was asked to release memory, and when.
+    pub releases: &'a [(LedgerProcess, Time)],
 }
 
 impl StepContext<'_> {
+    /// How long ago a process was asked to release memory, in seconds, if that was lately. One that was
+    /// asked in the future, by a clock that was set back, was asked now.
+    pub fn released_seconds_ago(&self, way: &ReleaseWay) -> Option<f64> {
+        let times = self
+            .releases
+            .iter()
+            .filter(|(who, _)| *who == way.process());
+        let last = times.map(|(_, time)| *time).max()?;
+        let seconds = self.now.seconds_since(last).max(0.0);
+        (seconds < release::AGAIN_SECONDS).then_some(seconds)
+    }
+
     pub fn note(&mut self, event: LedgerEvent) -> Result<(), ledger::LedgerError> {
         self.record.write(&LedgerEntry {
             time: self.now,
@@ -251,6 +296,8 @@ pub(super) struct FamilyInput<'a> {
     pub snapshot: &'a Snapshot,
     /// All of the family.
     pub is_whole: bool,
+    /// Rules found it idle, and nothing else.
+    pub is_idle: bool,
 }
 
 /// The steps, and how long to look out for one that is started in the place of what they end.
@@ -261,8 +308,10 @@ pub(super) struct StepPlan {
 
 /// How a target is ended.
 pub(super) fn steps(candidate: &FamilyInput<'_>) -> StepPlan {
-    if let Some(first) = shut_kernel::plan(candidate) {
-        let mut steps = vec![first];
+    let release = release::plan(candidate);
+    if let Some(shut) = shut_kernel::plan(candidate) {
+        let mut steps: Vec<Step> = release.into_iter().collect();
+        steps.push(shut);
         steps.extend(by_force(candidate));
         return StepPlan {
             steps,
@@ -280,8 +329,10 @@ pub(super) fn steps(candidate: &FamilyInput<'_>) -> StepPlan {
         || processes().any(|it| it.is_restarted_by_its_pool())
         || processes().any(|it| advice::owner(it).is_some())
         || !candidate.is_whole;
+    let mut steps: Vec<Step> = release.into_iter().collect();
+    steps.extend(by_force(candidate));
     StepPlan {
-        steps: by_force(candidate),
+        steps,
         respawn_seconds: if is_restarted { RESPAWN_SECONDS } else { 0.0 },
     }
 }

@@ -166,16 +166,16 @@ impl ReclaimWay for ShutKernel<'_> {
         match scene.answer {
             RequestResult::Waiting | RequestResult::Done => StepEffect::Pending,
             RequestResult::AtWork => StepEffect::Ends(Outcome::RuleNoLongerTrue),
-            RequestResult::Failed(_) => StepEffect::Over,
+            RequestResult::Failed(_) | RequestResult::Released(_) => StepEffect::Over,
             RequestResult::Restarts(_) if scene.policy.direct => StepEffect::Over,
             RequestResult::Restarts(why) => StepEffect::Ends(left_to_server(why)),
         }
     }
 
     /// A server that has said nothing may start again what is ended without it.
-    fn expired(&self, scene: &StepState<'_>) -> Option<Outcome> {
+    fn expired(&self, scene: &StepState<'_>) -> Option<StepEffect> {
         let is_silent = *scene.answer == RequestResult::Waiting && !scene.policy.direct;
-        is_silent.then(|| left_to_server("its server has not answered"))
+        is_silent.then(|| StepEffect::Ends(left_to_server("its server has not answered")))
     }
 }
 

@@ -117,7 +117,9 @@ impl ReclaimWay for TerminateClient<'_> {
         match scene.answer {
             RequestResult::Waiting | RequestResult::Done => StepEffect::Pending,
             RequestResult::AtWork => StepEffect::Ends(Outcome::RuleNoLongerTrue),
-            RequestResult::Failed(_) | RequestResult::Restarts(_) => StepEffect::Over,
+            RequestResult::Failed(_) | RequestResult::Restarts(_) | RequestResult::Released(_) => {
+                StepEffect::Over
+            }
         }
     }
 }

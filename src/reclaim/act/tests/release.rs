@@ -1,0 +1,321 @@
+//! Memory that comes back while the process lives on: every outcome, and when it is ended after all.
+
+use super::*;
+use crate::reclaim::release::{
+    KernelRecipe, ReleaseAnswer, ReleaseOptions, ReleaseReport, ReleaseWay,
+};
+use crate::reclaim::target::LedgerProcess;
+use crate::units::MIB;
+
+fn options() -> ReleaseOptions {
+    ReleaseOptions {
+        collects: true,
+        references: false,
+        is_named: false,
+        wait_ms: 10_000,
+        pci_bus_ids: Vec::new(),
+    }
+}
+
+fn way() -> ReleaseWay {
+    ReleaseWay::Kernel(KernelRecipe {
+        pid: 70,
+        start_ticks: 700,
+        kernel_id: Some("7a1b".into()),
+        notebook: None,
+        last_activity: Some(at(-7200.0)),
+    })
+}
+
+fn release() -> Step {
+    Step::Release {
+        way: way(),
+        options: options(),
+        grace_seconds: 17.0,
+    }
+}
+
+/// An idle process, to be asked before it is ended.
+fn ladder() -> Play {
+    let mut play = Play::found(Kind::Idle, &[python()]);
+    let mut target = play.act.target().clone();
+    target.steps.insert(0, release());
+    play.act = Act::new(target, Arc::new(guard()), Actor::default());
+    play
+}
+
+/// A process that a person named, only to be asked.
+fn only() -> Play {
+    let mut play = Play::named(&[python()], guard());
+    let mut target = play.act.target().clone();
+    target.steps = vec![release()];
+    play.act = Act::new(target, Arc::new(guard()), Actor::default());
+    play
+}
+
+impl Play {
+    /// At a time, with a process that holds so much.
+    fn holding(&mut self, seconds: f64, bytes: u64) -> ActProgress {
+        self.now = seconds;
+        let processes = self.seen.processes.clone();
+        self.shows(processes, vec![gpu(0, &[(70, bytes)], 0)]);
+        self.advance()
+    }
+
+    fn answers(&mut self, answer: ReleaseAnswer) {
+        self.control.answer = Some(RequestResult::Released(answer));
+    }
+
+    /// Asked at 0, answered at 0.25, and holding so much from then on; what it came to by 12 s.
+    fn releasing(&mut self, left: u64) -> Option<Outcome> {
+        self.advance();
+        self.answers(ReleaseAnswer::Done(ReleaseReport::default()));
+        for quarter in 1..48 {
+            match self.holding(f64::from(quarter) / 4.0, left) {
+                ActProgress::Ended(outcome) => return Some(outcome),
+                ActProgress::Waiting { .. } => {}
+            }
+            if self.control.asked.len() + self.control.sent.len() > 1 {
+                return None;
+            }
+        }
+        None
+    }
+}
+
+#[test]
+fn what_nvml_shows_back_is_released_and_in_the_ledger_before_and_after() {
+    let mut play = only();
+    let outcome = play.releasing(GIB / 4).unwrap();
+    let Outcome::Released { bytes, ms, .. } = outcome else {
+        panic!("{outcome:?}");
+    };
+    // Answered at 0.25, seen from the next sample on.
+    assert_eq!((bytes, ms), (GIB - GIB / 4, 500));
+    assert_eq!(play.now, 5.25, "NVML is looked at for five seconds");
+    assert!(play.sent().is_empty());
+    let deed = Deed::Release { way: way() };
+    let events: Vec<&LedgerEvent> = play.pages.lines.iter().map(|line| &line.event).collect();
+    assert!(matches!(events[0], LedgerEvent::Begun { .. }));
+    assert_eq!(*events[1], LedgerEvent::Intended(deed.clone()));
+    let failures = Vec::new();
+    assert_eq!(*events[2], LedgerEvent::Done { deed, failures });
+    assert!(matches!(
+        events[3],
+        LedgerEvent::Ended(Outcome::Released { .. })
+    ));
+}
+
+#[test]
+fn only_what_stays_away_is_released() {
+    let mut play = only();
+    play.advance();
+    play.answers(ReleaseAnswer::Done(ReleaseReport::default()));
+    let held = |second: f64| match second {
+        // It comes back at 1 s, and half of it is taken again at 4 s.
+        second if second < 1.0 => GIB,
+        second if second < 4.0 => 0,
+        _ => GIB / 2,
+    };
+    for quarter in 1..40 {
+        let second = f64::from(quarter) / 4.0;
+        if let ActProgress::Ended(outcome) = play.holding(second, held(second)) {
+            assert_eq!(outcome.freed_bytes(), GIB / 2, "{outcome:?}");
+            return;
+        }
+    }
+    panic!("no end");
+}
+
+#[test]
+fn less_than_16_mib_is_nothing_whatever_the_process_says() {
+    for (back, is_released) in [(0, false), (16 * MIB - 1, false), (16 * MIB, true)] {
+        let mut play = only();
+        play.advance();
+        let report = ReleaseReport {
+            cached_bytes_left: Some(0),
+            live_bytes: Some(MIB),
+            ..ReleaseReport::default()
+        };
+        play.answers(ReleaseAnswer::Done(report.clone()));
+        let mut last = None;
+        for quarter in 1..24 {
+            last = Some(play.holding(f64::from(quarter) / 4.0, GIB - back));
+        }
+        let Some(ActProgress::Ended(outcome)) = last else {
+            panic!("{last:?}");
+        };
+        assert_eq!(outcome.is_success(), is_released, "{outcome:?}");
+        match outcome {
+            Outcome::Released {
+                bytes, report: own, ..
+            } if is_released => {
+                assert_eq!((bytes, *own), (back, report));
+            }
+            Outcome::NothingToRelease { bytes, report: own } if !is_released => {
+                assert_eq!((bytes, own.live_bytes), (back, Some(MIB)));
+                assert!(own.why.is_some());
+            }
+            outcome => panic!("{outcome:?}"),
+        }
+    }
+}
+
+#[test]
+fn every_answer_but_done_ends_what_is_only_asked() {
+    let why = || "because".to_owned();
+    for (answer, name) in [
+        (ReleaseAnswer::Busy(why()), "busy"),
+        (ReleaseAnswer::NoWayIn(why()), "no_way_in"),
+        (ReleaseAnswer::Refused(why()), "refused"),
+        (ReleaseAnswer::TimedOut(why()), "timed_out"),
+    ] {
+        let mut play = only();
+        play.advance();
+        play.answers(answer);
+        let ActProgress::Ended(outcome) = play.at(0.25) else {
+            panic!("{name}");
+        };
+        let written = serde_json::to_value(&outcome).unwrap();
+        assert_eq!(written["outcome"], name);
+        assert_eq!(written["why"], "because");
+        assert!(!outcome.is_success() && play.sent().is_empty());
+        let is_reported = |event: &LedgerEvent| matches!(event, LedgerEvent::Done { failures, .. } if failures.len() == 1);
+        assert!(play.pages.lines.iter().any(|line| is_reported(&line.event)));
+    }
+}
+
+#[test]
+fn who_does_not_answer_or_is_not_measured_has_timed_out() {
+    let mut play = only();
+    let outcome = play.play_on();
+    assert!(matches!(outcome, Outcome::TimedOut { .. }), "{outcome:?}");
+    assert_eq!(play.now, 17.0);
+    let mut play = only();
+    play.advance();
+    play.answers(ReleaseAnswer::Done(ReleaseReport::default()));
+    for second in 1..40 {
+        play.now = f64::from(second);
+        let blind = Gpu {
+            processes: None,
+            ..gpu(0, &[], 0)
+        };
+        play.shows(vec![python()], vec![blind]);
+        if let ActProgress::Ended(outcome) = play.advance() {
+            assert!(matches!(outcome, Outcome::TimedOut { .. }), "{outcome:?}");
+            return;
+        }
+    }
+    panic!("no end");
+}
+
+#[test]
+fn who_dies_in_the_middle_has_released_nothing() {
+    for mut play in [only(), ladder()] {
+        play.advance();
+        play.answers(ReleaseAnswer::Done(ReleaseReport::default()));
+        play.holding(0.25, GIB);
+        play.control.end(70);
+        assert_eq!(play.at(0.5), ActProgress::Ended(Outcome::Exited));
+        assert!(play.sent().is_empty());
+    }
+}
+
+#[test]
+fn it_ends_with_released_where_the_rule_holds_no_more() {
+    let mut play = ladder();
+    play.advance();
+    play.answers(ReleaseAnswer::Done(ReleaseReport::default()));
+    for quarter in 1..24 {
+        let second = f64::from(quarter) / 4.0;
+        // What is left is too little for the rule; that is seen before the five seconds are over.
+        if quarter > 2 {
+            play.recheck = Recheck::NoLonger;
+        }
+        if let ActProgress::Ended(outcome) = play.holding(second, GIB / 8) {
+            assert_eq!(outcome.freed_bytes(), GIB - GIB / 8, "{outcome:?}");
+            assert!(matches!(outcome, Outcome::Released { .. }));
+            assert!(play.sent().is_empty(), "it lives");
+            return;
+        }
+    }
+    panic!("no end");
+}
+
+#[test]
+fn it_goes_on_where_the_rule_still_holds() {
+    let mut play = ladder();
+    assert_eq!(play.releasing(GIB / 2), None);
+    assert_eq!(play.sent(), [(70, Signal::Term)]);
+    play.control.end(70);
+    let outcome = play.play_on();
+    assert!(
+        matches!(outcome, Outcome::Freed { bytes: GIB, .. }),
+        "{outcome:?}"
+    );
+}
+
+#[test]
+fn a_rule_that_is_not_known_to_hold_ends_nobody_after_a_release() {
+    let mut play = ladder();
+    play.advance();
+    play.answers(ReleaseAnswer::Done(ReleaseReport::default()));
+    play.recheck = Recheck::Unknown;
+    for second in 1..60 {
+        if let ActProgress::Ended(outcome) = play.holding(f64::from(second), GIB / 8) {
+            assert!(matches!(outcome, Outcome::Released { .. }), "{outcome:?}");
+            assert!(play.sent().is_empty());
+            return;
+        }
+    }
+    panic!("no end");
+}
+
+#[test]
+fn who_is_busy_is_left_alone_and_who_cannot_be_asked_is_ended_by_the_rule() {
+    let mut play = ladder();
+    play.advance();
+    play.answers(ReleaseAnswer::Busy("a cell runs".to_owned()));
+    let outcome = play.at(0.25);
+    assert!(matches!(outcome, ActProgress::Ended(Outcome::Busy { .. })));
+    let mut play = ladder();
+    play.advance();
+    play.answers(ReleaseAnswer::NoWayIn("encrypted".to_owned()));
+    play.at(0.25);
+    assert_eq!(play.sent(), [(70, Signal::Term)]);
+}
+
+#[test]
+fn nobody_is_asked_twice_within_a_minute() {
+    let who = LedgerProcess {
+        pid: 70,
+        start_ticks: 700,
+    };
+    for (seconds, is_asked) in [(-1.0, false), (-59.9, false), (5.0, false), (-60.0, true)] {
+        let mut play = only();
+        play.act = Act::new(
+            play.act.target().clone(),
+            Arc::new(guard()),
+            Actor::default(),
+        )
+        .after(vec![(who, at(seconds))]);
+        let progress = play.advance();
+        assert_eq!(!play.control.asked.is_empty(), is_asked, "{seconds}");
+        let is_refused = matches!(progress, ActProgress::Ended(Outcome::Refused { .. }));
+        assert_eq!(is_refused, !is_asked);
+    }
+    // Another process of that number may be.
+    let other = LedgerProcess {
+        start_ticks: 701,
+        ..who
+    };
+    let mut play = only();
+    play.act = Act::new(
+        play.act.target().clone(),
+        Arc::new(guard()),
+        Actor::default(),
+    )
+    .after(vec![(other, at(-1.0))]);
+    play.advance();
+    assert_eq!(play.control.asked.len(), 1);
+}

@@ -1,0 +1,94 @@
+//! A plan of which nobody is ended: each process that can be asked to give memory back is a target by itself,
+//! and those of one server are one target. Pure.
+
+use super::{Plan, PlanInput, Why, bytes, leader, reason, rows, target_process};
+use crate::model::{Process, Unread};
+use crate::reclaim::guard::{Call, Guard};
+use crate::reclaim::release::{self, ReleaseOptions, ReleaseWay};
+use crate::reclaim::select::Accused;
+use crate::reclaim::step;
+use crate::reclaim::target::Target;
+
+/// Makes targets of what is asked for, or says why not.
+pub(super) fn plan(
+    seen: &PlanInput<'_>,
+    guard: &Guard,
+    (call, options): (Call, &ReleaseOptions),
+    (accused, unread): (&[Accused<'_>], &Unread),
+    plan: &mut Plan,
+) {
+    let mut ways: Vec<(ReleaseWay, Vec<&Accused<'_>>)> = Vec::new();
+    for one in accused {
+        match way(one, call, unread, seen) {
+            Ok(way) => match ways.iter_mut().find(|(known, _)| *known == way) {
+                Some((_, of_way)) => of_way.push(one),
+                None => ways.push((way, vec![one])),
+            },
+            Err(why) => plan.refused.push(one.refused(why)),
+        }
+    }
+    for (way, of_way) in ways {
+        match target(seen, guard, (call, options), way, &of_way) {
+            Ok(target) => plan.add(target, guard),
+            Err(why) => {
+                let refused = of_way.iter().map(|it| it.refused(why.clone()));
+                plan.refused.extend(refused);
+            }
+        }
+    }
+}
+
+fn way(
+    one: &Accused<'_>,
+    call: Call,
+    unread: &Unread,
+    seen: &PlanInput<'_>,
+) -> Result<ReleaseWay, Why> {
+    let on_unread = unread.gpu_of(one.process.pid);
+    if call == Call::Rule
+        && let Some(gpu) = on_unread
+    {
+        return Err(Why::Unread { gpu });
+    }
+    release::find(one.process, seen.snapshot).map_err(|ways| Why::NoWayIn { ways: ways.into() })
+}
+
+/// A target of those that give memory back by one way: of a server also the workers that were not asked for,
+/// whose memory comes back as well.
+fn target(
+    seen: &PlanInput<'_>,
+    guard: &Guard,
+    (call, options): (Call, &ReleaseOptions),
+    way: ReleaseWay,
+    accused: &[&Accused<'_>],
+) -> Result<Target, Why> {
+    let is_accused = |pid: u32| accused.iter().any(|it| it.process.pid == pid);
+    let is_of_way = |process: &&Process| {
+        is_accused(process.pid)
+            || (matches!(way, ReleaseWay::Server(_))
+                && !rows(process, seen.snapshot).is_empty()
+                && release::find(process, seen.snapshot).as_ref() == Ok(&way))
+    };
+    let processes: Vec<&Process> = seen.snapshot.processes.iter().filter(is_of_way).collect();
+    let mut members = Vec::new();
+    for process in &processes {
+        let on_gpu = is_accused(process.pid);
+        members.push(target_process(seen, guard, (call, on_gpu), process)?);
+    }
+    members.sort_by_key(|it| (it.start_ticks, it.pid));
+    let leader = leader(&members, &processes);
+    let start = members.iter().find(|it| it.pid == leader);
+    let start = start.map_or(0, |it| it.start_ticks);
+    Ok(Target {
+        id: format!("{leader}:{start}").into(),
+        boot_id: seen.snapshot.host.boot_id.clone(),
+        reason: reason(call, accused),
+        launcher: None,
+        leader,
+        dead: Vec::new(),
+        bytes: bytes(&members, &[], seen.snapshot),
+        members,
+        steps: vec![step::release::step(way, options, &processes, seen.snapshot)],
+        respawn_seconds: 0.0,
+    })
+}
