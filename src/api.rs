@@ -16,6 +16,9 @@ pub mod cli {
     pub mod reap {
         pub use crate::cli::reap::json::{Planned, ReapHistory, ReapReport, ReapStatus, SCHEMA};
     }
+    pub mod release {
+        pub use crate::cli::release::json::{ProbedTarget, ReleaseDocument, SCHEMA};
+    }
 }
 
 pub mod history {
@@ -55,7 +58,8 @@ pub mod reclaim {
     };
     pub use crate::reclaim::release::{
         AnnouncedSignal, KernelRecipe, PythonRecipe, Reference, ReleaseAnswer, ReleaseOptions,
-        ReleaseReport, ReleaseWay, ServerUnload,
+        ReleaseReport, ReleaseWay, ServerUnload, perform as perform_release,
+        probe as probe_release,
     };
     pub use crate::reclaim::target::{
         Because, KernelAtServer, MemberGpu, Reason, Recipients, Request, Step, TargetProcess,
@@ -99,7 +103,9 @@ pub mod report {
         };
     }
     pub mod schema {
-        pub use crate::report::schema::{CHECK, DOCTOR, EXPLAIN, HISTORY, REAP, SNAPSHOT, TOTALS};
+        pub use crate::report::schema::{
+            CHECK, DOCTOR, EXPLAIN, HISTORY, REAP, RELEASE, SNAPSHOT, TOTALS,
+        };
     }
 }
 

@@ -1,6 +1,7 @@
 //! What a person may type. These doc comments are the help, the man pages and the completions.
 
 mod reap;
+mod release;
 mod terms;
 mod watch;
 
@@ -14,6 +15,7 @@ use crate::model::{Kind, Severity};
 use crate::units::{Amount, Bytes, Span};
 
 pub use reap::{Kill, ReapArgs};
+pub use release::ReleaseArgs;
 pub use terms::Where;
 pub(super) use watch::cells;
 pub use watch::{Once, ThemeChoice, WatchArgs};
@@ -22,7 +24,8 @@ const EXIT_CODES: &str = "\
 Exit codes:
   0  done, and nothing found
   1  check: a finding at or above --fail-on, a limit exceeded, or memory not free in time;
-     reap: a target could not be terminated, or its memory was not freed
+     reap: a target could not be terminated, or its memory was not freed;
+     release: a target released nothing
   2  wrong usage or configuration
   3  could not measure: no driver, or a GPU that cannot be read and nothing found";
 
@@ -114,6 +117,7 @@ pub enum Command {
     Watch(WatchArgs),
     Reap(ReapArgs),
     Kill(Kill),
+    Release(ReleaseArgs),
     Record(RecordArgs),
     Rules(RulesArgs),
     Config(ConfigArgs),
@@ -567,6 +571,8 @@ pub enum SchemaName {
     History,
     /// What reap --json prints (gpumem.reap/1)
     Reap,
+    /// What release --json prints (gpumem.release/1)
+    Release,
     /// What ps --json prints, and each line of a recording (gpumem.snapshot/1)
     Snapshot,
     /// What ps --by --json prints (gpumem.totals/1)

@@ -22,6 +22,7 @@ use super::args::{CheckArgs, Cli, Global};
 use super::commands::{self, CommandSource};
 use super::exit::Exit;
 use super::reap::json::ReapReport;
+use super::release::json::ReleaseDocument;
 use super::session::{self, SampleWindow};
 use super::watch::locale_is_utf8;
 use super::{
@@ -224,6 +225,7 @@ pub(super) fn report_misuse(error: &clap::Error, arguments: impl Iterator<Item =
     let fails: fn(&str) -> Result<String, serde_json::Error> = match command {
         Some("check") => |why| document(&CheckReport::failed(why)),
         Some("reap") => |why| document(&ReapReport::failed(why)),
+        Some("release") => |why| document(&ReleaseDocument::failed(why)),
         _ => return,
     };
     if !arguments.iter().any(|word| word == "--json") {

@@ -133,6 +133,7 @@ const SECTIONS: &[(&str, &str)] = &[
     ("gpumem-ps", include_str!("manual/gpumem-ps.roff")),
     ("gpumem-reap", include_str!("manual/gpumem-reap.roff")),
     ("gpumem-record", include_str!("manual/gpumem-record.roff")),
+    ("gpumem-release", include_str!("manual/gpumem-release.roff")),
     ("gpumem-rules", include_str!("manual/gpumem-rules.roff")),
     ("gpumem-schema", include_str!("manual/gpumem-schema.roff")),
     ("gpumem-watch", include_str!("manual/gpumem-watch.roff")),

@@ -17,6 +17,7 @@ mod output;
 mod ps;
 pub mod reap;
 mod record;
+pub mod release;
 mod rules;
 mod schema;
 mod selection;
@@ -80,6 +81,7 @@ fn run(cli: Cli) -> anyhow::Result<Exit> {
         Some(Command::Watch(args)) => watch::run(&args, global),
         Some(Command::Reap(args)) => reap::run(&args, global),
         Some(Command::Kill(args)) => reap::kill(args, global),
+        Some(Command::Release(args)) => release::run(&args, global),
         Some(Command::Record(args)) => record::run(&args, global),
         Some(Command::Rules(args)) => rules::run(&args, global),
         Some(Command::Config(args)) => config::run(&args, global),

@@ -6,7 +6,7 @@
 //! `watch` where somebody does.
 //! Whom to end and how is decided in [`crate::reclaim`], which alone touches anybody.
 
-mod confirm;
+pub(super) mod confirm;
 pub(super) mod execute;
 mod history;
 pub mod json;
@@ -129,7 +129,7 @@ fn run_at(place: RefusalPlace, args: &ReapArgs, global: &Global) -> anyhow::Resu
 
 /// How far the plan was carried out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Carried {
+pub(super) enum Carried {
     /// Nobody asked for that.
     Not,
     /// Somebody was asked, and did not say yes.
@@ -226,7 +226,7 @@ fn carry_out(
 }
 
 /// Waits for an answer, and watches meanwhile.
-fn wait_for(answer: &Task<bool>, mut watch: impl FnMut()) -> bool {
+pub(super) fn wait_for(answer: &Task<bool>, mut watch: impl FnMut()) -> bool {
     loop {
         match answer.wait(INTERVAL) {
             Ok(answer) => return answer,

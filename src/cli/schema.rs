@@ -17,6 +17,7 @@ fn committed(name: SchemaName) -> &'static str {
         SchemaName::Explain => schema::EXPLAIN,
         SchemaName::History => schema::HISTORY,
         SchemaName::Reap => schema::REAP,
+        SchemaName::Release => schema::RELEASE,
         SchemaName::Snapshot => schema::SNAPSHOT,
         SchemaName::Totals => schema::TOTALS,
     }

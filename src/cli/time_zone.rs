@@ -37,6 +37,7 @@ fn is_for_programs(cli: &Cli) -> bool {
             Command::Check(args) => args.json,
             Command::Explain(args) => args.json,
             Command::Reap(args) => args.json,
+            Command::Release(args) => args.json,
             Command::Rules(args) => args.json,
             Command::Doctor(args) => args.json,
             Command::Config(args) => matches!(args.action, ConfigAction::Test { json: true, .. }),

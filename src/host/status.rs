@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn handlers_are_told_from_their_bits() {
+    fn handlers_are_read_from_their_bits() {
         let bytes =
             b"SigBlk:\t0000000000000200\nSigIgn:\t0000000001001000\nSigCgt:\t0000000000000a02\n";
         let masks = parse_signal_masks(bytes).unwrap();

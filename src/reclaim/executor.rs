@@ -271,7 +271,7 @@ impl LedgerSink for ObservedRecord<'_> {
         match &entry.event {
             LedgerEvent::Intended(deed) => {
                 if let Deed::Release { way } = deed {
-                    self.releases.push((way.process(), entry.time));
+                    self.releases.push((LedgerProcess::of(way), entry.time));
                 }
                 self.observer.intended(self.place, deed);
             }

@@ -317,7 +317,7 @@ impl LedgerSummary {
             .filter(is_of_boot)
             .flat_map(|act| &act.deeds);
         let releases = deeds.filter_map(|it| match &it.deed {
-            Deed::Release { way } => Some((way.process(), it.time)),
+            Deed::Release { way } => Some((LedgerProcess::of(way), it.time)),
             _ => None,
         });
         releases.collect()

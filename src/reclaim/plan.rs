@@ -142,6 +142,11 @@ pub enum Why {
     Gone,
     /// It is about a GPU and no process.
     NoProcess,
+    /// Nothing on a GPU is called so: no notebook, kernel or server, and no finding.
+    NoTarget {
+        /// The name.
+        name: Arc<str>,
+    },
     /// There is no kernel or notebook of this name on a GPU.
     NotFound {
         /// The name.
@@ -198,6 +203,11 @@ impl fmt::Display for Why {
             Self::NoWayIn { ways } => write!(f, "no way in: {ways}"),
             Self::Gone => f.write_str("it does not exist any more"),
             Self::NoProcess => f.write_str("it is about a GPU, and there is no process to kill"),
+            Self::NoTarget { name } => write!(
+                f,
+                "nothing on a GPU is called {name}; write a PID, a notebook, a kernel's id, a \
+                finding's id or a server's name, as gpumem ps and gpumem check show them"
+            ),
             Self::NotFound { name } => {
                 write!(f, "no kernel on a GPU is {name}; gpumem ps shows them")
             }

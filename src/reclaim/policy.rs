@@ -142,6 +142,14 @@ impl Targets {
         matches!(self, Self::Named(_))
     }
 
+    /// Whether a name may be that of a finding: of no process it has a colon.
+    pub fn names_findings(&self) -> bool {
+        match self {
+            Self::Named(named) => named.names().words.iter().any(|word| word.contains(':')),
+            Self::Found(_) => false,
+        }
+    }
+
     /// Whether findings of a rule, of this kind, are asked for.
     pub fn concerns(&self, rule: &Arc<str>, kind: Kind) -> bool {
         let Self::Found(FindingSelector { kinds, rules, .. }) = self else {
@@ -162,12 +170,18 @@ pub struct ProcessNames {
     pub notebooks: Vec<Arc<str>>,
     /// Notebook kernels by their ids.
     pub kernels: Vec<Arc<str>>,
+    /// Any of these: a notebook, a kernel, a finding by its id or the beginning of it, an inference server
+    /// by its name.
+    pub words: Vec<Arc<str>>,
 }
 
 impl ProcessNames {
     /// Whether there is no name.
     pub fn is_empty(&self) -> bool {
-        self.pids.is_empty() && self.notebooks.is_empty() && self.kernels.is_empty()
+        self.pids.is_empty()
+            && self.notebooks.is_empty()
+            && self.kernels.is_empty()
+            && self.words.is_empty()
     }
 }
 

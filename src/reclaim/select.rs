@@ -6,6 +6,7 @@ use super::guard::{Guard, Protection};
 use super::launcher::is_launcher;
 use super::plan::{PlanInput, Refused, Why, name};
 use super::policy::{FindingSelector, ProcessNames, TargetLimits};
+use super::release::{self, ReleaseWay};
 use crate::model::Process;
 use crate::model::finding::{Ends, Finding, Kind};
 
@@ -88,7 +89,45 @@ pub(super) fn named<'a>(
             refused.push(refused_name(None, Why::NotFound { name }));
         }
     }
+    for word in &names.words {
+        let found = called(seen, guard, word);
+        if found.is_empty() {
+            let name = Arc::clone(word);
+            refused.push(refused_name(None, Why::NoTarget { name }));
+        }
+        found.into_iter().for_each(&mut add);
+    }
     accused
+}
+
+/// The processes that a word means: a notebook's, a kernel, an inference server's, or that of one finding.
+fn called<'a>(seen: &PlanInput<'a>, guard: &Guard, word: &str) -> Vec<&'a Process> {
+    let snapshot = seen.snapshot;
+    let serves = |process: &Process| {
+        let by_table = match release::find(process, snapshot) {
+            Ok(ReleaseWay::Server(server)) => *server.server == *word,
+            _ => false,
+        };
+        by_table
+            || (process.framework.as_deref() == Some(word)
+                && (guard.policy.serves)(process, snapshot))
+    };
+    let is_it = |process: &&Process| {
+        is_kernel(process, word) || is_notebook(process, word) || serves(process)
+    };
+    let mut found: Vec<&Process> = snapshot.processes.iter().filter(is_it).collect();
+    let begun = |finding: &&Finding| !word.is_empty() && finding.id.starts_with(word);
+    let findings: Vec<&Finding> = seen.findings.iter().filter(begun).collect();
+    let exact = findings.iter().find(|finding| *finding.id == *word);
+    // The beginning of several is none of them.
+    let finding = exact.or(findings.first().filter(|_| findings.len() == 1));
+    let about = finding.and_then(|finding| finding.process.as_ref());
+    let process = about.and_then(|about| {
+        let process = snapshot.process(about.pid)?;
+        (process.identity() == about.identity).then_some(process)
+    });
+    found.extend(process);
+    found
 }
 
 /// The processes that rules found and the selector asks for.

@@ -263,6 +263,14 @@ pub struct LedgerProcess {
     pub start_ticks: u64,
 }
 
+impl LedgerProcess {
+    /// Who is asked to give memory back.
+    pub fn of(way: &ReleaseWay) -> Self {
+        let (pid, start_ticks) = way.process();
+        Self { pid, start_ticks }
+    }
+}
+
 /// What is asked of somebody else.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Request {

@@ -15,6 +15,8 @@ pub const EXPLAIN: &str = include_str!("schema/explain.json");
 pub const HISTORY: &str = include_str!("schema/history.json");
 /// `gpumem.reap/1`: what `reap --json` prints.
 pub const REAP: &str = include_str!("schema/reap.json");
+/// `gpumem.release/1`: what `release --json` prints.
+pub const RELEASE: &str = include_str!("schema/release.json");
 /// `gpumem.totals/1`: what `ps --by --json` prints.
 pub const TOTALS: &str = include_str!("schema/totals.json");
 /// `gpumem.snapshot/1`: what `ps --json` prints, and each line of a recording.

@@ -95,7 +95,7 @@ fn manual_pages_are_fresh_and_complete() {
     assert!(
         unknown
             .stderr
-            .contains("ps, check, explain, watch, reap, kill, record"),
+            .contains("ps, check, explain, watch, reap, kill, release, record"),
         "{unknown:?}"
     );
 }

@@ -39,6 +39,7 @@ mod reap;
 mod reap_notebook;
 mod reclaim;
 mod recordings;
+mod release;
 mod reserved;
 mod rights;
 mod scenarios;

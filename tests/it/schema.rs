@@ -6,6 +6,7 @@ mod documents;
 mod explain;
 mod promised;
 mod reap;
+mod release;
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -59,6 +60,7 @@ fn they_are_printed_as_they_are_committed() {
         ("explain", schema::EXPLAIN),
         ("history", schema::HISTORY),
         ("reap", schema::REAP),
+        ("release", schema::RELEASE),
         ("snapshot", schema::SNAPSHOT),
         ("totals", schema::TOTALS),
     ] {
@@ -70,7 +72,7 @@ fn they_are_printed_as_they_are_committed() {
     assert!(
         unknown
             .stderr
-            .contains("check, doctor, explain, history, reap, snapshot, totals"),
+            .contains("check, doctor, explain, history, reap, release, snapshot, totals"),
         "{unknown:?}"
     );
 }
@@ -314,6 +316,7 @@ fn they_name_exactly_the_fields_that_are_written() {
         (schema::DOCTOR, diagnosis()),
         (schema::EXPLAIN, explain::page()),
         (schema::REAP, reap::report()),
+        (schema::RELEASE, release::document()),
         (schema::HISTORY, reap::history()),
         (schema::TOTALS, totals()),
     ] {

@@ -5,6 +5,7 @@ use clap::Args;
 use super::{EXIT_CODES, Recorded, Stored, Where};
 use crate::model::Kind;
 use crate::reclaim::Signal;
+use crate::reclaim::release::ReleaseOptions;
 use crate::units::{Bytes, Span};
 
 /// Free GPU memory that is not needed: show a plan, kill what it names, verify that memory came back
@@ -49,6 +50,14 @@ pub struct ReapArgs {
     /// Target these notebook kernels, by id, with or without a finding
     #[arg(long, value_name = "ID", value_delimiter = ',')]
     pub kernel: Vec<String>,
+
+    /// Targets of any kind, by whatever they are called; of `gpumem release`.
+    #[arg(skip)]
+    pub(in crate::cli) words: Vec<String>,
+
+    /// They are asked to release memory, and nobody is ended; of `gpumem release`.
+    #[arg(skip)]
+    pub(in crate::cli) release: Option<ReleaseOptions>,
 
     /// Only processes that hold memory on these GPUs, by index or UUID (or its beginning)
     #[arg(long, value_name = "GPU", value_delimiter = ',')]

@@ -53,6 +53,8 @@ enum ValueKind {
     Users,
     /// A process, a GPU or a finding.
     Targets,
+    /// A process, a notebook, a kernel or a finding.
+    Releasable,
     /// Frameworks of the table of advice.
     Frameworks,
     /// Rules.
@@ -78,6 +80,7 @@ fn value_kind(command: &str, id: &str) -> Option<ValueKind> {
         (_, "pid") => ValueKind::Pids,
         (_, "gpu") => ValueKind::Gpus,
         (_, "user") => ValueKind::Users,
+        ("release", "target") => ValueKind::Releasable,
         (_, "target") => ValueKind::Targets,
         (_, "framework") => ValueKind::Frameworks,
         (_, "rule") | ("rules", "name") => ValueKind::Rules,
@@ -134,19 +137,14 @@ fn values(kind: ValueKind, cursor: &Cursor) -> Vec<OfferedValue> {
         ValueKind::Gpus => gpus(&observed(), &cursor.typed, ""),
         ValueKind::Users => users(&observed()),
         ValueKind::Targets => targets(&sources, &cursor.typed),
+        ValueKind::Releasable => releasable(&sources, &cursor.typed),
         ValueKind::Frameworks => advice::frameworks()
             .iter()
             .map(|row| OfferedValue::new(row.name, row.title))
             .collect(),
         ValueKind::Rules => rules(&sources, cursor.command == "rules"),
-        ValueKind::Notebooks => each(&observed(), |process| {
-            Some(OfferedValue::new(notebook(process)?, line(process)))
-        }),
-        ValueKind::Kernels => each(&observed(), |process| {
-            let kernel = process.jupyter.as_deref()?.kernel_id.as_deref()?;
-            let what = notebook(process).map_or_else(|| line(process), str::to_owned);
-            Some(OfferedValue::new(kernel, what))
-        }),
+        ValueKind::Notebooks => notebooks(&observed()),
+        ValueKind::Kernels => kernels(&observed()),
         ValueKind::Terms => terms(&cursor.typed, observed),
         ValueKind::GpuOfSize => match cursor.typed.split_once(':') {
             Some((size, typed)) => {
@@ -351,6 +349,35 @@ fn targets(sources: &Sources, typed: &str) -> Vec<OfferedValue> {
     let mut found = pids(&snapshot, false);
     found.extend(gpus(&snapshot, typed, "gpu:"));
     found
+}
+
+/// What may be asked to release memory: processes, and once something is typed findings, notebooks and
+/// kernels.
+fn releasable(sources: &Sources, typed: &str) -> Vec<OfferedValue> {
+    if typed.contains(':') {
+        return findings(sources).unwrap_or_default();
+    }
+    let snapshot = now(sources);
+    let mut found = pids(&snapshot, true);
+    found.extend(notebooks(&snapshot));
+    found.extend(kernels(&snapshot));
+    found
+}
+
+/// Notebooks, by path.
+fn notebooks(snapshot: &Snapshot) -> Vec<OfferedValue> {
+    each(snapshot, |process| {
+        Some(OfferedValue::new(notebook(process)?, line(process)))
+    })
+}
+
+/// Kernels, by id.
+fn kernels(snapshot: &Snapshot) -> Vec<OfferedValue> {
+    each(snapshot, |process| {
+        let kernel = process.jupyter.as_deref()?.kernel_id.as_deref()?;
+        let what = notebook(process).map_or_else(|| line(process), str::to_owned);
+        Some(OfferedValue::new(kernel, what))
+    })
 }
 
 /// The rules in force, or without a configuration that can be used those that are built in; with kinds, too.

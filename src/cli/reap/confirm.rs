@@ -8,7 +8,7 @@ use rustix::termios::{QueueSelector, tcflush};
 use crate::deadline::Task;
 
 /// Whether there is somebody who can read the question and answer it.
-pub(super) fn can_ask() -> bool {
+pub(in crate::cli) fn can_ask() -> bool {
     io::stdin().is_terminal() && io::stderr().is_terminal()
 }
 
@@ -18,7 +18,7 @@ pub(super) fn can_ask() -> bool {
 /// # Errors
 ///
 /// Where there can be no thread.
-pub(super) fn ask_yes_or_no(question: &str) -> anyhow::Result<Task<bool>> {
+pub(in crate::cli) fn ask_yes_or_no(question: &str) -> anyhow::Result<Task<bool>> {
     // What was typed before the question does not answer it.
     let _ = tcflush(io::stdin(), QueueSelector::IFlush);
     // Where nobody can read it, nobody will say yes.

@@ -52,7 +52,7 @@ pub(in crate::cli) fn tools_here() -> anyhow::Result<(Tools, Option<String>)> {
 }
 
 /// This machine, sampled and judged until a signal comes.
-pub(super) struct LiveSamples {
+pub(in crate::cli) struct LiveSamples {
     live: Live,
     engine: Engine,
     snapshot: Snapshot,
@@ -66,7 +66,11 @@ impl LiveSamples {
     /// # Errors
     ///
     /// Signals cannot be caught.
-    pub(super) fn new(live: Live, engine: Engine, snapshot: Snapshot) -> anyhow::Result<Self> {
+    pub(in crate::cli) fn new(
+        live: Live,
+        engine: Engine,
+        snapshot: Snapshot,
+    ) -> anyhow::Result<Self> {
         Ok(Self {
             live,
             engine,
@@ -76,7 +80,7 @@ impl LiveSamples {
     }
 
     /// The signal that came.
-    pub(super) fn interrupted(&self) -> Option<i32> {
+    pub(in crate::cli) fn interrupted(&self) -> Option<i32> {
         self.interrupt.signal()
     }
 }
@@ -99,9 +103,9 @@ impl SampleSource for LiveSamples {
 
 /// Says on standard error what is done, and keeps it.
 #[derive(Debug, Default)]
-pub(super) struct TerminalObserver {
+pub(in crate::cli) struct TerminalObserver {
     /// What was done to the target that it is at, in words.
-    pub(super) sent: Vec<String>,
+    pub(in crate::cli) sent: Vec<String>,
 }
 
 impl Observer for TerminalObserver {

@@ -35,15 +35,15 @@ const LOOK: Span = Span(Duration::from_secs(2));
 /// Between the samples of a look.
 const INTERVAL: Duration = Duration::from_millis(500);
 
-pub(super) struct Observation {
-    pub(super) engine: Engine,
-    pub(super) snapshot: Snapshot,
+pub(in crate::cli) struct Observation {
+    pub(in crate::cli) engine: Engine,
+    pub(in crate::cli) snapshot: Snapshot,
     /// What rules that are asked for could not decide.
     pub(super) undecided: Vec<Undecided>,
     spared: Spared,
     targets: Targets,
     /// This machine; `None` where it is a recording.
-    pub(super) live: Option<Live>,
+    pub(in crate::cli) live: Option<Live>,
 }
 
 /// Whom the configuration spares.
@@ -90,7 +90,7 @@ impl Observation {
     /// # Errors
     ///
     /// Where there is nothing to see, or what was typed makes no sense.
-    pub(super) fn new(args: &ReapArgs, global: &Global) -> anyhow::Result<Self> {
+    pub(in crate::cli) fn new(args: &ReapArgs, global: &Global) -> anyhow::Result<Self> {
         let Config {
             mut rules, reap, ..
         } = config::load(global)?;
@@ -117,7 +117,8 @@ impl Observation {
             None => {
                 let machine = live.insert(crate::cli::live(global, INTERVAL)?);
                 let rows = policy_from_args::rows(args);
-                let fed = if targets.is_named() && !rows.needs_history() {
+                let is_clear = targets.is_named() && !targets.names_findings();
+                let fed = if is_clear && !rows.needs_history() {
                     Fed::default()
                 } else {
                     let ask = store::Ask {
@@ -149,7 +150,7 @@ impl Observation {
     /// # Errors
     ///
     /// A GPU was named that there is not, or /proc does not tell who gpumem itself is.
-    pub(super) fn plan(&self, args: &ReapArgs) -> anyhow::Result<(Plan, Guard)> {
+    pub(in crate::cli) fn plan(&self, args: &ReapArgs) -> anyhow::Result<(Plan, Guard)> {
         let rows = policy_from_args::rows(args);
         rows.check_gpus(&self.snapshot.gpus)?;
         let findings = self.engine.findings();
@@ -309,5 +310,8 @@ fn is_clear(targets: &Targets, snapshot: &Snapshot) -> bool {
         let process = snapshot.process(pid);
         process.is_none_or(|process| process.jupyter.is_none())
     };
-    names.kernels.is_empty() && names.notebooks.is_empty() && names.pids.iter().all(is_plain)
+    names.kernels.is_empty()
+        && names.notebooks.is_empty()
+        && names.words.is_empty()
+        && names.pids.iter().all(is_plain)
 }

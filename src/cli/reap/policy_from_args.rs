@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use crate::cli::args::ReapArgs;
 use crate::cli::selection::Selection;
-use crate::reclaim::policy::{NamedProcesses, ProcessNames};
+use crate::reclaim::policy::{NamedProcesses, ProcessNames, Release};
+use crate::reclaim::release::ReleaseOptions;
 use crate::reclaim::{FindingSelector, Policy, TargetLimits, Targets};
 use crate::rules::rule::Rule;
 use crate::rules::{RuleSet, UnknownRule, serves};
@@ -15,6 +16,7 @@ pub(super) fn targets(args: &ReapArgs) -> Targets {
         pids: args.pid.clone(),
         notebooks: shared(&args.notebook),
         kernels: shared(&args.kernel),
+        words: shared(&args.words),
     };
     if args.kind.is_empty()
         && args.rule.is_empty()
@@ -43,12 +45,23 @@ pub(super) fn policy_from_args(args: &ReapArgs) -> Policy {
             min_bytes: args.min.map(|bytes| bytes.0),
         },
         all_users: args.all_users,
+        // Who is only asked loses nothing.
+        even_kept: args.release.is_some(),
+        release: release(args),
         graphics: args.graphics,
         servers: args.servers,
         direct: args.direct,
         signal: args.signal,
         grace: args.grace.map(|span| span.0),
         ..Policy::new(targets(args), serves)
+    }
+}
+
+/// Whom rules find idle is asked to release memory before it is ended.
+fn release(args: &ReapArgs) -> Release {
+    match &args.release {
+        Some(options) => Release::Only(options.clone()),
+        None => Release::First(ReleaseOptions::by_rule()),
     }
 }
 

@@ -16,6 +16,8 @@ pub(in crate::cli) enum RefusalPlace {
     Reap,
     /// `gpumem kill`.
     Kill,
+    /// `gpumem release`.
+    Release,
     /// The dialog of `gpumem watch`.
     Screen,
     /// The log of `gpumem reap --watch`.
@@ -60,7 +62,7 @@ pub(in crate::cli) fn why(refused: &Refused, reader: RefusalReader) -> String {
     let by_name = |flag: &str| match reader.place {
         RefusalPlace::Screen => "; select it and press x to kill it by name".to_owned(),
         RefusalPlace::Service => String::new(),
-        RefusalPlace::Reap | RefusalPlace::Kill => format!("; {flag}"),
+        RefusalPlace::Reap | RefusalPlace::Kill | RefusalPlace::Release => format!("; {flag}"),
     };
     match &refused.why {
         Why::Protected { pid, protection } if Some(*pid) == refused.pid => {
@@ -115,7 +117,7 @@ pub(in crate::cli) fn outcome(outcome: &Outcome, reader: RefusalReader) -> Strin
 /// What its reader can do about a protection.
 fn remedy(protection: &Protection, reader: RefusalReader) -> Option<&'static str> {
     let of = |flag, key, service| match reader.place {
-        RefusalPlace::Reap | RefusalPlace::Kill => Some(flag),
+        RefusalPlace::Reap | RefusalPlace::Kill | RefusalPlace::Release => Some(flag),
         RefusalPlace::Screen => Some(key),
         RefusalPlace::Service => service,
     };

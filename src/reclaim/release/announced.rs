@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn of_whom_the_environment_is_not_known_nothing_is_announced() {
+    fn an_unknown_environment_announces_no_signal() {
         let process = Process {
             pid: 7,
             start_ticks: Some(70),

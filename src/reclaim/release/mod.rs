@@ -16,9 +16,11 @@ mod python;
 mod server;
 
 use super::policy::Signal;
-use super::target::LedgerProcess;
 use crate::host::Roots;
 use crate::model::{Process, Snapshot, Time};
+
+/// How long a release may take, unless somebody says otherwise.
+const DEFAULT_WAIT_MS: u64 = 10_000;
 
 /// How a process gives memory back and lives on.
 #[derive(Clone, PartialEq, Eq, Debug, JsonSchema, Serialize, Deserialize)]
@@ -35,15 +37,14 @@ pub enum ReleaseWay {
 }
 
 impl ReleaseWay {
-    /// Who is asked; of a server the one that listens.
-    pub fn process(&self) -> LedgerProcess {
-        let (pid, start_ticks) = match self {
+    /// Who is asked, by pid and start ticks; of a server the one that listens.
+    pub fn process(&self) -> (u32, u64) {
+        match self {
             Self::Server(it) => (it.pid, it.start_ticks),
             Self::Kernel(it) => (it.pid, it.start_ticks),
             Self::Python(it) => (it.pid, it.start_ticks),
             Self::Signal(it) => (it.pid, it.start_ticks),
-        };
-        LedgerProcess { pid, start_ticks }
+        }
     }
 }
 
@@ -155,6 +156,19 @@ pub struct ReleaseOptions {
     pub wait_ms: u64,
     /// PCI bus ids of the GPUs on which NVML lists the process.
     pub pci_bus_ids: Vec<Arc<str>>,
+}
+
+impl ReleaseOptions {
+    /// What is asked where a rule found the process, and nobody named it.
+    pub fn by_rule() -> Self {
+        Self {
+            collects: true,
+            references: false,
+            is_named: false,
+            wait_ms: DEFAULT_WAIT_MS,
+            pci_bus_ids: Vec::new(),
+        }
+    }
 }
 
 /// What a process says after it; its own numbers, which prove nothing.

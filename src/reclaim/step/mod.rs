@@ -265,7 +265,7 @@ impl StepContext<'_> {
         let times = self
             .releases
             .iter()
-            .filter(|(who, _)| *who == way.process());
+            .filter(|(who, _)| *who == LedgerProcess::of(way));
         let last = times.map(|(_, time)| *time).max()?;
         let seconds = self.now.seconds_since(last).max(0.0);
         (seconds < release::AGAIN_SECONDS).then_some(seconds)

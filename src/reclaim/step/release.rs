@@ -86,7 +86,7 @@ fn settle_seconds(way: &ReleaseWay, options: &ReleaseOptions) -> f64 {
 
 /// What is asked of whom, in words.
 pub(super) fn write_deed(f: &mut fmt::Formatter<'_>, way: &ReleaseWay) -> fmt::Result {
-    let pid = way.process().pid;
+    let (pid, _) = way.process();
     match way {
         ReleaseWay::Server(it) => write!(
             f,
@@ -103,7 +103,7 @@ pub(super) fn write_deed(f: &mut fmt::Formatter<'_>, way: &ReleaseWay) -> fmt::R
 
 impl ReclaimWay for ReleaseMemory<'_> {
     fn describe(&self, _: &Target) -> String {
-        let pid = self.way.process().pid;
+        let (pid, _) = self.way.process();
         let wait = Span::from_seconds(self.grace_seconds);
         let what = match self.way {
             ReleaseWay::Server(it) => format!(
@@ -159,10 +159,10 @@ impl ReclaimWay for ReleaseMemory<'_> {
     }
 
     fn effect(&self, scene: &mut StepState<'_>) -> StepEffect {
-        let who = self.way.process();
-        let facts = scene.control.read_guarded(who.pid);
+        let (pid, start_ticks) = self.way.process();
+        let facts = scene.control.read_guarded(pid);
         let lives = facts.is_some_and(|it| {
-            it.start_ticks == who.start_ticks && !matches!(it.state, Some('Z' | 'X'))
+            it.start_ticks == start_ticks && !matches!(it.state, Some('Z' | 'X'))
         });
         if !lives {
             return StepEffect::Ends(Outcome::Exited);

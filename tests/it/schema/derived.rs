@@ -2,6 +2,7 @@
 
 use gpumem::api::cli::SchemaName;
 use gpumem::api::cli::reap::{ReapHistory, ReapReport};
+use gpumem::api::cli::release::ReleaseDocument;
 use gpumem::api::model::{Also, Finding, Snapshot};
 use gpumem::api::report::check::CheckReport;
 use gpumem::api::report::doctor::DoctorReport;
@@ -20,6 +21,7 @@ pub(crate) fn schema(name: SchemaName) -> String {
         SchemaName::Explain => written::<ExplainReport>(),
         SchemaName::History => written::<ReapHistory>(),
         SchemaName::Reap => written::<ReapReport>(),
+        SchemaName::Release => written::<ReleaseDocument>(),
         SchemaName::Snapshot => read::<Snapshot>(),
         SchemaName::Totals => written::<TotalsReport>(),
     }

@@ -113,11 +113,16 @@ fn what_was_broken_is_broken_still() {
         ),
         ("doctor.json", schema::DOCTOR, diagnosis(), &[]),
         ("explain.json", schema::EXPLAIN, explain::page(), &[]),
-        ("history.json", schema::HISTORY, reap::history(), &["acts"]),
+        (
+            "history.json",
+            schema::HISTORY,
+            reap::promised_history(),
+            &["acts"],
+        ),
         (
             "reap.json",
             schema::REAP,
-            reap::report(),
+            reap::promised_report(),
             &["targets", "refused"],
         ),
         ("snapshot.json", schema::SNAPSHOT, snapshot, &[]),

@@ -7,8 +7,9 @@ use gpumem::api::reclaim::ledger::{
     Actor, Deed, Failure, LedgerProcess, LedgerSummary, PastAct, PastDeed,
 };
 use gpumem::api::reclaim::{
-    Because, KernelAtServer, MemberGpu, Outcome, Protection, Reason, Recipients, Refused, Signal,
-    Step, Target, TargetProcess, Why,
+    AnnouncedSignal, Because, KernelAtServer, KernelRecipe, MemberGpu, Outcome, Protection,
+    PythonRecipe, Reason, Recipients, Reference, Refused, ReleaseOptions, ReleaseReport,
+    ReleaseWay, ServerUnload, Signal, Step, Target, TargetProcess, Why,
 };
 use gpumem::api::report::schema;
 use serde_json::{Value, json};
@@ -35,7 +36,7 @@ fn member() -> TargetProcess {
     }
 }
 
-fn target() -> Target {
+pub fn target() -> Target {
     Target {
         id: "7:1".into(),
         boot_id: text("boot"),
@@ -118,7 +119,7 @@ fn protections() -> Vec<Protection> {
 }
 
 /// Every way in which an act ends.
-fn outcomes() -> Vec<Outcome> {
+pub fn outcomes() -> Vec<Outcome> {
     let protected = protections()
         .into_iter()
         .map(|why| Outcome::Protected { why });
@@ -140,8 +141,136 @@ fn outcomes() -> Vec<Outcome> {
         .collect()
 }
 
+/// What a process says of itself after a release.
+fn said() -> Box<ReleaseReport> {
+    Box::new(ReleaseReport {
+        live_bytes: Some(1),
+        cached_bytes_left: Some(1),
+        why: text("pinned"),
+        wake: text("curl"),
+        references: vec![Reference {
+            name: "model".into(),
+            bytes: 1,
+        }],
+        asked: Some((Time::default(), Time::default())),
+    })
+}
+
+/// Every way in which a release ends.
+pub fn release_outcomes() -> Vec<Outcome> {
+    let why = || "because".into();
+    vec![
+        Outcome::Released {
+            bytes: 1,
+            ms: 2,
+            report: said(),
+        },
+        Outcome::NothingToRelease {
+            bytes: 0,
+            report: said(),
+        },
+        Outcome::Busy { why: why() },
+        Outcome::NoWayIn { why: why() },
+        Outcome::Refused { why: why() },
+        Outcome::TimedOut { why: why() },
+        Outcome::Exited,
+    ]
+}
+
+/// Every way in which a process gives memory back.
+fn ways() -> [ReleaseWay; 4] {
+    let (pid, start_ticks) = (7, 1);
+    [
+        ReleaseWay::Server(ServerUnload {
+            server: "vllm".into(),
+            pid,
+            start_ticks,
+            address: "tcp:127.0.0.1:8000".into(),
+        }),
+        ReleaseWay::Kernel(KernelRecipe {
+            pid,
+            start_ticks,
+            kernel_id: text("k"),
+            notebook: text("a.ipynb"),
+            last_activity: Some(Time::default()),
+        }),
+        ReleaseWay::Python(PythonRecipe { pid, start_ticks }),
+        ReleaseWay::Signal(AnnouncedSignal {
+            pid,
+            start_ticks,
+            signal: Signal::Usr2,
+        }),
+    ]
+}
+
+/// A target that is asked to release memory, by every way.
+pub fn release_target() -> Target {
+    let steps = ways().map(|way| Step::Release {
+        way,
+        options: ReleaseOptions {
+            collects: true,
+            references: true,
+            is_named: true,
+            wait_ms: 1,
+            pci_bus_ids: vec!["0000:01:00.0".into()],
+        },
+        grace_seconds: 1.0,
+    });
+    Target {
+        steps: steps.to_vec(),
+        ..target()
+    }
+}
+
+/// Everything that is refused.
+pub fn refusals() -> Vec<Refused> {
+    let mut all = first_report().refused;
+    all.extend(release_refusals());
+    all
+}
+
+/// What is refused by a release only.
+fn release_refusals() -> Vec<Refused> {
+    [
+        Why::NoWayIn {
+            ways: "none".into(),
+        },
+        Why::NoTarget { name: "k".into() },
+    ]
+    .map(refused)
+    .to_vec()
+}
+
+fn refused(why: Why) -> Refused {
+    Refused {
+        pid: Some(7),
+        user: text("ann"),
+        name: text("python"),
+        finding: text("x"),
+        kind: Some(Kind::Idle),
+        why,
+    }
+}
+
 /// A report in which nothing is unknown.
 pub fn report() -> Value {
+    let mut report = first_report();
+    for outcome in release_outcomes() {
+        report.targets.push(Planned {
+            target: release_target(),
+            outcome: Some(outcome),
+        });
+    }
+    report.refused.extend(release_refusals());
+    serde_json::to_value(report).unwrap()
+}
+
+/// The same with nothing that was added since the format was promised.
+pub fn promised_report() -> Value {
+    serde_json::to_value(first_report()).unwrap()
+}
+
+fn first_report() -> ReapReport {
     let kind = Kind::Idle;
     let protected = protections().into_iter();
     let protected = protected.map(|protection| Why::Protected { pid: 7, protection });
@@ -161,7 +290,7 @@ pub fn report() -> Value {
         Why::NoProcess,
         Why::NotFound { name: "k".into() },
     ];
-    let report = ReapReport {
+    ReapReport {
         schema: SCHEMA,
         time: Some(Time::default()),
         is_replay: true,
@@ -175,18 +304,7 @@ pub fn report() -> Value {
                 outcome: Some(outcome),
             })
             .collect(),
-        refused: whys
-            .into_iter()
-            .chain(protected)
-            .map(|why| Refused {
-                pid: Some(7),
-                user: text("ann"),
-                name: text("python"),
-                finding: text("x"),
-                kind: Some(kind),
-                why,
-            })
-            .collect(),
+        refused: whys.into_iter().chain(protected).map(refused).collect(),
         undecided: vec![Undecided {
             rule: "idle".into(),
             pid: Some(7),
@@ -198,12 +316,34 @@ pub fn report() -> Value {
             call: "reap".into(),
             error: "lost".into(),
         }],
-    };
-    serde_json::to_value(report).unwrap()
+    }
 }
 
 /// A history in which nothing is unknown.
 pub fn history() -> Value {
+    let mut history = first_history();
+    let releases = ways().map(|way| PastDeed {
+        time: Time::default(),
+        deed: Deed::Release { way },
+        failures: Some(Vec::new()),
+    });
+    let whole = history.acts[0].clone();
+    let acts = release_outcomes().into_iter().map(|outcome| PastAct {
+        target: Some(Box::new(release_target())),
+        deeds: releases.to_vec(),
+        outcome: Some(outcome),
+        ..whole.clone()
+    });
+    history.acts.extend(acts);
+    serde_json::to_value(history).unwrap()
+}
+
+/// The same with nothing that was added since the format was promised.
+pub fn promised_history() -> Value {
+    serde_json::to_value(first_history()).unwrap()
+}
+
+fn first_history() -> ReapHistory {
     let (pid, start_ticks) = (7, 1);
     let deeds = [
         Deed::Signal {
@@ -244,7 +384,7 @@ pub fn history() -> Value {
         unread_lines: 0,
         is_cut: false,
     };
-    serde_json::to_value(ReapHistory::new("/var/lib/gpumem/reap.jsonl".into(), past)).unwrap()
+    ReapHistory::new("/var/lib/gpumem/reap.jsonl".into(), past)
 }
 
 #[test]

@@ -128,7 +128,7 @@ fn only_what_stays_away_is_released() {
 }
 
 #[test]
-fn less_than_16_mib_is_nothing_whatever_the_process_says() {
+fn less_than_16_mib_is_nothing_by_any_report() {
     for (back, is_released) in [(0, false), (16 * MIB - 1, false), (16 * MIB, true)] {
         let mut play = only();
         play.advance();
@@ -256,7 +256,7 @@ fn it_goes_on_where_the_rule_still_holds() {
 }
 
 #[test]
-fn a_rule_that_is_not_known_to_hold_ends_nobody_after_a_release() {
+fn a_rule_that_is_unknown_after_a_release_kills_no_process() {
     let mut play = ladder();
     play.advance();
     play.answers(ReleaseAnswer::Done(ReleaseReport::default()));
@@ -286,7 +286,7 @@ fn who_is_busy_is_left_alone_and_who_cannot_be_asked_is_ended_by_the_rule() {
 }
 
 #[test]
-fn nobody_is_asked_twice_within_a_minute() {
+fn a_process_is_not_asked_twice_within_a_minute() {
     let who = LedgerProcess {
         pid: 70,
         start_ticks: 700,

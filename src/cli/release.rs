@@ -1,0 +1,249 @@
+//! `gpumem release`: processes give memory back and live on.
+//!
+//! A plan, a look at each of its targets that changes nothing, a yes, that very plan carried out, and what
+//! came back. What was typed is resolved by the plan; the machine is looked at, targets are carried out and
+//! people are asked as in `reap`.
+
+pub mod json;
+mod text;
+
+use std::time::Duration;
+
+use self::json::{ProbedTarget, ReleaseDocument};
+use super::args::{Global, ReapArgs, ReleaseArgs};
+use super::exit::{Exit, UsageError};
+use super::reap::confirm;
+use super::reap::execute::{LiveSamples, TerminalObserver, actor, tools_here};
+use super::reap::json::ReapStatus;
+use super::reap::observe::Observation;
+use super::reap::refusal::{RefusalPlace, RefusalReader};
+use super::reap::{Carried, wait_for};
+use super::{print, signals, style, warn};
+use crate::deadline::Task;
+use crate::host::Roots;
+use crate::model::json::document;
+use crate::reclaim::release::{ReleaseAnswer, ReleaseOptions, probe};
+use crate::reclaim::target::Step;
+use crate::reclaim::{Executor, Guard, Outcome, Target};
+use crate::units::Span;
+
+/// So many are looked at at once.
+const MOST_PROBES: usize = 16;
+/// A look takes no longer, however long a release may take.
+const PROBE_TIME: Duration = Duration::from_secs(10);
+/// A release may take no longer; a kernel that is asked stays asked.
+const MOST_WAIT: Duration = Duration::from_secs(3600);
+
+pub(super) fn run(args: &ReleaseArgs, global: &Global) -> anyhow::Result<Exit> {
+    match plan(args, global) {
+        Ok((look, guard, report)) => finish(args, global, look, guard, report),
+        Err(error) => {
+            if args.json {
+                print(&document(&ReleaseDocument::failed(&format!("{error:#}")))?)?;
+            }
+            Err(error)
+        }
+    }
+}
+
+/// What was typed, as what `reap` is asked.
+fn asked(args: &ReleaseArgs) -> Result<ReapArgs, UsageError> {
+    if args.wait.0.is_zero() || args.wait.0 > MOST_WAIT {
+        let most = Span(MOST_WAIT);
+        return Err(UsageError(format!(
+            "--wait must be longer than 0 and not longer than {most}; write 30s"
+        )));
+    }
+    let mut asked = ReapArgs {
+        terms: args.terms.clone(),
+        all_users: args.all_users,
+        stored: args.stored,
+        release: Some(ReleaseOptions {
+            collects: !args.no_gc,
+            references: args.references,
+            is_named: true,
+            wait_ms: u64::try_from(args.wait.0.as_millis()).unwrap_or(u64::MAX),
+            pci_bus_ids: Vec::new(),
+        }),
+        ..ReapArgs::default()
+    };
+    for typed in &args.target {
+        match typed.parse() {
+            Ok(pid) => asked.pid.push(pid),
+            Err(_) if typed.trim().is_empty() => {
+                return Err(UsageError("a target is empty; write a PID".to_owned()));
+            }
+            Err(_) => asked.words.push(typed.clone()),
+        }
+    }
+    Ok(asked)
+}
+
+/// The plan, with what was proved of its targets.
+fn plan(
+    args: &ReleaseArgs,
+    global: &Global,
+) -> anyhow::Result<(Observation, Guard, ReleaseDocument)> {
+    let asked = asked(args)?;
+    let look = Observation::new(&asked, global)?;
+    let (plan, guard) = look.plan(&asked)?;
+    let probed = probed(plan.targets);
+    let mut report = ReleaseDocument::new(plan.time, probed, plan.refused);
+    report.errors = look.snapshot.errors.clone();
+    Ok((look, guard, report))
+}
+
+/// Looks at each whether it rests and can be asked, some at once; that changes nothing.
+fn probed(targets: Vec<Target>) -> Vec<ProbedTarget> {
+    let mut all = Vec::with_capacity(targets.len());
+    let mut left = targets.into_iter().peekable();
+    while left.peek().is_some() {
+        let some: Vec<Target> = left.by_ref().take(MOST_PROBES).collect();
+        let looks: Vec<_> = some.iter().map(begin_probe).collect();
+        for (target, look) in some.into_iter().zip(looks) {
+            let answer = look.and_then(|look| look.within(PROBE_TIME).ok());
+            all.push(judged(target, answer));
+        }
+    }
+    all
+}
+
+fn begin_probe(target: &Target) -> Option<Task<ReleaseAnswer>> {
+    let Some(Step::Release { way, options, .. }) = target.steps.first() else {
+        return None;
+    };
+    let (way, options) = (way.clone(), options.clone());
+    let look = move || probe(&Roots::default(), &way, &options);
+    Task::start("release-probe", look).ok()
+}
+
+/// A target by what a look at it has shown.
+fn judged(target: Target, answer: Option<ReleaseAnswer>) -> ProbedTarget {
+    let (proved, outcome) = match answer {
+        Some(ReleaseAnswer::Done(report)) => (report.why, None),
+        Some(ReleaseAnswer::Busy(why)) => (None, Some(Outcome::Busy { why: why.into() })),
+        Some(ReleaseAnswer::NoWayIn(why)) => (None, Some(Outcome::NoWayIn { why: why.into() })),
+        Some(ReleaseAnswer::Refused(why)) => (None, Some(Outcome::Refused { why: why.into() })),
+        Some(ReleaseAnswer::TimedOut(why)) => (None, Some(Outcome::TimedOut { why: why.into() })),
+        None => {
+            let why = "it did not say in time whether it rests; nothing was asked of it".into();
+            (None, Some(Outcome::TimedOut { why }))
+        }
+    };
+    ProbedTarget {
+        target,
+        proved,
+        outcome,
+    }
+}
+
+/// Shows the plan, and carries it out if that is wanted.
+fn finish(
+    args: &ReleaseArgs,
+    global: &Global,
+    look: Observation,
+    guard: Guard,
+    mut report: ReleaseDocument,
+) -> anyhow::Result<Exit> {
+    let reader = RefusalReader::at(RefusalPlace::Release);
+    if !args.json {
+        let style = style(global.color);
+        print(&text::plan(&report, &look.snapshot, style, reader))?;
+    }
+    let carried = match carry_out(args, look, guard, &mut report) {
+        Ok(carried) => carried,
+        Err(error) => {
+            report.fail(&format!("{error:#}"));
+            report.released_bytes = Some(report.released());
+            if args.json {
+                print(&document(&report)?)?;
+            }
+            return Err(error);
+        }
+    };
+    if args.json {
+        print(&document(&report)?)?;
+    }
+    if let Carried::Interrupted(signal) = carried {
+        // A script that was interrupted here has to end here, too.
+        signals::end_as_by(signal)?;
+    }
+    let is_possible = report.refused.is_empty() && report.targets.iter().all(ProbedTarget::is_due);
+    Ok(match (carried, report.status) {
+        (Carried::Not, _) if is_possible && !report.targets.is_empty() => Exit::Clean,
+        (_, ReapStatus::Done) => Exit::Clean,
+        _ => Exit::Findings,
+    })
+}
+
+/// Carries the plan out, if that is wanted, and notes in the report what came of it.
+fn carry_out(
+    args: &ReleaseArgs,
+    look: Observation,
+    guard: Guard,
+    report: &mut ReleaseDocument,
+) -> anyhow::Result<Carried> {
+    let Observation {
+        live,
+        mut engine,
+        snapshot,
+        ..
+    } = look;
+    let due: Vec<Target> = text::due(report).into_iter().cloned().collect();
+    let Some(mut live) = live.filter(|_| !due.is_empty()) else {
+        if args.yes {
+            report.status = ReapStatus::Incomplete;
+            report.released_bytes = Some(0);
+        }
+        return Ok(Carried::Not);
+    };
+    if !args.yes {
+        if args.dry_run || args.json || !confirm::can_ask() {
+            warn("nobody was asked; --yes carries this out");
+            return Ok(Carried::Not);
+        }
+        let count = super::reap::text::count(&due.iter().collect::<Vec<_>>());
+        let answer = confirm::ask_yes_or_no(&format!("Ask {count} to release memory?"))?;
+        let watch = || engine.observe(&live.sample());
+        if !wait_for(&answer, watch) {
+            warn("nobody was asked");
+            return Ok(Carried::Declined);
+        }
+    }
+    report.released_bytes = Some(0);
+    let (tools, resumed) = tools_here()?;
+    if let Some(words) = resumed {
+        warn(&words);
+    }
+    let actor = actor(&snapshot);
+    let mut watched = LiveSamples::new(live, engine, snapshot)?;
+    let mut executor = Executor::new(due, guard, actor, tools);
+    let mut spoken = TerminalObserver::default();
+    for planned in report.targets.iter_mut().filter(|it| it.is_due()) {
+        let Some(outcome) = executor.run(&mut watched, &mut spoken)? else {
+            break;
+        };
+        if !args.json {
+            print(&text::outcome(planned, &outcome))?;
+        }
+        planned.outcome = Some(outcome);
+    }
+    report.released_bytes = Some(report.released());
+    if let Some((target, signal)) = executor.target().zip(watched.interrupted()) {
+        let (leader, name) = (target.leader, signals::name(signal));
+        let sent = match &spoken.sent[..] {
+            [] => String::new(),
+            sent => format!("; it was sent: {}", sent.join(", ")),
+        };
+        warn(&format!(
+            "interrupted by {name} at {leader}: nobody else is asked{sent}"
+        ));
+        report.status = ReapStatus::Interrupted;
+        return Ok(Carried::Interrupted(signal));
+    }
+    report.status = match report.is_all() {
+        true => ReapStatus::Done,
+        false => ReapStatus::Incomplete,
+    };
+    Ok(Carried::Out)
+}

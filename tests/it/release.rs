@@ -1,0 +1,309 @@
+//! `gpumem release` on the mock driver: real processes give memory back and live on, by the signal that they
+//! have announced. What comes back is what the driver shows from then on.
+
+use std::fs;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::path::Path;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+
+use gpumem::api::host::{Roots, read_start_ticks};
+use gpumem::api::reclaim::{
+    AnnouncedSignal, ReleaseAnswer, ReleaseOptions, ReleaseWay, Signal, perform_release,
+    probe_release,
+};
+use mock_nvml::scene::{Gpu, Process, Scene};
+use serde_json::{Value, json};
+
+use crate::reap::{Holder, Stage};
+use crate::scenarios::random::Random;
+use crate::support::{Output, find};
+
+const GIB: u64 = 1 << 30;
+
+/// One GPU on which a process holds so much.
+fn holding(pid: u32, bytes: u64) -> Scene {
+    let gpu = Gpu::new("NVIDIA H100 80GB HBM3").total(80 * GIB);
+    Scene::new().gpu(gpu.process(Process::compute(pid, bytes)))
+}
+
+/// A Python program that announces SIGUSR2 and does this upon it.
+fn announcing(stage: &Stage, handler: &str) -> Option<Holder> {
+    find("python3", "python3")?;
+    let scene = stage.machine.path("scene.json");
+    let after = stage.machine.path("after.json");
+    let program = format!(
+        "import os, signal, time\n\
+         def release(*_):\n    {handler}\n\
+         scene, after = {scene:?}, {after:?}\n\
+         signal.signal(signal.SIGUSR2, release)\n\
+         print(\"ready\", flush=True)\n\
+         while True: time.sleep(0.05)"
+    );
+    let path = stage.machine.path("program.py");
+    fs::write(&path, program).unwrap();
+    Some(run(stage, &path))
+}
+
+fn run(stage: &Stage, program: &Path) -> Holder {
+    let program = program.display();
+    let holder = stage.holder(&format!(
+        "export GPUMEM_RELEASE_SIGNAL=USR2; exec python3 {program};"
+    ));
+    // What the driver shows once it has released.
+    let after = holding(holder.pid, GIB / 2);
+    after.write(&stage.machine.path("after.json")).unwrap();
+    holder
+}
+
+fn release(stage: &Stage, arguments: &[&str]) -> Output {
+    let whole = [&["release", "--json"], arguments].concat();
+    crate::support::finish(&mut stage.command(&whole))
+}
+
+/// What became of the only target.
+fn outcome(output: &Output) -> Value {
+    let document = output.json();
+    let targets = document["targets"].as_array().unwrap();
+    assert_eq!(targets.len(), 1, "{output:?}");
+    targets[0]["outcome"].clone()
+}
+
+#[test]
+fn a_process_that_announces_a_signal_gives_memory_back_and_lives() {
+    let Some(stage) = Stage::new() else { return };
+    let Some(holder) = announcing(&stage, "os.replace(after, scene)") else {
+        return;
+    };
+    let pid = holder.pid.to_string();
+    let planned = release(&stage, &[&pid]);
+    assert_eq!(planned.code, 0, "{planned:?}");
+    let document = planned.json();
+    assert_eq!(document["status"], "planned");
+    assert_eq!(document["released_bytes"], Value::Null);
+    let target = &document["targets"][0];
+    assert_eq!(target["steps"][0]["way"]["by"], "signal");
+    assert_eq!(target["steps"][0]["way"]["signal"], "USR2");
+    let proved = target["proved"].as_str().unwrap();
+    assert!(proved.contains("has a handler"), "{proved}");
+    assert!(stage.lines().is_empty(), "nothing was done so far");
+
+    let done = release(&stage, &["--yes", &pid]);
+    assert_eq!(done.code, 0, "{done:?}");
+    let released = outcome(&done);
+    assert_eq!(released["outcome"], "released", "{done:?}");
+    assert_eq!(released["bytes"], json!(2 * GIB - GIB / 2));
+    assert_eq!(done.json()["released_bytes"], json!(2 * GIB - GIB / 2));
+    assert!(holder.is_alive());
+    assert_eq!(stage.events(), ["begun", "intended", "done", "ended"]);
+    let intended = &stage.lines()[1];
+    assert_eq!(intended["deed"], "release");
+    assert_eq!(intended["way"]["pid"], json!(holder.pid));
+
+    // The ledger has it: nobody is held up again for nothing.
+    let again = release(&stage, &["--yes", &pid]);
+    assert_eq!(again.code, 1, "{again:?}");
+    assert_eq!(outcome(&again)["outcome"], "refused", "{again:?}");
+    assert!(holder.is_alive());
+    let history = crate::support::finish(&mut stage.command(&["reap", "--history"]));
+    assert!(history.stdout.contains("released 1.5 GiB"), "{history:?}");
+}
+
+#[test]
+fn what_gives_nothing_back_has_nothing_to_release() {
+    let Some(stage) = Stage::new() else { return };
+    let Some(holder) = announcing(&stage, "pass") else {
+        return;
+    };
+    let output = release(&stage, &["--yes", &holder.pid.to_string()]);
+    assert_eq!(output.code, 1, "{output:?}");
+    let outcome = outcome(&output);
+    assert_eq!(outcome["outcome"], "nothing_to_release", "{output:?}");
+    assert_eq!(outcome["bytes"], 0);
+    assert!(holder.is_alive());
+}
+
+#[test]
+fn who_dies_in_the_middle_has_released_nothing() {
+    let Some(stage) = Stage::new() else { return };
+    let Some(holder) = announcing(&stage, "os.replace(after, scene); os._exit(0)") else {
+        return;
+    };
+    let output = release(&stage, &["--yes", &holder.pid.to_string()]);
+    assert_eq!(output.code, 1, "{output:?}");
+    assert_eq!(outcome(&output)["outcome"], "exited", "{output:?}");
+    assert_eq!(output.json()["released_bytes"], 0);
+}
+
+#[test]
+fn a_signal_without_a_handler_is_not_sent() {
+    let Some(stage) = Stage::new() else { return };
+    // `sleep` inherits the variable and has no handler: the signal would end it.
+    let holder = stage.holder("export GPUMEM_RELEASE_SIGNAL=USR2;");
+    let pid = holder.pid.to_string();
+    for arguments in [&["--dry-run", &*pid][..], &["--yes", &*pid]] {
+        let output = release(&stage, arguments);
+        assert_eq!(output.code, 1, "{output:?}");
+        let outcome = outcome(&output);
+        assert_eq!(outcome["outcome"], "refused", "{output:?}");
+        assert!(outcome["why"].as_str().unwrap().contains("no handler"));
+        assert!(holder.is_alive());
+    }
+    assert!(stage.lines().is_empty(), "nobody was asked");
+}
+
+#[test]
+fn what_has_no_way_in_is_shown_what_helps_instead() {
+    let Some(stage) = Stage::new() else { return };
+    let holder = stage.holder("");
+    let pid = holder.pid.to_string();
+    let mut command = stage.command(&["release", "--yes", &pid]);
+    let output = crate::support::finish(&mut command);
+    assert_eq!(output.code, 1, "{output:?}");
+    assert!(output.stdout.contains("no way in: "), "{output:?}");
+    assert!(output.stdout.contains("instead: "), "{output:?}");
+    assert!(output.stdout.contains(&format!("gpumem explain {pid}")));
+    let unknown = release(&stage, &["--yes", "no-such.ipynb"]);
+    assert_eq!(unknown.code, 1, "{unknown:?}");
+    assert_eq!(unknown.json()["refused"][0]["why"]["why"], "no_target");
+    assert!(holder.is_alive());
+}
+
+/// A process that does what it is told: `on` and `off` set and remove the handler, `exec` runs the program
+/// anew, `count` says how often the handler ran.
+struct Told {
+    child: Child,
+    input: ChildStdin,
+    output: BufReader<ChildStdout>,
+}
+
+const TOLD: &str = r#"
+import os, signal, sys
+count = 0
+def handle(*_):
+    global count
+    count += 1
+print("ready", flush=True)
+for line in sys.stdin:
+    word = line.strip()
+    if word == "on":
+        signal.signal(signal.SIGUSR2, handle)
+    elif word == "off":
+        signal.signal(signal.SIGUSR2, signal.SIG_DFL)
+    elif word == "ignore":
+        signal.signal(signal.SIGUSR2, signal.SIG_IGN)
+    elif word == "block":
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR2])
+    elif word == "unblock":
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGUSR2])
+    elif word == "exec":
+        signal.signal(signal.SIGUSR2, signal.SIG_DFL)
+        os.execv(sys.executable, [sys.executable, "-u", "-c", os.environ["PROGRAM"]])
+    print(count, flush=True)
+"#;
+
+impl Told {
+    fn start() -> Self {
+        let mut child = Command::new("python3")
+            .args(["-u", "-c", TOLD])
+            .env("PROGRAM", TOLD)
+            .env("GPUMEM_RELEASE_SIGNAL", "USR2")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let input = child.stdin.take().unwrap();
+        let output = BufReader::new(child.stdout.take().unwrap());
+        let mut told = Self {
+            child,
+            input,
+            output,
+        };
+        assert_eq!(told.line(), "ready");
+        told
+    }
+
+    fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.output.read_line(&mut line).unwrap();
+        line.trim().to_owned()
+    }
+
+    /// What it answers.
+    fn tell(&mut self, word: &str) -> String {
+        writeln!(self.input, "{word}").unwrap();
+        self.line()
+    }
+
+    fn way(&self) -> ReleaseWay {
+        let pid = self.child.id();
+        ReleaseWay::Signal(AnnouncedSignal {
+            pid,
+            start_ticks: read_start_ticks(Path::new("/proc"), pid).unwrap().unwrap(),
+            signal: Signal::Usr2,
+        })
+    }
+}
+
+impl Drop for Told {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn options() -> ReleaseOptions {
+    ReleaseOptions {
+        collects: true,
+        references: false,
+        is_named: true,
+        wait_ms: 1000,
+        pci_bus_ids: Vec::new(),
+    }
+}
+
+/// In any order a handler comes and goes, signals are ignored and blocked, and the program is executed anew:
+/// the process is sent a signal exactly where it handles it, and always lives.
+#[test]
+fn a_signal_is_sent_only_where_there_is_a_handler_at_that_moment() {
+    if find("python3", "python3").is_none() {
+        return;
+    }
+    let roots = Roots::default();
+    for seed in 0..6 {
+        let mut random = Random::new("announced", seed);
+        let mut told = Told::start();
+        let way = told.way();
+        let (mut handles, mut blocks, mut count) = (false, false, 0);
+        for _ in 0..40 {
+            // Between plan and deed anything may happen.
+            let _ = probe_release(&roots, &way, &options());
+            let words = ["on", "off", "ignore", "block", "unblock", "exec", "wait"];
+            let word = random.pick(&words);
+            match word {
+                "on" => handles = true,
+                "off" | "ignore" => handles = false,
+                "block" => blocks = true,
+                "unblock" => blocks = false,
+                "exec" => (handles, count) = (false, 0),
+                _ => {}
+            }
+            let said = told.tell(word);
+            if word == "exec" {
+                assert_eq!(said, "ready", "seed {seed}");
+            }
+            let answer = perform_release(&roots, &way, &options());
+            let is_sent = matches!(answer, ReleaseAnswer::Done(_));
+            assert_eq!(
+                is_sent,
+                handles && !blocks,
+                "seed {seed}: {word}: {answer:?}"
+            );
+            if !is_sent {
+                assert!(matches!(answer, ReleaseAnswer::Refused(_)), "{answer:?}");
+            }
+            count += u32::from(is_sent);
+            assert_eq!(told.tell("count"), count.to_string(), "seed {seed}: {word}");
+        }
+        assert!(told.child.try_wait().unwrap().is_none());
+    }
+}
