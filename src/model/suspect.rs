@@ -68,6 +68,12 @@ pub struct SuspectEvidence {
     /// For how long it has run, in seconds.
     #[schemars(range(min = 0))]
     pub age_seconds: Option<f64>,
+    /// Share of its life in which it had a kernel running, by the driver's accounting, on the GPU where that is
+    /// most. Percent, 0 to 100.
+    pub lifetime_percent: Option<u32>,
+    /// How long that life is, in seconds.
+    #[schemars(range(min = 0))]
+    pub lifetime_seconds: Option<f64>,
     /// When the notebook was last active, as its server says.
     pub last_activity: Option<Time>,
     /// How long ago that is, in seconds.
@@ -96,6 +102,12 @@ impl SuspectEvidence {
         if let Some(percent) = self.gpu_percent_max {
             let count = samples(self.samples);
             parts.push(format!("the whole GPU {percent}% in {count}"));
+        }
+        if let (Some(percent), Some(life)) = (self.lifetime_percent, self.lifetime_seconds) {
+            parts.push(format!(
+                "GPU busy {percent}% of {} by accounting",
+                span(life)
+            ));
         }
         if let Some(inactive) = self.inactive_seconds {
             parts.push(format!("notebook last active {} ago", span(inactive)));

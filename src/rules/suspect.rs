@@ -3,7 +3,9 @@
 //! The rules name the candidates: what meets each of their conditions and has not been seen for long
 //! enough. Here it is asked whether a first look already speaks against them, by what is known without a
 //! history: that a notebook's server calls it idle for longer than the rule asks for, that a process has
-//! used next to no CPU in all its life, that it is stopped; or that it was seen unused for some seconds.
+//! used next to no CPU in all its life or, by the driver's accounting, next to none of its GPUs, that it is
+//! stopped; or that it was seen unused for some seconds. Who used a GPU for most of its life has to be seen
+//! unused for as long as one that was seen at work just before.
 //!
 //! Never a suspect: of whom anything is found, whom an exemption may be for, who is busy now on any GPU or
 //! on the CPU, and of whom the rule could not tell later either. Unknown is no reason to suspect anybody.
@@ -25,6 +27,11 @@ use crate::units::Span;
 
 /// A process that used less of a core than this in all its life has waited for most of it. Percent.
 const LITTLE_CPU_PERCENT: f64 = 5.0;
+/// A process that used its GPUs for less of its life than this has hardly needed them. Percent; the driver
+/// rounds it.
+const LITTLE_GPU_PERCENT: u32 = 5;
+/// One that used a GPU for more of its life than this works there. Percent.
+const MUCH_GPU_PERCENT: u32 = 50;
 /// Seen unused for as long, what was going on before may be over.
 const LEAST_SECONDS: f64 = 10.0;
 /// Where it was seen at work just before, a pause of this share of the rule's duration is nothing yet.
@@ -69,6 +76,7 @@ pub(super) fn suspects(
     // Of two of the same number the first counts, as in `Snapshot::process`, which would look at each.
     let listed = snapshot.processes.iter().rev();
     let processes: HashMap<u32, &Process> = listed.map(|it| (it.pid, it)).collect();
+    let lives = GpuLives::new(snapshot, &processes);
     let mut suspects: Vec<Suspect> = Vec::new();
     let mut texts = RuleTexts::default();
     let mut last = None;
@@ -87,6 +95,7 @@ pub(super) fn suspects(
             now: snapshot.time,
             process,
             known,
+            life: lives.of(identity.pid),
             candidate: joined(of_rule),
         };
         let about = (look.candidate.kind, &look.candidate.rule);
@@ -143,11 +152,68 @@ impl RuleTexts {
     }
 }
 
+/// How much of its life a process used GPUs, by the driver's accounting.
+#[derive(Clone, Copy)]
+struct GpuLife {
+    /// On the GPU that it used most of the time, in percent.
+    percent: u32,
+    /// Since when that GPU's account of it is.
+    since: Time,
+    /// Whether there is an account of it on every GPU that it is on.
+    is_whole: bool,
+}
+
+/// The lives of all processes of which the driver keeps accounts.
+#[derive(Default)]
+struct GpuLives(HashMap<u32, GpuLife>);
+
+impl GpuLives {
+    fn new(snapshot: &Snapshot, processes: &HashMap<u32, &Process>) -> Self {
+        let rows = || {
+            let rows = snapshot.gpus.iter().flat_map(|gpu| &gpu.processes);
+            let rows = rows.flatten();
+            rows.filter(|row| row.kind != ProcessType::Graphics)
+        };
+        let mut lives: HashMap<u32, GpuLife> = HashMap::new();
+        if !rows().any(|row| row.lifetime_percent.is_some()) {
+            return Self::default();
+        }
+        let mut unknown = HashSet::new();
+        for row in rows() {
+            let process = processes.get(&row.pid);
+            let Some((percent, since)) = process.and_then(|it| row.lifetime_of(it)) else {
+                unknown.insert(row.pid);
+                continue;
+            };
+            let life = GpuLife {
+                percent,
+                since,
+                is_whole: true,
+            };
+            let known = lives.entry(row.pid).or_insert(life);
+            if percent > known.percent {
+                *known = life;
+            }
+        }
+        for pid in unknown {
+            if let Some(life) = lives.get_mut(&pid) {
+                life.is_whole = false;
+            }
+        }
+        Self(lives)
+    }
+
+    fn of(&self, pid: u32) -> Option<GpuLife> {
+        self.0.get(&pid).copied()
+    }
+}
+
 /// A candidate, and what is known of it now.
 struct Look<'a> {
     now: Time,
     process: &'a Process,
     known: &'a ProcessHistory,
+    life: Option<GpuLife>,
     candidate: Candidate,
 }
 
@@ -196,9 +262,24 @@ impl Look<'_> {
         if let Some(seconds) = self.inactive_seconds() {
             return seconds >= needed;
         }
-        let little =
-            |(cpu, age): (f64, f64)| age >= needed && cpu < age * LITTLE_CPU_PERCENT / 100.0;
-        self.candidate.began == Began::Unwitnessed && self.lifetime().is_some_and(little)
+        let Some((cpu, age)) = self.lifetime().filter(|(_, age)| *age >= needed) else {
+            return false;
+        };
+        // Who hardly used a GPU may have done more on the CPU, but not what would be work by the rule.
+        let most_cpu = match self.life {
+            None => LITTLE_CPU_PERCENT,
+            Some(life) if life.percent > LITTLE_GPU_PERCENT => return false,
+            Some(life) if life.is_whole && self.now.seconds_since(life.since) >= needed => {
+                self.candidate.max_cpu_percent.max(LITTLE_CPU_PERCENT)
+            }
+            Some(_) => LITTLE_CPU_PERCENT,
+        };
+        self.candidate.began == Began::Unwitnessed && cpu < age * most_cpu / 100.0
+    }
+
+    /// Whether the driver has it at work on a GPU for most of its life.
+    fn works_mostly(&self) -> bool {
+        self.life.is_some_and(|it| it.percent > MUCH_GPU_PERCENT)
     }
 
     /// It was seen to wait for some seconds, and did not start just now.
@@ -206,8 +287,8 @@ impl Look<'_> {
         let needed = self.candidate.needed;
         let share = needed * LEAST_SHARE;
         let least = match self.candidate.began {
-            Began::Unwitnessed => LEAST_SECONDS.min(share),
-            Began::Witnessed | Began::AfterDeviceUse => share,
+            Began::Unwitnessed if !self.works_mostly() => LEAST_SECONDS.min(share),
+            Began::Unwitnessed | Began::Witnessed | Began::AfterDeviceUse => share,
         };
         let is_settled = self.age_seconds().is_none_or(|age| age >= share);
         // What it uses of the CPU tells only from the second sample on.
@@ -290,6 +371,10 @@ impl Look<'_> {
             gpu_percent_max: by_device.then_some(0),
             cpu_seconds: lifetime.map(|(cpu, _)| cpu),
             age_seconds: lifetime.map(|(_, age)| age),
+            lifetime_percent: self.life.map(|life| life.percent),
+            lifetime_seconds: self
+                .life
+                .map(|life| self.now.seconds_since(life.since).max(0.0)),
             last_activity: inactive_seconds
                 .and(kernel)
                 .and_then(|kernel| kernel.last_activity),

@@ -113,6 +113,99 @@ fn who_worked_before_is_one_when_it_was_seen_to_wait() {
     assert_eq!(marks(&engine), ["idle? 2s of 10m"]);
 }
 
+/// The driver's account of its use of this GPU for the last `hours`.
+fn account(scene: &mut Scene, gpu: u32, percent: u32, hours: f64) {
+    let since = scene.now.time.plus_seconds(-hours * 3600.0);
+    let row = scene.row(gpu, PID);
+    (row.lifetime_percent, row.lifetime_since) = (Some(percent), Some(since));
+}
+
+/// It has run for three hours, and used so much of a core meanwhile.
+fn ran_3_hours(cpu_percent: f64) -> Scene {
+    let mut scene = idle();
+    let start = scene.now.time.plus_seconds(-3.0 * 3600.0);
+    let process = scene.process(PID);
+    process.start_time = Some(start);
+    process.cpu_seconds = Some(3.0 * 36.0 * cpu_percent);
+    scene
+}
+
+#[test]
+fn the_drivers_account_tells_at_the_first_look_who_hardly_used_a_gpu() {
+    // Too much on the CPU to tell without it.
+    assert_eq!(marks(&judge(&mut ran_3_hours(12.0), 0.0)), [""; 0]);
+    let mut scene = ran_3_hours(12.0);
+    account(&mut scene, 0, 0, 3.0);
+    let engine = judge(&mut scene, 0.0);
+    assert_eq!(
+        only(&engine).evidence.words(),
+        "SM 0% in 1 sample, GPU busy 0% of 3h 00m by accounting, CPU time 21m 36s in 3h 00m"
+    );
+    assert_eq!(engine.findings(), []);
+    assert_eq!(engine.reclaimable().bytes, 0, "an account proves nothing");
+}
+
+#[test]
+fn the_drivers_account_speaks_for_who_used_a_gpu() {
+    type Change = fn(&mut Scene);
+    // CPU in percent of its life, and what the driver has of it.
+    let innocents: [(&str, f64, Change); 8] = [
+        ("most of its life", 1.0, |it| account(it, 0, 93, 3.0)),
+        ("half of its life", 1.0, |it| account(it, 0, 50, 3.0)),
+        ("a tenth of it", 1.0, |it| account(it, 0, 10, 3.0)),
+        ("on another GPU", 1.0, |it| {
+            it.rows(1).push(GpuProcess {
+                pid: PID,
+                kind: ProcessType::Compute,
+                used_bytes: Some(GIB),
+                sm_percent: Some(0),
+                ..GpuProcess::default()
+            });
+            account(it, 0, 0, 3.0);
+            account(it, 1, 70, 3.0);
+        }),
+        ("works on the CPU", 60.0, |it| account(it, 0, 0, 3.0)),
+        ("came to the GPU just now", 12.0, |it| {
+            account(it, 0, 0, 0.1)
+        }),
+        ("of an earlier one of its pid", 12.0, |it| {
+            account(it, 0, 0, 90.0)
+        }),
+        ("of one GPU of two", 12.0, |it| {
+            account(it, 0, 0, 3.0);
+            it.rows(1).push(GpuProcess {
+                pid: PID,
+                kind: ProcessType::Compute,
+                used_bytes: Some(GIB),
+                sm_percent: Some(0),
+                ..GpuProcess::default()
+            });
+        }),
+    ];
+    for (name, cpu_percent, change) in innocents {
+        let mut scene = ran_3_hours(cpu_percent);
+        change(&mut scene);
+        assert_eq!(marks(&judge(&mut scene, 0.0)), [""; 0], "{name}");
+    }
+}
+
+#[test]
+fn who_used_a_gpu_for_most_of_its_life_is_one_after_a_tenth_of_the_time() {
+    for (percent, expected) in [(10, "idle? 10s of 10m"), (93, "")] {
+        let mut scene = ran_3_hours(1.0);
+        account(&mut scene, 0, percent, 3.0);
+        let mut engine = judge(&mut scene, 10.0);
+        assert_eq!(marks(&engine).concat(), expected, "{percent}");
+        scene.play(50.0, |snapshot| engine.observe(snapshot));
+        assert_eq!(marks(&engine), ["idle? 1m of 10m"], "{percent}");
+        // The word of its server is worth more.
+        let mut scene = ran_3_hours(1.0);
+        account(&mut scene, 0, percent, 3.0);
+        kernel(&mut scene, "idle", 3600.0);
+        assert_eq!(marks(&judge(&mut scene, 0.0)), ["idle? 0s of 10m"]);
+    }
+}
+
 #[test]
 fn who_was_seen_at_work_is_one_after_a_tenth_of_the_time() {
     let mut scene = idle();
