@@ -40,6 +40,7 @@ pub mod model {
         Action, Also, Finding, FindingGpu, FindingProcess, Kept, Pending, Undecided,
     };
     pub use crate::model::json::{document, is_hostile};
+    pub use crate::model::keep::KeptBy;
     pub use crate::model::process::{Container, Descendants, Relation, Relative, Slurm};
     pub use crate::model::reservation::Reservation;
     pub use crate::model::row::Me;

@@ -21,10 +21,7 @@ impl CommandSource {
     /// By the configuration, which spares some processes.
     pub(super) fn new(config: &Config, recorded: &Recorded) -> Self {
         Self {
-            spared: Spared {
-                keeps: config.rules.keeps().to_vec(),
-                never: config.reap.never.clone(),
-            },
+            spared: Spared::new(&config.rules),
             is_live: recorded.replay.is_none() && !recorded.demo,
         }
     }

@@ -140,6 +140,7 @@ pub(super) fn section(config: &mut Config, section: &Section<'_>) -> Result<(), 
             config.reap.never.push(name);
         }
     }
+    config.rules.set_never(config.reap.never.clone());
     Ok(())
 }
 

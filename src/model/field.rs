@@ -497,7 +497,8 @@ impl Field {
     }
 }
 
-/// The finding in a word or two: `IDLE 29m`, `ORPHAN 29m +1` where something else is so as well.
+/// The finding in a word or two: `IDLE 29m`, `ORPHAN 29m +1` where something else is so as well, `IDLE 29m kept`
+/// where `reap` leaves it alone.
 pub fn badge(finding: &Finding) -> String {
     let mut text = finding.kind.to_string().to_uppercase();
     let span = Span::from_seconds(finding.duration_seconds).to_string();
@@ -506,6 +507,9 @@ pub fn badge(finding: &Finding) -> String {
     text.push_str(span.split(' ').next().unwrap_or_default());
     if !finding.also.is_empty() {
         text.push_str(&format!(" +{}", finding.also.len()));
+    }
+    if finding.kept_by.is_some() {
+        text.push_str(" kept");
     }
     text
 }

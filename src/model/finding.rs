@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::evidence::Evidence;
 use super::identity::Identity;
+use super::keep::KeptBy;
 use super::time::Time;
 
 /// How bad a finding is.
@@ -182,6 +183,10 @@ pub struct Finding {
     /// absent where nothing is.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub also: Vec<Also>,
+    /// What keeps the process from being killed for it, as far as that is known; absent where nothing does.
+    /// `reap` leaves it alone, and what it holds is not reclaimable.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kept_by: Option<KeptBy>,
 }
 
 /// A finding that another one on the same process stands before.

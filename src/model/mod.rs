@@ -6,7 +6,7 @@
 //! [`reclaimable`] what both come to; [`identity`] says when two
 //! observations are of the same process, [`family`] which processes belong together; [`time`] is an
 //! instant as all of them write it, [`local_time`] as people read it; [`balance`] is where a GPU's memory is, [`device_file`] how it is
-//! held, [`json`] how all of them are written, [`label`] how every view names what it shows, [`pool`]
+//! held, [`json`] how all of them are written, [`keep`] what keeps a process, [`label`] how every view names what it shows, [`pool`]
 //! which workers are started again, [`reservation`] which GPUs jobs and containers were given, [`row`] a
 //! process on a GPU, [`field`] what can be known of one and [`selector`] the language in which it is asked, [`mod@totals`] what groups of them hold,
 //! [`program`] what a process is by its program's name, [`mod@unit`] what a
@@ -20,6 +20,7 @@ pub mod field;
 pub mod finding;
 pub mod identity;
 pub mod json;
+pub mod keep;
 pub mod label;
 pub mod local_time;
 mod placeholder;

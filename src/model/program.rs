@@ -1,8 +1,10 @@
 //! What a process is by the name of its program: an interpreter, a monitor, a display.
 //!
-//! Monitors, the driver's own daemons and displays hold a GPU open and are no job. That is a guess that
+//! Here are also the programs that are never killed. Monitors, the driver's own daemons and displays hold a GPU open and are no job. That is a guess that
 //! protects, by the name of the program file, else by what the process calls itself. Names are compared
 //! whole: a part of a name is somebody else's.
+
+use std::sync::Arc;
 
 use super::Process;
 
@@ -78,6 +80,85 @@ pub const DISPLAYS: &[&str] = &[
     "cosmic-comp",
 ];
 
+/// Programs that a machine, a desktop or other people's work rests on.
+const NEVER_KILLED: &[&str] = &[
+    // First processes.
+    "init",
+    "systemd",
+    "runit",
+    "s6-svscan",
+    "openrc-init",
+    "tini",
+    "docker-init",
+    "dumb-init",
+    "catatonit",
+    // Displays, besides those above.
+    "gdm",
+    "gdm3",
+    // The driver's own.
+    "nvidia-persistenced",
+    "nvidia-powerd",
+    "nvidia-fabricmanager",
+    "nv-fabricmanager",
+    "nvidia-imex",
+    "nvidia-topologyd",
+    "nvidia-device-plugin",
+    "nvidia-cuda-mps-control",
+    "nvidia-cuda-mps-server",
+    "nv-hostengine",
+    "dcgm-exporter",
+    // Containers.
+    "dockerd",
+    "docker-proxy",
+    "containerd",
+    "conmon",
+    "conmonrs",
+    "crio",
+    "crun",
+    "runc",
+    "podman",
+    "buildkitd",
+    "lxc-start",
+    "kubelet",
+    "kube-proxy",
+    "k3s",
+    // Schedulers.
+    "slurmd",
+    "slurmstepd",
+    "slurmctld",
+    "slurmdbd",
+    "munged",
+    "pbs_mom",
+    "sge_execd",
+    "condor_startd",
+    "condor_starter",
+    // Ways in.
+    "sshd",
+    "sshd-session",
+    "dropbear",
+    "login",
+    "agetty",
+    "su",
+    "sudo",
+    "cron",
+    "crond",
+    "atd",
+    "dbus-daemon",
+    "dbus-broker",
+    "dbus-broker-launch",
+    "tmux",
+    "tmux: server",
+    "screen",
+    "SCREEN",
+    "zellij",
+    "mosh-server",
+    // Ourselves, another time.
+    "gpumem",
+];
+
+/// Beginnings of names that are families of programs.
+const NEVER_KILLED_FAMILIES: &[&str] = &["systemd-", "containerd-shim", "gdm-"];
+
 /// The kernel keeps so many bytes of a short name.
 const COMM_BYTES: usize = 15;
 
@@ -122,6 +203,32 @@ impl Process {
     }
 }
 
+/// The name under which a program is on the list of those that are never killed, or on one's `own`: that of
+/// the file that it runs, else what it calls itself. Whole names only.
+pub fn never_killed<'a>(
+    executable: Option<&'a str>,
+    comm: Option<&'a str>,
+    own: &[Arc<str>],
+) -> Option<&'a str> {
+    let own = own.iter().map(|name| &**name);
+    let names = || {
+        let known = NEVER_KILLED.iter().chain(DISPLAYS).copied();
+        known.chain(own.clone())
+    };
+    let families = NEVER_KILLED_FAMILIES;
+    let is_family = |name: &str| families.iter().any(|family| name.starts_with(family));
+    match executable {
+        Some(path) => {
+            let path = path.strip_suffix(" (deleted)").unwrap_or(path);
+            let name = path.rsplit('/').next().unwrap_or(path);
+            (names().any(|it| it == name) || is_family(name)).then_some(name)
+        }
+        None => comm.filter(|comm| {
+            names().any(|name| name.get(..COMM_BYTES).unwrap_or(name) == *comm) || is_family(comm)
+        }),
+    }
+}
+
 fn is_one_of(process: &Process, names: &[&str]) -> bool {
     let command = process.command.as_deref().unwrap_or_default();
     let file = process.executable.as_deref().map(|path| {
@@ -149,7 +256,6 @@ fn is_one_of(process: &Process, names: &[&str]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::Arc;
 
     fn of(command: &[&str], executable: Option<&str>, comm: Option<&str>) -> Process {
         Process {

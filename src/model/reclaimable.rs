@@ -1,8 +1,9 @@
 //! How much memory could be had back, from how many, in a line: the first of `check`, `ps` and the screen.
 //!
 //! Reclaimable is what the findings hold that `gpumem reap` takes by default, everybody's: those of kinds
-//! that it takes without being asked for them, where the rule offers more than to notify. What protects a
-//! process or its family from being killed is for the plan. Suspected is what suspects hold.
+//! that it takes without being asked for them, where the rule offers more than to notify, and nothing that is
+//! known keeps the process. What is read only when a plan is made, and what protects the family, is for the
+//! plan. Suspected is what suspects hold.
 
 use std::collections::{HashMap, HashSet};
 
@@ -21,7 +22,7 @@ const FIRST_LOOK_SECONDS: f64 = 10.0;
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, JsonSchema, Serialize)]
 pub struct Reclaimable {
     /// What the processes hold that `gpumem reap --all-users` takes by default, in bytes, as far as that is
-    /// known. What protects a process is for the plan, and not looked at here.
+    /// known. What keeps a process is not counted; what protects its family is for the plan.
     pub bytes: u64,
     /// How many processes these are.
     pub processes: usize,
@@ -49,7 +50,10 @@ impl Finding {
 
     /// Whether `gpumem reap --all-users` takes it by default, as far as the finding tells.
     pub fn is_reclaimable(&self) -> bool {
-        self.resolved_at.is_none() && self.kind.ends() == Ends::Always && !self.is_only_notified()
+        self.resolved_at.is_none()
+            && self.kind.ends() == Ends::Always
+            && !self.is_only_notified()
+            && self.kept_by.is_none()
     }
 }
 

@@ -11,94 +11,13 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::keep::{KeepEnd, VARIABLE};
 use super::policy::Policy;
 use crate::host::{Guarded, Ourselves};
-use crate::model::program::DISPLAYS;
+use crate::model::keep::KeptBy;
+use crate::model::program::never_killed;
 use crate::model::snapshot::{PidNamespace, ProcessType};
 use crate::model::{Process, Snapshot, Time};
 
-/// Programs that a machine, a desktop or other people's work rests on.
-const PROGRAMS: &[&str] = &[
-    // First processes.
-    "init",
-    "systemd",
-    "runit",
-    "s6-svscan",
-    "openrc-init",
-    "tini",
-    "docker-init",
-    "dumb-init",
-    "catatonit",
-    // Displays, besides those of `model::program`.
-    "gdm",
-    "gdm3",
-    // The driver's own.
-    "nvidia-persistenced",
-    "nvidia-powerd",
-    "nvidia-fabricmanager",
-    "nv-fabricmanager",
-    "nvidia-imex",
-    "nvidia-topologyd",
-    "nvidia-device-plugin",
-    "nvidia-cuda-mps-control",
-    "nvidia-cuda-mps-server",
-    "nv-hostengine",
-    "dcgm-exporter",
-    // Containers.
-    "dockerd",
-    "docker-proxy",
-    "containerd",
-    "conmon",
-    "conmonrs",
-    "crio",
-    "crun",
-    "runc",
-    "podman",
-    "buildkitd",
-    "lxc-start",
-    "kubelet",
-    "kube-proxy",
-    "k3s",
-    // Schedulers.
-    "slurmd",
-    "slurmstepd",
-    "slurmctld",
-    "slurmdbd",
-    "munged",
-    "pbs_mom",
-    "sge_execd",
-    "condor_startd",
-    "condor_starter",
-    // Ways in.
-    "sshd",
-    "sshd-session",
-    "dropbear",
-    "login",
-    "agetty",
-    "su",
-    "sudo",
-    "cron",
-    "crond",
-    "atd",
-    "dbus-daemon",
-    "dbus-broker",
-    "dbus-broker-launch",
-    "tmux",
-    "tmux: server",
-    "screen",
-    "SCREEN",
-    "zellij",
-    "mosh-server",
-    // Ourselves, another time.
-    "gpumem",
-];
-
-/// Beginnings of names that are families of programs.
-const FAMILIES: &[&str] = &["systemd-", "containerd-shim", "gdm-"];
-
-/// The kernel keeps so many bytes of a short name.
-const COMM_BYTES: usize = 15;
 /// What the out-of-memory killer is told of a process that it must never touch.
 const NEVER: i32 = -1000;
 
@@ -179,19 +98,31 @@ pub enum Protection {
     },
 }
 
+impl From<KeptBy> for Protection {
+    fn from(kept_by: KeptBy) -> Self {
+        match kept_by {
+            KeptBy::Owner { until } => Self::KeptByOwner { until },
+            KeptBy::Configuration { reason: why, until } => {
+                Self::KeptByConfiguration { why, until }
+            }
+            KeptBy::Program { name } => Self::Program { name },
+            KeptBy::Server => Self::Server,
+        }
+    }
+}
+
 impl fmt::Display for Protection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let until = |until: &Option<Time>| match until {
-            Some(until) => format!(" until {}", until.local()),
-            None => String::new(),
-        };
         match self {
             Self::Init => f.write_str("it is the machine's init"),
             Self::KernelThread => f.write_str("it is the kernel's own"),
             Self::Ourselves => f.write_str("it is gpumem itself"),
             Self::Ancestor => f.write_str("gpumem was started by it"),
             Self::SessionLeader => f.write_str("it leads gpumem's own session"),
-            Self::Program { name } => write!(f, "{name} is never killed"),
+            Self::Program { name } => KeptBy::Program {
+                name: Arc::clone(name),
+            }
+            .fmt(f),
             Self::OomProtected => {
                 f.write_str("its oom_score_adj is -1000: it is exempt from being killed")
             }
@@ -203,13 +134,13 @@ impl fmt::Display for Protection {
             Self::OtherNamespace => f.write_str(
                 "pids here are not the host's, and NVML's may be; run gpumem on the host",
             ),
-            Self::KeptByOwner { until: end } => {
-                write!(f, "its owner keeps it{} ({VARIABLE})", until(end))
+            Self::KeptByOwner { until } => KeptBy::Owner { until: *until }.fmt(f),
+            Self::KeptByConfiguration { why, until } => {
+                let reason = Arc::clone(why);
+                let until = *until;
+                KeptBy::Configuration { reason, until }.fmt(f)
             }
-            Self::KeptByConfiguration { why, until: end } => {
-                write!(f, "the configuration keeps it{}: {why}", until(end))
-            }
-            Self::Server => f.write_str("it is an inference server"),
+            Self::Server => KeptBy::Server.fmt(f),
             Self::Unresolved => f.write_str("its identity is not certain"),
             Self::Replaced => f.write_str("its pid belongs to another process now"),
             Self::Unknown { what } => write!(f, "{what} is not known"),
@@ -285,8 +216,8 @@ impl Guard {
             return Some(Protection::Replaced);
         }
         let executable = facts.executable.as_deref().or(known_executable);
-        if let Some(name) = self.protected_name(executable, facts.comm.as_deref()) {
-            return Some(Protection::Program { name: name.into() });
+        if let Some(name) = never_killed(executable, facts.comm.as_deref(), &self.policy.never) {
+            return Some(Protection::from(KeptBy::Program { name: name.into() }));
         }
         match facts.oom_score_adj {
             Some(NEVER) => return Some(Protection::OomProtected),
@@ -331,7 +262,7 @@ impl Guard {
             return Some(Protection::Graphics);
         }
         if call == Call::Rule && !self.policy.servers && (self.policy.serves)(process, snapshot) {
-            return Some(Protection::Server);
+            return Some(Protection::from(KeptBy::Server));
         }
         if call == Call::Named && self.policy.even_kept {
             return None;
@@ -344,45 +275,17 @@ impl Guard {
         let mut exempt = self.policy.kept.iter();
         let exempt = exempt.find(|it| it.is_from_all(identity, now));
         if let Some(exempt) = exempt {
-            return Some(Protection::KeptByConfiguration {
-                why: Arc::clone(&exempt.reason),
+            return Some(Protection::from(KeptBy::Configuration {
+                reason: Arc::clone(&exempt.reason),
                 until: exempt.until,
-            });
+            }));
         }
-        let Some(environment) = &process.environment else {
+        if process.environment.is_none() {
             return (call == Call::Rule).then(|| Protection::Unknown {
                 what: "whether its owner keeps it (its environment)".into(),
             });
-        };
-        let keep = KeepEnd::parse(environment.get(VARIABLE)?);
-        let owner = process.uid;
-        let counts = self.policy.others_may_keep
-            || owner.is_none_or(|uid| uid == 0 || uid == self.ourselves.uid);
-        (counts && keep.is_in_force(now)).then(|| Protection::KeptByOwner {
-            until: keep.until(),
-        })
-    }
-
-    /// The name under which a program is on a list.
-    fn protected_name<'a>(
-        &self,
-        executable: Option<&'a str>,
-        comm: Option<&'a str>,
-    ) -> Option<&'a str> {
-        let own = self.policy.never.iter().map(|name| &**name);
-        let names = || PROGRAMS.iter().chain(DISPLAYS).copied().chain(own.clone());
-        let is_family = |name: &str| FAMILIES.iter().any(|family| name.starts_with(family));
-        match executable {
-            Some(path) => {
-                let path = path.strip_suffix(" (deleted)").unwrap_or(path);
-                let name = path.rsplit('/').next().unwrap_or(path);
-                (names().any(|it| it == name) || is_family(name)).then_some(name)
-            }
-            None => comm.filter(|comm| {
-                names().any(|name| name.get(..COMM_BYTES).unwrap_or(name) == *comm)
-                    || is_family(comm)
-            }),
         }
+        process.kept_by_owner(now).map(Protection::from)
     }
 }
 

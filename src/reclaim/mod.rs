@@ -16,7 +16,6 @@ pub mod commands;
 pub mod executor;
 pub mod guard;
 mod handles;
-pub mod keep;
 mod launcher;
 pub mod ledger;
 pub mod lock;

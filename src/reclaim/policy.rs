@@ -39,8 +39,6 @@ pub struct Policy {
     pub direct: bool,
     /// What its owner or the configuration keeps, too; only what is named.
     pub even_kept: bool,
-    /// Whether `GPUMEM_KEEP` of users other than root and oneself counts.
-    pub others_may_keep: bool,
     /// Whether targets are to give memory back and live on.
     pub release: Release,
     /// Instead of SIGTERM.
@@ -69,7 +67,6 @@ impl Policy {
             direct: false,
             even_kept: false,
             release: Release::Never,
-            others_may_keep: true,
             signal: None,
             grace: None,
             never: Vec::new(),

@@ -121,6 +121,7 @@ pub fn finding(kind: Kind, process: &Process) -> Finding {
         actions,
         commands: Vec::new(),
         also: Vec::new(),
+        kept_by: None,
     }
 }
 

@@ -406,6 +406,7 @@ fn is_same(one: &Finding, other: &Finding) -> bool {
         && first.command == second.command
         && one.advice == other.advice
         && one.commands == other.commands
+        && one.kept_by == other.kept_by
         && names(one, first.pid)
         && names(one, second.pid)
         && one.also.is_empty()
@@ -459,6 +460,9 @@ fn write_finding(out: &mut String, equal: &[&Finding], style: Style) -> fmt::Res
             also.kind,
             escape(&also.evidence.words())
         )?;
+    }
+    if let Some(kept_by) = &finding.kept_by {
+        writeln!(out, "    kept: {}", escape(&kept_by.to_string()))?;
     }
     for advice in &finding.advice {
         writeln!(out, "    {} {}", style.faint("->"), escape(advice))?;

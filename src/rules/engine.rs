@@ -77,7 +77,12 @@ impl Engine {
             false => {
                 let found = self.active.identities().collect();
                 let seen = (&self.history, snapshot);
-                suspect::suspects(seen, &found, self.settings.keeps(), verdicts.candidates)
+                suspect::suspects(
+                    seen,
+                    &found,
+                    self.settings.keep_rules(),
+                    verdicts.candidates,
+                )
             }
         };
     }
@@ -217,7 +222,8 @@ impl Engine {
                 self.resolved.insert(0, finding);
             }
         }
-        let (open, kept) = self.exempt(found, &kept_before, snapshot);
+        let (mut open, kept) = self.exempt(found, &kept_before, snapshot);
+        self.mark_kept(&mut open, snapshot);
         self.active = ActiveFindings::new(open, kept);
     }
 
@@ -251,6 +257,23 @@ impl Engine {
             }
         }
         (open, kept)
+    }
+
+    /// Marks what `reap` leaves alone because something keeps the process; of a process that is not seen now,
+    /// what was known before holds.
+    fn mark_kept(&self, open: &mut [Finding], snapshot: &Snapshot) {
+        let may_be_reaped = |it: &&mut Finding| it.kind.may_be_reaped();
+        for finding in open.iter_mut().filter(may_be_reaped) {
+            let Some(accused) = &finding.process else {
+                continue;
+            };
+            let process = snapshot.process(accused.pid);
+            if let Some(process) = process.filter(|it| it.identity() == accused.identity) {
+                let about = (finding.kind, &finding.rule);
+                finding.kept_by =
+                    exemption::kept_by(self.settings.keep_rules(), process, about, snapshot);
+            }
+        }
     }
 
     /// Whether what a finding is about may be there all the same: its GPU did not answer.

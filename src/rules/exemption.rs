@@ -8,7 +8,10 @@
 use std::sync::Arc;
 
 use super::scope::{Fit, Scope, ScopeInput};
-use crate::model::finding::{Finding, FindingGpu, Kept, Kind};
+use super::server::serves;
+use crate::model::finding::{Ends, Finding, FindingGpu, Kept, Kind};
+use crate::model::keep::KeptBy;
+use crate::model::program::never_killed;
 use crate::model::{Identity, Process, Snapshot, Time};
 
 /// An exemption.
@@ -136,25 +139,50 @@ pub(super) fn exempts<'a>(
     }
 }
 
-/// Whether an exemption is, or may be, for a process on any of its GPUs, from a finding of this kind and
-/// rule.
-pub(super) fn exempts_anywhere(
-    keeps: &[Exemption],
+/// Whom the configuration spares.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct KeepRules<'a> {
+    /// By its exemptions.
+    pub(super) keeps: &'a [Exemption],
+    /// By the file names of programs that are never killed, besides those that are compiled in.
+    pub(super) never: &'a [Arc<str>],
+}
+
+/// What keeps a process from being killed for a finding of this kind and rule, as far as a snapshot shows it:
+/// an exemption that is, or may be, for it on any of its GPUs, its owner, the program that it runs, or that
+/// it serves. What `reap` leaves alone for it is no waste to be had back, and nobody is suspected of it.
+pub(super) fn kept_by(
+    keep_rules: KeepRules<'_>,
     process: &Process,
     (kind, rule): (Kind, &Arc<str>),
     snapshot: &Snapshot,
-) -> bool {
+) -> Option<KeptBy> {
+    let now = snapshot.time;
+    let keeps = keep_rules.keeps.iter();
     let mut keeps = keeps
-        .iter()
-        .filter(|keep| !keep.is_expired(snapshot.time) && keep.is_from(kind, rule))
+        .filter(|keep| !keep.is_expired(now) && keep.is_from(kind, rule))
         .peekable();
-    if keeps.peek().is_none() {
-        return false;
+    let mut exemption = None;
+    if keeps.peek().is_some() {
+        let places = places_of(process, &[], snapshot);
+        exemption = keeps.find(|keep| {
+            let mut answers = places.iter().map(|(_, input)| keep.protects(input));
+            answers.any(|answer| answer.is_some())
+        });
     }
-    let places = places_of(process, &[], snapshot);
-    keeps.any(|keep| {
-        let mut answers = places.iter().map(|(_, input)| keep.protects(input));
-        answers.any(|answer| answer.is_some())
+    if let Some(exemption) = exemption {
+        return Some(KeptBy::Configuration {
+            reason: Arc::clone(&exemption.reason),
+            until: exemption.until,
+        });
+    }
+    process.kept_by_owner(now).or_else(|| {
+        let (executable, comm) = (process.executable.as_deref(), process.comm.as_deref());
+        let name = never_killed(executable, comm, keep_rules.never);
+        let program = name.map(|name| KeptBy::Program { name: name.into() });
+        // What is asked for by name takes a server as well.
+        let is_server = || kind.ends() == Ends::Always && serves(process, snapshot);
+        program.or_else(|| is_server().then_some(KeptBy::Server))
     })
 }
 

@@ -166,6 +166,7 @@ impl<S: RuleKind> ProcessFinding<'_, S> {
             actions: content.actions,
             commands: Vec::new(),
             also: Vec::new(),
+            kept_by: None,
         }
     }
 }

@@ -41,11 +41,12 @@ pub mod unattributed;
 pub mod undecided_reason;
 
 pub use engine::Engine;
-use exemption::Exemption;
+use exemption::{Exemption, KeepRules};
 use rule::{ConfiguredRule, Rule};
 pub use server::serves;
 pub use subject::name as name_of;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use schemars::{Schema, SchemaGenerator};
@@ -126,6 +127,7 @@ pub fn catalogue() -> Vec<KindManual> {
 pub struct RuleSet {
     rules: Vec<Box<dyn Rule>>,
     keeps: Vec<Exemption>,
+    never: Vec<Arc<str>>,
 }
 
 impl Default for RuleSet {
@@ -133,6 +135,7 @@ impl Default for RuleSet {
         Self {
             rules: kinds(),
             keeps: Vec::new(),
+            never: Vec::new(),
         }
     }
 }
@@ -186,6 +189,24 @@ impl RuleSet {
     /// Adds an exemption.
     pub fn add_keep(&mut self, keep: Exemption) {
         self.keeps.push(keep);
+    }
+
+    /// File names of programs that are never killed, besides those that are compiled in.
+    pub fn never(&self) -> &[Arc<str>] {
+        &self.never
+    }
+
+    /// Whom they spare.
+    fn keep_rules(&self) -> KeepRules<'_> {
+        KeepRules {
+            keeps: &self.keeps,
+            never: &self.never,
+        }
+    }
+
+    /// Names the programs that are never killed.
+    pub fn set_never(&mut self, names: Vec<Arc<str>>) {
+        self.never = names;
     }
 
     /// A rule, to change it.

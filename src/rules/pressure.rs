@@ -187,6 +187,7 @@ impl RuleKind for PressureSettings {
             actions: vec![Action::Notify],
             commands: Vec::new(),
             also: Vec::new(),
+            kept_by: None,
         });
     }
 }

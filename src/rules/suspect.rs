@@ -7,14 +7,14 @@
 //! stopped; or that it was seen unused for some seconds. Who used a GPU for most of its life has to be seen
 //! unused for as long as one that was seen at work just before.
 //!
-//! Never a suspect: of whom anything is found, whom an exemption may be for, who is busy now on any GPU or
+//! Never a suspect: of whom anything is found, who is kept, who is busy now on any GPU or
 //! on the CPU, and of whom the rule could not tell later either. Unknown is no reason to suspect anybody.
 //! Kinds only that `reap` takes by default: a server that waits does its work.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use super::exemption::{self, Exemption};
+use super::exemption::{self, KeepRules};
 use super::setting::exact_span;
 use super::subject;
 use crate::advice::quote;
@@ -67,7 +67,7 @@ pub(super) struct Candidate {
 pub(super) fn suspects(
     (history, snapshot): (&History, &Snapshot),
     found: &HashSet<Identity>,
-    keeps: &[Exemption],
+    keep_rules: KeepRules<'_>,
     mut candidates: Vec<Candidate>,
 ) -> Vec<Suspect> {
     candidates.retain(|it| !it.is_undecidable && !found.contains(&it.process));
@@ -100,8 +100,8 @@ pub(super) fn suspects(
         };
         let about = (look.candidate.kind, &look.candidate.rule);
         if process.identity() == identity
-            && !exemption::exempts_anywhere(keeps, process, about, snapshot)
             && look.is_suspect()
+            && exemption::kept_by(keep_rules, process, about, snapshot).is_none()
         {
             texts.be_of(&look.candidate);
             suspects.push(look.suspect(&texts));

@@ -348,6 +348,7 @@ fn finding(
         actions: vec![Action::Notify],
         commands: Vec::new(),
         also: Vec::new(),
+        kept_by: None,
     }
 }
 

@@ -237,6 +237,7 @@ pub fn finding(snapshot: &Snapshot, gpu: u32, at: u32) -> Finding {
         actions: vec![Action::Notify, Action::Terminate],
         commands: Vec::new(),
         also: Vec::new(),
+        kept_by: None,
     }
 }
 

@@ -18,7 +18,7 @@ use super::waste::{SuspectMark, Waste};
 use crate::history::memory_series::{Courses, MemorySeries};
 use crate::model::field::SortValue;
 pub use crate::model::field::badge;
-use crate::model::finding::{Ends, Finding, Undecided};
+use crate::model::finding::{Finding, Undecided};
 pub use crate::model::row::percent;
 use crate::model::row::{ProcessRow, RowPlace, places};
 use crate::model::snapshot::{Gpu, GpuProcess, Snapshot};
@@ -329,8 +329,7 @@ impl Screenful {
 
 /// What is made of the memory of a process with this finding, as the headline has it.
 fn verdict(finding: Option<&Finding>) -> UseVerdict {
-    let is_taken = |it: &&Finding| it.kind.ends() == Ends::Always && !it.is_only_notified();
-    match finding.filter(is_taken) {
+    match finding.filter(|it| it.is_reclaimable()) {
         Some(_) => UseVerdict::Reclaimable,
         None => UseVerdict::InUse,
     }

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
+use std::process::Command;
 
 use gpumem::api::model::{Snapshot, Suspect};
 use gpumem::api::rules::{Engine, RuleSet};
@@ -90,6 +91,50 @@ fn a_suspect_is_listed_changes_no_exit_code_and_is_never_reaped() {
         json!({"bytes": 4 * GIB, "processes": 1, "users": 1,
             "suspected_bytes": 0, "suspected_processes": 0})
     );
+}
+
+/// Its owner says so in its environment, and `reap` would leave it alone.
+#[test]
+fn who_is_kept_by_its_owner_is_no_waste() {
+    // Each in a session of its own: who is kept keeps those of its job.
+    let sleep = |keep| {
+        let mut command = Command::new("setsid");
+        Running::start(command.args(["sleep", "600"]).env("GPUMEM_KEEP", keep))
+    };
+    let (kept, over, other) = (sleep("2999-01-01"), sleep("2001-01-01"), sleep("no"));
+    let gpu = Gpu::default()
+        .process(Process::compute(kept.pid(), 4 * GIB))
+        .process(Process::compute(over.pid(), 2 * GIB))
+        .process(Process::compute(other.pid(), GIB));
+    let machine = Machine::new(&Scene::new().gpu(gpu));
+    machine.configure(QUICK);
+    let look = |window| ["check", "--interval", "200ms", "--json", "--window", window];
+    let document = machine.run(&look("1s")).json();
+    assert_eq!(
+        document["reclaimable"],
+        json!({"bytes": 0, "processes": 0, "users": 0,
+            "suspected_bytes": 3 * GIB, "suspected_processes": 2})
+    );
+    let document = machine.run(&look("4s")).json();
+    assert_eq!(
+        document["reclaimable"],
+        json!({"bytes": 3 * GIB, "processes": 2, "users": 1,
+            "suspected_bytes": 0, "suspected_processes": 0})
+    );
+    let findings = document["findings"].as_array().unwrap();
+    assert_eq!(findings.len(), 3, "{document}");
+    for finding in findings {
+        let is_kept = finding["process"]["pid"] == kept.pid();
+        assert_eq!(finding["kept_by"]["by"] == "owner", is_kept, "{finding}");
+        let kills = finding["commands"][0]
+            .as_str()
+            .unwrap()
+            .starts_with("gpumem kill ");
+        assert_eq!(kills, !is_kept, "{finding}");
+    }
+    let text = machine.run(&["check", "--interval", "200ms", "--window", "4s"]);
+    let keeps = "\n    kept: its owner keeps it until ";
+    assert!(text.stdout.contains(keeps), "{text:?}");
 }
 
 /// What a first look tells: a process that is stopped, and the state of all others is nothing to say yet.

@@ -50,12 +50,20 @@ pub(in crate::cli) struct Observation {
 #[derive(Clone, Debug)]
 pub(in crate::cli) struct Spared {
     /// What it keeps.
-    pub(in crate::cli) keeps: Vec<Exemption>,
+    keeps: Vec<Exemption>,
     /// Programs that are never touched.
-    pub(in crate::cli) never: Vec<Arc<str>>,
+    never: Vec<Arc<str>>,
 }
 
 impl Spared {
+    /// By the rules of the configuration.
+    pub(in crate::cli) fn new(rules: &RuleSet) -> Self {
+        Self {
+            keeps: rules.keeps().to_vec(),
+            never: rules.never().to_vec(),
+        }
+    }
+
     /// Has a policy spare them, as a snapshot shows them.
     pub(in crate::cli) fn protect(&self, policy: &mut Policy, snapshot: &Snapshot) {
         policy.never.clone_from(&self.never);
@@ -91,14 +99,9 @@ impl Observation {
     ///
     /// Where there is nothing to see, or what was typed makes no sense.
     pub(in crate::cli) fn new(args: &ReapArgs, global: &Global) -> anyhow::Result<Self> {
-        let Config {
-            mut rules, reap, ..
-        } = config::load(global)?;
+        let Config { mut rules, .. } = config::load(global)?;
         policy_from_args::switch_on(&mut rules, args)?;
-        let spared = Spared {
-            keeps: rules.keeps().to_vec(),
-            never: reap.never,
-        };
+        let spared = Spared::new(&rules);
         let targets = policy_from_args::targets(args);
         let concerned = concerned(&targets, &rules);
         let needed = store::longest(&rules);

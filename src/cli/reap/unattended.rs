@@ -32,7 +32,7 @@ use super::policy_from_args;
 use crate::cli::args::{Global, ReapArgs as Args};
 use crate::cli::exit::Exit;
 use crate::cli::{config, live, signals, store, unreadable, warn};
-use crate::config::{Config, ReapConfig};
+use crate::config::Config;
 use crate::host::{Guarded, Roots, read_guarded, read_ourselves};
 use crate::model::{Snapshot, Time};
 use crate::reclaim::ledger::{self, Actor};
@@ -346,19 +346,10 @@ impl LocalSystem<'_> {
 }
 
 impl System for LocalSystem<'_> {
-    fn guard(
-        &mut self,
-        rules: &RuleSet,
-        reap: &ReapConfig,
-        snapshot: &Snapshot,
-    ) -> Result<Guard, String> {
+    fn guard(&mut self, rules: &RuleSet, snapshot: &Snapshot) -> Result<Guard, String> {
         let ourselves = read_ourselves(&self.roots).map_err(|error| error.to_string())?;
         let mut policy = policy_from_args::policy_from_args(self.args);
-        let spared = Spared {
-            keeps: rules.keeps().to_vec(),
-            never: reap.never.clone(),
-        };
-        spared.protect(&mut policy, snapshot);
+        Spared::new(rules).protect(&mut policy, snapshot);
         Ok(Guard { policy, ourselves })
     }
 

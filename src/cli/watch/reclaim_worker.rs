@@ -60,10 +60,7 @@ impl LocalReclaimWorker {
     pub(super) fn new(config: &Config, is_recording: bool) -> Self {
         Self {
             rules: config.rules.clone(),
-            spared: Spared {
-                keeps: config.rules.keeps().to_vec(),
-                never: config.reap.never.clone(),
-            },
+            spared: Spared::new(&config.rules),
             is_recording,
             guard: None,
             batch: None,

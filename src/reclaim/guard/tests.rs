@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::*;
+use crate::model::keep::VARIABLE;
 use crate::model::snapshot::LastKnown;
 use crate::model::{Gpu, GpuProcess, Identity, Start};
 use crate::reclaim::policy::Exempt;
@@ -317,12 +318,6 @@ fn its_owner_keeps_it_until_then() {
         assert!(!kept(&guard, call, "0", OWNER));
         assert!(kept(&guard, call, &later, OWNER + 1));
     }
-    guard.policy.others_may_keep = false;
-    assert!(
-        !kept(&guard, Call::Rule, &later, OWNER + 1),
-        "root's policy"
-    );
-    assert!(kept(&guard, Call::Rule, &later, OWNER) && kept(&guard, Call::Rule, &later, 0));
     guard.policy.even_kept = true;
     assert!(!kept(&guard, Call::Named, &later, OWNER));
     assert!(

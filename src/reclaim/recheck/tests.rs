@@ -69,6 +69,7 @@ fn finding(rule: &str, pid: u32, start_ticks: u64) -> Finding {
         actions: Vec::new(),
         commands: Vec::new(),
         also: Vec::new(),
+        kept_by: None,
     }
 }
 

@@ -102,6 +102,9 @@ fn write_finding(sheet: &mut PageText, finding: &Finding) {
             &format!("{}: {}", also.kind, escape(&also.evidence.words())),
         );
     }
+    if let Some(kept_by) = &finding.kept_by {
+        sheet.item("    kept: ", &escape(&kept_by.to_string()));
+    }
 }
 
 /// What to do, gentlest first.

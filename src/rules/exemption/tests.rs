@@ -116,6 +116,7 @@ fn finding(snapshot: &Snapshot, gpus: &[u32]) -> Finding {
         actions: vec![Action::Notify, Action::Terminate],
         commands: Vec::new(),
         also: Vec::new(),
+        kept_by: None,
     }
 }
 

@@ -1,17 +1,19 @@
 //! Who looks like waste at a first look, and who never does.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::*;
 use crate::history::testing::Scene;
 use crate::model::Reclaimable;
 use crate::model::finding::{Action, Finding};
+use crate::model::keep::KeptBy;
 use crate::model::process::{Descendants, Jupyter};
 use crate::model::snapshot::GpuProcess;
-use crate::rules::exemption::Exemption;
-use crate::rules::scope::Scope;
-use crate::rules::testing::{PID, count, judge};
 use crate::rules::{Engine, RuleSet};
+use crate::rules::exemption::Exemption;
+use crate::rules::scope::{GpuName, Scope};
+use crate::rules::testing::{PID, count, judge};
 use crate::units::GIB;
 
 /// `python train.py` that holds 24 GiB on GPU 0 and has used 1000 s of CPU in a day; a sample every 2 s.
@@ -131,7 +133,7 @@ fn ran_3_hours(cpu_percent: f64) -> Scene {
 }
 
 #[test]
-fn the_drivers_account_tells_at_the_first_look_who_hardly_used_a_gpu() {
+fn the_drivers_account_shows_at_the_first_look_who_hardly_used_a_gpu() {
     // Too much on the CPU to tell without it.
     assert_eq!(marks(&judge(&mut ran_3_hours(12.0), 0.0)), [""; 0]);
     let mut scene = ran_3_hours(12.0);
@@ -394,6 +396,153 @@ fn who_is_exempt_or_whose_rule_is_off_is_none() {
     let mut engine = Engine::new(settings);
     idle().play(20.0, |snapshot| engine.observe(snapshot));
     assert_eq!(marks(&engine), [""; 0]);
+}
+
+/// What becomes of `python train.py` on GPU 0 after `seconds`, changed and judged by these settings: its finding
+/// with what keeps it, how many suspects there are, and how much is reclaimable.
+fn kept(
+    change: impl Fn(&mut Scene),
+    settings: RuleSet,
+    seconds: f64,
+) -> (Option<Option<KeptBy>>, usize, u64) {
+    let mut scene = idle();
+    change(&mut scene);
+    let mut engine = Engine::new(settings);
+    scene.play(seconds, |snapshot| engine.observe(snapshot));
+    let finding = engine.findings().first();
+    let kept_by = finding.map(|it| it.kept_by.clone());
+    (kept_by, engine.suspects().len(), engine.reclaimable().bytes)
+}
+
+fn keep_variable(value: &str) -> impl Fn(&mut Scene) {
+    move |scene| {
+        let environment = BTreeMap::from([("GPUMEM_KEEP".into(), value.into())]);
+        scene.process(PID).environment = Some(Arc::new(environment));
+    }
+}
+
+fn never(name: &str) -> RuleSet {
+    let mut settings = RuleSet::default();
+    settings.set_never(vec![name.into()]);
+    settings
+}
+
+#[test]
+fn who_is_kept_is_neither_suspected_nor_reclaimable_and_is_found_all_the_same() {
+    let runs = |path: &'static str| {
+        move |scene: &mut Scene| scene.process(PID).executable = Some(path.into())
+    };
+    let until = "2999-01-01T00:00:00Z".parse().unwrap();
+    let owner = |until| KeptBy::Owner { until };
+    let program = |name: &str| KeptBy::Program { name: name.into() };
+    type Case<'a> = (&'a str, Box<dyn Fn(&mut Scene)>, RuleSet, Option<KeptBy>);
+    let all = RuleSet::default;
+    let cases: [Case<'_>; 12] = [
+        (
+            "for ever",
+            Box::new(keep_variable("yes")),
+            all(),
+            Some(owner(None)),
+        ),
+        (
+            "a day",
+            Box::new(keep_variable("2999-01-01T00:00:00Z")),
+            all(),
+            Some(owner(Some(until))),
+        ),
+        (
+            "not clear",
+            Box::new(keep_variable("ask me")),
+            all(),
+            Some(owner(None)),
+        ),
+        (
+            "a list's",
+            Box::new(runs("/usr/sbin/slurmstepd")),
+            all(),
+            Some(program("slurmstepd")),
+        ),
+        (
+            "one's own",
+            Box::new(runs("/opt/render")),
+            never("render"),
+            Some(program("render")),
+        ),
+        ("over", Box::new(keep_variable("2001-01-01")), all(), None),
+        ("no", Box::new(keep_variable("0")), all(), None),
+        ("nothing", Box::new(|_: &mut Scene| {}), all(), None),
+        (
+            "nothing in it",
+            Box::new(|it: &mut Scene| {
+                it.process(PID).environment = Some(Arc::default());
+            }),
+            all(),
+            None,
+        ),
+        (
+            "another program",
+            Box::new(runs("/usr/bin/python3.12")),
+            all(),
+            None,
+        ),
+        (
+            "a part of a name",
+            Box::new(runs("/opt/renderer")),
+            never("render"),
+            None,
+        ),
+        (
+            "the list's in its path",
+            Box::new(runs("/opt/slurmstepd/train")),
+            all(),
+            None,
+        ),
+    ];
+    for (name, change, settings, expected) in cases {
+        let bytes = if expected.is_some() { 0 } else { 24 * GIB };
+        let first = kept(&change, settings.clone(), 0.0);
+        assert_eq!(first, (None, usize::from(bytes > 0), 0), "{name}");
+        let found = kept(&change, settings, 700.0);
+        assert_eq!(found, (Some(expected), 0, bytes), "{name}");
+    }
+}
+
+#[test]
+fn who_is_exempt_on_another_gpu_is_not_reclaimable_either() {
+    let two_gpus = |scene: &mut Scene| {
+        scene.process(PID).state = Some('T');
+        scene.rows(1).push(GpuProcess {
+            pid: PID,
+            kind: ProcessType::Graphics,
+            used_bytes: Some(GIB),
+            ..GpuProcess::default()
+        });
+    };
+    let exempt = |gpu: u32, kinds: &[Kind]| {
+        let mut settings = RuleSet::default();
+        settings.add_keep(Exemption {
+            scope: Scope {
+                gpu: Some(GpuName::Index(gpu)),
+                ..Scope::default()
+            },
+            reason: "the projector's".into(),
+            until: None,
+            kinds: kinds.to_vec(),
+            rules: Vec::new(),
+        });
+        settings
+    };
+    let (kept_by, _, bytes) = kept(two_gpus, exempt(1, &[]), 300.0);
+    let configuration = KeptBy::Configuration {
+        reason: "the projector's".into(),
+        until: None,
+    };
+    assert_eq!((kept_by, bytes), (Some(Some(configuration)), 0));
+    // From another kind, or on a GPU where it is not.
+    for settings in [exempt(1, &[Kind::Idle]), exempt(7, &[])] {
+        let (kept_by, _, bytes) = kept(two_gpus, settings, 300.0);
+        assert_eq!((kept_by, bytes), (Some(None), 24 * GIB));
+    }
 }
 
 #[test]

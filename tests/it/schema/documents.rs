@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use gpumem::api::model::*;
 use gpumem::api::model::{
-    Action, Also, Descendants, Evidence, Finding, FindingGpu, FindingProcess, Identity, Kept, Kind,
-    Pending, Relation, Relative, Severity, Start, Time, Undecided,
+    Action, Also, Descendants, Evidence, Finding, FindingGpu, FindingProcess, Identity, Kept,
+    KeptBy, Kind, Pending, Relation, Relative, Severity, Start, Time, Undecided,
 };
 use gpumem::api::report::check::{
     CheckOutcome, CheckReport, Counts, Limit, LimitVerdict, WaitVerdict,
@@ -372,6 +372,18 @@ pub(super) fn finding(kind: Kind) -> Finding {
             evidence: evidence(kind),
             message: "python (7) is idle".to_owned(),
         }],
+        kept_by: Some(match kind {
+            Kind::Orphan => KeptBy::Program {
+                name: "init".into(),
+            },
+            Kind::Stopped => KeptBy::Configuration {
+                reason: "nightly".into(),
+                until: Some(Time::default()),
+            },
+            _ => KeptBy::Owner {
+                until: Some(Time::default()),
+            },
+        }),
     }
 }
 
@@ -394,6 +406,8 @@ fn suspect() -> Suspect {
             gpu_percent_max: Some(0),
             cpu_seconds: Some(3480.0),
             age_seconds: Some(432_000.0),
+            lifetime_percent: Some(1),
+            lifetime_seconds: Some(432_000.0),
             last_activity: Some(Time::default()),
             inactive_seconds: Some(10_800.0),
             state: Some('T'),

@@ -43,12 +43,7 @@ const READER: RefusalReader = RefusalReader {
 /// What the scheduler acts upon.
 pub(super) trait System {
     /// Who may be touched at this moment, but for the rules that are asked.
-    fn guard(
-        &mut self,
-        rules: &RuleSet,
-        reap: &ReapConfig,
-        snapshot: &Snapshot,
-    ) -> Result<Guard, String>;
+    fn guard(&mut self, rules: &RuleSet, snapshot: &Snapshot) -> Result<Guard, String>;
 
     /// What Linux tells of processes.
     fn facts(&mut self, pids: &[u32]) -> BTreeMap<u32, Guarded>;
@@ -280,7 +275,7 @@ impl ReapScheduler {
     }
 
     fn plan(&self, findings: &[Finding], system: &mut dyn System) -> Result<(Plan, Guard), String> {
-        let mut guard = system.guard(&self.rules, &self.reap, &self.snapshot)?;
+        let mut guard = system.guard(&self.rules, &self.snapshot)?;
         let mut rules: Vec<Arc<str>> = findings.iter().map(|it| Arc::clone(&it.rule)).collect();
         rules.sort_unstable();
         rules.dedup();

@@ -383,6 +383,7 @@ fn lasts(known: &Finding, finding: &Finding) -> bool {
         commands,
         actions,
         also: _,
+        kept_by,
     } = finding;
     known.id == *id
         && known.rule == *rule
@@ -395,6 +396,7 @@ fn lasts(known: &Finding, finding: &Finding) -> bool {
         && known.advice == *advice
         && known.commands == *commands
         && known.actions == *actions
+        && known.kept_by == *kept_by
 }
 
 /// A value that several samples have in common.

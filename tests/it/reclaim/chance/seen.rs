@@ -69,5 +69,6 @@ pub fn finding(kind: Kind, process: &Process, now: Time) -> Finding {
         actions: vec![Action::Notify, Action::Terminate],
         commands: Vec::new(),
         also: Vec::new(),
+        kept_by: None,
     }
 }

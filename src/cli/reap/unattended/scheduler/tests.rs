@@ -38,9 +38,9 @@ struct Stage {
 }
 
 impl System for Stage {
-    fn guard(&mut self, _: &RuleSet, reap: &ReapConfig, _: &Snapshot) -> Result<Guard, String> {
+    fn guard(&mut self, rules: &RuleSet, _: &Snapshot) -> Result<Guard, String> {
         let mut guard = guard();
-        guard.policy.never.clone_from(&reap.never);
+        guard.policy.never = rules.never().to_vec();
         Ok(guard)
     }
 

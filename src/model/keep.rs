@@ -1,15 +1,24 @@
-//! `GPUMEM_KEEP`: what the owner of a process says about keeping it.
+//! What keeps a process from being killed, whatever a rule finds: its owner by `GPUMEM_KEEP`, the
+//! configuration, the program that it runs, or that it serves.
 //!
-//! A value is a day or an instant until which the process is not to be touched. It protects, so that
-//! whatever is not clear means to keep.
+//! A value of `GPUMEM_KEEP` is a day or an instant until which the process is not to be touched. It protects,
+//! so that whatever is not clear means to keep. Who is kept is asked in `rules::exemption::kept_by`; the
+//! guard of `reclaim` asks its parts one by one, as a policy may leave some out.
 
+use std::fmt;
 use std::str::FromStr as _;
+use std::sync::Arc;
 
 use jiff::civil::{Date, DateTime};
 use jiff::{Timestamp, tz::Offset};
 
-use crate::model::Time;
+use schemars::JsonSchema;
+use serde::Serialize;
+use serde_with::skip_serializing_none;
 
+use super::{Process, Time};
+
+/// The variable in a process's environment.
 pub const VARIABLE: &str = "GPUMEM_KEEP";
 /// Words that say no.
 const NO: [&str; 4] = ["0", "no", "false", "off"];
@@ -67,6 +76,69 @@ impl KeepEnd {
             Self::Until(end) => Some(end),
             Self::No | Self::Always => None,
         }
+    }
+}
+
+/// What keeps a process.
+#[skip_serializing_none]
+#[derive(Clone, PartialEq, Eq, Debug, JsonSchema, Serialize)]
+#[serde(tag = "by", rename_all = "lowercase")]
+pub enum KeptBy {
+    /// Its owner, by `GPUMEM_KEEP`.
+    Owner {
+        /// Until when; absent where that is not limited.
+        until: Option<Time>,
+    },
+    /// An exemption of the configuration, which may be for it.
+    Configuration {
+        /// Why, as the configuration says.
+        reason: Arc<str>,
+        /// Until when; absent where that is not limited.
+        until: Option<Time>,
+    },
+    /// It is a program that is never killed.
+    Program {
+        /// By this name.
+        name: Arc<str>,
+    },
+    /// It is an inference server, which reap takes only when it is asked to.
+    Server,
+}
+
+impl KeptBy {
+    /// Until when; `None` where that is not limited.
+    fn until(&self) -> Option<Time> {
+        match self {
+            Self::Owner { until } | Self::Configuration { until, .. } => *until,
+            Self::Program { .. } | Self::Server => None,
+        }
+    }
+}
+
+impl fmt::Display for KeptBy {
+    /// Holds a reason that others wrote: escape it for a terminal.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let until = match self.until() {
+            Some(until) => format!(" until {}", until.local()),
+            None => String::new(),
+        };
+        match self {
+            Self::Owner { .. } => write!(f, "its owner keeps it{until} ({VARIABLE})"),
+            Self::Configuration { reason, .. } => {
+                write!(f, "the configuration keeps it{until}: {reason}")
+            }
+            Self::Program { name } => write!(f, "{name} is never killed"),
+            Self::Server => f.write_str("it is an inference server"),
+        }
+    }
+}
+
+impl Process {
+    /// Whether its owner keeps it, as far as its environment is known.
+    pub fn kept_by_owner(&self, now: Time) -> Option<KeptBy> {
+        let keep = KeepEnd::parse(self.environment.as_ref()?.get(VARIABLE)?);
+        let until = keep.until();
+        keep.is_in_force(now).then_some(KeptBy::Owner { until })
     }
 }
 
