@@ -6,13 +6,13 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use nvml_wrapper::Nvml;
 use nvml_wrapper::enum_wrappers::device::{Clock, ComputeMode, TemperatureSensor};
-use nvml_wrapper::{Device, Nvml};
 
 use super::accounting::Accounting;
 use super::calls::{CallProgress, Calls};
 use super::error::Code;
-use super::ffi::{self, List, ProcessLists, ProcessRecord, StructLayout, Version};
+use super::ffi::{self, DeviceHandle, List, ProcessLists, ProcessRecord, StructLayout, Version};
 use super::memory::Whole;
 use super::mig::{self, Mig};
 use super::rows;
@@ -52,10 +52,10 @@ pub(super) struct Reading {
     pub(super) completed: Instant,
 }
 
-/// Reads one GPU.
-pub(super) struct DeviceReader<'nvml> {
-    nvml: &'nvml Nvml,
-    device: Device<'nvml>,
+/// Reads one GPU, on whichever thread.
+pub(super) struct DeviceReader {
+    nvml: Arc<Nvml>,
+    handle: DeviceHandle,
     calls: Calls,
     facts: Gpu,
     settings_read: Option<Instant>,
@@ -68,7 +68,7 @@ pub(super) struct DeviceReader<'nvml> {
     lacks_list: bool,
     layout: StructLayout,
     lists: ProcessLists,
-    mig: Mig<'nvml>,
+    mig: Mig,
     /// Memory info v2 is unknown while v1 is not, as under WSL.
     only_v1_answers: bool,
     whole: Whole,
@@ -77,14 +77,14 @@ pub(super) struct DeviceReader<'nvml> {
     accounting: Accounting,
 }
 
-impl<'nvml> DeviceReader<'nvml> {
+impl DeviceReader {
     /// Looks the GPU up, which may have to wake it.
     ///
     /// # Errors
     ///
     /// A reading that holds only the error.
     pub(super) fn open(
-        nvml: &'nvml Nvml,
+        nvml: &Arc<Nvml>,
         index: u32,
         progress: Arc<CallProgress>,
     ) -> Result<Self, Box<Reading>> {
@@ -95,8 +95,8 @@ impl<'nvml> DeviceReader<'nvml> {
             ..Gpu::default()
         };
         let name = "nvmlDeviceGetHandleByIndex_v2";
-        let device = match calls.raw(name, || nvml.device_by_index(index)) {
-            Ok(device) => device,
+        let handle = match calls.raw(name, || nvml.device_by_index(index)) {
+            Ok(device) => DeviceHandle::of(&device),
             Err(code) => {
                 calls.report(name, code.to_string());
                 return Err(Box::new(Reading {
@@ -110,8 +110,8 @@ impl<'nvml> DeviceReader<'nvml> {
             }
         };
         Ok(Self {
-            nvml,
-            device,
+            nvml: Arc::clone(nvml),
+            handle,
             calls,
             facts,
             settings_read: None,
@@ -137,7 +137,8 @@ impl<'nvml> DeviceReader<'nvml> {
             Ok(memory) => (self.believed(memory), None),
             Err(reason) => (None, Some(reason.into())),
         };
-        let device = &self.device;
+        let nvml = Arc::clone(&self.nvml);
+        let device = self.handle.on(&nvml);
         let calls = &mut self.calls;
         const RATES: &str = "nvmlDeviceGetUtilizationRates";
         let rates = calls.value(RATES, || device.utilization_rates());
@@ -158,7 +159,7 @@ impl<'nvml> DeviceReader<'nvml> {
         });
         let mut mig_devices = Vec::new();
         if self.facts.mig_mode == Some(true) && !self.calls.is_silent() {
-            mig_devices = self.mig.sample(self.nvml, &self.device);
+            mig_devices = self.mig.sample(&nvml, &device);
         }
         let processes = self.processes(memory, &mig_devices);
 
@@ -205,11 +206,13 @@ impl<'nvml> DeviceReader<'nvml> {
     /// Reads what is not known yet of who the GPU is; what fails is asked for again at every sample.
     fn read_identity(&mut self) {
         let Self {
-            device,
+            nvml,
+            handle,
             calls,
             facts,
             ..
         } = self;
+        let device = handle.on(nvml);
         if facts.uuid.is_none() {
             let uuid = calls.text("nvmlDeviceGetUUID", || device.uuid());
             facts.uuid = uuid.map(Into::into);
@@ -249,11 +252,13 @@ impl<'nvml> DeviceReader<'nvml> {
             self.mig.forget();
         }
         let Self {
-            device,
+            nvml,
+            handle,
             calls,
             facts,
             ..
         } = self;
+        let device = handle.on(nvml);
         let errors_before = calls.errors.len();
         facts.compute_mode = calls
             .value("nvmlDeviceGetComputeMode", || device.compute_mode())
@@ -307,13 +312,14 @@ impl<'nvml> DeviceReader<'nvml> {
         const V1: &str = "nvmlDeviceGetMemoryInfo";
         let Self {
             nvml,
-            device,
+            handle,
             calls,
             facts,
             only_v1_answers,
             whole,
             ..
         } = self;
+        let device = &handle.on(nvml);
         let failure = match calls.raw(V2, || device.memory_info()) {
             Ok(memory) => {
                 *only_v1_answers = false;
@@ -393,16 +399,17 @@ impl<'nvml> DeviceReader<'nvml> {
         let may_be_divided = !self.mig_mode_reported || self.facts.mig_mode == Some(true);
         self.utilization.fill(&mut rows, may_be_divided);
         let is_accounting = self.facts.accounting_mode == Some(true);
-        let Self { device, calls, .. } = self;
+        let device = self.handle.on(&self.nvml);
         self.accounting
-            .fill(&mut rows, device, is_accounting, calls);
+            .fill(&mut rows, &device, is_accounting, &mut self.calls);
         Some(rows)
     }
 
     /// Takes in the utilization samples since the last call, before the driver's ring wraps.
     pub(super) fn gather_utilization(&mut self) {
+        let device = self.handle.on(&self.nvml);
         self.utilization
-            .gather(self.nvml, &self.device, &mut self.calls);
+            .gather(&self.nvml, &device, &mut self.calls);
     }
 
     fn list_name(&self, list: List) -> &'static str {
@@ -425,19 +432,21 @@ impl<'nvml> DeviceReader<'nvml> {
         let name = self.list_name(list);
         let of_devices = if self.facts.mig_mode == Some(true) && !self.calls.is_silent() {
             let which = (name, list);
+            let device = self.handle.on(&self.nvml);
             self.mig
-                .list(self.nvml, &self.device, &mut self.lists, which, self.layout)
+                .list(&self.nvml, &device, &mut self.lists, which, self.layout)
         } else {
             None
         };
         let Self {
             nvml,
-            device,
+            handle,
             calls,
             lists,
             layout,
             ..
         } = self;
+        let device = &handle.on(nvml);
         let answer = calls.raw(name, || lists.read(nvml, device, list, *layout));
         if let Some(of_devices) = of_devices {
             return match answer {

@@ -2,7 +2,8 @@
 //!
 //! This is the only file with `unsafe`, because these calls cross a C ABI: memory info v1 (drivers
 //! before R510, WSL), a MIG device's instances, process lists whose records are of another size than the header says, and
-//! process utilization in one call instead of two. Each function takes a live [`Device`], so NVML
+//! process utilization in one call instead of two; and because a device's handle is kept apart from the
+//! borrow of the library, so that it goes from thread to thread. Each function takes a live [`Device`], so NVML
 //! is initialised and the handle valid; each buffer is at least as large as the driver may write.
 #![allow(unsafe_code)]
 
@@ -26,6 +27,29 @@ const PID_MAX_LIMIT: u32 = 1 << 22;
 const GROWTH_RETRIES: usize = 5;
 /// The driver itself caps its list at 950 processes a GPU; this is only a bound against nonsense.
 const MOST_RECORDS: usize = 1 << 16;
+
+/// A device as NVML names it, without the borrow of the library: whoever keeps one keeps the library too.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct DeviceHandle(nvmlDevice_t);
+
+// SAFETY: NVML may be called from any thread (nvml.h), and to its callers a handle is only a name;
+// nvml-wrapper says the same of its `Device`.
+unsafe impl Send for DeviceHandle {}
+
+impl DeviceHandle {
+    /// That of a device which was looked up.
+    pub(super) fn of(device: &Device<'_>) -> Self {
+        // SAFETY: it is only copied; it is used through the library again.
+        Self(unsafe { device.handle() })
+    }
+
+    /// The device, of the library that it was looked up with.
+    pub(super) fn on(self, nvml: &Nvml) -> Device<'_> {
+        // SAFETY: a reader keeps the handle beside the library that gave it, which is not shut down
+        // before it is dropped.
+        unsafe { Device::new(self.0, nvml) }
+    }
+}
 
 /// Which of NVML's process lists.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -13,7 +13,7 @@ use nvml_wrapper::{Device, Nvml};
 
 use super::calls::{CallProgress, Calls};
 use super::error::Code;
-use super::ffi::{self, List, ProcessLists, ProcessRecord, StructLayout};
+use super::ffi::{self, DeviceHandle, List, ProcessLists, ProcessRecord, StructLayout};
 use super::rows;
 use crate::model::snapshot::{GpuProcess, Memory, MigDevice};
 
@@ -21,19 +21,19 @@ use crate::model::snapshot::{GpuProcess, Memory, MigDevice};
 const MOST_DEVICES: u32 = 64;
 
 /// The MIG devices of one GPU, as far as they may be seen.
-pub(super) struct Mig<'nvml> {
+pub(super) struct Mig {
     /// Apart from the GPU's own: what a MIG device does not support, its GPU may.
     pub(super) calls: Calls,
-    devices: Vec<MigHandle<'nvml>>,
+    devices: Vec<MigHandle>,
     is_known: bool,
 }
 
-struct MigHandle<'nvml> {
-    device: Device<'nvml>,
+struct MigHandle {
+    handle: DeviceHandle,
     facts: MigDevice,
 }
 
-impl<'nvml> Mig<'nvml> {
+impl Mig {
     pub(super) fn new(gpu: u32, progress: Arc<CallProgress>) -> Self {
         Self {
             calls: Calls::new(gpu, progress),
@@ -49,7 +49,7 @@ impl<'nvml> Mig<'nvml> {
 
     /// The MIG devices with their memory. A handle that fails is looked up again at once, because the
     /// GPU may have been divided anew.
-    pub(super) fn sample(&mut self, nvml: &Nvml, gpu: &Device<'nvml>) -> Vec<MigDevice> {
+    pub(super) fn sample(&mut self, nvml: &Nvml, gpu: &Device<'_>) -> Vec<MigDevice> {
         let was_known = self.is_known;
         self.look_up(nvml, gpu);
         let mut read = self.memories(nvml);
@@ -81,7 +81,7 @@ impl<'nvml> Mig<'nvml> {
         devices
     }
 
-    fn look_up(&mut self, nvml: &Nvml, gpu: &Device<'nvml>) {
+    fn look_up(&mut self, nvml: &Nvml, gpu: &Device<'_>) {
         const COUNT: &str = "nvmlDeviceGetMaxMigDeviceCount";
         const BY_INDEX: &str = "nvmlDeviceGetMigDeviceHandleByIndex";
         if std::mem::replace(&mut self.is_known, true) {
@@ -100,7 +100,8 @@ impl<'nvml> Mig<'nvml> {
             match calls.raw(BY_INDEX, || gpu.mig_device_by_index(index)) {
                 Ok(device) => {
                     let facts = facts(calls, nvml, &device, index);
-                    self.devices.push(MigHandle { device, facts });
+                    let handle = DeviceHandle::of(&device);
+                    self.devices.push(MigHandle { handle, facts });
                 }
                 // A number that is not taken, or one that is somebody else's.
                 Err(Code::NOT_FOUND) => {}
@@ -121,7 +122,7 @@ impl<'nvml> Mig<'nvml> {
     /// By device.
     fn memories(&self, nvml: &Nvml) -> Vec<Result<Memory, Code>> {
         // Every MIG device has memory.
-        let read = |handle: &MigHandle<'_>| memory(&self.calls, nvml, &handle.device);
+        let read = |it: &MigHandle| memory(&self.calls, nvml, &it.handle.on(nvml));
         self.devices.iter().map(read).collect()
     }
 
@@ -130,7 +131,7 @@ impl<'nvml> Mig<'nvml> {
     pub(super) fn list(
         &mut self,
         nvml: &Nvml,
-        gpu: &Device<'nvml>,
+        gpu: &Device<'_>,
         lists: &mut ProcessLists,
         (name, list): (&'static str, List),
         layout: StructLayout,
@@ -160,7 +161,8 @@ impl<'nvml> Mig<'nvml> {
         layout: StructLayout,
     ) -> Result<Option<Vec<ProcessRecord>>, Code> {
         let mut all = Vec::new();
-        for MigHandle { device, facts } in &self.devices {
+        for MigHandle { handle, facts } in &self.devices {
+            let device = &handle.on(nvml);
             let calls = &mut self.calls;
             match calls.raw(name, || lists.read(nvml, device, list, layout)) {
                 Ok(records) => all.extend(records.into_iter().map(|record| ProcessRecord {

@@ -1,6 +1,6 @@
 //! Every NVML call, on threads of their own, with deadlines.
 //!
-//! [`Nvml::sample`] asks a thread per GPU (`lane`) and waits for each at most as long as the
+//! [`Nvml::sample`] has the GPUs read (`gpu_readers`) and waits for each (`asked_gpu`) at most as long as the
 //! deadline allows: a GPU that answers late or never becomes an error and a stale, marked value of
 //! that GPU, and holds up no other. `device` knows what to read of a GPU, `mig` what of the devices
 //! that it may be divided into, `rows` what of its
@@ -10,24 +10,26 @@
 //! What is done with a snapshot is not known here, nor that there are processes behind the pids.
 
 mod accounting;
+mod asked_gpu;
 mod calls;
 mod device;
 mod error;
 mod ffi;
-mod gpu_worker;
+mod gpu_readers;
 mod memory;
 mod mig;
 mod rows;
 mod utilization;
 
+use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
+use asked_gpu::{AskedGpu, Manner};
 use error::Code;
 pub use error::NvmlFailure;
-use gpu_worker::{GpuWorker, Reply};
+use gpu_readers::{GpuReaders, Reply};
 
 use crate::deadline::{NoAnswer, Task};
 use crate::model::snapshot::{Driver, Gpu, ReadError};
@@ -41,6 +43,11 @@ const FURTHER_PLACES: [&str; 2] = [
 ];
 /// After the driver has gone away, it is tried again this often.
 const OPEN_AGAIN_AFTER: Duration = Duration::from_secs(5);
+/// For so long GPUs are read one after the other; what is left then is read at once.
+const TOGETHER: Duration = Duration::from_millis(100);
+/// The same where one of them was never read: it may have to be woken first, and somebody waits for the
+/// first sample.
+const TOGETHER_FIRST: Duration = Duration::from_millis(10);
 
 /// How NVML is opened and how long it is waited for.
 #[derive(Clone, Debug)]
@@ -101,8 +108,8 @@ pub struct Nvml {
     driver: Driver,
     /// What of the driver could not be read when it was opened.
     errors: Vec<ReadError>,
-    lanes: Vec<GpuWorker>,
-    replies: Receiver<Reply>,
+    gpus: Vec<AskedGpu>,
+    readers: GpuReaders,
     /// Set while the driver is away.
     away: Option<Away>,
 }
@@ -131,20 +138,20 @@ impl std::fmt::Debug for OpenedNvml {
 }
 
 impl Nvml {
-    /// Loads the library, starts NVML and a thread per GPU.
+    /// Loads the library, starts NVML and the thread that reads the GPUs.
     ///
     /// # Errors
     ///
     /// No library, no driver, no permission, another version, no answer: each says what to do.
     pub fn open(options: NvmlOptions) -> Result<Self, NvmlFailure> {
         let opened = open_within(&options, options.start())?;
-        let (lanes, replies) = start_lanes(&opened)?;
+        let (gpus, readers) = start_readers(&opened)?;
         Ok(Self {
             options,
             driver: opened.driver,
             errors: opened.errors,
-            lanes,
-            replies,
+            gpus,
+            readers,
             away: None,
         })
     }
@@ -159,24 +166,28 @@ impl Nvml {
         if let Some(sample) = self.sample_away() {
             return sample;
         }
-        let now = Instant::now();
-        for lane in &mut self.lanes {
-            lane.request(now);
-        }
-        self.wait_for_answers();
+        let mut unread = self.ask(Instant::now());
+        unread += self.wait_for_answers();
 
         let now = Instant::now();
         let mut sample = NvmlSample {
-            gpus: Vec::with_capacity(self.lanes.len()),
+            gpus: Vec::with_capacity(self.gpus.len()),
             // What is lacking since then is lacking in every snapshot.
             errors: self.errors.clone(),
         };
-        for lane in &mut self.lanes {
-            let (gpu, errors, read_at) = lane.report(now);
+        if unread > 0 {
+            sample.errors.push(ReadError {
+                gpu: None,
+                call: "clone".into(),
+                error: format!("the system gives no thread to read {unread} GPUs with").into(),
+            });
+        }
+        for asked in &mut self.gpus {
+            let (gpu, errors, read_at) = asked.report(now);
             sample.gpus.push(SampledGpu {
                 gpu,
                 read_at,
-                process_utilization: lane.process_utilization(),
+                process_utilization: asked.process_utilization(),
             });
             sample.errors.extend(errors);
         }
@@ -184,33 +195,76 @@ impl Nvml {
         sample
     }
 
-    fn wait_for_answers(&mut self) {
+    /// Has every GPU read of which no answer is outstanding. Answers how many will not be read after all.
+    fn ask(&mut self, now: Instant) -> usize {
+        let (mut together, mut alone) = (VecDeque::new(), Vec::new());
+        for (index, gpu) in (0..).zip(&mut self.gpus) {
+            match gpu.request(now) {
+                Some(Manner::Together) => together.push_back(index),
+                Some(Manner::Alone) => alone.push(index),
+                None => {}
+            }
+        }
+        self.readers.ask(together, alone);
+        self.withdraw_unread()
+    }
+
+    fn withdraw_unread(&mut self) -> usize {
+        let unread = self.readers.take_unread();
+        for &index in &unread {
+            if let Some(gpu) = self.gpus.get_mut(index as usize) {
+                gpu.withdraw();
+            }
+        }
+        unread.len()
+    }
+
+    /// Likewise.
+    fn wait_for_answers(&mut self) -> usize {
         let timeout = self.options.timeout;
         let first = self.options.first_answer();
+        let together = match self.gpus.iter().all(AskedGpu::has_answered) {
+            true => TOGETHER.min(timeout / 2),
+            false => TOGETHER_FIRST.min(timeout / 2),
+        };
+        let spread_at = Instant::now() + together;
+        let mut unread = 0;
         loop {
-            let deadline = self
-                .lanes
+            let deadlines = self
+                .gpus
                 .iter()
-                .filter_map(|lane| lane.deadline(timeout, first))
-                .max();
+                .filter_map(|it| it.deadline(timeout, first));
+            let deadline = deadlines.max();
             // Answers of late GPUs that have come meanwhile are taken without waiting.
-            let left = deadline.map_or(Duration::ZERO, |at| {
-                at.saturating_duration_since(Instant::now())
-            });
-            match self.replies.recv_timeout(left) {
-                Ok(Reply { index, reading }) => {
-                    if let Some(lane) = self.lanes.get_mut(index as usize) {
-                        lane.answered(reading, timeout);
-                    }
+            let until = match self.readers.is_reading() {
+                true => deadline.map(|_| spread_at),
+                false => deadline,
+            };
+            let left = until.map(|at| at.saturating_duration_since(Instant::now()));
+            let replies = match self.readers.take(left.unwrap_or_default()) {
+                Some(replies) => replies,
+                None if self.readers.is_reading() => {
+                    let read = self.readers.spread();
+                    unread += self.withdraw_unread();
+                    read
                 }
-                Err(_) => return,
+                None => return unread,
+            };
+            for reply in replies {
+                self.take_in(reply);
             }
+        }
+    }
+
+    fn take_in(&mut self, reply: Reply) {
+        if let Some(gpu) = self.gpus.get_mut(reply.index as usize) {
+            gpu.answered(reply, self.options.timeout);
         }
     }
 
     /// If every GPU says that the driver has gone, NVML has to be started again.
     fn notice_departure(&mut self) {
-        let mut gone = self.lanes.iter().map(GpuWorker::driver_gone);
+        let mut gone = self.gpus.iter().map(AskedGpu::driver_gone);
         let Some(Some(code)) = gone.next() else {
             return;
         };
@@ -229,10 +283,10 @@ impl Nvml {
     fn sample_away(&mut self) -> Option<NvmlSample> {
         let away = self.away.as_mut()?;
         match away.attempt.as_ref().map(|it| it.wait(Duration::ZERO)) {
-            Some(Ok(Ok(opened))) => match start_lanes(&opened) {
-                Ok((lanes, replies)) => {
-                    self.lanes = lanes;
-                    self.replies = replies;
+            Some(Ok(Ok(opened))) => match start_readers(&opened) {
+                Ok((gpus, readers)) => {
+                    self.gpus = gpus;
+                    self.readers = readers;
                     self.driver = opened.driver;
                     self.errors = opened.errors;
                     self.away = None;
@@ -264,10 +318,10 @@ impl Nvml {
         };
         Some(NvmlSample {
             gpus: self
-                .lanes
+                .gpus
                 .iter()
-                .map(|lane| SampledGpu {
-                    gpu: lane.identity().clone(),
+                .map(|asked| SampledGpu {
+                    gpu: asked.identity().clone(),
                     read_at: None,
                     process_utilization: None,
                 })
@@ -295,12 +349,14 @@ fn open_within(options: &NvmlOptions, time: Duration) -> Result<OpenedNvml, Nvml
     }))
 }
 
-fn start_lanes(opened: &OpenedNvml) -> Result<(Vec<GpuWorker>, Receiver<Reply>), NvmlFailure> {
-    let (sender, replies) = channel();
-    let lanes = (0..opened.gpus)
-        .map(|index| GpuWorker::start(Arc::clone(&opened.nvml), index, Sender::clone(&sender)))
-        .collect::<Result<_, _>>()?;
-    Ok((lanes, replies))
+fn start_readers(opened: &OpenedNvml) -> Result<(Vec<AskedGpu>, GpuReaders), NvmlFailure> {
+    let readers = GpuReaders::start(&opened.nvml, opened.gpus)?;
+    let progress = readers.progress().iter().map(Arc::clone);
+    let gpus = (0..)
+        .zip(progress)
+        .map(|(index, progress)| AskedGpu::new(index, progress))
+        .collect();
+    Ok((gpus, readers))
 }
 
 /// Loads the library and starts NVML on a thread, because both can hang.

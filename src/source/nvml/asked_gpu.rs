@@ -1,40 +1,21 @@
-//! A thread for one GPU, and the asking side's memory of what it last said.
+//! The asking side's memory of one GPU: whether it was asked, and what it last said.
 //!
-//! A GPU that hangs keeps its own thread and nothing else: it is not asked again until it has
-//! answered, so there is never more than one thread lost to it.
+//! A GPU that hangs is not asked again until it has answered, so there is never more than one thread
+//! lost to it. Which thread that is, is in `gpu_readers`.
 
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, sync_channel};
-use std::thread;
 use std::time::{Duration, Instant};
 
-use nvml_wrapper::Nvml;
-
 use super::calls::CallProgress;
-use super::device::{DeviceReader, Reading};
+use super::device::Reading;
+use super::gpu_readers::Reply;
 use crate::model::snapshot::{Gpu, ReadError};
 use crate::units::Span;
 
-/// Between snapshots that are far apart, process utilization is gathered this often: the driver
-/// keeps about 10 s of it.
-const GATHER_EVERY: Duration = Duration::from_secs(4);
-/// A lost GPU's handle is looked up again this often.
-const LOOK_UP_AGAIN_AFTER: Duration = Duration::from_secs(10);
-
-/// What a lane's thread answers.
+/// One GPU, as the asking side knows it.
 #[derive(Debug)]
-pub(super) struct Reply {
-    /// NVML's index of the GPU.
-    pub(super) index: u32,
-    /// What it read.
-    pub(super) reading: Reading,
-}
-
-/// The asking side of one GPU's thread.
-#[derive(Debug)]
-pub(super) struct GpuWorker {
+pub(super) struct AskedGpu {
     index: u32,
-    requests: SyncSender<()>,
     progress: Arc<CallProgress>,
     /// When the outstanding request was made.
     asked: Option<Instant>,
@@ -42,6 +23,8 @@ pub(super) struct GpuWorker {
     started: bool,
     /// It missed its last deadline: its answers are taken when they come, and not waited for.
     late: bool,
+    /// Its last answer took long: it is read by a thread of its own.
+    is_slow: bool,
     /// The last reading, and whether it was handed out.
     last: Option<Reading>,
     fresh: bool,
@@ -49,41 +32,54 @@ pub(super) struct GpuWorker {
     identity: Gpu,
 }
 
-impl GpuWorker {
-    /// Starts the thread of GPU `index`.
-    pub(super) fn start(
-        nvml: Arc<Nvml>,
-        index: u32,
-        replies: Sender<Reply>,
-    ) -> std::io::Result<Self> {
-        // One request at most is outstanding, so sending never blocks.
-        let (requests, inbox) = sync_channel(1);
-        let progress = Arc::new(CallProgress::default());
-        let seen = Arc::clone(&progress);
-        thread::Builder::new()
-            .name(format!("nvml-gpu{index}"))
-            .spawn(move || answer(&nvml, index, &seen, &inbox, &replies))?;
-        Ok(Self {
+/// How a GPU is to be read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Manner {
+    /// After others, on the shared thread.
+    Together,
+    /// On a thread of its own.
+    Alone,
+}
+
+impl AskedGpu {
+    /// GPU `index`, of which nothing is known.
+    pub(super) fn new(index: u32, progress: Arc<CallProgress>) -> Self {
+        Self {
             index,
-            requests,
             progress,
             asked: None,
             started: false,
             late: false,
+            is_slow: false,
             last: None,
             fresh: false,
             identity: Gpu {
                 index,
                 ..Gpu::default()
             },
+        }
+    }
+
+    /// Whether it has ever answered.
+    pub(super) fn has_answered(&self) -> bool {
+        self.started
+    }
+
+    /// How it is to be read now; `None` where an earlier answer is still to come.
+    pub(super) fn request(&mut self, now: Instant) -> Option<Manner> {
+        if self.asked.is_some() {
+            return None;
+        }
+        self.asked = Some(now);
+        Some(match self.is_slow {
+            true => Manner::Alone,
+            false => Manner::Together,
         })
     }
 
-    /// Asks for a reading, unless an earlier one is still to come.
-    pub(super) fn request(&mut self, now: Instant) {
-        if self.asked.is_none() && self.requests.try_send(()).is_ok() {
-            self.asked = Some(now);
-        }
+    /// It will not be read after all.
+    pub(super) fn withdraw(&mut self) {
+        self.asked = None;
     }
 
     /// Until when to wait for it; `None` where there is nothing to wait for.
@@ -93,7 +89,9 @@ impl GpuWorker {
     }
 
     /// Takes in an answer.
-    pub(super) fn answered(&mut self, reading: Reading, timeout: Duration) {
+    pub(super) fn answered(&mut self, reply: Reply, timeout: Duration) {
+        let reading = reply.reading;
+        self.is_slow = reply.is_slow;
         if let Some(asked) = self.asked.take() {
             self.late =
                 self.started && reading.completed.saturating_duration_since(asked) > timeout;
@@ -183,46 +181,6 @@ fn mark_stale(gpu: &mut Gpu, age: Duration) {
         row.memory_percent = None;
         row.encoder_percent = None;
         row.decoder_percent = None;
-    }
-}
-
-/// The thread: answers requests until there is nobody left to ask.
-fn answer(
-    nvml: &Nvml,
-    index: u32,
-    progress: &Arc<CallProgress>,
-    inbox: &Receiver<()>,
-    replies: &Sender<Reply>,
-) {
-    let mut reader: Option<DeviceReader<'_>> = None;
-    let mut opened = Instant::now();
-    loop {
-        match inbox.recv_timeout(GATHER_EVERY) {
-            Ok(()) => {}
-            Err(RecvTimeoutError::Timeout) => {
-                if let Some(reader) = &mut reader {
-                    reader.gather_utilization();
-                }
-                continue;
-            }
-            Err(RecvTimeoutError::Disconnected) => return,
-        }
-        if reader.is_none() {
-            opened = Instant::now();
-        }
-        let reading = match &mut reader {
-            Some(reader) => reader.sample(),
-            none => match DeviceReader::open(nvml, index, Arc::clone(progress)) {
-                Ok(opened) => none.insert(opened).sample(),
-                Err(failure) => *failure,
-            },
-        };
-        if reading.lost && opened.elapsed() > LOOK_UP_AGAIN_AFTER {
-            reader = None;
-        }
-        if replies.send(Reply { index, reading }).is_err() {
-            return;
-        }
     }
 }
 
