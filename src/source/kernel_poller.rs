@@ -476,7 +476,12 @@ impl KernelPoller {
         let kernels = self.kernels.values().filter_map(|it| it.kernel.as_ref());
         kernels
             .filter_map(|kernel| kernel.server.as_ref())
-            .map(|server| ((server.pid, server.start_ticks), server.clone()))
+            .map(|server| {
+                (
+                    (server.listener.pid, server.listener.start_ticks),
+                    server.clone(),
+                )
+            })
             .collect()
     }
 
@@ -534,7 +539,7 @@ impl KernelPoller {
 
 fn server_key(kernel: &LocalKernel) -> Option<KernelKey> {
     let server = kernel.server.as_ref()?;
-    Some((server.pid, server.start_ticks))
+    Some((server.listener.pid, server.listener.start_ticks))
 }
 
 /// Asks a server for its kernels; for those without a session only where one of them is wanted.

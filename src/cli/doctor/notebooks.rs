@@ -202,6 +202,7 @@ fn some_of(names: &[String]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::host::http::HttpError;
 
     fn asked(pid: u32, result: Result<(), ServerError>) -> ProbedServer {
         let url = Some(format!("http://localhost:{pid}/"));
@@ -218,20 +219,20 @@ mod tests {
         let request = "GET api/sessions";
         let failed = [
             (
-                ServerError::Https {
+                ServerError::NotConnected(HttpError::Https {
                     why: "corrupt message".to_owned(),
-                },
+                }),
                 "HTTPS",
             ),
             (ServerError::Password, "password only"),
             (ServerError::Refused { request }, "refused"),
             (ServerError::Timeout { request }, "did not answer for 3s"),
             (
-                ServerError::NotListening {
+                ServerError::NotConnected(HttpError::NotListening {
                     pid: 9,
                     port: 9,
                     is_known: true,
-                },
+                }),
                 "does not listen",
             ),
         ];

@@ -1,28 +1,23 @@
 //! The requests that a server is sent: what its kernels do, and to shut one down.
 //!
-//! With nothing of this machine's settings: no proxy, no redirect, no name looked up. A request ends
-//! in the time that it is given, whatever the server does, and an answer is bounded. What it says is
-//! text of strangers: bounded here, escaped where it is shown. Whom a connection leads to is `wire`'s
-//! to prove, also where it is HTTPS: certificates are not looked at.
+//! What it answers is text of strangers: bounded here, escaped where it is shown. How a request is sent, and
+//! that it goes to the server's own process, is `host::http`'s.
 
 use std::time::Duration;
 
 use serde::Deserialize;
-use ureq::Agent;
-use ureq::http::{HeaderMap, HeaderName, HeaderValue, Method, Request, header};
-use ureq::tls::TlsConfig;
-use ureq::unversioned::transport::{Connector as _, RustlsConnector};
+use ureq::http::HeaderMap;
 
-use super::transport::ToServer;
 use super::{Server, ServerError, clip};
 use crate::host::Roots;
+use crate::host::http::{
+    HeaderName, HeaderValue, HttpClient, HttpError, HttpRequest, HttpResponse, Method, header,
+};
 use crate::host::notebook::is_uuid;
 use crate::model::Time;
 
 /// The longest answer that is read.
 const BODY_BYTES: u64 = 1 << 20;
-/// The longest head of an answer.
-const HEADER_BYTES: usize = 16 << 10;
 /// The longest value of a cookie that is sent back; Tornado's is 60 bytes.
 const COOKIE_BYTES: usize = 256;
 /// A server has fewer kernels.
@@ -45,9 +40,7 @@ pub struct KernelState {
 #[derive(Debug)]
 pub struct Client<'a> {
     server: &'a Server,
-    agent: Agent,
-    /// `http://127.0.0.1:8888/`
-    base: String,
+    http: HttpClient,
 }
 
 impl<'a> Client<'a> {
@@ -57,31 +50,8 @@ impl<'a> Client<'a> {
     ///
     /// Where no address is seen to be the server's.
     pub fn new(roots: &Roots, server: &'a Server) -> Result<Self, ServerError> {
-        let connector = ToServer::find(roots, server)?;
-        let provider = rustls::crypto::ring::default_provider();
-        let tls = TlsConfig::builder()
-            .disable_verification(true)
-            .unversioned_rustls_crypto_provider(provider.into())
-            .build();
-        let scheme = if server.is_https { "https" } else { "http" };
-        let config = Agent::config_builder()
-            .tls_config(tls)
-            .proxy(None)
-            .max_redirects(0)
-            .http_status_as_error(false)
-            .max_idle_connections(0)
-            .max_response_header_size(HEADER_BYTES)
-            .user_agent("gpumem")
-            .build();
-        Ok(Self {
-            server,
-            base: format!("{scheme}://{}{}", connector.host(), server.base_url),
-            agent: Agent::with_parts(
-                config,
-                connector.clone().chain(RustlsConnector::default()),
-                connector,
-            ),
-        })
+        let http = HttpClient::new(roots, &server.listener)?;
+        Ok(Self { server, http })
     }
 
     /// `GET api/sessions`: the kernels that have a notebook or a console.
@@ -199,40 +169,22 @@ impl<'a> Client<'a> {
         headers: &HeaderMap,
         time: Duration,
     ) -> Result<HttpResponse, ServerError> {
-        let failed = |error| ServerError::of_request(request, error);
-        let mut message = Request::builder()
-            .method(method)
-            .uri(format!("{}{path}", self.base));
+        let mut headers = headers.clone();
         if let Some(token) = &self.server.token {
             let value = token.header().ok_or(ServerError::Refused { request })?;
-            message = message.header(header::AUTHORIZATION, value);
+            headers.insert(header::AUTHORIZATION, value);
         }
-        for (name, value) in headers {
-            message = message.header(name, value);
-        }
-        let message = message.body(()).map_err(|error| failed(error.into()))?;
-        let message = self
-            .agent
-            .configure_request(message)
-            .timeout_global(Some(time))
-            .build();
-        let mut response = self.agent.run(message).map_err(failed)?;
-        let (status, headers) = (response.status().as_u16(), response.headers().clone());
-        let body = response.body_mut().with_config().limit(BODY_BYTES);
-        let body = body.read_to_vec().map_err(failed)?;
-        Ok(HttpResponse {
-            status,
+        let asked = HttpRequest {
+            method,
+            path: &format!("{}{path}", self.server.base_url),
             headers,
-            body,
-        })
+            body: None,
+            limit_bytes: BODY_BYTES,
+            time,
+        };
+        let answer = self.http.send(asked);
+        answer.map_err(|error| ServerError::of_request(request, error))
     }
-}
-
-/// What a server answered.
-struct HttpResponse {
-    status: u16,
-    headers: HeaderMap,
-    body: Vec<u8>,
 }
 
 /// The value of the cookie `_xsrf` that an answer sets, of characters that a cookie may have (RFC 6265,
@@ -278,24 +230,12 @@ impl ServerKernel {
 }
 
 impl ServerError {
-    fn of_request(request: &'static str, error: ureq::Error) -> Self {
+    fn of_request(request: &'static str, error: HttpError) -> Self {
         match error {
-            ureq::Error::Timeout(_) => Self::Timeout { request },
-            ureq::Error::BodyExceedsLimit(_) => Self::NotJupyter { request },
-            ureq::Error::Rustls(error) => Self::Https {
-                why: error.to_string(),
-            },
-            ureq::Error::Other(error) => match error.downcast::<Self>() {
-                Ok(own) => *own,
-                Err(error) => Self::Request {
-                    request,
-                    why: error.to_string(),
-                },
-            },
-            error => Self::Request {
-                request,
-                why: error.to_string(),
-            },
+            HttpError::Timeout => Self::Timeout { request },
+            HttpError::TooLong => Self::NotJupyter { request },
+            HttpError::Failed { why } => Self::Request { request, why },
+            error => error.into(),
         }
     }
 }

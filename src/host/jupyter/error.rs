@@ -5,6 +5,7 @@ use std::fmt;
 
 use rustix::io::Errno;
 
+use super::super::http::HttpError;
 use super::super::remedy;
 
 /// Why a kernel's server is not known, or did not tell. A path is as the process itself names it.
@@ -67,41 +68,17 @@ pub enum ServerError {
         /// Its number in its own namespace.
         number: u32,
     },
+    /// No connection that leads to the server.
+    #[error(transparent)]
+    NotConnected(#[from] HttpError),
     /// The server ended between two looks.
     #[error("its server (process {pid}) has just exited; try again")]
     Ended { pid: u32 },
-    /// No HTTPS where that was to be.
-    #[error("its HTTPS cannot be used: {why}; see what serves there")]
-    Https { why: String },
     /// A password and no token.
     #[error(
         "it takes a password only, and gpumem has none; give it a token too (IdentityProvider.token) to see what the notebook does"
     )]
     Password,
-    /// Nothing of the server's answers at its port.
-    #[error(
-        "its process {pid} {} on port {port} of this machine's loopback, so that nothing was sent; {}",
-        if *is_known { "does not listen" } else { "is not seen to listen" },
-        if *is_known {
-            "let it listen on 127.0.0.1"
-        } else {
-            "run as root or as its owner"
-        }
-    )]
-    NotListening {
-        pid: u32,
-        port: u16,
-        /// That it does not is known.
-        is_known: bool,
-    },
-    /// The server's network is not to be entered.
-    #[error(
-        "its process {pid} is in a network of its own, a container's, which cannot be entered: {errno}; run as root on the host"
-    )]
-    Network { pid: u32, errno: Errno },
-    /// Somebody else listens on its socket.
-    #[error("another process listens on {path}, so that nothing was sent; see who does")]
-    ForeignSocket { path: String },
     /// 401 or 403.
     #[error("it refused {request}; see that its token is in its runtime file")]
     Refused { request: &'static str },

@@ -18,9 +18,9 @@ use rustix::io::{self, Errno};
 use serde::Deserialize;
 
 use super::ServerError;
-use super::process::OpenedProcess;
 use super::token::Token;
 use crate::host::folder::Folder;
+use crate::host::opened_process::OpenedProcess;
 use crate::host::secrets;
 
 /// Such files are a few hundred bytes.

@@ -15,23 +15,23 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::Roots;
+use super::http::{Endpoint, Listener};
 use super::notebook::{
     is_hub_server, is_server, may_be_marimo, parse_batch, parse_child_of_marimo, parse_console,
     parse_fileless_server, parse_kernel,
 };
+use super::opened_process::{Environment, OpenedProcess};
 use crate::model::snapshot::Jupyter;
 
 mod client;
 mod error;
 mod files;
 mod parent_server;
-mod process;
 mod same_kernel;
 mod servers;
 #[cfg(test)]
 pub(crate) mod testing;
 mod token;
-mod transport;
 
 pub use client::{Client, KernelState};
 pub use error::ServerError;
@@ -40,7 +40,6 @@ pub use token::Token;
 
 use files::{ServerFile, read_connection, read_server_file, read_token};
 use parent_server::{Starter, find_starter};
-use process::{Environment, OpenedProcess};
 use same_kernel::find_twin;
 
 /// The longest text that is kept of what files and servers say.
@@ -97,12 +96,8 @@ pub struct LocalKernel {
 /// A server that may be asked.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Server {
-    /// The process id.
-    pub pid: u32,
-    /// Clock ticks from boot to its start.
-    pub start_ticks: u64,
-    endpoint: Endpoint,
-    is_https: bool,
+    /// Its process, and where that listens.
+    pub listener: Listener,
     /// Begins and ends with `/`.
     base_url: String,
     token: Option<Token>,
@@ -127,27 +122,23 @@ impl Server {
             return Err(ServerError::Password);
         }
         Ok(Self {
-            pid: process.pid,
-            start_ticks: process.start_ticks,
-            endpoint: if file.sock.is_empty() {
-                Endpoint::Tcp {
-                    host: file.hostname,
-                    port: file.port,
-                }
-            } else {
-                Endpoint::Unix(file.sock)
+            listener: Listener {
+                pid: process.pid,
+                start_ticks: process.start_ticks,
+                endpoint: if file.sock.is_empty() {
+                    Endpoint::Tcp {
+                        host: file.hostname,
+                        port: file.port,
+                    }
+                } else {
+                    Endpoint::Unix(file.sock)
+                },
+                is_https: file.is_https,
             },
-            is_https: file.is_https,
             base_url: file.base_url,
             token,
         })
     }
-}
-
-#[derive(Clone, PartialEq, Eq, Debug)]
-enum Endpoint {
-    Tcp { host: String, port: u16 },
-    Unix(String),
 }
 
 /// Whether a process that is no kernel by its argv may be one by its parent's.

@@ -14,7 +14,7 @@ use std::path::Path;
 use rustix::fs::{Access, access};
 
 use super::super::Roots;
-use super::process::OpenedProcess;
+use crate::host::opened_process::OpenedProcess;
 
 /// How far up a kernel's ancestors are followed.
 const ANCESTORS: usize = 32;

@@ -10,7 +10,7 @@ use super::super::Roots;
 use super::super::guarded::read_all;
 use super::super::notebook::parse_kernel;
 use super::ServerError;
-use super::process::OpenedProcess;
+use crate::host::opened_process::OpenedProcess;
 
 /// How far up ancestors are followed.
 const ANCESTORS: usize = 32;

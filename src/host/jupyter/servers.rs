@@ -9,10 +9,10 @@ use std::path::Path;
 
 use super::files::{list_server_files, read_server_file};
 use super::parent_server::list;
-use super::process::OpenedProcess;
 use super::{Server, ServerError, clip, url};
 use crate::host::Roots;
 use crate::host::notebook::parse_kernel;
+use crate::host::opened_process::OpenedProcess;
 
 /// A machine has fewer users with notebooks.
 const FOLDERS: usize = 256;
@@ -203,7 +203,7 @@ mod tests {
             panic!("{files:?}");
         };
         assert_eq!(found.url.as_deref(), Some("http://localhost:8888/"));
-        assert_eq!(found.server.as_ref().unwrap().pid, 50);
+        assert_eq!(found.server.as_ref().unwrap().listener.pid, 50);
         assert!(!format!("{read:?}").contains("s3cret"));
     }
 

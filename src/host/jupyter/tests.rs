@@ -2,6 +2,7 @@
 
 use super::testing::Proc;
 use super::*;
+use crate::host::http::HttpError;
 use crate::host::parse_kernel;
 
 const ID: &str = "0a1b2c3d-0123-4567-89ab-00aa11bb22cc";
@@ -57,7 +58,10 @@ fn a_kernels_server_is_the_one_that_started_it() {
     assert_eq!(jupyter.server_root.as_deref(), Some("/home/ann"));
     assert_eq!(error(&kernel), "");
     let server = kernel.server.as_ref().unwrap();
-    assert_eq!((server.pid, server.start_ticks), (50, 500));
+    assert_eq!(
+        (server.listener.pid, server.listener.start_ticks),
+        (50, 500)
+    );
     let shown = format!("{kernel:?}");
     assert!(!shown.contains(TOKEN) && !shown.contains("k3y"), "{shown}");
 }
@@ -162,7 +166,7 @@ fn servers_not_to_ask_are_reported() {
         &server_file(r#""secure": true,"#),
     );
     let kernel = read_kernel(&proc.roots(), &candidate).unwrap();
-    assert!(kernel.server.unwrap().is_https);
+    assert!(kernel.server.unwrap().listener.is_https);
 }
 
 /// A kernel whose server is gone, with these variables and this address of its client's.
@@ -338,18 +342,18 @@ fn errors_name_what_to_do_and_end_without_a_full_stop() {
             number: 7,
             file: Some(path),
         },
-        ServerError::NotListening {
+        ServerError::NotConnected(HttpError::NotListening {
             pid: 7,
             port: 80,
             is_known: false,
-        },
-        ServerError::Https {
+        }),
+        ServerError::NotConnected(HttpError::Https {
             why: "x".to_owned(),
-        },
-        ServerError::Network {
+        }),
+        ServerError::NotConnected(HttpError::Network {
             pid: 7,
             errno: rustix::io::Errno::PERM,
-        },
+        }),
         ServerError::Password,
         ServerError::UnknownKernel,
         ServerError::Replaced { pid: 7 },

@@ -16,6 +16,7 @@ use std::time::Duration;
 use super::{FamilyInput, PendingRequest, ReclaimWay, Started, StepContext, StepEffect, StepState};
 use crate::deadline::Task;
 use crate::host::Roots;
+use crate::host::http::HttpError;
 use crate::host::jupyter::{self, Client, KernelState, read_kernel};
 use crate::model::Process;
 use crate::model::snapshot::Jupyter;
@@ -229,6 +230,7 @@ impl ShutKernelError {
                 jupyter::ServerError::UnknownKernel
                     | jupyter::ServerError::Replaced { .. }
                     | jupyter::ServerError::Ended { .. }
+                    | jupyter::ServerError::NotConnected(HttpError::Ended { .. })
                     | jupyter::ServerError::Gone { .. }
             ),
             Self::AnotherServer { .. } | Self::FilesHang { .. } => true,
@@ -274,7 +276,9 @@ pub fn shut(
             is_gone,
         });
     };
-    let is_planned = kernel.server_pid.is_none_or(|pid| pid == server.pid)
+    let is_planned = kernel
+        .server_pid
+        .is_none_or(|pid| pid == server.listener.pid)
         && found.jupyter.server_url.as_ref() == Some(&kernel.server_url);
     if !is_planned {
         let url = Arc::clone(&kernel.server_url);

@@ -5,7 +5,7 @@ use std::net::TcpListener;
 use std::thread::{self, JoinHandle};
 
 use super::*;
-use crate::host::jupyter::Endpoint;
+use crate::host::http::{Endpoint, Listener};
 use crate::host::read_start_ticks;
 
 /// This process as a server, which gives one answer and hands over what it was asked.
@@ -13,13 +13,15 @@ fn serve(answer: Vec<u8>) -> (Server, JoinHandle<String>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let pid = std::process::id();
     let server = Server {
-        pid,
-        start_ticks: read_start_ticks("/proc".as_ref(), pid).unwrap().unwrap(),
-        endpoint: Endpoint::Tcp {
-            host: "localhost".to_owned(),
-            port: listener.local_addr().unwrap().port(),
+        listener: Listener {
+            pid,
+            start_ticks: read_start_ticks("/proc".as_ref(), pid).unwrap().unwrap(),
+            endpoint: Endpoint::Tcp {
+                host: "localhost".to_owned(),
+                port: listener.local_addr().unwrap().port(),
+            },
+            is_https: false,
         },
-        is_https: false,
         base_url: "/user/ann/".to_owned(),
         token: super::super::Token::new("s3cret"),
     };
@@ -122,27 +124,24 @@ fn a_bad_answer_is_an_error_that_names_the_request() {
 #[test]
 fn who_does_not_hold_the_port_is_not_connected_to() {
     let (server, _thread) = serve(Vec::new());
-    let other = Server {
-        start_ticks: server.start_ticks + 1,
-        ..server.clone()
-    };
+    let pid = server.listener.pid;
+    let mut other = server.clone();
+    other.listener.start_ticks += 1;
     assert_eq!(
         Client::new(&Roots::default(), &other).unwrap_err(),
-        ServerError::Ended { pid: server.pid }
+        ServerError::NotConnected(HttpError::Ended { pid })
     );
     let closed = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = closed.local_addr().unwrap().port();
     drop(closed);
-    let other = Server {
-        endpoint: Endpoint::Tcp {
-            host: "localhost".to_owned(),
-            port,
-        },
-        ..server
+    let mut other = server;
+    other.listener.endpoint = Endpoint::Tcp {
+        host: "localhost".to_owned(),
+        port,
     };
     assert!(matches!(
         Client::new(&Roots::default(), &other).unwrap_err(),
-        ServerError::NotListening { is_known: true, .. }
+        ServerError::NotConnected(HttpError::NotListening { is_known: true, .. })
     ));
 }
 

@@ -28,9 +28,9 @@ use ureq::unversioned::transport::{
     Buffers, ConnectionDetails, Connector, LazyBuffers, NextTimeout, Transport,
 };
 
-use super::process::OpenedProcess;
-use super::{Endpoint, Server, ServerError};
+use super::{Endpoint, HttpError, Listener};
 use crate::host::Roots;
+use crate::host::opened_process::OpenedProcess;
 use crate::host::sockets::{holds_listener, shares_network};
 
 /// The longest path of a socket (unix(7), `sun_path`), with the zero that ends it.
@@ -40,15 +40,15 @@ const SOCKET_BYTES: usize = 108;
 /// another network.
 fn find_address(
     roots: &Roots,
-    server: &Server,
+    server: &Listener,
     host: &str,
     port: u16,
-) -> Result<(SocketAddr, bool), ServerError> {
+) -> Result<(SocketAddr, bool), HttpError> {
     let process = open_server(roots, (server.pid, server.start_ticks))?;
     let is_elsewhere = match shares_network(roots, &process.folder) {
         Some(shares) => !shares,
         None => {
-            return Err(ServerError::NotListening {
+            return Err(HttpError::NotListening {
                 pid: server.pid,
                 port,
                 is_known: false,
@@ -69,20 +69,17 @@ fn find_address(
             None => is_known = false,
         }
     }
-    Err(ServerError::NotListening {
+    Err(HttpError::NotListening {
         pid: server.pid,
         port,
         is_known,
     })
 }
 
-fn open_server(
-    roots: &Roots,
-    (pid, start_ticks): (u32, u64),
-) -> Result<OpenedProcess, ServerError> {
+fn open_server(roots: &Roots, (pid, start_ticks): (u32, u64)) -> Result<OpenedProcess, HttpError> {
     match OpenedProcess::open(roots, pid) {
         Ok(Some(process)) if process.start_ticks == start_ticks => Ok(process),
-        _ => Err(ServerError::Ended { pid }),
+        _ => Err(HttpError::Ended { pid }),
     }
 }
 
@@ -107,7 +104,7 @@ pub struct ToServer {
 
 impl ToServer {
     /// Finds the address at which a server itself listens. Nothing is sent.
-    pub fn find(roots: &Roots, server: &Server) -> Result<Self, ServerError> {
+    pub fn find(roots: &Roots, server: &Listener) -> Result<Self, HttpError> {
         let target = match &server.endpoint {
             Endpoint::Tcp { host, port } => {
                 let (address, is_elsewhere) = find_address(roots, server, host, *port)?;
@@ -125,7 +122,7 @@ impl ToServer {
         })
     }
 
-    /// What requests call the server: a name of this machine's, which Jupyter insists on.
+    /// What requests call the server: a name of this machine's, which Jupyter and Ollama insist on.
     pub fn host(&self) -> String {
         match &self.target {
             RequestTarget::Tcp { address, .. } => address.to_string(),
@@ -146,7 +143,7 @@ impl ToServer {
     }
 
     fn open(&self, time: Option<Duration>) -> Result<Stream, ureq::Error> {
-        let foreign = |error: ServerError| ureq::Error::Other(Box::new(error));
+        let foreign = |error: HttpError| ureq::Error::Other(Box::new(error));
         match &self.target {
             RequestTarget::Tcp {
                 address,
@@ -165,7 +162,7 @@ impl ToServer {
                 let held = holds_listener(&self.roots, &process.folder, *address)
                     .map(|holds| holds && is_still);
                 if held != Some(true) {
-                    return Err(foreign(ServerError::NotListening {
+                    return Err(foreign(HttpError::NotListening {
                         pid: self.server.0,
                         port: address.port(),
                         is_known: held.is_some(),
@@ -181,7 +178,7 @@ impl ToServer {
                 let peer = getsockopt(&stream, PeerCredentials).map_err(io::Error::from)?;
                 let process = open_server(&self.roots, self.server).map_err(foreign)?;
                 if u32::try_from(peer.pid()) != Ok(process.pid) {
-                    return Err(foreign(ServerError::ForeignSocket { path: path.clone() }));
+                    return Err(foreign(HttpError::ForeignSocket { path: path.clone() }));
                 }
                 Ok(Stream::Unix(stream))
             }
@@ -201,8 +198,8 @@ fn connect_within(
     process: &OpenedProcess,
     address: SocketAddr,
     time: Option<Duration>,
-) -> Result<TcpStream, ServerError> {
-    let network = |errno| ServerError::Network {
+) -> Result<TcpStream, HttpError> {
+    let network = |errno| HttpError::Network {
         pid: process.pid,
         errno,
     };
@@ -212,12 +209,9 @@ fn connect_within(
         move_into_link_name_space(namespace.as_fd(), Some(kind))
             .map(|()| connect_tcp(address, time))
     };
-    let failed = |why: String| ServerError::Request {
-        request: "the connection",
-        why,
-    };
+    let failed = |why: String| HttpError::Failed { why };
     let thread = thread::Builder::new()
-        .name("notebook-network".to_owned())
+        .name("server-network".to_owned())
         .spawn(connecting)
         .map_err(|error| failed(error.to_string()))?;
     let Ok(connected) = thread.join() else {

@@ -1,5 +1,4 @@
-//! A kernel's or a server's process, opened: what /proc tells of it beyond the line that is read
-//! each time.
+//! A kernel's or a server's process, opened: what /proc has of it beyond the line that is read each time.
 //!
 //! Its folder is held open, so that all that is read is of one process and never of a later one with
 //! its number.
@@ -9,11 +8,11 @@ use std::sync::Arc;
 
 use rustix::io;
 
-use super::super::Roots;
-use super::super::cmdline::{CMDLINE_BYTES, parse_cmdline};
-use super::super::folder::{Folder, is_gone};
-use super::super::stat::{STAT_BYTES, parse_stat};
-use super::super::status::parse_status;
+use super::Roots;
+use super::cmdline::{CMDLINE_BYTES, parse_cmdline};
+use super::folder::{Folder, is_gone};
+use super::stat::{STAT_BYTES, parse_stat};
+use super::status::parse_status;
 
 /// The longest environment that is read; Linux allows 6 MiB of argv and environment together.
 const ENVIRON_BYTES: usize = 1 << 20;
