@@ -14,7 +14,7 @@ const WINDOW_SECONDS: f64 = 1800.0;
 /// rules bridge, too, or than three times the usual distance of two samples.
 const VOUCHED_MILLISECONDS: i64 = 60_000;
 /// How many heights there are.
-const STEPS: u64 = 8;
+const STEPS: u64 = 7;
 /// A change by less than this part of what is held does not fill the scale: noise is no mountain.
 const LEAST_SPAN_DIVISOR: u64 = 4;
 
@@ -36,7 +36,7 @@ impl Axis {
         Self { start, end, cells }
     }
 
-    /// The heights of a course, 0 to 7; `None` where no one saw it.
+    /// The heights of a course, 0 to 6; `None` where no one saw it.
     pub fn heights(self, course: &MemorySeries) -> Vec<Option<u8>> {
         let mut most: Vec<Option<u64>> = vec![None; usize::from(self.cells)];
         let length = (self.end - self.start).max(1);
@@ -166,7 +166,7 @@ mod tests {
             .collect();
         assert_eq!(
             drawn(&leak, 8),
-            ("01234567".to_owned(), Some(8 * GIB as i64))
+            ("00123456".to_owned(), Some(8 * GIB as i64))
         );
         let level: Vec<_> = (0..9).map(|at| (80 - at * 10, 40 * GIB)).collect();
         assert_eq!(drawn(&level, 8), ("00000000".to_owned(), Some(0)));
@@ -177,14 +177,14 @@ mod tests {
         let freed = [(80, 40 * GIB), (40, 40 * GIB), (39, GIB), (0, GIB)];
         assert_eq!(
             drawn(&freed, 8),
-            ("77777000".to_owned(), Some(-39 * GIB as i64))
+            ("66666000".to_owned(), Some(-39 * GIB as i64))
         );
     }
 
     #[test]
     fn what_stays_level_is_as_high_as_its_share() {
         let heights = [0.0, 1.0, 12.5, 50.0, 92.0, 100.0, 250.0, -3.0, f64::NAN];
-        assert_eq!(heights.map(level_height), [0, 0, 1, 4, 7, 7, 7, 0, 0]);
+        assert_eq!(heights.map(level_height), [0, 0, 0, 3, 6, 6, 6, 0, 0]);
     }
 
     #[test]
@@ -220,7 +220,7 @@ mod tests {
     #[test]
     fn no_number_overflows() {
         let wild = [(4, 0), (3, u64::MAX), (2, 0), (1, u64::MAX), (0, 1)];
-        assert_eq!(drawn(&wild, 4), ("0707".to_owned(), Some(1)));
+        assert_eq!(drawn(&wild, 4), ("0606".to_owned(), Some(1)));
         assert_eq!(drawn(&[(1, 0), (0, u64::MAX)], 0).0, "");
         assert_eq!(drawn(&[(1, 0), (0, u64::MAX)], 1).1, None);
     }

@@ -1,5 +1,5 @@
 //! Small charts of how something moved, filled from the ground up: in blocks on one line, which have
-//! eight heights, and in dots of braille on more, which are two to a column and four to a line.
+//! seven heights, and in dots of braille on more, which are two to a column and four to a line.
 //!
 //! Each column is the most that was seen in its share of the time, so that no peak is lost. In dots the
 //! most is a line, and half of the dots below it are drawn. What was
@@ -15,8 +15,9 @@ use crate::history::memory_series::{Load, MemoryBucket};
 use crate::model::Time;
 use crate::watch::trend::vouched_milliseconds;
 
-/// Heights of a block, from nothing.
-const BLOCKS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
+/// Heights of a block, from nothing. The highest leaves a gap below the line above, so that charts on
+/// lines that follow each other do not melt into one.
+const BLOCKS: [char; 8] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇'];
 /// The braille patterns: the first has no dots, and the bits of the others are their dots (The Unicode
 /// Standard, chapter 21, "Braille Patterns").
 const BRAILLE: u32 = 0x2800;
@@ -220,7 +221,7 @@ pub fn columns(area: Rect) -> u16 {
 
 /// Values in a cell, side by side, and levels in it.
 fn dots(area: Rect) -> (u16, u16) {
-    if area.height == 1 { (1, 8) } else { (2, 4) }
+    if area.height == 1 { (1, 7) } else { (2, 4) }
 }
 
 /// Draws values, one in each of the columns that [`columns`] says; `None` where no one saw any.
@@ -381,7 +382,7 @@ mod tests {
         // Twelve values of five seconds each.
         let rising: Vec<(i64, u64)> = (0..12).map(|it| (it * 5, it as u64 * 9)).collect();
         assert_eq!(drawn(&rising, 59, 6, 2), ["  ⢀⣠⢶⢟", "⣠⢶⢟⢕⢕⢕"]);
-        assert_eq!(drawn(&rising, 59, 12, 1), ["▁▂▃▃▄▅▅▆▇▇██"]);
+        assert_eq!(drawn(&rising, 59, 12, 1), ["▁▂▃▃▄▄▅▅▆▆▇▇"]);
     }
 
     #[test]
@@ -389,7 +390,7 @@ mod tests {
         let of = |bytes, rows| drawn(&[(0, bytes), (59, bytes)], 59, 3, rows);
         assert_eq!(of(0, 1), ["▁▁▁"]);
         assert_eq!(of(1, 1), ["▂▂▂"]);
-        assert_eq!(of(100, 1), ["███"]);
+        assert_eq!(of(100, 1), ["▇▇▇"]);
         assert_eq!(of(0, 2), ["   ", "⣀⣀⣀"]);
         assert_eq!(of(1, 2), ["   ", "⣤⣤⣤"]);
         assert_eq!(of(50, 2), ["⣀⣀⣀", "⢝⢝⢝"]);
@@ -416,7 +417,7 @@ mod tests {
         let window = ChartWindow::new(Some(at(0)), at(599));
         draw(&values, window, 100.0, Style::new(), area, &mut buffer);
         let text: String = buffer.content.iter().map(Cell::symbol).collect();
-        assert_eq!(text, "▁    ██   ");
+        assert_eq!(text, "▁    ▇▇   ");
     }
 
     #[test]
@@ -424,16 +425,16 @@ mod tests {
         let values: Vec<(i64, u64)> = (0..60)
             .map(|it| (it, if it == 33 { 100 } else { 0 }))
             .collect();
-        assert_eq!(drawn(&values, 59, 6, 1), ["▁▁▁█▁▁"]);
+        assert_eq!(drawn(&values, 59, 6, 1), ["▁▁▁▇▁▁"]);
     }
 
     #[test]
     fn a_chart_ends_at_the_time_that_is_shown() {
         let values: Vec<(i64, u64)> = (0..600).map(|it| (it, 100 * (it as u64 / 300))).collect();
-        assert_eq!(drawn(&values, 599, 3, 1), ["███"]);
+        assert_eq!(drawn(&values, 599, 3, 1), ["▇▇▇"]);
         assert_eq!(
             drawn(&values, 319, 3, 1),
-            ["▁▁█"],
+            ["▁▁▇"],
             "what came later is not drawn"
         );
         assert_eq!(drawn(&values, -1, 3, 1), ["   "]);

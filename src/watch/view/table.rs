@@ -27,8 +27,8 @@ const BOTH: &str = "◆";
 const WORDS_LEAST: u16 = 12;
 /// Generations that a tree indents; further ones are below each other.
 const INDENTED: u16 = 8;
-/// Blocks for the heights of an outline.
-const BLOCKS: [&str; 8] = ["▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"];
+/// Blocks for the heights of an outline; none touches the line above.
+const BLOCKS: [&str; 7] = ["▁", "▂", "▃", "▄", "▅", "▆", "▇"];
 
 /// Draws what limits the table, the heading and the visible rows.
 pub fn draw(app: &App, styles: Styles, layout: &Layout, buffer: &mut Buffer) {
