@@ -1,12 +1,14 @@
 //! `gpumem watch --once`: one frame as a picture, without a terminal.
 //!
 //! A [`Still`] is the screen itself, fed with events by hand: samples, then [`Keys`]. It sends nothing
-//! and moves no recording. What is drawn is written by `text` and `svg`.
+//! and moves no recording. What is drawn is written by `text` and `svg`; an [`animation`] takes frames of it.
 
+pub mod animation;
 mod cells;
 mod svg;
 mod text;
 
+use std::collections::VecDeque;
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -143,13 +145,16 @@ impl Still {
 
     /// Takes a sample in; one that is passing need not be shown, for others follow.
     pub fn see(&mut self, snapshot: Snapshot, is_passing: bool) {
+        self.observe(snapshot, is_passing);
+    }
+
+    fn observe(&mut self, snapshot: Snapshot, is_passing: bool) -> Option<Effect> {
         self.now = self.now.saturating_add(self.interval);
-        let event = Event::Snapshot {
+        self.take(Event::Snapshot {
             now: self.now,
             snapshot: Box::new(snapshot),
             is_passing,
-        };
-        update(&mut self.app, event);
+        })
     }
 
     /// Takes in that the recording is over.
@@ -163,37 +168,80 @@ impl Still {
     ///
     /// A key asks for something of which there is no picture.
     pub fn press(&mut self, keys: &Keys, worker: &mut dyn ReclaimWorker) -> Result<(), OnceError> {
-        for (name, key) in &keys.0 {
-            let mut effect = update(&mut self.app, Event::Key(*key));
-            let key = || name.clone();
-            while let Some(asked) = effect.take() {
-                match asked {
-                    Effect::Draw
-                    | Effect::Repaint
-                    | Effect::Control(
-                        Control::Interval(_)
-                        | Control::Hurry(_)
-                        | Control::Speed(_)
-                        | Control::Playing(_),
-                    )
-                    | Effect::Reclaim(
-                        ReclaimRequest::Observe(_)
-                        | ReclaimRequest::Stop { .. }
-                        | ReclaimRequest::Leave,
-                    ) => {}
-                    Effect::Quit => return Err(OnceError::Leaves { key: key() }),
-                    Effect::Reclaim(
-                        ask @ (ReclaimRequest::Plan(_) | ReclaimRequest::Environment(_)),
-                    ) => {
-                        let mut plan = None;
-                        let ask = Some((ask, Duration::ZERO));
-                        worker.handle(ask, &mut |progress| plan = Some(progress));
-                        effect = plan
-                            .and_then(|progress| update(&mut self.app, Event::Reclaim(progress)));
-                    }
-                    _ => return Err(OnceError::AsksMore { key: key() }),
-                }
-            }
+        keys.0
+            .iter()
+            .try_for_each(|key| self.press_key(key, worker))
+    }
+
+    fn press_key(
+        &mut self,
+        (name, key): &(String, KeyEvent),
+        worker: &mut dyn ReclaimWorker,
+    ) -> Result<(), OnceError> {
+        let effect = self.take(Event::Key(*key));
+        self.carry_out(effect, name, worker)
+    }
+
+    /// Takes a sample in, and lets the worker act by it.
+    fn see_with(
+        &mut self,
+        snapshot: Snapshot,
+        worker: &mut dyn ReclaimWorker,
+    ) -> Result<(), OnceError> {
+        let effect = self.observe(snapshot, false);
+        self.carry_out(effect, "a sample", worker)
+    }
+
+    /// Lets some time pass.
+    fn tick(&mut self, passed: Duration, worker: &mut dyn ReclaimWorker) -> Result<(), OnceError> {
+        self.now = self.now.saturating_add(passed);
+        let effect = self.take(Event::Tick { now: self.now });
+        self.carry_out(effect, "time", worker)
+    }
+
+    fn take(&mut self, event: Event) -> Option<Effect> {
+        update(&mut self.app, event)
+    }
+
+    /// Does what `cause` asks for, as far as there is a picture of that.
+    fn carry_out(
+        &mut self,
+        effect: Option<Effect>,
+        cause: &str,
+        worker: &mut dyn ReclaimWorker,
+    ) -> Result<(), OnceError> {
+        let key = || cause.to_owned();
+        let can_begin = self.app.reaping.is_rehearsal;
+        let mut effects: VecDeque<Effect> = effect.into_iter().collect();
+        while let Some(asked) = effects.pop_front() {
+            let request = match asked {
+                Effect::Draw
+                | Effect::Repaint
+                | Effect::Control(
+                    Control::Interval(_)
+                    | Control::Hurry(_)
+                    | Control::Speed(_)
+                    | Control::Playing(_),
+                ) => continue,
+                Effect::Reclaim(
+                    request @ (ReclaimRequest::Plan(_) | ReclaimRequest::Environment(_)),
+                ) => request,
+                Effect::Reclaim(
+                    request @ (ReclaimRequest::Begin { .. } | ReclaimRequest::Observe(_)),
+                ) if can_begin => request,
+                Effect::Reclaim(
+                    ReclaimRequest::Observe(_)
+                    | ReclaimRequest::Stop { .. }
+                    | ReclaimRequest::Leave,
+                ) => continue,
+                Effect::Quit => return Err(OnceError::Leaves { key: key() }),
+                _ => return Err(OnceError::AsksMore { key: key() }),
+            };
+            let mut came = Vec::new();
+            let request = Some((request, Duration::ZERO));
+            worker.handle(request, &mut |progress| came.push(progress));
+            let came = came.into_iter();
+            effects.extend(came.filter_map(|progress| self.take(Event::Reclaim(progress))));
         }
         Ok(())
     }

@@ -252,7 +252,7 @@ pub(in crate::cli) fn plan_there(mut policy: Policy, scene: PlanSource<'_>) -> (
 }
 
 /// What a recording tells of a process.
-fn as_guarded(process: &Process) -> Option<Guarded> {
+pub(in crate::cli) fn as_guarded(process: &Process) -> Option<Guarded> {
     Some(Guarded {
         start_ticks: process.start_ticks?,
         state: process.state,

@@ -13,6 +13,7 @@ use crate::cli::reap::observe::{PlanSource, Spared, concerned, plan_here, plan_t
 use crate::cli::reap::refusal::{RefusalPlace, RefusalReader};
 use crate::cli::reap::text;
 use crate::cli::warn;
+use crate::cli::watch::rehearsal::Rehearsal;
 use crate::config::Config;
 use crate::deadline::Task;
 use crate::host::{Roots, read_environment};
@@ -46,6 +47,8 @@ pub(super) struct LocalReclaimWorker {
     rules: RuleSet,
     spared: Spared,
     is_recording: bool,
+    /// The processes of the recording, where plans are carried out on them.
+    rehearsal: Option<Rehearsal>,
     /// The number of the last plan, who decided whom it may touch, and who would act.
     guard: Option<(u64, Guard, Actor)>,
     batch: Option<RunningBatch>,
@@ -62,10 +65,19 @@ impl LocalReclaimWorker {
             rules: config.rules.clone(),
             spared: Spared::new(&config.rules),
             is_recording,
+            rehearsal: None,
             guard: None,
             batch: None,
             sample: None,
             resumed: None,
+        }
+    }
+
+    /// A worker that carries plans out on the processes of a recording, and sends nothing.
+    pub(super) fn rehearsing(config: &Config, rehearsal: Rehearsal) -> Self {
+        Self {
+            rehearsal: Some(rehearsal),
+            ..Self::new(config, true)
         }
     }
 
@@ -127,7 +139,7 @@ impl LocalReclaimWorker {
     /// Begins a plan to which a yes was said then.
     fn begin(&mut self, number: u64, plan: &Plan, asked: Instant) -> anyhow::Result<RunningBatch> {
         anyhow::ensure!(
-            !self.is_recording,
+            !self.is_recording || self.rehearsal.is_some(),
             "of a recording nothing is killed; run gpumem watch on the machine itself"
         );
         anyhow::ensure!(
@@ -137,7 +149,10 @@ impl LocalReclaimWorker {
         let guard = self.guard.take().filter(|(of, ..)| *of == number);
         let (_, guard, actor) =
             guard.ok_or_else(|| anyhow::anyhow!("there is a newer plan; try again"))?;
-        let (tools, resumed) = tools_here()?;
+        let (tools, resumed) = match &self.rehearsal {
+            Some(rehearsal) => (rehearsal.tools(), None),
+            None => tools_here()?,
+        };
         self.resumed = resumed.or(self.resumed.take());
         let executor = Executor::new(plan.targets.clone(), guard, actor, tools);
         Ok(RunningBatch::new(number, executor, asked))
@@ -157,7 +172,12 @@ impl LocalReclaimWorker {
             let Some((sample, at)) = &self.sample else {
                 return Some(TURN);
             };
-            match batch.advance(sample, at.elapsed(), report) {
+            let age = match self.rehearsal {
+                // Its time is that of the samples alone.
+                Some(_) => Duration::ZERO,
+                None => at.elapsed(),
+            };
+            match batch.advance(sample, age, report) {
                 Ok(Some(wait)) => return Some(wait),
                 Ok(None) => None,
                 Err(error) => Some(error.to_string()),

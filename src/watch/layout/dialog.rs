@@ -78,6 +78,8 @@ impl LineTone {
 pub struct DialogAreas {
     /// All of it.
     pub whole: Rect,
+    /// Whether its outermost cells are edges.
+    pub is_framed: bool,
     /// Its title.
     pub title: Rect,
     /// The lines that scroll.
@@ -129,10 +131,10 @@ pub fn lay_out(app: &App, area: Rect) -> Option<DialogLayout> {
         (None, Some(batch)) => of_batch(app, batch),
         (None, None) => return None,
     };
-    // A column is left blank on either side where the dialog does not have all of the screen.
-    let is_wide = area.width > WIDTH + 4;
-    let width = if is_wide { WIDTH } else { area.width };
-    let inner = width.saturating_sub(if is_wide { 2 } else { 0 });
+    // It has edges where it does not have all of the screen, with a blank column inside each.
+    let is_framed = area.width > WIDTH + 4;
+    let width = if is_framed { WIDTH } else { area.width };
+    let inner = width.saturating_sub(if is_framed { 4 } else { 0 });
     let lines: DialogLines = content
         .body
         .iter()
@@ -168,12 +170,14 @@ pub fn lay_out(app: &App, area: Rect) -> Option<DialogLayout> {
 
     let below_rows = u16::try_from(below.len()).unwrap_or(u16::MAX);
     let wanted = u16::try_from(lines.len()).unwrap_or(u16::MAX);
+    let edge = u16::from(is_framed);
     let height = wanted
         .max(1)
         .saturating_add(below_rows)
-        .saturating_add(1)
+        .saturating_add(1 + edge)
         .min(area.height);
-    let below_rows = below_rows.min(height.saturating_sub(2));
+    let inside = height.saturating_sub(edge);
+    let below_rows = below_rows.min(inside.saturating_sub(2));
     let whole = Rect::new(
         area.x + (area.width - width) / 2,
         area.y + (area.height - height) / 2,
@@ -182,12 +186,13 @@ pub fn lay_out(app: &App, area: Rect) -> Option<DialogLayout> {
     );
     let margin = (width - inner) / 2;
     let part = |top: u16, height: u16| Rect::new(whole.x + margin, whole.y + top, inner, height);
-    let body_rows = height.saturating_sub(1).saturating_sub(below_rows);
+    let body_rows = inside.saturating_sub(1).saturating_sub(below_rows);
     let places = DialogAreas {
         whole,
-        title: part(0, 1.min(height)),
-        body: part(1.min(height), body_rows),
-        below: part(height - below_rows, below_rows),
+        is_framed,
+        title: part(0, 1.min(inside)),
+        body: part(1.min(inside), body_rows),
+        below: part(inside - below_rows, below_rows),
     };
     Some(DialogLayout {
         content,
@@ -199,7 +204,7 @@ pub fn lay_out(app: &App, area: Rect) -> Option<DialogLayout> {
 
 /// What the plan, or what keeps it, has to say.
 pub fn of_plan(app: &App, dialog: &Dialog) -> DialogContent {
-    let is_recording = app.setup.replay.is_some();
+    let only_plans = app.only_plans();
     let mut note = Vec::new();
     let mut body: DialogLines = Vec::new();
     match &dialog.answer {
@@ -230,7 +235,10 @@ pub fn of_plan(app: &App, dialog: &Dialog) -> DialogContent {
     }
     if let Some(text) = &dialog.note {
         note.push((text.clone(), LineTone::Alarm));
-    } else if is_recording {
+    } else if app.reaping.is_rehearsal {
+        let text = "a rehearsal on the demo: nothing is sent to any process";
+        note.push((text.to_owned(), LineTone::Plain));
+    } else if only_plans {
         let text = "a recording: nothing will be sent";
         note.push((text.to_owned(), LineTone::Plain));
     }
@@ -265,7 +273,7 @@ pub fn of_plan(app: &App, dialog: &Dialog) -> DialogContent {
             let undo = ("u: undo".to_owned(), true);
             (Vec::new(), vec![undo, ("y: now".to_owned(), false)])
         }
-        None => (choices(dialog, is_recording), buttons(dialog, is_recording)),
+        None => (choices(dialog, only_plans), buttons(dialog, only_plans)),
     };
     DialogContent {
         title: format!("kill {}", scope_text(app, dialog)),
@@ -277,7 +285,7 @@ pub fn of_plan(app: &App, dialog: &Dialog) -> DialogContent {
     }
 }
 
-fn choices(dialog: &Dialog, is_recording: bool) -> Vec<(&'static str, String)> {
+fn choices(dialog: &Dialog, only_plans: bool) -> Vec<(&'static str, String)> {
     let yes = |is_so| if is_so { "yes" } else { "no" };
     let signal = dialog.options.signal.map_or(GENTLEST, Signal::name);
     let mut choices = vec![
@@ -285,7 +293,7 @@ fn choices(dialog: &Dialog, is_recording: bool) -> Vec<(&'static str, String)> {
         ("s", format!("signal: {signal}")),
     ];
     // A recording's plan is root's.
-    if !is_recording {
+    if !only_plans {
         let all_users = yes(dialog.options.all_users);
         choices.push(("a", format!("other users' too: {all_users}")));
     }
@@ -299,12 +307,12 @@ fn choices(dialog: &Dialog, is_recording: bool) -> Vec<(&'static str, String)> {
     choices
 }
 
-fn buttons(dialog: &Dialog, is_recording: bool) -> Vec<(String, bool)> {
+fn buttons(dialog: &Dialog, only_plans: bool) -> Vec<(String, bool)> {
     let is_on = |button| dialog.button == button;
     let mut buttons = vec![("Esc: leave".to_owned(), is_on(Button::Cancel))];
     match dialog.receivers() {
         0 => {}
-        _ if is_recording => {}
+        _ if only_plans => {}
         1 => buttons.push(("y: kill it".to_owned(), is_on(Button::Begin))),
         count => buttons.push((format!("y: kill these {count}"), is_on(Button::Begin))),
     }

@@ -3,8 +3,9 @@
 //! A cell is [`CELL`] pixels. Text is written in runs of one style, each at the place of its first cell
 //! and as long as its cells, so that columns stay aligned whatever font there is; a character that may
 //! come from another font, or be written from the right, is a run of its own. Bars and charts are drawn
-//! (`shape`), for few fonts have blocks that touch.
+//! (`shape`), for few fonts have blocks that touch. Several frames in turn are written by `animation`.
 
+pub mod animation;
 pub mod shape;
 
 use std::fmt::Write as _;
@@ -29,34 +30,55 @@ type Rgb = [u8; 3];
 
 /// Writes a frame on its theme's ground. `description` is for who cannot see it.
 pub fn write(buffer: &Buffer, theme: Theme, description: &str) -> String {
+    let mut out = String::with_capacity(buffer.content.len() * 16);
+    begin(buffer, theme, description, "", &mut out);
+    for (at, line) in lines(buffer).enumerate() {
+        out.push_str(&written(line, at, theme));
+    }
+    out.push_str(END);
+    out
+}
+
+const END: &str = "</g>\n</svg>\n";
+
+/// Writes what is before the lines. `style` is a style sheet. A thin edge sets the ground apart from a page
+/// of the same colour.
+fn begin(buffer: &Buffer, theme: Theme, description: &str, style: &str, out: &mut String) {
     let (columns, rows) = (buffer.area.width, buffer.area.height);
     let width = usize::from(columns) * CELL.0 + 2 * MARGIN;
     let height = usize::from(rows) * CELL.1 + 2 * MARGIN;
-    let mut out = String::with_capacity(buffer.content.len() * 16);
     // To a string nothing fails to be written.
     let _ = writeln!(
         out,
         "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width}\" height=\"{height}\" \
          viewBox=\"0 0 {width} {height}\" role=\"img\" aria-labelledby=\"title description\">\n\
          <title id=\"title\">gpumem watch</title>\n\
-         <desc id=\"description\">{}</desc>\n\
-         <rect width=\"{width}\" height=\"{height}\" rx=\"6\" fill=\"{}\"/>\n\
+         <desc id=\"description\">{}</desc>\n{style}\
+         <rect x=\"0.5\" y=\"0.5\" width=\"{}\" height=\"{}\" rx=\"6\" fill=\"{}\" stroke=\"#808080\"/>\n\
          <g transform=\"translate({MARGIN} {MARGIN})\" xml:space=\"preserve\" \
          font-family=\"ui-monospace, SFMono-Regular, Menlo, Consolas, 'DejaVu Sans Mono', \
          'Liberation Mono', monospace\" font-size=\"{FONT_PIXELS}\" fill=\"{}\">",
         escaped(description),
+        width - 1,
+        height - 1,
         hex(theme.ground()),
         hex(theme.text())
     );
-    let width = usize::from(columns).max(1);
-    for (at, line) in buffer.content.chunks(width).enumerate() {
-        let y = at * CELL.1;
-        grounds(line, y, theme, &mut out);
-        for run in runs(line, theme) {
-            run.write(y, theme, &mut out);
-        }
+}
+
+/// The lines of a frame, from the top.
+fn lines(buffer: &Buffer) -> impl Iterator<Item = &[Cell]> {
+    let width = usize::from(buffer.area.width).max(1);
+    buffer.content.chunks(width)
+}
+
+/// A line of a frame, by its place.
+fn written(line: &[Cell], at: usize, theme: Theme) -> String {
+    let (y, mut out) = (at * CELL.1, String::new());
+    grounds(line, y, theme, &mut out);
+    for run in runs(line, theme) {
+        run.write(y, theme, &mut out);
     }
-    out.push_str("</g>\n</svg>\n");
     out
 }
 

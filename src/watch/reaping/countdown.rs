@@ -65,7 +65,7 @@ pub(super) fn tick(app: &mut App) -> Option<Effect> {
 
 /// A yes. It counts where there is a plan, and it has been seen.
 pub(super) fn confirm(app: &mut App) -> Option<Effect> {
-    let is_recording = app.setup.replay.is_some();
+    let only_plans = app.only_plans();
     let has_ended = app.end.is_some();
     let old = app.plan_age_seconds().filter(|age| *age >= OLD);
     let dialog = app.reaping.dialog.as_mut()?;
@@ -81,7 +81,7 @@ pub(super) fn confirm(app: &mut App) -> Option<Effect> {
         }
         return effect;
     }
-    if is_recording {
+    if only_plans {
         dialog.note = Some("nothing was sent: it is a recording".to_owned());
     } else if dialog.ends() == 0 {
         dialog.note = Some("nothing was sent: there is nothing for gpumem to kill".to_owned());

@@ -27,6 +27,9 @@ pub fn draw(app: &App, styles: Styles, area: Rect, buffer: &mut Buffer) {
         }
     }
     buffer.set_style(places.whole, styles.ground());
+    if places.is_framed {
+        frame(places.whole, styles, buffer);
+    }
     rule(&content.title, styles, places.title, buffer);
     let hidden = dialog.last_offset();
     let offset = content.offset.min(hidden);
@@ -78,6 +81,26 @@ pub fn draw(app: &App, styles: Styles, area: Rect, buffer: &mut Buffer) {
                 }
             }
         }
+    }
+}
+
+/// Draws the edges, so that what is beside the dialog is not read as a part of it.
+fn frame(area: Rect, styles: Styles, buffer: &mut Buffer) {
+    let bottom = area.bottom().saturating_sub(1);
+    for y in area.top()..area.bottom() {
+        let (left, end) = match y {
+            _ if y == area.top() => ("┌", "┐"),
+            _ if y == bottom => ("└", "┘"),
+            _ => ("│", "│"),
+        };
+        let mut writer = LineWriter::new(buffer, area, y - area.top());
+        writer.text(left, styles.faint());
+        if y == area.top() || y == bottom {
+            writer.fill("─", area.width.saturating_sub(2), styles.faint());
+        } else {
+            writer.skip(area.width.saturating_sub(2));
+        }
+        writer.text(end, styles.faint());
     }
 }
 
