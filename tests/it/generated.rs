@@ -134,21 +134,33 @@ fn the_readme_lists_every_kind_as_its_rule_has_it() {
     );
 }
 
-/// The pictures in the README, and the keys that are pressed before each is taken.
-const PICTURES: &[(&str, &str)] = &[("watch", "vjj"), ("leak", "jjjjj<Enter>")];
+/// The pictures in the README: the format, the size, and the keys that are pressed before each is taken.
+const PICTURES: &[(&str, &str, &str, &str)] = &[
+    ("watch", "--once=svg", "120x40", "vjj"),
+    ("leak", "--once=svg", "120x40", "jjjjj<Enter>"),
+    (
+        "kill",
+        "--once=animation",
+        "110x32",
+        "jj<Enter><Esc>xy<Esc>",
+    ),
+];
+/// A page with a larger one takes its time to come up.
+const PICTURE_BYTES_MOST: usize = 300_000;
 
 #[test]
 fn pictures_are_fresh_and_shown() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let readme = fs::read_to_string(root.join("README.md")).unwrap();
-    for (name, keys) in PICTURES {
-        let mut watch = command(&["watch", "--demo", "--once=svg", "--size", "120x40"]);
+    for (name, format, size, keys) in PICTURES {
+        let mut watch = command(&["watch", "--demo", format, "--size", size]);
         // Nobody's own rows, and nobody's terminal.
         watch
             .args(["--theme", "dark", "--keys", keys])
             .env_remove("USER");
         let picture = finish(&mut watch);
         assert_eq!((picture.code, picture.stderr.as_str()), (0, ""));
+        assert!(picture.stdout.len() < PICTURE_BYTES_MOST, "{name}");
         let path = format!("tests/data/pictures/{name}.svg");
         compare_or_bless(&path, &picture.stdout);
         assert!(
