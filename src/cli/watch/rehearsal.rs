@@ -13,6 +13,7 @@ use crate::model::Snapshot;
 use crate::model::snapshot::{Gpu, GpuProcess, Memory};
 use crate::reclaim::ledger::{LedgerEntry, LedgerError, LedgerSink};
 use crate::reclaim::process_control::{Approved, Handle, NotOpened, NotSent, RequestResult};
+use crate::reclaim::release::ReleaseAnswer;
 use crate::reclaim::target::Request;
 use crate::reclaim::{ProcessControl, Signal, Tools};
 
@@ -32,6 +33,7 @@ impl Rehearsal {
         let control = RecordedControl {
             processes: self.clone(),
             opened: Vec::new(),
+            answer: RequestResult::Done,
         };
         Tools::new(Box::new(control), Box::new(NoLedger))
     }
@@ -100,6 +102,7 @@ fn free(gpu: &mut Gpu, is_killed: impl Fn(&GpuProcess) -> bool) {
 struct RecordedControl {
     processes: Rehearsal,
     opened: Vec<Approved>,
+    answer: RequestResult,
 }
 
 impl ProcessControl for RecordedControl {
@@ -148,6 +151,7 @@ impl ProcessControl for RecordedControl {
     }
 
     fn start_request(&mut self, request: Request) {
+        self.answer = RequestResult::Done;
         match request {
             Request::ShutKernel { kernel, .. } => self.processes.kill(kernel.pid),
             Request::TerminateClient { pids, .. } => {
@@ -155,11 +159,15 @@ impl ProcessControl for RecordedControl {
                     self.processes.kill(pid);
                 }
             }
+            Request::Release { .. } => {
+                let why = "a recorded process cannot be asked".to_owned();
+                self.answer = RequestResult::Released(ReleaseAnswer::NoWayIn(why));
+            }
         }
     }
 
     fn answer(&mut self) -> RequestResult {
-        RequestResult::Done
+        self.answer.clone()
     }
 
     fn release(&mut self) {

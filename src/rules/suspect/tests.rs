@@ -10,10 +10,10 @@ use crate::model::finding::{Action, Finding};
 use crate::model::keep::KeptBy;
 use crate::model::process::{Descendants, Jupyter};
 use crate::model::snapshot::GpuProcess;
-use crate::rules::{Engine, RuleSet};
 use crate::rules::exemption::Exemption;
 use crate::rules::scope::{GpuName, Scope};
 use crate::rules::testing::{PID, count, judge};
+use crate::rules::{Engine, RuleSet};
 use crate::units::GIB;
 
 /// `python train.py` that holds 24 GiB on GPU 0 and has used 1000 s of CPU in a day; a sample every 2 s.
