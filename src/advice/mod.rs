@@ -15,6 +15,7 @@ mod address;
 mod arrays;
 mod owner;
 mod place;
+pub mod recipe;
 mod serving;
 #[cfg(test)]
 mod tests;

@@ -7,7 +7,7 @@
 //! observations are of the same process, [`family`] which processes belong together; [`time`] is an
 //! instant as all of them write it, [`local_time`] as people read it; [`balance`] is where a GPU's memory is, [`device_file`] how it is
 //! held, [`json`] how all of them are written, [`keep`] what keeps a process, [`label`] how every view names what it shows, [`pool`]
-//! which workers are started again, [`reservation`] which GPUs jobs and containers were given, [`row`] a
+//! which workers are started again, [`release`] what a process reports of memory it gave back, [`reservation`] which GPUs jobs and containers were given, [`row`] a
 //! process on a GPU, [`field`] what can be known of one and [`selector`] the language in which it is asked, [`mod@totals`] what groups of them hold,
 //! [`program`] what a process is by its program's name, [`mod@unit`] what a
 //! systemd unit is to the processes in it, [`unread`] who may be where that is not known.
@@ -28,6 +28,7 @@ pub mod pool;
 pub mod process;
 pub mod program;
 pub mod reclaimable;
+pub mod release;
 pub mod reservation;
 pub mod row;
 pub mod selector;

@@ -1,0 +1,170 @@
+//! The Python that gives cached GPU memory back from inside a process, as far as the libraries that it has
+//! loaded can, and what it reports.
+//!
+//! [`source`] is run by `exec` in a dictionary of its own and sets `out` there; [`parse`] reads that as JSON.
+//! [`expression`] wraps it for a kernel, which answers with Python's `repr` of that JSON ([`parse_value`]).
+//! What it does for which library, and what it must not do, is in `recipe.py`: it imports nothing, makes no
+//! CUDA context, shows no value, and does nothing after its deadline.
+//!
+//! Pure. The report is the process's own word: bounded here, escaped where it is shown.
+
+use std::sync::Arc;
+
+use serde::Deserialize;
+
+use crate::model::Time;
+use crate::model::release::{Reference, ReleaseReport};
+
+const RECIPE: &str = include_str!("recipe.py");
+
+/// The longest text of a report that is kept.
+const TEXT_CHARACTERS: usize = 500;
+/// The most references that are kept.
+const REFERENCES: usize = 20;
+
+/// What the recipe does.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct RecipeOptions {
+    /// Collect garbage first, which runs finalizers of the user's objects.
+    pub collects: bool,
+    /// Name what still holds memory.
+    pub references: bool,
+    /// After this it does nothing.
+    pub deadline: Time,
+    /// PCI bus ids of the GPUs that the process uses, as NVML writes them; no other is touched.
+    pub pci_bus_ids: Vec<Arc<str>>,
+}
+
+/// Python source, 3.8 and later, that sets `out` to a dictionary that JSON can hold.
+pub fn source(options: &RecipeOptions) -> String {
+    let truth = |is_true: bool| if is_true { "True" } else { "False" };
+    let bus_ids: Vec<String> = options.pci_bus_ids.iter().map(|it| literal(it)).collect();
+    format!(
+        "T = {:.3}\nCOLLECTS = {}\nREFERENCES = {}\nBUS_IDS = [{}]\n{RECIPE}",
+        options.deadline.unix_milliseconds() as f64 / 1000.0,
+        truth(options.collects),
+        truth(options.references),
+        bus_ids.join(", "),
+    )
+}
+
+/// Such source as one expression, whose value is `out` as JSON. It reads nothing of the user's namespace but
+/// `__builtins__` (a module or its dictionary), for a user may call anything `exec`, and leaves nothing there.
+pub fn expression(source: &str) -> String {
+    format!(
+        "(lambda n, b: (b['exec']({}, n), b['__import__']('json').dumps(n['out']), n.clear())[1])\
+         ({{}}, __builtins__ if __builtins__.__class__ is {{}}.__class__ else __builtins__.__dict__)",
+        literal(source)
+    )
+}
+
+/// A text as Python writes it, which reads all escapes of JSON's; all others stand for themselves.
+fn literal(text: &str) -> String {
+    let mut written = String::from("\"");
+    for c in text.chars() {
+        match c {
+            '"' | '\\' => written.extend(['\\', c]),
+            '\n' => written.push_str("\\n"),
+            c if c.is_ascii_graphic() || c == ' ' => written.push(c),
+            c => written.push_str(&format!("\\U{:08x}", u32::from(c))),
+        }
+    }
+    written + "\""
+}
+
+/// Reads what a kernel answers: Python's `repr` of a text of JSON.
+///
+/// # Errors
+///
+/// As [`parse`].
+pub fn parse_value(value: &str) -> Result<ReleaseReport, String> {
+    let text = unquote(value.trim()).ok_or_else(not_its_own)?;
+    parse(text.as_bytes())
+}
+
+/// Reads `out` as JSON.
+///
+/// # Errors
+///
+/// Where it is not the recipe's, or the recipe came too late to do anything; in words.
+pub fn parse(out: &[u8]) -> Result<ReleaseReport, String> {
+    #[derive(Deserialize)]
+    struct Raw {
+        late: bool,
+        live_bytes: Option<u64>,
+        cached_bytes_left: Option<u64>,
+        why: Option<String>,
+        references: Vec<(String, u64)>,
+    }
+    // An array would be read by the order of the fields.
+    if !out.trim_ascii_start().starts_with(b"{") {
+        return Err(not_its_own());
+    }
+    let raw: Raw = serde_json::from_slice(out).map_err(|_| not_its_own())?;
+    if raw.late {
+        return Err("it came to it too late, and did nothing".to_owned());
+    }
+    let references = raw.references.into_iter().take(REFERENCES);
+    Ok(ReleaseReport {
+        live_bytes: raw.live_bytes,
+        cached_bytes_left: raw.cached_bytes_left,
+        why: raw.why.map(|why| bounded(&why)),
+        wake: None,
+        references: references
+            .map(|(name, bytes)| Reference {
+                name: bounded(&name),
+                bytes,
+            })
+            .collect(),
+        asked: None,
+    })
+}
+
+fn not_its_own() -> String {
+    "its answer is not that of the recipe".to_owned()
+}
+
+fn bounded(text: &str) -> Arc<str> {
+    text.chars()
+        .take(TEXT_CHARACTERS)
+        .collect::<String>()
+        .into()
+}
+
+/// What Python writes as `'…'` or `"…"`; `None` where it is neither.
+fn unquote(value: &str) -> Option<String> {
+    let quote = value.chars().next().filter(|it| matches!(it, '\'' | '"'))?;
+    let inner = value.strip_prefix(quote)?.strip_suffix(quote)?;
+    let mut text = String::with_capacity(inner.len());
+    let mut rest = inner.chars();
+    while let Some(c) = rest.next() {
+        let c = match c {
+            '\\' => match rest.next()? {
+                'n' => '\n',
+                'r' => '\r',
+                't' => '\t',
+                escape @ ('x' | 'u' | 'U') => {
+                    let digits = match escape {
+                        'x' => 2,
+                        'u' => 4,
+                        _ => 8,
+                    };
+                    let mut code = 0;
+                    for _ in 0..digits {
+                        code = code * 16 + rest.next()?.to_digit(16)?;
+                    }
+                    char::from_u32(code)?
+                }
+                same @ ('\\' | '\'' | '"') => same,
+                _ => return None,
+            },
+            c if c == quote => return None,
+            c => c,
+        };
+        text.push(c);
+    }
+    Some(text)
+}
+
+#[cfg(test)]
+mod tests;

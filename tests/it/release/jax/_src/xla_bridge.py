@@ -1,0 +1,8 @@
+"""The backends that were started."""
+
+_backends = {}
+
+
+def backends():
+    _backends.setdefault('cuda', object())
+    return _backends

@@ -1,0 +1,3 @@
+"""Numba's pending frees."""
+
+from . import cuda  # noqa: F401

@@ -1,0 +1,1 @@
+"""Loaded, and nothing can be asked of it."""

@@ -1,0 +1,103 @@
+"""What of PyTorch holds GPU memory: its caching allocator, tensors, modules.
+
+The allocator is that of `c10/cuda/CUDACachingAllocator.cpp` in small: blocks of 512 bytes, segments of 2 MiB
+for small ones, of 20 MiB for those under 10 MiB, of whole 2 MiB for the others; a segment is given back by
+`empty_cache` when nothing of it is in use.
+"""
+
+import contextlib
+
+import fake_gpu
+
+from . import cuda  # noqa: F401
+from .cuda import _allocator
+
+__version__ = '2.9.0+fake'
+
+
+class _C:
+    workspaces = 0
+
+    @staticmethod
+    def _cuda_clearCublasWorkspaces():
+        _C.workspaces = 0
+
+    DisableTorchFunction = contextlib.nullcontext
+
+
+class _Plans(dict):
+    def __missing__(self, index):
+        self[index] = {}
+        return self[index]
+
+
+class backends:
+    class cuda:
+        cufft_plan_cache = _Plans()
+
+
+class _Storage:
+    def __init__(self, size, index):
+        self.size, self.index = size, index
+        self.block = None if index is None else _allocator(index).allocate(size)
+
+    def data_ptr(self):
+        return id(self) if self.block is None else self.block.address
+
+    def nbytes(self):
+        return self.size
+
+    def __del__(self):
+        if self.block is not None:
+            _allocator(self.index).free(self.block)
+
+
+class Tensor:
+    def __init__(self, storage, count, width=4):
+        self._storage, self._count, self._width = storage, count, width
+        self.grad = None
+        self.grad_fn = None
+        self.requires_grad = False
+
+    is_leaf = property(lambda self: self.grad_fn is None)
+    is_cuda = property(lambda self: self._storage.index is not None)
+    device = property(lambda self: 'cpu' if self._storage.index is None
+                      else 'cuda:%d' % self._storage.index)
+
+    def numel(self):
+        return self._count
+
+    def element_size(self):
+        return self._width
+
+    def untyped_storage(self):
+        return self._storage
+
+    def view(self):
+        """Another tensor of the same storage."""
+        return Tensor(self._storage, self._count, self._width)
+
+    def detach(self):
+        return self.view()
+
+    def __mul__(self, other):
+        result = empty(self._count, device=self.device)
+        # What autograd keeps for the way back.
+        result.grad_fn = ('MulBackward0', self, other) if self.requires_grad else None
+        return result
+
+    def __repr__(self):
+        raise AssertionError('a value was shown')
+
+
+def empty(count, device='cpu', width=4, requires_grad=False):
+    name, _, index = str(device).partition(':')
+    index = None if name == 'cpu' else int(index or 0)
+    tensor = Tensor(_Storage(count * width, index), count, width)
+    tensor.requires_grad = requires_grad
+    return tensor
+
+
+zeros = empty
+
+from . import nn  # noqa: E402,F401
