@@ -15,6 +15,28 @@ use std::time::{Duration, Instant};
 /// when it comes, and what comes later with the next sample.
 pub const ANSWER_TIME: Duration = Duration::from_millis(25);
 
+/// When something that takes several steps has to be over.
+#[derive(Clone, Copy, Debug)]
+pub struct Deadline {
+    started: Instant,
+    time: Duration,
+}
+
+impl Deadline {
+    /// So long from now.
+    pub fn after(time: Duration) -> Self {
+        Self {
+            started: Instant::now(),
+            time,
+        }
+    }
+
+    /// The time that is left; zero once it is over.
+    pub fn left(&self) -> Duration {
+        self.time.saturating_sub(self.started.elapsed())
+    }
+}
+
 /// Work that was begun on a thread of its own.
 #[derive(Debug)]
 pub struct Task<T> {
@@ -173,6 +195,14 @@ mod tests {
     fn work_that_fails_is_not_waited_for() {
         let work: Task<u8> = Task::start("fails", || resume_unwind(Box::new(()))).unwrap();
         assert_eq!(work.wait(LONG), Err(NoAnswer::Never));
+    }
+
+    #[test]
+    fn a_deadline_counts_down_to_nothing() {
+        let mut deadline = Deadline::after(LONG);
+        assert!(deadline.left() > LONG / 2 && deadline.left() <= LONG);
+        deadline.started = Instant::now().checked_sub(2 * LONG).unwrap();
+        assert_eq!(deadline.left(), Duration::ZERO);
     }
 
     #[test]

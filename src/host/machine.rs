@@ -130,6 +130,12 @@ pub fn read_clocks() -> Clocks {
     }
 }
 
+/// What time it is, for what is told to others or compared with what they say.
+pub fn read_time() -> Time {
+    let time = clock_gettime(ClockId::Realtime);
+    Time::from_unix_milliseconds(time.tv_sec * 1000 + time.tv_nsec / 1_000_000)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

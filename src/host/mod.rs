@@ -71,7 +71,7 @@ pub use guarded::{
 };
 pub use holders::Holders;
 pub use kernel_module::{KernelModule, read_kernel_module};
-pub use machine::{Clocks, read_boot_time, read_clocks, read_host};
+pub use machine::{Clocks, read_boot_time, read_clocks, read_host, read_time};
 pub use mapped::read_own_mapped_file;
 pub use mounts::{Cgroups, Hidepid, read_is_initial_cgroup_namespace, read_mounts};
 pub use mps::{MpsDaemons, read_mps_daemons};

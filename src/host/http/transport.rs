@@ -142,7 +142,8 @@ impl ToServer {
         }
     }
 
-    fn open(&self, time: Option<Duration>) -> Result<Stream, ureq::Error> {
+    /// Connects, and sees that it led to the server.
+    pub(super) fn open(&self, time: Option<Duration>) -> Result<Stream, ureq::Error> {
         let foreign = |error: HttpError| ureq::Error::Other(Box::new(error));
         match &self.target {
             RequestTarget::Tcp {
@@ -271,9 +272,41 @@ impl Resolver for ToServer {
     }
 }
 
-enum Stream {
+/// A connection that was seen to lead to the server.
+#[derive(Debug)]
+pub(super) enum Stream {
     Tcp(TcpStream),
     Unix(UnixStream),
+}
+
+impl Stream {
+    /// Writes some of it, waiting so long at most (with none, for ever).
+    pub(super) fn write(&mut self, output: &[u8], time: Option<Duration>) -> io::Result<usize> {
+        match self {
+            Self::Tcp(stream) => {
+                stream.set_write_timeout(time)?;
+                stream.write(output)
+            }
+            Self::Unix(stream) => {
+                stream.set_write_timeout(time)?;
+                stream.write(output)
+            }
+        }
+    }
+
+    /// Reads what is there, waiting for some so long at most (with none, for ever).
+    pub(super) fn read(&mut self, input: &mut [u8], time: Option<Duration>) -> io::Result<usize> {
+        match self {
+            Self::Tcp(stream) => {
+                stream.set_read_timeout(time)?;
+                stream.read(input)
+            }
+            Self::Unix(stream) => {
+                stream.set_read_timeout(time)?;
+                stream.read(input)
+            }
+        }
+    }
 }
 
 /// A connection that stands.
@@ -296,33 +329,22 @@ impl Transport for Wire {
 
     fn transmit_output(&mut self, amount: usize, timeout: NextTimeout) -> Result<(), ureq::Error> {
         let time = left(timeout)?;
-        let output = &self.buffers.output()[..amount];
-        let written = match &mut self.stream {
-            Stream::Tcp(stream) => {
-                stream.set_write_timeout(time)?;
-                stream.write_all(output)
+        let mut output = &self.buffers.output()[..amount];
+        while !output.is_empty() {
+            match self.stream.write(output, time) {
+                Ok(0) => return Err(io::Error::from(ErrorKind::WriteZero).into()),
+                Ok(written) => output = &output[written..],
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(of_io(error, timeout)),
             }
-            Stream::Unix(stream) => {
-                stream.set_write_timeout(time)?;
-                stream.write_all(output)
-            }
-        };
-        written.map_err(|error| of_io(error, timeout))
+        }
+        Ok(())
     }
 
     fn await_input(&mut self, timeout: NextTimeout) -> Result<bool, ureq::Error> {
         let time = left(timeout)?;
         let input = self.buffers.input_append_buf();
-        let read = match &mut self.stream {
-            Stream::Tcp(stream) => {
-                stream.set_read_timeout(time)?;
-                stream.read(input)
-            }
-            Stream::Unix(stream) => {
-                stream.set_read_timeout(time)?;
-                stream.read(input)
-            }
-        };
+        let read = self.stream.read(input, time);
         let amount = read.map_err(|error| of_io(error, timeout))?;
         self.buffers.input_appended(amount);
         Ok(amount > 0)

@@ -230,7 +230,7 @@ impl ServerKernel {
 }
 
 impl ServerError {
-    fn of_request(request: &'static str, error: HttpError) -> Self {
+    pub(super) fn of_request(request: &'static str, error: HttpError) -> Self {
         match error {
             HttpError::Timeout => Self::Timeout { request },
             HttpError::TooLong => Self::NotJupyter { request },

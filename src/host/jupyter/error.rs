@@ -1,5 +1,5 @@
 //! Why a kernel's server is not known, or did not tell, in the words that are shown beside the
-//! notebook.
+//! notebook; and why the kernel itself cannot be asked.
 
 use std::fmt;
 
@@ -111,6 +111,46 @@ pub enum ServerError {
     /// It cannot be told whether another process could be the kernel.
     #[error("it is not known which process the server means: {why}; see that /proc can be read")]
     Unsure { why: String },
+}
+
+/// Why a kernel cannot be talked to, or did not answer. A path is as the process itself names it.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum ChannelError {
+    /// The process, its file or what listens at its port.
+    #[error(transparent)]
+    Server(#[from] ServerError),
+    /// It has no connection file.
+    #[error("its command names no connection file with an absolute path")]
+    NoFile,
+    /// Others may read the key.
+    #[error(
+        "{path} can be read or written by others, so that anybody may have its key; chmod 600 it"
+    )]
+    Exposed { path: String },
+    /// No key.
+    #[error("{path} has no key: the kernel takes orders from anybody; start it with one")]
+    Unsigned { path: String },
+    /// Another signature.
+    #[error("{path} names another signature than hmac-sha256, which gpumem does not make")]
+    Scheme { path: String },
+    /// CURVE.
+    #[error("the kernel is encrypted (CURVE), which gpumem does not speak")]
+    Encrypted,
+    /// Not on loopback.
+    #[error("{path} names no address on this machine's loopback")]
+    Elsewhere { path: String },
+    /// No answer in time.
+    #[error("it did not answer in time")]
+    Silent,
+    /// The connection ended.
+    #[error("it closed the connection without an answer; see whether it has exited")]
+    Closed,
+    /// No Jupyter kernel.
+    #[error("its answer is not Jupyter's: {why}; see what listens there")]
+    Garbage {
+        /// May hold words of the kernel's: escape it for a terminal.
+        why: String,
+    },
 }
 
 /// `, and FILE is stale`.

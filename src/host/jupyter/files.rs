@@ -12,13 +12,16 @@
 use std::ffi::CStr;
 use std::net::IpAddr;
 
+use nix::unistd::{Uid, setfsuid};
+use ring::hmac;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags, fstat, openat, openat2};
 use rustix::io::{self, Errno};
 use serde::Deserialize;
+use serde::de::IgnoredAny;
 
-use super::ServerError;
 use super::token::Token;
+use super::{ChannelError, Endpoint, ServerError};
 use crate::host::folder::Folder;
 use crate::host::opened_process::OpenedProcess;
 use crate::host::secrets;
@@ -44,6 +47,15 @@ impl Connection {
     pub fn is_local(&self) -> bool {
         self.transport == "ipc" || self.ip.parse().is_ok_and(|ip: IpAddr| ip.is_loopback())
     }
+}
+
+/// How a kernel's shell channel is reached, by its connection file.
+#[derive(Debug)]
+pub struct ShellEndpoint {
+    /// On this machine's or the container's loopback, or a socket's path.
+    pub endpoint: Endpoint,
+    /// What messages are signed with. It is shown by nothing.
+    pub key: hmac::Key,
 }
 
 /// What a server says of itself in `jpserver-PID.json` (`nbserver-PID.json` before Jupyter Server).
@@ -74,6 +86,79 @@ pub fn read_connection(process: &OpenedProcess, path: &str) -> Result<Connection
         read.jupyter_session = None;
     }
     Ok(read)
+}
+
+/// Reads how a kernel is talked to, with the key: only from a file that nobody but its owner can read or
+/// could have written.
+///
+/// # Errors
+///
+/// Where it must not be read, or leads nowhere that is to be talked to.
+pub fn read_shell_endpoint(
+    process: &OpenedProcess,
+    path: &str,
+) -> Result<ShellEndpoint, ChannelError> {
+    let (content, mode) = read_with_mode(process, path)?;
+    if mode.intersects(Mode::RWXG | Mode::RWXO) {
+        return Err(ChannelError::Exposed { path: path.into() });
+    }
+    parse_shell_endpoint(&content, path)
+}
+
+fn parse_shell_endpoint(content: &[u8], path: &str) -> Result<ShellEndpoint, ChannelError> {
+    // No `Debug`: it holds the key as text.
+    #[derive(Deserialize)]
+    struct Raw {
+        #[serde(default)]
+        ip: String,
+        #[serde(default)]
+        transport: String,
+        shell_port: u32,
+        #[serde(default)]
+        key: String,
+        #[serde(default)]
+        signature_scheme: Option<String>,
+        #[serde(default)]
+        curve_publickey: Option<IgnoredAny>,
+        #[serde(default)]
+        curve_secretkey: Option<IgnoredAny>,
+    }
+    let path = || path.to_owned();
+    let malformed = || ServerError::Malformed { path: path() };
+    // An array would be read by the order of the fields.
+    if !content.trim_ascii_start().starts_with(b"{") {
+        return Err(malformed().into());
+    }
+    let raw: Raw = serde_json::from_slice(content).map_err(|_| malformed())?;
+    if raw.curve_publickey.is_some() || raw.curve_secretkey.is_some() {
+        return Err(ChannelError::Encrypted);
+    }
+    if raw.key.is_empty() {
+        return Err(ChannelError::Unsigned { path: path() });
+    }
+    // Absent it is this one (jupyter_client: `ConnectionFileMixin.load_connection_info`).
+    let scheme = raw.signature_scheme.as_deref().filter(|it| !it.is_empty());
+    if scheme.is_some_and(|scheme| scheme != "hmac-sha256") {
+        return Err(ChannelError::Scheme { path: path() });
+    }
+    let endpoint = match raw.transport.as_str() {
+        "ipc" if raw.ip.starts_with('/') => {
+            Endpoint::Unix(format!("{}-{}", raw.ip, raw.shell_port))
+        }
+        "" | "tcp" => {
+            let is_loopback = raw.ip.parse().is_ok_and(|ip: IpAddr| ip.is_loopback());
+            let port = u16::try_from(raw.shell_port).ok().filter(|port| *port > 0);
+            match port.filter(|_| is_loopback) {
+                Some(port) => Endpoint::Tcp { host: raw.ip, port },
+                None => return Err(ChannelError::Elsewhere { path: path() }),
+            }
+        }
+        _ => return Err(ChannelError::Elsewhere { path: path() }),
+    };
+    Ok(ShellEndpoint {
+        endpoint,
+        key: hmac::Key::new(hmac::HMAC_SHA256, raw.key.as_bytes()),
+    })
 }
 
 /// Reads the file of the server that calls itself `number`; `None` where there is none.
@@ -220,6 +305,10 @@ fn contains_secret(text: &str, token: Option<&str>) -> bool {
 
 /// Reads a file that belongs to a process's own user, following its path as the process would.
 fn read(process: &OpenedProcess, path: &str) -> Result<Vec<u8>, ServerError> {
+    Ok(read_with_mode(process, path)?.0)
+}
+
+fn read_with_mode(process: &OpenedProcess, path: &str) -> Result<(Vec<u8>, Mode), ServerError> {
     let failed = |errno| ServerError::Read {
         path: path.into(),
         errno,
@@ -231,20 +320,43 @@ fn read(process: &OpenedProcess, path: &str) -> Result<Vec<u8>, ServerError> {
     {
         return Err(ServerError::Foreign { path: path.into() });
     }
-    let file = reopen(&found).map_err(failed)?;
+    let mode = Mode::from_raw_mode(stat.st_mode);
+    let file = {
+        let _rights = FileRights::of(process.uid);
+        reopen(&found).map_err(failed)?
+    };
     let mut content = Vec::with_capacity(FILE_BYTES);
     while content.len() < FILE_BYTES {
         let read = io::read(&file, rustix::buffer::spare_capacity(&mut content));
         if read.map_err(failed)? == 0 {
-            return Ok(content);
+            return Ok((content, mode));
         }
     }
     Err(ServerError::Malformed { path: path.into() })
 }
 
+/// While it lives, this thread opens files with the rights of another user instead of root's (setfsuid(2)):
+/// so that nothing is read for a user which that user could not read, and so that a home directory is read
+/// that its server shows to its owner only. Of who is not root it changes nothing.
+struct FileRights(Uid);
+
+impl FileRights {
+    fn of(uid: Option<u32>) -> Option<Self> {
+        let uid = uid.filter(|uid| !Uid::from_raw(*uid).is_root())?;
+        Some(Self(setfsuid(Uid::from_raw(uid))))
+    }
+}
+
+impl Drop for FileRights {
+    fn drop(&mut self) {
+        setfsuid(self.0);
+    }
+}
+
 /// Finds a file without opening it, so that nothing happens to what is no file.
 fn find(process: &OpenedProcess, path: &str) -> io::Result<OwnedFd> {
     let root = process.folder.folder(c"root")?;
+    let _rights = FileRights::of(process.uid);
     // A relative path is of where the process was when it was given it, which may have changed.
     if !path.starts_with('/') {
         return Err(Errno::NOENT);
@@ -365,6 +477,80 @@ mod tests {
             "[",
         ] {
             assert!(parse_server_file(hostile.as_bytes()).is_none(), "{hostile}");
+        }
+    }
+
+    #[test]
+    fn a_shell_endpoint_is_of_this_machine_signed_and_not_encrypted() {
+        let parse = |changes: serde_json::Value| {
+            let mut file = serde_json::json!({
+                "ip": "127.0.0.1", "transport": "tcp", "shell_port": 5001, "key": "k3y",
+                "signature_scheme": "hmac-sha256", "kernel_name": "python3", "hb_port": 5002,
+            });
+            let fields = file.as_object_mut().unwrap();
+            fields.extend(changes.as_object().unwrap().clone());
+            parse_shell_endpoint(file.to_string().as_bytes(), "/k.json")
+        };
+        let endpoint = parse(serde_json::json!({})).unwrap();
+        assert!(!format!("{endpoint:?}").contains("k3y"));
+        assert!(matches!(
+            endpoint.endpoint,
+            Endpoint::Tcp { port: 5001, .. }
+        ));
+        let ipc = serde_json::json!({"transport": "ipc", "ip": "/run/k", "shell_port": 1});
+        let ipc = parse(ipc).unwrap().endpoint;
+        assert_eq!(ipc, Endpoint::Unix("/run/k-1".to_owned()));
+        let path = || "/k.json".to_owned();
+        let elsewhere = ChannelError::Elsewhere { path: path() };
+        for (changes, error) in [
+            (r#"{"key": ""}"#, ChannelError::Unsigned { path: path() }),
+            (
+                r#"{"key": null}"#,
+                ServerError::Malformed { path: path() }.into(),
+            ),
+            (
+                r#"{"signature_scheme": "hmac-md5"}"#,
+                ChannelError::Scheme { path: path() },
+            ),
+            (r#"{"curve_publickey": "x"}"#, ChannelError::Encrypted),
+            (r#"{"curve_secretkey": "x"}"#, ChannelError::Encrypted),
+            (r#"{"ip": "0.0.0.0"}"#, elsewhere.clone()),
+            (r#"{"ip": "10.0.0.7"}"#, elsewhere.clone()),
+            (r#"{"ip": "localhost"}"#, elsewhere.clone()),
+            (r#"{"shell_port": 0}"#, elsewhere.clone()),
+            (r#"{"shell_port": 70000}"#, elsewhere.clone()),
+            (
+                r#"{"shell_port": -1}"#,
+                ServerError::Malformed { path: path() }.into(),
+            ),
+            (r#"{"transport": "ipc", "ip": "k"}"#, elsewhere.clone()),
+            (r#"{"transport": "udp"}"#, elsewhere),
+        ] {
+            let found = parse(serde_json::from_str(changes).unwrap()).unwrap_err();
+            assert_eq!(found, error, "{changes}");
+        }
+        assert!(parse_shell_endpoint(b"[\"127.0.0.1\", \"tcp\", 5001, \"k3y\"]", "/k").is_err());
+    }
+
+    #[test]
+    fn a_key_that_others_can_read_is_not_read() {
+        let proc = Proc::new();
+        let root = proc.root_of(90);
+        let file = root.join("k.json");
+        let content = r#"{"ip": "127.0.0.1", "shell_port": 1, "key": "k3y"}"#;
+        std::fs::write(&file, content).unwrap();
+        let process = OpenedProcess::open(&proc.roots(), 90).unwrap().unwrap();
+        let read = |mode: u32| {
+            rustix::fs::chmod(&file, Mode::from_raw_mode(mode)).unwrap();
+            read_shell_endpoint(&process, "/k.json").map(|_| ())
+        };
+        assert_eq!(read(0o600), Ok(()));
+        assert_eq!(read(0o1600), Ok(()));
+        let exposed = Err(ChannelError::Exposed {
+            path: "/k.json".to_owned(),
+        });
+        for mode in [0o640, 0o604, 0o620, 0o602, 0o644] {
+            assert_eq!(read(mode), exposed, "{mode:o}");
         }
     }
 

@@ -4,7 +4,7 @@
 //! that one the notebook; the kernel's environment names who started it, and that one, if it is a
 //! server, has left a file that tells where it serves. All is followed as the target itself would,
 //! with its own environment and from its own root. [`Client`] then asks the server what its kernels
-//! do, or to shut one down; whether it may is `reclaim`'s to know.
+//! do, or to shut one down, and [`ShellChannel`] a kernel itself; whether it may is `reclaim`'s to know.
 //!
 //! Nothing here writes, deletes a file or signals. The secrets that are met on the way (a connection's key, a
 //! server's token, environments) are not kept, but for the [`Token`], which nothing shows. Users' files
@@ -23,6 +23,7 @@ use super::notebook::{
 use super::opened_process::{Environment, OpenedProcess};
 use crate::model::snapshot::Jupyter;
 
+mod channel;
 mod client;
 mod error;
 mod files;
@@ -33,8 +34,9 @@ mod servers;
 pub(crate) mod testing;
 mod token;
 
+pub use channel::{Evaluated, ShellChannel};
 pub use client::{Client, KernelState};
-pub use error::ServerError;
+pub use error::{ChannelError, ServerError};
 pub use servers::{FoundServer, RuntimeFolder, find_runtime_folders};
 pub use token::Token;
 

@@ -1,0 +1,367 @@
+//! One end of a connection as ZeroMQ speaks it (ZMTP 3.0, RFC 23: greeting, `READY`, frames), as a DEALER
+//! without security, over a connection that was made and proved before.
+//!
+//! The crate `zeromq` has one, which is not used: it makes room for a frame of whatever length the other end
+//! announces, so that nine bytes of a hostile kernel end this process for want of memory, and it connects by
+//! itself, again where the connection is lost, to whoever then listens. This one reads no message over
+//! [`MESSAGE_BYTES`], waits for nothing beyond its [`Deadline`], and knows nothing but its one connection. It
+//! fills zeromq's traits, so that jupyter-zmq-client takes it for its socket.
+
+use std::future::{self, Future};
+use std::io::{self, BufReader, ErrorKind, Read, Write};
+use std::pin::Pin;
+
+use bytes::Bytes;
+use zeromq::{SocketRecv, SocketSend, ZmqMessage, ZmqResult};
+
+use super::super::transport::Stream;
+use crate::deadline::Deadline;
+
+/// The longest message that is read, all its parts together. A kernel's answer about itself is some
+/// kilobytes, ours less.
+const MESSAGE_BYTES: usize = 1 << 20;
+/// The most parts of a message; Jupyter's have seven, and one more for each buffer.
+const PARTS: usize = 32;
+/// The longest command; `READY` is some fifty bytes.
+const COMMAND_BYTES: usize = 4096;
+
+/// Flags of a frame (RFC 23, "Framing").
+const MORE: u8 = 1;
+const LONG: u8 = 2;
+const COMMAND: u8 = 4;
+
+/// Signature, version 3.0, mechanism `NULL`, no server, nothing.
+fn greeting() -> [u8; 64] {
+    let mut greeting = [0; 64];
+    (greeting[0], greeting[9], greeting[10]) = (0xff, 0x7f, 3);
+    greeting[12..16].copy_from_slice(b"NULL");
+    greeting
+}
+
+/// A connection with a time in which all that is done by it has to be over.
+struct TimedStream {
+    stream: Stream,
+    until: Deadline,
+}
+
+impl TimedStream {
+    fn left(&self) -> io::Result<std::time::Duration> {
+        let left = self.until.left();
+        match left.is_zero() {
+            true => Err(ErrorKind::TimedOut.into()),
+            false => Ok(left),
+        }
+    }
+}
+
+impl Read for TimedStream {
+    fn read(&mut self, input: &mut [u8]) -> io::Result<usize> {
+        let left = self.left()?;
+        self.stream.read(input, Some(left))
+    }
+}
+
+impl Write for TimedStream {
+    fn write(&mut self, output: &[u8]) -> io::Result<usize> {
+        let left = self.left()?;
+        self.stream.write(output, Some(left))
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// A frame's content.
+struct Frame {
+    is_command: bool,
+    has_more: bool,
+    content: Vec<u8>,
+}
+
+/// A DEALER that is connected to one ROUTER.
+pub(super) struct DealerSocket(BufReader<TimedStream>);
+
+impl DealerSocket {
+    /// Greets the other end over a connection that is there.
+    ///
+    /// # Errors
+    ///
+    /// Where it does not greet in time, or is no ROUTER without security.
+    pub fn greet(stream: Stream, until: Deadline) -> io::Result<Self> {
+        let mut socket = Self(BufReader::new(TimedStream { stream, until }));
+        socket.write(&greeting())?;
+        let mut theirs = [0; 64];
+        socket.0.read_exact(&mut theirs)?;
+        let mechanism = theirs[12..32].split(|byte| *byte == 0).next();
+        if theirs[0] != 0xff || theirs[9] & 1 == 0 || theirs[10] < 3 {
+            return Err(garbage("no greeting of ZeroMQ"));
+        }
+        if mechanism != Some(b"NULL") {
+            return Err(garbage("ZeroMQ with security"));
+        }
+        socket.write(&command(b"READY", b"Socket-Type", b"DEALER"))?;
+        let frame = socket.read_frame(COMMAND_BYTES)?;
+        let properties = frame.content.strip_prefix(b"\x05READY");
+        let is_router = |it: &[u8]| it.windows(6).any(|part| part == b"ROUTER");
+        match properties.filter(|it| frame.is_command && is_router(it)) {
+            Some(_) => Ok(socket),
+            None => Err(garbage("no ROUTER")),
+        }
+    }
+
+    /// Sets a time for what comes next.
+    pub fn set_deadline(&mut self, until: Deadline) {
+        self.0.get_mut().until = until;
+    }
+
+    fn write(&mut self, output: &[u8]) -> io::Result<()> {
+        self.0.get_mut().write_all(output).map_err(in_time)
+    }
+
+    fn read_frame(&mut self, most: usize) -> io::Result<Frame> {
+        let mut byte = [0];
+        self.0.read_exact(&mut byte)?;
+        let [flags] = byte;
+        if flags & !(MORE | LONG | COMMAND) != 0 {
+            return Err(garbage("no frame of ZeroMQ"));
+        }
+        let length = if flags & LONG == 0 {
+            self.0.read_exact(&mut byte)?;
+            u64::from(byte[0])
+        } else {
+            let mut length = [0; 8];
+            self.0.read_exact(&mut length)?;
+            u64::from_be_bytes(length)
+        };
+        let length = usize::try_from(length)
+            .ok()
+            .filter(|length| *length <= most);
+        let Some(length) = length else {
+            return Err(garbage("a message that is too long"));
+        };
+        let mut content = vec![0; length];
+        self.0.read_exact(&mut content)?;
+        Ok(Frame {
+            is_command: flags & COMMAND != 0,
+            has_more: flags & MORE != 0,
+            content,
+        })
+    }
+
+    /// The next message; commands (a heartbeat) are passed over.
+    fn read_message(&mut self) -> io::Result<ZmqMessage> {
+        let mut parts: Vec<Bytes> = Vec::new();
+        let mut left = MESSAGE_BYTES;
+        loop {
+            let frame = self.read_frame(left).map_err(in_time)?;
+            if frame.is_command {
+                continue;
+            }
+            left -= frame.content.len();
+            parts.push(frame.content.into());
+            if parts.len() > PARTS {
+                return Err(garbage("a message of too many parts"));
+            }
+            if !frame.has_more {
+                return ZmqMessage::try_from(parts).map_err(|_| garbage("an empty message"));
+            }
+        }
+    }
+
+    fn write_message(&mut self, message: &ZmqMessage) -> io::Result<()> {
+        let mut output = Vec::new();
+        for (index, part) in message.iter().enumerate() {
+            let more = if index + 1 < message.len() { MORE } else { 0 };
+            match u8::try_from(part.len()) {
+                Ok(length) => output.extend([more, length]),
+                Err(_) => {
+                    output.push(more | LONG);
+                    output.extend((part.len() as u64).to_be_bytes());
+                }
+            }
+            output.extend_from_slice(part);
+        }
+        self.write(&output)
+    }
+}
+
+/// A short command with one property.
+fn command(name: &[u8], property: &[u8], value: &[u8]) -> Vec<u8> {
+    let mut body = Vec::new();
+    for text in [name, property] {
+        body.push(text.len() as u8);
+        body.extend_from_slice(text);
+    }
+    body.extend((value.len() as u32).to_be_bytes());
+    body.extend_from_slice(value);
+    [&[COMMAND, body.len() as u8], &body[..]].concat()
+}
+
+fn garbage(what: &'static str) -> io::Error {
+    io::Error::new(ErrorKind::InvalidData, what)
+}
+
+/// Whether there was no time left.
+pub(super) fn is_late(error: &io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::TimedOut | ErrorKind::WouldBlock)
+}
+
+/// One name for what Linux calls differently of reading and of connecting.
+fn in_time(error: io::Error) -> io::Error {
+    match is_late(&error) {
+        true => ErrorKind::TimedOut.into(),
+        false => error,
+    }
+}
+
+type BoxedResult<'a, T> = Pin<Box<dyn Future<Output = ZmqResult<T>> + Send + 'a>>;
+
+// As `async_trait` writes them. Nothing here is ever pending: what waits, waits in the system.
+impl SocketRecv for DealerSocket {
+    fn recv<'a, 'b>(&'a mut self) -> BoxedResult<'b, ZmqMessage>
+    where
+        'a: 'b,
+        Self: 'b,
+    {
+        let read = self.read_message();
+        Box::pin(future::ready(read.map_err(Into::into)))
+    }
+}
+
+impl SocketSend for DealerSocket {
+    fn send<'a, 'b>(&'a mut self, message: ZmqMessage) -> BoxedResult<'b, ()>
+    where
+        'a: 'b,
+        Self: 'b,
+    {
+        let written = self.write_message(&message);
+        Box::pin(future::ready(written.map_err(Into::into)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Shutdown;
+    use std::os::unix::net::UnixStream;
+    use std::thread;
+    use std::time::{Duration, Instant};
+
+    use super::*;
+
+    const MINUTE: Duration = Duration::from_secs(60);
+
+    /// What comes of greeting, and of reading a message, where the other end writes this whole.
+    fn read(written: Vec<u8>, time: Duration) -> io::Result<ZmqMessage> {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        let writing = thread::spawn(move || {
+            // The other end may have gone away before all was written.
+            let _ = theirs.write_all(&written);
+            let _ = theirs.shutdown(Shutdown::Write);
+            theirs
+        });
+        let until = Deadline::after(time);
+        let read = DealerSocket::greet(Stream::Unix(ours), until)
+            .map_err(in_time)
+            .and_then(|mut socket| socket.read_message());
+        drop(writing.join().unwrap());
+        read
+    }
+
+    fn greeted(then: &[u8]) -> Vec<u8> {
+        let ready = command(b"READY", b"Socket-Type", b"ROUTER");
+        [&greeting()[..], &ready, then].concat()
+    }
+
+    fn why(written: Vec<u8>) -> String {
+        let error = read(written, MINUTE).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidData);
+        error.to_string()
+    }
+
+    #[test]
+    fn a_message_is_its_parts_and_commands_are_passed_over() {
+        let ping = command(b"PING", b"", b"");
+        let long = [&[LONG | MORE, 0, 0, 0, 0, 0, 0, 1, 44][..], &[7; 300]].concat();
+        let written = greeted(&[&ping[..], &[MORE, 2, b'a', b'b'], &long, &[0, 0]].concat());
+        let message = read(written, MINUTE).unwrap();
+        let lengths: Vec<usize> = message.iter().map(Bytes::len).collect();
+        assert_eq!(lengths, [2, 300, 0]);
+    }
+
+    #[test]
+    fn what_is_announced_is_not_made_room_for() {
+        for length in [1_u64 << 30, 1 << 62, u64::MAX, MESSAGE_BYTES as u64 + 1] {
+            for flags in [LONG, LONG | MORE, LONG | COMMAND] {
+                let header = [&[flags][..], &length.to_be_bytes()].concat();
+                assert_eq!(why(greeted(&header)), "a message that is too long");
+            }
+        }
+        // Nor in parts.
+        let part = [
+            &[LONG | MORE, 0, 0, 0, 0, 0, 4, 0, 0][..],
+            &vec![0; 1 << 18],
+        ]
+        .concat();
+        assert_eq!(why(greeted(&part.repeat(5))), "a message that is too long");
+        let empty = [MORE, 0].repeat(PARTS + 1);
+        assert_eq!(why(greeted(&empty)), "a message of too many parts");
+    }
+
+    #[test]
+    fn what_is_no_router_without_security_is_not_talked_to() {
+        assert_eq!(why(vec![b'x'; 64]), "no greeting of ZeroMQ");
+        let mut curve = greeting();
+        curve[12..17].copy_from_slice(b"CURVE");
+        assert_eq!(why(curve.to_vec()), "ZeroMQ with security");
+        let mut old = greeting();
+        old[10] = 1;
+        assert_eq!(why(old.to_vec()), "no greeting of ZeroMQ");
+        let dealer = command(b"READY", b"Socket-Type", b"DEALER");
+        assert_eq!(why([&greeting()[..], &dealer].concat()), "no ROUTER");
+        let error = command(b"ERROR", b"no", b"ROUTER");
+        assert_eq!(why([&greeting()[..], &error].concat()), "no ROUTER");
+        assert_eq!(why(greeted(&[0x88, 0])), "no frame of ZeroMQ");
+    }
+
+    #[test]
+    fn nothing_is_waited_for_beyond_the_deadline() {
+        let begun = Instant::now();
+        let short = Duration::from_millis(30);
+        for written in [
+            vec![],
+            greeting().to_vec(),
+            greeted(&[]),
+            greeted(&[0, 9, 1]),
+        ] {
+            let (ours, mut theirs) = UnixStream::pair().unwrap();
+            theirs.write_all(&written).unwrap();
+            let until = Deadline::after(short);
+            let read = DealerSocket::greet(Stream::Unix(ours), until)
+                .map_err(in_time)
+                .and_then(|mut socket| socket.read_message());
+            assert_eq!(read.unwrap_err().kind(), ErrorKind::TimedOut);
+        }
+        assert!(begun.elapsed() < MINUTE / 2);
+        let ended = read(greeted(&[0, 9, 1]), MINUTE).unwrap_err();
+        assert_eq!(ended.kind(), ErrorKind::UnexpectedEof);
+    }
+
+    #[test]
+    fn what_one_end_writes_the_other_reads() {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let mut socket = DealerSocket(BufReader::new(TimedStream {
+            stream: Stream::Unix(ours),
+            until: Deadline::after(MINUTE),
+        }));
+        let parts: Vec<Bytes> = vec![vec![1; 255].into(), vec![2; 256].into(), Bytes::new()];
+        let message = ZmqMessage::try_from(parts).unwrap();
+        socket.write_message(&message).unwrap();
+        let mut other = DealerSocket(BufReader::new(TimedStream {
+            stream: Stream::Unix(theirs),
+            until: Deadline::after(MINUTE),
+        }));
+        let read = other.read_message().unwrap();
+        assert_eq!(read.into_vec(), message.into_vec());
+    }
+}
