@@ -62,6 +62,11 @@ pub mod reclaim {
         ReleaseReport, ReleaseWay, ServerUnload, perform as perform_release,
         probe as probe_release,
     };
+    pub mod release {
+        pub mod kernel {
+            pub use crate::reclaim::release::kernel::{find, perform, probe};
+        }
+    }
     pub use crate::reclaim::target::{
         Because, KernelAtServer, MemberGpu, Reason, Recipients, Request, Step, TargetProcess,
     };

@@ -40,6 +40,7 @@ mod reap_notebook;
 mod reclaim;
 mod recordings;
 mod release;
+mod release_kernel;
 mod reserved;
 mod rights;
 mod scenarios;

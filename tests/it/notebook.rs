@@ -223,6 +223,11 @@ pub struct Server {
 impl Server {
     /// Starts one with these flags; `None`, after a printed reason, where it is not installed.
     pub fn start(flags: &[&str]) -> Option<Self> {
+        Self::start_with(flags, |_| ())
+    }
+
+    /// The same with an environment that was changed.
+    pub fn start_with(flags: &[&str], change: impl FnOnce(&mut Command)) -> Option<Self> {
         let python = support::python_with(&["jupyter_server", "ipykernel"])?;
         let place = Place::new();
         fs::create_dir_all(place.path("work/deep")).unwrap();
@@ -234,6 +239,7 @@ impl Server {
                 place.path("work").display()
             ))
             .args(flags);
+        change(&mut command);
         let running = Running::start(&mut command);
         let server = Self {
             file: place.server_file().1,

@@ -22,3 +22,148 @@ pub fn perform(_: &Roots, _: &KernelRecipe, _: &ReleaseOptions) -> ReleaseAnswer
 fn no_way() -> ReleaseAnswer {
     ReleaseAnswer::NoWayIn("this version of gpumem does not know this way".to_owned())
 }
+//! A way: a Jupyter kernel runs a recipe, asked over its own shell channel.
+//!
+//! First it is asked what it is. A kernel that runs a cell does not answer that, and is left alone: a request
+//! cannot be taken back, and would run behind the cell. Then one silent request without code evaluates one
+//! expression (`advice::recipe`), which does nothing after its deadline, so that a cell that starts in between
+//! delays it to nothing. Neither the notebook nor its history, counts or names show it; the server takes it for
+//! activity, and so the report has its time.
+//!
+//! Never on the control channel, nor on a subshell: the server would show the kernel as idle while its cell
+//! runs.
+
+use std::time::Duration;
+
+use super::{KernelRecipe, ReleaseAnswer, ReleaseOptions, ReleaseReport};
+use crate::advice::recipe::{self, RecipeOptions};
+use crate::deadline::Deadline;
+use crate::host::jupyter::{ChannelError, Evaluated, ServerError, ShellChannel};
+use crate::host::{Roots, read_time};
+use crate::model::{Process, Snapshot};
+
+/// A kernel that rests answers within 5 ms, one of a busy machine within this.
+const PROBE_TIME: Duration = Duration::from_millis(800);
+
+/// What of the time is kept for the answer: the recipe does not begin in it.
+const ANSWER_SHARE: u32 = 4;
+
+/// The way, where a process is a kernel. `Err`: why it is none of those that can be asked.
+pub fn find(process: &Process, _: &Snapshot) -> Option<Result<KernelRecipe, String>> {
+    let jupyter = process.jupyter.as_deref()?;
+    let why = |why: &str| Some(Err(why.to_owned()));
+    if let Some(kernel) = process.kernel_forked_from() {
+        let forked = format!("it was forked from kernel {kernel}, and nothing can be asked of it");
+        return Some(Err(forked));
+    }
+    if jupyter.is_batch() {
+        return why("a program runs its notebook from end to end, and ends it then");
+    }
+    let Some(path) = jupyter.connection_file.as_deref() else {
+        return why("its command names no connection file, through which it could be asked");
+    };
+    if !path.starts_with('/') {
+        return why("its connection file is named without its folder; start it with a whole path");
+    }
+    let Some(start_ticks) = process.start_ticks else {
+        return why("when it started is not known, so that it cannot be told from another process");
+    };
+    Some(Ok(KernelRecipe {
+        pid: process.pid,
+        start_ticks,
+        kernel_id: jupyter.kernel_id.clone(),
+        notebook: jupyter.notebook_path.clone(),
+        last_activity: jupyter.last_activity,
+    }))
+}
+
+/// Whether the kernel rests and can be asked. Its server does not take this for activity.
+pub fn probe(roots: &Roots, way: &KernelRecipe, options: &ReleaseOptions) -> ReleaseAnswer {
+    match open(roots, way, options) {
+        Ok(_) => ReleaseAnswer::Done(ReleaseReport::default()),
+        Err(answer) => answer,
+    }
+}
+
+/// Probes, then has the kernel run the recipe. Returns when it has, or at `wait_ms`.
+pub fn perform(roots: &Roots, way: &KernelRecipe, options: &ReleaseOptions) -> ReleaseAnswer {
+    let mut channel = match open(roots, way, options) {
+        Ok(channel) => channel,
+        Err(answer) => return answer,
+    };
+    let wait = Duration::from_millis(options.wait_ms);
+    let begun = read_time();
+    let source = recipe::source(&RecipeOptions {
+        collects: options.collects,
+        references: options.references,
+        deadline: begun.plus_seconds((wait - wait / ANSWER_SHARE).as_secs_f64()),
+        pci_bus_ids: options.pci_bus_ids.clone(),
+    });
+    let evaluated = channel.evaluate(recipe::expression(&source), Deadline::after(wait));
+    let report = match evaluated {
+        Ok(Evaluated::Value(value)) => recipe::parse_value(&value),
+        // Its frames are the recipe's, its words may be anybody's.
+        Ok(Evaluated::Raised(error)) => Err(format!("the recipe failed there: {error}")),
+        Ok(Evaluated::Aborted) => {
+            let why = "a cell failed in between, and the kernel dropped the request";
+            return ReleaseAnswer::Busy(why.to_owned());
+        }
+        Err(ChannelError::Silent) => {
+            let why = format!(
+                "the kernel has not answered within {} ms: a cell runs, or the recipe takes longer; one that has not begun yet does nothing any more",
+                options.wait_ms
+            );
+            return ReleaseAnswer::TimedOut(why);
+        }
+        Err(error) => return refusal(&error),
+    };
+    match report {
+        Ok(report) => ReleaseAnswer::Done(ReleaseReport {
+            asked: Some((begun, read_time())),
+            ..report
+        }),
+        Err(why) => ReleaseAnswer::NoWayIn(why),
+    }
+}
+
+/// Connects to the kernel and sees that it rests and is one that runs Python.
+fn open(
+    roots: &Roots,
+    way: &KernelRecipe,
+    options: &ReleaseOptions,
+) -> Result<ShellChannel, ReleaseAnswer> {
+    let time = PROBE_TIME.min(Duration::from_millis(options.wait_ms));
+    let until = Deadline::after(time);
+    let process = (way.pid, way.start_ticks);
+    let mut channel = ShellChannel::open(roots, process, until).map_err(|it| refusal(&it))?;
+    // Reading its file may have taken as long.
+    let until = Deadline::after(time);
+    let implementation = channel.implementation(until).map_err(|it| refusal(&it))?;
+    match implementation.as_str() {
+        "ipython" => Ok(channel),
+        other => {
+            let why = format!("the kernel is no IPython ({other:?})");
+            Err(ReleaseAnswer::NoWayIn(why))
+        }
+    }
+}
+
+fn refusal(error: &ChannelError) -> ReleaseAnswer {
+    let why = error.to_string();
+    match error {
+        ChannelError::Silent => {
+            let ms = PROBE_TIME.as_millis();
+            let why = format!("the kernel did not answer within {ms} ms: it runs a cell, or hangs");
+            ReleaseAnswer::Busy(why)
+        }
+        ChannelError::Unsigned { .. }
+        | ChannelError::Exposed { .. }
+        | ChannelError::Server(ServerError::Foreign { .. } | ServerError::NotListening { .. }) => {
+            ReleaseAnswer::Refused(why)
+        }
+        _ => ReleaseAnswer::NoWayIn(why),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -23,6 +23,8 @@ use crate::model::{Process, Snapshot, Time};
 /// How long a release may take, unless somebody says otherwise.
 const DEFAULT_WAIT_MS: u64 = 10_000;
 
+pub mod kernel;
+
 /// How a process gives memory back and lives on.
 #[derive(Clone, PartialEq, Eq, Debug, JsonSchema, Serialize, Deserialize)]
 #[serde(tag = "by", rename_all = "snake_case")]

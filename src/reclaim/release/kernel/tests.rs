@@ -1,0 +1,63 @@
+//! Which processes are kernels that can be asked.
+
+use super::*;
+use crate::model::snapshot::{Jupyter, Parent};
+
+fn kernel(application: &str, file: Option<&str>) -> Process {
+    let mut process = Process {
+        pid: 7,
+        ..Process::default()
+    };
+    process.start_ticks = Some(11);
+    process.command = Some(["python".into(), "-m".into()].into());
+    process.jupyter = Some(
+        Jupyter {
+            application: Some(application.into()),
+            connection_file: file.map(Into::into),
+            kernel_id: Some("0a1b".into()),
+            ..Jupyter::default()
+        }
+        .into(),
+    );
+    process
+}
+
+fn found(process: &Process) -> Option<Result<KernelRecipe, String>> {
+    find(process, &Snapshot::new(crate::model::Time::default()))
+}
+
+#[test]
+fn a_kernel_with_its_file_is_the_way() {
+    for application in ["jupyter", "vscode", "jupyterhub", "spyder"] {
+        let way = found(&kernel(application, Some("/run/k.json")));
+        let way = way.unwrap().unwrap();
+        assert_eq!((way.pid, way.start_ticks), (7, 11));
+        assert_eq!(way.kernel_id.as_deref(), Some("0a1b"));
+    }
+}
+
+#[test]
+fn what_cannot_be_asked_has_its_reason() {
+    let mut plain = kernel("jupyter", Some("/k.json"));
+    plain.jupyter = None;
+    assert_eq!(found(&plain), None);
+    let mut unknown = kernel("jupyter", Some("/k.json"));
+    unknown.start_ticks = None;
+    let mut fork = kernel("jupyter", Some("/k.json"));
+    let parent = Parent {
+        pid: 3,
+        command: fork.command.clone(),
+        ..Parent::default()
+    };
+    fork.parent = Some(parent.into());
+    for (process, word) in [
+        (kernel("papermill", Some("/k.json")), "from end to end"),
+        (kernel("marimo", None), "no connection file"),
+        (kernel("jupyter", Some("k.json")), "without its folder"),
+        (unknown, "is not known"),
+        (fork, "forked from kernel 3"),
+    ] {
+        let why = found(&process).unwrap().unwrap_err();
+        assert!(why.contains(word), "{why}");
+    }
+}

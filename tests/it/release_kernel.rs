@@ -1,0 +1,216 @@
+//! Memory that real kernels give back when they are asked over their own channel, and what hostile ones get
+//! instead. Freed bytes are what NVML shows: the modules in `release` behave as the libraries do, and write
+//! what they hold to the mock driver's scene.
+
+use std::fs;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::Arc;
+
+use gpumem::api::host::{Roots, read_start_ticks};
+use gpumem::api::reclaim::release::kernel;
+use gpumem::api::reclaim::{KernelRecipe, ReleaseAnswer, ReleaseOptions, ReleaseReport};
+use mock_nvml::scene::Scene;
+use serde_json::{Value, json};
+
+use crate::machine::{Machine, Running};
+use crate::notebook::{Place, assert_no_secret};
+use crate::support;
+
+mod hostile;
+mod memory;
+mod notebooks;
+mod races;
+
+const MIB: u64 = 1 << 20;
+/// The PCI bus id of the first GPU of `release/fake_gpu.py`, as NVML writes it.
+const BUS_ID: &str = "00000000:17:00.0";
+
+/// The modules that behave as PyTorch and others do.
+fn modules() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/release")
+}
+
+fn script(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("tests/it/release_kernel")
+        .join(name)
+}
+
+fn python() -> Option<PathBuf> {
+    support::python_with(&["ipykernel", "jupyter_client", "zmq"])
+}
+
+/// What makes a Python find the modules, and these write a machine's scene.
+fn plant<'a>(command: &'a mut Command, machine: &Machine) -> &'a mut Command {
+    command
+        .env("PYTHONPATH", modules())
+        .env("PYTHONDONTWRITEBYTECODE", "1")
+        .env("GPUMEM_FAKE_SCENE", machine.path("scene.json"))
+}
+
+fn options() -> ReleaseOptions {
+    ReleaseOptions {
+        collects: true,
+        references: false,
+        is_named: true,
+        wait_ms: 30_000,
+        pci_bus_ids: vec![BUS_ID.into()],
+    }
+}
+
+fn way(pid: u32) -> KernelRecipe {
+    KernelRecipe {
+        pid,
+        start_ticks: read_start_ticks("/proc".as_ref(), pid).unwrap().unwrap(),
+        kernel_id: None,
+        notebook: None,
+        last_activity: None,
+    }
+}
+
+fn perform_with(pid: u32, options: &ReleaseOptions) -> ReleaseAnswer {
+    let answer = kernel::perform(&Roots::default(), &way(pid), options);
+    assert_no_secret(&[&format!("{answer:?}")]);
+    answer
+}
+
+fn probe(pid: u32) -> ReleaseAnswer {
+    let answer = kernel::probe(&Roots::default(), &way(pid), &options());
+    assert_no_secret(&[&format!("{answer:?}")]);
+    answer
+}
+
+/// A release that is done; a busy machine may be slower than a kernel that rests is waited for.
+fn released(pid: u32, options: &ReleaseOptions) -> ReleaseReport {
+    let mut report = None;
+    support::wait_until("the kernel has answered", || {
+        match perform_with(pid, options) {
+            ReleaseAnswer::Done(done) => report = Some(done),
+            ReleaseAnswer::Busy(_) => {}
+            other => panic!("{other:?}"),
+        }
+        report.is_some()
+    });
+    report.unwrap()
+}
+
+/// A kernel that a person, or an editor, has started, with the connection file of this name.
+struct RawKernel {
+    machine: Machine,
+    place: Place,
+    running: Running,
+    file: PathBuf,
+    python: PathBuf,
+}
+
+impl RawKernel {
+    fn start(name: &str) -> Option<Self> {
+        let python = python()?;
+        let (place, machine) = (Place::new(), Machine::new(&Scene::new()));
+        let file = place.path(name);
+        let mut command = place.command(&python);
+        command.args(["-m", "ipykernel_launcher", "-f"]).arg(&file);
+        let running = Running::start(plant(&mut command, &machine));
+        support::wait_until("the kernel has left its file", || {
+            fs::read(&file).is_ok_and(|it| serde_json::from_slice::<Value>(&it).is_ok())
+        });
+        Some(Self {
+            machine,
+            place,
+            running,
+            file,
+            python,
+        })
+    }
+
+    fn pid(&self) -> u32 {
+        self.running.pid()
+    }
+
+    fn client(&self) -> Client {
+        Client::connect(&self.place, &self.python, &self.file)
+    }
+
+    /// What NVML shows that it holds.
+    fn used(&self) -> Option<u64> {
+        used(&self.machine, self.pid())
+    }
+}
+
+/// What NVML shows that a process holds on the first GPU; `None` where it is on no list.
+fn used(machine: &Machine, pid: u32) -> Option<u64> {
+    let snapshot = machine.snapshot(0);
+    let rows = snapshot.gpu(0)["processes"].as_array().cloned();
+    let rows = rows.unwrap_or_default();
+    rows.iter().find(|row| row["pid"] == pid)?["used_bytes"].as_u64()
+}
+
+/// `client.py`, connected to a kernel.
+struct Client {
+    child: Child,
+    input: ChildStdin,
+    output: BufReader<ChildStdout>,
+}
+
+impl Client {
+    fn connect(place: &Place, python: &Path, file: &Path) -> Self {
+        let mut command = place.command(python);
+        command.arg(script("client.py")).arg(file);
+        let mut child = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut client = Self {
+            input: child.stdin.take().unwrap(),
+            output: BufReader::new(child.stdout.take().unwrap()),
+            child,
+        };
+        assert_eq!(client.answer(), "ready");
+        client
+    }
+
+    fn send(&mut self, request: &Value) {
+        writeln!(self.input, "{request}").unwrap();
+    }
+
+    fn answer(&mut self) -> Value {
+        let mut line = String::new();
+        self.output.read_line(&mut line).unwrap();
+        serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error}: {line:?}"))
+    }
+
+    fn ask(&mut self, request: &Value) -> Value {
+        self.send(request);
+        self.answer()
+    }
+
+    /// Executes a cell, which must succeed; what it printed.
+    fn run(&mut self, code: &str) -> String {
+        let answer = self.ask(&json!({"run": code}));
+        assert_eq!(answer["status"], "ok", "{answer}");
+        answer["text"].as_str().unwrap().to_owned()
+    }
+
+    /// What a release must leave as it is.
+    fn state(&mut self) -> Value {
+        // What Python loads to answer is loaded the first time.
+        self.ask(&json!({"state": true}));
+        self.ask(&json!({"state": true}))
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The names and bytes of what holds memory.
+fn references(report: &ReleaseReport) -> Vec<(Arc<str>, u64)> {
+    let references = report.references.iter();
+    references.map(|it| (it.name.clone(), it.bytes)).collect()
+}

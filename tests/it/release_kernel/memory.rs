@@ -1,0 +1,238 @@
+//! What comes back from which library, by what NVML shows; and what of the notebook is as it was.
+
+use gpumem::api::reclaim::ReleaseAnswer;
+
+use super::*;
+
+/// Question 3: PyTorch after a model's use.
+#[test]
+fn pytorch_after_a_models_use_gives_its_cache_back() {
+    let Some(kernel) = RawKernel::start("kernel-raw.json") else {
+        return;
+    };
+    let mut client = kernel.client();
+    client.run(
+        "import torch\nM = 1 << 20\nmodel = torch.nn.Linear(1024, 1024).cuda()\n\
+         x = torch.empty(25 * M, device='cuda', requires_grad=True)\ny = x * x",
+    );
+    let whole = kernel.used().unwrap();
+    // `detach` shares the storage, and `del` gives it to the cache: NVML sees neither.
+    client.run("z = y.detach(); del y, model");
+    assert_eq!(kernel.used(), Some(whole));
+    assert_eq!(
+        released(kernel.pid(), &options()).live_bytes,
+        Some(200 * MIB)
+    );
+    let detached = kernel.used().unwrap();
+    assert!(detached < whole, "the model's is back: {detached} {whole}");
+    client.run("del z");
+    assert_eq!(kernel.used(), Some(detached));
+    let before = client.state();
+    let report = released(kernel.pid(), &options());
+    assert_eq!(kernel.used(), Some(detached - 100 * MIB));
+    assert_eq!(report.live_bytes, Some(100 * MIB));
+    assert_eq!(report.cached_bytes_left, Some(0));
+    assert_eq!(client.state(), before);
+    assert_eq!(client.run("print(x.numel())"), format!("{}\n", 25 * MIB));
+    // There is nothing more.
+    released(kernel.pid(), &options());
+    assert_eq!(kernel.used(), Some(detached - 100 * MIB));
+}
+
+/// Question 1: Keras on TensorFlow 2 in a notebook.
+#[test]
+fn keras_on_tensorflow_2_gives_nothing_back_and_says_why() {
+    let Some(kernel) = RawKernel::start("kernel-keras.json") else {
+        return;
+    };
+    let mut client = kernel.client();
+    client.run("import keras\nmodel = keras.Model(5 << 20)\nhistory = model.fit(20 << 20)");
+    let whole = kernel.used().unwrap();
+    let report = released(kernel.pid(), &options());
+    assert_eq!(kernel.used(), Some(whole));
+    assert_eq!(report.live_bytes, Some(20 * MIB));
+    let why = report.why.unwrap();
+    assert!(
+        why.contains("TensorFlow's allocator keeps its pages"),
+        "{why}"
+    );
+    assert!(
+        why.contains("cuda_malloc_async"),
+        "the next gentle step: {why}"
+    );
+    // Neither does what Keras's pages say, and that loses state, so that it is not done.
+    assert_eq!(client.run("print(keras.cleared)"), "[]\n");
+    client.run("del model\nkeras.backend.clear_session()");
+    released(kernel.pid(), &options());
+    assert_eq!(kernel.used(), Some(whole));
+}
+
+/// Question 2: TensorFlow 1's sessions after `fit`.
+#[test]
+fn a_session_of_tensorflow_1_gives_nothing_back_closed_or_not() {
+    let Some(kernel) = RawKernel::start("kernel-session.json") else {
+        return;
+    };
+    let mut client = kernel.client();
+    client.run(
+        "import os\nos.environ['FAKE_TENSORFLOW_1'] = '1'\nimport tensorflow as tf\n\
+         session = tf.Session()\nsession.run(50 << 20)",
+    );
+    let whole = kernel.used().unwrap();
+    for close in ["pass", "session.close()", "del session"] {
+        client.run(close);
+        let report = released(kernel.pid(), &options());
+        assert_eq!(kernel.used(), Some(whole), "{close}");
+        assert_eq!(report.live_bytes, None, "nothing tells");
+        let why = report.why.unwrap();
+        assert!(
+            why.contains("until the process ends, whatever session"),
+            "{why}"
+        );
+    }
+}
+
+#[test]
+fn cupy_numba_and_jax_give_back_what_they_can() {
+    let Some(kernel) = RawKernel::start("kernel-arrays.json") else {
+        return;
+    };
+    let mut client = kernel.client();
+    client.run(
+        "import cupy, numba, jax, fake_gpu\nM = 1 << 20\na, b = cupy.empty(30 * M), cupy.empty(60 * M)\n\
+         c = numba.cuda.device_array(40 * M)\nd = jax.Array(50 * M)\ndel b, c, d",
+    );
+    let whole = kernel.used().unwrap();
+    let report = released(kernel.pid(), &options());
+    assert_eq!(whole - kernel.used().unwrap(), 100 * MIB);
+    assert!(report.why.unwrap().contains("JAX's allocator keeps"));
+    assert_eq!(client.run("print(fake_gpu.made_contexts)"), "[0]\n");
+}
+
+/// `libcuda.so.1` with a pool of its own, whose trims and other calls are counted.
+const LIBCUDA: &str = r#"
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+int initialised = 0, active = 1, trims = 0; uint64_t reserved = 96 << 20, used = 32 << 20;
+int cuDeviceGetCount(int *n) { *n = 2; return initialised ? 0 : 3; }
+int cuDeviceGet(int *d, int i) { *d = i; return 0; }
+int cuDeviceGetPCIBusId(char *s, int n, int d) { snprintf(s, n, "0000:%02X:00.0", 0x17 + d); return 0; }
+int cuDevicePrimaryCtxGetState(int d, unsigned *f, int *a) { *f = 0; *a = d == 0 && active; return 0; }
+int cuDeviceGetDefaultMemPool(void **p, int d) { *p = &reserved; return 0; }
+int cuDeviceGetMemPool(void **p, int d) { *p = &reserved; return 0; }
+int cuMemPoolGetAttribute(void *p, int a, uint64_t *v) { *v = a == 5 ? reserved : a == 7 ? used : 0; return 0; }
+int cuMemPoolTrimTo(void *p, size_t keep) { trims++; reserved = used; return 0; }
+"#;
+
+#[test]
+fn stream_ordered_pools_are_trimmed_through_the_loaded_driver() {
+    let (Some(kernel), Some(cc)) = (
+        RawKernel::start("kernel-pools.json"),
+        support::find("cc", "gcc"),
+    ) else {
+        return;
+    };
+    let (source, library) = (
+        kernel.place.path("cuda.c"),
+        kernel.place.path("libcuda.so.1"),
+    );
+    fs::write(&source, LIBCUDA).unwrap();
+    let mut command = Command::new(cc);
+    command.args(["-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", "-o"]);
+    let built = support::finish(command.arg(&library).arg(&source));
+    assert_eq!(built.code, 0, "{built:?}");
+    let mut client = kernel.client();
+    // Where it is not loaded, it is not loaded for this.
+    client.run("import ctypes");
+    let shows = "print(sum('libcuda' in line for line in open('/proc/self/maps')))";
+    assert_eq!(released(kernel.pid(), &options()).live_bytes, None);
+    assert_eq!(client.run(shows), "0\n");
+    client.run(&format!("cuda = ctypes.CDLL({library:?})"));
+    let trims = "print(*[ctypes.c_int.in_dll(cuda, n).value for n in ('initialised', 'trims')])";
+    released(kernel.pid(), &options());
+    assert_eq!(client.run(trims), "0 0\n", "it is not initialised for this");
+    client.run("ctypes.c_int.in_dll(cuda, 'initialised').value = 1\nctypes.c_int.in_dll(cuda, 'active').value = 0");
+    released(kernel.pid(), &options());
+    assert_eq!(client.run(trims), "1 0\n", "without a context");
+    client.run("ctypes.c_int.in_dll(cuda, 'active').value = 1");
+    let report = released(kernel.pid(), &options());
+    assert_eq!(client.run(trims), "1 1\n");
+    assert_eq!(report.live_bytes, Some(32 * MIB));
+    assert_eq!(report.cached_bytes_left, Some(0));
+}
+
+#[test]
+fn what_still_holds_memory_is_named_and_never_shown() {
+    let Some(kernel) = RawKernel::start("kernel-names.json") else {
+        return;
+    };
+    let mut client = kernel.client();
+    client.run(
+        "import torch\nM = 1 << 20\nbig = torch.empty(50 * M, device='cuda')\nview = big.view()\n\
+         batches = [torch.empty(5 * M, device='cuda') for _ in range(4)]\n_hidden = 's3cret-t0ken'",
+    );
+    // An output, which IPython shows and keeps.
+    client.run(
+        "class Kept:\n    def __init__(self): self.tensor = torch.empty(7 * M, device='cuda')",
+    );
+    client.run("Kept()");
+    let fails = "def step(batch):\n    raise ValueError('s3cret-t0ken')\nstep(torch.empty(3 * M, device='cuda'))";
+    assert_eq!(client.ask(&json!({"run": fails}))["status"], "error");
+    let before = client.state();
+    let named = ReleaseOptions {
+        references: true,
+        ..options()
+    };
+    let report = released(kernel.pid(), &named);
+    let found = references(&report);
+    let expected = [
+        ("big", 200 * MIB),
+        ("batches", 80 * MIB),
+        ("Out[3]", 28 * MIB),
+        ("last traceback", 12 * MIB),
+    ];
+    let found: Vec<(&str, u64)> = found
+        .iter()
+        .map(|(name, bytes)| (&**name, *bytes))
+        .collect();
+    assert_eq!(found, expected);
+    assert_eq!(client.state(), before);
+    // Without being asked for they are not looked for.
+    assert!(released(kernel.pid(), &options()).references.is_empty());
+}
+
+#[test]
+fn garbage_in_a_cycle_is_collected_unless_that_is_refused() {
+    let Some(kernel) = RawKernel::start("kernel-cycle.json") else {
+        return;
+    };
+    let mut client = kernel.client();
+    client.run(
+        "import gc, torch\ngc.disable()\nclass Loop: pass\nloop = Loop()\nloop.self = loop\n\
+         loop.tensor = torch.empty(25 << 20, device='cuda')\ndel loop\ngc.enable()\ngc.set_threshold(0)",
+    );
+    let whole = kernel.used().unwrap();
+    let gentle = ReleaseOptions {
+        collects: false,
+        ..options()
+    };
+    released(kernel.pid(), &gentle);
+    assert_eq!(kernel.used(), Some(whole));
+    released(kernel.pid(), &options());
+    assert_eq!(kernel.used(), Some(whole - 100 * MIB));
+}
+
+#[test]
+fn a_probe_changes_nothing() {
+    let Some(kernel) = RawKernel::start("kernel-probe.json") else {
+        return;
+    };
+    let mut client = kernel.client();
+    client.run("import torch\na = torch.empty(25 << 20, device='cuda')\ndel a");
+    let (whole, before) = (kernel.used(), client.state());
+    support::wait_until("it answers", || {
+        matches!(probe(kernel.pid()), ReleaseAnswer::Done(_))
+    });
+    assert_eq!((kernel.used(), client.state()), (whole, before));
+}

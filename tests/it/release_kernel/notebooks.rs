@@ -1,0 +1,117 @@
+//! Kernels by whoever started them: a server, a person, an editor. Nothing of the notebook shows that memory
+//! was given back.
+
+use gpumem::api::model::Time;
+use gpumem::api::reclaim::ReleaseAnswer;
+
+use super::*;
+use crate::notebook::{Server, TOKEN};
+
+/// Which cells by chance: they leave globals, outputs, errors and memory.
+fn cell(chance: &mut impl FnMut(u64) -> u64) -> String {
+    let (name, size) = (chance(5), 1 + chance(40));
+    match chance(6) {
+        0 => format!("v{name} = torch.empty({size} << 18, device='cuda')"),
+        1 => format!("globals().pop('v{name}', None); {size}"),
+        2 => format!("'{size}' * {name}"),
+        3 => format!("def f{name}(): return {size}\nf{name}()"),
+        4 => format!("1 / 0  # {size}"),
+        _ => format!("print({size}); w{name} = [v for v in range({size})]"),
+    }
+}
+
+/// Runs cells and releases by chance: after each release all is as it was.
+fn leave_everything(pid: u32, client: &mut Client, seed: u64, used: impl Fn() -> Option<u64>) {
+    let mut state = seed;
+    let mut chance = |below: u64| {
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
+        (state >> 33) % below
+    };
+    client.run("import torch");
+    let mut held = 0;
+    for turn in 0..20 {
+        for _ in 0..=chance(3) {
+            client.ask(&json!({"run": cell(&mut chance)}));
+        }
+        let before = client.state();
+        let with = ReleaseOptions {
+            references: chance(2) == 0,
+            collects: chance(3) > 0,
+            ..options()
+        };
+        let report = released(pid, &with);
+        let after = client.state();
+        for (name, before) in before.as_object().unwrap() {
+            assert_eq!(&after[name], before, "{name}, seed {seed}, turn {turn}");
+        }
+        // What is live is still there, and is all but the context and what live tensors share.
+        let live = report.live_bytes.unwrap_or(0) + report.cached_bytes_left.unwrap_or(0);
+        let used = used().unwrap_or(0);
+        assert!(used == 0 || used == live + 300 * MIB, "{used} {report:?}");
+        held += u64::from(used > 0);
+    }
+    assert!(held > 0);
+}
+
+#[test]
+fn a_persons_kernel_is_as_it_was() {
+    let Some(kernel) = RawKernel::start("anything.json") else {
+        return;
+    };
+    leave_everything(kernel.pid(), &mut kernel.client(), 1, || kernel.used());
+}
+
+#[test]
+fn vs_codes_kernels_are_as_they_were() {
+    for (seed, name) in [
+        (2, "kernel-v2-4242abcDEF012345.json"),
+        (3, "kernel-v3f5a0b6c0d1e2f3a4b5c6d7e8f90a1b2c3d4e5f60.json"),
+    ] {
+        let Some(kernel) = RawKernel::start(name) else {
+            return;
+        };
+        leave_everything(kernel.pid(), &mut kernel.client(), seed, || kernel.used());
+    }
+}
+
+#[test]
+fn a_servers_kernel_is_as_it_was_and_its_activity_is_ours() {
+    let machine = Machine::new(&Scene::new());
+    let token = format!("--IdentityProvider.token={TOKEN}");
+    let Some(server) = Server::start_with(&[&token], |command| {
+        plant(command, &machine);
+    }) else {
+        return;
+    };
+    let kernel = server.open("a.ipynb");
+    let mut client = Client::connect(&server.place, &server.python, &kernel.connection_file);
+    leave_everything(kernel.pid, &mut client, 4, || used(&machine, kernel.pid));
+    // The server has listened to all of that.
+    let activity = || -> Time {
+        let path = format!("/api/kernels/{}", kernel.id);
+        let model = server.request("GET", &path, &Value::Null);
+        model["last_activity"].as_str().unwrap().parse().unwrap()
+    };
+    let mut last = activity();
+    support::wait_until("the server has heard of all", || {
+        let before = std::mem::replace(&mut last, activity());
+        std::thread::sleep(std::time::Duration::from_millis(300));
+        before == activity()
+    });
+    let before = activity();
+    support::wait_until("it answers a probe", || {
+        matches!(probe(kernel.pid), ReleaseAnswer::Done(_))
+    });
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    assert_eq!(activity(), before, "a probe is no activity");
+    let report = released(kernel.pid, &options());
+    support::wait_until("the server has heard of it", || activity() > before);
+    let (start, end) = report.asked.unwrap();
+    let active = activity();
+    assert!(
+        active >= start.plus_seconds(-2.0) && active <= end.plus_seconds(2.0),
+        "{start} {active} {end}"
+    );
+}
