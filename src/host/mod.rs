@@ -49,6 +49,7 @@ mod pci;
 mod place;
 mod platform;
 mod processes;
+pub mod python;
 mod reaper;
 mod relatives;
 mod reservations;
