@@ -75,6 +75,9 @@ pub mod reclaim {
         ProcessControl, Protection, Recheck, Refused, Signal, StepInput, Target, Targets,
         ask_servers, perform_requests, plan,
     };
+    pub mod python {
+        pub use crate::reclaim::release::python::{find, perform, probe};
+    }
     pub mod ledger {
         pub use crate::reclaim::ledger::{
             Actor, Deed, Failure, LedgerProcess, LedgerSummary, PastAct, PastDeed, read,

@@ -41,6 +41,7 @@ mod reclaim;
 mod recordings;
 mod release;
 mod release_kernel;
+mod release_python;
 mod reserved;
 mod rights;
 mod scenarios;

@@ -15,6 +15,8 @@ mod kernel;
 mod python;
 mod server;
 
+pub mod python;
+
 use super::policy::Signal;
 use crate::host::Roots;
 pub use crate::model::release::{Reference, ReleaseReport};

@@ -22,3 +22,277 @@ pub fn perform(_: &Roots, _: &PythonRecipe, _: &ReleaseOptions) -> ReleaseAnswer
 fn no_way() -> ReleaseAnswer {
     ReleaseAnswer::NoWayIn("this version of gpumem does not know this way".to_owned())
 }
+//! A way: a CPython of 3.14 runs a recipe, by its protocol for debuggers (PEP 768).
+//!
+//! For programs that are neither servers nor notebook kernels. The interpreter runs it between two
+//! bytecodes of its main thread, or of another one that is awake; where all sleep, nothing is run and the request is
+//! taken back. How that is done is `host::python`, what is run is a recipe.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::Deserialize;
+
+use super::{PythonRecipe, ReleaseAnswer, ReleaseOptions, ReleaseReport};
+use crate::host::Roots;
+use crate::host::python::{PythonError, PythonProcess, ScriptResult};
+use crate::model::{Process, Snapshot};
+
+/// The first minor version of CPython 3 that can be entered, and the last that is known here.
+const MINOR: u32 = 14;
+
+/// The way, where the snapshot shows a Python: the version is in the name of its program, or is found out by
+/// [`probe`]. A notebook's kernel is asked as such, and never past its queue.
+pub fn find(process: &Process, _: &Snapshot) -> Option<Result<PythonRecipe, String>> {
+    if process.jupyter.is_some() {
+        return None;
+    }
+    let name = process.executable.as_deref()?.rsplit('/').next()?;
+    let version = name.strip_prefix("python")?;
+    let start_ticks = process.start_ticks?;
+    let (minor, is_free_threaded) = minor(version)?;
+    let refused = match minor {
+        Some(minor) if minor < MINOR => Some(format!(
+            "it runs Python 3.{minor}, which cannot be entered from outside; 3.{MINOR} can"
+        )),
+        Some(minor) if minor > MINOR => Some(format!(
+            "it runs Python 3.{minor}; gpumem knows how to enter 3.{MINOR} only"
+        )),
+        _ if is_free_threaded => Some(
+            "it runs Python without its global lock (free-threaded), which gpumem does not enter"
+                .to_owned(),
+        ),
+        _ => None,
+    };
+    Some(refused.map_or_else(
+        || {
+            Ok(PythonRecipe {
+                pid: process.pid,
+                start_ticks,
+            })
+        },
+        Err,
+    ))
+}
+
+/// What follows `python` in a program's name: `3.14`, `3.14t`, `3`, or nothing. The minor version, where it is
+/// there, and whether it is the build without a global lock; `None` where it is something else.
+fn minor(version: &str) -> Option<(Option<u32>, bool)> {
+    let (version, is_free_threaded) = match version.strip_suffix('t') {
+        Some(version) => (version, true),
+        None => (version, false),
+    };
+    let minor = match version {
+        "" | "3" => None,
+        version => Some(version.strip_prefix("3.")?.parse().ok()?),
+    };
+    Some((minor, is_free_threaded))
+}
+
+/// Whether its interpreter can be entered. Changes nothing; what the process does is not known by this: it is
+/// interrupted between two bytecodes.
+pub fn probe(roots: &Roots, way: &PythonRecipe, _: &ReleaseOptions) -> ReleaseAnswer {
+    match PythonProcess::open(roots, way.pid, way.start_ticks) {
+        Ok(_) => ReleaseAnswer::Done(ReleaseReport::default()),
+        Err(error) => failed(&error),
+    }
+}
+
+/// Has it run the recipe.
+pub fn perform(roots: &Roots, way: &PythonRecipe, options: &ReleaseOptions) -> ReleaseAnswer {
+    let process = match PythonProcess::open(roots, way.pid, way.start_ticks) {
+        Ok(process) => process,
+        Err(error) => return failed(&error),
+    };
+    let time = Duration::from_millis(options.wait_ms);
+    let seconds = time.as_secs_f64();
+    match process.run(time, |last_ms| recipe(options, last_ms)) {
+        Ok(ScriptResult::Answered(answer)) => read(&answer),
+        Ok(ScriptResult::NotBegun) => ReleaseAnswer::TimedOut(format!(
+            "none of its threads has run any Python within {seconds:.0}s: it sleeps in a call; the request was taken back and will not run later"
+        )),
+        Ok(ScriptResult::NotDone) => ReleaseAnswer::TimedOut(format!(
+            "it has begun and is not done after {seconds:.0}s; it will still finish"
+        )),
+        Ok(ScriptResult::Vetoed) => ReleaseAnswer::Refused(
+            "it has taken the request and not run the script: an audit hook forbids that, it may not read files in /tmp, or an interrupt came first"
+                .to_owned(),
+        ),
+        Err(error) => failed(&error),
+    }
+}
+
+/// Why not, sorted.
+fn failed(error: &PythonError) -> ReleaseAnswer {
+    let why = error.to_string();
+    match error {
+        PythonError::Gone
+        | PythonError::Changed
+        | PythonError::ProgramGone
+        | PythonError::NoInterpreter
+        | PythonError::Version(_)
+        | PythonError::FreeThreaded
+        | PythonError::Ending
+        | PythonError::Damaged(_)
+        | PythonError::Memory(_)
+        | PythonError::Files(_)
+        | PythonError::NoThread(_) => ReleaseAnswer::NoWayIn(why),
+        PythonError::OtherUser
+        | PythonError::Yama { .. }
+        | PythonError::NotPermitted
+        | PythonError::Disabled
+        | PythonError::Answer => ReleaseAnswer::Refused(why),
+        PythonError::HeldUp | PythonError::OtherScript | PythonError::ThreadGone => {
+            ReleaseAnswer::Busy(why)
+        }
+    }
+}
+
+/// What the script leaves. The process may have put anything there.
+fn read(answer: &[u8]) -> ReleaseAnswer {
+    #[derive(Deserialize)]
+    struct Answer {
+        #[serde(default)]
+        out: serde_json::Value,
+        error: Option<String>,
+    }
+    let Ok(answer) = serde_json::from_slice::<Answer>(answer) else {
+        return ReleaseAnswer::Refused(PythonError::Answer.to_string());
+    };
+    if let Some(error) = answer.error {
+        let error: String = error.chars().take(80).collect();
+        return ReleaseAnswer::Refused(format!("the recipe has failed in it: {error}"));
+    }
+    match parse(answer.out.to_string().as_bytes()) {
+        Ok(report) => ReleaseAnswer::Done(report),
+        Err(why) => ReleaseAnswer::Refused(why),
+    }
+}
+
+// Until `advice::recipe` is there: its `source` and its `parse` take the place of these two.
+
+/// Empties PyTorch's cache, and tells what is left of it.
+fn recipe(options: &ReleaseOptions, last_ms: i64) -> String {
+    let collect = if options.collects {
+        "import gc; gc.isenabled() and (gc.collect(), gc.collect())"
+    } else {
+        "pass"
+    };
+    format!(
+        r#"
+import sys, time
+out = {{}}
+torch = sys.modules.get("torch")
+if time.time() * 1000 <= {last_ms}:
+    try:
+        {collect}
+    except BaseException:
+        pass
+    if torch is not None and torch.cuda.is_initialized():
+        torch.cuda.empty_cache()
+        live = torch.cuda.memory_allocated()
+        out = {{"live_bytes": live, "cached_bytes_left": torch.cuda.memory_reserved() - live}}
+"#
+    )
+}
+
+/// What the recipe tells.
+fn parse(out: &[u8]) -> Result<ReleaseReport, String> {
+    #[derive(Deserialize)]
+    struct Out {
+        live_bytes: Option<u64>,
+        cached_bytes_left: Option<u64>,
+        why: Option<Arc<str>>,
+    }
+    let out: Out = serde_json::from_slice(out)
+        .map_err(|_| "the recipe has told nothing that can be read".to_owned())?;
+    Ok(ReleaseReport {
+        live_bytes: out.live_bytes,
+        cached_bytes_left: out.cached_bytes_left,
+        why: out.why,
+        ..ReleaseReport::default()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::Time;
+    use crate::model::snapshot::Jupyter;
+
+    fn found(executable: &str) -> Option<Result<PythonRecipe, String>> {
+        let process = Process {
+            pid: 7,
+            start_ticks: Some(70),
+            executable: Some(executable.into()),
+            ..Process::default()
+        };
+        find(&process, &Snapshot::new(Time::default()))
+    }
+
+    #[test]
+    fn a_python_is_known_by_its_program() {
+        for executable in ["/usr/bin/python3.14", "/opt/v/bin/python3", "/x/python"] {
+            let way = PythonRecipe {
+                pid: 7,
+                start_ticks: 70,
+            };
+            assert_eq!(found(executable), Some(Ok(way)), "{executable}");
+        }
+        for (executable, word) in [
+            ("/usr/bin/python3.11", "3.11"),
+            ("/usr/bin/python3.15", "3.15"),
+            ("/usr/bin/python3.14t", "free-threaded"),
+        ] {
+            let why = found(executable).unwrap().unwrap_err();
+            assert!(why.contains(word), "{executable}: {why}");
+        }
+        for executable in [
+            "/usr/bin/python2.7",
+            "/usr/bin/ipython",
+            "/bin/pythonx",
+            "/x/ruby",
+        ] {
+            assert_eq!(found(executable), None, "{executable}");
+        }
+    }
+
+    #[test]
+    fn a_kernel_is_asked_as_a_kernel() {
+        let kernel = Process {
+            pid: 7,
+            start_ticks: Some(70),
+            executable: Some("/usr/bin/python3.14".into()),
+            jupyter: Some(Arc::new(Jupyter::default())),
+            ..Process::default()
+        };
+        assert_eq!(find(&kernel, &Snapshot::new(Time::default())), None);
+    }
+
+    #[test]
+    fn an_answer_is_a_report_or_words() {
+        let done = read(br#"{"out": {"live_bytes": 5, "cached_bytes_left": 0}}"#);
+        let report = ReleaseReport {
+            live_bytes: Some(5),
+            cached_bytes_left: Some(0),
+            ..ReleaseReport::default()
+        };
+        assert_eq!(done, ReleaseAnswer::Done(report));
+        let long = format!(r#"{{"error": "{}"}}"#, "x".repeat(10_000));
+        for refused in [
+            &b""[..],
+            b"\xff\xff",
+            b"[1]",
+            b"{}",
+            br#"{"out": null}"#,
+            br#"{"out": {"live_bytes": -1}}"#,
+            br#"{"out": 7, "error": "MemoryError"}"#,
+            long.as_bytes(),
+        ] {
+            let ReleaseAnswer::Refused(why) = read(refused) else {
+                panic!("{:?}", String::from_utf8_lossy(refused));
+            };
+            assert!(!why.is_empty() && why.len() < 200, "{why}");
+        }
+    }
+}

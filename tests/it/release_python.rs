@@ -1,0 +1,725 @@
+//! Entering a running interpreter: real ones of CPython 3.14, awake, asleep in each way, hostile and of other
+//! versions. What they run is a module `torch` whose cache is in the mock driver's scene.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use gpumem::api::host::{Roots, read_start_ticks};
+use gpumem::api::reclaim::python::{find, perform, probe};
+use gpumem::api::reclaim::{PythonRecipe, ReleaseAnswer, ReleaseOptions};
+use mock_nvml::scene::{Gpu, Process, Scene};
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::machine::{GIB, Machine};
+use crate::support::{self, wait_until};
+
+/// What PyTorch does of it: a cache of 6 GiB beside 2 GiB in use, which NVML sees.
+const TORCH: &str = r#"
+import json, os
+folder = os.path.dirname(__file__)
+live, cached = 2 << 30, 6 << 30
+released = 0
+def _write():
+    path = os.environ["GPUMEM_MOCK_SCENE"]
+    with open(path) as file:
+        scene = json.load(file)
+    for gpu in scene["gpus"]:
+        for row in gpu.get("processes") or []:
+            if row["pid"] == os.getpid():
+                row["used_bytes"] = live + cached
+    with open(path + ".part", "w") as file:
+        json.dump(scene, file)
+    os.rename(path + ".part", path)
+class cuda:
+    is_initialized = staticmethod(lambda: True)
+    memory_allocated = staticmethod(lambda: live)
+    memory_reserved = staticmethod(lambda: live + cached)
+    @staticmethod
+    def empty_cache():
+        global cached, released
+        cached, released = 0, released + 1
+        with open("released", "a") as file:
+            file.write("x")
+        _write()
+"#;
+
+/// What each program begins with: a module, a variable that must survive, and a signal that wakes it.
+const START: &str = r#"
+import os, signal, sys, threading, time
+sys.path.insert(0, os.getcwd())
+import torch
+kept = list(range(5))
+def ready():
+    open("ready", "w").close()
+def woken(*_):
+    with open("woken", "a") as file:
+        file.write("x")
+signal.signal(signal.SIGUSR1, woken)
+"#;
+
+/// A CPython of this minor version, of Debian's testing release in CI; else one on the search path.
+fn python(minor: u32) -> Option<PathBuf> {
+    let name = format!("python3.{minor}");
+    if let Some(folder) = std::env::var_os("GPUMEM_TEST_PYTHONS") {
+        let program = Path::new(&folder).join("usr/bin").join(&name);
+        assert!(program.is_file(), "{} is missing", program.display());
+        return Some(program);
+    }
+    support::find(&name, &format!("CPython 3.{minor}"))
+}
+
+/// A program that runs in a folder of its own.
+struct Program {
+    child: std::process::Child,
+    machine: Machine,
+}
+
+impl Program {
+    /// Runs this by CPython 3.14, until it is ready.
+    fn start(source: &str) -> Option<Self> {
+        Self::start_by(Command::new(python(14)?), source)
+    }
+
+    fn start_by(command: Command, source: &str) -> Option<Self> {
+        Self::start_with(command, source, |_| ())
+    }
+
+    fn start_with(
+        mut command: Command,
+        source: &str,
+        prepare: impl FnOnce(&Machine),
+    ) -> Option<Self> {
+        let machine = Machine::new(&Scene::new());
+        fs::write(machine.path("torch.py"), TORCH).unwrap();
+        fs::write(machine.path("main.py"), format!("{START}\n{source}")).unwrap();
+        let errors = fs::File::create(machine.path("errors")).unwrap();
+        machine.environment(&mut command);
+        let child = command
+            .arg("main.py")
+            .current_dir(machine.path(""))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(errors)
+            .spawn()
+            .unwrap();
+        let mut program = Self { child, machine };
+        let row = Process::compute(program.pid(), 8 * GIB);
+        let gpu = Gpu::new("NVIDIA H100 80GB HBM3").total(80 * GIB);
+        let scene = Scene::new().gpu(gpu.process(row));
+        program.machine.play(&scene);
+        prepare(&program.machine);
+        wait_until("the program is ready", || {
+            let ended = program.child.try_wait().unwrap();
+            assert!(ended.is_none(), "{ended:?}: {}", program.errors());
+            program.machine.path("ready").exists()
+        });
+        Some(program)
+    }
+
+    /// Of one who waits for a file `go` before it begins, and is another user.
+    fn start_in_open_folder(command: Command, source: &str) -> Option<Self> {
+        Self::start_with(command, source, |machine| {
+            let everybody = std::os::unix::fs::PermissionsExt::from_mode(0o777);
+            fs::set_permissions(machine.path(""), everybody).unwrap();
+            fs::write(machine.path("go"), "").unwrap();
+        })
+    }
+
+    fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    fn way(&self) -> PythonRecipe {
+        let pid = self.pid();
+        let start_ticks = read_start_ticks(&Roots::default().proc, pid);
+        let start_ticks = start_ticks.ok().flatten().unwrap();
+        PythonRecipe { pid, start_ticks }
+    }
+
+    fn perform(&self, wait_ms: u64) -> ReleaseAnswer {
+        perform(&Roots::default(), &self.way(), &options(wait_ms))
+    }
+
+    fn probe(&self) -> ReleaseAnswer {
+        probe(&Roots::default(), &self.way(), &options(1000))
+    }
+
+    /// How often its cache was emptied.
+    fn releases(&self) -> usize {
+        let released = fs::read(self.machine.path("released"));
+        released.unwrap_or_default().len()
+    }
+
+    fn errors(&self) -> String {
+        fs::read_to_string(self.machine.path("errors")).unwrap()
+    }
+
+    /// Has its main thread run a signal's handler, and waits until it has.
+    fn wake(&self) {
+        let times = || {
+            fs::read(self.machine.path("woken"))
+                .unwrap_or_default()
+                .len()
+        };
+        let before = times();
+        let pid = Pid::from_raw(i32::try_from(self.pid()).unwrap()).unwrap();
+        kill_process(pid, Signal::USR1).unwrap();
+        wait_until("it has woken", || times() > before);
+    }
+
+    /// What the driver says that it holds, in GiB.
+    fn held_gib(&self) -> u64 {
+        let snapshot = self.machine.snapshot(0);
+        snapshot.row(0, self.pid())["used_bytes"].as_u64().unwrap() / GIB
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn options(wait_ms: u64) -> ReleaseOptions {
+    ReleaseOptions {
+        collects: true,
+        references: false,
+        is_named: true,
+        wait_ms,
+        pci_bus_ids: Vec::new(),
+    }
+}
+
+/// The folders of scripts that lie about.
+fn left_behind() -> Vec<PathBuf> {
+    let entries = fs::read_dir("/tmp").unwrap().filter_map(Result::ok);
+    let ours = entries.filter(|it| it.file_name().as_encoded_bytes().starts_with(b"gpumem-"));
+    ours.map(|entry| entry.path())
+        .filter(|path| path.join("release.py").exists() || path.join("begun").exists())
+        .collect()
+}
+
+/// That nothing is left of a script, once those of other tests are through.
+fn assert_nothing_is_left() {
+    let before = left_behind();
+    wait_until("the files of scripts are gone", || {
+        let now = left_behind();
+        before.iter().all(|path| !now.contains(path))
+    });
+}
+
+/// The words of an answer that is neither done nor of another kind.
+fn refused(answer: ReleaseAnswer) -> String {
+    match answer {
+        ReleaseAnswer::Refused(why) => why,
+        answer => panic!("{answer:?}"),
+    }
+}
+
+fn no_way_in(answer: ReleaseAnswer) -> String {
+    match answer {
+        ReleaseAnswer::NoWayIn(why) => why,
+        answer => panic!("{answer:?}"),
+    }
+}
+
+const LOOP: &str = r"
+import asyncio
+async def main():
+    ready()
+    while True:
+        await asyncio.sleep(0.02)
+asyncio.run(main())
+";
+
+#[test]
+fn a_server_s_loop_gives_its_cache_back_and_goes_on() {
+    let Some(program) = Program::start(LOOP) else {
+        return;
+    };
+    assert_eq!(program.held_gib(), 8);
+    assert!(matches!(program.probe(), ReleaseAnswer::Done(_)));
+    assert_eq!((program.held_gib(), program.releases()), (8, 0));
+    let ReleaseAnswer::Done(report) = program.perform(20_000) else {
+        panic!("{}", program.errors());
+    };
+    assert_eq!(report.live_bytes, Some(2 * GIB));
+    assert_eq!(report.cached_bytes_left, Some(0));
+    assert_eq!((program.held_gib(), program.releases()), (2, 1));
+    // Again, and it lives on as if nothing had been.
+    assert!(matches!(program.perform(20_000), ReleaseAnswer::Done(_)));
+    assert_eq!(program.releases(), 2);
+    program.wake();
+    assert_eq!(program.errors(), "");
+    assert_nothing_is_left();
+}
+
+#[test]
+fn what_is_found_in_a_snapshot_is_the_program_that_is_entered() {
+    let Some(program) = Program::start(LOOP) else {
+        return;
+    };
+    let snapshot = program.machine.run(&["ps", "--json"]);
+    let snapshot: gpumem::api::model::Snapshot = serde_json::from_str(&snapshot.stdout).unwrap();
+    let process = snapshot.processes.iter().find(|it| it.pid == program.pid());
+    let found = find(process.unwrap(), &snapshot);
+    assert_eq!(found, Some(Ok(program.way())));
+}
+
+/// Ways to sleep, and what is awake in each.
+const ASLEEP: &[(&str, &str)] = &[
+    (
+        "asyncio",
+        "import asyncio\nasync def main():\n    ready()\n    while True:\n        await asyncio.sleep(600)\nasyncio.run(main())",
+    ),
+    ("sleep", "ready()\nwhile True:\n    time.sleep(600)"),
+    (
+        "lock",
+        "lock = threading.Lock()\nlock.acquire()\nready()\nlock.acquire()",
+    ),
+    ("stdin", "ready()\nsys.stdin.read()"),
+    (
+        "epoll",
+        "import select\npoll = select.epoll()\nready()\nwhile True:\n    poll.poll(600)",
+    ),
+];
+
+#[test]
+fn who_sleeps_is_left_and_runs_nothing_later() {
+    for (name, source) in ASLEEP {
+        let Some(program) = Program::start(source) else {
+            return;
+        };
+        let began = Instant::now();
+        let answer = program.perform(800);
+        assert!(
+            matches!(answer, ReleaseAnswer::TimedOut(_)),
+            "{name}: {answer:?}"
+        );
+        assert!(began.elapsed() < Duration::from_secs(5), "{name}");
+        // Whatever wakes it then does not run what was taken back.
+        program.wake();
+        program.wake();
+        assert_eq!(program.releases(), 0, "{name}");
+        assert_eq!(program.errors(), "", "{name}");
+        // While it is asked, the same would have: the request was there.
+        let waker = thread::scope(|scope| {
+            let asked = scope.spawn(|| program.perform(20_000));
+            thread::sleep(Duration::from_millis(300));
+            program.wake();
+            asked.join().unwrap()
+        });
+        assert!(matches!(waker, ReleaseAnswer::Done(_)), "{name}: {waker:?}");
+        assert_eq!((program.releases(), program.held_gib()), (1, 2), "{name}");
+        assert_eq!(program.errors(), "", "{name}");
+    }
+    assert_nothing_is_left();
+}
+
+#[test]
+fn who_computes_and_who_has_a_thread_that_is_awake_are_entered() {
+    let awake = "def awake():\n    while True:\n        time.sleep(0.02)\nthreading.Thread(target=awake, daemon=True).start()\nready()\nwhile True:\n    time.sleep(600)";
+    let Some(threaded) = Program::start(awake) else {
+        return;
+    };
+    let began = Instant::now();
+    let busy = Program::start("ready()\nwhile True:\n    pass").unwrap();
+    assert!(matches!(busy.perform(20_000), ReleaseAnswer::Done(_)));
+    assert_eq!((busy.releases(), busy.held_gib()), (1, 2));
+    // A thread that has just begun may end as soon, and is not written to.
+    if began.elapsed() < Duration::from_secs(3) {
+        let answer = threaded.perform(1000);
+        assert!(matches!(answer, ReleaseAnswer::TimedOut(_)), "{answer:?}");
+    }
+    thread::sleep(Duration::from_secs(6).saturating_sub(began.elapsed()));
+    let answer = threaded.perform(20_000);
+    assert!(matches!(answer, ReleaseAnswer::Done(_)), "{answer:?}");
+    assert_eq!((threaded.releases(), threaded.held_gib()), (1, 2));
+    threaded.wake();
+    assert_eq!(threaded.releases(), 1, "the main thread has nothing to run");
+    assert_eq!(threaded.errors(), "");
+    assert_nothing_is_left();
+}
+
+#[test]
+fn another_version_or_no_python_is_refused_in_words() {
+    let plain = "ready()\ntime.sleep(600)";
+    if let Some(younger) = python(15) {
+        let program = Program::start_by(Command::new(younger), plain).unwrap();
+        let why = no_way_in(program.perform(1000));
+        assert!(why.contains("3.15.") && why.contains("3.14 only"), "{why}");
+        assert_eq!(no_way_in(program.probe()), why);
+    }
+    let Some(older) = support::find("python3", "python3") else {
+        return;
+    };
+    let program = Program::start_by(Command::new(older), plain).unwrap();
+    let version = Command::new("python3").arg("--version").output().unwrap();
+    if !version.stdout.starts_with(b"Python 3.14") {
+        let why = no_way_in(program.perform(1000));
+        assert!(why.contains("3.14 can"), "{why}");
+    }
+    let other = crate::machine::Running::sleep();
+    let start_ticks = read_start_ticks(&Roots::default().proc, other.pid());
+    let way = PythonRecipe {
+        pid: other.pid(),
+        start_ticks: start_ticks.ok().flatten().unwrap(),
+    };
+    let roots = Roots::default();
+    let why = no_way_in(perform(&roots, &way, &options(1000)));
+    assert!(why.contains("3.14 can"), "{why}");
+    let another = PythonRecipe {
+        start_ticks: way.start_ticks + 1,
+        ..way
+    };
+    let why = no_way_in(perform(&roots, &another, &options(1000)));
+    assert!(why.contains("another process"), "{why}");
+}
+
+#[test]
+fn who_has_said_no_is_left() {
+    let Some(interpreter) = python(14) else {
+        return;
+    };
+    let mut command = Command::new(&interpreter);
+    command.env("PYTHON_DISABLE_REMOTE_DEBUG", "1");
+    let program = Program::start_by(command, LOOP).unwrap();
+    let why = refused(program.perform(1000));
+    assert!(why.contains("PYTHON_DISABLE_REMOTE_DEBUG"), "{why}");
+    assert_eq!(refused(program.probe()), why);
+    let veto = r#"
+def veto(event, arguments):
+    if event == "cpython.remote_debugger_script":
+        raise RuntimeError("no")
+sys.addaudithook(veto)
+"#;
+    let program = Program::start(&format!("{veto}\n{LOOP}")).unwrap();
+    let why = refused(program.perform(20_000));
+    assert!(why.contains("audit hook"), "{why}");
+    assert_eq!(program.releases(), 0);
+    assert_nothing_is_left();
+}
+
+#[test]
+fn who_ends_or_becomes_another_program_in_the_middle_is_let_go() {
+    for (name, call) in [
+        ("ends", "os._exit(3)"),
+        ("executes", "os.execv('/bin/sleep', ['sleep', '600'])"),
+    ] {
+        // While the recipe runs.
+        let begun = format!("def leave(*_):\n    {call}\ntorch.cuda.empty_cache = leave\n{LOOP}");
+        let Some(program) = Program::start(&begun) else {
+            return;
+        };
+        let why = no_way_in(program.perform(20_000));
+        assert!(why.starts_with("it has ended"), "{name}: {why}");
+        // Before it has begun: a signal's handler comes before it.
+        let asleep = format!(
+            "def leave(*_):\n    {call}\nsignal.signal(signal.SIGUSR1, leave)\nready()\nwhile True:\n    time.sleep(600)"
+        );
+        let program = Program::start(&asleep).unwrap();
+        let pid = Pid::from_raw(i32::try_from(program.pid()).unwrap()).unwrap();
+        let answer = thread::scope(|scope| {
+            let asked = scope.spawn(|| program.perform(20_000));
+            thread::sleep(Duration::from_millis(300));
+            kill_process(pid, Signal::USR1).unwrap();
+            asked.join().unwrap()
+        });
+        let why = no_way_in(answer);
+        assert!(why.starts_with("it has ended"), "{name}: {why}");
+        assert_eq!(program.releases(), 0, "{name}");
+        assert_eq!(program.errors(), "", "{name}");
+    }
+    assert_nothing_is_left();
+}
+
+#[test]
+fn a_target_that_lies_is_refused_and_never_waited_for() {
+    // Its own runtime, as it would be made up: the table at its start, and the state of its main thread.
+    let lies = r#"
+import ctypes
+runtime = ctypes.addressof(ctypes.c_char.in_dll(ctypes.pythonapi, "_PyRuntime"))
+def word(at):
+    return ctypes.c_uint64.from_address(at)
+def offset(index):
+    return word(runtime + 8 + 8 * index).value
+interpreter = word(runtime + offset(4)).value
+main = word(interpreter + offset(5 + 4)).value
+"#;
+    for (name, lie) in [
+        ("cookie", "word(runtime).value = 7"),
+        ("a version to come", "word(runtime + 8).value = 0x030f00f0"),
+        ("a pre-release", "word(runtime + 8).value = 0x030e00b2"),
+        ("without a lock", "word(runtime + 16).value = 1"),
+        (
+            "a huge thread",
+            "word(runtime + 8 + 8 * 21).value = 1 << 60",
+        ),
+        (
+            "an offset beyond",
+            "word(runtime + 8 + 8 * 88).value = 1 << 40",
+        ),
+        (
+            "a path of 1 GiB",
+            "word(runtime + 8 + 8 * 93).value = 1 << 30",
+        ),
+        ("an odd offset", "word(runtime + 8 + 8 * 23).value = 13"),
+        ("no interpreter", "word(runtime + 8 + 8 * 4).value = 0"),
+        ("another's thread", "word(runtime + 8 + 8 * 24).value = 64"),
+        (
+            "a thread that is none",
+            "word(runtime + 8 + 8 * 27).value = 24",
+        ),
+    ] {
+        let source = format!("{lies}\n{lie}\nready()\ntime.sleep(600)");
+        let Some(program) = Program::start(&source) else {
+            return;
+        };
+        let began = Instant::now();
+        let why = no_way_in(program.perform(5000));
+        assert!(
+            !why.is_empty() && began.elapsed() < Duration::from_secs(4),
+            "{name}: {why}"
+        );
+        assert_eq!(program.errors(), "", "{name}");
+    }
+    // A list without an end: the thread after the main one is the main one.
+    let circle = format!(
+        "{lies}\nafter = main + offset(21 + 2)\nkept = word(after).value\nword(after).value = main\nready()\ntime.sleep(600)"
+    );
+    let program = Program::start(&circle).unwrap();
+    let why = no_way_in(program.perform(5000));
+    assert!(why.contains("list of threads"), "{why}");
+    // What it answers is nothing that a recipe writes, or has no end.
+    for answer in [
+        "'x'",
+        "[]",
+        "-1",
+        "'x' * (1 << 24)",
+        "1 << 70",
+        "float('nan')",
+        "object()",
+        "1 / 0",
+        "sys.exit()",
+        "os.close(3) or 1.5",
+    ] {
+        let source = format!("torch.cuda.memory_allocated = lambda: {answer}\n{LOOP}");
+        let program = Program::start(&source).unwrap();
+        let answer = program.perform(20_000);
+        assert!(
+            matches!(
+                answer,
+                ReleaseAnswer::Refused(_) | ReleaseAnswer::TimedOut(_)
+            ),
+            "{source}: {answer:?}"
+        );
+        program.wake();
+    }
+    assert_nothing_is_left();
+}
+
+/// Python in namespaces of its own, behind `sh` with a script that ends with `exec "$@"`; `None`, after a printed
+/// reason, where that may not be made.
+fn in_namespaces(namespaces: &str, script: &str) -> Option<Command> {
+    let unshare = support::find("unshare", "util-linux")?;
+    let mut command = Command::new(unshare);
+    command.args([namespaces, "sh", "-c", script, "sh"]);
+    let tried = Command::new("unshare").args([namespaces, "true"]).output();
+    if !tried.is_ok_and(|output| output.status.success()) {
+        support::skip("namespaces of one's own", "run as root");
+        return None;
+    }
+    command.arg(python(14)?);
+    Some(command)
+}
+
+#[test]
+fn the_script_lies_where_the_process_sees_it_and_nobody_else_may_write() {
+    let tmp = "mount -t tmpfs -o mode=1777 own /tmp && ";
+    let unsafe_tmp = "mount -t tmpfs -o mode=0777 own /tmp && ";
+    let linked = "mount -t tmpfs -o mode=0755 own /tmp && mount -t tmpfs -o mode=0755 own /var && ln -s /tmp /var/tmp && chown 65534 /tmp && ";
+    for (name, script) in [
+        ("its own", tmp),
+        ("others may write there", unsafe_tmp),
+        ("links", linked),
+    ] {
+        // The test's own folder is in /tmp.
+        let keep = format!(
+            "mkdir -p /run/kept && mount --bind \"$PWD\" /run/kept && {script} cd /run/kept && exec \"$@\""
+        );
+        let Some(command) = in_namespaces("-m", &keep) else {
+            return;
+        };
+        let listing = "def places():\n    return sorted(p for d in ('/tmp', '/var/tmp', '/dev/shm') for p in os.listdir(d) if p.startswith('gpumem-'))\nreal = torch.cuda.empty_cache\ndef empty():\n    open('places', 'w').write(str([d for d in ('/tmp', '/var/tmp', '/dev/shm') if any(p.startswith('gpumem-') for p in os.listdir(d))]))\ntorch.cuda.empty_cache = empty";
+        let program = Program::start_by(command, &format!("{listing}\n{LOOP}")).unwrap();
+        let answer = program.perform(20_000);
+        assert!(
+            matches!(answer, ReleaseAnswer::Done(_)),
+            "{name}: {answer:?} {}",
+            program.errors()
+        );
+        let places = fs::read_to_string(program.machine.path("places")).unwrap();
+        let expected = match name {
+            "its own" => "'/tmp'",
+            "others may write there" => "'/var/tmp'",
+            _ => "'/dev/shm'",
+        };
+        assert!(places.contains(expected), "{name}: {places}");
+    }
+}
+
+#[test]
+fn threads_are_known_by_their_numbers_in_their_own_namespace() {
+    let Some(command) = in_namespaces("-pf", "exec \"$@\"") else {
+        return;
+    };
+    let program = Program::start_by(command, LOOP).unwrap();
+    // The one that was started waits for it.
+    let path = format!("/proc/{0}/task/{0}/children", program.pid());
+    let pid: u32 = fs::read_to_string(path).unwrap().trim().parse().unwrap();
+    let start_ticks = read_start_ticks(&Roots::default().proc, pid);
+    let way = PythonRecipe {
+        pid,
+        start_ticks: start_ticks.ok().flatten().unwrap(),
+    };
+    let answer = perform(&Roots::default(), &way, &options(20_000));
+    let killed =
+        Pid::from_raw(i32::try_from(pid).unwrap()).map(|pid| kill_process(pid, Signal::KILL));
+    assert!(matches!(answer, ReleaseAnswer::Done(_)), "{answer:?}");
+    assert_eq!(killed, Some(Ok(())));
+    assert_eq!(program.releases(), 1);
+}
+
+#[test]
+fn a_second_interpreter_is_not_taken_for_the_first() {
+    let source = format!("import _interpreters\nother = _interpreters.create()\n{LOOP}");
+    let Some(program) = Program::start(&source) else {
+        return;
+    };
+    let answer = program.perform(20_000);
+    assert!(matches!(answer, ReleaseAnswer::Done(_)), "{answer:?}");
+    assert_eq!(program.releases(), 1);
+}
+
+#[test]
+fn an_interrupt_in_the_middle_is_the_program_s() {
+    let source = r#"
+def slow():
+    open("slow", "w").close()
+    time.sleep(1)
+torch.cuda.empty_cache = slow
+ready()
+try:
+    while True:
+        time.sleep(0.02)
+except KeyboardInterrupt:
+    open("interrupted", "w").close()
+time.sleep(600)
+"#;
+    let Some(program) = Program::start(source) else {
+        return;
+    };
+    let pid = Pid::from_raw(i32::try_from(program.pid()).unwrap()).unwrap();
+    thread::scope(|scope| {
+        scope.spawn(|| program.perform(20_000));
+        wait_until("the recipe runs", || program.machine.path("slow").exists());
+        kill_process(pid, Signal::INT).unwrap();
+    });
+    wait_until("it is interrupted", || {
+        program.machine.path("interrupted").exists()
+    });
+    assert_eq!(program.errors(), "");
+}
+
+#[test]
+fn another_user_s_process_is_entered_with_that_user_s_rights_over_files() {
+    if !rustix::process::geteuid().is_root() {
+        support::skip("a process of another user", "run as root");
+        return;
+    }
+    let Some(interpreter) = python(14) else {
+        return;
+    };
+    let setpriv = support::find("setpriv", "util-linux").unwrap();
+    let mut command = Command::new(setpriv);
+    command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]);
+    command.args([
+        "sh",
+        "-c",
+        "until [ -e go ]; do sleep 0.02; done; exec \"$@\"",
+        "sh",
+    ]);
+    command.arg(interpreter);
+    // What it writes lies in a folder of root's, that others may enter and write to.
+    let source = format!(
+        "real = torch.cuda.empty_cache\ndef empty():\n    import glob\n    open('owner', 'w').write(str({{(os.stat(p).st_uid, oct(os.stat(p).st_mode & 0o777)) for d in glob.glob('/tmp/gpumem-*/release.py') if os.access(d, os.R_OK) for p in [d, os.path.dirname(d)]}}))\n    real()\ntorch.cuda.empty_cache = empty\n{LOOP}"
+    );
+    let Some(program) = Program::start_in_open_folder(command, &source) else {
+        return;
+    };
+    let answer = program.perform(20_000);
+    assert!(
+        matches!(answer, ReleaseAnswer::Done(_)),
+        "{answer:?} {}",
+        program.errors()
+    );
+    let owner = fs::read_to_string(program.machine.path("owner")).unwrap();
+    assert!(
+        owner.contains("(65534, '0o700')") && owner.contains("(65534, '0o600')"),
+        "{owner}"
+    );
+    assert!(!owner.contains("(0, "), "{owner}");
+    assert_nothing_is_left();
+}
+
+#[test]
+fn who_may_not_trace_is_told_what_to_do() {
+    let Some(program) = Program::start(LOOP) else {
+        return;
+    };
+    if !rustix::process::geteuid().is_root() {
+        support::skip("a process that may not be traced", "run as root");
+        return;
+    }
+    let way = program.way();
+    let as_said = |scope: Option<&str>| {
+        let proc = tempfile::tempdir().unwrap();
+        let process = Path::new("/proc").join(program.pid().to_string());
+        std::os::unix::fs::symlink(process, proc.path().join(program.pid().to_string())).unwrap();
+        if let Some(scope) = scope {
+            fs::create_dir_all(proc.path().join("sys/kernel/yama")).unwrap();
+            fs::write(proc.path().join("sys/kernel/yama/ptrace_scope"), scope).unwrap();
+        }
+        let roots = Roots {
+            proc: proc.path().to_owned(),
+            ..Roots::default()
+        };
+        // Rights are each thread's own: this one gives up what root has beyond others.
+        let way = way.clone();
+        thread::spawn(move || {
+            let none = rustix::thread::CapabilitySets {
+                effective: rustix::thread::CapabilitySet::empty(),
+                permitted: rustix::thread::CapabilitySet::empty(),
+                inheritable: rustix::thread::CapabilitySet::empty(),
+            };
+            rustix::thread::set_capabilities(None, none).unwrap();
+            refused(probe(&roots, &way, &options(1000)))
+        })
+        .join()
+        .unwrap()
+    };
+    for (scope, words) in [
+        (None, "CAP_SYS_PTRACE"),
+        (Some("0\n"), "CAP_SYS_PTRACE"),
+        (Some("1\n"), "ptrace_scope is 1: run as root"),
+        (Some("3\n"), "ptrace_scope is 3: no process"),
+    ] {
+        let why = as_said(scope);
+        assert!(why.contains(words), "{scope:?}: {why}");
+    }
+    assert_eq!(program.releases(), 0);
+}
