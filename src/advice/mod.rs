@@ -17,6 +17,7 @@ mod owner;
 mod place;
 pub mod recipe;
 mod serving;
+mod snippet;
 #[cfg(test)]
 mod tests;
 mod training;
@@ -26,6 +27,7 @@ use crate::model::program::file_name;
 
 pub use owner::owner;
 pub use place::{place_lines, quote};
+pub use snippet::{snippet, snippet_names};
 
 /// One thing to know or to do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -350,7 +350,8 @@ impl ValueEnum for Severity {
 /// --replay or --demo it describes the recording's end.
 ///
 /// With --framework it explains how a framework takes memory, what returns it and what does not; no GPU
-/// is needed for that.
+/// is needed for that. With --snippet it prints code for a program of one's own that gives memory back when
+/// asked.
 #[derive(Args, Debug)]
 #[command(after_help = EXIT_CODES)]
 pub struct Explain {
@@ -358,7 +359,7 @@ pub struct Explain {
     /// the beginning of one that no other has
     #[arg(
         value_name = "PID|GPU|FINDING",
-        required_unless_present = "framework",
+        required_unless_present_any = ["framework", "snippet"],
         conflicts_with = "framework"
     )]
     pub target: Option<String>,
@@ -372,6 +373,11 @@ pub struct Explain {
         conflicts_with_all = ["window", "replay", "demo", "no_store"]
     )]
     pub framework: Option<String>,
+
+    /// Print a signal handler in Python, to paste into a program, by which it gives cached memory back when `gpumem
+    /// release` asks; for the framework of PID, for that of --framework, or for all that have one
+    #[arg(long, conflicts_with_all = ["json", "window"])]
+    pub snippet: bool,
 
     /// Print the page as JSON (gpumem.explain/1)
     #[arg(long)]

@@ -18,7 +18,7 @@ use crate::support::{self, wait_until};
 
 /// What PyTorch does of it: a cache of 6 GiB beside 2 GiB in use, which NVML sees.
 const TORCH: &str = r#"
-import json, os
+import json, os, sys
 folder = os.path.dirname(__file__)
 live, cached = 2 << 30, 6 << 30
 released = 0
@@ -37,12 +37,13 @@ class cuda:
     is_initialized = staticmethod(lambda: True)
     memory_allocated = staticmethod(lambda: live)
     memory_reserved = staticmethod(lambda: live + cached)
+    ipc_collect = staticmethod(lambda: None)
     @staticmethod
     def empty_cache():
         global cached, released
         cached, released = 0, released + 1
         with open("released", "a") as file:
-            file.write("x")
+            file.write(sys.modules["__main__"].__dict__.get("mark", "x"))
         _write()
 "#;
 
@@ -722,4 +723,161 @@ fn who_may_not_trace_is_told_what_to_do() {
         assert!(why.contains(words), "{scope:?}: {why}");
     }
     assert_eq!(program.releases(), 0);
+}
+
+/// What `gpumem explain --snippet` prints.
+fn snippet(arguments: &[&str]) -> String {
+    let output = support::run(&[&["explain", "--snippet"], arguments].concat());
+    assert_eq!((output.code, &*output.stderr), (0, ""));
+    output.stdout
+}
+
+/// A program with the handler of a framework pasted in, of the system's Python.
+fn cooperating(framework: &str, signal: &str, source: &str) -> Option<Program> {
+    let mut command = Command::new(support::find("python3", "python3")?);
+    command.env("GPUMEM_RELEASE_SIGNAL", signal);
+    let pasted = snippet(&["--framework", framework]);
+    Program::start_by(command, &format!("{pasted}\n{source}"))
+}
+
+fn send(program: &Program, signal: Signal) {
+    let pid = Pid::from_raw(i32::try_from(program.pid()).unwrap()).unwrap();
+    kill_process(pid, signal).unwrap();
+}
+
+/// The bit of a signal in `SigCgt`.
+fn handles(program: &Program, signal: Signal) -> bool {
+    let status = fs::read_to_string(format!("/proc/{}/status", program.pid())).unwrap();
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix("SigCgt:\t"));
+    let bits = u64::from_str_radix(line.unwrap(), 16).unwrap();
+    bits & (1 << (signal.as_raw() - 1)) != 0
+}
+
+#[test]
+fn the_handler_that_is_pasted_gives_back_between_steps_and_while_idle() {
+    // Never within a step; what is written then would be an "s".
+    let steps = "mark = 'x'\nready()\nwhile True:\n    mark = 's'\n    time.sleep(0.05)\n    mark = 'x'\n    release_gpu_memory_if_asked()";
+    let waits = "ready()\nwith gpu_is_idle():\n    while True:\n        time.sleep(600)";
+    let asked_before = "os.kill(os.getpid(), signal.SIGUSR2)\nassert torch.released == 0\nready()\nwith gpu_is_idle():\n    time.sleep(600)";
+    let serves = "import asyncio\nasync def main():\n    loop = asyncio.get_running_loop()\n    loop.add_signal_handler(signal.SIGUSR2, release_gpu_memory)\n    ready()\n    await asyncio.sleep(600)\nasyncio.run(main())";
+    for (name, source) in [("steps", steps), ("waits", waits), ("serves", serves)] {
+        let Some(program) = cooperating("pytorch", "USR2", source) else {
+            return;
+        };
+        assert!(handles(&program, Signal::USR2), "{name}");
+        for times in 1..=3 {
+            send(&program, Signal::USR2);
+            wait_until("it is released", || program.releases() == times);
+        }
+        let marks = fs::read_to_string(program.machine.path("released")).unwrap();
+        assert_eq!(marks, "xxx", "{name}");
+        assert_eq!(program.held_gib(), 2, "{name}");
+        assert_eq!(program.errors(), "", "{name}");
+    }
+    let program = cooperating("pytorch", "SIGUSR2", asked_before).unwrap();
+    wait_until("it is released once idle", || program.releases() == 1);
+    // Without the variable nothing is handled, and with another's neither.
+    for signal in ["", "KILL", "TERM", "__x__", "2"] {
+        let program = cooperating("pytorch", signal, waits).unwrap();
+        assert!(!handles(&program, Signal::USR2) && !handles(&program, Signal::TERM));
+        assert_eq!(program.errors(), "", "{signal}");
+    }
+}
+
+#[test]
+fn the_handlers_for_pools_of_the_driver_trim_them() {
+    let Some(compiler) = support::find("cc", "gcc") else {
+        return;
+    };
+    // Of two GPUs the program has a context on the second.
+    let driver = r#"
+#include <stdio.h>
+int cuDeviceGetCount(int *count) { *count = 2; return 0; }
+int cuDeviceGet(int *device, int index) { *device = index; return 0; }
+int cuDevicePrimaryCtxGetState(int device, unsigned *flags, int *active) { *flags = 0; *active = device == 1; return 0; }
+int cuDeviceGetDefaultMemPool(void **pool, int device) { *pool = (void *)(0x1000000000l + device); return 0; }
+int cuDeviceGetMemPool(void **pool, int device) { *pool = (void *)(0x2000000000l + device); return 0; }
+int cuMemPoolTrimTo(void *pool, unsigned long keep) {
+    FILE *file = fopen("trimmed", "a");
+    fprintf(file, "%p %lu\n", pool, keep);
+    return fclose(file);
+}
+"#;
+    let folder = tempfile::tempdir().unwrap();
+    let source = folder.path().join("driver.c");
+    fs::write(&source, driver).unwrap();
+    let library = folder.path().join("libcuda.so.1");
+    let built = Command::new(compiler)
+        .args(["-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", "-o"])
+        .args([&library, &source])
+        .status();
+    assert!(built.unwrap().success());
+    let modules = "import types\nsys.modules['jax'] = types.SimpleNamespace(clear_caches=lambda: open('cleared', 'w').close())\nsys.modules['tensorflow'] = types.SimpleNamespace()\n";
+    let main = "ready()\nwith gpu_is_idle():\n    while True:\n        time.sleep(600)";
+    let Some(python) = support::find("python3", "python3") else {
+        return;
+    };
+    for (arguments, clears, is_loaded) in [
+        (&["--framework", "tensorflow"][..], false, true),
+        (&["--framework", "tf1"], false, true),
+        (&["--framework", "jax"], true, true),
+        (&["--framework", "keras"], true, true),
+        (&[], true, true),
+        (&[], true, false),
+    ] {
+        let mut command = Command::new(&python);
+        command.env("GPUMEM_RELEASE_SIGNAL", "HUP");
+        if is_loaded {
+            command.env("LD_PRELOAD", &library);
+        }
+        let source = format!("{}\n{modules}{main}", snippet(arguments));
+        let program = Program::start_by(command, &source).unwrap();
+        let done = |name: &str| program.machine.path(name).exists();
+        send(&program, Signal::HUP);
+        if is_loaded {
+            let trimmed = || fs::read_to_string(program.machine.path("trimmed"));
+            let both = "0x1000000001 0\n0x2000000001 0\n";
+            wait_until("pools are trimmed", || {
+                trimmed().is_ok_and(|text| text == both)
+            });
+        } else {
+            wait_until("its programs are dropped", || done("cleared"));
+            assert!(!done("trimmed"));
+        }
+        assert_eq!(done("cleared"), clears, "{arguments:?}");
+        assert_eq!(program.errors(), "", "{arguments:?}");
+    }
+}
+
+#[test]
+fn a_handler_is_for_a_process_or_a_framework_that_has_one() {
+    let all = snippet(&[]);
+    assert_eq!(snippet(&["--framework"]), all);
+    assert_eq!(
+        snippet(&["--framework", "torch"]),
+        snippet(&["--framework", "pytorch"])
+    );
+    let demo = support::run(&["explain", "--snippet", "--demo", "398120"]);
+    assert_eq!(
+        (demo.code, demo.stdout),
+        (0, snippet(&["--framework", "pytorch"]))
+    );
+    for (arguments, words) in [
+        (
+            &["--framework", "ollama"][..],
+            "there are pytorch, tensorflow, jax, cupy",
+        ),
+        (&["--framework", "pytroch"], "there are pytorch"),
+        (&["--demo", "gpu:0"], "not for a GPU"),
+        (&["--json"], "cannot be used with"),
+    ] {
+        let refused = support::run(&[&["explain", "--snippet"], arguments].concat());
+        assert_eq!(refused.code, 2, "{refused:?}");
+        assert!(
+            refused.stdout.is_empty() && refused.stderr.contains(words),
+            "{refused:?}"
+        );
+    }
 }

@@ -478,7 +478,7 @@ fn a_script_runs_once_in_time_and_tells_how_it_failed() {
         ("raise SystemExit(3)", "", r#"{"error": "SystemExit"}"#),
         ("def", "", r#"{"error": "SyntaxError"}"#),
         (
-            "E = type('\"}\\n', (Exception,), {})\nraise E",
+            "E = type('A\"}\\n', (Exception,), {})\nraise E",
             "",
             r#"{"error": "A"}"#,
         ),
