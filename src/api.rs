@@ -78,6 +78,9 @@ pub mod reclaim {
     pub mod python {
         pub use crate::reclaim::release::python::{find, perform, probe};
     }
+    pub mod release_server {
+        pub use crate::reclaim::release::server::{find, perform, probe};
+    }
     pub mod ledger {
         pub use crate::reclaim::ledger::{
             Actor, Deed, Failure, LedgerProcess, LedgerSummary, PastAct, PastDeed, read,

@@ -129,7 +129,7 @@ fn server<'p>(process: &'p Process, flags: &Flags) -> Option<&'p [std::sync::Arc
 }
 
 /// What follows a flag, in the next word or behind `=`.
-fn values<'a>(
+pub(super) fn values<'a>(
     words: &'a [std::sync::Arc<str>],
     flag: &'static str,
 ) -> impl Iterator<Item = &'a str> {
@@ -257,6 +257,7 @@ mod tests {
             assert!(text.contains(place), "{parent}: {text}");
         }
         let relative = Relative {
+            start_ticks: None,
             pid: 7,
             relation: Relation::Ancestor,
             command: server("vllm", "vllm serve m --port 8012").command,

@@ -21,6 +21,7 @@ mod snippet;
 #[cfg(test)]
 mod tests;
 mod training;
+pub mod unload;
 
 use crate::model::Process;
 use crate::model::program::file_name;

@@ -19,6 +19,7 @@ use std::path::PathBuf;
 use rustix::io::Errno;
 
 mod above;
+mod available_memory;
 mod cgroup;
 mod cmdline;
 mod descendants;
@@ -61,6 +62,7 @@ mod stat;
 mod status;
 mod users;
 
+pub use available_memory::read_available_memory;
 pub use cmdline::parse_cmdline;
 pub use device_files::{DeviceFile, read_device_files};
 pub use environ::carries_variable;

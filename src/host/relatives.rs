@@ -61,6 +61,7 @@ struct SocketScan {
 
 #[derive(Clone, Debug)]
 struct RelativeSockets {
+    start_ticks: u64,
     command: Option<Arc<[Arc<str>]>>,
     on: Arc<[Arc<str>]>,
 }
@@ -107,6 +108,7 @@ impl Surroundings {
             if let Some(listens) = listens.filter(|_| is_new && found.len() < MOST_LISTED) {
                 found.push(Relative {
                     pid,
+                    start_ticks: Some(listens.start_ticks),
                     relation,
                     command: listens.command,
                     listening_on: listens.on,
@@ -159,7 +161,8 @@ impl Surroundings {
         if let Some(seen) = known.filter(|seen| seen.start_ticks == start_ticks) {
             seen.checked_ns = now_ns;
         } else {
-            let listens = self.read_listens(&folder, has_memory).ok().flatten();
+            let listens = self.read_listens(&folder, start_ticks, has_memory);
+            let listens = listens.ok().flatten();
             self.relatives.seen.insert(
                 pid,
                 SocketScan {
@@ -177,6 +180,7 @@ impl Surroundings {
     fn read_listens(
         &mut self,
         folder: &Folder,
+        start_ticks: u64,
         has_memory: bool,
     ) -> io::Result<Option<RelativeSockets>> {
         let held = read_held(folder, &self.roots.dev)?;
@@ -189,7 +193,11 @@ impl Surroundings {
             let read = folder.read(c"cmdline", &mut self.content, CMDLINE_BYTES + 1);
             command = read.ok().and_then(|()| parse_cmdline(&self.content));
         }
-        Ok(Some(RelativeSockets { command, on }))
+        Ok(Some(RelativeSockets {
+            start_ticks,
+            command,
+            on,
+        }))
     }
 }
 

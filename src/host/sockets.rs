@@ -77,6 +77,55 @@ pub(super) fn holds_listener(roots: &Roots, folder: &Folder, address: SocketAddr
     }
 }
 
+/// How many connections stand to the ports on which the process with this folder listens; those that are being
+/// closed do not count. `None` where that cannot be told.
+pub(super) fn count_connections(roots: &Roots, folder: &Folder) -> Option<usize> {
+    let held = read_held(folder, &roots.dev).ok()?.sockets?;
+    if held.is_partial {
+        return None;
+    }
+    let mut ports: Vec<u16> = Vec::new();
+    for table in [SocketTable::Tcp, SocketTable::Tcp6] {
+        let is_whole = table.read(folder, |socket| {
+            if let SocketKind::Tcp(_, port) = socket.place
+                && held.inodes.contains(&socket.inode)
+            {
+                ports.push(port);
+            }
+        });
+        if !is_whole.ok()? {
+            return None;
+        }
+    }
+    let mut count = 0;
+    for name in [c"net/tcp", c"net/tcp6"] {
+        let mut content = Vec::new();
+        // Longer than is read is a machine with so many connections that some are its.
+        match folder.read(name, &mut content, TABLE_BYTES) {
+            Ok(()) if content.len() < TABLE_BYTES => {}
+            Err(Errno::NOENT) if read_namespace(folder, c"ns/net").is_some() => {}
+            _ => return None,
+        }
+        let lines = content.split(|&byte| byte == b'\n');
+        let of_its = lines
+            .filter_map(parse_established)
+            .filter(|port| ports.contains(port));
+        count += of_its.count();
+    }
+    Some(count)
+}
+
+/// The local port of a connection that stands.
+fn parse_established(line: &[u8]) -> Option<u16> {
+    /// As in the kernel's `include/net/tcp_states.h`.
+    const ESTABLISHED: &str = "01";
+    let mut fields = std::str::from_utf8(line).ok()?.split_ascii_whitespace();
+    let (_, port) = fields.nth(1)?.split_once(':')?;
+    let is_established = fields.nth(1)? == ESTABLISHED;
+    let port = u16::from_str_radix(port, 16).ok()?;
+    is_established.then_some(port)
+}
+
 /// Which sockets listen, by network namespace: read when asked for, and again after a minute.
 #[derive(Debug, Default)]
 pub(super) struct Listening {

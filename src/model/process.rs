@@ -205,6 +205,8 @@ pub struct Parent {
 pub struct Relative {
     /// The process id.
     pub pid: u32,
+    /// Clock ticks from boot to its start.
+    pub start_ticks: Option<u64>,
     /// What it is to the process: `ancestor` of the same session, `descendant`, or `cgroup`, another
     /// one of its service or container; `other` is one that gpumem did not know.
     #[schemars(with = "String")]

@@ -341,6 +341,7 @@ mod tests {
         let engine = |command: &str, on: &str| Process {
             listening_relatives: Some(
                 [Relative {
+                    start_ticks: None,
                     pid: 9,
                     relation: Relation::Ancestor,
                     command: Some(["python".into(), "front.py".into()].into()),

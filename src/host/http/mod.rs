@@ -12,16 +12,17 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 use ureq::Agent;
-use ureq::http::{HeaderMap, Request};
+use ureq::http::Request;
 use ureq::tls::TlsConfig;
 use ureq::unversioned::transport::{Connector as _, RustlsConnector};
 
 use super::Roots;
 use transport::ToServer;
 
+mod listener;
 mod transport;
 
-pub use ureq::http::{HeaderName, HeaderValue, Method, header};
+pub use ureq::http::{HeaderMap, HeaderName, HeaderValue, Method, header};
 
 /// The longest head of an answer.
 const HEADER_BYTES: usize = 16 << 10;

@@ -6,12 +6,12 @@
 use std::time::Duration;
 
 use serde::Deserialize;
-use ureq::http::HeaderMap;
 
 use super::{Server, ServerError, clip};
 use crate::host::Roots;
 use crate::host::http::{
-    HeaderName, HeaderValue, HttpClient, HttpError, HttpRequest, HttpResponse, Method, header,
+    HeaderMap, HeaderName, HeaderValue, HttpClient, HttpError, HttpRequest, HttpResponse, Method,
+    header,
 };
 use crate::host::notebook::is_uuid;
 use crate::model::Time;

@@ -5,6 +5,8 @@
 //! most and are called on a thread of their own. When it is done, and that it helped as NVML sees it, is
 //! `step::release`.
 
+pub mod server;
+
 use std::sync::Arc;
 
 use schemars::JsonSchema;
@@ -111,6 +113,9 @@ pub struct ServerUnload {
     pub start_ticks: u64,
     /// Where, as a snapshot has it: `"tcp:127.0.0.1:8000"`, `"unix:/run/x.sock"`.
     pub address: Arc<str>,
+    /// What its processes hold of all GPUs together, in bytes: its weights are no more than that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub held_bytes: Option<u64>,
 }
 
 /// A kernel, and how it is reached.

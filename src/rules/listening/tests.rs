@@ -33,6 +33,7 @@ fn beside(process: Process, command: &str, on: &[&str]) -> Process {
     Process {
         listening_relatives: Some(
             [Relative {
+                start_ticks: None,
                 pid: 60,
                 relation: Relation::Ancestor,
                 command: Some(words(command)),

@@ -139,6 +139,7 @@ pub(super) fn snapshot() -> Snapshot {
             listening_on: Some(["tcp:0.0.0.0:8000".into()].into()),
             listening_relatives: Some(
                 [Relative {
+                    start_ticks: Some(300),
                     pid: 1,
                     relation: Relation::Ancestor,
                     command: Some(["uvicorn".into()].into()),

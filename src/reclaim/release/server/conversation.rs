@@ -1,0 +1,391 @@
+//! What a server is asked, in order, and what follows from its answers. Knows no network and no clock: a
+//! [`ServerChannel`] has both.
+//!
+//! First it is proved that this is the server, then that it may be asked, then that it rests, in two looks where
+//! one does not show it; then it unloads; then it is seen to have. Whatever is not seen counts as work. Nothing
+//! but the unloading itself changes anything, and that is sent once.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::advice::unload::{
+    Answer, Ask, Judged, Known, ModelQuestion, Question, UnloadApi, UnloadServer, Verdict,
+};
+use crate::reclaim::release::{ReleaseAnswer, ReleaseOptions, ReleaseReport};
+use crate::units::{Bytes, Span};
+
+/// How long a question may take that only looks.
+const LOOK: Duration = Duration::from_secs(3);
+/// Between two looks.
+const BETWEEN: Duration = Duration::from_secs(2);
+/// How often it is looked whether a server is done.
+const POLL: Duration = Duration::from_millis(250);
+
+/// A server that is asked.
+pub trait ServerChannel {
+    /// Its answer, within this time.
+    fn ask(&mut self, ask: &Ask, most: Duration) -> Result<Answer, AskFailed>;
+    /// Its command line.
+    fn command(&self) -> &[Arc<str>];
+    /// How many connections stand to it; `None` where that cannot be seen.
+    fn connections(&mut self) -> Option<usize>;
+    /// How much host memory it could take.
+    fn available_bytes(&mut self) -> Option<u64>;
+    /// Lets time pass.
+    fn pause(&mut self, time: Duration);
+    /// How much time there is.
+    fn left(&self) -> Duration;
+}
+
+/// Why a request has no answer.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum AskFailed {
+    /// It has not come in time.
+    Late,
+    /// It is not reached, or does not answer as a server of HTTP does. Why.
+    NotReached(String),
+}
+
+/// One conversation with one server.
+pub struct Conversation<'a, C> {
+    row: &'a UnloadServer,
+    api: &'a UnloadApi,
+    /// Where it is, for who types a request.
+    base: &'a str,
+    held_bytes: Option<u64>,
+    options: &'a ReleaseOptions,
+    channel: &'a mut C,
+    known: Known,
+}
+
+type Step<T = ()> = Result<T, ReleaseAnswer>;
+
+impl<'a, C: ServerChannel> Conversation<'a, C> {
+    pub fn new(
+        row: &'a UnloadServer,
+        api: &'a UnloadApi,
+        base: &'a str,
+        held_bytes: Option<u64>,
+        options: &'a ReleaseOptions,
+        channel: &'a mut C,
+    ) -> Self {
+        Self {
+            row,
+            api,
+            base,
+            held_bytes,
+            options,
+            channel,
+            known: Known::default(),
+        }
+    }
+
+    /// Has it: as a probe, up to the proof that it rests, or the whole.
+    pub fn run(mut self, is_deed: bool) -> ReleaseAnswer {
+        let prepared = self.check_terms().and_then(|()| self.identify());
+        let done = prepared.and_then(|()| self.prove_idle()).and_then(|()| {
+            self.check_host_memory()?;
+            if is_deed { self.unload() } else { Ok(()) }
+        });
+        match done {
+            Err(answer) => answer,
+            Ok(()) => ReleaseAnswer::Done(ReleaseReport {
+                wake: Some(self.api.wake.replace("BASE", self.base).into()),
+                why: self.api.risk.filter(|_| !is_deed).map(Arc::from),
+                ..ReleaseReport::default()
+            }),
+        }
+    }
+
+    /// What needs no question.
+    fn check_terms(&self) -> Step {
+        let title = self.row.title;
+        if let Some(risk) = self.api.risk.filter(|_| !self.options.is_named) {
+            return Err(ReleaseAnswer::Refused(format!(
+                "{title} unloads only where a person names it: {risk}"
+            )));
+        }
+        let Some(flag) = self.api.flag else {
+            return Ok(());
+        };
+        let has = |word: &Arc<str>| word.split('=').next() == Some(flag);
+        match self.channel.command().iter().any(has) {
+            true => Ok(()),
+            false => Err(self.of(Verdict::Absent, None)),
+        }
+    }
+
+    fn identify(&mut self) -> Step {
+        for (at, question) in self.api.identify.iter().enumerate() {
+            self.question(question, at == 0)?;
+        }
+        let Some(since) = self.api.since else {
+            return Ok(());
+        };
+        let title = self.row.title;
+        let first = format!("{}.{}", since.0, since.1);
+        match self.known.version {
+            Some((major, minor, _)) if (major, minor) >= since => Ok(()),
+            Some((major, minor, patch)) => Err(ReleaseAnswer::Refused(format!(
+                "{title} {major}.{minor}.{patch} ends the requests that run when it unloads; this takes {first}"
+            ))),
+            None => Err(ReleaseAnswer::Refused(format!(
+                "the version of {title} is not known, and before {first} it ends the requests that run"
+            ))),
+        }
+    }
+
+    /// In two looks where one is not enough.
+    fn prove_idle(&mut self) -> Step {
+        self.look()?;
+        self.check_connections()?;
+        if !self.api.is_looked_at_twice {
+            return Ok(());
+        }
+        let first = self.known.clone();
+        if self.channel.left() <= BETWEEN {
+            return Err(ReleaseAnswer::TimedOut(format!(
+                "it takes two looks at {title}, {} apart, to see that it rests; nothing was sent to unload it",
+                Span(BETWEEN),
+                title = self.row.title,
+            )));
+        }
+        self.channel.pause(BETWEEN);
+        self.look()?;
+        self.check_connections()?;
+        if (&first.marks, &first.models) != (&self.known.marks, &self.known.models) {
+            return Err(self.busy("it was used within two seconds"));
+        }
+        Ok(())
+    }
+
+    fn look(&mut self) -> Step {
+        self.known.marks.clear();
+        for (at, question) in self.api.idle.iter().enumerate() {
+            self.question(question, at == 0 && self.api.identify.is_empty())?;
+        }
+        if let Some(each) = &self.api.idle_models {
+            self.each_model(each)?;
+        }
+        Ok(())
+    }
+
+    /// Asks about each model, and forgets those that hold nothing.
+    fn each_model(&mut self, each: &ModelQuestion) -> Step {
+        let mut loaded = Vec::new();
+        for model in self.known.models.clone() {
+            let ask = (each.ask)(&model);
+            let answer = self.ask(&ask, LOOK)?;
+            match (each.judge)(&answer, &mut self.known) {
+                Ok(()) => loaded.push(model),
+                Err(Verdict::Skip) => {}
+                Err(verdict) => return Err(self.of(verdict, Some(&ask))),
+            }
+        }
+        if loaded.is_empty() {
+            let nothing = Verdict::Nothing("it has no model loaded".to_owned());
+            return Err(self.of(nothing, None));
+        }
+        self.known.models = loaded;
+        Ok(())
+    }
+
+    /// Where only that shows that nothing runs.
+    fn check_connections(&mut self) -> Step {
+        if !self.api.is_idle_unconnected {
+            return Ok(());
+        }
+        match self.channel.connections() {
+            Some(0) => Ok(()),
+            Some(1) => Err(self.busy("a client is connected to it")),
+            Some(count) => Err(self.busy(&format!("{count} clients are connected to it"))),
+            None => {
+                let unknown = Verdict::Unknown("who is connected to it cannot be seen".to_owned());
+                Err(self.of(unknown, None))
+            }
+        }
+    }
+
+    fn check_host_memory(&mut self) -> Step {
+        if !self.api.needs_host_memory {
+            return Ok(());
+        }
+        let title = self.row.title;
+        let available = self.channel.available_bytes();
+        match (self.held_bytes, available) {
+            (Some(held), Some(available)) if available >= held => Ok(()),
+            (Some(held), Some(available)) => Err(ReleaseAnswer::Refused(format!(
+                "{title} would keep its weights, {} at most, in host memory, of which {} is available",
+                Bytes(held),
+                Bytes(available)
+            ))),
+            _ => Err(ReleaseAnswer::Refused(format!(
+                "{title} would keep its weights in host memory, and it is not known whether there is room"
+            ))),
+        }
+    }
+
+    fn unload(&mut self) -> Step {
+        if let Some(each) = &self.api.at_deed {
+            self.each_model(each)?;
+        }
+        let hold = self
+            .api
+            .hold
+            .filter(|hold| self.known.version >= Some(hold.since));
+        if let Some(hold) = &hold {
+            let pause = (hold.pause)();
+            let answer = self.ask(&pause, LOOK)?;
+            let held = answer
+                .success()
+                .map_err(|verdict| self.of(verdict, Some(&pause)));
+            if let Err(answer) = held.and_then(|()| self.look()) {
+                // Nothing came of it, and its requests wait for that.
+                let _ = self.channel.ask(&(hold.go_on)(), LOOK);
+                return Err(answer);
+            }
+        }
+        let asks = (self.api.unload)(&self.known);
+        for ask in &asks {
+            // As late as can be.
+            self.check_connections()?;
+            let answer = self.ask_to_unload(ask)?;
+            if let Err(verdict) = answer.success() {
+                if let Some(hold) = &hold {
+                    let _ = self.channel.ask(&(hold.go_on)(), LOOK);
+                }
+                return Err(self.of(verdict, Some(ask)));
+            }
+        }
+        self.wait_until_done()
+    }
+
+    fn wait_until_done(&mut self) -> Step {
+        let Some(done) = &self.api.done else {
+            return Ok(());
+        };
+        let ask = (done.ask)();
+        loop {
+            let late = || {
+                ReleaseAnswer::TimedOut(format!(
+                    "{} was asked to unload and has not shown that it has; it may still do so",
+                    self.row.title
+                ))
+            };
+            if self.channel.left().is_zero() {
+                return Err(late());
+            }
+            // One that unloads may not answer meanwhile.
+            let answer = match self.channel.ask(&ask, self.channel.left()) {
+                Ok(answer) => answer,
+                Err(AskFailed::Late) => return Err(late()),
+                Err(AskFailed::NotReached(why)) => return Err(self.unreached(&why)),
+            };
+            match (done.judge)(&answer, &mut self.known) {
+                Ok(()) => return Ok(()),
+                Err(Verdict::NotYet | Verdict::Busy(_)) => self.channel.pause(POLL),
+                Err(verdict) => return Err(self.of(verdict, Some(&ask))),
+            }
+        }
+    }
+
+    /// Asks what only looks, and judges it.
+    fn question(&mut self, question: &Question, is_first: bool) -> Step {
+        let ask = (question.ask)();
+        let answer = self.ask(&ask, LOOK)?;
+        let judged: Judged = (question.judge)(&answer, &mut self.known);
+        judged.map_err(|verdict| match verdict {
+            // The first of all questions is one that each of them answers.
+            Verdict::Absent if is_first => {
+                self.of(Verdict::Another(format!("no {}", ask.path)), Some(&ask))
+            }
+            verdict => self.of(verdict, Some(&ask)),
+        })
+    }
+
+    /// As an older version has it, where a newer one's is not known.
+    fn ask(&mut self, ask: &Ask, most: Duration) -> Step<Answer> {
+        let answer = self.channel.ask(ask, most);
+        let answer = match (&answer, ask.as_older()) {
+            (
+                Ok(Answer {
+                    status: 404 | 405, ..
+                }),
+                Some(older),
+            ) => self.channel.ask(&older, most),
+            _ => answer,
+        };
+        answer.map_err(|failed| match failed {
+            AskFailed::Late => ReleaseAnswer::TimedOut(format!(
+                "{} did not answer {} {}; it was not asked to unload",
+                self.row.title,
+                ask.verb.name(),
+                ask.path
+            )),
+            AskFailed::NotReached(why) => self.unreached(&why),
+        })
+    }
+
+    fn ask_to_unload(&mut self, ask: &Ask) -> Step<Answer> {
+        let most = self.channel.left();
+        match self.ask(ask, most) {
+            Err(ReleaseAnswer::TimedOut(_)) => Err(ReleaseAnswer::TimedOut(format!(
+                "{} was asked to unload and has not answered; it may still do so",
+                self.row.title
+            ))),
+            answer => answer,
+        }
+    }
+
+    fn unreached(&self, why: &str) -> ReleaseAnswer {
+        ReleaseAnswer::NoWayIn(format!("{} cannot be asked: {why}", self.row.title))
+    }
+
+    fn busy(&self, why: &str) -> ReleaseAnswer {
+        self.of(Verdict::Busy(why.to_owned()), None)
+    }
+
+    /// What a verdict means, in words.
+    fn of(&self, verdict: Verdict, ask: Option<&Ask>) -> ReleaseAnswer {
+        let title = self.row.title;
+        let start = self.api.start;
+        match verdict {
+            Verdict::Busy(why) => ReleaseAnswer::Busy(format!("{title} is at work: {why}")),
+            Verdict::Nothing(why) => ReleaseAnswer::NoWayIn(format!("{title}: {why}")),
+            Verdict::Another(seen) => ReleaseAnswer::NoWayIn(format!(
+                "what listens there does not answer as {title} does: {seen}"
+            )),
+            Verdict::Unknown(what) => {
+                ReleaseAnswer::Refused(format!("{title} is not seen to rest: {what}"))
+            }
+            Verdict::Key => ReleaseAnswer::Refused(format!(
+                "{title} needs a key, and gpumem takes none{}",
+                self.command(ask)
+                    .map(|command| format!("; with yours: `{command}`"))
+                    .unwrap_or_default()
+            )),
+            Verdict::Absent => ReleaseAnswer::Refused(format!(
+                "{title} unloads only where it was started with {start}"
+            )),
+            Verdict::Declined(why) => {
+                ReleaseAnswer::Refused(format!("{title} refused: {why}; it takes {start}"))
+            }
+            Verdict::NotYet | Verdict::Skip => {
+                ReleaseAnswer::NoWayIn(format!("{title} has nothing to unload"))
+            }
+        }
+    }
+
+    /// The request that unloads, to be typed.
+    fn command(&self, ask: Option<&Ask>) -> Option<String> {
+        let mut known = self.known.clone();
+        if known.models.is_empty() {
+            known.models.push("MODEL".to_owned());
+        }
+        let unload = (self.api.unload)(&known);
+        unload
+            .first()
+            .or(ask)?
+            .command(self.base, Some(self.api.key))
+    }
+}

@@ -1,0 +1,332 @@
+//! An inference server that unloads by its own request: where it is asked, whether it rests, and doing it.
+//!
+//! What is asked, and what answers mean, is one table (`advice::unload`); in which order, and what follows, is
+//! `conversation`, which knows no network and no clock. This file makes a way of a snapshot, and has the
+//! conversation with the real server: only over loopback or its own Unix socket, and only with the very process
+//! that is meant (`host::http`). That it helped is for NVML to show (`step::release`).
+
+mod conversation;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use super::{ReleaseAnswer, ReleaseOptions, ServerUnload};
+use crate::advice::unload::{Answer, Ask, UnloadServer, Verb, unload_server, unload_servers};
+use crate::deadline::Deadline;
+use crate::host::http::{
+    Endpoint, HeaderMap, HeaderValue, HttpClient, HttpError, HttpRequest, Listener, Method, header,
+};
+use crate::host::{Roots, read_available_memory};
+use crate::model::process::Relation;
+use crate::model::{Process, Snapshot};
+use conversation::{AskFailed, Conversation, ServerChannel};
+
+/// The longest answer that is read: metrics of many models.
+const BODY_BYTES: u64 = 4 << 20;
+
+/// A process that listens: the holder of the memory itself, or one that works with it.
+struct Candidate<'a> {
+    pid: u32,
+    start_ticks: u64,
+    command: &'a [Arc<str>],
+    listening_on: &'a [Arc<str>],
+}
+
+/// The way, where the snapshot shows that a process is an inference server or works for one; `None` where it is
+/// none. Err: why it cannot be asked to unload.
+pub fn find(process: &Process, snapshot: &Snapshot) -> Option<Result<ServerUnload, String>> {
+    let candidates = candidates(process);
+    let own = process.command.as_deref().unwrap_or_default();
+    let mut refused = None;
+    for row in unload_servers() {
+        let mut listeners = candidates.iter();
+        let listener = listeners.find(|it| row.runs(it.command, it.listening_on));
+        match (&row.api, listener) {
+            (Err(why), Some(_)) => refused = refused.or(Some(why.to_string())),
+            (Err(why), None) if row.runs(own, &[]) => {
+                refused = refused.or(Some(why.to_string()));
+            }
+            (Ok(_), Some(listener)) => match way(row, process, listener, snapshot) {
+                Ok(way) => return Some(Ok(way)),
+                Err(why) => refused = refused.or(Some(why)),
+            },
+            (_, None) => {}
+        }
+    }
+    refused.map(Err)
+}
+
+/// Who started it first, for a worker's own port is not its server's; then itself, then whom it started.
+fn candidates(process: &Process) -> Vec<Candidate<'_>> {
+    let relatives = process.listening_relatives.as_deref().unwrap_or_default();
+    let related = |wanted| {
+        let related = relatives.iter().filter(move |it| it.relation == wanted);
+        related.filter_map(|relative| {
+            Some(Candidate {
+                pid: relative.pid,
+                start_ticks: relative.start_ticks?,
+                command: relative.command.as_deref()?,
+                listening_on: &relative.listening_on,
+            })
+        })
+    };
+    let own = process.start_ticks.zip(process.listening_on.as_deref());
+    let own = own.map(|(start_ticks, listening_on)| Candidate {
+        pid: process.pid,
+        start_ticks,
+        command: process.command.as_deref().unwrap_or_default(),
+        listening_on,
+    });
+    related(Relation::Ancestor)
+        .chain(own)
+        .chain(related(Relation::Descendant))
+        .collect()
+}
+
+fn way(
+    row: &UnloadServer,
+    process: &Process,
+    listener: &Candidate<'_>,
+    snapshot: &Snapshot,
+) -> Result<ServerUnload, String> {
+    let title = row.title;
+    let address = row.address(listener.command, listener.listening_on);
+    let address = address.ok_or_else(|| {
+        format!("it is not known on which of its ports {title} takes requests; give it a port by its flag")
+    })?;
+    if address.starts_with("unix:@") {
+        return Err(format!(
+            "{title} listens on {address}, which has no owner to be seen; let it listen on 127.0.0.1"
+        ));
+    }
+    let needs_host_memory = row.api.as_ref().is_ok_and(|api| api.needs_host_memory);
+    if needs_host_memory && has_expandable_segments(process) {
+        return Err(format!(
+            "{title} was started with expandable segments (PYTORCH_CUDA_ALLOC_CONF), with which its sleep frees \
+             nothing; start it without"
+        ));
+    }
+    Ok(ServerUnload {
+        server: row.name.into(),
+        pid: listener.pid,
+        start_ticks: listener.start_ticks,
+        address,
+        held_bytes: held_bytes(listener.pid, snapshot),
+    })
+}
+
+/// vllm-project/vllm#11743.
+fn has_expandable_segments(process: &Process) -> bool {
+    let environment = process.environment.as_deref();
+    ["PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"]
+        .iter()
+        .any(|name| {
+            let value = environment.and_then(|it| it.get(*name));
+            value.is_some_and(|value| value.to_lowercase().contains("expandable_segments:true"))
+        })
+}
+
+/// What the processes of a server hold of all GPUs, in bytes; `None` where one of them is not known.
+fn held_bytes(server: u32, snapshot: &Snapshot) -> Option<u64> {
+    let works_for = |process: &&Process| {
+        let relatives = process.listening_relatives.as_deref().unwrap_or_default();
+        let mut relatives = relatives.iter();
+        process.pid == server
+            || relatives.any(|it| it.pid == server && it.relation == Relation::Ancestor)
+    };
+    let pids: Vec<u32> = snapshot
+        .processes
+        .iter()
+        .filter(works_for)
+        .map(|it| it.pid)
+        .collect();
+    let rows = snapshot
+        .gpus
+        .iter()
+        .flat_map(|gpu| gpu.processes.iter().flatten());
+    let mut rows = rows.filter(|row| pids.contains(&row.pid)).peekable();
+    rows.peek()?;
+    rows.try_fold(0u64, |sum, row| Some(sum.saturating_add(row.used_bytes?)))
+}
+
+/// Whether a server could unload now: it is there, rests, and may be asked. Sends what changes nothing.
+pub fn probe(roots: &Roots, way: &ServerUnload, options: &ReleaseOptions) -> ReleaseAnswer {
+    converse(roots, way, options, false)
+}
+
+/// Probes a server again, and has it unload. Returns when it shows that it has, or when the time is over.
+pub fn perform(roots: &Roots, way: &ServerUnload, options: &ReleaseOptions) -> ReleaseAnswer {
+    converse(roots, way, options, true)
+}
+
+fn converse(
+    roots: &Roots,
+    way: &ServerUnload,
+    options: &ReleaseOptions,
+    is_deed: bool,
+) -> ReleaseAnswer {
+    let row = unload_server(&way.server);
+    let Some((row, Ok(api))) = row.map(|row| (row, &row.api)) else {
+        return ReleaseAnswer::NoWayIn(format!("there is no way to unload {}", way.server));
+    };
+    let mut channel = match LiveChannel::open(roots, row, way, options) {
+        Ok(channel) => channel,
+        Err(error) => {
+            return ReleaseAnswer::NoWayIn(format!("{} cannot be asked: {error}", row.title));
+        }
+    };
+    let base = channel.base.clone();
+    Conversation::new(row, api, &base, way.held_bytes, options, &mut channel).run(is_deed)
+}
+
+/// The real server.
+struct LiveChannel<'a> {
+    roots: &'a Roots,
+    listener: Listener,
+    command: Arc<[Arc<str>]>,
+    /// The port of its metrics, where they have one of their own.
+    metrics_port: Option<u16>,
+    deadline: Deadline,
+    /// Where it is, for who types a request.
+    base: String,
+}
+
+impl<'a> LiveChannel<'a> {
+    fn open(
+        roots: &'a Roots,
+        row: &UnloadServer,
+        way: &ServerUnload,
+        options: &ReleaseOptions,
+    ) -> Result<Self, HttpError> {
+        let mut listener = Listener {
+            pid: way.pid,
+            start_ticks: way.start_ticks,
+            endpoint: endpoint(&way.address).ok_or_else(|| HttpError::Failed {
+                why: format!("{} is no address", way.address),
+            })?,
+            is_https: false,
+        };
+        let command = listener
+            .command(roots)
+            .ok_or(HttpError::Ended { pid: way.pid })?;
+        listener.is_https = row.is_secure(&command);
+        Ok(Self {
+            roots,
+            base: base(&listener),
+            metrics_port: row.metrics_port(&command),
+            listener,
+            command,
+            deadline: Deadline::after(Duration::from_millis(options.wait_ms)),
+        })
+    }
+}
+
+/// `tcp:0.0.0.0:8000`, `unix:/run/x.sock`.
+fn endpoint(address: &str) -> Option<Endpoint> {
+    if let Some(path) = address.strip_prefix("unix:") {
+        return path
+            .starts_with('/')
+            .then(|| Endpoint::Unix(path.to_owned()));
+    }
+    let address: std::net::SocketAddr = address.strip_prefix("tcp:")?.parse().ok()?;
+    Some(Endpoint::Tcp {
+        host: address.ip().to_canonical().to_string(),
+        port: address.port(),
+    })
+}
+
+/// The address to be typed after `curl`.
+fn base(listener: &Listener) -> String {
+    let scheme = if listener.is_https { "https" } else { "http" };
+    match &listener.endpoint {
+        Endpoint::Unix(path) => {
+            let path = crate::advice::quote(path).unwrap_or_else(|| "PATH".to_owned());
+            format!("--unix-socket {path} {scheme}://localhost")
+        }
+        Endpoint::Tcp { host, port } => {
+            let host = match host.parse::<std::net::IpAddr>() {
+                Ok(ip) if ip.is_ipv6() && ip.is_loopback() => "[::1]",
+                _ => "127.0.0.1",
+            };
+            format!("{scheme}://{host}:{port}")
+        }
+    }
+}
+
+impl ServerChannel for LiveChannel<'_> {
+    fn ask(&mut self, ask: &Ask, most: Duration) -> Result<Answer, AskFailed> {
+        let mut listener = self.listener.clone();
+        if let (true, Some(metrics), Endpoint::Tcp { port, .. }) =
+            (ask.is_metrics, self.metrics_port, &mut listener.endpoint)
+        {
+            *port = metrics;
+        }
+        let mut headers = HeaderMap::new();
+        if ask.body.is_some() {
+            let json = HeaderValue::from_static("application/json");
+            headers.insert(header::CONTENT_TYPE, json);
+        }
+        let time = self.deadline.left().min(most);
+        if time.is_zero() {
+            return Err(AskFailed::Late);
+        }
+        // Where it listens is proved anew each time, before and after connecting.
+        let client = HttpClient::new(self.roots, &listener).map_err(AskFailed::of)?;
+        let body = match ask.verb {
+            Verb::Get => None,
+            Verb::Post | Verb::Put => Some(ask.body.as_deref().unwrap_or_default()),
+        };
+        let response = client.send(HttpRequest {
+            method: match ask.verb {
+                Verb::Get => Method::GET,
+                Verb::Post => Method::POST,
+                Verb::Put => Method::PUT,
+            },
+            path: &ask.path,
+            headers,
+            body,
+            limit_bytes: BODY_BYTES,
+            time,
+        });
+        let response = response.map_err(AskFailed::of)?;
+        Ok(Answer {
+            status: response.status,
+            body: response.body,
+        })
+    }
+
+    fn command(&self) -> &[Arc<str>] {
+        &self.command
+    }
+
+    fn connections(&mut self) -> Option<usize> {
+        match self.listener.endpoint {
+            Endpoint::Tcp { .. } => self.listener.connections(self.roots),
+            Endpoint::Unix(_) => None,
+        }
+    }
+
+    fn available_bytes(&mut self) -> Option<u64> {
+        read_available_memory(self.roots, self.listener.pid)
+    }
+
+    fn pause(&mut self, time: Duration) {
+        thread::sleep(time.min(self.deadline.left()));
+    }
+
+    fn left(&self) -> Duration {
+        self.deadline.left()
+    }
+}
+
+impl AskFailed {
+    fn of(error: HttpError) -> Self {
+        match error {
+            HttpError::Timeout => Self::Late,
+            error => Self::NotReached(error.to_string()),
+        }
+    }
+}

@@ -1,0 +1,594 @@
+//! Inference servers that unload by their own request: stand-ins that speak the real routes, each in a process of
+//! its own, whose listener is looked for in the kernel's tables as any; what NVML shows is the mock driver's.
+
+use std::fs;
+use std::net::{TcpListener, TcpStream};
+use std::path::PathBuf;
+use std::process::Command;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use gpumem::api::host::Roots;
+use gpumem::api::model::Snapshot;
+use gpumem::api::reclaim::release_server::{find, perform, probe};
+use gpumem::api::reclaim::{ReleaseAnswer, ReleaseOptions, ServerUnload};
+use serde_json::Value;
+
+use crate::machine::{GIB, Machine, Running, one_gpu};
+use crate::reclaim::Stage;
+use crate::support::{self, wait_until};
+
+/// What its context takes, whatever is unloaded.
+const CONTEXT_BYTES: u64 = 256 << 20;
+
+/// A server: its row, the file that its program is, its arguments, and what unloads it.
+struct Program {
+    row: &'static str,
+    file: &'static str,
+    arguments: &'static [&'static str],
+    deed: &'static str,
+    /// What shows that it works: its answers, or that a client is connected.
+    is_busy_by_answers: bool,
+}
+
+const fn program(
+    row: &'static str,
+    file: &'static str,
+    arguments: &'static [&'static str],
+    deed: &'static str,
+) -> Program {
+    Program {
+        row,
+        file,
+        arguments,
+        deed,
+        is_busy_by_answers: true,
+    }
+}
+
+const fn silent(program: Program) -> Program {
+    Program {
+        is_busy_by_answers: false,
+        ..program
+    }
+}
+
+/// `PORT` is where it listens, `METRICS` where its metrics are.
+const PROGRAMS: &[Program] = &[
+    program("ollama", "ollama", &["serve"], "POST /api/generate"),
+    program(
+        "vllm",
+        "vllm",
+        &["--port", "PORT", "--enable-sleep-mode"],
+        "POST /sleep",
+    ),
+    program(
+        "aphrodite",
+        "aphrodite",
+        &["--port=PORT", "--enable-sleep-mode"],
+        "POST /sleep",
+    ),
+    program(
+        "sglang",
+        "sglang",
+        &["--port", "PORT", "--enable-memory-saver"],
+        "POST /release_memory_occupation",
+    ),
+    silent(program(
+        "lmdeploy",
+        "lmdeploy",
+        &["--server-port", "PORT"],
+        "POST /sleep",
+    )),
+    program(
+        "llama.cpp",
+        "llama-server",
+        &["--port", "PORT"],
+        "POST /models/unload",
+    ),
+    silent(program(
+        "llama-swap",
+        "llama-swap",
+        &["--listen", "127.0.0.1:PORT"],
+        "GET /unload",
+    )),
+    program(
+        "triton-server",
+        "tritonserver",
+        &["--http-port=PORT", "--metrics-port=METRICS"],
+        "POST /v2/repository/models",
+    ),
+    program(
+        "torchserve",
+        "frontend.py",
+        &["org.pytorch.serve.ModelServer"],
+        "PUT /models",
+    ),
+    program(
+        "comfyui",
+        "ComfyUI/main.py",
+        &["--port", "PORT"],
+        "POST /free",
+    ),
+    program(
+        "stable-diffusion-webui",
+        "stable-diffusion-webui/launch.py",
+        &["--api", "--port", "PORT"],
+        "POST /sdapi/v1/unload",
+    ),
+    program(
+        "invokeai",
+        "invokeai-web",
+        &["--port", "PORT"],
+        "POST /api/v2/models",
+    ),
+    silent(program(
+        "lm-studio",
+        "lm-studio",
+        &["--port", "PORT"],
+        "POST /api/v1/models/unload",
+    )),
+    silent(program(
+        "text-generation-webui",
+        "text-generation-webui/server.py",
+        &["--api-port", "PORT"],
+        "POST /v1/internal/model/unload",
+    )),
+    silent(program(
+        "tabbyapi",
+        "tabbyAPI/main.py",
+        &["--port", "PORT"],
+        "POST /v1/model/unload",
+    )),
+    program(
+        "localai",
+        "local-ai",
+        &["--address", "127.0.0.1:PORT"],
+        "POST /backend/shutdown",
+    ),
+];
+
+fn the(row: &str) -> &'static Program {
+    PROGRAMS.iter().find(|it| it.row == row).unwrap()
+}
+
+/// A server that runs, and the GPU that it holds 2 GiB of.
+struct StandIn {
+    program: &'static Program,
+    running: Option<Running>,
+    machine: Machine,
+    port: u16,
+    holder: u32,
+}
+
+/// Two ports that are free.
+fn ports() -> [u16; 2] {
+    let bound = [0; 2].map(|_| TcpListener::bind("127.0.0.1:0").unwrap());
+    bound.map(|it| it.local_addr().unwrap().port())
+}
+
+impl StandIn {
+    fn start(python: &PathBuf, program: &'static Program, manner: &str) -> Self {
+        Self::start_with(python, program, manner, &[])
+    }
+
+    fn start_with(
+        python: &PathBuf,
+        program: &'static Program,
+        manner: &str,
+        environment: &[(&str, &str)],
+    ) -> Self {
+        let machine = Machine::new(&one_gpu(&[]));
+        let file = machine.path(program.file);
+        fs::create_dir_all(file.parent().unwrap()).unwrap();
+        fs::write(&file, include_str!("release_servers/stand_in.py")).unwrap();
+        let [port, metrics] = ports();
+        let mut listens = port.to_string();
+        if program.row == "triton-server" {
+            listens = format!("{port} {metrics}");
+        }
+        let mut command = Command::new(python);
+        command.arg(&file).args([program.row, manner]);
+        for argument in program.arguments {
+            let argument = argument.replace("PORT", &port.to_string());
+            command.arg(argument.replace("METRICS", &metrics.to_string()));
+        }
+        for (name, file) in [
+            ("RECORD", "record"),
+            ("READY", "ready"),
+            ("SCENE", "scene.json"),
+        ] {
+            command.env(name, machine.path(file));
+        }
+        command
+            .env("PORTS", listens)
+            .envs(environment.iter().copied());
+        let running = Running::start(&mut command);
+        let ready = machine.path("ready");
+        wait_until("it listens", || ready.exists());
+        let ready: Value = serde_json::from_slice(&fs::read(ready).unwrap()).unwrap();
+        let holder = u32::try_from(ready["holder"].as_u64().unwrap()).unwrap();
+        machine.play(&one_gpu(&[holder]));
+        Self {
+            program,
+            running: Some(running),
+            machine,
+            port,
+            holder,
+        }
+    }
+
+    fn pid(&self) -> u32 {
+        self.running.as_ref().unwrap().pid()
+    }
+
+    fn snapshot(&self) -> Snapshot {
+        Stage::new(&[self.holder]).look()
+    }
+
+    /// How it is asked, as the snapshot shows it.
+    fn way(&self) -> ServerUnload {
+        let snapshot = self.snapshot();
+        let way = find(&snapshot.processes[0], &snapshot);
+        let way = way
+            .unwrap_or_else(|| panic!("{}: {snapshot:?}", self.program.row))
+            .unwrap();
+        assert_eq!(&*way.server, self.program.row);
+        assert_eq!(
+            (way.pid, &*way.address),
+            (self.pid(), &*format!("tcp:127.0.0.1:{}", self.port))
+        );
+        way
+    }
+
+    /// What NVML shows that is held.
+    fn held_bytes(&self) -> u64 {
+        let snapshot = self.machine.snapshot(0);
+        let rows = snapshot.gpu(0)["processes"].as_array().unwrap();
+        rows.iter()
+            .map(|row| row["used_bytes"].as_u64().unwrap())
+            .sum()
+    }
+
+    /// What it was asked.
+    fn asked(&self) -> Vec<String> {
+        let record = fs::read_to_string(self.machine.path("record")).unwrap_or_default();
+        let asked: Vec<String> = record.lines().map(str::to_owned).collect();
+        assert!(!asked.iter().any(|it| it.ends_with("FOREIGN")), "{asked:?}");
+        asked
+    }
+
+    /// How often it was asked to unload.
+    fn deeds(&self) -> usize {
+        self.asked()
+            .iter()
+            .filter(|it| it.starts_with(self.program.deed))
+            .count()
+    }
+
+    /// That it was asked nothing that changes, loads, wakes or counts as use.
+    fn assert_untouched(&self) {
+        let is_harmless = |asked: &String| {
+            let reads = asked.starts_with("GET /")
+                || ["POST /v2/repository/index", "POST /backend/monitor"]
+                    .iter()
+                    .any(|it| asked.starts_with(it));
+            let counts_as_use = ["GET /slots", "GET /unload", "GET /release_memory"]
+                .iter()
+                .any(|it| asked.starts_with(it));
+            reads && !counts_as_use
+        };
+        let asked = self.asked();
+        assert!(
+            asked.iter().all(is_harmless),
+            "{}: {asked:?}",
+            self.program.row
+        );
+    }
+}
+
+fn options(wait_ms: u64) -> ReleaseOptions {
+    ReleaseOptions {
+        collects: true,
+        references: false,
+        is_named: true,
+        wait_ms,
+        pci_bus_ids: Vec::new(),
+    }
+}
+
+fn probed(way: &ServerUnload) -> ReleaseAnswer {
+    probe(&Roots::default(), way, &options(30_000))
+}
+
+fn performed(way: &ServerUnload, wait_ms: u64) -> ReleaseAnswer {
+    perform(&Roots::default(), way, &options(wait_ms))
+}
+
+/// Runs a test with each of the programs at once.
+fn with_each(
+    wanted: impl Fn(&Program) -> bool + Sync,
+    test: impl Fn(&PathBuf, &'static Program) + Sync,
+) {
+    let Some(python) = support::python_with(&["http.server"]) else {
+        return;
+    };
+    thread::scope(|scope| {
+        for program in PROGRAMS.iter().filter(|it| wanted(it)) {
+            let (python, test) = (&python, &test);
+            scope.spawn(move || test(python, program));
+        }
+    });
+}
+
+#[test]
+fn each_server_unloads_and_nvml_shows_what_came_back() {
+    with_each(
+        |_| true,
+        |python, program| {
+            let server = StandIn::start(python, program, "idle");
+            let row = program.row;
+            let way = server.way();
+            assert_eq!(way.held_bytes, Some(GIB), "{row}");
+            let answer = probed(&way);
+            assert!(
+                matches!(&answer, ReleaseAnswer::Done(_)),
+                "{row}: {answer:?}"
+            );
+            server.assert_untouched();
+            assert_eq!(server.held_bytes(), 2 * GIB);
+            let answer = performed(&way, 30_000);
+            let ReleaseAnswer::Done(report) = answer else {
+                panic!("{row}: {answer:?} {:?}", server.asked());
+            };
+            assert_eq!(server.deeds(), 1, "{row}: {:?}", server.asked());
+            let left = server.held_bytes();
+            assert!(left == 0 || left == CONTEXT_BYTES, "{row}: {left}");
+            // It goes on listening, and there is a way back.
+            assert!(
+                TcpStream::connect(("127.0.0.1", server.port)).is_ok(),
+                "{row}"
+            );
+            let wake = report.wake.unwrap();
+            let base = format!("http://127.0.0.1:{}/", server.port);
+            assert!(
+                !wake.contains("curl") || wake.contains(&base),
+                "{row}: {wake}"
+            );
+        },
+    );
+}
+
+#[test]
+fn a_server_at_work_is_not_touched() {
+    with_each(
+        |program| program.is_busy_by_answers,
+        |python, program| {
+            let server = StandIn::start(python, program, "busy");
+            let way = server.way();
+            let answer = performed(&way, 30_000);
+            assert!(
+                matches!(&answer, ReleaseAnswer::Busy(_)),
+                "{}: {answer:?}",
+                program.row
+            );
+            assert_eq!(server.deeds(), 0, "{:?}", server.asked());
+            // llama.cpp's slots count as use, and are asked at the deed.
+            if program.row != "llama.cpp" {
+                server.assert_untouched();
+                let answer = probed(&way);
+                assert!(
+                    matches!(&answer, ReleaseAnswer::Busy(_)),
+                    "{}: {answer:?}",
+                    program.row
+                );
+            }
+            assert_eq!(server.held_bytes(), 2 * GIB);
+        },
+    );
+}
+
+/// The servers without a request that shows it, and those of which unloading ends what runs.
+#[test]
+fn a_server_to_which_a_client_is_connected_is_not_touched() {
+    let gated = [
+        "ollama",
+        "lmdeploy",
+        "llama.cpp",
+        "llama-swap",
+        "torchserve",
+        "lm-studio",
+        "text-generation-webui",
+        "tabbyapi",
+        "localai",
+    ];
+    with_each(
+        |program| gated.contains(&program.row),
+        |python, program| {
+            let server = StandIn::start(python, program, "idle");
+            let way = server.way();
+            let client = TcpStream::connect(("127.0.0.1", server.port)).unwrap();
+            let answer = performed(&way, 30_000);
+            let ReleaseAnswer::Busy(why) = &answer else {
+                panic!("{}: {answer:?}", program.row);
+            };
+            assert!(why.ends_with("a client is connected to it"), "{why}");
+            server.assert_untouched();
+            drop(client);
+            let answer = probed(&way);
+            assert!(
+                matches!(&answer, ReleaseAnswer::Done(_)),
+                "{}: {answer:?}",
+                program.row
+            );
+        },
+    );
+}
+
+#[test]
+fn one_that_answers_and_frees_nothing_is_seen_by_nvml_only() {
+    with_each(
+        |_| true,
+        |python, program| {
+            let server = StandIn::start(python, program, "lies");
+            let answer = performed(&server.way(), 30_000);
+            assert!(
+                matches!(&answer, ReleaseAnswer::Done(_)),
+                "{}: {answer:?}",
+                program.row
+            );
+            assert_eq!((server.deeds(), server.held_bytes()), (1, 2 * GIB));
+        },
+    );
+}
+
+#[test]
+fn one_that_hangs_is_not_waited_for() {
+    with_each(
+        |_| true,
+        |python, program| {
+            let server = StandIn::start(python, program, "hangs");
+            let way = server.way();
+            let begun = Instant::now();
+            let answer = performed(&way, 12_000);
+            let ReleaseAnswer::TimedOut(why) = &answer else {
+                panic!("{}: {answer:?}", program.row);
+            };
+            assert!(why.ends_with("it may still do so"), "{why}");
+            assert!(
+                begun.elapsed() < Duration::from_secs(40),
+                "{:?}",
+                begun.elapsed()
+            );
+            assert_eq!(server.deeds(), 1);
+        },
+    );
+}
+
+#[test]
+fn one_that_wants_a_key_is_left_with_the_command() {
+    with_each(
+        |_| true,
+        |python, program| {
+            let server = StandIn::start(python, program, "key");
+            let answer = performed(&server.way(), 30_000);
+            let ReleaseAnswer::Refused(why) = &answer else {
+                panic!("{}: {answer:?}", program.row);
+            };
+            let base = format!("http://127.0.0.1:{}/", server.port);
+            assert!(
+                why.contains("needs a key") && why.contains("$KEY") && why.contains(&base),
+                "{why}"
+            );
+            assert_eq!(server.held_bytes(), 2 * GIB);
+        },
+    );
+}
+
+#[test]
+fn what_does_not_answer_as_the_server_does_is_asked_nothing_more() {
+    for manner in ["garbage", "redirect", "huge"] {
+        with_each(
+            |_| true,
+            |python, program| {
+                let server = StandIn::start(python, program, manner);
+                let answer = performed(&server.way(), 30_000);
+                assert!(
+                    matches!(&answer, ReleaseAnswer::NoWayIn(_)),
+                    "{} {manner}: {answer:?}",
+                    program.row
+                );
+                assert_eq!(server.asked().len(), 1, "{manner}: {:?}", server.asked());
+            },
+        );
+    }
+}
+
+#[test]
+fn a_stranger_who_has_its_port_is_not_connected_to() {
+    let Some(python) = support::python_with(&["http.server"]) else {
+        return;
+    };
+    let mut server = StandIn::start(&python, the("comfyui"), "idle");
+    let way = server.way();
+    server.running = None;
+    wait_until("its port is free", || {
+        TcpListener::bind(("127.0.0.1", server.port)).is_ok()
+    });
+    let stranger = TcpListener::bind(("127.0.0.1", server.port)).unwrap();
+    stranger.set_nonblocking(true).unwrap();
+    let answer = performed(&way, 5_000);
+    assert!(matches!(&answer, ReleaseAnswer::NoWayIn(_)), "{answer:?}");
+    // Nor where a process of that pid lives, as after it was given anew.
+    let own = Stage::new(&[std::process::id()]).look();
+    let way = ServerUnload {
+        pid: std::process::id(),
+        start_ticks: own.processes[0].start_ticks.unwrap() + 1,
+        ..way
+    };
+    let answer = performed(&way, 5_000);
+    assert!(matches!(&answer, ReleaseAnswer::NoWayIn(_)), "{answer:?}");
+    let sleeper = Running::sleep();
+    let other = Stage::new(&[sleeper.pid()]).look();
+    let way = ServerUnload {
+        pid: sleeper.pid(),
+        start_ticks: other.processes[0].start_ticks.unwrap(),
+        ..way
+    };
+    // Its command line is no server's any more, and it does not listen there.
+    let answer = performed(&way, 5_000);
+    assert!(matches!(&answer, ReleaseAnswer::NoWayIn(_)), "{answer:?}");
+    assert!(stranger.accept().is_err(), "it was connected to");
+}
+
+#[test]
+fn what_a_server_lacks_is_a_refusal_in_words() {
+    let Some(python) = support::python_with(&["http.server"]) else {
+        return;
+    };
+    for (environment, words) in [
+        (
+            ("VERSION", "0.16.2"),
+            "vLLM 0.16.2 ends the requests that run",
+        ),
+        (("VERSION", "dev"), "the version of vLLM is not known"),
+        (("DEV_MODE", "0"), "VLLM_SERVER_DEV_MODE=1"),
+    ] {
+        let server = StandIn::start_with(&python, the("vllm"), "idle", &[environment]);
+        let answer = performed(&server.way(), 30_000);
+        let ReleaseAnswer::Refused(why) = &answer else {
+            panic!("{environment:?}: {answer:?}");
+        };
+        assert!(why.contains(words), "{why}");
+        server.assert_untouched();
+    }
+    // Weights go to host memory, and there is not so much of it.
+    let server = StandIn::start(&python, the("vllm"), "idle");
+    let way = ServerUnload {
+        held_bytes: Some(1 << 50),
+        ..server.way()
+    };
+    let answer = performed(&way, 30_000);
+    assert!(
+        matches!(&answer, ReleaseAnswer::Refused(why) if why.contains("host memory")),
+        "{answer:?}"
+    );
+    server.assert_untouched();
+    // Only a person may ask SGLang, and sees the risk.
+    let server = StandIn::start(&python, the("sglang"), "idle");
+    let way = server.way();
+    let by_rule = ReleaseOptions {
+        is_named: false,
+        ..options(30_000)
+    };
+    let answer = perform(&Roots::default(), &way, &by_rule);
+    assert!(
+        matches!(&answer, ReleaseAnswer::Refused(why) if why.contains("crash")),
+        "{answer:?}"
+    );
+    assert!(server.asked().is_empty());
+    let ReleaseAnswer::Done(report) = probed(&way) else {
+        panic!("{:?}", server.asked());
+    };
+    assert!(report.why.unwrap().contains("crash"));
+}

@@ -1,0 +1,309 @@
+"""Inference servers that are none: PROGRAM SERVER MANNER [ARGUMENT ...]
+
+PROGRAM is this file under the server's own name. It speaks the routes of one server (a class below), writes every
+request to RECORD, who holds its memory to READY, listens on PORTS, and changes what the mock driver plays in SCENE when it unloads. MANNER:
+
+idle      rests; its context's 256 MiB stay, or its runner ends
+busy      works
+lies      rests, answers as one that unloads, and frees nothing
+hangs     rests, and does not answer what would unload it
+key       answers 401 to what would unload it
+garbage   answers with what is not of this server
+huge      answers with a GiB
+redirect  answers with a redirect to itself
+"""
+
+import http.server
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+import urllib.parse
+
+name, manner = (sys.argv[1:3] + [""])[:2]
+RECORD, READY, SCENE = (os.environ[key] for key in ("RECORD", "READY", "SCENE"))
+BUSY = manner == "busy"
+
+
+class Server:
+    has_runner = False
+    loaded = True
+
+    def __init__(self):
+        self.runner = None
+        if self.has_runner:
+            self.runner = subprocess.Popen([sys.executable, sys.argv[0], "runner"], stdin=subprocess.PIPE)
+
+    def holder(self):
+        return self.runner.pid if self.runner else os.getpid()
+
+    def unload(self, answer=None, status=200):
+        """What the deed comes to; the routes below say when."""
+        if manner == "hangs":
+            time.sleep(600)
+        if manner == "key":
+            return 401, {"error": {"message": "Invalid API Key"}}
+        self.loaded = False
+        if manner != "lies":
+            with open(SCENE) as file:
+                scene = json.load(file)
+            rows = scene["gpus"][0]["processes"]
+            for row in rows:
+                if row["pid"] == self.holder():
+                    row["used_bytes"] = 256 << 20
+            if self.runner:
+                rows[:] = [row for row in rows if row["pid"] != self.runner.pid]
+            with open(SCENE + ".new", "w") as file:
+                json.dump(scene, file)
+            os.rename(SCENE + ".new", SCENE)
+            if self.runner:
+                self.runner.kill()
+                self.runner.wait()
+        return status, {} if answer is None else answer
+
+    def models(self, row):
+        return [row] if self.loaded else []
+
+
+class Ollama(Server):
+    has_runner = True
+
+    def route(self, request, body):
+        if request == "GET /":
+            return 200, "Ollama is running"
+        if request == "GET /api/ps":
+            # One that works has been used again since.
+            expires = time.time_ns() if BUSY else 1
+            return 200, {"models": self.models({"name": "m:1b", "size_vram": 9, "expires_at": f"{expires}"})}
+        if request == "POST /api/generate" and body == {"model": "m:1b", "keep_alive": 0}:
+            return self.unload({"done_reason": "unload"})
+
+
+class Vllm(Server):
+    prefix, version = "vllm", "0.33.0"
+
+    def route(self, request, body):
+        if request == "GET /version":
+            return 200, {"version": os.environ.get("VERSION", self.version)}
+        if request == "GET /metrics":
+            return 200, (
+                f'# TYPE {self.prefix}:num_requests_running gauge\n{self.prefix}:num_requests_running{{engine="0"}} {float(BUSY)}\n'
+                f'{self.prefix}:num_requests_waiting{{engine="0",model_name="a} 7"}} 0.0\n'
+            )
+        if os.environ.get("DEV_MODE") == "0":
+            return None
+        if request == "GET /is_sleeping":
+            return 200, {"is_sleeping": not self.loaded}
+        if request == "POST /sleep?level=1&mode=wait":
+            return self.unload("")
+
+
+class Aphrodite(Vllm):
+    prefix, version = "aphrodite", "0.24.1"
+
+
+class Sglang(Server):
+    paused = False
+
+    def route(self, request, body):
+        if request == "GET /server_info":
+            return 200, {"version": "0.5.23", "enable_memory_saver": True}
+        if request == "GET /metrics":
+            return 200, f"sglang:num_running_reqs{{a=\"b\"}} {float(BUSY)}\nsglang:num_queue_reqs 0.0\n"
+        if request == "POST /pause_generation" and body == {"mode": "in_place"}:
+            self.paused = True
+            return 200, {}
+        if request == "POST /release_memory_occupation" and self.paused:
+            return self.unload()
+        if request == "POST /continue_generation":
+            return 200, {}
+
+
+class Lmdeploy(Server):
+    def route(self, request, body):
+        if request == "GET /v1/models":
+            return 200, {"data": [{"id": "m", "owned_by": "lmdeploy"}]}
+        if request == "GET /is_sleeping":
+            return 200, {"is_sleeping": not self.loaded}
+        if request == "POST /sleep?level=1":
+            return self.unload("")
+
+
+class LlamaCpp(Server):
+    has_runner = True
+
+    def route(self, request, body):
+        if request == "GET /models":
+            return 200, {"data": [{"id": "a/b:Q4", "status": {"value": "loaded" if self.loaded else "unloaded"}},
+                                  {"id": "c", "status": {"value": "unloaded"}}]}
+        if request == "GET /slots?model=a%2Fb%3AQ4&autoload=false":
+            return 200, [{"id": 0, "is_processing": BUSY}]
+        if request == "POST /models/unload" and body == {"model": "a/b:Q4"}:
+            return self.unload({"success": True})
+
+
+class LlamaSwap(Server):
+    has_runner = True
+
+    def route(self, request, body):
+        if request == "GET /running":
+            return 200, {"running": self.models({"model": "m", "state": "ready"})}
+        if request == "GET /unload":
+            return self.unload("OK")
+
+
+class Triton(Server):
+    def route(self, request, body):
+        if request == "GET /v2":
+            return 200, {"name": "triton", "extensions": ["classification", "model_repository"]}
+        if request == "GET /metrics":
+            return 200, f'nv_inference_pending_request_count{{model="m"}} {int(BUSY)}\nnv_inference_exec_count{{model="m"}} 5\n'
+        if request == "POST /v2/repository/index" and body == {"ready": True}:
+            return 200, self.models({"name": "m", "version": "1", "state": "READY"})
+        if request == "POST /v2/repository/models/m/unload":
+            return self.unload("")
+
+
+class Torchserve(Server):
+    has_runner = True
+
+    def route(self, request, body):
+        if request == "GET /models?limit=100":
+            return 200, {"models": [{"modelName": "m", "modelUrl": "m.mar"}]}
+        if request == "GET /models/m":
+            workers = self.models({"id": "9000", "status": "READY", "gpu": True})
+            return 200, [{"modelName": "m", "workers": workers, "jobQueueStatus": {"pendingRequests": int(BUSY)}}]
+        if request == "PUT /models/m?min_worker=0&max_worker=0&synchronous=true":
+            return self.unload({"status": "Workers scaled"})
+
+
+class Comfyui(Server):
+    def route(self, request, body):
+        if request == "GET /system_stats":
+            return 200, {"system": {"comfyui_version": "0.3.70"}, "devices": [{"vram_free": 1}]}
+        if request == "GET /queue":
+            return 200, {"queue_running": [[0, "id"]] if BUSY else [], "queue_pending": []}
+        if request == "POST /free" and body == {"unload_models": True, "free_memory": True}:
+            return self.unload("")
+
+
+class Webui(Server):
+    def route(self, request, body):
+        if request == "GET /sdapi/v1/memory":
+            return 200, {"ram": {}, "cuda": {}}
+        if request == "GET /sdapi/v1/progress?skip_current_image=true":
+            return 200, {"progress": 0, "state": {"job_count": -1 if BUSY else 0}}
+        if request == "POST /sdapi/v1/unload-checkpoint":
+            return self.unload()
+
+
+class Invokeai(Server):
+    def route(self, request, body):
+        if request == "GET /api/v1/app/version":
+            return 200, {"version": "6.9.0"}
+        if request == "GET /api/v1/queue/default/status":
+            return 200, {"queue": {"pending": 0, "in_progress": int(BUSY)}, "processor": {"is_processing": BUSY}}
+        if request == "POST /api/v2/models/empty_model_cache":
+            return self.unload(None)
+
+
+class LmStudio(Server):
+    has_runner = True
+
+    def route(self, request, body):
+        if request == "GET /api/v1/models":
+            return 200, {"models": [{"key": "k", "loaded_instances": self.models({"id": "k:2"})}]}
+        if request == "POST /api/v1/models/unload" and body == {"instance_id": "k:2"}:
+            return self.unload({"instance_id": "k:2"})
+
+
+class TextGeneration(Server):
+    def route(self, request, body):
+        if request == "GET /v1/internal/model/info":
+            return 200, {"model_name": "m" if self.loaded else "None", "lora_names": []}
+        if request == "POST /v1/internal/model/unload":
+            return self.unload("OK")
+
+
+class Tabbyapi(Server):
+    def route(self, request, body):
+        if request == "GET /v1/model":
+            return (200, {"id": "m"}) if self.loaded else (400, {"detail": "No models are currently loaded."})
+        if request == "POST /v1/model/unload":
+            return self.unload()
+
+
+class Localai(Server):
+    has_runner = True
+
+    def route(self, request, body):
+        if request == "GET /system":
+            return 200, {"backends": ["llama-cpp"], "loaded_models": self.models({"id": "m"})}
+        if request == "POST /backend/monitor" and body == {"model": "m"}:
+            return 200, {"state": 1 if BUSY else 2}
+        if request == "POST /backend/shutdown" and body == {"model": "m"}:
+            return self.unload()
+
+
+SERVERS = {
+    "ollama": Ollama, "vllm": Vllm, "aphrodite": Aphrodite, "sglang": Sglang, "lmdeploy": Lmdeploy,
+    "llama.cpp": LlamaCpp, "llama-swap": LlamaSwap, "triton-server": Triton, "torchserve": Torchserve,
+    "comfyui": Comfyui, "stable-diffusion-webui": Webui, "invokeai": Invokeai, "lm-studio": LmStudio,
+    "text-generation-webui": TextGeneration, "tabbyapi": Tabbyapi, "localai": Localai,
+}
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def answer(self):
+        length = int(self.headers.get("Content-Length") or 0)
+        body = self.rfile.read(length)
+        host = urllib.parse.urlsplit("//" + self.headers["Host"]).hostname
+        sound = host in ("127.0.0.1", "::1", "localhost") and not self.headers.get("Origin")
+        with open(RECORD, "a") as file:
+            file.write(f"{self.command} {self.path} {body.decode()}{'' if sound else ' FOREIGN'}\n")
+        if manner == "garbage":
+            return self.send(200, b"<html>\xff")
+        if manner == "redirect":
+            self.send_response(307)
+            self.send_header("Location", self.path)
+            self.send_header("Content-Length", "0")
+            return self.end_headers()
+        if manner == "huge":
+            self.send_response(200)
+            self.send_header("Content-Length", str(1 << 30))
+            self.end_headers()
+            for _ in range(1 << 14):
+                self.wfile.write(b" " * (1 << 16))
+            return None
+        found = server.route(f"{self.command} {self.path}", json.loads(body) if body else None)
+        status, value = found or (404, {"detail": "Not Found"})
+        self.send(status, value.encode() if isinstance(value, str) else json.dumps(value).encode())
+
+    do_GET = do_POST = do_PUT = do_DELETE = answer
+
+    def send(self, status, content):
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, *_):
+        pass
+
+
+if name == "runner":
+    # As the real ones do, it ends with who started it.
+    sys.exit(sys.stdin.read() and 0)
+server = SERVERS[name]()
+listeners = [http.server.ThreadingHTTPServer(("127.0.0.1", int(port)), Handler) for port in os.environ["PORTS"].split()]
+for listener in listeners:
+    threading.Thread(target=listener.serve_forever, daemon=True).start()
+with open(READY + ".new", "w") as file:
+    json.dump({"holder": server.holder()}, file)
+os.rename(READY + ".new", READY)
+while True:
+    time.sleep(600)
