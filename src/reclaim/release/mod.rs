@@ -5,19 +5,15 @@
 //! most and are called on a thread of their own. When it is done, and that it helped as NVML sees it, is
 //! `step::release`.
 
-pub mod server;
-
 use std::sync::Arc;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 mod announced;
-mod kernel;
-mod python;
-mod server;
-
+pub mod kernel;
 pub mod python;
+pub mod server;
 
 use super::policy::Signal;
 use crate::host::Roots;
@@ -26,8 +22,6 @@ use crate::model::{Process, Snapshot, Time};
 
 /// How long a release may take, unless somebody says otherwise.
 const DEFAULT_WAIT_MS: u64 = 10_000;
-
-pub mod kernel;
 
 /// How a process gives memory back and lives on.
 #[derive(Clone, PartialEq, Eq, Debug, JsonSchema, Serialize, Deserialize)]

@@ -1,27 +1,3 @@
-//! A way: CPython runs a recipe (PEP 768). None is known here so far.
-
-use super::{PythonRecipe, ReleaseAnswer, ReleaseOptions};
-use crate::host::Roots;
-use crate::model::{Process, Snapshot};
-
-/// The way, where the snapshot shows that it is there; `None` where there is nothing to do with it.
-pub fn find(_: &Process, _: &Snapshot) -> Option<Result<PythonRecipe, String>> {
-    None
-}
-
-/// Whether it could be done now.
-pub fn probe(_: &Roots, _: &PythonRecipe, _: &ReleaseOptions) -> ReleaseAnswer {
-    no_way()
-}
-
-/// Does it.
-pub fn perform(_: &Roots, _: &PythonRecipe, _: &ReleaseOptions) -> ReleaseAnswer {
-    no_way()
-}
-
-fn no_way() -> ReleaseAnswer {
-    ReleaseAnswer::NoWayIn("this version of gpumem does not know this way".to_owned())
-}
 //! A way: a CPython of 3.14 runs a recipe, by its protocol for debuggers (PEP 768).
 //!
 //! For programs that are neither servers nor notebook kernels. The interpreter runs it between two
