@@ -4,6 +4,10 @@
 //! has executed another program, and every half a minute, not all processes in the same sample. It is
 //! shared: each sample carries the same strings again.
 //!
+//! Even the stat of a process that sleeps, and has done nothing for long, is read less often than samples are
+//! taken: again after a tenth of the time for which nothing of it has moved, and after five seconds at most. What
+//! that misses is as small beside what the rules ask for, which count in minutes.
+//!
 //! Reading argv, the environment or maps takes a lock of the process's memory map. A process that is
 //! stuck in a driver (state D) may hold that lock for ever, and whoever reads them would hang with it:
 //! they are left until it is out of D, and the process is known by its short name meanwhile.
@@ -14,40 +18,36 @@ use std::sync::Arc;
 
 use rustix::fd::OwnedFd;
 use rustix::fs::{Access, access};
-use rustix::io::{self, Errno, pread};
 
 use super::above::{Ancestors, Jobs};
-use super::cmdline::{CMDLINE_BYTES, parse_cmdline};
-use super::environ::{ENVIRON_BYTES, parse_environ};
-use super::folder::{Folder, if_readable, is_gone, is_out_of_descriptors};
-use super::framework::read_framework;
-use super::gpu_files::{is_driver_behind_files, read_held};
-use super::io_counters::{IO_BYTES, parse_io};
+use super::folder::{Folder, is_gone, is_out_of_descriptors};
+use super::gpu_files::is_driver_behind_files;
 use super::machine::read_boot_seconds;
 use super::names::Names;
-use super::notebook::parse_kernel;
 use super::parent::Parents;
-use super::place::{Around, Whereabouts};
+use super::place::Whereabouts;
 use super::reaper::is_reaper;
 use super::relatives::Relatives;
 use super::sockets::Listening;
-use super::stat::{STAT_BYTES, Stat, parse_stat, terminal_name};
+use super::stat::{Stat, terminal_name};
 use super::status::parse_status;
 use super::users::Users;
+use super::visit::{DueReads, VisitReads};
 use super::{HostError, Roots};
 use crate::model::{Process, Time};
 
-const SECOND_NS: u64 = 1_000_000_000;
+pub(super) const SECOND_NS: u64 = 1_000_000_000;
 
 /// How often what seldom changes is read again.
-const REVISIT_NS: u64 = 30 * SECOND_NS;
+pub(super) const REVISIT_NS: u64 = 30 * SECOND_NS;
 
-/// How long after a look at the libraries the next one is due: soon while a program loads, then
-/// seldom, since thousands of mappings take a millisecond and hold the process up meanwhile.
-const MAPS_AGAIN_NS: [u64; 3] = [5 * SECOND_NS, 25 * SECOND_NS, 300 * SECOND_NS];
+/// Of the time for which nothing of a process has moved, this part passes until its stat is read again;
+const QUIET_PART: u64 = 10;
+/// and no more than this.
+const QUIET_NS: u64 = 5 * SECOND_NS;
 
 /// The longest status that is read; groups come before `NSpid`, and a user may be in many.
-const STATUS_BYTES: usize = 16 << 10;
+pub(super) const STATUS_BYTES: usize = 16 << 10;
 
 /// Whether there still is a process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -69,7 +69,7 @@ pub struct ProcessEntry {
     comm: Box<[u8]>,
     start_stack: u64,
     /// Whom its folder belonged to when its status was read.
-    owner: Option<u32>,
+    pub(super) owner: Option<u32>,
     /// Device number of its terminal.
     terminal: u32,
     pub(super) cpu_ticks: u64,
@@ -77,19 +77,23 @@ pub struct ProcessEntry {
     pub(super) waited_ticks: u64,
     /// When `cpu_ticks` were so; `None` before the first time.
     sampled_ns: Option<u64>,
+    /// When something of its stat was last seen to have moved.
+    moved_ns: u64,
+    /// Until then its stat is as good as read.
+    quiet_until_ns: u64,
     /// It was seen to change its parent: only who adopts orphans becomes a parent later on.
     is_adopted: bool,
     /// When to read again what seldom changes.
-    revisit_ns: u64,
+    pub(super) revisit_ns: u64,
     /// argv is still to be read.
-    wants_command: bool,
+    pub(super) wants_command: bool,
     /// The environment is still to be read; it stays what it was when the program was executed.
-    wants_environment: bool,
-    whereabouts: Whereabouts,
+    pub(super) wants_environment: bool,
+    pub(super) whereabouts: Whereabouts,
     /// When to look at the libraries again.
-    maps_ns: u64,
+    pub(super) maps_ns: u64,
     /// How often they were looked at.
-    maps_looks: usize,
+    pub(super) maps_looks: usize,
 }
 
 impl ProcessEntry {
@@ -105,6 +109,8 @@ impl ProcessEntry {
             cpu_ticks: 0,
             waited_ticks: 0,
             sampled_ns: None,
+            moved_ns: 0,
+            quiet_until_ns: 0,
             is_adopted: false,
             revisit_ns: 0,
             wants_command: true,
@@ -115,16 +121,10 @@ impl ProcessEntry {
         }
     }
 
-    /// Whether `folder`, opened by the pid alone, is this process's and not a later one's.
-    fn owns(&self, folder: &Folder) -> io::Result<bool> {
-        let mut content = [0; STAT_BYTES];
-        let length = match &self.stat {
-            // It was alive after the folder was opened, so that the pid was its own then.
-            Some(file) => pread(file, &mut content, 0)?,
-            None => pread(folder.file(c"stat")?, &mut content, 0)?,
-        };
-        let start_ticks = parse_stat(&content[..length]).map(|stat| stat.start_ticks);
-        Ok(start_ticks.is_some() && start_ticks == self.process.start_ticks)
+    /// Whether so little can have happened since it was last read that it need not be read now.
+    pub(super) fn is_quiet(&self, now_ns: u64) -> bool {
+        let due_ns = self.quiet_until_ns.min(self.revisit_ns).min(self.maps_ns);
+        now_ns < due_ns && self.sampled_ns.is_some_and(|at| at <= now_ns)
     }
 }
 
@@ -142,16 +142,16 @@ pub struct Surroundings {
     ticks_per_second: u64,
     page_bytes: u64,
     boot_seconds: Option<i64>,
-    users: Users,
+    pub(super) users: Users,
     /// In this sample: whether there is a process with this pid.
     exists: HashMap<u32, Option<bool>>,
     /// In this sample: whether the process with this pid adopts orphans.
     reapers: HashMap<u32, Option<bool>>,
     parents: Parents,
-    names: Names,
+    pub(super) names: Names,
     /// Which Slurm jobs have steps here, and who is above the processes in this sample.
-    jobs: Jobs,
-    ancestors: Ancestors,
+    pub(super) jobs: Jobs,
+    pub(super) ancestors: Ancestors,
     /// Which sockets listen.
     pub(super) listening: Listening,
     /// In this sample: something was left unread for want of a descriptor.
@@ -222,7 +222,7 @@ impl Surroundings {
     }
 
     /// Brings what is known of a process up to `stat`, and reads more of it where that is due.
-    /// `folder` is the process's own, where it happens to be open.
+    /// `folder` is the process's own, where it happens to be open; `ahead` what was read of a new one already.
     ///
     /// # Errors
     ///
@@ -232,6 +232,7 @@ impl Surroundings {
         entry: &mut ProcessEntry,
         stat: &Stat<'_>,
         folder: Option<&Folder>,
+        ahead: Option<VisitReads>,
         now_ns: u64,
     ) -> Result<Presence, HostError> {
         if stat.is_released {
@@ -243,6 +244,7 @@ impl Surroundings {
             entry.process.comm = Some(String::from_utf8_lossy(stat.comm).into());
             entry.owner = None;
             entry.revisit_ns = 0;
+            entry.moved_ns = now_ns;
         }
         if stat.start_stack != 0 && entry.start_stack != stat.start_stack {
             entry.start_stack = stat.start_stack;
@@ -254,6 +256,7 @@ impl Surroundings {
             entry.wants_environment = true;
             entry.owner = None;
             entry.revisit_ns = 0;
+            entry.moved_ns = now_ns;
         }
         let is_due = now_ns >= entry.revisit_ns;
         self.relate(entry, stat, is_due);
@@ -263,18 +266,15 @@ impl Surroundings {
             entry.process.gpu_files = None;
         }
 
-        let has_memory = stat.state != 'D' && !stat.is_exiting && !stat.is_kernel_thread;
-        let due = DueReads {
-            slow: is_due,
-            files: is_due && !stat.is_exiting,
-            command: has_memory && (is_due || entry.wants_command),
-            environment: has_memory && entry.wants_environment,
-            maps: has_memory && now_ns >= entry.maps_ns,
-        };
-        if !(due.slow || due.command || due.environment || due.maps) {
+        let due = DueReads::of(entry, stat, now_ns);
+        if !due.is_any() {
             return Ok(Presence::Here);
         }
-        match self.visit(entry, folder, &due, now_ns) {
+        let visited = match folder.zip(ahead) {
+            Some((folder, reads)) => self.take_in(entry, folder, reads, now_ns),
+            None => self.visit(entry, folder, &due, now_ns),
+        };
+        match visited {
             Ok(()) => Ok(Presence::Here),
             Err(errno) if is_gone(errno) => Ok(Presence::Gone),
             Err(errno) if is_new => {
@@ -343,167 +343,35 @@ impl Surroundings {
             let elapsed_seconds = elapsed_ns as f64 / SECOND_NS as f64;
             process.cpu_percent = Some(hundredths(100.0 * used_seconds / elapsed_seconds));
         }
-        entry.sampled_ns = Some(now_ns);
-        entry.cpu_ticks = stat.cpu_ticks;
-        entry.waited_ticks = stat.waited_ticks;
+        let before = (
+            entry.sampled_ns.replace(now_ns).is_some(),
+            std::mem::replace(&mut entry.cpu_ticks, stat.cpu_ticks),
+            std::mem::replace(&mut entry.waited_ticks, stat.waited_ticks),
+            process.state.replace(stat.state),
+            std::mem::replace(&mut process.threads, stat.threads),
+            process.rss_bytes,
+        );
         process.cpu_seconds = Some(hundredths(stat.cpu_ticks as f64 / ticks_per_second));
-        process.state = Some(stat.state);
-        process.threads = stat.threads;
         process.rss_bytes = stat.rss_pages.checked_mul(self.page_bytes);
-    }
-
-    /// Reads what is due through the process's folder.
-    fn visit(
-        &mut self,
-        entry: &mut ProcessEntry,
-        folder: Option<&Folder>,
-        due: &DueReads,
-        now_ns: u64,
-    ) -> io::Result<()> {
-        let opened;
-        let folder = match folder {
-            Some(folder) => folder,
-            None => {
-                opened = Folder::open(&self.roots.proc, entry.process.pid)?;
-                if !entry.owns(&opened)? {
-                    return Err(Errno::SRCH);
-                }
-                &opened
+        let now = (
+            true,
+            stat.cpu_ticks,
+            stat.waited_ticks,
+            Some(stat.state),
+            stat.threads,
+            process.rss_bytes,
+        );
+        if before != now {
+            entry.moved_ns = now_ns;
+        }
+        let pause_ns = now_ns.saturating_sub(entry.moved_ns) / QUIET_PART;
+        // Who does not just sleep may be stuck, stopped or over, and is looked at each time.
+        entry.quiet_until_ns = match pause_ns.min(QUIET_NS) {
+            pause_ns @ SECOND_NS.. if stat.state == 'S' && !stat.is_exiting => {
+                due_after(pause_ns, process.pid, now_ns)
             }
+            _ => now_ns,
         };
-        if due.slow {
-            self.read_owner(entry, folder, now_ns)?;
-        }
-        if due.files {
-            self.read_files(entry, folder)?;
-        }
-        if due.command {
-            self.read_command(entry, folder)?;
-        }
-        if due.environment {
-            self.read_environment(entry, folder)?;
-        }
-        if due.slow || due.environment {
-            self.read_place(entry, folder, now_ns)?;
-        }
-        if due.maps {
-            // What it had loaded stands where its maps may not be read any more.
-            let process = &mut entry.process;
-            let command = process.command.as_deref().unwrap_or_default();
-            if let Some(loaded) = read_framework(folder, command)? {
-                set(&mut process.framework, loaded.framework);
-                set(&mut process.framework_version, loaded.version.as_deref());
-                set_all(&mut process.libraries, &loaded.libraries);
-            }
-            let again = MAPS_AGAIN_NS[entry.maps_looks.min(MAPS_AGAIN_NS.len() - 1)];
-            entry.maps_ns = due_after(again, entry.process.pid, now_ns);
-            entry.maps_looks = entry.maps_looks.saturating_add(1);
-        }
-        if due.slow {
-            entry.revisit_ns = due_after(REVISIT_NS, entry.process.pid, now_ns);
-            entry.wants_command = !due.command;
-        } else if due.command {
-            entry.wants_command = false;
-        }
-        Ok(())
-    }
-
-    fn read_owner(
-        &mut self,
-        entry: &mut ProcessEntry,
-        folder: &Folder,
-        now_ns: u64,
-    ) -> io::Result<()> {
-        let process = &mut entry.process;
-        let owner = folder.owner()?;
-        if entry.owner != Some(owner) {
-            let read = folder.read(c"status", &mut self.content, STATUS_BYTES);
-            let status = if_readable(read)?.map(|()| parse_status(&self.content));
-            let status = status.unwrap_or_default();
-            process.uid = status.uid;
-            process.namespace_pid = status.namespace_pid;
-            entry.owner = Some(owner);
-        }
-        process.user = process.uid.and_then(|uid| self.users.name(uid, now_ns));
-        Ok(())
-    }
-
-    fn read_files(&mut self, entry: &mut ProcessEntry, folder: &Folder) -> io::Result<()> {
-        let process = &mut entry.process;
-        let set_executable = |path: &[u8]| {
-            set(
-                &mut process.executable,
-                Some(&*String::from_utf8_lossy(path)),
-            );
-        };
-        match folder.link(c"exe", set_executable) {
-            // It has begun to exit.
-            Err(errno) if is_gone(errno) => {}
-            link => {
-                if if_readable(link)?.is_none() {
-                    process.executable = None;
-                }
-            }
-        }
-        let held = read_held(folder, &self.roots.dev)?;
-        let listens = self.listening.read(folder, held.sockets.as_ref())?;
-        process.listening = listens.at_all;
-        process.sockets = listens.sockets;
-        let read = folder.read(c"io", &mut self.content, IO_BYTES);
-        // A kernel may be built without it, and who has gone is missed by other files.
-        process.io_bytes = read.ok().and_then(|()| parse_io(&self.content));
-        if process.listening_on != listens.on {
-            process.listening_on = listens.on;
-        }
-        let files = held.gpu_files.filter(|_| self.has_gpu_device_files);
-        if process.gpu_files != files {
-            process.gpu_files = files;
-        }
-        Ok(())
-    }
-
-    fn read_command(&mut self, entry: &mut ProcessEntry, folder: &Folder) -> io::Result<()> {
-        let process = &mut entry.process;
-        // One byte more than is kept tells whether there is more.
-        let read = folder.read(c"cmdline", &mut self.content, CMDLINE_BYTES + 1);
-        let command = if_readable(read)?.and_then(|()| parse_cmdline(&self.content));
-        // One that begins to exit has no argv any more; what it had stands.
-        if command.is_some() && process.command != command {
-            process.jupyter = command.as_deref().and_then(parse_kernel).map(Arc::from);
-            process.command = command;
-        }
-        Ok(())
-    }
-
-    /// It is read once for each program: it does not change, but for what a process writes over it.
-    fn read_environment(&mut self, entry: &mut ProcessEntry, folder: &Folder) -> io::Result<()> {
-        let read = folder.read(c"environ", &mut self.content, ENVIRON_BYTES);
-        let read = if_readable(read)?;
-        entry.process.environment = read.map(|()| Arc::new(parse_environ(&self.content)));
-        entry.wants_environment = false;
-        Ok(())
-    }
-
-    fn read_place(
-        &mut self,
-        entry: &mut ProcessEntry,
-        folder: &Folder,
-        now_ns: u64,
-    ) -> io::Result<()> {
-        let ProcessEntry {
-            process,
-            whereabouts,
-            ..
-        } = entry;
-        let mut around = Around {
-            proc: &self.roots.proc,
-            names: &mut self.names,
-            jobs: &mut self.jobs,
-            ancestors: &mut self.ancestors,
-            users: &mut self.users,
-            now_ns,
-        };
-        whereabouts.read(process, folder, &mut around, &mut self.content)
     }
 
     /// Asks for the names that were not known in this sample, and tells whether there are new ones:
@@ -559,40 +427,11 @@ impl Surroundings {
     }
 }
 
-/// What is to be read in a visit.
-#[derive(Debug)]
-struct DueReads {
-    /// What seldom changes.
-    slow: bool,
-    /// Which files it runs and holds open.
-    files: bool,
-    /// argv.
-    command: bool,
-    environment: bool,
-    /// The libraries it has mapped.
-    maps: bool,
-}
-
 /// When something is due that is done every `period_ns`: up to a third sooner, by an amount that
 /// differs from process to process and time to time, so that not all come due in one sample.
-fn due_after(period_ns: u64, pid: u32, now_ns: u64) -> u64 {
+pub(super) fn due_after(period_ns: u64, pid: u32, now_ns: u64) -> u64 {
     let mixed = (u64::from(pid) ^ now_ns).wrapping_mul(0x9E37_79B9_7F4A_7C15);
     now_ns.saturating_add(period_ns - (mixed >> 24) % (period_ns / 3))
-}
-
-/// Sets a text, keeping the one that is shared where it is the same.
-fn set(text: &mut Option<Arc<str>>, new: Option<&str>) {
-    if text.as_deref() != new {
-        *text = new.map(Arc::from);
-    }
-}
-
-/// Sets a list likewise; an empty one says nothing.
-fn set_all(list: &mut Option<Arc<[Arc<str>]>>, new: &[&str]) {
-    let old = list.as_deref().unwrap_or_default();
-    if !old.iter().map(|text| &**text).eq(new.iter().copied()) {
-        *list = (!new.is_empty()).then(|| new.iter().copied().map(Arc::from).collect());
-    }
 }
 
 fn hundredths(number: f64) -> f64 {

@@ -27,6 +27,7 @@ mod device_files;
 mod entry;
 mod environ;
 mod environment;
+mod first_look;
 mod folder;
 mod framework;
 mod gpu_files;
@@ -61,6 +62,7 @@ mod sockets;
 mod stat;
 mod status;
 mod users;
+mod visit;
 
 pub use available_memory::read_available_memory;
 pub use cmdline::parse_cmdline;

@@ -9,11 +9,8 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use rustix::io;
-
 use super::above::{Above, Ancestors, Jobs, SlurmStep, array_in, look_above};
-use super::cgroup::{CGROUP_BYTES, CgroupPlace, parse_cgroup};
-use super::folder::{Folder, if_readable};
+use super::cgroup::{CgroupPlace, parse_cgroup};
 use super::names::{ContainerNames, NameQuestion, Names, name};
 use super::users::Users;
 use crate::model::Process;
@@ -47,20 +44,20 @@ pub(super) struct Around<'a> {
 }
 
 impl Whereabouts {
-    /// Reads the cgroup again, and says in `process` where it runs. What was known stands where it
+    /// Says in `process` where it runs, by the content of its cgroup file. What was known stands where that
     /// may not be read.
-    pub(super) fn read(
+    pub(super) fn renew(
         &mut self,
         process: &mut Process,
-        folder: &Folder,
+        cgroup: Option<Box<[u8]>>,
         around: &mut Around<'_>,
         content: &mut Vec<u8>,
-    ) -> io::Result<()> {
-        let read = folder.read(c"cgroup", content, CGROUP_BYTES);
-        let is_new = if_readable(read)?.is_some() && *self.cgroup != **content;
-        if is_new {
-            self.cgroup = content.as_slice().into();
-            self.place = parse_cgroup(content);
+    ) {
+        let new = cgroup.filter(|it| *it != self.cgroup);
+        let is_new = new.is_some();
+        if let Some(cgroup) = new {
+            self.place = parse_cgroup(&cgroup);
+            self.cgroup = cgroup;
         }
         let mut above = look_above(process, around.proc, around.ancestors, content);
         let is_below_step = above.step.is_some();
@@ -85,7 +82,6 @@ impl Whereabouts {
             None => None,
         };
         self.fill(process, around.names);
-        Ok(())
     }
 
     /// The number of its job, to look for its step daemons; the environment's where nothing else tells.

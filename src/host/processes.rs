@@ -1,6 +1,6 @@
 //! The processes that are being watched, and what was last known of each.
 //!
-//! In the steady state a process costs one `pread` a sample: its `/proc/PID/stat` is kept open. That
+//! In the steady state a process costs one `pread` a sample, and less while it is quiet: its `/proc/PID/stat` is kept open. That
 //! also makes a reused pid impossible to confuse, because the file of a dead process answers `ESRCH`
 //! for ever; then the pid is looked up afresh, and another start makes another process. Where no
 //! descriptor is left the file is opened each time instead.
@@ -15,6 +15,7 @@ use rustix::io::{fcntl_dupfd_cloexec, pread};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::entry::{Presence, ProcessEntry, Surroundings};
+use super::first_look::{self, DESCRIPTORS_EACH, FirstLook, LOT};
 use super::folder::{Folder, is_gone, is_out_of_descriptors};
 use super::holders::Holders;
 use super::stat::{STAT_BYTES, parse_stat};
@@ -113,17 +114,21 @@ impl Processes {
             processes: Vec::with_capacity(pids.len()),
             ..ProcessSample::default()
         };
-        for &pid in pids {
+        let mut ahead = HashMap::new();
+        for (at, &pid) in pids.iter().enumerate() {
+            if at % LOT == 0 {
+                ahead = self.look_ahead(pids[at..].iter().take(LOT));
+            }
             let mut entry = self
                 .before
                 .remove(&pid)
                 .or_else(|| self.entries.remove(&pid));
-            let mut presence = self.refresh_entry(pid, &mut entry, boottime_ns);
+            let mut presence = self.refresh_entry(pid, &mut entry, ahead.remove(&pid), boottime_ns);
             if let Err(HostError::Read { errno, .. }) = &presence
                 && is_out_of_descriptors(*errno)
                 && self.release_descriptors(&mut entry)
             {
-                presence = self.refresh_entry(pid, &mut entry, boottime_ns);
+                presence = self.refresh_entry(pid, &mut entry, None, boottime_ns);
             }
             match presence {
                 Ok(Presence::Here) => {
@@ -176,43 +181,68 @@ impl Processes {
             .fill_relatives(processes, holders.tree(), boottime_ns);
     }
 
+    /// Reads those that are not known, where they are many and descriptors are not few.
+    fn look_ahead<'a>(&self, pids: impl Iterator<Item = &'a u32>) -> HashMap<u32, FirstLook> {
+        let is_known = |pid: &u32| self.before.contains_key(pid) || self.entries.contains_key(pid);
+        let new: Vec<u32> = pids.copied().filter(|pid| !is_known(pid)).collect();
+        if self.kept + DESCRIPTORS_EACH * new.len() > self.may_keep {
+            return HashMap::new();
+        }
+        first_look::look_at(&new, &self.around.roots)
+    }
+
     /// Looks at one process. `entry` is what is known of it, if anything, and is replaced where the
-    /// pid has become another process's.
+    /// pid has become another process's; `ahead` is what was read of it already.
     fn refresh_entry(
         &mut self,
         pid: u32,
         entry: &mut Option<Box<ProcessEntry>>,
+        ahead: Option<FirstLook>,
         now_ns: u64,
     ) -> Result<Presence, HostError> {
         let mut content = [0; STAT_BYTES];
         if let Some(known) = entry
             && let Some(file) = &known.stat
         {
+            if known.is_quiet(now_ns) {
+                return Ok(Presence::Here);
+            }
             // Whatever else than a line it says: the process is dead, or will be asked for afresh.
             if let Ok(length @ 1..) = pread(file, &mut content, 0)
                 && let Some(stat) = parse_stat(&content[..length])
                 && known.process.start_ticks == Some(stat.start_ticks)
             {
-                return self.around.update(known, &stat, None, now_ns);
+                return self.around.update(known, &stat, None, None, now_ns);
             }
             *entry = None;
         }
 
-        let Some((folder, file)) = self.open(pid)? else {
-            return Ok(Presence::Gone);
-        };
         let path = || self.around.path(pid);
-        let length = match pread(&file, &mut content, 0) {
-            Ok(length) => length,
-            Err(errno) if is_gone(errno) => return Ok(Presence::Gone),
-            Err(errno) => {
-                return Err(HostError::Read {
-                    path: path(),
-                    errno,
-                });
+        let (folder, file, reads, ahead_content);
+        let content = match ahead {
+            Some(look) => {
+                (folder, file, reads) = (look.folder, look.file, Some(look.reads));
+                ahead_content = look.content;
+                &*ahead_content
+            }
+            None => {
+                let Some(opened) = self.open(pid)? else {
+                    return Ok(Presence::Gone);
+                };
+                (folder, file, reads) = (opened.0, opened.1, None);
+                match pread(&file, &mut content, 0) {
+                    Ok(length) => &content[..length],
+                    Err(errno) if is_gone(errno) => return Ok(Presence::Gone),
+                    Err(errno) => {
+                        return Err(HostError::Read {
+                            path: path(),
+                            errno,
+                        });
+                    }
+                }
             }
         };
-        let Some(stat) = parse_stat(&content[..length]) else {
+        let Some(stat) = parse_stat(content) else {
             return Err(HostError::Malformed { path: path() });
         };
         entry.take_if(|known| known.process.start_ticks != Some(stat.start_ticks));
@@ -225,7 +255,9 @@ impl Processes {
                 ..Process::default()
             })),
         };
-        let result = self.around.update(&mut known, &stat, Some(&folder), now_ns);
+        let result = self
+            .around
+            .update(&mut known, &stat, Some(&folder), reads, now_ns);
         if result == Ok(Presence::Here) {
             if self.kept < self.may_keep {
                 known.stat = Some(file);

@@ -372,7 +372,7 @@ fn what_seldom_changes_is_read_when_it_is_due() {
             ..TRAIN
         },
     );
-    let process = only(processes.sample(&[70], 36 * SECOND));
+    let process = only(processes.sample(&[70], 41 * SECOND));
     assert_eq!(words(&process), ["three"]);
     assert_eq!(process.comm.as_deref(), Some("a) (b"));
     fake.write(70, "cmdline", "four\0");
@@ -384,7 +384,7 @@ fn what_seldom_changes_is_read_when_it_is_due() {
             ..TRAIN
         },
     );
-    assert_eq!(words(&only(processes.sample(&[70], 37 * SECOND))), ["four"]);
+    assert_eq!(words(&only(processes.sample(&[70], 42 * SECOND))), ["four"]);
 }
 
 #[test]
@@ -409,7 +409,7 @@ fn the_framework_is_looked_up_again_while_a_program_loads() {
     fake.write(70, "maps", "");
     assert_eq!(framework(32).as_deref(), Some("vllm"));
     fake.stat(70, &FakeStat { stack: 1, ..TRAIN });
-    assert_eq!(framework(33), None);
+    assert_eq!(framework(38), None);
 }
 
 #[test]
@@ -687,6 +687,83 @@ fn a_stopped_child_is_seen_to_be() {
     until(&mut processes, child.pid(), |process| {
         process.state == Some('S')
     });
+}
+
+#[test]
+fn many_new_processes_are_read_as_one_is() {
+    let fake = Fake::new(true);
+    let pids: Vec<u32> = (1000..1300).collect();
+    for &pid in &pids {
+        // Every seventh is not there.
+        if pid % 7 == 0 {
+            continue;
+        }
+        let start = u64::from(pid);
+        fake.stat(pid, &FakeStat { start, ..TRAIN });
+        fake.write(pid, "cmdline", format!("python3\0train-{pid}.py\0"));
+        fake.write(pid, "environ", format!("RANK={pid}\0"));
+        fake.write(pid, "status", "Name:\ttrain\nUid:\t0\t0\t0\t0\n");
+        let loaded = "1-2 r--p 0 08:01 9 /v/libtorch_cuda.so\n";
+        fake.write(pid, "maps", if pid % 2 == 0 { loaded } else { "" });
+        fake.write(
+            pid,
+            "cgroup",
+            format!("0::/system.slice/train-{pid}.service\n"),
+        );
+        fake.open_file(pid, 3, fake.0.dev.join(format!("nvidia{}", pid % 3)));
+    }
+    let mut together = fake.processes();
+    let sample = together.sample(&pids, SECOND);
+    let gone: Vec<u32> = pids.iter().copied().filter(|pid| pid % 7 == 0).collect();
+    assert_eq!(sample.gone, gone);
+    for process in &sample.processes {
+        let alone = only(fake.processes().sample(&[process.pid], SECOND));
+        assert_eq!(*process, alone);
+        assert_eq!(words(process)[1], format!("train-{}.py", process.pid));
+    }
+    assert_eq!(sample.processes.len() + gone.len(), pids.len());
+    // Those are known from then on.
+    fake.stat(1000, &FakeStat { start: 1, ..TRAIN });
+    let again = together.sample(&pids, 2 * SECOND);
+    assert_eq!(again.processes[0].start_ticks, Some(1));
+    assert_eq!(again.processes[1..].len(), sample.processes[1..].len());
+}
+
+#[test]
+fn a_quiet_process_is_looked_at_less_often_and_a_busy_or_stopped_one_each_time() {
+    let fake = Fake::new(false);
+    let quiet = FakeStat {
+        ticks: 700,
+        state: 'S',
+        ..TRAIN
+    };
+    let mut processes = fake.processes();
+    let mut see = |stat: &FakeStat, at: f64| {
+        fake.stat(7, stat);
+        let process = only(processes.sample(&[7], (at * SECOND as f64) as u64));
+        (process.cpu_seconds.unwrap(), process.state.unwrap())
+    };
+    let with = |ticks, state| FakeStat {
+        ticks,
+        state,
+        ..TRAIN
+    };
+    assert_eq!(see(&quiet, 1.0), (7.0, 'S'));
+    // Nothing has moved for less than ten seconds: each sample reads it.
+    assert_eq!(see(&quiet, 10.0), (7.0, 'S'));
+    assert_eq!(see(&with(800, 'S'), 10.5), (8.0, 'S'));
+    // After half a minute it is as it was for 2 to 3 s, and then seen to have moved.
+    assert_eq!(see(&with(800, 'S'), 40.5), (8.0, 'S'));
+    assert_eq!(see(&with(900, 'S'), 42.4), (8.0, 'S'));
+    assert_eq!(see(&with(900, 'S'), 43.6), (9.0, 'S'));
+    assert_eq!(see(&with(1000, 'S'), 43.7), (10.0, 'S'));
+    // However long it was quiet, no more than 5 s go by.
+    assert_eq!(see(&with(1000, 'S'), 9000.0), (10.0, 'S'));
+    assert_eq!(see(&with(1000, 'T'), 9003.0), (10.0, 'S'));
+    assert_eq!(see(&with(1000, 'T'), 9005.0), (10.0, 'T'));
+    // Who does not sleep is looked at each time.
+    assert_eq!(see(&with(1000, 'T'), 9100.0), (10.0, 'T'));
+    assert_eq!(see(&with(1001, 'R'), 9100.1), (10.01, 'R'));
 }
 
 #[test]
