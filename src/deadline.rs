@@ -44,28 +44,6 @@ pub struct Task<T> {
     started: Instant,
 }
 
-/// A time by which something has to be over.
-#[derive(Clone, Copy, Debug)]
-pub struct Deadline {
-    started: Instant,
-    time: Duration,
-}
-
-impl Deadline {
-    /// So long from now.
-    pub fn after(time: Duration) -> Self {
-        Self {
-            started: Instant::now(),
-            time,
-        }
-    }
-
-    /// How long it is until then; zero once it is over.
-    pub fn left(&self) -> Duration {
-        self.time.saturating_sub(self.started.elapsed())
-    }
-}
-
 /// Why there is no answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum NoAnswer {

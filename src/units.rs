@@ -196,6 +196,29 @@ impl Span {
     pub fn seconds(self) -> f64 {
         self.0.as_secs_f64()
     }
+
+    /// In all the units that it takes, as it may be typed: `10m5s`.
+    pub fn exact(self) -> String {
+        let mut rest = self.0.as_millis();
+        let mut text = String::new();
+        for (unit, milliseconds) in [
+            ("d", 86_400_000),
+            ("h", 3_600_000),
+            ("m", 60_000),
+            ("s", 1_000),
+            ("ms", 1),
+        ] {
+            if rest >= milliseconds {
+                text.push_str(&format!("{}{unit}", rest / milliseconds));
+                rest %= milliseconds;
+            }
+        }
+        if text.is_empty() {
+            "0s".to_owned()
+        } else {
+            text
+        }
+    }
 }
 
 impl fmt::Display for Span {

@@ -483,7 +483,7 @@ impl Field {
             Self::Place => process?.place(),
             Self::Finding => match row.finding {
                 Some(finding) => Some(badge(finding)),
-                None => row.suspect.map(|suspect| suspect.mark.clone()),
+                None => row.suspect.map(|suspect| suspect.mark.to_string()),
             },
             _ => self.number(row).map(|number| match self.spec().notation {
                 Notation::Bytes | Notation::BytesOrShare => {

@@ -4,11 +4,12 @@
 //! It is no finding and never becomes a target: nothing that kills or frees memory reads it, and no
 //! exit code counts it. Plain data; `rules::suspect` makes it.
 
-use std::fmt::Write as _;
+use std::fmt::{self, Write as _};
 use std::sync::Arc;
+use std::time::Duration;
 
 use schemars::JsonSchema;
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 use serde_with::skip_serializing_none;
 
 use super::evidence::samples;
@@ -42,13 +43,73 @@ pub struct Suspect {
     /// What it is suspected for.
     pub evidence: SuspectEvidence,
     /// A mark for a cell of a table: `idle? 12s of 10m`.
-    pub mark: String,
+    #[serde(serialize_with = "as_text")]
+    #[schemars(with = "String")]
+    pub mark: SeenSoFar,
     /// The sentence a person reads. Holds names that a process chose: escape it for a terminal.
-    pub message: String,
+    pub message: Arc<str>,
     /// What is missing until a rule can tell.
-    pub missing: String,
+    #[serde(serialize_with = "as_text")]
+    #[schemars(with = "String")]
+    pub missing: StillMissing,
     /// The command that decides it.
-    pub command: String,
+    pub command: Arc<str>,
+}
+
+/// What is written of a suspect once it is shown: there may be many in each sample.
+fn as_text<S: Serializer>(text: &impl fmt::Display, to: S) -> Result<S::Ok, S::Error> {
+    to.collect_str(text)
+}
+
+/// For how long a process was seen so, of the time that the rule asks for: `idle? 12s of 10m`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SeenSoFar {
+    /// What it is suspected to be.
+    pub kind: Kind,
+    /// In whole seconds.
+    pub seconds: u64,
+    /// What the rule asks for.
+    pub needed: Span,
+}
+
+impl fmt::Display for SeenSoFar {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // By its largest unit.
+        let (number, unit) = match self.seconds {
+            seconds @ 0..60 => (seconds, "s"),
+            seconds @ 60..3600 => (seconds / 60, "m"),
+            seconds @ 3600..86_400 => (seconds / 3600, "h"),
+            seconds => (seconds / 86_400, "d"),
+        };
+        write!(
+            f,
+            "{}? {number}{unit} of {}",
+            self.kind,
+            self.needed.exact()
+        )
+    }
+}
+
+/// What is missing until a rule can tell: `can tell in 9m 48s`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct StillMissing {
+    /// In whole seconds, begun ones too; 0 where the next samples tell.
+    pub seconds: u64,
+    /// It was seen to begin; what was before the first sample, a stored history would know.
+    pub is_witnessed: bool,
+}
+
+impl fmt::Display for StillMissing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.seconds {
+            0 => f.write_str("can tell with the next samples")?,
+            seconds => write!(f, "can tell in {}", Span(Duration::from_secs(seconds)))?,
+        }
+        match self.is_witnessed {
+            true => Ok(()),
+            false => f.write_str("; `gpumem record --store` would know"),
+        }
+    }
 }
 
 /// What a process is suspected for; what is not known is absent.

@@ -77,12 +77,9 @@ impl Engine {
             false => {
                 let found = self.active.identities().collect();
                 let seen = (&self.history, snapshot);
-                suspect::suspects(
-                    seen,
-                    &found,
-                    self.settings.keep_rules(),
-                    verdicts.candidates,
-                )
+                let before = std::mem::take(&mut self.suspects);
+                let keeps = self.settings.keep_rules();
+                suspect::suspects(seen, &found, keeps, verdicts.candidates, &before)
             }
         };
     }

@@ -308,7 +308,7 @@ impl Serialize for Bytes {
 
 impl Serialize for Span {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        to.serialize_str(&exact_span(*self))
+        to.serialize_str(&self.exact())
     }
 }
 
@@ -378,29 +378,6 @@ fn exact_bytes(Bytes(bytes): Bytes) -> String {
             || format!("{bytes}B"),
             |(unit, bits)| format!("{}{unit}", bytes >> bits),
         )
-}
-
-/// The span in all the units that it takes.
-pub(super) fn exact_span(span: Span) -> String {
-    let mut rest = span.0.as_millis();
-    let mut text = String::new();
-    for (unit, milliseconds) in [
-        ("d", 86_400_000),
-        ("h", 3_600_000),
-        ("m", 60_000),
-        ("s", 1_000),
-        ("ms", 1),
-    ] {
-        if rest >= milliseconds {
-            text.push_str(&format!("{}{unit}", rest / milliseconds));
-            rest %= milliseconds;
-        }
-    }
-    if text.is_empty() {
-        "0s".to_owned()
-    } else {
-        text
-    }
 }
 
 #[cfg(test)]

@@ -15,13 +15,12 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use super::exemption::{self, KeepRules};
-use super::setting::exact_span;
 use super::subject;
 use crate::advice::quote;
 use crate::history::{Began, History, ProcessHistory, RowHistory, Use};
 use crate::model::finding::FindingGpu;
 use crate::model::snapshot::ProcessType;
-use crate::model::suspect::{Suspect, SuspectEvidence};
+use crate::model::suspect::{SeenSoFar, StillMissing, Suspect, SuspectEvidence};
 use crate::model::{Identity, Kind, Process, Snapshot, Time};
 use crate::units::Span;
 
@@ -63,12 +62,13 @@ pub(super) struct Candidate {
 }
 
 /// The suspects among the candidates, the one that holds most first; each process once. Of those in `found`
-/// something is found.
+/// something is found. `before` are those of the last sample, whose texts are kept where they are the same.
 pub(super) fn suspects(
     (history, snapshot): (&History, &Snapshot),
     found: &HashSet<Identity>,
     keep_rules: KeepRules<'_>,
     mut candidates: Vec<Candidate>,
+    before: &[Suspect],
 ) -> Vec<Suspect> {
     candidates.retain(|it| !it.is_undecidable && !found.contains(&it.process));
     // As of several findings of a process, the kind about which something is to be done first.
@@ -77,6 +77,8 @@ pub(super) fn suspects(
     let listed = snapshot.processes.iter().rev();
     let processes: HashMap<u32, &Process> = listed.map(|it| (it.pid, it)).collect();
     let lives = GpuLives::new(snapshot, &processes);
+    let before = before.iter().map(|it| (it.process.identity, &it.message));
+    let before: HashMap<Identity, &Arc<str>> = before.collect();
     let mut suspects: Vec<Suspect> = Vec::new();
     let mut texts = RuleTexts::default();
     let mut last = None;
@@ -104,7 +106,8 @@ pub(super) fn suspects(
             && exemption::kept_by(keep_rules, process, about, snapshot).is_none()
         {
             texts.be_of(&look.candidate);
-            suspects.push(look.suspect(&texts));
+            let before = before.get(&identity).copied();
+            suspects.push(look.suspect(&texts, before));
             last = Some(identity);
         }
     }
@@ -131,13 +134,11 @@ fn joined(candidates: &[Candidate]) -> Candidate {
     all
 }
 
-/// What is written alike of all suspects of a rule that asks for the same time.
+/// What is written alike of all suspects of a rule that asks for the same time: the command.
 #[derive(Default)]
 struct RuleTexts {
     of: Option<(Arc<str>, f64)>,
-    /// The time.
-    needed: String,
-    command: String,
+    command: Arc<str>,
 }
 
 impl RuleTexts {
@@ -146,8 +147,7 @@ impl RuleTexts {
         let is_same = |(rule, time): &(Arc<str>, f64)| *rule == candidate.rule && *time == needed;
         if !self.of.as_ref().is_some_and(is_same) {
             self.of = Some((Arc::clone(&candidate.rule), needed));
-            self.needed = exact_span(Span::from_seconds(needed));
-            self.command = command(&candidate.rule, needed);
+            self.command = command(&candidate.rule, needed).into();
         }
     }
 }
@@ -384,7 +384,7 @@ impl Look<'_> {
         }
     }
 
-    fn suspect(self, texts: &RuleTexts) -> Suspect {
+    fn suspect(self, texts: &RuleTexts, before: Option<&Arc<str>>) -> Suspect {
         let candidate = &self.candidate;
         let (seconds, needed) = (self.seconds(), candidate.needed);
         let kind = candidate.kind;
@@ -395,6 +395,12 @@ impl Look<'_> {
             Kind::Orphan => "may have outlived its job",
             _ => "looks idle",
         };
+        let message = format!(
+            "{name} holds {} and {looks}",
+            subject::held(&candidate.gpus)
+        );
+        let same = before.filter(|it| ***it == *message);
+        let wait = due.seconds_since(self.now).ceil();
         Suspect {
             rule: Arc::clone(&candidate.rule),
             kind,
@@ -405,47 +411,28 @@ impl Look<'_> {
             needed_seconds: needed,
             due,
             evidence: self.evidence(),
-            mark: format!("{kind}? {} of {}", short(seconds), texts.needed),
-            message: format!(
-                "{name} holds {} and {looks}",
-                subject::held(&candidate.gpus)
-            ),
-            missing: missing(due.seconds_since(self.now), candidate.began),
-            command: texts.command.clone(),
+            mark: SeenSoFar {
+                kind,
+                seconds: seconds as u64,
+                needed: Span::from_seconds(needed),
+            },
+            message: same.map_or_else(|| message.into(), Arc::clone),
+            missing: StillMissing {
+                seconds: wait.max(0.0) as u64,
+                is_witnessed: candidate.began == Began::Witnessed,
+            },
+            command: Arc::clone(&texts.command),
             gpus: self.candidate.gpus,
         }
     }
 }
 
-/// What is missing until the rule can tell.
-fn missing(seconds: f64, began: Began) -> String {
-    let mut words = match seconds.ceil() {
-        wait if wait >= 1.0 => format!("can tell in {}", Span::from_seconds(wait)),
-        _ => "can tell with the next samples".to_owned(),
-    };
-    if began != Began::Witnessed {
-        words.push_str("; `gpumem record --store` would know");
-    }
-    words
-}
-
 /// The command that watches for as long as the rule asks for.
 fn command(rule: &str, needed: f64) -> String {
-    let window = exact_span(Span::from_seconds((needed + MARGIN_SECONDS).ceil()));
+    let window = Span::from_seconds((needed + MARGIN_SECONDS).ceil()).exact();
     match quote(rule) {
         Some(rule) => format!("gpumem check --rule {rule} --window {window}"),
         None => format!("gpumem check --window {window}"),
-    }
-}
-
-/// A span by its largest unit, for a cell: `12s`, `9m`, `3h`, `5d`.
-fn short(seconds: f64) -> String {
-    let seconds = seconds as u64;
-    match seconds {
-        0..60 => format!("{seconds}s"),
-        60..3600 => format!("{}m", seconds / 60),
-        3600..86_400 => format!("{}h", seconds / 3600),
-        _ => format!("{}d", seconds / 86_400),
     }
 }
 

@@ -306,7 +306,7 @@ impl Screenful {
                 widths.finding = widths.finding.max(wide(&badge(finding)));
             }
             if let Some(suspect) = self.suspect(row) {
-                widths.finding = widths.finding.max(wide(&suspect.mark));
+                widths.finding = widths.finding.max(wide(&suspect.mark.to_string()));
             }
         }
         widths.user = widths.user.min(12);

@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 
+use crate::model::suspect::{SeenSoFar, StillMissing};
 use crate::model::{Identity, Reclaimable, Suspect};
 use crate::rules::Engine;
 
@@ -14,9 +15,11 @@ pub struct SuspectMark {
     /// Which.
     pub identity: Identity,
     /// What a cell says of it: `idle? 12s of 10m`.
-    pub mark: Arc<str>,
-    /// What looks so, and what is missing until a rule can tell; escape it for a terminal.
+    pub mark: SeenSoFar,
+    /// What looks so; escape it for a terminal. Shared from sample to sample.
     pub message: Arc<str>,
+    /// What is missing until a rule can tell.
+    pub missing: StillMissing,
     /// The command that decides it.
     pub command: Arc<str>,
 }
@@ -25,9 +28,10 @@ impl From<&Suspect> for SuspectMark {
     fn from(suspect: &Suspect) -> Self {
         Self {
             identity: suspect.process.identity,
-            mark: suspect.mark.as_str().into(),
-            message: format!("{}; {}", suspect.message, suspect.missing).into(),
-            command: suspect.command.as_str().into(),
+            mark: suspect.mark,
+            message: Arc::clone(&suspect.message),
+            missing: suspect.missing,
+            command: Arc::clone(&suspect.command),
         }
     }
 }
@@ -53,7 +57,8 @@ impl Waste {
     /// What it takes on the heap.
     pub fn bytes(&self) -> usize {
         let texts = self.suspects.iter();
-        let texts = texts.map(|it| it.mark.len() + it.message.len() + it.command.len());
+        // As if nothing were shared: it may change in each sample.
+        let texts = texts.map(|it| it.message.len());
         texts.sum::<usize>() + self.suspects.len() * size_of::<SuspectMark>()
     }
 }

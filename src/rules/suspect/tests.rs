@@ -43,9 +43,9 @@ fn kernel(scene: &mut Scene, state: &str, seconds_ago: f64) {
     }));
 }
 
-fn marks(engine: &Engine) -> Vec<&str> {
+fn marks(engine: &Engine) -> Vec<String> {
     let suspects = engine.suspects().iter();
-    suspects.map(|suspect| &*suspect.mark).collect()
+    suspects.map(|suspect| suspect.mark.to_string()).collect()
 }
 
 #[track_caller]
@@ -64,9 +64,9 @@ fn little_cpu_in_a_long_life_is_seen_at_the_first_look() {
     assert_eq!(suspect.process.pid, PID);
     assert_eq!(suspect.process.start_ticks, Some(u64::from(PID) * 100));
     assert_eq!(suspect.memory_bytes, Some(24 * GIB));
-    assert_eq!(suspect.mark, "idle? 0s of 10m");
+    assert_eq!(suspect.mark.to_string(), "idle? 0s of 10m");
     assert_eq!(
-        suspect.message,
+        &*suspect.message,
         "python train.py (4242) holds 24.0 GiB on GPU 0 and looks idle"
     );
     assert_eq!(
@@ -74,10 +74,10 @@ fn little_cpu_in_a_long_life_is_seen_at_the_first_look() {
         "SM 0% in 1 sample, CPU time 16m 40s in 1d 00h"
     );
     assert_eq!(
-        suspect.missing,
+        suspect.missing.to_string(),
         "can tell in 10m 00s; `gpumem record --store` would know"
     );
-    assert_eq!(suspect.command, "gpumem check --rule idle --window 10m5s");
+    assert_eq!(&*suspect.command, "gpumem check --rule idle --window 10m5s");
     assert_eq!(engine.findings(), []);
 }
 
@@ -85,8 +85,13 @@ fn little_cpu_in_a_long_life_is_seen_at_the_first_look() {
 fn it_is_a_suspect_until_it_is_found() {
     let mut scene = idle();
     let mut engine = judge(&mut scene, 12.0);
-    assert_eq!(only(&engine).mark, "idle? 12s of 10m");
-    assert!(only(&engine).missing.starts_with("can tell in 9m 48s"));
+    assert_eq!(only(&engine).mark.to_string(), "idle? 12s of 10m");
+    assert!(
+        only(&engine)
+            .missing
+            .to_string()
+            .starts_with("can tell in 9m 48s")
+    );
     scene.play(586.0, |snapshot| engine.observe(snapshot));
     assert_eq!(
         (count(&engine, Kind::Idle), engine.suspects().len()),
@@ -219,7 +224,7 @@ fn who_was_seen_at_work_is_one_after_a_tenth_of_the_time() {
     assert_eq!(marks(&engine), [""; 0]);
     engine.observe(scene.step());
     assert_eq!(marks(&engine), ["idle? 1m of 10m"]);
-    assert_eq!(only(&engine).missing, "can tell in 9m 00s");
+    assert_eq!(only(&engine).missing.to_string(), "can tell in 9m 00s");
 }
 
 #[test]
@@ -252,7 +257,7 @@ fn a_stopped_process_is_one_in_its_first_two_minutes() {
     let mut engine = judge(&mut scene, 0.0);
     let suspect = only(&engine);
     assert_eq!(
-        (suspect.kind, &*suspect.mark),
+        (suspect.kind, &*suspect.mark.to_string()),
         (Kind::Stopped, "stopped? 0s of 2m")
     );
     assert_eq!(suspect.evidence.words(), "state T in 1 sample");
@@ -272,7 +277,7 @@ fn what_its_job_left_is_suspected_of_that_first() {
     let engine = judge(&mut scene, 4.0);
     let suspect = only(&engine);
     assert_eq!(
-        (suspect.kind, &*suspect.mark),
+        (suspect.kind, &*suspect.mark.to_string()),
         (Kind::Orphan, "orphan? 4s of 2m")
     );
     assert!(suspect.message.ends_with("and may have outlived its job"));

@@ -78,7 +78,8 @@ fn profile(subject: &Subject<'_>) -> String {
 fn selected(subject: &Subject<'_>, lines: &mut PanelWriter<'_>) {
     let styles = lines.styles;
     if let Some(suspect) = subject.suspect {
-        lines.write(&clean(&suspect.message, MESSAGE_CHARS), 2, styles.plain());
+        let message = format!("{}; {}", suspect.message, suspect.missing);
+        lines.write(&clean(&message, MESSAGE_CHARS), 2, styles.plain());
         let command = format!("> {}", clean(&suspect.command, MESSAGE_CHARS));
         lines.write(&command, 1, styles.strong());
     }

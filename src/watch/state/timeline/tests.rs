@@ -1,6 +1,9 @@
 //! Samples go onto the timeline and come back as they were, in bounded room.
 
 use super::*;
+use crate::model::Kind;
+use crate::model::suspect::{SeenSoFar, StillMissing};
+use crate::units::Span;
 use crate::watch::sample;
 use crate::watch::waste::SuspectMark;
 
@@ -73,8 +76,16 @@ fn counted(timeline: &mut Timeline) -> usize {
 fn suspect(snapshot: &Snapshot, at: u32, second: u32) -> SuspectMark {
     SuspectMark {
         identity: snapshot.processes[at as usize].identity(),
-        mark: format!("idle? {second}s of 10m").into(),
+        mark: SeenSoFar {
+            kind: Kind::Idle,
+            seconds: second.into(),
+            needed: Span::from_seconds(600.0),
+        },
         message: "looks idle".into(),
+        missing: StillMissing {
+            seconds: 600 - u64::from(second),
+            is_witnessed: true,
+        },
         command: "gpumem check".into(),
     }
 }

@@ -44,7 +44,7 @@ pub(super) fn cell<'a>(
         Column::Finding => match subject.finding {
             Some(finding) => (Cow::Owned(badge(finding)), styles.badge(finding.severity)),
             None => match subject.suspect {
-                Some(suspect) => (Cow::Borrowed(&*suspect.mark), styles.suspected()),
+                Some(suspect) => (Cow::Owned(suspect.mark.to_string()), styles.suspected()),
                 None => (Cow::Borrowed(""), styles.plain()),
             },
         },
