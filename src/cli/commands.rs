@@ -1,13 +1,16 @@
-//! What to type about findings, for `check` and `explain`: the plan that `gpumem reap` would make is made
+//! What to type about findings, for `check`, `explain` and `watch`: the plan that `gpumem reap` would make is made
 //! here, and nothing is done.
+
+use std::sync::Arc;
 
 use super::args::Recorded;
 use super::reap::observe::{PlanSource, Spared, plan_here, plan_there};
 use super::warn;
 use crate::config::Config;
 use crate::model::{Finding, Snapshot};
-use crate::reclaim::commands;
-use crate::rules::serves;
+use crate::reclaim::Plan;
+use crate::reclaim::commands::{self, NextSteps};
+use crate::rules::{RuleSet, serves};
 
 /// What a plan is made of besides what was found.
 #[derive(Debug)]
@@ -20,9 +23,15 @@ pub(super) struct CommandSource {
 impl CommandSource {
     /// By the configuration, which spares some processes.
     pub(super) fn new(config: &Config, recorded: &Recorded) -> Self {
+        let is_live = recorded.replay.is_none() && !recorded.demo;
+        Self::by_rules(&config.rules, is_live)
+    }
+
+    /// By rules, which spare some processes.
+    pub(super) fn by_rules(rules: &RuleSet, is_live: bool) -> Self {
         Self {
-            spared: Spared::new(&config.rules),
-            is_live: recorded.replay.is_none() && !recorded.demo,
+            spared: Spared::new(rules),
+            is_live,
         }
     }
 
@@ -33,23 +42,43 @@ impl CommandSource {
         all: &[Finding],
         snapshot: &Snapshot,
     ) {
+        if let Some((plan, typed_by)) = self.plan(all, snapshot) {
+            commands::fill_in(findings, &plan, snapshot, typed_by);
+        }
+    }
+
+    /// What to do next about each of these findings, by its id; nothing where that cannot be said.
+    pub(super) fn next_steps(
+        &self,
+        findings: &[Finding],
+        snapshot: &Snapshot,
+    ) -> Vec<(Arc<str>, NextSteps)> {
+        let Some((plan, typed_by)) = self.plan(findings, snapshot) else {
+            return Vec::new();
+        };
+        let steps = |finding: &Finding| NextSteps::new(finding, &plan, snapshot, typed_by);
+        let findings = findings.iter();
+        findings
+            .map(|finding| (Arc::clone(&finding.id), steps(finding)))
+            .collect()
+    }
+
+    /// The plan, and who would type what it comes to; `None` where there can be none.
+    fn plan(&self, findings: &[Finding], snapshot: &Snapshot) -> Option<(Plan, Option<u32>)> {
         let scene = PlanSource {
             snapshot,
-            findings: all,
+            findings,
             spared: &self.spared,
             selected: None,
         };
         let policy = commands::policy(serves);
-        let (plan, typed_by) = if self.is_live {
+        if self.is_live {
             // Without /proc nothing can be ended, and the findings are what they are.
-            match plan_here(policy, scene) {
-                Ok((plan, guard)) => (plan, Some(guard.ourselves.uid)),
-                Err(_) => return,
-            }
+            let (plan, guard) = plan_here(policy, scene).ok()?;
+            Some((plan, Some(guard.ourselves.uid)))
         } else {
-            (plan_there(policy, scene).0, None)
-        };
-        commands::fill_in(findings, &plan, snapshot, typed_by);
+            Some((plan_there(policy, scene).0, None))
+        }
     }
 }
 

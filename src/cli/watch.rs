@@ -196,11 +196,9 @@ fn once(
             (still, last, true)
         }
     };
-    if let Some(keys) = &args.keys {
-        still
-            .press(keys, &mut worker)
-            .map_err(|error| UsageError(error.to_string()))?;
-    }
+    still
+        .press(args.keys.as_ref(), &mut worker)
+        .map_err(|error| UsageError(error.to_string()))?;
     print(&match format {
         Once::Text => still.text(has_escapes(global.color)),
         Once::Svg | Once::Animation => still.svg(),

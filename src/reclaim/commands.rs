@@ -29,13 +29,36 @@ pub fn fill_in<'f>(
     typed_by: Option<u32>,
 ) {
     for finding in findings.filter(|finding| finding.resolved_at.is_none()) {
+        NextSteps::new(finding, plan, snapshot, typed_by).put(finding);
+    }
+}
+
+/// What to do next about a finding.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct NextSteps {
+    /// What to type, each a whole command.
+    pub commands: Vec<String>,
+    /// Whose it is and what they may type, where only rights stand in the way.
+    ask_owner: Option<String>,
+}
+
+impl NextSteps {
+    /// By a plan, as [`fill_in`] has it.
+    pub fn new(finding: &Finding, plan: &Plan, snapshot: &Snapshot, typed_by: Option<u32>) -> Self {
         let target = plan.targets.iter().find(|it| is_for(it, finding));
-        finding.commands = target
-            .and_then(|target| kill(target, snapshot, typed_by))
-            .or_else(|| explain(finding))
-            .into_iter()
-            .collect();
-        finding.advice.extend(ask_owner(finding, plan));
+        let command = target.and_then(|target| kill(target, snapshot, typed_by));
+        Self {
+            commands: command.or_else(|| explain(finding)).into_iter().collect(),
+            ask_owner: ask_owner(finding, plan),
+        }
+    }
+
+    /// Puts them into a finding.
+    pub fn put(&self, finding: &mut Finding) {
+        finding.commands.clone_from(&self.commands);
+        let is_new = |words: &&String| !finding.advice.contains(words);
+        let words = self.ask_owner.as_ref().filter(is_new).cloned();
+        finding.advice.extend(words);
     }
 }
 

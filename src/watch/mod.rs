@@ -291,6 +291,9 @@ fn drive(
 ) -> Result<WatchOutcome, WatchError> {
     let mut changed = true;
     loop {
+        if let Some(ask) = update::next_commands::request(app) {
+            channels.reclaim.send(ask, Instant::now());
+        }
         if screen.is_behind() {
             screen.catch_up().map_err(WatchError::Terminal)?;
         }

@@ -24,7 +24,7 @@ use super::{Options, Past};
 use crate::model::Snapshot;
 use crate::report::escape::escape;
 use crate::watch::state::{App, Effect, Event};
-use crate::watch::update::update;
+use crate::watch::update::{next_commands, update};
 
 /// Characters of the worst finding that a description tells.
 const MESSAGE_CHARS: usize = 400;
@@ -162,15 +162,29 @@ impl Still {
         update(&mut self.app, Event::SourceEnded);
     }
 
-    /// Presses keys. The worker makes plans, and is never asked to carry one out.
+    /// Has the worker find what to type about what is found.
+    fn ask(&mut self, worker: &mut dyn ReclaimWorker) {
+        if let Some(ask) = next_commands::request(&mut self.app) {
+            let mut answer = None;
+            let ask = Some((ask, Duration::ZERO));
+            worker.handle(ask, &mut |progress| answer = Some(progress));
+            answer.and_then(|progress| update(&mut self.app, Event::Reclaim(progress)));
+        }
+    }
+
+    /// Presses keys, if any. The worker makes plans, and is never asked to carry one out.
     ///
     /// # Errors
     ///
     /// A key asks for something of which there is no picture.
-    pub fn press(&mut self, keys: &Keys, worker: &mut dyn ReclaimWorker) -> Result<(), OnceError> {
-        keys.0
-            .iter()
-            .try_for_each(|key| self.press_key(key, worker))
+    pub fn press(
+        &mut self,
+        keys: Option<&Keys>,
+        worker: &mut dyn ReclaimWorker,
+    ) -> Result<(), OnceError> {
+        self.ask(worker);
+        let mut keys = keys.into_iter().flat_map(|keys| &keys.0);
+        keys.try_for_each(|key| self.press_key(key, worker))
     }
 
     fn press_key(
@@ -232,6 +246,7 @@ impl Still {
                 Effect::Reclaim(
                     ReclaimRequest::Observe(_)
                     | ReclaimRequest::Stop { .. }
+                    | ReclaimRequest::Commands(_)
                     | ReclaimRequest::Leave,
                 ) => continue,
                 Effect::Quit => return Err(OnceError::Leaves { key: key() }),
@@ -243,6 +258,7 @@ impl Still {
             let came = came.into_iter();
             effects.extend(came.filter_map(|progress| self.take(Event::Reclaim(progress))));
         }
+        self.ask(worker);
         Ok(())
     }
 

@@ -13,6 +13,7 @@ use std::time::Duration;
 use super::view_model::RowKey;
 use crate::model::finding::{Finding, Undecided};
 use crate::model::{Identity, Snapshot, Time};
+use crate::reclaim::commands::NextSteps;
 use crate::reclaim::{Outcome, Plan, Signal};
 
 /// Makes plans and carries them out.
@@ -73,6 +74,8 @@ pub enum ReclaimRequest {
     },
     /// Read the environment of this process.
     Environment(Identity),
+    /// Find what to type about these findings.
+    Commands(FoundSample),
     /// Send nothing more, and say what was sent.
     Leave,
 }
@@ -90,6 +93,15 @@ pub struct PlanRequest {
     pub findings: Vec<Finding>,
     /// What could not be decided.
     pub undecided: Vec<Undecided>,
+}
+
+/// A sample, and what is reported of it.
+#[derive(Clone, PartialEq, Debug)]
+pub struct FoundSample {
+    /// What was seen.
+    pub snapshot: Arc<Snapshot>,
+    /// What was found in it.
+    pub findings: Vec<Finding>,
 }
 
 /// A sample, as it was judged.
@@ -118,6 +130,8 @@ pub enum ReclaimProgress {
         /// Its variables by name, secrets masked; or why they cannot be read.
         variables: Result<Vec<(String, String)>, String>,
     },
+    /// What to type about each finding, by its id.
+    Commands(Vec<(Arc<str>, NextSteps)>),
     /// A plan is being carried out: looks are wanted.
     Begun {
         /// The question's.

@@ -44,18 +44,9 @@ fn found(recording: &str) -> Vec<u64> {
         .collect()
 }
 
-/// A page without its section of what to type.
-fn without_commands(page: &str) -> String {
-    let sections = page.split("\n\n");
-    let sections: Vec<&str> = sections
-        .filter(|section| !section.starts_with("What to type\n"))
-        .collect();
-    sections.join("\n\n")
-}
-
 #[test]
 fn the_page_is_what_explain_prints_to_the_letter() {
-    let mut forecasts = 0;
+    let (mut forecasts, mut typed) = (0, 0);
     for recording in RECORDINGS {
         let pids = found(recording);
         assert!(!pids.is_empty(), "{recording}");
@@ -71,17 +62,46 @@ fn the_page_is_what_explain_prints_to_the_letter() {
                 .iter()
                 .map(|line| line.strip_prefix(' ').unwrap_or(line))
                 .collect();
-            // On the screen x does what the page says to type.
-            let words = without_commands(&explained.stdout);
+            typed += usize::from(explained.stdout.contains("\nWhat to type\n"));
             assert_eq!(
                 page.join("\n").trim_end(),
-                words.trim_end(),
+                explained.stdout.trim_end(),
                 "{recording} {pid}"
             );
             forecasts += usize::from(explained.stdout.contains("leak:"));
         }
     }
     assert!(forecasts > 0, "no page had the forecast of a leak");
+    assert!(typed > 0, "no page had anything to type");
+}
+
+#[test]
+fn the_list_of_findings_ends_with_what_to_type() {
+    let screen = |size: &str| {
+        let screen = [
+            "watch", "--demo", "--once", "--size", size, "--keys", "<Tab>",
+        ];
+        run(&screen).stdout
+    };
+    for size in ["200x50", "120x40"] {
+        let screen = screen(size);
+        let typed: Vec<&str> = screen
+            .lines()
+            .skip_while(|line| !line.contains("findings: "))
+            .filter_map(|line| Some(line.split_once(" gpumem ")?.1.trim_end()))
+            .collect();
+        // The three of one job have one, and it stands once; what is not to be killed is explained.
+        let expected = [
+            "kill 398120",
+            "kill 448016",
+            "explain 440871",
+            "kill 402519 402520 402521",
+            "explain 207344",
+        ];
+        assert_eq!(typed, expected, "{size}:\n{screen}");
+    }
+    // Where there is no room for both, what was found goes before.
+    assert!(!screen("80x24").contains(" gpumem kill"));
 }
 
 /// The words of a plan on the screen: between its title and what can be done with it.

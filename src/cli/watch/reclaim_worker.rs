@@ -7,6 +7,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use crate::cli::commands::CommandSource;
 use crate::cli::reap::execute::{actor, tools_here};
 use crate::cli::reap::json::ReapReport;
 use crate::cli::reap::observe::{PlanSource, Spared, concerned, plan_here, plan_there};
@@ -46,6 +47,7 @@ const YES: Duration = Duration::from_secs(30);
 pub(super) struct LocalReclaimWorker {
     rules: RuleSet,
     spared: Spared,
+    commands: CommandSource,
     is_recording: bool,
     /// The processes of the recording, where plans are carried out on them.
     rehearsal: Option<Rehearsal>,
@@ -64,6 +66,7 @@ impl LocalReclaimWorker {
         Self {
             rules: config.rules.clone(),
             spared: Spared::new(&config.rules),
+            commands: CommandSource::by_rules(&config.rules, !is_recording),
             is_recording,
             rehearsal: None,
             guard: None,
@@ -265,6 +268,9 @@ impl ReclaimWorker for LocalReclaimWorker {
             }
             Some(ReclaimRequest::Observe(_)) | None => {}
             Some(ReclaimRequest::Stop { number }) => self.stop(number, report),
+            Some(ReclaimRequest::Commands(of)) => report(ReclaimProgress::Commands(
+                self.commands.next_steps(&of.findings, &of.snapshot),
+            )),
             Some(ReclaimRequest::Environment(of)) => report(ReclaimProgress::Environment {
                 of,
                 variables: environment(of).map_err(|error| format!("{error:#}")),

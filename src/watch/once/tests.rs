@@ -54,7 +54,7 @@ impl ReclaimWorker for Idle {
 }
 
 fn press(still: &mut Still, keys: &str) -> Result<(), OnceError> {
-    still.press(&keys.parse().unwrap(), &mut Idle)
+    still.press(Some(&keys.parse().unwrap()), &mut Idle)
 }
 
 #[test]

@@ -39,7 +39,7 @@ struct Mailbox {
 struct MailboxState {
     is_closed: bool,
     /// By [`priority`]: what comes first is read first.
-    requests: [Option<(ReclaimRequest, Instant)>; 6],
+    requests: [Option<(ReclaimRequest, Instant)>; 7],
 }
 
 /// Whether to go on at all comes before what to do; and what is begun is begun before it is stopped.
@@ -51,6 +51,7 @@ fn priority(ask: &ReclaimRequest) -> usize {
         ReclaimRequest::Plan(_) => 3,
         ReclaimRequest::Observe(_) => 4,
         ReclaimRequest::Environment(_) => 5,
+        ReclaimRequest::Commands(_) => 6,
     }
 }
 

@@ -8,6 +8,7 @@ pub mod column_list;
 pub mod dialog;
 pub mod findings;
 pub mod judged;
+pub mod next_commands;
 pub mod page;
 pub mod playback;
 pub mod prompt;
@@ -23,6 +24,7 @@ use self::column_list::ColumnList;
 use self::dialog::Reaping;
 use self::findings::FindingsState;
 use self::judged::JudgedState;
+use self::next_commands::NextCommands;
 use self::page::Page;
 use self::playback::Playback;
 use self::prompt::{Former, Prompt};
@@ -205,6 +207,8 @@ pub struct App {
     pub help_over: Context,
     /// What is explained.
     pub page: Option<Page>,
+    /// What to type about what is found.
+    pub next_commands: NextCommands,
     /// What is to be ended, or being ended.
     pub reaping: Reaping,
     /// Whether the screen is paused, and how fast time goes.
@@ -239,6 +243,7 @@ impl App {
             mode: Mode::Main,
             help_over: Context::Main,
             page: None,
+            next_commands: NextCommands::default(),
             reaping: Reaping::default(),
             playback: Playback::new(interval),
             note: None,

@@ -3,7 +3,7 @@
 //! [`update`] is a pure function of state and event: it draws nothing, reads no clock and starts
 //! nothing; time comes with the events and what must be done comes back as an [`Effect`]. What a key
 //! does is in [`key`], and which keys there are in `keys.rs`; the mouse in [`mouse`]; the list of findings in
-//! [`findings`]; what a GPU's number does in [`gpus`], and the list of columns in [`columns`]; what is typed in [`mod@prompt`]; time in [`playback`]; a page of explanation in [`page`];
+//! [`findings`]; what a GPU's number does in [`gpus`], and the list of columns in [`columns`]; what is typed in [`mod@prompt`]; time in [`playback`]; a page of explanation in [`page`]; what to type about a finding in [`next_commands`];
 //! ending processes in `reaping.rs`. The panels are in `view/`, the loop that carries effects out in
 //! `watch/mod.rs`.
 
@@ -12,6 +12,7 @@ pub mod findings;
 pub mod gpus;
 pub mod key;
 pub mod mouse;
+pub mod next_commands;
 pub mod page;
 pub mod playback;
 pub mod prompt;
@@ -31,6 +32,7 @@ pub fn update(app: &mut App, event: Event) -> Option<Effect> {
         Event::Reclaim(ReclaimProgress::Environment { of, variables }) => {
             page::take_environment(app, of, variables)
         }
+        Event::Reclaim(ReclaimProgress::Commands(steps)) => next_commands::take(app, steps),
         Event::Reclaim(progress) => reaping::on_progress(app, progress),
         Event::Resize(columns, rows) => {
             app.area = Rect::new(0, 0, columns, rows);

@@ -130,6 +130,14 @@ pub fn open_environment(app: &mut App) -> Option<Effect> {
     Some(effect)
 }
 
+/// Fills in what to type on the open page, where there is one.
+pub(super) fn fill_in_commands(app: &mut App) {
+    if let Some(PageContent::Report(report)) = app.page.as_mut().map(|page| &mut page.content) {
+        app.next_commands.fill_in(report.findings_mut());
+        lay_out(app);
+    }
+}
+
 /// Takes the variables of a process, where its page is still open.
 pub fn take_environment(
     app: &mut App,
@@ -326,7 +334,7 @@ fn report(
             None => More::ByWaiting,
         },
     };
-    match about {
+    let mut report = match about {
         About::Process(who) => {
             explain::is_there(who, last).then(|| explain::process(known, who.pid, asked))
         }
@@ -336,7 +344,10 @@ fn report(
             let place = last.gpus.iter().position(|gpu| gpu.index == index)?;
             Some(explain::gpu(known, place, asked))
         }
-    }
+    };
+    let found = report.iter_mut().flat_map(ExplainReport::findings_mut);
+    app.next_commands.fill_in(found);
+    report
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@
 
 use std::collections::HashSet;
 
+use super::line_writer::LineWriter;
 use super::lines::PanelWriter;
 use crate::model::finding::{Finding, Severity};
 use crate::report::check::counted;
@@ -12,6 +13,7 @@ use crate::report::escape::escape;
 use crate::units::Bytes;
 use crate::watch::layout::Layout;
 use crate::watch::layout::findings::{fit, has_title, notes, visible};
+use crate::watch::state::next_commands::NextCommands;
 use crate::watch::state::{App, Focus};
 use crate::watch::text::{MESSAGE_CHARS, UNKNOWN, clean, columns};
 use crate::watch::theme::Styles;
@@ -19,6 +21,8 @@ use crate::watch::view_model::{Screenful, badge};
 
 /// From this width on, the severity has a column of its own.
 const WIDEST: u16 = 100;
+/// A command is left out where what is found would have fewer columns than this beside it.
+const LEAST_TEXT: u16 = 24;
 /// `findings 3-7 of 12: 2 critical, 9 warnings, 1 info`, or that there are none so far; where a GPU does not
 /// answer, nothing is known of it.
 pub fn title(app: &App, layout: &Layout) -> String {
@@ -73,7 +77,8 @@ pub fn draw(app: &App, layout: &Layout, lines: &mut PanelWriter<'_>) {
     let has_notes = notes(screenful, form).next().is_some();
     let visible = fit(app, screenful, layout, lines.left(), has_notes);
     let seen = visible.first..visible.first + visible.shown;
-    let columns = FindingColumns::new(&screenful.findings[seen], lines.area.width);
+    let commands = &app.next_commands;
+    let columns = FindingColumns::new(&screenful.findings[seen], commands, lines.area.width);
     let selected = match app.focus {
         Focus::Findings => app.selected_finding().map(|(at, _)| at),
         Focus::Table => None,
@@ -89,10 +94,20 @@ pub fn draw(app: &App, layout: &Layout, lines: &mut PanelWriter<'_>) {
         } else {
             String::new()
         };
-        columns.line(finding, selected == Some(at), &tail, lines);
+        let is_selected = selected == Some(at);
+        // One command for several stands at the last of them.
+        let command = commands.first(finding).filter(|command| {
+            let next = screenful.findings.get(at + 1).filter(|_| !is_last);
+            next.and_then(|next| commands.first(next)) != Some(command)
+        });
+        let command = clean(command.unwrap_or_default(), MESSAGE_CHARS);
         if visible.lines_each > 1 {
+            columns.line(finding, is_selected, &tail, "", lines);
             let message = clean(&finding.message, MESSAGE_CHARS);
-            lines.next_line().skip(2).text(&message, styles.plain());
+            let mut writer = lines.next_line();
+            columns.end(writer.skip(2), &message, &command, styles);
+        } else {
+            columns.line(finding, is_selected, &tail, &command, lines);
         }
     }
     if left_out > 0 && !has_title(layout) && has_line {
@@ -125,10 +140,15 @@ struct FindingColumns {
     memory: u16,
     who: u16,
     user: u16,
+    command: u16,
 }
 
 impl FindingColumns {
-    fn new(findings: &[Finding], width: u16) -> Self {
+    fn new(findings: &[Finding], commands: &NextCommands, width: u16) -> Self {
+        let typed = findings.iter().filter_map(|it| commands.first(it));
+        let typed = typed.map(|command| columns(&clean(command, MESSAGE_CHARS)));
+        // A part of a command is none.
+        let typed = typed.filter(|command| *command <= width / 3);
         let widest = |text: fn(&Finding) -> String| {
             let texts = findings.iter().map(|it| columns(&text(it)));
             texts.max().unwrap_or(0)
@@ -139,11 +159,33 @@ impl FindingColumns {
             memory: widest(memory).min(12),
             who: widest(who).min(12),
             user: widest(user).min(12),
+            command: typed.max().unwrap_or(0),
         }
     }
 
+    /// Draws what is found and, at the end of the line, what to type, where there is room for both.
+    fn end(&self, writer: &mut LineWriter<'_>, text: &str, command: &str, styles: Styles) {
+        let room = writer.room();
+        if self.command == 0 || self.command + LEAST_TEXT > room {
+            writer.left(text, room, styles.plain());
+            return;
+        }
+        let command = Some(command).filter(|command| columns(command) <= self.command);
+        writer
+            .left(text, room - self.command - 1, styles.plain())
+            .skip(1)
+            .left(command.unwrap_or_default(), self.command, styles.faint());
+    }
+
     /// Draws a finding; `tail` says how many more there are, where nothing else does.
-    fn line(&self, finding: &Finding, is_selected: bool, tail: &str, lines: &mut PanelWriter<'_>) {
+    fn line(
+        &self,
+        finding: &Finding,
+        is_selected: bool,
+        tail: &str,
+        command: &str,
+        lines: &mut PanelWriter<'_>,
+    ) {
         let styles = lines.styles;
         let mut writer = lines.next_line();
         writer.left(if is_selected { "▸" } else { "" }, 1, styles.plain());
@@ -170,9 +212,14 @@ impl FindingColumns {
             columns(tail) + 1
         };
         let room = writer.room().saturating_sub(tail_width);
-        writer
-            .left(&clean(&text, MESSAGE_CHARS), room, styles.plain())
-            .at_end(tail, styles.strong());
+        let text = clean(&text, MESSAGE_CHARS);
+        if tail.is_empty() {
+            self.end(&mut writer, &text, command, styles);
+        } else {
+            writer
+                .left(&text, room, styles.plain())
+                .at_end(tail, styles.strong());
+        }
         if is_selected {
             lines.select();
         }
