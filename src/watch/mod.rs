@@ -34,6 +34,8 @@ pub(crate) mod sample;
 mod signals;
 pub mod state;
 pub mod terminal;
+#[cfg(test)]
+pub(crate) mod testing;
 pub mod text;
 pub mod theme;
 pub mod trend;

@@ -6,16 +6,15 @@ use crossterm::event::KeyModifiers;
 
 use super::*;
 use crate::model::Time;
-use crate::model::row::Me;
 use crate::reclaim::plan::Why;
 use crate::reclaim::target::Step;
 use crate::reclaim::{Outcome, Plan, Refused, Target};
-use crate::rules::{Engine, RuleSet};
 use crate::units::GIB;
 use crate::watch::keys::{self, Context, Key};
 use crate::watch::reclaim_worker::{Proposal, TargetStage};
 use crate::watch::sample::{self, proposal, target};
-use crate::watch::state::{Event, Setup};
+use crate::watch::state::Event;
+use crate::watch::testing::{press, screen_of, see, tick};
 use crate::watch::theme::Depth;
 use crate::watch::update::update;
 
@@ -24,28 +23,10 @@ mod countdown;
 
 /// A screen that has seen two processes on a GPU.
 fn showing(replay: Option<&str>) -> App {
-    let setup = Setup {
-        replay: replay.map(str::to_owned),
-        version: "0.1.0",
-        me: Me::default(),
-        depth: Depth::Mono,
-        ascii: false,
-    };
-    let engine = Engine::new(RuleSet::default());
-    let mut app = App::new(setup, engine, Duration::from_secs(2), 80, 24);
+    let mut app = screen_of(replay, 2, (80, 24));
+    app.setup.depth = Depth::Mono;
     see(&mut app, 1, sample::snapshot(1, 2));
     app
-}
-
-fn see(app: &mut App, seconds: u64, snapshot: Snapshot) -> Option<Effect> {
-    update(
-        app,
-        Event::Snapshot {
-            now: Duration::from_secs(seconds),
-            snapshot: Box::new(snapshot),
-            is_passing: false,
-        },
-    )
 }
 
 /// The sample of so many seconds after the first.
@@ -53,15 +34,6 @@ fn later(seconds: f64) -> Snapshot {
     let mut snapshot = sample::snapshot(1, 2);
     snapshot.time = snapshot.time.plus_seconds(seconds);
     snapshot
-}
-
-fn tick(app: &mut App, milliseconds: u64) -> Option<Effect> {
-    let now = Duration::from_millis(milliseconds);
-    update(app, Event::Tick { now })
-}
-
-fn press(app: &mut App, code: KeyCode) -> Option<Effect> {
-    update(app, Event::Key(KeyEvent::new(code, KeyModifiers::NONE)))
 }
 
 fn char(app: &mut App, key: char) -> Option<Effect> {

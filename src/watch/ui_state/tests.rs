@@ -1,23 +1,10 @@
 //! What is remembered, and what is made of it.
 
-use std::time::Duration;
-
 use super::*;
-use crate::model::row::Me;
-use crate::rules::{Engine, RuleSet};
-use crate::watch::state::Setup;
-use crate::watch::theme::Depth;
+use crate::watch::testing::screen_of;
 
 fn app() -> App {
-    let setup = Setup {
-        replay: None,
-        version: "0.1.0",
-        me: Me::default(),
-        depth: Depth::Ansi16,
-        ascii: false,
-    };
-    let engine = Engine::new(RuleSet::default());
-    App::new(setup, engine, Duration::from_secs(1), 80, 24)
+    screen_of(None, 1, (80, 24))
 }
 
 #[test]

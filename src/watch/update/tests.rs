@@ -14,32 +14,17 @@ use std::time::Duration;
 use super::*;
 use crate::model::Snapshot;
 use crate::model::finding::Finding;
-use crate::model::row::Me;
-use crate::rules::Engine;
-use crate::rules::RuleSet;
 use crate::watch::Control;
 use crate::watch::column::Column;
 use crate::watch::reclaim_worker::{ReclaimProgress, ReclaimRequest};
 use crate::watch::sample;
-use crate::watch::state::{Focus, Mode, Setup};
+use crate::watch::state::{Focus, Mode};
+use crate::watch::testing::{press, screen, see, tick};
 use crate::watch::theme::{Depth, Theme};
 use crate::watch::view_model::{Screenful, Sort};
 
 fn app() -> App {
-    let setup = Setup {
-        replay: None,
-        version: "0.1.0",
-        me: Me::default(),
-        depth: Depth::Ansi16,
-        ascii: false,
-    };
-    App::new(
-        setup,
-        Engine::new(RuleSet::default()),
-        Duration::from_secs(2),
-        80,
-        24,
-    )
+    screen(80, 24)
 }
 
 /// An app that has seen `snapshot`.
@@ -47,28 +32,6 @@ fn showing(snapshot: Snapshot) -> App {
     let mut app = app();
     assert_eq!(see(&mut app, 1, snapshot), Some(Effect::Draw));
     app
-}
-
-fn see(app: &mut App, seconds: u64, snapshot: Snapshot) -> Option<Effect> {
-    let now = Duration::from_secs(seconds);
-    let snapshot = Box::new(snapshot);
-    update(
-        app,
-        Event::Snapshot {
-            now,
-            snapshot,
-            is_passing: false,
-        },
-    )
-}
-
-fn tick(app: &mut App, milliseconds: u64) -> Option<Effect> {
-    let now = Duration::from_millis(milliseconds);
-    update(app, Event::Tick { now })
-}
-
-fn press(app: &mut App, code: KeyCode) -> Option<Effect> {
-    update(app, Event::Key(KeyEvent::new(code, KeyModifiers::NONE)))
 }
 
 /// Types characters; every one of them must have an effect.

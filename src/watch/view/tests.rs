@@ -12,14 +12,13 @@ use ratatui::{Terminal, TerminalOptions, Viewport};
 
 use super::*;
 use crate::model::finding::{Severity, Undecided};
-use crate::model::row::Me;
 use crate::model::snapshot::{Jupyter, ProcessType, ReadError, Snapshot};
-use crate::rules::{Engine, RuleSet};
 use crate::watch::column::Column;
 use crate::watch::reaping::STILL_ENDING;
 use crate::watch::sample;
 use crate::watch::sample::dice::Dice;
-use crate::watch::state::{Event, Setup};
+use crate::watch::state::Event;
+use crate::watch::testing::screen as app;
 use crate::watch::theme::Depth;
 use crate::watch::update::update;
 use crate::watch::view_model::{Screenful, Sort};
@@ -31,23 +30,6 @@ mod styles;
 mod waste;
 
 const SIZES: [(u16, u16); 5] = [(40, 10), (60, 15), (80, 24), (120, 40), (200, 60)];
-
-fn app(columns: u16, rows: u16) -> App {
-    let setup = Setup {
-        replay: None,
-        version: "0.1.0",
-        me: Me::default(),
-        depth: Depth::Ansi16,
-        ascii: false,
-    };
-    App::new(
-        setup,
-        Engine::new(RuleSet::default()),
-        Duration::from_secs(2),
-        columns,
-        rows,
-    )
-}
 
 /// An app that shows `snapshot`, in which the first process of GPU 0 is idle.
 pub(super) fn showing(snapshot: Snapshot, columns: u16, rows: u16) -> App {

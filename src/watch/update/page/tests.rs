@@ -7,34 +7,20 @@ use crossterm::event::KeyCode;
 use super::*;
 use crate::history::testing::Scene;
 use crate::model::finding::Severity;
-use crate::model::row::Me;
 use crate::model::snapshot::PidNamespace;
 use crate::model::{Identity, Start};
-use crate::rules::{Engine, RuleSet};
 use crate::units::GIB;
 use crate::watch::keys::{self, Context, Key};
 use crate::watch::layout::findings;
 use crate::watch::sample;
-use crate::watch::state::{Event, Setup};
+use crate::watch::state::Event;
+use crate::watch::testing::{press, screen_of};
 use crate::watch::text::clock;
-use crate::watch::theme::Depth;
 use crate::watch::update::update;
 use crate::watch::view_model::Screenful;
 
 fn app() -> App {
-    let setup = Setup {
-        replay: None,
-        version: "0.1.0",
-        me: Me::default(),
-        depth: Depth::Ansi16,
-        ascii: false,
-    };
-    let engine = Engine::new(RuleSet::default());
-    App::new(setup, engine, Duration::from_secs(10), 80, 24)
-}
-
-fn press(app: &mut App, code: KeyCode) -> Option<Effect> {
-    update(app, Event::Key(code.into()))
+    screen_of(None, 10, (80, 24))
 }
 
 fn type_in(app: &mut App, keys: &str) {

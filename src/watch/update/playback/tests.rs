@@ -3,25 +3,15 @@
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
 use super::*;
-use crate::model::row::Me;
-use crate::rules::{Engine, RuleSet};
 use crate::watch::sample;
-use crate::watch::state::{End, Event, Setup};
-use crate::watch::theme::Depth;
+use crate::watch::state::{End, Event};
+use crate::watch::testing::screen_of;
 use crate::watch::update::update;
 
 mod recordings;
 
 fn app(replay: Option<&str>) -> App {
-    let setup = Setup {
-        replay: replay.map(str::to_owned),
-        version: "0.1.0",
-        me: Me::default(),
-        depth: Depth::Ansi16,
-        ascii: false,
-    };
-    let engine = Engine::new(RuleSet::default());
-    App::new(setup, engine, Duration::from_secs(1), 80, 24)
+    screen_of(replay, 1, (80, 24))
 }
 
 fn press(app: &mut App, key: char) -> Option<Effect> {

@@ -1,36 +1,20 @@
 //! The line editor key by key, and what a typed line does.
 
-use std::time::Duration;
-
 use super::*;
-use crate::model::row::Me;
-use crate::rules::{Engine, RuleSet};
 use crate::watch::sample;
+use crate::watch::state::Event;
 use crate::watch::state::prompt::MOST_CHARS;
-use crate::watch::state::{Event, Setup};
-use crate::watch::theme::Depth;
+use crate::watch::testing::{press, screen};
 use crate::watch::update::update;
 use crate::watch::view_model::Screenful;
 
 fn app() -> App {
-    let setup = Setup {
-        replay: None,
-        version: "0.1.0",
-        me: Me::default(),
-        depth: Depth::Ansi16,
-        ascii: false,
-    };
-    let engine = Engine::new(RuleSet::default());
-    let mut app = App::new(setup, engine, Duration::from_secs(2), 80, 24);
+    let mut app = screen(80, 24);
     let snapshot = sample::snapshot(1, 4);
     app.show(Screenful::new(snapshot, Vec::new(), Vec::new(), |_, _| {
         None
     }));
     app
-}
-
-fn press(app: &mut App, code: KeyCode) -> Option<Effect> {
-    update(app, Event::Key(KeyEvent::new(code, KeyModifiers::NONE)))
 }
 
 fn ctrl(app: &mut App, c: char) -> Option<Effect> {

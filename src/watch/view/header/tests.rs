@@ -5,23 +5,15 @@ use std::time::Duration;
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
 use super::*;
-use crate::model::row::Me;
-use crate::rules::{Engine, RuleSet};
 use crate::watch::sample;
-use crate::watch::state::{Event, Setup};
+use crate::watch::state::Event;
+use crate::watch::testing::screen_of;
 use crate::watch::theme::{Depth, Theme};
 use crate::watch::update::update;
 
 fn app(replay: Option<&str>, samples: u64) -> App {
-    let setup = Setup {
-        replay: replay.map(str::to_owned),
-        version: "0.1.0",
-        me: Me::default(),
-        depth: Depth::Mono,
-        ascii: false,
-    };
-    let engine = Engine::new(RuleSet::default());
-    let mut app = App::new(setup, engine, Duration::from_secs(1), 80, 24);
+    let mut app = screen_of(replay, 1, (80, 24));
+    app.setup.depth = Depth::Mono;
     for second in 0..samples {
         see(&mut app, second);
     }

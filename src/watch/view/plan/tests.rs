@@ -2,17 +2,16 @@
 
 use std::time::Duration;
 
-use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+use crossterm::event::KeyCode;
 
 use super::*;
-use crate::model::row::Me;
 use crate::reclaim::Outcome;
-use crate::rules::{Engine, RuleSet};
 use crate::units::GIB;
 use crate::watch::layout::dialog::{of_plan, scope_text};
 use crate::watch::reclaim_worker::{Proposal, ReclaimProgress, TargetStage};
 use crate::watch::sample;
-use crate::watch::state::{Event, Setup};
+use crate::watch::state::Event;
+use crate::watch::testing::{press, screen_of};
 use crate::watch::theme::Depth;
 use crate::watch::update::update;
 use crate::watch::view::tests::check;
@@ -39,15 +38,7 @@ const LINES: &[&str] = &[
 ];
 
 fn app(columns: u16, rows: u16, replay: Option<&str>) -> App {
-    let setup = Setup {
-        replay: replay.map(str::to_owned),
-        version: "0.1.0",
-        me: Me::default(),
-        depth: Depth::Ansi16,
-        ascii: false,
-    };
-    let engine = Engine::new(RuleSet::default());
-    let mut app = App::new(setup, engine, Duration::from_secs(2), columns, rows);
+    let mut app = screen_of(replay, 2, (columns, rows));
     let progress = Event::Snapshot {
         now: Duration::from_secs(1),
         snapshot: Box::new(sample::snapshot(2, 3)),
@@ -55,10 +46,6 @@ fn app(columns: u16, rows: u16, replay: Option<&str>) -> App {
     };
     update(&mut app, progress);
     app
-}
-
-fn press(app: &mut App, code: KeyCode) {
-    update(app, Event::Key(KeyEvent::new(code, KeyModifiers::NONE)));
 }
 
 fn tick(app: &mut App, seconds: u64) {
