@@ -290,7 +290,7 @@ impl Still {
         let mut text = format!(
             "the screen of gpumem watch at {}: {}, {rows} row{} of processes, {findings} finding{}",
             snapshot.time,
-            sum(snapshot),
+            sum(&snapshot.gpus.iter().collect::<Vec<_>>()),
             s(rows),
             s(findings)
         );

@@ -23,7 +23,7 @@ pub use picture::{Once, ThemeChoice};
 /// machine's second sample, the recording's end, or the demo's 25th minute.
 ///
 /// Keys: ? shows them all, q quits; F1 to F10 are in the line at the bottom, to press or to click. j, k and
-/// the arrows select, Enter explains what is selected, / filters as in `user:ann gpu:0 idle>10m mem>4GiB`,
+/// the arrows select, Enter explains what is selected, / filters as in `user:ann gpu:0 idle>10m mem>4GiB`, F3 finds,
 /// digits show one GPU only, i its page, s totals by user and job, e the environment of a process with its
 /// secrets masked, F2 chooses the columns, p pauses, `[` and `]` step back and forth. The manual page (gpumem
 /// man watch) has all keys and the filter's terms.
@@ -40,7 +40,7 @@ pub struct WatchArgs {
     #[arg(long, value_name = "DURATION", conflicts_with_all = ["replay", "demo"])]
     pub interval: Option<Span>,
 
-    /// Start with the processes on these GPUs, by index or UUID (or its beginning); / changes it
+    /// Start with these GPUs alone and the processes on them, by index or UUID (or its beginning); / changes it
     #[arg(long, value_name = "GPU", value_delimiter = ',')]
     pub gpu: Vec<String>,
 

@@ -6,9 +6,10 @@
 use ratatui::layout::Rect;
 
 use super::LayoutNeeds;
+use super::gpus::CELL_GAP;
 
-/// Columns of a cell in the grid: index, bar, memory %, utilization %.
-pub const GRID_CELL: u16 = 26;
+/// Columns of a cell in the grid, with the blanks after it: index, bar, memory %, utilization %.
+const GRID_CELL: (u16, u16) = (24, 56);
 /// Columns of a cell in the dense grid: index, memory %.
 pub const DENSE_CELL: u16 = 10;
 /// Columns that a card is to have where there are several of them; each has this many blanks after it.
@@ -85,11 +86,22 @@ impl Form {
     }
 }
 
+/// How many cells of a grid are side by side, and the columns of each with the blanks after it: as many as
+/// have room, on lines that are about as full, and as wide as that allows.
+pub fn grid_cells(width: u16, count: usize) -> (u16, u16) {
+    let (least, most) = GRID_CELL;
+    let width = width.saturating_add(CELL_GAP);
+    let fit = usize::from((width / least).max(1)).min(count.max(1));
+    let across = count.max(1).div_ceil(count.max(1).div_ceil(fit));
+    let across = u16::try_from(across).unwrap_or(1).max(1);
+    (across, (width / across).clamp(least, most))
+}
+
 /// The first form in which all GPUs fit, and the rows that it takes. They have `usual` rows, or `most`
 /// where a person asked for a form.
 pub(super) fn gpu_form(area: Rect, most: u16, usual: u16, needs: &LayoutNeeds) -> (Gpus, u16) {
     let count = needs.gpus.max(1);
-    let in_cells = |cell: u16| count.div_ceil(usize::from((area.width / cell).max(1)));
+    let in_lines = |across: u16| count.div_ceil(usize::from(across.max(1)));
     let (cards, budget) = match needs.form {
         // A screen that is not tall has better use for its lines.
         None if needs.gpus <= CARDS_MOST => (cards(area, usual.min(area.height / 3), needs), usual),
@@ -108,8 +120,8 @@ pub(super) fn gpu_form(area: Rect, most: u16, usual: u16, needs: &LayoutNeeds) -
     for (form, rows) in [
         (Gpus::Lines, count.saturating_add(needs.parts)),
         (Gpus::Lines, count),
-        (Gpus::Grid, in_cells(GRID_CELL)),
-        (Gpus::Dense, in_cells(DENSE_CELL)),
+        (Gpus::Grid, in_lines(grid_cells(area.width, count).0)),
+        (Gpus::Dense, in_lines(area.width / DENSE_CELL)),
     ] {
         if rows <= usize::from(budget) {
             return (form, rows as u16);

@@ -2,67 +2,98 @@
 
 use ratatui::layout::{Position, Rect};
 
-use super::{CARD_GAP, DENSE_CELL, GRID_CELL, Gpus, Layout};
-use crate::model::snapshot::{Gpu, Snapshot};
+use super::{CARD_GAP, DENSE_CELL, Gpus, Layout, grid_cells};
+use crate::model::snapshot::Gpu;
 use crate::watch::state::App;
 
 /// Blank columns at the end of a cell.
 pub const CELL_GAP: u16 = 2;
 
-/// The GPU at a place on the screen, by its position in the snapshot.
-pub fn hit(app: &App, layout: &Layout, x: u16, y: u16) -> Option<usize> {
-    let snapshot = &app.screenful.as_ref()?.snapshot;
-    let area = layout.gpus;
-    if !area.contains(Position { x, y }) {
-        return None;
-    }
-    let (x, y) = (x - area.x, y - area.y);
-    // A blank at the end of the line belongs to the last cell on it.
-    let at = |x: u16, width: u16, across: u16| usize::from((x / width.max(1)).min(across - 1));
-    let cell = |x: u16, width: u16| {
-        let across = (area.width / width).max(1);
-        usize::from(y) * usize::from(across) + at(x, width, across)
+/// The GPU at a place on the screen, by its number: in its panel, or where its charts are.
+pub fn hit(app: &App, layout: &Layout, x: u16, y: u16) -> Option<u32> {
+    let at = Position { x, y };
+    let gpus = app.shown_gpus();
+    let found = match layout.gpus.contains(at) {
+        true => in_panel(&gpus, layout, at),
+        false => in_charts(&gpus, layout, at),
     };
-    let found = match layout.gpu_form {
-        Gpus::Cards { across, height } => {
-            let down = usize::from(y / height.max(1));
-            down * usize::from(across) + at(x, card_width(area, across) + CARD_GAP, across)
-        }
-        Gpus::Lines => {
-            let has_parts = has_room_for_parts(snapshot, area);
-            let lines = |gpu: &Gpu| 1 + if has_parts { gpu.mig_devices.len() } else { 0 };
-            let mut end = 0;
-            snapshot.gpus.iter().position(|gpu| {
-                end += lines(gpu);
-                usize::from(y) < end
-            })?
-        }
-        Gpus::Grid => cell(x, GRID_CELL),
-        Gpus::Dense => {
-            let indent = dense_indent(snapshot, layout.gpu_heading);
-            cell(x.saturating_sub(indent), DENSE_CELL)
-        }
-        Gpus::Sum => return None,
-    };
-    (found < snapshot.gpus.len()).then_some(found)
+    gpus.get(found?).map(|gpu| gpu.index)
 }
 
-/// Columns of each of the cards that share a line.
-pub fn card_width(area: Rect, across: u16) -> u16 {
-    ((area.width + CARD_GAP) / across.max(1)).saturating_sub(CARD_GAP)
+/// Which of the GPUs is at a place of their panel.
+fn in_panel(gpus: &[&Gpu], layout: &Layout, at: Position) -> Option<usize> {
+    let area = layout.gpus;
+    let (x, y) = (at.x - area.x, at.y - area.y);
+    // A blank at the end of the line belongs to the last cell on it.
+    let cell = |x: u16, width: u16, across: u16| {
+        let column = (x / width.max(1)).min(across.saturating_sub(1));
+        usize::from(y) * usize::from(across) + usize::from(column)
+    };
+    match layout.gpu_form {
+        Gpus::Cards { across, height } => (0..gpus.len()).rev().find(|&gpu| {
+            let card = card(area, (across, height), gpus.len(), gpu);
+            card.x <= at.x && card.y <= at.y
+        }),
+        Gpus::Lines => {
+            let has_parts = has_room_for_parts(gpus, area);
+            let lines = |gpu: &Gpu| 1 + if has_parts { gpu.mig_devices.len() } else { 0 };
+            let mut end = 0;
+            gpus.iter().position(|gpu| {
+                end += lines(gpu);
+                usize::from(y) < end
+            })
+        }
+        Gpus::Grid => {
+            let (across, width) = grid_cells(area.width, gpus.len());
+            Some(cell(x, width, across))
+        }
+        Gpus::Dense => {
+            let indent = dense_indent(gpus, layout.gpu_heading);
+            let across = (area.width / DENSE_CELL).max(1);
+            Some(cell(x.saturating_sub(indent), DENSE_CELL, across))
+        }
+        Gpus::Sum => None,
+    }
+}
+
+/// Which of the GPUs has its charts at a place.
+fn in_charts(gpus: &[&Gpu], layout: &Layout, at: Position) -> Option<usize> {
+    let grid = layout.chart_panes.gpus?;
+    // One cell is of all of them.
+    let has_each = grid.count == gpus.len();
+    (0..grid.count).find(|&gpu| has_each && grid.cell(gpu).contains(at))
+}
+
+/// Where the card of a GPU is. Those of the last line are as wide as that line allows.
+pub fn card(area: Rect, (across, height): (u16, u16), count: usize, at: usize) -> Rect {
+    let (line, column) = (
+        at / usize::from(across.max(1)),
+        at % usize::from(across.max(1)),
+    );
+    let here = count.saturating_sub(line * usize::from(across));
+    let here = (here as u16).clamp(1, across.max(1));
+    let width = ((area.width + CARD_GAP) / here).saturating_sub(CARD_GAP);
+    let (line, column) = (line as u16, column as u16);
+    Rect {
+        x: area.x + column * (width + CARD_GAP),
+        y: area.y.saturating_add(line.saturating_mul(height)),
+        width,
+        height,
+    }
+    .intersection(area)
 }
 
 /// Whether MIG devices have lines: all of them or none, for some would look like all.
-pub fn has_room_for_parts(snapshot: &Snapshot, area: Rect) -> bool {
-    let parts: usize = snapshot.gpus.iter().map(|gpu| gpu.mig_devices.len()).sum();
-    snapshot.gpus.len() + parts <= usize::from(area.height)
+pub fn has_room_for_parts(gpus: &[&Gpu], area: Rect) -> bool {
+    let parts: usize = gpus.iter().map(|gpu| gpu.mig_devices.len()).sum();
+    gpus.len() + parts <= usize::from(area.height)
 }
 
 /// Columns that the dense grid is further right, which is as many as its last gap has: where there
 /// is no heading, the word of what the numbers are has room before the first index then, if that has one
 /// digit.
-pub fn dense_indent(snapshot: &Snapshot, heading: Rect) -> u16 {
-    let is_short = snapshot.gpus.first().is_some_and(|gpu| gpu.index < 10);
+pub fn dense_indent(gpus: &[&Gpu], heading: Rect) -> u16 {
+    let is_short = gpus.first().is_some_and(|gpu| gpu.index < 10);
     if heading.is_empty() && is_short {
         CELL_GAP
     } else {

@@ -40,7 +40,7 @@ pub mod page;
 use ratatui::layout::Rect;
 
 use charts::{CHARTS_ROWS_MIN, ChartPanes};
-pub use form::{CARD_GAP, DENSE_CELL, Form, GRID_CELL, Gpus};
+pub use form::{CARD_GAP, DENSE_CELL, Form, Gpus, grid_cells};
 
 /// What gives way on a small screen, and how, as the help says it.
 pub const FOLDS: [(&str, &str); 4] = [
@@ -208,7 +208,11 @@ fn shared(rest: u16, usual: u16, needs: &LayoutNeeds) -> (u16, u16) {
         _ => at_most(wanted, usual),
     };
     let least = least.min(usual);
-    let used = stepped(table).max(usize::from(TABLE_ROWS_MIN));
+    let used = match table {
+        // It says so.
+        0 => 1,
+        lines => stepped(lines).max(usize::from(TABLE_ROWS_MIN)),
+    };
     let used = at_most(used, rest - least);
     let mut status = at_most(wanted, rest - used).max(least);
     if needs.is_in_findings {
@@ -279,6 +283,7 @@ mod tests {
         }
         assert_eq!(top, height, "{layout:?}");
         let least = match needs.is_in_findings {
+            _ if needs.table == Some(0) => 1,
             true => TABLE_ROWS_ASIDE,
             false => TABLE_ROWS_MIN,
         };

@@ -4,6 +4,7 @@
 //! must be done comes back as an [`Effect`]. What an event does to it is in `update/`; where it is on
 //! the screen in `layout/`; what it looks like in `view/`.
 
+pub mod chart_values;
 pub mod column_list;
 pub mod dialog;
 pub mod findings;
@@ -20,6 +21,7 @@ use std::time::Duration;
 use crossterm::event::{KeyEvent, MouseEvent};
 use ratatui::layout::Rect;
 
+use self::chart_values::ChartValues;
 use self::column_list::ColumnList;
 use self::dialog::Reaping;
 use self::findings::FindingsState;
@@ -35,11 +37,13 @@ use super::keys::Context;
 use super::layout::findings::lines_wanted;
 use super::layout::{Form, Layout, LayoutNeeds};
 use super::listing::{Choice, ListingLine};
+use super::memory_shares::GpuShares;
 use super::reclaim_worker::{ReclaimProgress, ReclaimRequest};
 use super::theme::{Depth, Theme};
 use super::view_model::{RowKey, Screenful, Sort, Subject};
 use crate::model::finding::Finding;
 use crate::model::row::Me;
+use crate::model::snapshot::Gpu;
 use crate::model::{Identity, Snapshot, Time};
 use crate::rules::Engine;
 
@@ -219,6 +223,8 @@ pub struct App {
     pub timeline: Timeline,
     /// What the rules have judged, and what time it is.
     pub judged: JudgedState,
+    /// What the charts of the sample that is shown are made of.
+    pub charts: ChartValues,
     /// How things look.
     pub theme: Theme,
     /// How the GPUs are shown; `None` leaves it to the room that there is.
@@ -249,6 +255,7 @@ impl App {
             note: None,
             timeline: Timeline::default(),
             judged: JudgedState::new(engine),
+            charts: ChartValues::default(),
             theme: Theme::default(),
             form: None,
             end: None,
@@ -400,6 +407,30 @@ impl App {
         rows.find(|row| row.key.identity == who).map(|row| row.key)
     }
 
+    /// The GPUs that are shown, in their order: where the filter asks for some of them, those.
+    pub fn shown_gpus(&self) -> Vec<&Gpu> {
+        self.shown_shares()
+            .into_iter()
+            .map(|(gpu, _)| gpu)
+            .collect()
+    }
+
+    /// The same, with what the memory of each is in use for.
+    pub fn shown_shares(&self) -> Vec<(&Gpu, &GpuShares)> {
+        let Some(screenful) = &self.screenful else {
+            return Vec::new();
+        };
+        let filter = self.table.choice.filter.as_ref();
+        let filter = filter.filter(|filter| filter.asks_for_gpus());
+        let is_shown = |gpu: &Gpu| filter.is_none_or(|filter| filter.allows_gpu(gpu));
+        let shown: Vec<_> = screenful.gpus().filter(|(gpu, _)| is_shown(gpu)).collect();
+        match shown.is_empty() {
+            // There is no such GPU; which there are is to be seen.
+            true => screenful.gpus().collect(),
+            false => shown,
+        }
+    }
+
     /// The panels' places; `None` where the screen is too small for panels.
     pub fn layout(&self) -> Option<Layout> {
         self.layout_of(self.area)
@@ -414,13 +445,16 @@ impl App {
             ..LayoutNeeds::default()
         };
         if let Some(screenful) = &self.screenful {
-            needs.gpus = screenful.snapshot.gpus.len();
-            for gpu in &screenful.snapshot.gpus {
+            let gpus = self.shown_gpus();
+            needs.gpus = gpus.len();
+            for gpu in gpus {
                 needs.parts += gpu.mig_devices.len();
                 needs.parts_most = needs.parts_most.max(gpu.mig_devices.len());
             }
             let lines = &self.table.listing.lines;
-            needs.table = Some(lines.len());
+            // A filter that nothing fits does not move the panels.
+            let has_rows = !screenful.rows.is_empty();
+            needs.table = Some(lines.len().max(usize::from(has_rows)));
             let is_listed = |line: &ListingLine| {
                 let row = screenful.rows.get(line.row);
                 row.is_some_and(|row| row.is_listed)
@@ -442,6 +476,7 @@ impl App {
     /// Puts a judged snapshot on show; the selection follows its process.
     pub(super) fn show(&mut self, screenful: Screenful) {
         self.screenful = Some(screenful);
+        self.charts.forget();
         self.list();
     }
 

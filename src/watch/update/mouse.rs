@@ -88,7 +88,7 @@ fn on_click(app: &mut App, at: Position, now: Duration) -> Option<Effect> {
         on_hint(app, Some(layout), at)
     } else if layout.table_heading.contains(at) {
         columns::hit_column(app, layout, at.x).map(|column| on_heading(app, column))
-    } else if layout.gpus.contains(at) {
+    } else if layout.gpus.contains(at) || layout.charts.contains(at) {
         on_gpu(app, layout, at)
     } else if layout.table.contains(at) {
         on_row(app, usize::from(at.y - layout.table.y), last, now)
@@ -116,10 +116,9 @@ fn on_heading(app: &mut App, column: Column) -> Effect {
     Effect::Draw
 }
 
-/// A GPU filters the table to its rows, as if that had been typed; again lifts this filter.
+/// A GPU, or its chart, filters the screen to it, as if that had been typed; again lifts this filter.
 fn on_gpu(app: &mut App, layout: &Layout, at: Position) -> Option<Effect> {
-    let gpu = gpus::hit(app, layout, at.x, at.y)?;
-    let index = app.screenful.as_ref()?.snapshot.gpus.get(gpu)?.index;
+    let index = gpus::hit(app, layout, at.x, at.y)?;
     toggle_filter(app, index)
 }
 

@@ -110,6 +110,11 @@ impl ChartWindow {
         self.milliseconds as f64 / 1000.0
     }
 
+    /// How many milliseconds it shows, with those that are to come.
+    pub fn milliseconds(&self) -> i64 {
+        self.milliseconds.saturating_add(self.ahead)
+    }
+
     /// Which of so many columns a time is in; `None` where it is none of them.
     pub fn column(&self, time: Time, columns: u16) -> Option<u16> {
         let first = self.first_column(columns);
@@ -119,7 +124,7 @@ impl ChartWindow {
 
     /// Columns begin at multiples of their length, so that what is drawn moves and does not flicker.
     fn number(&self, time: Time, columns: u16) -> i64 {
-        let length = self.milliseconds.saturating_add(self.ahead);
+        let length = self.milliseconds();
         let step = (length / i64::from(columns.max(1))).max(1);
         time.unix_milliseconds().div_euclid(step)
     }
@@ -132,7 +137,7 @@ impl ChartWindow {
 
     /// What to write below so many columns, each text with the column that it is of: `-20m`, `now`.
     pub fn ticks(&self, columns: u16) -> Vec<(u16, String)> {
-        let length = self.milliseconds.saturating_add(self.ahead).max(1);
+        let length = self.milliseconds().max(1);
         let at = |milliseconds: i64| {
             let share = (milliseconds as f64 / length as f64).clamp(0.0, 1.0);
             (share * f64::from(columns.saturating_sub(1))).round() as u16
@@ -198,21 +203,6 @@ impl From<&Load> for ChartBucket {
     }
 }
 
-/// Draws what was seen, oldest first; `top` is what the upper edge stands for, the lower one is 0.
-pub fn draw<S>(
-    seen: &[S],
-    window: ChartWindow,
-    top: f64,
-    style: Style,
-    area: Rect,
-    buffer: &mut Buffer,
-) where
-    for<'a> ChartBucket: From<&'a S>,
-{
-    let values = values(seen, window, columns(area));
-    draw_values(&values, top, style, area, buffer);
-}
-
 /// How many values a chart on this area has.
 pub fn columns(area: Rect) -> u16 {
     let (wide, _) = dots(area);
@@ -224,7 +214,8 @@ fn dots(area: Rect) -> (u16, u16) {
     if area.height == 1 { (1, 7) } else { (2, 4) }
 }
 
-/// Draws values, one in each of the columns that [`columns`] says; `None` where no one saw any.
+/// Draws values, one in each of the columns that [`columns`] says, oldest first; `None` where no one saw any.
+/// `top` is what the upper edge stands for, the lower one is 0.
 pub fn draw_values(
     values: &[Option<f64>],
     top: f64,
@@ -280,13 +271,21 @@ fn bits(column: u16, level: u16, below: u16) -> u32 {
         .fold(0, |bits, (bit, _)| bits | bit)
 }
 
+/// What was seen before the end of a window: where a screen is paused, or shows the past, more is known by now.
+pub fn past<S>(seen: &[S], window: ChartWindow) -> &[S]
+where
+    for<'a> ChartBucket: From<&'a S>,
+{
+    let is_past = |stretch: &S| ChartBucket::from(stretch).since <= window.end;
+    &seen[..seen.partition_point(is_past)]
+}
+
 /// The most that was seen in each column's share of the window; `None` where no one saw any.
 pub fn values<S>(seen: &[S], window: ChartWindow, columns: u16) -> Vec<Option<f64>>
 where
     for<'a> ChartBucket: From<&'a S>,
 {
-    let is_past = |stretch: &S| ChartBucket::from(stretch).since <= window.end;
-    let seen = &seen[..seen.partition_point(is_past)];
+    let seen = past(seen, window);
     let first = window.first_column(columns);
     let column = |time: Time| {
         let number = window.number(time.min(window.end), columns);
@@ -345,6 +344,18 @@ mod tests {
 
     fn at(seconds: i64) -> Time {
         Time::from_unix_milliseconds(seconds * 1000)
+    }
+
+    fn draw(
+        seen: &[MemoryBucket],
+        window: ChartWindow,
+        top: f64,
+        style: Style,
+        area: Rect,
+        buffer: &mut Buffer,
+    ) {
+        let values = values(seen, window, columns(area));
+        draw_values(&values, top, style, area, buffer);
     }
 
     /// What was held at so many seconds, sample by sample.

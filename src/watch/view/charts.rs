@@ -7,7 +7,7 @@ use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::Style;
 
-use super::chart::{self, ChartWindow};
+use super::chart::{self, ChartBucket, ChartWindow};
 use super::gpus::figures::{is_lost, memory_text};
 use super::line_writer::LineWriter;
 use super::plot::{Plot, Scale};
@@ -19,6 +19,7 @@ use crate::units::{Bytes, Span};
 use crate::watch::command;
 use crate::watch::layout::charts::{ChartGrid, ChartPanes, ChartSlot};
 use crate::watch::state::App;
+use crate::watch::state::chart_values::{ChartSubject, ChartValues, ColumnValues};
 use crate::watch::text::{NOT_AVAILABLE, UNKNOWN, columns};
 use crate::watch::theme::Styles;
 use crate::watch::view_model::{Subject, percent};
@@ -38,9 +39,10 @@ pub fn draw(app: &App, styles: Styles, panes: &ChartPanes, buffer: &mut Buffer) 
     let snapshot = &screenful.snapshot;
     let courses = &app.judged.courses;
     let window = window(courses, snapshot);
+    let gpus = app.shown_gpus();
     match &panes.gpus {
-        Some(grid) if grid.count == snapshot.gpus.len() => {
-            for (at, gpu) in snapshot.gpus.iter().enumerate() {
+        Some(grid) if grid.count == gpus.len() => {
+            for (at, gpu) in gpus.iter().enumerate() {
                 let [slot, _] = grid.charts(at);
                 let word = if slot.area.width < WORD_FROM {
                     ""
@@ -51,13 +53,14 @@ pub fn draw(app: &App, styles: Styles, panes: &ChartPanes, buffer: &mut Buffer) 
                     gpu,
                     course: courses.gpu(gpu),
                     window,
+                    values: &app.charts,
                     styles,
                     title: format!("{word}{} ", gpu.index),
                 };
                 charts.draw(grid.charts(at), buffer);
             }
         }
-        Some(grid) => mean(courses, snapshot, window, styles, grid, buffer),
+        Some(grid) => mean(app, &gpus, window, styles, grid, buffer),
         None => {}
     }
     let Some(grid) = &panes.processes else {
@@ -72,10 +75,27 @@ pub fn draw(app: &App, styles: Styles, panes: &ChartPanes, buffer: &mut Buffer) 
             subject: &subject,
             course: subject.course(courses),
             window,
+            values: &app.charts,
             styles,
         };
         charts.draw(grid.charts(at), buffer);
     }
+}
+
+/// The values of a chart, of which there are those of the sample that is shown.
+pub(super) fn values<S>(
+    known: &ChartValues,
+    subject: ChartSubject,
+    seen: &[S],
+    window: ChartWindow,
+    columns: u16,
+) -> ColumnValues
+where
+    for<'a> ChartBucket: From<&'a S>,
+{
+    known.of(subject, columns, window.milliseconds(), || {
+        chart::values(seen, window, columns)
+    })
 }
 
 /// The time that all charts show, so that they can be compared: all that was seen, up to the sample that is
@@ -99,6 +119,8 @@ pub struct GpuCharts<'a> {
     pub course: Option<&'a MemorySeries>,
     /// The time that is shown.
     pub window: ChartWindow,
+    /// The values of the charts that were drawn before.
+    pub values: &'a ChartValues,
     /// The styles.
     pub styles: Styles,
     /// Before what each chart is of; nothing where the GPU is named already.
@@ -110,7 +132,10 @@ impl GpuCharts<'_> {
     pub fn draw(&self, slots: [ChartSlot; 2], buffer: &mut Buffer) {
         let (gpu, styles, title) = (self.gpu, self.styles, &self.title);
         let (held, used) = match self.course {
-            Some(course) => (course.buckets(), course.loads()),
+            Some(course) => (
+                chart::past(course.buckets(), self.window),
+                chart::past(course.loads(), self.window),
+            ),
             None => (&[][..], &[][..]),
         };
         let has_use = gpu.gpu_percent.is_some() || !used.is_empty();
@@ -141,7 +166,8 @@ impl GpuCharts<'_> {
             styles,
         };
         memory.draw(left, buffer, |columns| {
-            chart::values(held, self.window, columns)
+            let subject = ChartSubject::GpuMemory(gpu.index);
+            values(self.values, subject, held, self.window, columns)
         });
         if has_use {
             let utilization = Plot {
@@ -153,7 +179,8 @@ impl GpuCharts<'_> {
                 styles,
             };
             utilization.draw(right, buffer, |columns| {
-                chart::values(used, self.window, columns)
+                let subject = ChartSubject::GpuUse(gpu.index);
+                values(self.values, subject, used, self.window, columns)
             });
         }
     }
@@ -166,29 +193,35 @@ const NOW: u16 = 12;
 
 /// The mean of all GPUs, where there is no room for each.
 fn mean(
-    courses: &Courses,
-    snapshot: &Snapshot,
+    app: &App,
+    gpus: &[&Gpu],
     window: ChartWindow,
     styles: Styles,
     grid: &ChartGrid,
     buffer: &mut Buffer,
 ) {
-    let count = snapshot.gpus.len();
+    let count = gpus.len();
+    let courses = &app.judged.courses;
     let memory = |columns| {
-        let of = |gpu: &Gpu| {
+        let of = |gpu: &&Gpu| {
             let total = gpu.memory?.total_bytes.max(1) as f64;
             let course = courses.gpu(gpu)?;
-            let bytes = chart::values(course.buckets(), window, columns);
+            let subject = ChartSubject::GpuMemory(gpu.index);
+            let bytes = values(&app.charts, subject, course.buckets(), window, columns);
             let share = |bytes: f64| bytes / total * 100.0;
-            Some(bytes.into_iter().map(|it| it.map(share)).collect())
+            Some(bytes.iter().map(|it| it.map(share)).collect())
         };
-        let series: Vec<_> = snapshot.gpus.iter().filter_map(of).collect();
-        chart::mean(&series, columns)
+        let series: Vec<_> = gpus.iter().filter_map(of).collect();
+        chart::mean(&series, columns).into()
     };
     let utilization = |columns| {
-        let known = snapshot.gpus.iter().filter_map(|gpu| courses.gpu(gpu));
-        let series = known.map(|course| chart::values(course.loads(), window, columns));
-        chart::mean(&series.collect::<Vec<_>>(), columns)
+        let of = |gpu: &&Gpu| {
+            let subject = ChartSubject::GpuUse(gpu.index);
+            let loads = courses.gpu(gpu)?.loads();
+            Some(values(&app.charts, subject, loads, window, columns).to_vec())
+        };
+        let series: Vec<_> = gpus.iter().filter_map(of).collect();
+        chart::mean(&series, columns).into()
     };
     let mut plot = |what: [&str; 2], style: Style, slot, values: &dyn Fn(u16) -> _| {
         let [long, short] = what;
@@ -220,6 +253,7 @@ struct ProcessCharts<'a> {
     subject: &'a Subject<'a>,
     course: Option<&'a MemorySeries>,
     window: ChartWindow,
+    values: &'a ChartValues,
     styles: Styles,
 }
 
@@ -227,16 +261,17 @@ impl ProcessCharts<'_> {
     /// Draws memory and SM, with the marks of what the rules found; memory alone where SM is not known.
     fn draw(&self, slots: [ChartSlot; 2], buffer: &mut Buffer) {
         let (subject, styles) = (self.subject, self.styles);
-        let has_use = subject
+        let used = self.course.map_or(&[][..], MemorySeries::loads);
+        let used = chart::past(used, self.window);
+        let is_known = subject
             .entry
-            .is_some_and(|entry| entry.sm_percent.is_some())
-            || self.course.is_some_and(|course| !course.loads().is_empty());
+            .is_some_and(|entry| entry.sm_percent.is_some());
+        let has_use = is_known || !used.is_empty();
         let [left, right] = if has_use { slots } else { [joined(slots); 2] };
         self.memory(left, buffer);
         if !has_use {
             return;
         }
-        let used = self.course.map_or(&[][..], MemorySeries::loads);
         let plot = Plot {
             window: self.window,
             captions: &self.captions("SM", right.area.width),
@@ -249,7 +284,8 @@ impl ProcessCharts<'_> {
             styles,
         };
         let dots = plot.draw(right, buffer, |columns| {
-            chart::values(used, self.window, columns)
+            let subject = ChartSubject::ProcessUse(subject.row.key);
+            values(self.values, subject, used, self.window, columns)
         });
         self.unused(dots, buffer);
     }
@@ -257,6 +293,7 @@ impl ProcessCharts<'_> {
     fn memory(&self, slot: ChartSlot, buffer: &mut Buffer) {
         let (subject, styles) = (self.subject, self.styles);
         let held = self.course.map_or(&[][..], MemorySeries::buckets);
+        let held = chart::past(held, self.window);
         let used = subject.entry.and_then(|entry| entry.used_bytes);
         let will = used.and_then(|used| Some(Coming::new(used, exhaustion(subject)?, self.window)));
         let most = held.iter().map(|bucket| bucket.high_bytes);
@@ -277,7 +314,10 @@ impl ProcessCharts<'_> {
             style: styles.held(),
             styles,
         };
-        let dots = plot.draw(slot, buffer, |columns| chart::values(held, window, columns));
+        let dots = plot.draw(slot, buffer, |columns| {
+            let subject = ChartSubject::ProcessMemory(subject.row.key);
+            values(self.values, subject, held, window, columns)
+        });
         if let (Some(will), Some(scale)) = (will, &plot.scale) {
             will.draw(window, subject.snapshot, scale, styles, dots, buffer);
         }

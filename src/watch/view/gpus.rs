@@ -16,19 +16,19 @@ use self::figures::{is_lost, lost_text, memory_text, name, part_name, reason, st
 use super::bar::{bar, legend};
 use super::card::Card;
 use super::chart::{self, ChartWindow};
-use super::charts::window;
+use super::charts::{values, window};
 use super::line_writer::LineWriter;
 use crate::history::memory_series::MemorySeries;
 use crate::model::field::gpu::{self, GpuField};
 use crate::model::snapshot::{Gpu, Memory, MigDevice, Snapshot};
 use crate::units::Bytes;
-use crate::watch::layout::gpus::{card_width, dense_indent, has_room_for_parts};
-use crate::watch::layout::{CARD_GAP, DENSE_CELL, GRID_CELL, Gpus};
+use crate::watch::layout::gpus::{dense_indent, has_room_for_parts};
+use crate::watch::layout::{self, DENSE_CELL, Gpus, grid_cells};
 use crate::watch::memory_shares::{GpuShares, MemoryShare, MemoryShares};
 use crate::watch::state::App;
+use crate::watch::state::chart_values::ChartSubject;
 use crate::watch::text::{NOT_AVAILABLE, UNKNOWN, columns};
 use crate::watch::theme::Styles;
-use crate::watch::view_model::Screenful;
 
 /// Draws the heading and the GPUs.
 pub fn draw(app: &App, styles: Styles, form: Gpus, heading: Rect, area: Rect, buffer: &mut Buffer) {
@@ -43,39 +43,35 @@ pub fn draw(app: &App, styles: Styles, form: Gpus, heading: Rect, area: Rect, bu
         );
         return;
     }
+    let (shown, gpus) = (app.shown_shares(), app.shown_gpus());
     match form {
         Gpus::Cards { across, height } => {
             let window = window(&app.judged.courses, snapshot);
-            for (at, (gpu, shares)) in (0u16..).zip(screenful.gpus()) {
+            for (at, &(gpu, shares)) in shown.iter().enumerate() {
                 let card = Card {
                     snapshot,
                     gpu,
                     shares,
                     course: app.judged.courses.gpu(gpu),
                     window,
+                    values: &app.charts,
                     styles,
                 };
-                let width = card_width(area, across);
-                let place = Rect {
-                    x: area.x + at % across * (width + CARD_GAP),
-                    y: area.y + at / across * height,
-                    width,
-                    height,
-                };
-                card.draw(place.intersection(area), buffer);
+                let place = layout::gpus::card(area, (across, height), shown.len(), at);
+                card.draw(place, buffer);
             }
         }
         Gpus::Lines => {
             let window = window(&app.judged.courses, snapshot);
-            let columns = GpuColumns::new(screenful, area.width);
+            let columns = GpuColumns::new(&shown, area.width);
             columns.heading(&window.label(), styles, heading, buffer);
-            let has_parts = has_room_for_parts(snapshot, area);
+            let has_parts = has_room_for_parts(&gpus, area);
             let mut line = 0;
-            for (gpu, shares) in screenful.gpus() {
+            for &(gpu, shares) in &shown {
                 columns.line(snapshot, (gpu, shares), styles, area, line, buffer);
                 if let Some(course) = app.judged.courses.gpu(gpu).filter(|_| !is_lost(gpu)) {
                     let place = Rect::new(area.x, area.y + line, area.width, 1);
-                    columns.history(course, gpu, window, styles, place, buffer);
+                    columns.history(app, (course, gpu), window, styles, place, buffer);
                 }
                 line += 1;
                 let devices = gpu.mig_devices.iter().zip(&shares.devices);
@@ -87,20 +83,22 @@ pub fn draw(app: &App, styles: Styles, form: Gpus, heading: Rect, area: Rect, bu
             }
         }
         Gpus::Grid => {
-            cells_heading(snapshot, "memory %, util %", styles, heading, buffer);
-            cells(screenful, GRID_CELL, 0, area, buffer, |gpu, writer| {
+            cells_heading(&gpus, "memory %, util %", styles, heading, buffer);
+            let cell = grid_cells(area.width, gpus.len());
+            cells(&shown, cell, 0, area, buffer, |gpu, writer| {
                 grid_cell(snapshot, gpu, styles, writer);
             });
         }
         Gpus::Dense => {
-            cells_heading(snapshot, "memory %", styles, heading, buffer);
-            let indent = dense_indent(snapshot, heading);
+            cells_heading(&gpus, "memory %", styles, heading, buffer);
+            let indent = dense_indent(&gpus, heading);
             if indent > 0 {
                 LineWriter::new(buffer, area, 0).text(MEMORY, styles.heading());
             }
+            let across = (area.width / DENSE_CELL).max(1);
             cells(
-                screenful,
-                DENSE_CELL,
+                &shown,
+                (across, DENSE_CELL),
                 indent,
                 area,
                 buffer,
@@ -110,7 +108,7 @@ pub fn draw(app: &App, styles: Styles, form: Gpus, heading: Rect, area: Rect, bu
             );
         }
         Gpus::Sum => {
-            LineWriter::new(buffer, area, 0).text(&sum(snapshot), styles.plain());
+            LineWriter::new(buffer, area, 0).text(&sum(&gpus), styles.plain());
         }
     }
 }
@@ -147,9 +145,11 @@ const BALANCE: [(&str, u16); 4] = [
 ];
 
 impl GpuColumns {
-    fn new(screenful: &Screenful, width: u16) -> Self {
-        let snapshot = &screenful.snapshot;
-        let widest = |text: &dyn Fn(&Gpu) -> u16| snapshot.gpus.iter().map(text).max().unwrap_or(0);
+    fn new(shown: &[(&Gpu, &GpuShares)], width: u16) -> Self {
+        let widest = |text: &dyn Fn(&Gpu) -> u16| {
+            let texts = shown.iter().map(|(gpu, _)| text(gpu));
+            texts.max().unwrap_or(0)
+        };
         let mut these = Self {
             index: widest(&|gpu| {
                 let parts = gpu.mig_devices.iter();
@@ -169,7 +169,7 @@ impl GpuColumns {
             .max(6),
             figures: Vec::new(),
             has_balance: false,
-            shares: drawn_shares(screenful),
+            shares: drawn_shares(shown),
             history: (0, 0),
         };
         let wanted = |field: &GpuField| match field.width {
@@ -313,8 +313,8 @@ impl GpuColumns {
     /// How memory and utilization moved, where there is room for it.
     fn history(
         &self,
-        course: &MemorySeries,
-        gpu: &Gpu,
+        app: &App,
+        (course, gpu): (&MemorySeries, &Gpu),
         window: ChartWindow,
         styles: Styles,
         line: Rect,
@@ -329,24 +329,14 @@ impl GpuColumns {
         if held > 0 {
             let total = gpu.memory.map_or(0, |memory| memory.total_bytes) as f64;
             let place = place(x, held);
-            chart::draw(
-                course.buckets(),
-                window,
-                total,
-                styles.held(),
-                place,
-                buffer,
-            );
+            let subject = ChartSubject::GpuMemory(gpu.index);
+            let held = values(&app.charts, subject, course.buckets(), window, held);
+            chart::draw_values(&held, total, styles.held(), place, buffer);
         }
         let place = place(x + if held > 0 { held + 1 } else { 0 }, used);
-        chart::draw(
-            course.loads(),
-            window,
-            100.0,
-            styles.heading(),
-            place,
-            buffer,
-        );
+        let subject = ChartSubject::GpuUse(gpu.index);
+        let used = values(&app.charts, subject, course.loads(), window, used);
+        chart::draw_values(&used, 100.0, styles.heading(), place, buffer);
     }
 
     fn line(
@@ -406,11 +396,11 @@ pub(super) fn figure_style(field: &GpuField, gpu: &Gpu, styles: Styles) -> Style
 }
 
 /// The shares that any of the bars has, in their order; what is free needs no word.
-fn drawn_shares(screenful: &Screenful) -> Vec<MemoryShare> {
+fn drawn_shares(shown: &[(&Gpu, &GpuShares)]) -> Vec<MemoryShare> {
     let mut shares = MemoryShare::ALL.to_vec();
     shares.retain(|&share| {
         let has = |it: &GpuShares| it.whole.is_some_and(|whole| whole.has(share));
-        share != MemoryShare::Free && screenful.shares.iter().any(has)
+        share != MemoryShare::Free && shown.iter().any(|(_, shares)| has(shares))
     });
     shares
 }

@@ -12,6 +12,7 @@ use super::chart::{self, ChartWindow};
 use super::line_writer::LineWriter;
 use crate::units::Bytes;
 use crate::watch::layout::charts::ChartSlot;
+use crate::watch::state::chart_values::ColumnValues;
 use crate::watch::text::columns;
 use crate::watch::theme::Styles;
 
@@ -19,6 +20,8 @@ use crate::watch::theme::Styles;
 const SCALE_FROM: u16 = 24;
 /// From so many rows on, the middle of the scale is said, too.
 const MIDDLE_FROM: u16 = 3;
+/// Columns of the scale, at the least: `79.6`.
+const LABEL: u16 = 4;
 
 /// From one line of the grid to the next, at the most, and from one dot of it to the next.
 const GRID_ROWS: u16 = 6;
@@ -65,8 +68,10 @@ impl Scale {
         Self::bytes(top.unwrap_or(power.saturating_mul(2)))
     }
 
+    /// Charts below each other have their times below each other, whatever they are of.
     fn width(&self) -> u16 {
-        self.labels.iter().map(|it| columns(it)).max().unwrap_or(0)
+        let widest = self.labels.iter().map(|it| columns(it)).max();
+        widest.unwrap_or(0).max(LABEL)
     }
 
     /// The row of a body, from its top, that a value is in.
@@ -99,7 +104,7 @@ impl Plot<'_> {
         &self,
         slot: ChartSlot,
         buffer: &mut Buffer,
-        values: impl FnOnce(u16) -> Vec<Option<f64>>,
+        values: impl FnOnce(u16) -> ColumnValues,
     ) -> Rect {
         self.caption(slot.area, buffer);
         let Some(scale) = &self.scale else {

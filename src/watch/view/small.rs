@@ -45,7 +45,7 @@ pub fn draw(app: &App, styles: Styles, area: Rect, buffer: &mut Buffer) {
                 let text = format!("{}{pid}{more}", badge(worst));
                 parts.push((text, styles.badge(worst.severity)));
             }
-            for part in sum(&screenful.snapshot).split("  ") {
+            for part in sum(&app.shown_gpus()).split("  ") {
                 parts.push((part.to_owned(), styles.plain()));
             }
             let count = screenful.rows.len();

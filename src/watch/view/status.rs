@@ -2,8 +2,10 @@
 //! list.
 
 use ratatui::buffer::Buffer;
+use ratatui::layout::Rect;
 
 use super::findings;
+use super::line_writer::LineWriter;
 use super::lines::PanelWriter;
 use super::table;
 use crate::model::snapshot::{Jupyter, Process};
@@ -12,9 +14,15 @@ use crate::watch::command;
 use crate::watch::layout::Layout;
 use crate::watch::layout::findings::{alarms, are_shown, lines_wanted};
 use crate::watch::state::{App, Focus};
-use crate::watch::text::{MESSAGE_CHARS, clean};
+use crate::watch::text::{MESSAGE_CHARS, clean, columns};
 use crate::watch::theme::Styles;
 use crate::watch::view_model::Subject;
+
+/// From this width on, and with so many lines, where a process belongs is beside what is said of it.
+const SIDE_FROM: u16 = 120;
+const SIDE_LINES: u16 = 4;
+/// Blank columns between the two.
+const SIDE_GAP: u16 = 2;
 
 /// Draws the panel.
 pub fn draw(app: &App, styles: Styles, layout: &Layout, buffer: &mut Buffer) {
@@ -77,6 +85,61 @@ fn profile(subject: &Subject<'_>) -> String {
 /// known of it.
 fn selected(subject: &Subject<'_>, lines: &mut PanelWriter<'_>) {
     let styles = lines.styles;
+    let has_side = lines.area.width >= SIDE_FROM && lines.left() >= SIDE_LINES;
+    if let (Ok(process), true) = (subject.process, has_side) {
+        let facts = facts(subject, process, styles);
+        let (area, buffer) = lines.rest();
+        let side = (area.width - SIDE_GAP) / 3;
+        let text = Rect {
+            width: area.width - side - SIDE_GAP,
+            ..area
+        };
+        let beside = Rect {
+            x: text.right() + SIDE_GAP,
+            width: side,
+            ..area
+        };
+        details(subject, false, &mut PanelWriter::new(styles, text, buffer));
+        write_facts(&facts, styles, beside, buffer);
+        return;
+    }
+    details(subject, true, lines);
+}
+
+/// Where it belongs beside the text: a line each, as far as there are lines, and the rest in the last one.
+fn write_facts(facts: &[(String, String)], styles: Styles, area: Rect, buffer: &mut Buffer) {
+    let wide = facts.iter().map(|(label, _)| columns(label)).max();
+    let wide = (wide.unwrap_or(0) + 1).min(area.width / 2);
+    let (lines, count) = (usize::from(area.height), facts.len());
+    let alone = if count > lines {
+        lines.saturating_sub(1)
+    } else {
+        count
+    };
+    for (at, (label, value)) in (0..).zip(&facts[..alone]) {
+        let mut writer = LineWriter::new(buffer, area, at);
+        let room = area.width.saturating_sub(wide);
+        writer
+            .left(label, wide, styles.faint())
+            .left(value, room, styles.plain());
+    }
+    if alone < count && lines > 0 {
+        let text = joined(&facts[alone..]);
+        let mut writer = LineWriter::new(buffer, area, alone as u16);
+        writer.left(&text, area.width, styles.faint());
+    }
+}
+
+fn joined(facts: &[(String, String)]) -> String {
+    let texts = facts
+        .iter()
+        .map(|(label, value)| format!("{label} {value}"));
+    texts.collect::<Vec<_>>().join(", ")
+}
+
+/// What is known of a process, from top to bottom; `is_whole` with where it belongs.
+fn details(subject: &Subject<'_>, is_whole: bool, lines: &mut PanelWriter<'_>) {
+    let styles = lines.styles;
     if let Some(suspect) = subject.suspect {
         let message = format!("{}; {}", suspect.message, suspect.missing);
         lines.write(&clean(&message, MESSAGE_CHARS), 2, styles.plain());
@@ -107,7 +170,10 @@ fn selected(subject: &Subject<'_>, lines: &mut PanelWriter<'_>) {
             let room = lines.left().min(3);
             let text = command::whole(process, lines.area.width.saturating_mul(room.max(1)));
             lines.write(&text, 3, styles.plain());
-            lines.write(&whereabouts(subject, process, styles), 2, styles.faint());
+            if is_whole {
+                let text = joined(&facts(subject, process, styles));
+                lines.write(&text, 2, styles.faint());
+            }
         }
         Err(reason) => match subject.ended {
             Some(ended) => {
@@ -128,11 +194,11 @@ fn selected(subject: &Subject<'_>, lines: &mut PanelWriter<'_>) {
 }
 
 /// Whether a process has halted, and where it belongs: executable, job, container, terminal.
-fn whereabouts(subject: &Subject<'_>, process: &Process, styles: Styles) -> String {
-    let mut parts: Vec<String> = Vec::new();
+fn facts(subject: &Subject<'_>, process: &Process, styles: Styles) -> Vec<(String, String)> {
+    let mut parts: Vec<(String, String)> = Vec::new();
     let mut part = |label: &str, value: Option<&str>| {
         if let Some(value) = value {
-            parts.push(format!("{label} {}", clean(value, 200)));
+            parts.push((label.to_owned(), clean(value, 200).into_owned()));
         }
     };
     let short = |id: &str| id.chars().take(12).collect::<String>();
@@ -170,5 +236,5 @@ fn whereabouts(subject: &Subject<'_>, process: &Process, styles: Styles) -> Stri
         part("threads", Some(&threads.to_string()));
     }
     part("executable", process.executable.as_deref());
-    parts.join(", ")
+    parts
 }

@@ -184,23 +184,31 @@ struct Limited {
     count: usize,
     /// Made harmless.
     limits: String,
+    /// GPUs that are not shown for it, and how many there are.
+    hidden_gpus: (usize, usize),
 }
 
 impl Limited {
     /// `None` where nothing limits the rows.
     fn new(app: &App) -> Option<Self> {
         let limits = app.table.choice.limits()?;
+        let all = app.screenful.as_ref()?.snapshot.gpus.len();
         let shown = app.table.listing.lines.len();
         Some(Self {
             shown,
             count: shown + app.table.listing.hidden,
             limits: escape(&limits).into_owned(),
+            hidden_gpus: (all.saturating_sub(app.shown_gpus().len()), all),
         })
     }
 
-    /// `4 of 300 (filter: gpu:2)`.
+    /// `4 of 300 (filter: gpu:2), 3 of 4 GPUs hidden`.
     fn text(&self) -> String {
-        format!("{} of {} ({})", self.shown, self.count, self.limits)
+        let gpus = match self.hidden_gpus {
+            (0, _) => String::new(),
+            (hidden, all) => format!(", {hidden} of {all} GPUs hidden"),
+        };
+        format!("{} of {} ({}){gpus}", self.shown, self.count, self.limits)
     }
 
     /// As much of it as `room` columns say: the count is whole, if need be as `4/300`.

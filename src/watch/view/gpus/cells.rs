@@ -10,35 +10,35 @@ use super::figure_style;
 use super::figures::{is_lost, lost_text, sum, used_percent};
 use crate::model::field::gpu::UTILIZATION;
 use crate::model::snapshot::{Gpu, Snapshot};
-use crate::watch::layout::GRID_CELL;
 use crate::watch::layout::gpus::CELL_GAP;
 use crate::watch::memory_shares::GpuShares;
 use crate::watch::theme::Styles;
-use crate::watch::view_model::Screenful;
+
+/// Columns of the two figures after the bar of a cell.
+const GRID_FIGURES: u16 = 10;
 
 /// What the numbers of a grid are, above it.
 pub(super) fn cells_heading(
-    snapshot: &Snapshot,
+    gpus: &[&Gpu],
     what: &str,
     styles: Styles,
     area: Rect,
     buffer: &mut Buffer,
 ) {
-    let text = format!("{}: {what}", sum(snapshot));
+    let text = format!("{}: {what}", sum(gpus));
     LineWriter::new(buffer, area, 0).text(&text, styles.heading());
 }
 
 /// Lays GPUs out in cells, row by row, all of them `indent` further right.
 pub(super) fn cells(
-    screenful: &Screenful,
-    width: u16,
+    shown: &[(&Gpu, &GpuShares)],
+    (across, width): (u16, u16),
     indent: u16,
     area: Rect,
     buffer: &mut Buffer,
     mut draw: impl FnMut((&Gpu, &GpuShares), &mut LineWriter<'_>),
 ) {
-    let across = (area.width / width).max(1);
-    for (at, gpu) in (0u16..).zip(screenful.gpus()) {
+    for (at, &gpu) in (0u16..).zip(shown) {
         let (line, column) = (at / across, at % across);
         if line >= area.height {
             return;
@@ -48,7 +48,8 @@ pub(super) fn cells(
             area.y + line,
             width - CELL_GAP,
             1,
-        );
+        )
+        .intersection(area);
         draw(gpu, &mut LineWriter::new(buffer, cell, 0));
     }
 }
@@ -64,12 +65,13 @@ pub(super) fn grid_cell(
         .right(&gpu.index.to_string(), 3, styles.strong())
         .skip(1);
     if is_lost(gpu) {
-        let text = lost_text(snapshot, gpu, GRID_CELL);
+        let text = lost_text(snapshot, gpu, writer.room());
         writer.text(&text, styles.alarm());
         return;
     }
     let is_stale = gpu.stale_seconds.is_some();
-    bar(shares.whole.as_ref(), is_stale, 10, styles, writer);
+    let width = writer.room().saturating_sub(GRID_FIGURES);
+    bar(shares.whole.as_ref(), is_stale, width, styles, writer);
     writer.right(&used_percent(gpu), 5, memory_style(shares, styles));
     match is_stale {
         true => writer.right("stale", 5, styles.alarm()),

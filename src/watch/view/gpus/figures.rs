@@ -6,10 +6,10 @@ use crate::watch::text::{NOT_AVAILABLE, UNKNOWN, clean};
 use crate::watch::view_model::percent;
 
 /// All GPUs in a few words: `64 GPUs  1.2/5.0 TiB (24%)  2 lost`.
-pub fn sum(snapshot: &Snapshot) -> String {
-    let count = snapshot.gpus.len();
+pub fn sum(gpus: &[&Gpu]) -> String {
+    let count = gpus.len();
     let mut text = format!("{count} GPU{}", if count == 1 { "" } else { "s" });
-    let known = || snapshot.gpus.iter().filter_map(|gpu| gpu.memory);
+    let known = || gpus.iter().filter_map(|gpu| gpu.memory);
     let used = known().fold(0u64, |sum, memory| sum.saturating_add(memory.used_bytes));
     let total = known().fold(0u64, |sum, memory| sum.saturating_add(memory.total_bytes));
     if total > 0 {
@@ -25,7 +25,7 @@ pub fn sum(snapshot: &Snapshot) -> String {
         }
     };
     let (mut lost_count, mut stale_count) = (0, 0);
-    for gpu in &snapshot.gpus {
+    for gpu in gpus {
         lost_count += usize::from(is_lost(gpu));
         stale_count += usize::from(gpu.stale_seconds.is_some());
     }

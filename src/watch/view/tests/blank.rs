@@ -3,7 +3,6 @@
 use std::ops::Range;
 
 use super::*;
-use crate::watch::layout::Gpus;
 
 /// So many rows may be blank, one below the other.
 const MOST_BLANK: usize = 6;
@@ -22,6 +21,7 @@ fn blank_rows(buffer: &Buffer, columns: Range<u16>, rows: Range<u16>) -> (usize,
 
 #[test]
 fn no_large_part_is_blank_while_there_is_something_to_draw() {
+    let mut blank = Vec::new();
     for gpus in [1, 2, 3, 4, 8, 64] {
         for processes in [0, 1, 3, 12] {
             // All of them on the first GPU, and none on the others.
@@ -40,45 +40,30 @@ fn no_large_part_is_blank_while_there_is_something_to_draw() {
                     for (columns, rows) in [(80, 40), (120, 40), (160, 50), (200, 60), (240, 70)] {
                         app.area = Rect::new(0, 0, columns, rows);
                         app.list();
-                        check_blanks(
-                            &app,
-                            &format!("{gpus} GPUs, {processes} processes, {key:?}"),
-                        );
+                        let of = format!("{gpus} GPUs, {processes} processes, {key:?}");
+                        blank.extend(blanks(&app, &of));
                     }
                 }
             }
         }
     }
+    let places: Vec<&String> = blank.iter().map(|(place, _)| place).collect();
+    assert!(blank.is_empty(), "{places:#?}\n{}", blank[0].1);
 }
 
-fn check_blanks(app: &App, of: &str) {
+/// The parts of a screen that are blank and ought not to be, each with the screen.
+fn blanks(app: &App, of: &str) -> Vec<(String, String)> {
     let buffer = render(app);
     let (columns, half) = (app.area.width, app.area.width / 2);
-    let layout = app.layout().unwrap();
-    let count = app.screenful.as_ref().unwrap().snapshot.gpus.len();
-    // Cards that a person asked for may be an odd number.
-    let from = match layout.gpu_form {
-        Gpus::Cards { across, .. } if !count.is_multiple_of(usize::from(across)) => {
-            layout.gpus.bottom()
-        }
-        _ => 0,
-    };
-    // Half of a line says that there are no rows, and what is said of a process is as short.
-    let to = match app.table.listing.lines.len() {
-        0 => from,
-        _ => layout.status.y,
-    };
-    for (part, rows) in [
-        (0..columns, 0..app.area.height),
-        (0..half, from..layout.status.y),
-        (columns - half..columns, from..to),
-    ] {
-        let (blank, last) = blank_rows(&buffer, part.clone(), rows);
-        assert!(
-            blank <= MOST_BLANK,
-            "{of}, {:?}: {blank} rows to {last} of columns {part:?}\n{}",
-            app.form,
-            text(&buffer)
-        );
-    }
+    // Below the last panel are the keys.
+    let rows = 0..app.area.height - 1;
+    let parts = [0..columns, 0..half, columns - half..columns];
+    let blank = parts.into_iter().filter_map(|part| {
+        let (blank, last) = blank_rows(&buffer, part.clone(), rows.clone());
+        let size = (columns, app.area.height);
+        let form = app.form;
+        let place = format!("{of}, {form:?}, {size:?}: {blank} rows to {last} of {part:?}");
+        (blank > MOST_BLANK).then(|| (place, text(&buffer)))
+    });
+    blank.collect()
 }
