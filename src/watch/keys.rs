@@ -48,6 +48,8 @@ pub enum KeyAction {
     ReapFindings,
     /// Type a filter.
     Filter,
+    /// Search: type what the selection jumps to.
+    Search,
     /// Families as trees, or a flat list.
     Tree,
     /// Only one's own processes, or everybody's.
@@ -66,7 +68,7 @@ pub enum KeyAction {
     SortBy(Column),
     /// Turn the order around.
     Reverse,
-    /// Hold the screen still, or go on.
+    /// Pause, or resume.
     Pause,
     /// The sample before.
     StepBack,

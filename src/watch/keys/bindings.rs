@@ -122,21 +122,21 @@ pub const GROUPS: &[Group] = &[
                 "explain the selected process or finding",
                 KeyAction::Open,
             )
-            .hinted("Enter", "Explain", 10, 9),
+            .hinted("Enter", "Explain", 11, 10),
             bind(
                 &[char('i'), plain(KeyCode::F(8))],
                 "i F8",
                 "the page of the GPU; there again: the next GPU's",
                 KeyAction::GpuPage,
             )
-            .hinted("F8", "GPU", 7, 8),
+            .hinted("F8", "GPU", 8, 9),
             bind(
                 &[char('s'), plain(KeyCode::F(7))],
                 "s F7",
                 "totals by user, job, container and framework",
                 KeyAction::Totals,
             )
-            .hinted("F7", "Totals", 6, 7),
+            .hinted("F7", "Totals", 7, 8),
             bind(
                 &[char('e')],
                 "e",
@@ -154,7 +154,7 @@ pub const GROUPS: &[Group] = &[
                 "mark the process, and go on to the next",
                 KeyAction::Tag,
             )
-            .hinted("Space", "Mark", 11, 10),
+            .hinted("Space", "Mark", 12, 11),
             bind(
                 &[char('U')],
                 "U",
@@ -172,7 +172,7 @@ pub const GROUPS: &[Group] = &[
                 "show the plan to kill the marked, or the selected",
                 KeyAction::Reap,
             )
-            .hinted("F9", "Kill", 8, 2),
+            .hinted("F9", "Kill", 9, 2),
             bind(
                 &[char('X')],
                 "X",
@@ -185,24 +185,26 @@ pub const GROUPS: &[Group] = &[
         "Which processes, in which order",
         &[
             bind(
-                &[
-                    char('/'),
-                    char('\\'),
-                    plain(KeyCode::F(3)),
-                    plain(KeyCode::F(4)),
-                ],
-                "/ \\ F3 F4",
+                &[char('/'), char('\\'), plain(KeyCode::F(4))],
+                "/ \\ F4",
                 "filter: words, or user:ann gpu:0 idle>10m mem>4GiB",
                 KeyAction::Filter,
             )
-            .hinted("F4", "Filter", 3, 3),
+            .hinted("F4", "Filter", 4, 3),
+            bind(
+                &[plain(KeyCode::F(3))],
+                "F3",
+                "search: select the next row that fits; F3 again: one more",
+                KeyAction::Search,
+            )
+            .hinted("F3", "Find", 3, 7),
             bind(
                 &[char('t'), plain(KeyCode::F(5))],
                 "t F5",
                 "families as trees",
                 KeyAction::Tree,
             )
-            .hinted("F5", "Tree", 4, 6),
+            .hinted("F5", "Tree", 5, 6),
             bind(
                 &[
                     char('0'),
@@ -239,7 +241,7 @@ pub const GROUPS: &[Group] = &[
                 "sort by a column: its letter, or arrows",
                 KeyAction::ChooseSort,
             )
-            .hinted("F6", "Sort", 5, 4),
+            .hinted("F6", "Sort", 6, 4),
             bind(
                 &[char('<'), char(',')],
                 "< ,",
@@ -284,10 +286,10 @@ pub const GROUPS: &[Group] = &[
             bind(
                 &[char('p'), char('Z')],
                 "p Z",
-                "hold the screen still; go on",
+                "pause; again: resume",
                 KeyAction::Pause,
             )
-            .hinted("p", "Pause", 12, 11),
+            .hinted("p", "Pause", 13, 12),
             bind(&[char('[')], "[", "the sample before", KeyAction::StepBack),
             bind(&[char(']')], "]", "the sample after", KeyAction::StepOn),
             bind(&[char('{')], "{", "a minute back", KeyAction::LeapBack),
@@ -373,7 +375,7 @@ pub const GROUPS: &[Group] = &[
                 "quit",
                 KeyAction::Quit,
             )
-            .hinted("F10", "Quit", 9, 1),
+            .hinted("F10", "Quit", 10, 1),
             bind(
                 &[Key::Ctrl('c')],
                 "Ctrl-C",

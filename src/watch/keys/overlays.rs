@@ -67,7 +67,7 @@ pub(super) const PAGE: Group = Group {
         bind(
             &[char('p'), char('Z')],
             "p Z",
-            "hold the screen still; go on",
+            "pause; again: resume",
             KeyAction::Pause,
         ),
         bind(

@@ -82,7 +82,7 @@ fn what_htop_has_in_the_fingers_does_the_same_here() {
     for (key, wanted) in [
         (1, KeyAction::Help),
         (2, KeyAction::Columns),
-        (3, KeyAction::Filter),
+        (3, KeyAction::Search),
         (4, KeyAction::Filter),
         (5, KeyAction::Tree),
         (6, KeyAction::ChooseSort),

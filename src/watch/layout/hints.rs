@@ -131,12 +131,12 @@ mod tests {
             (60, "F1 Help F2 Columns F4 Filter F6 Sort F9 Kill F10 Quit"),
             (
                 80,
-                "F1 Help F2 Columns F4 Filter F5 Tree F6 Sort F7 Totals F8 GPU F9 Kill F10 Quit",
+                "F1 Help F2 Columns F3 Find F4 Filter F5 Tree F6 Sort F7 Totals F9 Kill F10 Quit",
             ),
             (
                 120,
-                "F1 Help F2 Columns F4 Filter F5 Tree F6 Sort F7 Totals F8 GPU F9 Kill F10 Quit \
-                 Enter Explain Space Mark p Pause",
+                "F1 Help F2 Columns F3 Find F4 Filter F5 Tree F6 Sort F7 Totals F8 GPU F9 Kill F10 \
+                 Quit Enter Explain Space Mark p Pause",
             ),
         ] {
             assert_eq!(line(Context::Main, width), keys, "{width}");

@@ -36,6 +36,8 @@ pub struct Prompt {
 pub enum Purpose {
     /// A filter, which holds while it is typed.
     Filter,
+    /// What the selection jumps to, while it is typed.
+    Search,
     /// A time to go to.
     Seek,
 }
@@ -44,6 +46,7 @@ pub enum Purpose {
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Former {
     filters: Vec<String>,
+    searches: Vec<String>,
     times: Vec<String>,
 }
 
@@ -52,6 +55,7 @@ impl Former {
     pub fn of(&self, purpose: Purpose) -> &[String] {
         match purpose {
             Purpose::Filter => &self.filters,
+            Purpose::Search => &self.searches,
             Purpose::Seek => &self.times,
         }
     }
@@ -60,6 +64,7 @@ impl Former {
     pub fn add(&mut self, purpose: Purpose, text: &str) {
         let lines = match purpose {
             Purpose::Filter => &mut self.filters,
+            Purpose::Search => &mut self.searches,
             Purpose::Seek => &mut self.times,
         };
         if text.trim().is_empty() {

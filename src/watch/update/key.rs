@@ -145,6 +145,8 @@ fn act(app: &mut App, action: KeyAction) -> Option<Effect> {
         KeyAction::Reap => return reaping::open_selected(app),
         KeyAction::ReapFindings => return reaping::open_findings(app),
         KeyAction::Filter => prompt::open_filter(app),
+        KeyAction::Search if app.screenful.is_none() => return app.refuse(NOTHING_SEEN),
+        KeyAction::Search => prompt::open_search(app),
         KeyAction::Seek if app.screenful.is_none() => return app.refuse(NOTHING_SEEN),
         KeyAction::Seek => prompt::open_seek(app),
         KeyAction::Tree => app.choose(|choice| choice.tree ^= true),

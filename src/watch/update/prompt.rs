@@ -1,5 +1,7 @@
-//! What is typed at the bottom of the screen: a filter, or a time to go to.
+//! What is typed at the bottom of the screen: a filter, what is searched for, or a time to go to.
 //!
+//! A search has the language of the filter; as in htop the selection jumps while one types, F3 takes the next
+//! row that fits, and Esc leads back to where it was.
 //! The line editor is in `state/prompt.rs`. A filter holds while it is typed, without its last term where
 //! that makes no sense yet, or is the beginning of a term's name and fits no row. Where what is before
 //! it makes none either, the last filter that did stays in force.
@@ -10,7 +12,7 @@ use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use super::playback;
 use crate::model::selector::{self, Selector};
 use crate::watch::state::prompt::{Prompt, Purpose};
-use crate::watch::state::{App, Effect, Mode};
+use crate::watch::state::{App, Effect, Focus, Mode};
 
 /// Has a filter typed, or the one in force changed.
 pub fn open_filter(app: &mut App) {
@@ -21,6 +23,12 @@ pub fn open_filter(app: &mut App) {
         .as_ref()
         .map_or_else(String::new, Selector::to_string);
     open(app, Purpose::Filter, before);
+}
+
+/// Has typed what the selection jumps to.
+pub fn open_search(app: &mut App) {
+    app.focus = Focus::Table;
+    open(app, Purpose::Search, String::new());
 }
 
 /// Has a time typed.
@@ -55,6 +63,16 @@ pub fn on_key(app: &mut App, key: &KeyEvent) -> Option<Effect> {
             return Some(Effect::Draw);
         }
         (None, KeyCode::Enter) => return accept(prompt, app),
+        (None, KeyCode::F(3)) if prompt.purpose == Purpose::Search => {
+            // What was searched for last, where nothing else is typed.
+            if prompt.text.is_empty() {
+                prompt.recall(&app.former, 1);
+            }
+            let is_back = key.modifiers.contains(KeyModifiers::SHIFT);
+            jump(&mut prompt, app, if is_back { -1 } else { 1 });
+            app.mode = Mode::Prompt(prompt);
+            return Some(Effect::Draw);
+        }
         (None, KeyCode::Up) => is_changed = prompt.recall(&app.former, 1),
         (None, KeyCode::Down) => is_changed = prompt.recall(&app.former, -1),
         (control, code) => {
@@ -74,8 +92,10 @@ pub fn on_key(app: &mut App, key: &KeyEvent) -> Option<Effect> {
 /// Puts what is typed into force, as far as it makes sense.
 fn apply(prompt: &mut Prompt, app: &mut App) {
     prompt.error = None;
-    if prompt.purpose == Purpose::Seek {
-        return;
+    match prompt.purpose {
+        Purpose::Filter => {}
+        Purpose::Search => return search(prompt, app),
+        Purpose::Seek => return,
     }
     let is_whole = match Selector::parse(&prompt.text) {
         Ok(filter) => {
@@ -93,6 +113,44 @@ fn apply(prompt: &mut Prompt, app: &mut App) {
     reselect(prompt, app);
 }
 
+/// Selects the first row that fits what is typed, from the one on that was selected before.
+fn search(prompt: &mut Prompt, app: &mut App) {
+    app.select_row(prompt.selected);
+    if !prompt.text.trim().is_empty() {
+        jump(prompt, app, 0);
+    }
+}
+
+/// Selects the next row that fits, `step` rows on and further; the table's ends meet. One that fits none says
+/// so, and moves nothing.
+fn jump(prompt: &mut Prompt, app: &mut App, step: isize) {
+    prompt.error = None;
+    let selector = match Selector::parse(&prompt.text) {
+        Ok(Some(selector)) => selector,
+        Ok(None) => return,
+        Err(error) => {
+            prompt.error = Some(error.to_string());
+            return;
+        }
+    };
+    let direction = if step < 0 { -1 } else { 1 };
+    let start = match app.table.selected() {
+        Some(at) => at as isize + step,
+        None => step.min(0),
+    };
+    let count = app.table.listing.lines.len() as isize;
+    let me = &app.setup.me;
+    let fits = |at: &usize| {
+        app.subject_at(*at)
+            .is_some_and(|subject| selector.fits(&subject, me))
+    };
+    let mut places = (0..count).map(|steps| (start + steps * direction).rem_euclid(count) as usize);
+    match places.find(fits) {
+        Some(at) => app.select(at),
+        None => prompt.error = Some("no row fits".to_owned()),
+    }
+}
+
 /// Selects again what was selected before, where it is shown again.
 fn reselect(prompt: &Prompt, app: &mut App) {
     let (Some(key), Some(screenful)) = (&prompt.selected, &app.screenful) else {
@@ -106,6 +164,9 @@ fn reselect(prompt: &Prompt, app: &mut App) {
 
 /// Leaves everything as it was before.
 fn cancel(prompt: &Prompt, app: &mut App) {
+    if prompt.purpose == Purpose::Search {
+        app.select_row(prompt.selected);
+    }
     if prompt.purpose == Purpose::Filter {
         // It was made by a filter, and so it makes one.
         let before = Selector::parse(&prompt.before).ok().flatten();
@@ -124,6 +185,10 @@ fn accept(mut prompt: Prompt, app: &mut App) -> Option<Effect> {
                 reselect(&prompt, app);
                 None
             }),
+        // It is done while it is typed.
+        Purpose::Search => Selector::parse(&prompt.text)
+            .map_err(|error| error.to_string())
+            .map(|_| None),
         Purpose::Seek if prompt.text.trim().is_empty() => Ok(None),
         Purpose::Seek => playback::seek(app, &prompt.text),
     };

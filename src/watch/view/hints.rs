@@ -15,15 +15,15 @@ use crate::watch::theme::Styles;
 
 /// Blanks between the letter of one column and the next.
 const GAP: u16 = 2;
+/// Before the first of them.
+const SORT_BY: &str = "sort by";
+/// Lines that they take at the most, where all have room.
+const LETTER_LINES: u16 = 4;
 
 /// Draws the line; while a column is being chosen, the columns' letters.
 pub fn draw(app: &App, styles: Styles, layout: &Layout, area: Rect, buffer: &mut Buffer) {
     if app.mode == Mode::ChooseSort {
-        return letters(
-            app.table.choice.sort.column,
-            styles,
-            LineWriter::new(buffer, area, 0),
-        );
+        return letters(app.table.choice.sort.column, styles, area, buffer);
     }
     if let Some(note) = &app.note {
         LineWriter::new(buffer, area, 0).text(&clean(note, area.width), styles.caution());
@@ -36,10 +36,66 @@ pub fn draw(app: &App, styles: Styles, layout: &Layout, area: Rect, buffer: &mut
     writer.at_end(&after(app, Some(layout), area.width), styles.faint());
 }
 
-/// The columns with their letters, from the first on with which the chosen one has room.
-fn letters(chosen: Column, styles: Styles, mut writer: LineWriter<'_>) {
+/// The columns with their letters, on as many lines as they take; where those would be too many, on one,
+/// from the first on with which the chosen one has room.
+fn letters(chosen: Column, styles: Styles, area: Rect, buffer: &mut Buffer) {
+    let mut lines: Vec<Vec<Column>> = vec![Vec::new()];
+    let mut used = columns(SORT_BY) + 1;
+    for column in Column::ALL {
+        let wide = columns(column.spec().title) + 2;
+        if used + wide > area.width {
+            lines.push(Vec::new());
+            used = columns(SORT_BY) + 1;
+        }
+        used += wide + GAP;
+        lines
+            .last_mut()
+            .into_iter()
+            .for_each(|line| line.push(column));
+    }
+    let above = lines.len() as u16 - 1;
+    if above >= LETTER_LINES || area.y < buffer.area.y + above {
+        return letters_on_one(chosen, styles, LineWriter::new(buffer, area, 0));
+    }
+    let place = Rect {
+        y: area.y - above,
+        height: above + 1,
+        ..area
+    };
+    for position in place.positions() {
+        buffer[position].reset();
+    }
+    buffer.set_style(place, styles.ground());
+    for (at, line) in (0..).zip(lines) {
+        let mut writer = LineWriter::new(buffer, place, at);
+        match at {
+            0 => writer.text(SORT_BY, styles.strong()),
+            _ => writer.skip(columns(SORT_BY)),
+        };
+        writer.skip(1);
+        for column in line {
+            letter(column, chosen, styles, &mut writer);
+        }
+    }
+}
+
+/// A column's letter, and the column.
+fn letter(column: Column, chosen: Column, styles: Styles, writer: &mut LineWriter<'_>) {
+    let spec = column.spec();
+    let style = match column == chosen {
+        true => styles.selected(),
+        false => styles.plain(),
+    };
+    writer
+        .text(spec.letter.encode_utf8(&mut [0; 4]), styles.key())
+        .skip(1)
+        .text(&spec.title.to_lowercase(), style)
+        .skip(GAP);
+}
+
+fn letters_on_one(chosen: Column, styles: Styles, mut writer: LineWriter<'_>) {
     let size = |column: &Column| columns(column.spec().title) + 2 + GAP;
-    writer.text("sort by", styles.strong()).skip(1);
+    writer.text(SORT_BY, styles.strong()).skip(1);
     let mut shown = &Column::ALL[..];
     let end = Column::ALL.iter().position(|it| *it == chosen);
     let mut wide: u16 = Column::ALL
@@ -59,22 +115,13 @@ fn letters(chosen: Column, styles: Styles, mut writer: LineWriter<'_>) {
         writer.text("…", styles.faint()).skip(1);
     }
     for (at, column) in shown.iter().enumerate() {
-        let spec = column.spec();
-        let word = spec.title.to_lowercase();
+        let word = column.spec().title;
         let is_last = at + 1 == shown.len();
-        if columns(&word) + 2 + if is_last { 0 } else { GAP } > writer.room() {
+        if columns(word) + 2 + if is_last { 0 } else { GAP } > writer.room() {
             writer.text("…", styles.faint());
             break;
         }
-        let style = match *column == chosen {
-            true => styles.selected(),
-            false => styles.plain(),
-        };
-        writer
-            .text(spec.letter.encode_utf8(&mut [0; 4]), styles.key())
-            .skip(1)
-            .text(&word, style)
-            .skip(GAP);
+        letter(*column, chosen, styles, &mut writer);
     }
 }
 
@@ -143,11 +190,7 @@ mod tests {
         };
         let line = |chosen, width| {
             let mut buffer = Buffer::empty(Rect::new(0, 0, width, 1));
-            letters(
-                chosen,
-                styles,
-                LineWriter::new(&mut buffer, Rect::new(0, 0, width, 1), 0),
-            );
+            letters(chosen, styles, Rect::new(0, 0, width, 1), &mut buffer);
             let text: String = buffer.content.iter().map(Cell::symbol).collect();
             text.trim_end().to_owned()
         };

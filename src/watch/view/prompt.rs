@@ -29,6 +29,7 @@ pub fn draw(app: &App, prompt: &Prompt, styles: Styles, area: Rect, buffer: &mut
     buffer.set_style(line, styles.ground());
     let label = match prompt.purpose {
         Purpose::Filter => "filter: ",
+        Purpose::Search => "find: ",
         Purpose::Seek => "go to: ",
     };
     let mut writer = LineWriter::new(buffer, line, 0);
@@ -41,6 +42,9 @@ pub fn draw(app: &App, prompt: &Prompt, styles: Styles, area: Rect, buffer: &mut
     let (note, style) = match &prompt.error {
         Some(error) => (escape(error).into_owned(), styles.caution()),
         None if prompt.purpose == Purpose::Filter => (table::count(app), styles.faint()),
+        None if prompt.purpose == Purpose::Search => {
+            ("F3 next, Shift-F3 previous".to_owned(), styles.faint())
+        }
         None => (String::new(), styles.faint()),
     };
     let room = writer.room();

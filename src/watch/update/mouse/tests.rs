@@ -4,25 +4,15 @@ use crossterm::event::KeyModifiers;
 
 use super::*;
 use crate::model::Snapshot;
-use crate::model::row::Me;
-use crate::rules::{Engine, RuleSet};
 use crate::watch::keys::{Context, table};
 use crate::watch::sample;
-use crate::watch::state::{Event, Setup};
-use crate::watch::theme::Depth;
+use crate::watch::state::Event;
+use crate::watch::testing::screen;
 use crate::watch::update::update;
 use crate::watch::view_model::Screenful;
 
 fn showing(snapshot: Snapshot) -> App {
-    let setup = Setup {
-        replay: None,
-        version: "0.1.0",
-        me: Me::default(),
-        depth: Depth::Ansi16,
-        ascii: false,
-    };
-    let engine = Engine::new(RuleSet::default());
-    let mut app = App::new(setup, engine, Duration::from_secs(2), 120, 40);
+    let mut app = screen(120, 40);
     app.show(Screenful::new(snapshot, Vec::new(), Vec::new(), |_, _| {
         None
     }));
@@ -161,6 +151,15 @@ fn a_gpu_filters_the_table_and_again_lifts_that() {
         (app.table.listing.lines.len(), app.table.listing.hidden),
         (4, 8)
     );
+    // It is the only one that is shown then.
+    click(&mut app, (3, y + 2), 0);
+    assert_eq!(filter(&app), None, "it was on the same card");
+    // Its charts are as good as its line.
+    let grid = app.layout().unwrap().chart_panes.gpus.unwrap();
+    let charts = grid.cell(1);
+    click(&mut app, (charts.x + 1, charts.bottom() - 1), 0);
+    assert_eq!(filter(&app).as_deref(), Some("gpu:1"));
+    click(&mut app, (3, y), 0);
     click(&mut app, (3, y + 2), 0);
     assert_eq!(filter(&app).as_deref(), Some("gpu:7"), "another GPU");
     click(&mut app, (3, y + 2), 0);
@@ -208,7 +207,7 @@ fn hints_do_what_their_keys_do() {
         click(&mut app, hint(Context::Main, "Quit"), 0),
         Some(Effect::Quit)
     );
-    let gap = (118, 39);
+    let gap = (119, 39);
     assert_eq!(click(&mut app, gap, 0), None);
 }
 
@@ -217,7 +216,7 @@ fn every_key_in_the_bar_can_be_clicked_at_every_width() {
     for (width, words) in [
         (40, &["Help", "Filter", "Kill", "Quit"][..]),
         (60, &["Help", "Columns", "Filter", "Sort", "Kill", "Quit"]),
-        (80, &["Totals", "GPU", "Tree"]),
+        (80, &["Totals", "Find", "Tree"]),
         (200, &["Explain", "Mark", "Pause"]),
     ] {
         for word in words {

@@ -26,7 +26,7 @@ use crate::watch::state::prompt::Purpose;
 use crate::watch::view::draw;
 
 /// Where the dice have to come to; each is a place where a key or a sample may do harm.
-const PLACES: [&str; 33] = [
+const PLACES: [&str; 34] = [
     "findings",
     "focus on findings",
     "help",
@@ -38,6 +38,7 @@ const PLACES: [&str; 33] = [
     "totals",
     "environment",
     "filter",
+    "search",
     "prompt of a time",
     "page",
     "page of one who is gone",
@@ -247,6 +248,7 @@ impl Run {
                 is_about(&|about| matches!(about, About::Environment(_))),
             ),
             ("filter", is_prompt(Purpose::Filter)),
+            ("search", is_prompt(Purpose::Search)),
             ("prompt of a time", is_prompt(Purpose::Seek)),
             ("page", is_on(&Mode::Page)),
             (

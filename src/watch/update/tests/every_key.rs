@@ -202,6 +202,10 @@ fn on_the_table(action: KeyAction) -> Option<Case> {
             "",
             |app, _| matches!(&app.mode, Mode::Prompt(it) if it.purpose == Purpose::Filter),
         ),
+        KeyAction::Search => (
+            "",
+            |app, _| matches!(&app.mode, Mode::Prompt(it) if it.purpose == Purpose::Search),
+        ),
         KeyAction::Tree => ("", |app, _| app.table.choice.tree),
         KeyAction::Mine => ("", |app, _| {
             app.table.choice.mine && app.table.listing.lines.is_empty()

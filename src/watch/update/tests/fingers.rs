@@ -34,6 +34,81 @@ fn a_digit_filters_by_its_gpu_and_again_lifts_that() {
 }
 
 #[test]
+fn the_gpu_that_is_asked_for_is_the_one_that_is_shown() {
+    let mut app = gpus(4);
+    let shown = |app: &App| -> Vec<u32> {
+        let gpus = app.shown_gpus().into_iter();
+        gpus.map(|gpu| gpu.index).collect()
+    };
+    assert_eq!(shown(&app), [0, 1, 2, 3]);
+    let rows = app.layout().unwrap().gpus.height;
+    type_in(&mut app, "2");
+    assert_eq!(shown(&app), [2]);
+    let layout = app.layout().unwrap();
+    assert_ne!(layout.gpus.height, rows, "one GPU has a card");
+    type_in(&mut app, "2");
+    assert_eq!(shown(&app), [0, 1, 2, 3]);
+    // What asks for no GPU leaves all of them, and so does one that is not there.
+    for filter in ["user:ann", "gpu:9"] {
+        app.table.choice.filter = crate::model::Selector::parse(filter).unwrap();
+        assert_eq!(shown(&app), [0, 1, 2, 3], "{filter}");
+    }
+    app.table.choice.filter = crate::model::Selector::parse("!gpu:1,2").unwrap();
+    assert_eq!(shown(&app), [0, 3]);
+}
+
+#[test]
+fn f3_selects_the_next_row_that_fits_and_again_the_one_after_as_in_htop() {
+    let mut app = gpus(4);
+    let find = |app: &mut App, code| press(app, code);
+    let command = |app: &App| {
+        let subject = app.subject().expect("something is selected");
+        subject.process.unwrap().command.clone().unwrap().join(" ")
+    };
+    let rows = app.table.listing.lines.len();
+    find(&mut app, KeyCode::F(3));
+    type_in(&mut app, "eval");
+    assert!(command(&app).contains("eval.py"));
+    assert_eq!(app.table.listing.lines.len(), rows, "no row is hidden");
+    let mut seen = vec![app.table.selected().unwrap()];
+    for _ in 0..rows {
+        find(&mut app, KeyCode::F(3));
+        assert!(command(&app).contains("eval.py"));
+        seen.push(app.table.selected().unwrap());
+    }
+    let places: std::collections::BTreeSet<usize> = seen.iter().copied().collect();
+    assert!(places.len() > 1, "{seen:?}");
+    assert_eq!(seen[0], seen[places.len()], "the table's ends meet");
+    let back = KeyEvent::new(KeyCode::F(3), KeyModifiers::SHIFT);
+    let at = app.table.selected();
+    update(&mut app, Event::Key(back));
+    find(&mut app, KeyCode::F(3));
+    assert_eq!(app.table.selected(), at);
+    find(&mut app, KeyCode::Enter);
+    assert_eq!((&app.mode, app.table.selected()), (&Mode::Main, at));
+
+    // F3 and F3 again: what was searched for last.
+    find(&mut app, KeyCode::F(3));
+    find(&mut app, KeyCode::F(3));
+    assert!(command(&app).contains("eval.py") && app.table.selected() != at);
+    find(&mut app, KeyCode::Esc);
+    assert_eq!(app.table.selected(), at, "Esc leads back");
+
+    find(&mut app, KeyCode::F(3));
+    type_in(&mut app, "nothing of the kind");
+    let Mode::Prompt(prompt) = &app.mode else {
+        panic!("{:?}", app.mode);
+    };
+    assert_eq!(prompt.error.as_deref(), Some("no row fits"));
+    assert_eq!(app.table.selected(), at);
+    find(&mut app, KeyCode::Enter);
+    let mut empty = gpus(0);
+    find(&mut empty, KeyCode::F(3));
+    type_in(&mut empty, "x");
+    find(&mut empty, KeyCode::F(3));
+}
+
+#[test]
 fn two_digits_in_a_moment_are_one_number_where_there_is_such_a_gpu() {
     let mut app = gpus(16);
     tick(&mut app, 5_000);
