@@ -114,7 +114,7 @@ Register-ArgumentCompleter -Native -CommandName 'gpumem' -ScriptBlock {
         }
         'gpumem;watch' {
             [CompletionResult]::new('--interval', '--interval', [CompletionResultType]::ParameterName, 'Time between samples [default: 1s, or the configuration''s]')
-            [CompletionResult]::new('--gpu', '--gpu', [CompletionResultType]::ParameterName, 'Start with the processes on these GPUs, by index or UUID (or its beginning); / changes it')
+            [CompletionResult]::new('--gpu', '--gpu', [CompletionResultType]::ParameterName, 'Start with these GPUs alone and the processes on them, by index or UUID (or its beginning); / changes it')
             [CompletionResult]::new('--user', '--user', [CompletionResultType]::ParameterName, 'Start with the processes of these users, by name or uid; / changes it')
             [CompletionResult]::new('--where', '--where', [CompletionResultType]::ParameterName, 'Only what fits all of these terms: ''user:ann gpu:0 idle>10m mem>4GiB'', as after / in watch')
             [CompletionResult]::new('--sort', '--sort', [CompletionResultType]::ParameterName, 'Order of the processes; r reverses it, o changes it [default: as it was left, or memory]')

@@ -107,7 +107,7 @@ set edit:completion:arg-completer[gpumem] = {|@words|
         }
         &'gpumem;watch'= {
             cand --interval 'Time between samples [default: 1s, or the configuration''s]'
-            cand --gpu 'Start with the processes on these GPUs, by index or UUID (or its beginning); / changes it'
+            cand --gpu 'Start with these GPUs alone and the processes on them, by index or UUID (or its beginning); / changes it'
             cand --user 'Start with the processes of these users, by name or uid; / changes it'
             cand --where 'Only what fits all of these terms: ''user:ann gpu:0 idle>10m mem>4GiB'', as after / in watch'
             cand --sort 'Order of the processes; r reverses it, o changes it [default: as it was left, or memory]'

@@ -139,7 +139,7 @@ complete -c gpumem -n "__fish_gpumem_using_subcommand explain" -l demo -d 'Use t
 complete -c gpumem -n "__fish_gpumem_using_subcommand explain" -l utc -d 'Show times in UTC instead of this machine\'s time zone; JSON always is in UTC'
 complete -c gpumem -n "__fish_gpumem_using_subcommand explain" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c gpumem -n "__fish_gpumem_using_subcommand watch" -l interval -d 'Time between samples [default: 1s, or the configuration\'s]' -x -k -a "(__fish_gpumem_values)"
-complete -c gpumem -n "__fish_gpumem_using_subcommand watch" -l gpu -d 'Start with the processes on these GPUs, by index or UUID (or its beginning); / changes it' -x -k -a "(__fish_gpumem_values)"
+complete -c gpumem -n "__fish_gpumem_using_subcommand watch" -l gpu -d 'Start with these GPUs alone and the processes on them, by index or UUID (or its beginning); / changes it' -x -k -a "(__fish_gpumem_values)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand watch" -l user -d 'Start with the processes of these users, by name or uid; / changes it' -x -k -a "(__fish_gpumem_values)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand watch" -l where -d 'Only what fits all of these terms: \'user:ann gpu:0 idle>10m mem>4GiB\', as after / in watch' -x -k -a "(__fish_gpumem_values)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand watch" -l sort -d 'Order of the processes; r reverses it, o changes it [default: as it was left, or memory]' -r -f -a "gpu\t'the GPU\'s index, UUID (or its beginning), part (0:3) or name'
