@@ -130,17 +130,10 @@ pub fn read_clocks() -> Clocks {
     }
 }
 
-/// What time it is, for what is told to others or compared with what they say.
+/// The wall clock, which may be set: for what is told to others or compared with what they say.
 pub fn read_time() -> Time {
     let time = clock_gettime(ClockId::Realtime);
     Time::from_unix_milliseconds(time.tv_sec * 1000 + time.tv_nsec / 1_000_000)
-}
-
-/// The wall clock, which may be set.
-pub fn read_time() -> Time {
-    let time = clock_gettime(ClockId::Realtime);
-    let milliseconds = time.tv_sec.saturating_mul(1000);
-    Time::from_unix_milliseconds(milliseconds.saturating_add(time.tv_nsec / 1_000_000))
 }
 
 #[cfg(test)]

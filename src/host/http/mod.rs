@@ -19,6 +19,8 @@ use ureq::unversioned::transport::{Connector as _, RustlsConnector};
 use super::Roots;
 use transport::ToServer;
 
+pub use transport::Stream;
+
 mod listener;
 mod transport;
 
@@ -122,6 +124,16 @@ pub struct HttpRequest<'a> {
     pub limit_bytes: u64,
     /// How long it may take, from connecting to the end of the answer.
     pub time: Duration,
+}
+
+/// Connects to a process that listens, to speak something else than HTTP. Nothing is sent yet.
+///
+/// # Errors
+///
+/// Where no address is seen to be the process's own, or it takes no connection in `time`.
+pub fn connect(roots: &Roots, listener: &Listener, time: Duration) -> Result<Stream, HttpError> {
+    let connector = ToServer::find(roots, listener)?;
+    connector.open(Some(time)).map_err(HttpError::of)
 }
 
 /// One server, and how it is asked.

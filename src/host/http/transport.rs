@@ -274,14 +274,14 @@ impl Resolver for ToServer {
 
 /// A connection that was seen to lead to the server.
 #[derive(Debug)]
-pub(super) enum Stream {
+pub enum Stream {
     Tcp(TcpStream),
     Unix(UnixStream),
 }
 
 impl Stream {
     /// Writes some of it, waiting so long at most (with none, for ever).
-    pub(super) fn write(&mut self, output: &[u8], time: Option<Duration>) -> io::Result<usize> {
+    pub fn write(&mut self, output: &[u8], time: Option<Duration>) -> io::Result<usize> {
         match self {
             Self::Tcp(stream) => {
                 stream.set_write_timeout(time)?;
@@ -295,7 +295,7 @@ impl Stream {
     }
 
     /// Reads what is there, waiting for some so long at most (with none, for ever).
-    pub(super) fn read(&mut self, input: &mut [u8], time: Option<Duration>) -> io::Result<usize> {
+    pub fn read(&mut self, input: &mut [u8], time: Option<Duration>) -> io::Result<usize> {
         match self {
             Self::Tcp(stream) => {
                 stream.set_read_timeout(time)?;

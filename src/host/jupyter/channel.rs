@@ -2,7 +2,7 @@
 //!
 //! How it is reached, and the key that messages are signed with, are in the file that the kernel's own argv
 //! names; it is read with care (`files`). The connection is made and proved as those to servers are
-//! (`transport`): the process that is meant itself listens, before and after. Then messages go over it by
+//! (`host::http`): the process that is meant itself listens, before and after. Then messages go over it by
 //! jupyter-zmq-client, which signs and verifies them, with a socket of this crate's (`zmtp`): a hostile kernel
 //! may answer whatever it likes, as long and as late as it likes.
 //!
@@ -24,11 +24,11 @@ use zeromq::ZmqError;
 
 use self::zmtp::{DealerSocket, is_late};
 use super::files::{ShellEndpoint, read_shell_endpoint};
-use super::process::OpenedProcess;
-use super::transport::ToServer;
-use super::{ChannelError, KernelCandidate, Server, ServerError, clip};
+use super::{ChannelError, KernelCandidate, ServerError, clip};
 use crate::deadline::{Deadline, Task};
 use crate::host::Roots;
+use crate::host::http::{HttpError, Listener, connect};
+use crate::host::opened_process::OpenedProcess;
 
 mod zmtp;
 
@@ -65,22 +65,17 @@ impl ShellChannel {
         until: Deadline,
     ) -> Result<Self, ChannelError> {
         let ShellEndpoint { endpoint, key } = read_endpoint(roots, pid, start_ticks)?;
-        let server = Server {
+        let listener = Listener {
             pid,
             start_ticks,
             endpoint,
             is_https: false,
-            base_url: String::new(),
-            token: None,
         };
-        let stream = ToServer::find(roots, &server)?
-            .open(Some(until.left().max(Duration::from_millis(1))))
-            .map_err(
-                |error| match ServerError::of_request("the connection", error) {
-                    ServerError::Timeout { .. } => ChannelError::Silent,
-                    error => error.into(),
-                },
-            )?;
+        let time = until.left().max(Duration::from_millis(1));
+        let stream = connect(roots, &listener, time).map_err(|error| match error {
+            HttpError::Timeout => ChannelError::Silent,
+            error => ServerError::from(error).into(),
+        })?;
         let message = message(KernelInfoRequest {});
         Ok(Self(Connection {
             socket: DealerSocket::greet(stream, until).map_err(|error| of_io(&error))?,

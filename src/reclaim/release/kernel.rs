@@ -14,6 +14,7 @@ use std::time::Duration;
 use super::{KernelRecipe, ReleaseAnswer, ReleaseOptions, ReleaseReport};
 use crate::advice::recipe::{self, RecipeOptions};
 use crate::deadline::Deadline;
+use crate::host::http::HttpError;
 use crate::host::jupyter::{ChannelError, Evaluated, ServerError, ShellChannel};
 use crate::host::{Roots, read_time};
 use crate::model::{Process, Snapshot};
@@ -134,9 +135,9 @@ fn refusal(error: &ChannelError) -> ReleaseAnswer {
         }
         ChannelError::Unsigned { .. }
         | ChannelError::Exposed { .. }
-        | ChannelError::Server(ServerError::Foreign { .. } | ServerError::NotListening { .. }) => {
-            ReleaseAnswer::Refused(why)
-        }
+        | ChannelError::Server(
+            ServerError::Foreign { .. } | ServerError::NotConnected(HttpError::NotListening { .. }),
+        ) => ReleaseAnswer::Refused(why),
         _ => ReleaseAnswer::NoWayIn(why),
     }
 }

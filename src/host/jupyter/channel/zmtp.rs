@@ -14,8 +14,8 @@ use std::pin::Pin;
 use bytes::Bytes;
 use zeromq::{SocketRecv, SocketSend, ZmqMessage, ZmqResult};
 
-use super::super::transport::Stream;
 use crate::deadline::Deadline;
+use crate::host::http::Stream;
 
 /// The longest message that is read, all its parts together. A kernel's answer about itself is some
 /// kilobytes, ours less.
