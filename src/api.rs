@@ -45,7 +45,7 @@ pub mod model {
     pub use crate::model::reservation::Reservation;
     pub use crate::model::row::Me;
     pub use crate::model::snapshot::*;
-    pub use crate::model::suspect::SuspectEvidence;
+    pub use crate::model::suspect::{SeenSoFar, StillMissing, SuspectEvidence};
     pub use crate::model::{
         Gpu, GpuProcess, Identity, Kind, Process, Reclaimable, Severity, Snapshot, Start, Suspect,
         Time,
@@ -148,7 +148,7 @@ pub mod source {
 }
 
 pub mod units {
-    pub use crate::units::MIB;
+    pub use crate::units::{MIB, Span};
 }
 
 pub mod watch {

@@ -74,9 +74,9 @@ impl GpuReader {
 
 /// The GPUs that are still to be read for one sample, and what was read.
 #[derive(Debug, Default)]
-struct Batch(Mutex<(VecDeque<u32>, Vec<Reply>)>);
+struct GpuBatch(Mutex<(VecDeque<u32>, Vec<Reply>)>);
 
-impl Batch {
+impl GpuBatch {
     fn next(&self) -> Option<u32> {
         lock(&self.0).0.pop_front()
     }
@@ -97,9 +97,9 @@ pub(super) struct GpuReaders {
     progress: Vec<Arc<CallProgress>>,
     replies: (Sender<Vec<Reply>>, Receiver<Vec<Reply>>),
     /// The shared thread, unless it was left behind.
-    shared: Option<Sender<Arc<Batch>>>,
+    shared: Option<Sender<Arc<GpuBatch>>>,
     /// What it was given last, until that is read.
-    batch: Option<Arc<Batch>>,
+    batch: Option<Arc<GpuBatch>>,
     /// Those that were asked for and got no thread.
     unread: Vec<u32>,
 }
@@ -141,7 +141,7 @@ impl GpuReaders {
         if together.is_empty() {
             return;
         }
-        let batch = Arc::new(Batch(Mutex::new((together, Vec::new()))));
+        let batch = Arc::new(GpuBatch(Mutex::new((together, Vec::new()))));
         // It ends only when it is dropped here.
         if let Ok(shared) = self.start_shared()
             && shared.send(Arc::clone(&batch)).is_ok()
@@ -199,7 +199,7 @@ impl GpuReaders {
     }
 
     /// The shared thread, which is started where it was left behind.
-    fn start_shared(&mut self) -> io::Result<&Sender<Arc<Batch>>> {
+    fn start_shared(&mut self) -> io::Result<&Sender<Arc<GpuBatch>>> {
         let sender = match self.shared.take() {
             Some(sender) => sender,
             None => {
@@ -226,7 +226,7 @@ impl std::fmt::Debug for GpuReader {
 /// The shared thread: reads batch after batch, until there is nobody left to ask.
 fn read_together(
     readers: &[Mutex<GpuReader>],
-    inbox: &Receiver<Arc<Batch>>,
+    inbox: &Receiver<Arc<GpuBatch>>,
     replies: &Sender<Vec<Reply>>,
 ) {
     loop {

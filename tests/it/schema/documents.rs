@@ -17,6 +17,7 @@ use gpumem::api::rules::{
     OrphanEvidence, PlaceholderEvidence, PressureEvidence, ReservedEvidence, SlowingEvidence,
     StoppedEvidence, StrayContextEvidence, StuckEvidence, UnattributedEvidence,
 };
+use gpumem::api::units::Span;
 use serde_json::Value;
 
 use crate::machine::GIB;
@@ -414,10 +415,17 @@ fn suspect() -> Suspect {
             state: Some('T'),
             job_gone: Some(true),
         },
-        mark: "idle? 12s of 10m".to_owned(),
-        message: "python (7) holds 1.0 GiB on GPU 0 and looks idle".to_owned(),
-        missing: "can tell in 9m 48s".to_owned(),
-        command: "gpumem check --rule idle --window 10m5s".to_owned(),
+        mark: SeenSoFar {
+            kind: of.kind,
+            seconds: 12,
+            needed: Span::from_seconds(600.0),
+        },
+        message: "python (7) holds 1.0 GiB on GPU 0 and looks idle".into(),
+        missing: StillMissing {
+            seconds: 588,
+            is_witnessed: true,
+        },
+        command: "gpumem check --rule idle --window 10m5s".into(),
     }
 }
 
