@@ -9,7 +9,7 @@
 //!
 //! Where a server is spoken to is filled in by `address`. Nothing here looks at a machine. What ends a
 //! process where it runs in a container, a job, a unit or a notebook is in `place`, and who owns it in
-//! `owner`. To add a framework, write its row, and its marks in `host::framework`.
+//! `owner`. What a process itself runs to give back what it caches is [`recipe`]. To add a framework, write its row, and its marks in `host::framework`.
 
 mod address;
 mod arrays;

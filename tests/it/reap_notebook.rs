@@ -21,7 +21,7 @@ use crate::notebook::{Kernel, Place, Server, TOKEN, assert_no_secret, jupyter, s
 use crate::reclaim::{GIB, Stage, is_freed, sent};
 use crate::support::{self, wait_until};
 
-mod kinds;
+pub mod kinds;
 
 /// `sha1:SALT:HASH` of a password, as Jupyter keeps it.
 const PASSWORD: &str = "open sesame";

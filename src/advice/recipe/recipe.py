@@ -106,7 +106,7 @@ def _recipe(T, COLLECTS, REFERENCES, BUS_IDS):
     def cupy():
         module = loaded('cupy')
         runtime = getattr(getattr(module, 'cuda', None), 'runtime', None)
-        if runtime is None:
+        if runtime is None or not wanted:
             return
         pool = module.get_default_memory_pool()
         for index in range(runtime.getDeviceCount()):
@@ -172,7 +172,7 @@ def _recipe(T, COLLECTS, REFERENCES, BUS_IDS):
         while index < 64:
             try:
                 info = module.config.experimental.get_memory_info('GPU:%d' % index)
-            except (ValueError, AttributeError):
+            except Exception:
                 break
             add('live', info.get('current'))
             index += 1
@@ -258,7 +258,9 @@ def _recipe(T, COLLECTS, REFERENCES, BUS_IDS):
             if of == 'torch':
                 if not value.is_cuda:
                     return None
-                storage = value.untyped_storage()
+                # Before version 2 there were typed ones only.
+                untyped = getattr(value, 'untyped_storage', None)
+                storage = untyped() if untyped else value.storage()
                 return ('torch', str(value.device), storage.data_ptr()), storage.nbytes()
             if of == 'cupy':
                 return ('cupy', value.data.mem.ptr), value.data.mem.size

@@ -86,6 +86,28 @@ fn pytorch_gives_its_cache_back_and_keeps_what_is_live() {
     assert_eq!(state, serde_json::json!([400 * MIB, 1]));
 }
 
+/// Debian's, of CPUs only: the names that the recipe uses are there, and CUDA is not initialised for it.
+#[test]
+fn a_real_pytorch_that_uses_no_gpu_is_left_as_it_is() {
+    let python = "/usr/bin/python3";
+    let has_torch = Command::new(python).args(["-c", "import torch"]).output();
+    if !has_torch.is_ok_and(|output| output.status.success()) {
+        // CI installs it for other tests, which insist on it.
+        return;
+    }
+    let mut options = options();
+    options.references = true;
+    let script = format!(
+        "import torch\nt = torch.zeros(1 << 20)\nvalue = eval({}, globals())\nprint(repr(value))\n\
+         assert not torch.cuda.is_initialized()\n",
+        literal(&expression(&source(&options)))
+    );
+    let output = Command::new(python).args(["-c", &script]).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let report = parse_value(&String::from_utf8(output.stdout).unwrap());
+    assert_eq!(report, Ok(ReleaseReport::default()));
+}
+
 #[test]
 fn what_small_tensors_hold_of_large_segments_is_reported() {
     let (report, _) = run(

@@ -26,7 +26,10 @@ const PROBE_TIME: Duration = Duration::from_millis(800);
 const ANSWER_SHARE: u32 = 4;
 
 /// The way, where a process is a kernel. `Err`: why it is none of those that can be asked.
-pub fn find(process: &Process, _: &Snapshot) -> Option<Result<KernelRecipe, String>> {
+///
+/// One that computes on a GPU is not asked: what gives memory back waits for that to end, which a kernel of
+/// CUDA's that hangs never does, and the notebook would wait with it.
+pub fn find(process: &Process, snapshot: &Snapshot) -> Option<Result<KernelRecipe, String>> {
     let jupyter = process.jupyter.as_deref()?;
     let why = |why: &str| Some(Err(why.to_owned()));
     if let Some(kernel) = process.kernel_forked_from() {
@@ -45,6 +48,12 @@ pub fn find(process: &Process, _: &Snapshot) -> Option<Result<KernelRecipe, Stri
     let Some(start_ticks) = process.start_ticks else {
         return why("when it started is not known, so that it cannot be told from another process");
     };
+    if let Some((gpu, percent)) = computes(process.pid, snapshot) {
+        let computes = format!(
+            "GPU {gpu} was at work for it in the last sample ({percent} %); try again when it rests"
+        );
+        return Some(Err(computes));
+    }
     Some(Ok(KernelRecipe {
         pid: process.pid,
         start_ticks,
@@ -52,6 +61,17 @@ pub fn find(process: &Process, _: &Snapshot) -> Option<Result<KernelRecipe, Stri
         notebook: jupyter.notebook_path.clone(),
         last_activity: jupyter.last_activity,
     }))
+}
+
+/// The GPU that works for a process, by its index, and how much: by the process's own samples, or where the
+/// driver has none, by the GPU's.
+fn computes(pid: u32, snapshot: &Snapshot) -> Option<(u32, u32)> {
+    snapshot.gpus.iter().find_map(|gpu| {
+        let mut rows = gpu.processes.iter().flatten();
+        let row = rows.find(|row| row.pid == pid)?;
+        let percent = row.sm_percent.or(gpu.gpu_percent)?;
+        (percent > 0).then_some((gpu.index, percent))
+    })
 }
 
 /// Whether the kernel rests and can be asked. Its server does not take this for activity.

@@ -75,7 +75,7 @@ fn a_server_with_a_certificate_of_its_own_is_asked() {
 }
 
 /// Brings the loopback up, and becomes the rest of its arguments.
-const WITH_LOOPBACK: &str = "
+pub const WITH_LOOPBACK: &str = "
 import fcntl, os, socket, struct, sys
 with socket.socket() as any:
     fcntl.ioctl(any, 0x8914, struct.pack('16sh14x', b'lo', 0x41))

@@ -40,8 +40,11 @@ fn short() -> ReleaseOptions {
     }
 }
 
+/// A mode, what has to come of it, and a part of its words.
+type Case = (&'static str, fn(&ReleaseAnswer) -> bool, &'static str);
+
 /// What comes of a release of each of these; none takes longer than it may.
-fn check(modes: &[(&str, fn(&ReleaseAnswer) -> bool, &str)], is_asked: bool) {
+fn check(modes: &[Case], is_asked: bool) {
     for (mode, expected, word) in modes {
         let Some(hostile) = Hostile::start(mode, &[]) else {
             return;

@@ -1,11 +1,12 @@
 //! Kernels by whoever started them: a server, a person, an editor. Nothing of the notebook shows that memory
 //! was given back.
 
-use gpumem::api::model::Time;
+use gpumem::api::model::{Snapshot, Time};
 use gpumem::api::reclaim::ReleaseAnswer;
 
 use super::*;
-use crate::notebook::{Server, TOKEN};
+use crate::notebook::{Server, TOKEN, jupyter};
+use crate::reap_notebook::kinds::WITH_LOOPBACK;
 
 /// Which cells by chance: they leave globals, outputs, errors and memory.
 fn cell(chance: &mut impl FnMut(u64) -> u64) -> String {
@@ -88,6 +89,13 @@ fn a_servers_kernel_is_as_it_was_and_its_activity_is_ours() {
     let kernel = server.open("a.ipynb");
     let mut client = Client::connect(&server.place, &server.python, &kernel.connection_file);
     leave_everything(kernel.pid, &mut client, 4, || used(&machine, kernel.pid));
+    // What gpumem sees of it is the way.
+    assert_eq!(jupyter(&machine, kernel.pid)["kernel_id"], kernel.id);
+    let snapshot: Snapshot = serde_json::from_value(machine.snapshot(0).0).unwrap();
+    let process = snapshot.processes.iter().find(|it| it.pid == kernel.pid);
+    let found = kernel::find(process.unwrap(), &snapshot).unwrap().unwrap();
+    assert_eq!(found.kernel_id.as_deref(), Some(&*kernel.id));
+    assert_eq!(found.start_ticks, way(kernel.pid).start_ticks);
     // The server has listened to all of that.
     let activity = || -> Time {
         let path = format!("/api/kernels/{}", kernel.id);
@@ -114,4 +122,45 @@ fn a_servers_kernel_is_as_it_was_and_its_activity_is_ours() {
         active >= start.plus_seconds(-2.0) && active <= end.plus_seconds(2.0),
         "{start} {active} {end}"
     );
+}
+
+#[test]
+fn a_kernel_in_a_container_is_asked_within_its_network_and_its_files() {
+    let (Some(python), Some(unshare)) = (python(), support::find("unshare", "util-linux")) else {
+        return;
+    };
+    if !rustix::process::getuid().is_root() {
+        return support::skip("root", "namespaces are made");
+    }
+    let (place, machine) = (Place::new(), Machine::new(&Scene::new()));
+    let file = place.path("kernel-inside.json");
+    let mut command = place.command(&unshare);
+    command
+        .args(["-pfn", "--mount-proc", "--kill-child"])
+        .arg(&python)
+        .args(["-c", WITH_LOOPBACK, "-m", "ipykernel_launcher"])
+        .arg("--IPKernelApp.exec_lines=import torch; a = torch.empty(25 << 20, device='cuda'); del a")
+        .arg("-f")
+        .arg(&file);
+    let _outer = Running::start(plant(&mut command, &machine));
+    support::wait_until("the kernel has left its file", || file.exists());
+    // `unshare` has the kernel's argv behind its own.
+    let inside = |pid: &u32| {
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+        let mut lines = status.lines();
+        lines.any(|line| line.starts_with("NSpid:") && line.ends_with("\t1"))
+    };
+    let mut pid = None;
+    support::wait_until("it is a kernel", || {
+        pid = place
+            .pids_with("ipykernel_launcher")
+            .into_iter()
+            .find(inside);
+        pid.is_some_and(|pid| matches!(probe(pid), ReleaseAnswer::Done(_)))
+    });
+    // It calls itself 1.
+    assert_eq!(used(&machine, 1), Some(400 * MIB));
+    let report = released(pid.unwrap(), &options());
+    assert_eq!(report.cached_bytes_left, Some(0));
+    assert_eq!(used(&machine, 1), Some(300 * MIB));
 }

@@ -1,7 +1,7 @@
 //! Which processes are kernels that can be asked.
 
 use super::*;
-use crate::model::snapshot::{Jupyter, Parent};
+use crate::model::snapshot::{Gpu, GpuProcess, Jupyter, Parent};
 
 fn kernel(application: &str, file: Option<&str>) -> Process {
     let mut process = Process {
@@ -59,5 +59,32 @@ fn what_cannot_be_asked_has_its_reason() {
     ] {
         let why = found(&process).unwrap().unwrap_err();
         assert!(why.contains(word), "{why}");
+    }
+}
+
+#[test]
+fn a_kernel_that_computes_is_not_asked() {
+    let find_with = |of_process: Option<u32>, of_gpu: Option<u32>, pid: u32| {
+        let mut snapshot = Snapshot::new(crate::model::Time::default());
+        snapshot.gpus.push(Gpu {
+            index: 3,
+            gpu_percent: of_gpu,
+            processes: Some(vec![GpuProcess {
+                pid,
+                sm_percent: of_process,
+                ..GpuProcess::default()
+            }]),
+            ..Gpu::default()
+        });
+        find(&kernel("jupyter", Some("/k.json")), &snapshot).unwrap()
+    };
+    assert!(find_with(Some(0), Some(99), 7).is_ok(), "another's work");
+    assert!(find_with(None, Some(0), 7).is_ok());
+    assert!(find_with(None, None, 7).is_ok(), "not known");
+    assert!(find_with(Some(5), Some(5), 8).is_ok(), "another's row");
+    for (of_process, of_gpu) in [(Some(5), None), (None, Some(5)), (Some(5), Some(0))] {
+        let why = find_with(of_process, of_gpu, 7).unwrap_err();
+        assert!(why.starts_with("GPU 3 was at work for it"), "{why}");
+        assert!(why.contains("5 %"), "{why}");
     }
 }
