@@ -296,3 +296,14 @@ pub enum Request {
         pipe_directory: Option<Arc<str>>,
     },
 }
+
+impl Request {
+    /// The processes that end where it is granted.
+    pub fn pids(&self) -> Vec<u32> {
+        match self {
+            Self::ShutKernel { kernel, .. } => vec![kernel.pid],
+            Self::TerminateClient { pids, .. } => pids.clone(),
+            Self::Release { .. } => Vec::new(),
+        }
+    }
+}

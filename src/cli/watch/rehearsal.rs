@@ -151,18 +151,15 @@ impl ProcessControl for RecordedControl {
     }
 
     fn start_request(&mut self, request: Request) {
-        self.answer = RequestResult::Done;
-        match request {
-            Request::ShutKernel { kernel, .. } => self.processes.kill(kernel.pid),
-            Request::TerminateClient { pids, .. } => {
-                for pid in pids {
-                    self.processes.kill(pid);
-                }
-            }
+        self.answer = match &request {
             Request::Release { .. } => {
                 let why = "a recorded process cannot be asked".to_owned();
-                self.answer = RequestResult::Released(ReleaseAnswer::NoWayIn(why));
+                RequestResult::Released(ReleaseAnswer::NoWayIn(why))
             }
+            _ => RequestResult::Done,
+        };
+        for pid in request.pids() {
+            self.processes.kill(pid);
         }
     }
 

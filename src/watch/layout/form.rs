@@ -6,10 +6,11 @@
 use ratatui::layout::Rect;
 
 use super::LayoutNeeds;
-use super::gpus::CELL_GAP;
 
 /// Columns of a cell in the grid, with the blanks after it: index, bar, memory %, utilization %.
 const GRID_CELL: (u16, u16) = (24, 56);
+/// Blank columns at the end of a cell.
+pub const CELL_GAP: u16 = 2;
 /// Columns of a cell in the dense grid: index, memory %.
 pub const DENSE_CELL: u16 = 10;
 /// Columns that a card is to have where there are several of them; each has this many blanks after it.

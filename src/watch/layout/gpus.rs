@@ -2,12 +2,9 @@
 
 use ratatui::layout::{Position, Rect};
 
-use super::{CARD_GAP, DENSE_CELL, Gpus, Layout, grid_cells};
+use super::{CARD_GAP, CELL_GAP, DENSE_CELL, Gpus, Layout, grid_cells};
 use crate::model::snapshot::Gpu;
 use crate::watch::state::App;
-
-/// Blank columns at the end of a cell.
-pub const CELL_GAP: u16 = 2;
 
 /// The GPU at a place on the screen, by its number: in its panel, or where its charts are.
 pub fn hit(app: &App, layout: &Layout, x: u16, y: u16) -> Option<u32> {

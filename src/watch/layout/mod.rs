@@ -40,7 +40,7 @@ pub mod page;
 use ratatui::layout::Rect;
 
 use charts::{CHARTS_ROWS_MIN, ChartPanes};
-pub use form::{CARD_GAP, DENSE_CELL, Form, Gpus, grid_cells};
+pub use form::{CARD_GAP, CELL_GAP, DENSE_CELL, Form, Gpus, grid_cells};
 
 /// What gives way on a small screen, and how, as the help says it.
 pub const FOLDS: [(&str, &str); 4] = [

@@ -19,7 +19,7 @@ use crate::watch::theme::Styles;
 use crate::watch::view_model::Subject;
 
 /// From this width on, and with so many lines, where a process belongs is beside what is said of it.
-const SIDE_FROM: u16 = 120;
+const SIDE_FROM: u16 = 140;
 const SIDE_LINES: u16 = 4;
 /// Blank columns between the two.
 const SIDE_GAP: u16 = 2;

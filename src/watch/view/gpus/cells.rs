@@ -10,7 +10,7 @@ use super::figure_style;
 use super::figures::{is_lost, lost_text, sum, used_percent};
 use crate::model::field::gpu::UTILIZATION;
 use crate::model::snapshot::{Gpu, Snapshot};
-use crate::watch::layout::gpus::CELL_GAP;
+use crate::watch::layout::CELL_GAP;
 use crate::watch::memory_shares::GpuShares;
 use crate::watch::theme::Styles;
 
