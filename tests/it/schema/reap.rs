@@ -186,6 +186,7 @@ fn ways() -> [ReleaseWay; 4] {
             pid,
             start_ticks,
             address: "tcp:127.0.0.1:8000".into(),
+            held_bytes: Some(1),
         }),
         ReleaseWay::Kernel(KernelRecipe {
             pid,
