@@ -141,7 +141,7 @@ const PICTURES: &[(&str, &str, &str, &str)] = &[
     (
         "kill",
         "--once=animation",
-        "110x32",
+        "118x34",
         "jj<Enter><Esc>xy<Esc>",
     ),
 ];
