@@ -83,7 +83,7 @@ pub(super) fn run(args: &Ps, global: &Global) -> anyhow::Result<Exit> {
             headline: headline.as_deref(),
         };
         print(&match by {
-            Some((_, sums)) if sums.is_empty() => "No process holds GPU memory.\n".to_owned(),
+            Some((_, sums)) if sums.is_empty() => processes::no_rows(&snapshot, everyone),
             Some((field, sums)) => {
                 totals::table(field, &sums, is_judged, options.width, options.style)
             }

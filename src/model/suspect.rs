@@ -152,17 +152,25 @@ impl SuspectEvidence {
         let span = |seconds: f64| Span::from_seconds(seconds);
         let mut parts = Vec::new();
         if let Some(state) = self.state {
-            parts.push(format!("state {state} in {}", samples(self.samples)));
+            let count = samples(self.samples);
+            parts.push(format!("suspended ({state}: Ctrl-Z, SIGSTOP) in {count}"));
         }
         if self.job_gone == Some(true) {
             parts.push("the job or server that started it is gone".to_owned());
         }
         if let Some(percent) = self.sm_percent_max {
-            parts.push(format!("SM {percent}% in {}", samples(self.samples)));
+            let count = samples(self.samples);
+            parts.push(match percent {
+                0 => format!("no GPU use in {count}"),
+                _ => format!("SM {percent}% at most in {count}"),
+            });
         }
         if let Some(percent) = self.gpu_percent_max {
             let count = samples(self.samples);
-            parts.push(format!("the whole GPU {percent}% in {count}"));
+            parts.push(match percent {
+                0 => format!("no use of the whole GPU in {count}"),
+                _ => format!("the whole GPU {percent}% at most in {count}"),
+            });
         }
         if let (Some(percent), Some(life)) = (self.lifetime_percent, self.lifetime_seconds) {
             parts.push(format!(

@@ -178,8 +178,8 @@ impl fmt::Display for Why {
                 let pids = pids.join(", ");
                 write!(
                     f,
-                    "it would kill {pids} of its family too, which no rule found; name them \
-                with --pid"
+                    "{pids} of its job have no finding and would be killed with it; name them \
+                    with --pid"
                 )
             }
             Self::Rank {

@@ -79,7 +79,7 @@ pub struct CheckReport {
     /// Whether rules were applied; `false` where only limits were asked for, so that no finding means
     /// nothing.
     pub rules_applied: bool,
-    /// What lasts, the worst first, then what ceased meanwhile, latest first.
+    /// What lasts, the worst first, then what cleared since, latest first.
     pub findings: Vec<Finding>,
     /// What will be a finding when its rule's duration is over, if nothing changes.
     pub pending: Vec<Pending>,
@@ -252,8 +252,8 @@ impl CheckReport {
             (true, true, _) => "no findings".to_owned(),
             (false, ..) => found.join(", "),
         };
-        let ceased = if ceased > 0 {
-            format!(", {ceased} ceased meanwhile")
+        let cleared = if ceased > 0 {
+            format!(", {ceased} cleared since")
         } else {
             String::new()
         };
@@ -278,7 +278,7 @@ impl CheckReport {
         };
         writeln!(
             out,
-            "{verdict}{found}{suspects}{ceased}{kept} on {gpus}{based}"
+            "{verdict}{found}{suspects}{cleared}{kept} on {gpus}{based}"
         )
     }
 }
@@ -321,7 +321,7 @@ impl CheckReport {
             match (wait.gpu, wait.free_bytes.map(Bytes)) {
                 (Some(gpu), Some(free)) if wait.satisfied => writeln!(
                     out,
-                    "free: GPU {gpu}: {free} of {wanted} wanted, after {waited}"
+                    "free: GPU {gpu}: {free} free, {wanted} wanted, after {waited}"
                 ),
                 (Some(gpu), Some(free)) => writeln!(
                     out,

@@ -70,7 +70,7 @@ pub fn write(snapshot: &Snapshot, results: RuleResults<'_>, options: ProcessesOp
     rows.sort_by(|a, b| order(a, b, options.sort));
     out.push('\n');
     if rows.is_empty() {
-        out.push_str(&unknown_user(snapshot));
+        out.push_str(&no_rows(snapshot, options.everyone));
     } else {
         out.push_str(&processes(&rows, snapshot, width, style));
     }
@@ -86,11 +86,14 @@ pub fn write(snapshot: &Snapshot, results: RuleResults<'_>, options: ProcessesOp
 }
 
 /// Why there is no row.
-fn unknown_user(snapshot: &Snapshot) -> String {
+pub fn no_rows(snapshot: &Snapshot, everyone: bool) -> String {
     let unread = snapshot.gpus.iter().filter(|gpu| gpu.processes.is_none());
     let unread: Vec<String> = unread.map(|gpu| gpu.index.to_string()).collect();
     if unread.is_empty() {
-        "No process holds GPU memory.\n".to_owned()
+        match everyone {
+            true => "No process holds GPU memory.\n".to_owned(),
+            false => "No process that holds GPU memory matches.\n".to_owned(),
+        }
     } else {
         format!(
             "The processes could not be listed: GPU {}.\n",

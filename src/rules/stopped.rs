@@ -38,7 +38,11 @@ pub struct StoppedEvidence {
 
 impl KindEvidence for StoppedEvidence {
     fn words(&self) -> String {
-        let mut words = format!("state {} in all of {}", self.state, samples(self.samples));
+        let mut words = format!(
+            "suspended ({}: Ctrl-Z, SIGSTOP) in all {}",
+            self.state,
+            samples(self.samples)
+        );
         if let Some(terminal) = &self.terminal {
             let _ = write!(words, ", on {terminal}");
         }

@@ -38,7 +38,11 @@ pub struct StuckEvidence {
 
 impl KindEvidence for StuckEvidence {
     fn words(&self) -> String {
-        format!("state {} in all of {}", self.state, samples(self.samples))
+        format!(
+            "blocked in the kernel ({}) in all {}",
+            self.state,
+            samples(self.samples)
+        )
     }
 }
 

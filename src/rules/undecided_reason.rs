@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::setting::exact_span;
 use crate::model::Gpu;
 use crate::model::finding::Undecided;
 use crate::units::Span;
@@ -171,7 +172,9 @@ impl UndecidedReason {
     fn reason(self) -> String {
         match self {
             Self::ShortHistory { needed, seen } => {
-                format!("needs {needed} s of history, has {} s", seen.floor())
+                let wait = Span::from_seconds((needed - seen.floor()).max(1.0));
+                let needed = exact_span(Span::from_seconds(needed));
+                format!("can tell in {wait}: it needs {needed} of history")
             }
             Self::NoUtilization { gpu } => {
                 format!("the driver gives no per-process utilization on GPU {gpu}")

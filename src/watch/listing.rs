@@ -15,7 +15,7 @@ use crate::history::memory_series::Courses;
 use crate::model::family::{Family, families};
 use crate::model::row::Me;
 use crate::model::{Process, Selector};
-use crate::units::MIB;
+use crate::units::{Bytes, MIB};
 
 /// What holds less on a GPU is small: a context without anything in it holds more on most GPUs.
 const SMALL_BYTES: u64 = 64 * MIB;
@@ -76,7 +76,8 @@ impl Choice {
         let parts = [
             self.mine.then(|| "mine".to_owned()),
             self.only_findings.then(|| "with findings".to_owned()),
-            self.hide_small.then(|| "without small".to_owned()),
+            self.hide_small
+                .then(|| format!("small hidden (<{})", Bytes(SMALL_BYTES))),
             filter.map(|filter| format!("filter: {filter}")),
         ];
         let parts: Vec<String> = parts.into_iter().flatten().collect();

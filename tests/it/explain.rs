@@ -55,7 +55,7 @@ fn a_notebook_is_explained_with_what_to_do_gentlest_first() {
         "started 2026-11-20",
         "38.0 GiB of 79.6 GiB",
         "warning: idle:",
-        "SM 0% at most in 751 samples",
+        "no GPU use in 751 samples",
         "What to do, gentlest first",
         "torch.cuda.empty_cache()",
         "shut the kernel down",

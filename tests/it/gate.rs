@@ -311,7 +311,7 @@ fn waiting_ends_when_so_much_is_free() {
     assert!(
         text.stdout.contains(
             "\nnot free: 50.0 GiB wanted, waited 2m 00s; the most was 40.0 GiB on GPU 1\n\
-             free: GPU 0: 30.0 GiB of 8.0 GiB wanted, after 2m 00s\n"
+             free: GPU 0: 30.0 GiB free, 8.0 GiB wanted, after 2m 00s\n"
         ),
         "{text:?}"
     );

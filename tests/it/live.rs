@@ -236,12 +236,15 @@ fn a_look_too_short_for_the_rule_is_undecided() {
     assert_eq!(output.code, 0, "{output:?}");
     let undecided = &output.json()["undecided"];
     assert_eq!(undecided[0]["rule"], "idle");
-    assert_eq!(undecided[0]["reason"], "needs 600 s of history, has 1 s");
+    assert_eq!(
+        undecided[0]["reason"],
+        "can tell in 9m 59s: it needs 10m of history"
+    );
     let text = machine
         .run(&["check", "--window", "200ms", "--interval", "100ms"])
         .stdout;
     assert!(
-        text.contains("\nundecided: idle: needs 600 s of history, has 0 s\n"),
+        text.contains("\nundecided: idle: can tell in 10m 00s: it needs 10m of history\n"),
         "{text}"
     );
 }

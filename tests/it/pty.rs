@@ -787,7 +787,7 @@ fn the_demo_pauses_steps_and_seeks() {
         line.get(at - 8..at).map(str::to_owned)
     };
     // Its history has to be there before it is halted.
-    terminal.wait_for("finding", |text| text.contains("SM 0% at most"));
+    terminal.wait_for("finding", |text| text.contains("no GPU use in"));
     terminal.press("p");
     let still = terminal.wait_for("pause", |text| text.contains("PAUSED, p plays"));
     let still = clock(&still).unwrap();

@@ -113,7 +113,7 @@ fn one_that_ignores_it_is_killed_after_its_grace_behind_the_table() {
     stage.release(&holder, Duration::ZERO);
     terminal.press("y");
     terminal.wait_for("grace", |text| {
-        text.contains("waiting for it, ") && text.contains("; freed 0 B of 2.0 GiB")
+        text.contains("waiting for its memory, ") && text.contains("; freed 0 B of 2.0 GiB")
     });
     assert!(holder.is_alive());
     terminal.press("q");
@@ -164,7 +164,7 @@ fn quitting_in_the_middle_shows_what_was_sent() {
         return;
     };
     terminal.press("y");
-    terminal.wait_for("grace", |text| text.contains("waiting for it, "));
+    terminal.wait_for("grace", |text| text.contains("waiting for its memory, "));
     quit(&mut terminal);
     let pid = holder.pid;
     let summary = format!("left at {pid}: nothing more is sent; it was sent: SIGTERM to {pid}");
@@ -183,7 +183,7 @@ fn stopping_in_the_middle_stays_and_shows_what_was_sent() {
         return;
     };
     terminal.press("y");
-    terminal.wait_for("grace", |text| text.contains("waiting for it, "));
+    terminal.wait_for("grace", |text| text.contains("waiting for its memory, "));
     terminal.press("u");
     let text = terminal.wait_for("stop", |text| {
         text.contains("stopped: nothing more is sent")
@@ -264,7 +264,7 @@ fn who_goes_to_work_in_the_grace_is_left() {
         return;
     };
     terminal.press("y");
-    terminal.wait_for("grace", |text| text.contains("waiting for it, "));
+    terminal.wait_for("grace", |text| text.contains("waiting for its memory, "));
     stage.machine.play(&scene(holder.pid, 80));
     terminal.wait_for("outcome", |text| {
         text.contains("done: freed 0 B; 0 of 1 succeeded")

@@ -40,7 +40,7 @@ use crate::units::{Bytes, Span};
 #[command(after_help = EXIT_CODES)]
 pub struct ReapArgs {
     /// Target these processes, with or without a finding
-    #[arg(long, value_name = "PID", value_delimiter = ',')]
+    #[arg(long, value_name = "PID", value_delimiter = ',', value_parser = pid)]
     pub pid: Vec<u32>,
 
     /// Target the kernels of these notebooks, by path or the end of it, with or without a finding
@@ -167,7 +167,7 @@ pub struct ReapArgs {
 #[command(after_help = EXIT_CODES)]
 pub struct Kill {
     /// The processes
-    #[arg(value_name = "PID", required = true)]
+    #[arg(value_name = "PID", required = true, value_parser = pid)]
     pub pid: Vec<u32>,
 
     /// What has to be so of them; what does not fit is left alone.
@@ -198,4 +198,10 @@ pub struct Kill {
     /// Include graphics-only processes
     #[arg(long)]
     pub graphics: bool,
+}
+
+/// A pid as it is typed.
+fn pid(text: &str) -> Result<u32, String> {
+    text.parse()
+        .map_err(|_| format!("{text:?} is no pid; `gpumem ps` lists them"))
 }

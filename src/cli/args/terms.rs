@@ -12,7 +12,7 @@ pub struct Where {
     /// Only what fits all of these terms: 'user:ann gpu:0 idle>10m mem>4GiB', as after / in watch
     ///
     /// A word is looked for everywhere; NAME:VALUE in one field, with commas between alternatives; < and >
-    /// compare what has a number; ! before a term negates it. What is not known fits no term, negated or
+    /// compare what has a number; ! before a term negates it. Unknown values never match, negated or
     /// not. ? in `gpumem watch` lists the fields.
     #[arg(long = "where", value_name = "TERMS", value_parser = terms)]
     pub terms: Vec<Selector>,

@@ -202,7 +202,7 @@ fn find_finding(
     };
     found.ok_or_else(|| {
         let since = match finding.resolved_at {
-            Some(at) => format!("ceased at {}", at.local()),
+            Some(at) => format!("cleared at {}", at.local()),
             None => "is about what the last snapshot does not show".to_owned(),
         };
         UsageError(format!(

@@ -86,7 +86,7 @@ fn write_finding(sheet: &mut PageText, finding: &Finding) {
     };
     let ceased = finding
         .resolved_at
-        .map_or_else(String::new, |at| format!("ceased at {}: ", at.local()));
+        .map_or_else(String::new, |at| format!("cleared at {}: ", at.local()));
     let mark = format!("{}: ", style.severity(severity));
     let columns = severity.to_string().len() + 2;
     sheet.marked(

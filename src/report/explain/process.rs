@@ -432,7 +432,7 @@ fn held_by(sheet: &mut PageText, page: &ProcessPage) {
         }
         None => sheet.item(
             "- ",
-            "the GPU device files that it has open are not known: only root may read them",
+            "the GPU device files that it has open are not known: reading them takes root on the host",
         ),
     }
     let launcher = kin.launcher.as_ref().or(process.parent.as_ref());

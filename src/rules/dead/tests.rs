@@ -255,7 +255,7 @@ fn a_history_that_begins_with_it_is_undecided_for_the_duration() {
     let mut engine = judge(&mut scene, 20.0);
     assert_eq!(
         reasons(&engine, Kind::Dead),
-        ["needs 30 s of history, has 20 s"]
+        ["can tell in 10s: it needs 30s of history"]
     );
     engine.observe(scene.step());
     let finding = only(&engine, Kind::Dead);

@@ -361,7 +361,10 @@ fn a_few_missing_samples_change_nothing_and_many_are_a_doubt_or_the_end() {
 #[test]
 fn a_short_history_and_an_unknown_power_are_doubted_only_in_full_use() {
     let (mut scene, mut engine) = worked(90.0);
-    assert_eq!(reasons(&engine), ["needs 780 s of history, has 60 s"]);
+    assert_eq!(
+        reasons(&engine),
+        ["can tell in 12m 00s: it needs 13m of history"]
+    );
     scene.draws(0, PID, 60, 200.0);
     engine.observe(scene.step());
     assert_eq!(reasons(&engine), [""; 0]);
@@ -370,7 +373,7 @@ fn a_short_history_and_an_unknown_power_are_doubted_only_in_full_use() {
     engine.observe(scene.step());
     assert_eq!(
         reasons(&engine),
-        ["needs 780 s of history, has 120 s"],
+        ["can tell in 11m 00s: it needs 13m of history"],
         "one sample changes nothing"
     );
     play(&mut scene, &mut engine, 120.0);

@@ -41,12 +41,13 @@ pub struct IdleEvidence {
 
 impl KindEvidence for IdleEvidence {
     fn words(&self) -> String {
-        let mut words = match (self.sm_percent_max, self.gpu_percent_max) {
+        let used = match (self.sm_percent_max, self.gpu_percent_max) {
+            (Some(0) | None, None) => "no GPU use".to_owned(),
             (Some(sm), _) => format!("SM {sm}% at most"),
+            (None, Some(0)) => "no use of the whole GPU".to_owned(),
             (None, Some(gpu)) => format!("the whole GPU {gpu}% at most"),
-            (None, None) => "no use".to_owned(),
         };
-        let _ = write!(words, " in {}", samples(self.samples));
+        let mut words = format!("{used} in {}", samples(self.samples));
         if let Some(cpu) = self.cpu_percent_mean {
             let _ = write!(words, ", CPU {cpu:.1}%");
         }

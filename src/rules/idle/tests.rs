@@ -104,7 +104,10 @@ fn a_known_placeholder_is_only_notified() {
 fn a_short_history_is_undecided_only_while_it_may_be_idle() {
     let mut scene = scene();
     let engine = judge(&mut scene, 30.0);
-    assert_eq!(reasons(&engine), ["needs 600 s of history, has 30 s"]);
+    assert_eq!(
+        reasons(&engine),
+        ["can tell in 9m 30s: it needs 10m of history"]
+    );
 
     scene.row(0, PID).sm_percent = Some(40);
     let mut engine = judge(&mut scene, 30.0);
@@ -126,7 +129,10 @@ fn of_several_short_histories_the_shortest_is_reported() {
     scene.holder(7, &[1], GIB);
     engine.observe(scene.step());
     engine.observe(scene.step());
-    assert_eq!(reasons(&engine), ["needs 600 s of history, has 10 s"]);
+    assert_eq!(
+        reasons(&engine),
+        ["can tell in 9m 50s: it needs 10m of history"]
+    );
 }
 
 #[test]

@@ -396,7 +396,7 @@ fn a_history_that_begins_with_it_is_undecided_for_the_duration() {
     assert_eq!(count(&engine, Kind::Orphan), 0);
     assert_eq!(
         reasons(&engine, Kind::Orphan),
-        ["needs 120 s of history, has 60 s"]
+        ["can tell in 1m 00s: it needs 2m of history"]
     );
 }
 

@@ -68,7 +68,7 @@ fn a_history_that_begins_while_it_is_stopped_is_undecided_until_it_is_long_enoug
     let mut engine = judge(&mut scene, 50.0);
     assert_eq!(
         reasons(&engine, Kind::Stopped),
-        ["needs 120 s of history, has 50 s"]
+        ["can tell in 1m 10s: it needs 2m of history"]
     );
     scene.play(80.0, |snapshot| engine.observe(snapshot));
     assert_eq!(count(&engine, Kind::Stopped), 1);

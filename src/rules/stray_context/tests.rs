@@ -22,7 +22,7 @@ fn it_is_found_after_the_duration_and_never_killed() {
     assert_eq!(count(&engine, Kind::StrayContext), 0);
     assert_eq!(
         reasons(&engine, Kind::StrayContext),
-        ["needs 600 s of history, has 590 s"]
+        ["can tell in 10s: it needs 10m of history"]
     );
     engine.observe(scene.step());
     let finding = only(&engine, Kind::StrayContext);

@@ -132,6 +132,6 @@ fn a_gap_longer_than_its_cpu_seconds_vouch_for_begins_it_anew() {
     assert_eq!(count(&engine, Kind::Stuck), 0);
     assert_eq!(
         reasons(&engine, Kind::Stuck),
-        ["needs 120 s of history, has 0 s"]
+        ["can tell in 2m 00s: it needs 2m of history"]
     );
 }

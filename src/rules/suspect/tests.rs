@@ -71,7 +71,7 @@ fn little_cpu_in_a_long_life_is_seen_at_the_first_look() {
     );
     assert_eq!(
         suspect.evidence.words(),
-        "SM 0% in 1 sample, CPU time 16m 40s in 1d 00h"
+        "no GPU use in 1 sample, CPU time 16m 40s in 1d 00h"
     );
     assert_eq!(
         suspect.missing.to_string(),
@@ -146,7 +146,7 @@ fn the_drivers_account_shows_at_the_first_look_who_hardly_used_a_gpu() {
     let engine = judge(&mut scene, 0.0);
     assert_eq!(
         only(&engine).evidence.words(),
-        "SM 0% in 1 sample, GPU busy 0% of 3h 00m by accounting, CPU time 21m 36s in 3h 00m"
+        "no GPU use in 1 sample, GPU busy 0% of 3h 00m by accounting, CPU time 21m 36s in 3h 00m"
     );
     assert_eq!(engine.findings(), []);
     assert_eq!(engine.reclaimable().bytes, 0, "an account proves nothing");
@@ -234,7 +234,7 @@ fn a_notebook_is_one_by_its_servers_word() {
     let engine = judge(&mut scene, 0.0);
     assert_eq!(
         only(&engine).evidence.words(),
-        "SM 0% in 1 sample, notebook last active 3h 00m ago, CPU time 22h 13m in 1d 00h"
+        "no GPU use in 1 sample, notebook last active 3h 00m ago, CPU time 22h 13m in 1d 00h"
     );
     for (state, seconds_ago) in [("busy", 3.0 * 3600.0), ("idle", 60.0), ("starting", 60.0)] {
         let mut scene = idle();
@@ -260,7 +260,10 @@ fn a_stopped_process_is_one_in_its_first_two_minutes() {
         (suspect.kind, &*suspect.mark.to_string()),
         (Kind::Stopped, "stopped? 0s of 2m")
     );
-    assert_eq!(suspect.evidence.words(), "state T in 1 sample");
+    assert_eq!(
+        suspect.evidence.words(),
+        "suspended (T: Ctrl-Z, SIGSTOP) in 1 sample"
+    );
     scene.play(120.0, |snapshot| engine.observe(snapshot));
     assert_eq!(
         (count(&engine, Kind::Stopped), engine.suspects().len()),

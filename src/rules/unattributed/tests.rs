@@ -60,7 +60,10 @@ fn it_is_found_after_the_duration_with_its_evidence() {
         ),
         (0, None, start.plus_seconds(60.0))
     );
-    assert_eq!(reasons(&engine), ["needs 60 s of history, has 50 s"]);
+    assert_eq!(
+        reasons(&engine),
+        ["can tell in 10s: it needs 1m of history"]
+    );
     scene.play(10.0, |snapshot| engine.observe(snapshot));
     let [finding] = engine.findings() else {
         panic!("{:?}", engine.findings())

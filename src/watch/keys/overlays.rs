@@ -143,7 +143,7 @@ pub(super) const PLAN: Group = Group {
         bind(
             &[char('r'), plain(KeyCode::F(5))],
             "r F5",
-            "make the plan anew, of what is so now",
+            "refresh the plan",
             KeyAction::PlanAgain,
         ),
         bind(

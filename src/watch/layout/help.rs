@@ -19,10 +19,7 @@ pub const FILTER: [(&str, &str); 5] = [
     ("train.py", "a word: pid, user, command, notebook, finding"),
     ("user:ann gpu:0", "all of them have to fit"),
     ("user:ann,bob", "one of them has to fit"),
-    (
-        "idle>10m mem>4GiB",
-        "figures; what is not known fits nothing",
-    ),
+    ("idle>10m mem>4GiB", "figures; unknown never matches"),
     ("!gpu:0", "whatever does not fit"),
 ];
 

@@ -66,7 +66,7 @@ pub fn notices(app: &App) -> Vec<String> {
     let judged = app.judged.engine.history().last_time();
     if let (Some(of), Some(judged)) = (page.time, judged.filter(|time| page.time != Some(*time))) {
         notices.push(format!(
-            "of the sample of {}; the findings are of {}",
+            "showing {}; findings as of {}",
             clock(of),
             clock(judged)
         ));
@@ -74,7 +74,7 @@ pub fn notices(app: &App) -> Vec<String> {
         && screenful.snapshot.time != of
     {
         notices.push(format!(
-            "of the newest sample, {}; the screen behind shows {}",
+            "showing the newest sample, {}; the screen behind shows {}",
             clock(of),
             clock(screenful.snapshot.time)
         ));

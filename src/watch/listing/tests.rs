@@ -102,7 +102,7 @@ fn each_limit_hides_what_it_names_and_all_of_them_are_listed() {
     };
     assert_eq!(
         choice.limits().as_deref(),
-        Some("mine, with findings, without small, filter: user:ann")
+        Some("mine, with findings, small hidden (<64.0 MiB), filter: user:ann")
     );
     choice.lift();
     assert_eq!((choice.limits(), choice.is_limited()), (None, false));

@@ -122,9 +122,12 @@ impl Batch {
                     }
                     (Some(all), Some(held)) => {
                         let freed = Bytes(all.saturating_sub(held));
-                        format!("waiting for it{left}; freed {freed} of {}", Bytes(all))
+                        format!(
+                            "waiting for its memory{left}; freed {freed} of {}",
+                            Bytes(all)
+                        )
                     }
-                    _ => format!("waiting for it{left}"),
+                    _ => format!("waiting for its memory{left}"),
                 }
             }
         }

@@ -301,7 +301,7 @@ fn other_screens() {
         rule: "idle".into(),
         pid: None,
         gpu: None,
-        reason: "needs 600 s of history, has 5 s".to_owned(),
+        reason: "can tell in 9m 55s: it needs 10m of history".to_owned(),
     }];
     undecided.show(Screenful::new(snapshot(), Vec::new(), reasons, |_, _| None));
     check("undecided-80x24", &undecided);
@@ -462,7 +462,7 @@ fn where_reasons_have_no_room_the_names_of_the_rules_share_a_line() {
             rule: rule.into(),
             pid: None,
             gpu: None,
-            reason: "needs 600 s of history, has 5 s".to_owned(),
+            reason: "can tell in 9m 55s: it needs 10m of history".to_owned(),
         });
         let snapshot = sample::snapshot(gpus, 2);
         app.show(Screenful::new(
@@ -477,7 +477,7 @@ fn where_reasons_have_no_room_the_names_of_the_rules_share_a_line() {
     assert!(few.contains("\nnot decided yet: dead, stopped, idle, leak, hung\n"));
     assert!(!few.contains("needs 600 s"), "{few}");
     let many = shown(120, 40, 1);
-    let reasons = many.matches(": needs 600 s of history, has 5 s\n");
+    let reasons = many.matches(": can tell in 9m 55s: it needs 10m of history\n");
     assert_eq!(reasons.count(), 6, "{many}");
 }
 

@@ -464,7 +464,7 @@ pub(super) fn report() -> Value {
             rule: "leak".into(),
             pid: Some(7),
             gpu: Some(0),
-            reason: "needs 900 s of history, has 600 s".to_owned(),
+            reason: "can tell in 5m 00s: it needs 15m of history".to_owned(),
         }],
         limits: vec![LimitVerdict {
             limit: Limit::MaxUsed,

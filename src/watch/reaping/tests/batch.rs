@@ -112,7 +112,7 @@ fn a_running_plan_is_checked_and_shown_with_every_sample() {
         [
             "4001 ann: 6.0 GiB: python",
             "    done: SIGTERM to 4001",
-            "    waiting for it, 7s left; freed 0 B of 6.0 GiB",
+            "    waiting for its memory, 7s left; freed 0 B of 6.0 GiB",
             "7 ann: 6.0 GiB: python",
             "    pending",
         ]

@@ -402,7 +402,7 @@ fn a_page_notes_where_it_is_of_another_time_than_the_screen() {
     let newest = clock(app.judged.engine.history().last_time().unwrap());
     let notice = &place::notices(&app)[0];
     assert!(
-        notice.starts_with(&format!("of the newest sample, {newest}")),
+        notice.starts_with(&format!("showing the newest sample, {newest}")),
         "{notice}"
     );
     assert!(notice.ends_with(&clock(past.time)), "{notice}");
@@ -411,7 +411,7 @@ fn a_page_notes_where_it_is_of_another_time_than_the_screen() {
     press(&mut app, KeyCode::Enter);
     let notice = &place::notices(&app)[0];
     assert!(
-        notice.starts_with(&format!("of the sample of {}", clock(past.time))),
+        notice.starts_with(&format!("showing {}", clock(past.time))),
         "{notice}"
     );
     assert!(notice.ends_with(&newest), "{notice}");

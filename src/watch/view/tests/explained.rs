@@ -44,7 +44,7 @@ fn finding(count: u32, columns: u16, rows: u16) -> App {
         rule: "hung".into(),
         pid: None,
         gpu: None,
-        reason: "needs 600 s of history, has 5 s".to_owned(),
+        reason: "can tell in 9m 55s: it needs 10m of history".to_owned(),
     }];
     let mut app = app(columns, rows);
     let found = found(&snapshot, count);
