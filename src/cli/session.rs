@@ -9,6 +9,7 @@ use anyhow::Context as _;
 use super::args::{Global, Recorded};
 use super::exit::UsageError;
 use super::output::warn;
+use super::store;
 use crate::model::{Gpu, Snapshot, Time};
 use crate::source::Source as _;
 use crate::source::live::Live;
@@ -41,7 +42,11 @@ pub(super) fn live(global: &Global, interval: Duration) -> anyhow::Result<Live> 
     if interval.is_zero() {
         return Err(UsageError("--interval must be longer than 0; write 1s".to_owned()).into());
     }
-    Live::open(nvml_options(global)?, interval).map_err(Into::into)
+    let live = Live::open(nvml_options(global)?, interval)?;
+    Ok(match store::release_log() {
+        Some(mut log) => live.marked_by(move |snapshot| log.mark(snapshot)),
+        None => live,
+    })
 }
 
 /// Whether the machine's snapshot lacks a GPU's memory or its processes.

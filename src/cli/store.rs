@@ -16,6 +16,7 @@ use super::{UsageError, warn};
 use crate::host::{NotOurs, has_more_rights, prove_directory_ours, prove_leaf_ours};
 use crate::model::snapshot::Host;
 use crate::model::{Snapshot, Time};
+use crate::reclaim::{ReleaseLog, ledger};
 use crate::recording::RecordingError;
 use crate::recording::store::{Access, Latest, Store};
 use crate::rules::{Engine, RuleSet};
@@ -198,6 +199,12 @@ pub(super) fn feed(engine: &mut Engine, live: &Live, ask: Ask<'_>) -> Result<Fed
     feed_each(engine, live, ask, |_, _| {})
 }
 
+/// The releases of this user's audit log, where there is a place for one.
+pub(super) fn release_log() -> Option<ReleaseLog> {
+    let folder = state().ok()?;
+    Some(ReleaseLog::new(folder.join(ledger::FILE_NAME)))
+}
+
 /// As [`feed`], and shows each snapshot that was judged, with the engine that did.
 pub(super) fn feed_each(
     engine: &mut Engine,
@@ -229,11 +236,18 @@ pub(super) fn feed_each(
         ));
     }
     let mut fed = Fed::default();
+    let mut releases = release_log();
     let mut complaints = 0;
     for item in stored {
         match item {
             // What a recorder adds meanwhile is seen by the machine's own snapshots, too.
-            Ok(snapshot) if snapshot.time < now && same_machine(&snapshot.host, live.host()) => {
+            Ok(mut snapshot)
+                if snapshot.time < now && same_machine(&snapshot.host, live.host()) =>
+            {
+                // It may have been stored by somebody who does not know of it.
+                if let Some(releases) = &mut releases {
+                    releases.mark(&mut snapshot);
+                }
                 engine.observe(&snapshot);
                 seen(engine, &snapshot);
                 fed.first.get_or_insert(snapshot.time);

@@ -6,6 +6,9 @@ use super::hidden::{self, Hidden};
 use super::moment::{BRIDGED_GAP_MILLISECONDS, SampleTime};
 use super::row::{Began, RowHistory, Shown, Use};
 use super::streak::{Clause, Streak};
+use std::sync::Arc;
+
+use crate::model::process::AskedRelease;
 use crate::model::{Gpu, GpuProcess, Identity, Process, Time};
 
 /// A row per GPU, and under MIG per instance: no process has more.
@@ -23,6 +26,9 @@ pub struct ProcessHistory {
     last_seen: Time,
     state: Option<(char, Streak)>,
     resumed_at: Option<Time>,
+    /// When gpumem last asked it to release memory.
+    asked: Option<Arc<AskedRelease>>,
+    asked_cpu: AskedCpu,
     cpu: Cpu,
     /// `cpu` holds what the descendants used, too.
     counts_descendants: bool,
@@ -63,6 +69,26 @@ struct CpuIdle {
     total: f64,
 }
 
+/// What of a process's CPU time went into what gpumem asked of it, in seconds.
+#[derive(Clone, Copy, Debug, Default)]
+struct AskedCpu {
+    last: Option<f64>,
+    asked: f64,
+}
+
+impl AskedCpu {
+    /// The CPU seconds less those that the request took: one thread of it, and no more than it lasted.
+    fn without(&mut self, seconds: Option<f64>, asked: Option<&AskedRelease>) -> Option<f64> {
+        let now = seconds?;
+        if let (Some(asked), Some(last)) = (asked, self.last) {
+            let longest = asked.until.seconds_since(asked.since).max(0.0);
+            self.asked += (now - last).clamp(0.0, longest);
+        }
+        self.last = Some(now);
+        Some((now - self.asked).max(0.0))
+    }
+}
+
 impl ProcessHistory {
     pub(super) fn new(identity: Identity, time: Time) -> Self {
         Self {
@@ -71,6 +97,8 @@ impl ProcessHistory {
             last_seen: time,
             state: None,
             resumed_at: None,
+            asked: None,
+            asked_cpu: AskedCpu::default(),
             cpu: Cpu::default(),
             counts_descendants: false,
             still: None,
@@ -86,6 +114,8 @@ impl ProcessHistory {
     }
 
     pub(super) fn observe(&mut self, process: &Process, moment: SampleTime) {
+        let previous = self.last_seen;
+        self.asked.clone_from(&process.asked);
         self.last_seen = moment.time;
         (self.shown_rows, self.next_row) = (0, 0);
         self.glance = Glance {
@@ -93,7 +123,7 @@ impl ProcessHistory {
             has_moved: self.glance.has_moved,
             ..Glance::default()
         };
-        self.observe_cpu(process, moment);
+        self.observe_cpu(process, previous, moment);
         let is_bridged = self.observe_stillness(moment);
         self.observe_silence(process, moment);
         let lost_parent = process.parent_is_reaper;
@@ -114,7 +144,7 @@ impl ProcessHistory {
 
     /// Takes in what the process used of the CPU and, where they were looked at, its descendants: who lets
     /// others work is at work. Where they were looked at in vain, nothing is known of the sum.
-    fn observe_cpu(&mut self, process: &Process, moment: SampleTime) {
+    fn observe_cpu(&mut self, process: &Process, previous: Time, moment: SampleTime) {
         let own = (process.cpu_seconds, process.cpu_percent);
         let (seconds, percent) = match process.descendants.as_deref() {
             None => own,
@@ -128,7 +158,11 @@ impl ProcessHistory {
             // A sum is not to be compared with one of its parts.
             self.cpu = Cpu::default();
             self.counts_descendants = counts_descendants;
+            self.asked_cpu = AskedCpu::default();
         }
+        let asked = self.asked.as_deref();
+        let asked = asked.filter(|it| it.overlaps(previous, moment.time, 0.0));
+        let seconds = self.asked_cpu.without(seconds, asked);
         self.cpu
             .observe(moment.time, seconds, percent, moment.allowed_gap);
     }
@@ -215,7 +249,9 @@ impl ProcessHistory {
         };
         self.next_row = place + 1;
         let known = &mut self.rows[place];
-        known.observe(gpu, row, moment, cpu_total, shown.is_unexplained);
+        let asked = self.asked.as_deref();
+        let marks = (shown.is_unexplained, asked);
+        known.observe(gpu, row, moment, cpu_total, marks);
         let total = gpu.memory.as_ref().map(|memory| memory.total_bytes);
         let held = row.used_bytes.zip(total);
         let glance = &mut self.glance;

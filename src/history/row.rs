@@ -5,6 +5,7 @@ use super::growth::Growth;
 use super::moment::{BRIDGED_GAP_MILLISECONDS, SampleTime};
 use super::plateau::Plateau;
 use super::power::DESKTOP_PERCENT;
+use crate::model::process::AskedRelease;
 use crate::model::snapshot::ProcessType;
 use crate::model::{Gpu, GpuProcess, Time};
 
@@ -17,6 +18,9 @@ const TICK_OF_CPU: f64 = 0.02;
 /// CPU seconds that a scheduler's tick can put on any process.
 const TICKS_OF_CPU: f64 = 0.1;
 
+/// For so long after a process was asked to release memory what falls is what was asked for, in seconds: as
+/// long as a release is looked at.
+const RELEASED_SECONDS: f64 = 10.0;
 /// Memory that comes or goes by this much is somebody's doing; less is the driver's.
 const MOVEMENT_BYTES: u64 = 64 << 20;
 /// A GPU that draws more than this share of its limit is at work, whatever utilization it reports.
@@ -226,8 +230,9 @@ impl RowHistory {
         row: &GpuProcess,
         moment: SampleTime,
         cpu_total: Option<f64>,
-        is_unexplained: bool,
+        (is_unexplained, asked): (bool, Option<&AskedRelease>),
     ) {
+        let previous = self.last_seen;
         self.last_seen = moment.time;
         self.kind = row.kind;
         self.growth
@@ -240,7 +245,9 @@ impl RowHistory {
             (None, _) => {}
         }
         if let Some(bytes) = row.used_bytes {
-            self.note_movement(bytes, moment.time);
+            let is_asked =
+                asked.is_some_and(|it| it.overlaps(previous, moment.time, RELEASED_SECONDS));
+            self.note_movement(bytes, moment.time, is_asked);
         }
         self.plateau = Plateau::observe(self.plateau, gpu, row, moment, is_unexplained);
         let was_used = match self.last_use {
@@ -264,11 +271,14 @@ impl RowHistory {
         }
     }
 
-    fn note_movement(&mut self, bytes: u64, time: Time) {
+    /// What falls because gpumem asked for it has not moved by itself.
+    fn note_movement(&mut self, bytes: u64, time: Time, is_asked: bool) {
         let settled = *self.settled.get_or_insert(bytes);
         if settled.abs_diff(bytes) >= MOVEMENT_BYTES {
             self.settled = Some(bytes);
-            self.moved_at = Some(time);
+            if !(is_asked && bytes < settled) {
+                self.moved_at = Some(time);
+            }
         }
     }
 

@@ -105,9 +105,50 @@ pub struct Process {
     pub systemd_unit: Option<Arc<str>>,
     /// The Jupyter kernel it is.
     pub jupyter: Option<Arc<Jupyter>>,
+    /// When gpumem last asked it to release memory; absent where it has not, by the audit log of the user
+    /// who took the snapshot.
+    pub asked: Option<Arc<AskedRelease>>,
+}
+
+/// When gpumem asked a process to release memory: what it does then is none of its own work.
+#[derive(Clone, PartialEq, Eq, Debug, JsonSchema, Serialize, Deserialize)]
+pub struct AskedRelease {
+    /// From then
+    pub since: Time,
+    /// until then; the time of the snapshot while it is under way.
+    pub until: Time,
+    /// When its notebook's server had last seen it active before; absent where it has no server, or that was not
+    /// known.
+    pub last_activity: Option<Time>,
+}
+
+/// The clocks of a notebook's server and of the audit log agree by as much, in seconds.
+const ASKED_SLACK_SECONDS: f64 = 2.0;
+
+impl AskedRelease {
+    /// Whether what happened then was gpumem's request.
+    pub fn explains(&self, time: Time) -> bool {
+        self.overlaps(time, time, 0.0)
+    }
+
+    /// Whether some of the request lies in this time, or its effects, which may be seen so many seconds later.
+    pub fn overlaps(&self, since: Time, until: Time, later_seconds: f64) -> bool {
+        let begin = self.since.plus_seconds(-ASKED_SLACK_SECONDS);
+        let end = self.until.plus_seconds(ASKED_SLACK_SECONDS + later_seconds);
+        begin <= until && since <= end
+    }
 }
 
 impl Process {
+    /// When a kernel was last active by its server, without what gpumem itself asked of it.
+    pub fn last_activity(&self) -> Option<Time> {
+        let last = self.jupyter.as_deref()?.last_activity?;
+        match self.asked.as_deref().filter(|it| it.explains(last)) {
+            Some(asked) => asked.last_activity,
+            None => Some(last),
+        }
+    }
+
     /// Who this is, within its boot.
     pub fn identity(&self) -> Identity {
         let start = match (self.start_ticks, self.start_time) {

@@ -14,12 +14,13 @@ use std::sync::Arc;
 use super::guard::{Call, Guard, Protection};
 use super::handles::Handles;
 use super::ledger::{self, Actor, Failure, LedgerEntry, LedgerEvent, LedgerSink};
+use super::past_release::PastRelease;
 use super::process_control::{Handle, NotOpened, ProcessControl, RequestResult};
 use super::release::ReleaseAnswer;
 use super::step::{
     Measured, PendingRequest, ReclaimWay, Started, StepContext, StepEffect, StepState,
 };
-use super::target::{LedgerProcess, Recipients, Target, TargetProcess};
+use super::target::{Deed, Recipients, Target, TargetProcess};
 use super::verify::{Back, Baseline, DEADLINE_SECONDS, Outcome, ReleaseMeter, hold_anything};
 use crate::model::{Snapshot, Time};
 
@@ -94,7 +95,7 @@ pub struct Act {
     /// What came of a step after which the processes live on.
     settled: Option<Outcome>,
     /// Who was asked lately to release memory, and when.
-    releases: Vec<(LedgerProcess, Time)>,
+    releases: Vec<PastRelease>,
     is_begun: bool,
 }
 
@@ -148,7 +149,7 @@ impl Act {
     }
 
     /// With what was released before, by the ledger.
-    pub fn after(self, releases: Vec<(LedgerProcess, Time)>) -> Self {
+    pub fn after(self, releases: Vec<PastRelease>) -> Self {
         Self { releases, ..self }
     }
 
@@ -471,6 +472,10 @@ impl Act {
             return Ok(());
         };
         self.is_shut |= error.is_none() && asked.prevents_respawn;
+        if let Deed::Release { way } = &asked.deed {
+            let since = self.first_deed.unwrap_or(now);
+            self.releases.push(PastRelease::new(way, since, Some(now)));
+        }
         let deed = asked.deed;
         let failure = error.map(|error| Failure { pid: None, error });
         let failures = failure.into_iter().collect();

@@ -16,6 +16,7 @@ use super::ledger::{
     self, Actor, Deed, Failure, Ledger, LedgerEntry, LedgerEvent, LedgerProcess, LedgerSink,
 };
 use super::lock::{self, Lock};
+use super::past_release::{PastRelease, past_releases};
 use super::policy::ReapPace;
 use super::process_control::{PidfdControl, ProcessControl};
 use super::recheck::recheck;
@@ -45,7 +46,7 @@ pub struct Tools {
     unattended: Vec<Time>,
     resumed: Vec<LedgerProcess>,
     /// Who was asked to release memory, and when.
-    releases: Vec<(LedgerProcess, Time)>,
+    releases: Vec<PastRelease>,
     _lock: Option<Lock>,
 }
 
@@ -68,7 +69,7 @@ impl Tools {
         let boot_id = read_host(roots).boot_id;
         Ok(Self {
             unattended: past.unattended_times(),
-            releases: past.releases(boot_id.as_ref()),
+            releases: past_releases(&past, boot_id.as_deref()),
             resumed,
             _lock: Some(lock),
             ..Self::new(Box::new(control), Box::new(ledger))
@@ -262,7 +263,7 @@ struct ObservedRecord<'a> {
     record: &'a mut dyn LedgerSink,
     place: usize,
     observer: &'a mut dyn Observer,
-    releases: &'a mut Vec<(LedgerProcess, Time)>,
+    releases: &'a mut Vec<PastRelease>,
 }
 
 impl LedgerSink for ObservedRecord<'_> {
@@ -271,7 +272,7 @@ impl LedgerSink for ObservedRecord<'_> {
         match &entry.event {
             LedgerEvent::Intended(deed) => {
                 if let Deed::Release { way } = deed {
-                    self.releases.push((LedgerProcess::of(way), entry.time));
+                    self.releases.push(PastRelease::new(way, entry.time, None));
                 }
                 self.observer.intended(self.place, deed);
             }

@@ -237,6 +237,9 @@ pub struct PastDeed {
     pub deed: Deed,
     /// What of it was not done; `None` where it is not known whether anything was.
     pub failures: Option<Vec<Failure>>,
+    /// When that was known; absent where it is not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ended: Option<Time>,
 }
 
 /// Reads the end of a ledger, `most_bytes` of it at most. One that does not exist is empty.
@@ -305,24 +308,6 @@ impl LedgerSummary {
         acts.filter(is_unattended).map(|act| act.time).collect()
     }
 
-    /// Who was asked to release memory in this boot, and when: what is about to be done counts as well.
-    pub fn releases(&self, boot_id: Option<&Arc<str>>) -> Vec<(LedgerProcess, Time)> {
-        let is_of_boot = |act: &&PastAct| {
-            let target = act.target.as_deref();
-            target.is_none_or(|target| target.boot_id.as_ref() == boot_id)
-        };
-        let deeds = self
-            .acts
-            .iter()
-            .filter(is_of_boot)
-            .flat_map(|act| &act.deeds);
-        let releases = deeds.filter_map(|it| match &it.deed {
-            Deed::Release { way } => Some((LedgerProcess::of(way), it.time)),
-            _ => None,
-        });
-        releases.collect()
-    }
-
     fn apply(&mut self, entry: LedgerEntry, places: &mut HashMap<Arc<str>, usize>) {
         let time = entry.time;
         let place = *places.entry(Arc::clone(&entry.act)).or_insert_with(|| {
@@ -346,15 +331,19 @@ impl LedgerSummary {
                 time,
                 deed,
                 failures: None,
+                ended: None,
             }),
             LedgerEvent::Done { deed, failures } => {
                 let known = act.deeds.last_mut();
                 match known.filter(|it| it.deed == deed && it.failures.is_none()) {
-                    Some(known) => known.failures = Some(failures),
+                    Some(known) => {
+                        (known.failures, known.ended) = (Some(failures), Some(time));
+                    }
                     None => act.deeds.push(PastDeed {
                         time,
                         deed,
                         failures: Some(failures),
+                        ended: Some(time),
                     }),
                 }
             }

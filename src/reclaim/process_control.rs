@@ -380,6 +380,7 @@ mod tests {
         control.start_request(Request::ShutKernel {
             kernel,
             even_at_work: false,
+            asked: Vec::new(),
         });
         let answer = loop {
             match control.answer() {

@@ -170,6 +170,7 @@ mod tests {
             start_ticks: seen.processes[0].start_ticks.unwrap(),
         };
         let deeds = deeds.iter().map(|(signals, failures)| PastDeed {
+            ended: None,
             time: at(0.0),
             deed: Deed::Signal {
                 signals: signals.to_vec(),
@@ -214,6 +215,7 @@ mod tests {
         for line in lines {
             if let LedgerEvent::Done { deed, failures } = line.event {
                 past.acts[0].deeds.push(PastDeed {
+                    ended: None,
                     time: line.time,
                     deed,
                     failures: Some(failures),

@@ -10,6 +10,7 @@ use super::guard::Call;
 use super::policy::Signal;
 use super::release::{ReleaseOptions, ReleaseWay};
 use crate::model::finding::{Finding, Kind};
+use crate::model::process::AskedRelease;
 use crate::model::{Identity, Start, Time};
 
 /// What is ended together.
@@ -287,6 +288,8 @@ pub enum Request {
         kernel: KernelAtServer,
         /// Also where it is at work now.
         even_at_work: bool,
+        /// When it was asked to release memory, which is no work.
+        asked: Vec<AskedRelease>,
     },
     /// Of the control daemon of the Multi-Process Service: to part with clients.
     TerminateClient {

@@ -506,7 +506,7 @@ impl IdleCandidate<'_> {
     }
 
     fn last_activity(&self) -> Option<Time> {
-        self.process.jupyter.as_ref()?.last_activity
+        self.process.last_activity()
     }
 
     fn was_active_within(&self, seconds: f64, until: Time) -> bool {

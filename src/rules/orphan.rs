@@ -394,8 +394,8 @@ fn is_never_orphan(
     let is_active = process.jupyter.as_ref().is_some_and(|kernel| {
         kernel.execution_state.as_deref() == Some("busy")
             || kernel.connections.is_some_and(|count| count > 0)
-            || kernel
-                .last_activity
+            || process
+                .last_activity()
                 .is_some_and(|at| seen.snapshot.time.seconds_since(at) < needed)
     });
     is_traced

@@ -338,7 +338,7 @@ impl Look<'_> {
     fn inactive_seconds(&self) -> Option<f64> {
         let kernel = self.process.jupyter.as_deref()?;
         let is_idle = kernel.execution_state.as_deref() == Some("idle");
-        let last = kernel.last_activity.filter(|_| is_idle)?;
+        let last = self.process.last_activity().filter(|_| is_idle)?;
         Some(self.now.seconds_since(last).max(0.0))
     }
 
@@ -364,7 +364,6 @@ impl Look<'_> {
         let by_device = runs.any(|run| run.by_device > 0);
         let lifetime = self.lifetime();
         let inactive_seconds = self.inactive_seconds();
-        let kernel = self.process.jupyter.as_deref();
         SuspectEvidence {
             samples: candidate.samples,
             sm_percent_max: (is_listed && !by_device).then_some(0),
@@ -375,9 +374,7 @@ impl Look<'_> {
             lifetime_seconds: self
                 .life
                 .map(|life| self.now.seconds_since(life.since).max(0.0)),
-            last_activity: inactive_seconds
-                .and(kernel)
-                .and_then(|kernel| kernel.last_activity),
+            last_activity: inactive_seconds.and(self.process.last_activity()),
             inactive_seconds,
             state: None,
             job_gone: (candidate.kind == Kind::Orphan).then_some(true),

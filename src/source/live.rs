@@ -43,6 +43,8 @@ pub struct Live {
     /// that a clock that is set does not bend a history.
     opened: (Time, Clocks),
     beat: SampleTimer,
+    /// What marks each snapshot with what else is known.
+    marks: Option<Marks>,
     /// The pids that NVML names, for as long as it goes on naming them.
     named: HashMap<u32, NamedPid>,
     ticks_per_second: u64,
@@ -86,7 +88,25 @@ impl NamedPid {
     }
 }
 
+/// What marks snapshots.
+struct Marks(Box<dyn FnMut(&mut Snapshot) + Send>);
+
+impl std::fmt::Debug for Marks {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Marks")
+    }
+}
+
 impl Live {
+    /// With what marks each snapshot as it is taken: what gpumem itself has done to a process, say. It must
+    /// not take long.
+    pub fn marked_by(self, marks: impl FnMut(&mut Snapshot) + Send + 'static) -> Self {
+        Self {
+            marks: Some(Marks(Box::new(marks))),
+            ..self
+        }
+    }
+
     /// Opens NVML.
     ///
     /// # Errors
@@ -119,6 +139,7 @@ impl Live {
             processes: Processes::new(roots),
             opened: (wall_clock(), host::read_clocks()),
             beat: SampleTimer::new(interval, Instant::now()),
+            marks: None,
             named: HashMap::new(),
             ticks_per_second: rustix::param::clock_ticks_per_second(),
         })
@@ -144,6 +165,9 @@ impl Live {
         snapshot.host = self.host.clone();
         self.versions.join(&mut snapshot.processes);
         self.notebooks.join(&mut snapshot.processes);
+        if let Some(Marks(mark)) = &mut self.marks {
+            mark(&mut snapshot);
+        }
         snapshot
     }
 

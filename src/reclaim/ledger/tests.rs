@@ -211,6 +211,7 @@ fn only_its_owner_reads_it() {
 #[test]
 fn only_unattended_acts_count_for_the_pace() {
     let deed = PastDeed {
+        ended: None,
         time: at(0.0),
         deed: term(),
         failures: None,

@@ -22,6 +22,7 @@ pub use self::shut_kernel::ask_servers;
 use super::guard::Guard;
 use super::handles::Handles;
 use super::ledger::{self, LedgerEntry, LedgerEvent, LedgerSink};
+use super::past_release::PastRelease;
 use super::policy::Policy;
 use super::process_control::{Handle, PerformRequest, ProcessControl, RequestResult};
 use super::release::{self as ways, ReleaseWay};
@@ -29,6 +30,7 @@ use super::target::{Deed, LedgerProcess, Recipients, Request, Step, Target, Targ
 use super::verify::{Outcome, ReleaseMeter};
 use crate::advice;
 use crate::host::Roots;
+use crate::model::process::AskedRelease;
 use crate::model::{Process, Snapshot, Time};
 
 /// A notebook server looks after its kernels every 3 s (`jupyter_client`: `KernelRestarter.time_to_dead`
@@ -113,7 +115,8 @@ pub fn perform_requests(roots: Roots) -> PerformRequest {
         Request::ShutKernel {
             kernel,
             even_at_work,
-        } => ask(kernel, *even_at_work),
+            asked,
+        } => ask(kernel, *even_at_work, asked),
         Request::TerminateClient {
             pids,
             pipe_directory,
@@ -255,18 +258,16 @@ pub(super) struct StepContext<'a> {
     /// Somebody who was stopped was made to go on.
     pub has_continued: bool,
     /// Who was asked to release memory, and when.
-    pub releases: &'a [(LedgerProcess, Time)],
+    pub releases: &'a [PastRelease],
 }
 
 impl StepContext<'_> {
     /// How long ago a process was asked to release memory, in seconds, if that was lately. One that was
     /// asked in the future, by a clock that was set back, was asked now.
     pub fn released_seconds_ago(&self, way: &ReleaseWay) -> Option<f64> {
-        let times = self
-            .releases
-            .iter()
-            .filter(|(who, _)| *who == LedgerProcess::of(way));
-        let last = times.map(|(_, time)| *time).max()?;
+        let who = LedgerProcess::of(way);
+        let past = self.releases.iter().filter(|it| it.process == who);
+        let last = past.map(|it| it.since).max()?;
         let seconds = self.now.seconds_since(last).max(0.0);
         (seconds < release::AGAIN_SECONDS).then_some(seconds)
     }
@@ -277,6 +278,13 @@ impl StepContext<'_> {
             act: Arc::clone(self.act),
             event,
         })
+    }
+
+    /// When a process, by pid and start ticks, was asked to release memory.
+    pub fn asked_of(&self, (pid, start_ticks): (u32, u64)) -> Vec<AskedRelease> {
+        let who = LedgerProcess { pid, start_ticks };
+        let past = self.releases.iter().filter(|it| it.process == who);
+        past.map(|it| it.asked(self.now)).collect()
     }
 
     /// Writes down what somebody is asked, and begins to ask.

@@ -19,6 +19,7 @@ use crate::host::Roots;
 use crate::host::http::HttpError;
 use crate::host::jupyter::{self, Client, KernelState, read_kernel};
 use crate::model::Process;
+use crate::model::process::AskedRelease;
 use crate::model::snapshot::Jupyter;
 use crate::reclaim::guard::Protection;
 use crate::reclaim::ledger;
@@ -41,8 +42,10 @@ const LOOK_TIME: Duration = Duration::from_secs(2);
 const SHUT_TIME: Duration = Duration::from_secs(6);
 
 /// Asks a notebook server to shut a kernel down, having looked at its state: one that is at work is left
-/// alone, unless the second argument says otherwise. May take seconds.
-pub type AskServer = Arc<dyn Fn(&KernelAtServer, bool) -> RequestResult + Send + Sync>;
+/// alone, unless the second argument says otherwise; what gpumem itself asked of it, at these times, is no
+/// work. May take seconds.
+pub type AskServer =
+    Arc<dyn Fn(&KernelAtServer, bool, &[AskedRelease]) -> RequestResult + Send + Sync>;
 
 /// To have a kernel shut down.
 pub(super) struct ShutKernel<'a> {
@@ -85,7 +88,7 @@ fn kernel(process: &Process) -> Option<KernelAtServer> {
         id: jupyter.kernel_id.clone()?,
         pid: process.pid,
         start_ticks: process.start_ticks?,
-        last_activity: jupyter.last_activity,
+        last_activity: process.last_activity(),
         server_url: jupyter.server_url.clone()?,
         server_pid: jupyter.server_pid,
         notebook: jupyter.notebook_path.clone(),
@@ -151,6 +154,7 @@ impl ReclaimWay for ShutKernel<'_> {
         let request = Request::ShutKernel {
             kernel: self.kernel.clone(),
             even_at_work: context.is_named,
+            asked: context.asked_of((self.kernel.pid, self.kernel.start_ticks)),
         };
         context.request(&deed, request)?;
         Ok(Started::PendingRequest(PendingRequest {
@@ -242,7 +246,7 @@ impl ShutKernelError {
 /// How notebook servers are asked.
 pub fn ask_servers(roots: Roots) -> AskServer {
     Arc::new(
-        move |kernel, even_at_work| match shut(&roots, kernel, even_at_work) {
+        move |kernel, even_at_work, asked| match shut(&roots, kernel, even_at_work, asked) {
             Ok(()) => RequestResult::Done,
             Err(ShutKernelError::AtWork { .. }) => RequestResult::AtWork,
             Err(error) if error.is_of_living_server() => RequestResult::Restarts(error.to_string()),
@@ -261,6 +265,7 @@ pub fn shut(
     roots: &Roots,
     kernel: &KernelAtServer,
     even_at_work: bool,
+    asked: &[AskedRelease],
 ) -> Result<(), ShutKernelError> {
     let id = || Arc::clone(&kernel.id);
     let failed = |cause| ShutKernelError::Server { id: id(), cause };
@@ -286,7 +291,7 @@ pub fn shut(
     }
     let client = Client::new(roots, server).map_err(failed)?;
     let state = client.kernel(&kernel.id, LOOK_TIME).map_err(failed)?;
-    if !even_at_work && is_at_work(&state, kernel) {
+    if !even_at_work && is_at_work(&state, kernel, asked) {
         return Err(ShutKernelError::AtWork { id: id() });
     }
     found.check(roots).map_err(failed)?;
@@ -326,10 +331,10 @@ fn find(roots: &Roots, kernel: &KernelAtServer) -> Result<jupyter::LocalKernel, 
 /// Whether a kernel does something, or has since the plan was made. A state that is not known to be one
 /// of rest is none; `starting` is that of a kernel that nobody has talked to (`jupyter_server`:
 /// `MappingKernelManager._async_start_kernel`).
-fn is_at_work(state: &KernelState, kernel: &KernelAtServer) -> bool {
+fn is_at_work(state: &KernelState, kernel: &KernelAtServer, asked: &[AskedRelease]) -> bool {
     let rests = matches!(state.execution_state.as_deref(), Some("idle" | "starting"));
     let is_later = match (state.last_activity, kernel.last_activity) {
-        (Some(now), Some(then)) => now > then,
+        (Some(now), Some(then)) => now > then && !asked.iter().any(|it| it.explains(now)),
         _ => false,
     };
     !rests || is_later
@@ -362,7 +367,7 @@ mod tests {
                 last_activity: now.map(Time::from_unix_milliseconds),
                 connections: Some(1),
             };
-            is_at_work(&state, &kernel(then))
+            is_at_work(&state, &kernel(then), &[])
         };
         for (state, expected) in [
             (Some("idle"), false),
@@ -387,8 +392,8 @@ mod tests {
             id: Arc::clone(&kernel.id),
         };
         // This process, under a start that is not its own.
-        assert_eq!(shut(&Roots::default(), &kernel, true), Err(expected));
-        let asked = ask_servers(Roots::default())(&kernel, true);
+        assert_eq!(shut(&Roots::default(), &kernel, true, &[]), Err(expected));
+        let asked = ask_servers(Roots::default())(&kernel, true, &[]);
         assert!(matches!(asked, RequestResult::Failed(_)), "{asked:?}");
     }
 }

@@ -194,7 +194,7 @@ fn notebook(sheet: &mut PageText, process: &Process, jupyter: &Jupyter, report: 
     );
     let state = jupyter.execution_state.as_ref();
     named.extend(state.map(|state| format!("state {state}")));
-    let last = jupyter.last_activity;
+    let last = process.last_activity();
     named.extend(last.map(|time| format!("last active {}", ago(time, report))));
     let connections = jupyter.connections;
     named.extend(connections.map(|count| number_of(count, "connection")));

@@ -53,8 +53,7 @@ pub(super) fn of(
         return Cell::None;
     }
     let needed = settings.max_busy.seconds();
-    let kernel = process.jupyter.as_deref();
-    let Some(mut since) = kernel.and_then(|kernel| kernel.last_activity) else {
+    let Some(mut since) = process.last_activity() else {
         return Cell::Runs;
     };
     if now.seconds_since(since) < needed {

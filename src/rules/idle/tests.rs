@@ -6,7 +6,7 @@ use super::*;
 use crate::history::testing::{Scene, TestRandom, disorder};
 use crate::model::evidence::Evidence;
 use crate::model::finding::Action;
-use crate::model::process::{Descendants, Parent};
+use crate::model::process::{AskedRelease, Descendants, Parent};
 use crate::model::snapshot::Jupyter;
 use crate::rules::rule::Rule;
 use crate::rules::scope::{GpuName, Scope};
@@ -1063,4 +1063,99 @@ fn rest_between_rare_samples_is_known_from_the_driver_or_the_cpu() {
     scene.interval_seconds = 30.0;
     scene.process(PID).cpu_percent = Some(8.0);
     assert_eq!(judge(&mut scene, 3_600.0).findings().len(), 1);
+}
+
+/// A notebook's kernel that has rested for an hour and holds 20 GiB.
+fn resting_kernel() -> (Scene, Engine) {
+    let mut scene = scene();
+    let before = scene.now.time.plus_seconds(-3600.0);
+    scene.process(PID).jupyter = Some(Arc::new(Jupyter {
+        kernel_id: Some("7a1b".into()),
+        execution_state: Some("idle".into()),
+        last_activity: Some(before),
+        ..Jupyter::default()
+    }));
+    let engine = judge(&mut scene, 700.0);
+    assert_eq!(only(&engine, Kind::Idle).memory_bytes, Some(20 * GIB));
+    (scene, engine)
+}
+
+/// What gpumem's request does to a kernel: its server reports activity, the recipe takes three seconds of CPU,
+/// and memory comes back.
+fn release(scene: &mut Scene, left: u64) -> AskedRelease {
+    let since = scene.now.time.plus_seconds(2.0);
+    let until = scene.now.time.plus_seconds(6.0);
+    let process = scene.process(PID);
+    let kernel = process.jupyter.as_deref().cloned().unwrap();
+    let asked = AskedRelease {
+        since,
+        until,
+        last_activity: kernel.last_activity,
+    };
+    process.jupyter = Some(Arc::new(Jupyter {
+        last_activity: Some(since.plus_seconds(1.0)),
+        ..kernel
+    }));
+    process.cpu_seconds = process.cpu_seconds.map(|seconds| seconds + 3.0);
+    scene.row(0, PID).used_bytes = Some(left);
+    asked
+}
+
+#[test]
+fn a_release_that_gpumem_asked_for_is_no_activity() {
+    let (mut scene, mut engine) = resting_kernel();
+    let asked = release(&mut scene, 15 * GIB);
+    scene.process(PID).asked = Some(Arc::new(asked));
+    for _ in 0..30 {
+        engine.observe(scene.step());
+        let finding = only(&engine, Kind::Idle);
+        assert_eq!(finding.memory_bytes, Some(15 * GIB));
+        assert!(finding.duration_seconds > 600.0);
+    }
+    // Without that, it is taken for the process's own work.
+    let (mut scene, mut engine) = resting_kernel();
+    release(&mut scene, 15 * GIB);
+    engine.observe(scene.step());
+    assert_eq!(engine.findings(), []);
+}
+
+#[test]
+fn what_is_left_after_a_release_may_be_too_little_for_the_rule() {
+    let (mut scene, mut engine) = resting_kernel();
+    let asked = release(&mut scene, GIB / 2);
+    scene.process(PID).asked = Some(Arc::new(asked));
+    engine.observe(scene.step());
+    assert_eq!(engine.findings(), []);
+}
+
+#[test]
+fn work_after_a_release_is_work() {
+    let later = |change: fn(&mut Scene)| {
+        let (mut scene, mut engine) = resting_kernel();
+        let asked = release(&mut scene, 15 * GIB);
+        scene.process(PID).asked = Some(Arc::new(asked));
+        for _ in 0..3 {
+            engine.observe(scene.step());
+        }
+        only(&engine, Kind::Idle);
+        change(&mut scene);
+        engine.observe(scene.step());
+        engine.findings().len()
+    };
+    let moved = |scene: &mut Scene| scene.row(0, PID).used_bytes = Some(14 * GIB);
+    let grown = |scene: &mut Scene| scene.row(0, PID).used_bytes = Some(16 * GIB);
+    let typed = |scene: &mut Scene| {
+        let now = scene.now.time;
+        let process = scene.process(PID);
+        let kernel = process.jupyter.as_deref().cloned().unwrap();
+        process.jupyter = Some(Arc::new(Jupyter {
+            last_activity: Some(now),
+            ..kernel
+        }));
+    };
+    let used = |scene: &mut Scene| scene.row(0, PID).sm_percent = Some(40);
+    for change in [moved, grown, typed, used] {
+        assert_eq!(later(change), 0);
+    }
+    assert_eq!(later(|_| {}), 1);
 }

@@ -98,6 +98,11 @@ pub(super) fn snapshot() -> Snapshot {
             }]),
         }],
         processes: vec![Process {
+            asked: Some(Arc::new(AskedRelease {
+                since: Time::default(),
+                until: Time::default(),
+                last_activity: Some(Time::default()),
+            })),
             pid: 7,
             start_ticks: Some(1),
             start_time: Some(Time::default()),

@@ -327,6 +327,7 @@ pub fn history() -> Value {
         time: Time::default(),
         deed: Deed::Release { way },
         failures: Some(Vec::new()),
+        ended: Some(Time::default()),
     });
     let whole = history.acts[0].clone();
     let acts = release_outcomes().into_iter().map(|outcome| PastAct {
@@ -364,6 +365,7 @@ fn first_history() -> ReapHistory {
         time: Time::default(),
         deed,
         failures: Some(vec![failure.clone()]),
+        ended: None,
     });
     let deeds: Vec<PastDeed> = deeds.collect();
     let acts = outcomes().into_iter().map(|outcome| PastAct {

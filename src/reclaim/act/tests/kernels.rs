@@ -21,7 +21,7 @@ fn a_kernel_is_shut_by_its_server_and_nothing_is_sent() {
     assert_eq!(play.advance(), ActProgress::Waiting { until: at(10.0) });
     assert!(matches!(
         &play.control.asked[..],
-        [Request::ShutKernel { kernel, even_at_work: false }] if &*kernel.id == "7a1b"
+        [Request::ShutKernel { kernel, even_at_work: false, .. }] if &*kernel.id == "7a1b"
     ));
     play.control.answer = Some(RequestResult::Done);
     play.at(0.1);

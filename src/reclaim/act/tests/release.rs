@@ -1,10 +1,11 @@
 //! Memory that comes back while the process lives on: every outcome, and when it is ended after all.
 
 use super::*;
+use crate::reclaim::past_release::PastRelease;
 use crate::reclaim::release::{
     KernelRecipe, ReleaseAnswer, ReleaseOptions, ReleaseReport, ReleaseWay,
 };
-use crate::reclaim::target::LedgerProcess;
+use crate::reclaim::target::KernelAtServer;
 use crate::units::MIB;
 
 fn options() -> ReleaseOptions {
@@ -287,35 +288,49 @@ fn who_is_busy_is_left_alone_and_who_cannot_be_asked_is_ended_by_the_rule() {
 
 #[test]
 fn a_process_is_not_asked_twice_within_a_minute() {
-    let who = LedgerProcess {
-        pid: 70,
-        start_ticks: 700,
+    let asks = |past: PastRelease| {
+        let mut play = only();
+        let target = play.act.target().clone();
+        play.act = Act::new(target, Arc::new(guard()), Actor::default()).after(vec![past]);
+        let progress = play.advance();
+        let is_refused = matches!(progress, ActProgress::Ended(Outcome::Refused { .. }));
+        assert_eq!(is_refused, play.control.asked.is_empty());
+        !is_refused
     };
     for (seconds, is_asked) in [(-1.0, false), (-59.9, false), (5.0, false), (-60.0, true)] {
-        let mut play = only();
-        play.act = Act::new(
-            play.act.target().clone(),
-            Arc::new(guard()),
-            Actor::default(),
-        )
-        .after(vec![(who, at(seconds))]);
-        let progress = play.advance();
-        assert_eq!(!play.control.asked.is_empty(), is_asked, "{seconds}");
-        let is_refused = matches!(progress, ActProgress::Ended(Outcome::Refused { .. }));
-        assert_eq!(is_refused, !is_asked);
+        let past = PastRelease::new(&way(), at(seconds), None);
+        assert_eq!(asks(past), is_asked, "{seconds}");
     }
     // Another process of that number may be.
-    let other = LedgerProcess {
-        start_ticks: 701,
-        ..who
+    let mut other = PastRelease::new(&way(), at(-1.0), None);
+    other.process.start_ticks += 1;
+    assert!(asks(other));
+}
+
+#[test]
+fn a_server_is_given_the_time_of_the_request_that_is_no_work() {
+    let mut play = ladder();
+    let mut target = play.act.target().clone();
+    target.steps[1] = Step::ShutKernel {
+        kernel: KernelAtServer {
+            id: "7a1b".into(),
+            pid: 70,
+            start_ticks: 700,
+            last_activity: Some(at(-7200.0)),
+            server_url: "http://127.0.0.1:8888/".into(),
+            server_pid: None,
+            notebook: None,
+        },
+        grace_seconds: 10.0,
     };
-    let mut play = only();
-    play.act = Act::new(
-        play.act.target().clone(),
-        Arc::new(guard()),
-        Actor::default(),
-    )
-    .after(vec![(other, at(-1.0))]);
-    play.advance();
-    assert_eq!(play.control.asked.len(), 1);
+    play.act = Act::new(target, Arc::new(guard()), Actor::default());
+    assert_eq!(play.releasing(GIB / 2), None);
+    let Some(Request::ShutKernel { asked, .. }) = play.control.asked.last() else {
+        panic!("{:?}", play.control.asked);
+    };
+    let [asked] = &asked[..] else {
+        panic!("{asked:?}");
+    };
+    assert_eq!((asked.since, asked.until), (at(0.0), at(0.25)));
+    assert_eq!(asked.last_activity, Some(at(-7200.0)));
 }

@@ -315,6 +315,7 @@ fn is_same(known: &Process, process: &Process) -> bool {
         slurm,
         systemd_unit,
         jupyter,
+        asked,
     } = process;
     known.pid == *pid
         && known.start_ticks == *start_ticks
@@ -350,6 +351,7 @@ fn is_same(known: &Process, process: &Process) -> bool {
         && known.slurm == *slurm
         && known.systemd_unit == *systemd_unit
         && known.jupyter == *jupyter
+        && known.asked == *asked
 }
 
 /// A finding without what changes.

@@ -1,0 +1,209 @@
+//! Who was asked to release memory, and when, by the ledger.
+//!
+//! It is kept apart from the processes' own work: a notebook's server takes a request for activity, and memory
+//! that comes back looks as if a program had freed it. So each snapshot is marked with it
+//! ([`Process::asked`](crate::model::Process::asked)), those of this machine and those of a store; what rules
+//! make of it is theirs. And a process is not asked again at once.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use super::ledger::{self, LedgerSummary};
+use super::release::ReleaseWay;
+use super::target::{Deed, LedgerProcess};
+use crate::model::process::AskedRelease;
+use crate::model::{Snapshot, Time};
+
+/// What is read of the end of a ledger: some hundred acts.
+const MOST_READ_BYTES: u64 = 1 << 20;
+/// Of a release of which gpumem did not live to see the end, this is taken for it, in seconds.
+const LONGEST_SECONDS: f64 = 60.0;
+
+/// A process was asked to release memory.
+#[derive(Clone, PartialEq, Debug)]
+pub struct PastRelease {
+    /// Which; of a server the one that listens.
+    pub process: LedgerProcess,
+    /// From then on.
+    pub since: Time,
+    /// Until then; `None` where that is not known.
+    until: Option<Time>,
+    /// A kernel's last activity before.
+    last_activity: Option<Time>,
+}
+
+impl PastRelease {
+    /// Of one by this way.
+    pub fn new(way: &ReleaseWay, since: Time, until: Option<Time>) -> Self {
+        let last_activity = match way {
+            ReleaseWay::Kernel(kernel) => kernel.last_activity,
+            _ => None,
+        };
+        Self {
+            process: LedgerProcess::of(way),
+            since,
+            until,
+            last_activity,
+        }
+    }
+
+    /// The same as a snapshot of now has it.
+    pub fn asked(&self, now: Time) -> AskedRelease {
+        let under_way = || now.min(self.since.plus_seconds(LONGEST_SECONDS));
+        let until = self.until.unwrap_or_else(under_way);
+        AskedRelease {
+            since: self.since,
+            until: until.max(self.since),
+            last_activity: self.last_activity,
+        }
+    }
+}
+
+/// What a ledger has of this boot, oldest first: what was about to be done counts as well.
+pub fn past_releases(past: &LedgerSummary, boot_id: Option<&str>) -> Vec<PastRelease> {
+    let is_of_boot = |act: &&ledger::PastAct| {
+        let target = act.target.as_deref();
+        target.is_none_or(|target| target.boot_id.as_deref() == boot_id)
+    };
+    let deeds = past
+        .acts
+        .iter()
+        .filter(is_of_boot)
+        .flat_map(|act| &act.deeds);
+    let releases = deeds.filter_map(|it| match &it.deed {
+        Deed::Release { way } => Some(PastRelease::new(way, it.time, it.ended)),
+        _ => None,
+    });
+    releases.collect()
+}
+
+/// The releases of a ledger, read again whenever it has changed.
+#[derive(Clone, Debug)]
+pub struct ReleaseLog {
+    path: PathBuf,
+    /// How the file was when it was read.
+    read: Option<(u64, Option<SystemTime>)>,
+    releases: Vec<PastRelease>,
+}
+
+impl ReleaseLog {
+    /// Of the ledger at this path, which need not exist.
+    pub fn new(path: PathBuf) -> Self {
+        Self {
+            path,
+            read: None,
+            releases: Vec::new(),
+        }
+    }
+
+    /// Marks in a snapshot which processes were asked to release memory. A ledger that cannot be read marks
+    /// none.
+    pub fn mark(&mut self, snapshot: &mut Snapshot) {
+        self.refresh(snapshot.host.boot_id.as_deref());
+        if self.releases.is_empty() {
+            return;
+        }
+        for process in &mut snapshot.processes {
+            let is_it = |it: &&PastRelease| {
+                it.process.pid == process.pid && Some(it.process.start_ticks) == process.start_ticks
+            };
+            // The last one begun by then: in a store's snapshot what was asked later is not yet so.
+            let releases = self.releases.iter().rev();
+            let mut before = releases.filter(|it| it.since <= snapshot.time);
+            if let Some(last) = before.find(is_it) {
+                process.asked = Some(Arc::new(last.asked(snapshot.time)));
+            }
+        }
+    }
+
+    fn refresh(&mut self, boot_id: Option<&str>) {
+        let now = std::fs::metadata(&self.path).ok();
+        let now = now.map(|it| (it.len(), it.modified().ok()));
+        if now == self.read {
+            return;
+        }
+        self.read = now;
+        let past = ledger::read(&self.path, MOST_READ_BYTES).unwrap_or_default();
+        self.releases = past_releases(&past, boot_id);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::reclaim::ledger::{Actor, Ledger, LedgerEntry, LedgerEvent, LedgerSink as _};
+    use crate::reclaim::release::KernelRecipe;
+    use crate::reclaim::testing::{BOOT, at, gpu, naming, plan_of, process, snapshot};
+    use crate::units::GIB;
+
+    fn way() -> ReleaseWay {
+        ReleaseWay::Kernel(KernelRecipe {
+            pid: 70,
+            start_ticks: 700,
+            kernel_id: Some("7a1b".into()),
+            notebook: None,
+            last_activity: Some(at(-7200.0)),
+        })
+    }
+
+    #[test]
+    fn a_later_process_marks_snapshots_by_the_ledger() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("reap.jsonl");
+        let python = process(70, "python train.py");
+        let seen = |seconds: f64| {
+            snapshot(
+                at(seconds),
+                &[python.clone(), process(71, "python b.py")],
+                vec![gpu(0, &[(70, GIB), (71, GIB)], 0)],
+            )
+        };
+        let target = plan_of(&[], &seen(0.0), &naming(&[70])).targets.remove(0);
+        assert_eq!(target.boot_id.as_deref(), Some(BOOT));
+        let mut log = ReleaseLog::new(path.clone());
+        let mut marked = |seconds: f64| {
+            let mut snapshot = seen(seconds);
+            log.mark(&mut snapshot);
+            assert_eq!(snapshot.processes[1].asked, None);
+            snapshot.processes[0].asked.as_deref().cloned()
+        };
+        assert_eq!(marked(0.0), None, "there is no ledger");
+        let mut ledger = Ledger::open(&path).unwrap();
+        let mut write = |seconds: f64, event| {
+            let (time, act) = (at(seconds), "x".into());
+            ledger.write(&LedgerEntry { time, act, event }).unwrap();
+        };
+        let (actor, target) = (Actor::default(), Box::new(target));
+        write(10.0, LedgerEvent::Begun { actor, target });
+        assert_eq!(marked(10.0), None);
+        write(10.0, LedgerEvent::Intended(Deed::Release { way: way() }));
+        let asked = |until: f64| {
+            Some(AskedRelease {
+                since: at(10.0),
+                until: at(until),
+                last_activity: Some(at(-7200.0)),
+            })
+        };
+        assert_eq!(marked(9.0), None, "of before it");
+        assert_eq!(marked(12.0), asked(12.0), "under way");
+        assert_eq!(marked(500.0), asked(70.0), "its end was not seen");
+        let (deed, failures) = (Deed::Release { way: way() }, Vec::new());
+        write(13.0, LedgerEvent::Done { deed, failures });
+        assert_eq!(marked(500.0), asked(13.0));
+    }
+
+    #[test]
+    fn only_what_the_server_saw_meanwhile_is_explained() {
+        let asked = PastRelease::new(&way(), at(10.0), Some(at(13.0))).asked(at(100.0));
+        for (seconds, expected) in [
+            (7.9, false),
+            (8.0, true),
+            (11.0, true),
+            (15.0, true),
+            (15.1, false),
+        ] {
+            assert_eq!(asked.explains(at(seconds)), expected, "{seconds}");
+        }
+    }
+}
