@@ -104,6 +104,7 @@ Register-ArgumentCompleter -Native -CommandName 'gpumem' -ScriptBlock {
             [CompletionResult]::new('--config', '--config', [CompletionResultType]::ParameterName, 'The configuration file, instead of /etc/gpumem/config.toml and ~/.config/gpumem/config.toml')
             [CompletionResult]::new('--color', '--color', [CompletionResultType]::ParameterName, 'When to use colour; NO_COLOR is honoured')
             [CompletionResult]::new('--store-dir', '--store-dir', [CompletionResultType]::ParameterName, 'The directory of the stored history, instead of /var/lib/gpumem/store and ~/.local/state/gpumem/store')
+            [CompletionResult]::new('--snippet', '--snippet', [CompletionResultType]::ParameterName, 'Print a signal handler in Python, to paste into a program, by which it gives cached memory back when `gpumem release` asks; for the framework of PID, for that of --framework, or for all that have one')
             [CompletionResult]::new('--json', '--json', [CompletionResultType]::ParameterName, 'Print the page as JSON (gpumem.explain/1)')
             [CompletionResult]::new('--no-store', '--no-store', [CompletionResultType]::ParameterName, 'Do not use the history that `gpumem record --store` keeps')
             [CompletionResult]::new('--demo', '--demo', [CompletionResultType]::ParameterName, 'Use the built-in recording: four GPUs, training, an idle notebook, a leak, an orphan')

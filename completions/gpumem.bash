@@ -686,7 +686,7 @@ _gpumem() {
             return 0
             ;;
         gpumem__subcmd__explain)
-            opts="-h --framework --json --window --no-store --replay --demo --nvml-library --nvml-timeout --config --color --utc --store-dir --help"
+            opts="-h --framework --snippet --json --window --no-store --replay --demo --nvml-library --nvml-timeout --config --color --utc --store-dir --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0

@@ -98,6 +98,7 @@ set edit:completion:arg-completer[gpumem] = {|@words|
             cand --config 'The configuration file, instead of /etc/gpumem/config.toml and ~/.config/gpumem/config.toml'
             cand --color 'When to use colour; NO_COLOR is honoured'
             cand --store-dir 'The directory of the stored history, instead of /var/lib/gpumem/store and ~/.local/state/gpumem/store'
+            cand --snippet 'Print a signal handler in Python, to paste into a program, by which it gives cached memory back when `gpumem release` asks; for the framework of PID, for that of --framework, or for all that have one'
             cand --json 'Print the page as JSON (gpumem.explain/1)'
             cand --no-store 'Do not use the history that `gpumem record --store` keeps'
             cand --demo 'Use the built-in recording: four GPUs, training, an idle notebook, a leak, an orphan'

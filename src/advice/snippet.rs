@@ -4,7 +4,7 @@
 //! other end. It is code for people to read and change: short, of the standard library, and without gpumem.
 
 /// What a framework's allocator takes to give memory back, as the rest of a function's body.
-struct Part {
+struct SnippetPart {
     /// Names of frameworks, as in the table of [`frameworks`](super::frameworks).
     name: &'static str,
     body: &'static str,
@@ -12,23 +12,23 @@ struct Part {
     has_pools: bool,
 }
 
-const PARTS: [Part; 4] = [
-    Part {
+const PARTS: [SnippetPart; 4] = [
+    SnippetPart {
         name: "pytorch",
         body: include_str!("snippet/pytorch.py"),
         has_pools: false,
     },
-    Part {
+    SnippetPart {
         name: "tensorflow",
         body: include_str!("snippet/tensorflow.py"),
         has_pools: true,
     },
-    Part {
+    SnippetPart {
         name: "jax",
         body: include_str!("snippet/jax.py"),
         has_pools: true,
     },
-    Part {
+    SnippetPart {
         name: "cupy",
         body: include_str!("snippet/cupy.py"),
         has_pools: false,
@@ -43,7 +43,7 @@ pub fn snippet_names() -> impl Iterator<Item = &'static str> {
 /// The handler for a framework, by its name as a snapshot has it; for all of them without one. `None` where there is
 /// none for it.
 pub fn snippet(framework: Option<&str>) -> Option<String> {
-    let is_asked = |part: &&Part| match framework {
+    let is_asked = |part: &&SnippetPart| match framework {
         None => true,
         // Both versions have the same allocators.
         Some("tensorflow1") => part.name == "tensorflow",
@@ -51,7 +51,7 @@ pub fn snippet(framework: Option<&str>) -> Option<String> {
         Some("keras") => part.name != "cupy",
         Some(name) => part.name == name,
     };
-    let parts: Vec<&Part> = PARTS.iter().filter(is_asked).collect();
+    let parts: Vec<&SnippetPart> = PARTS.iter().filter(is_asked).collect();
     if parts.is_empty() {
         return None;
     }

@@ -10,7 +10,8 @@
 //! Everything is rooted at a path ([`Roots`]), so that a test points it at a folder of its own. No
 //! function here signals, prints or asks a clock on its own, and none waits, but for the names of
 //! containers (`names`) and for [`Holders::refresh`] of one who asks, a moment each
-//! (`deadline::ANSWER_TIME`), and for users' files and servers (`jupyter`), on a thread that may hang. Nothing here knows of GPUs
+//! (`deadline::ANSWER_TIME`), for users' files and servers (`jupyter`) and for interpreters (`python`, the one that writes to
+//! a process), on a thread that may hang. Nothing here knows of GPUs
 //! beyond the names of their device files. What a process says of itself (argv, names, paths) is bounded
 //! in length and made valid UTF-8 here, and escaped where it is shown; secrets in argv are left out.
 

@@ -5,7 +5,7 @@
 
 /// A section, and where its file is loaded: both as the file says, before the loader moves them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Section {
+pub struct ElfSection {
     /// Where the section begins.
     pub address: u64,
     /// Its length in bytes.
@@ -35,7 +35,7 @@ const PAGE_BYTES: u64 = 4096;
 
 /// Looks for a section by its name in a 64-bit little-endian ELF file. `None` where it has none, or is
 /// no such file.
-pub fn find_section(file: &impl ReadAt, name: &[u8]) -> Option<Section> {
+pub fn find_section(file: &impl ReadAt, name: &[u8]) -> Option<ElfSection> {
     let mut header = [0; HEADER_BYTES];
     file.read_at(0, &mut header)?;
     // The magic, 64 bits, little endian, version 1.
@@ -82,7 +82,7 @@ pub fn find_section(file: &impl ReadAt, name: &[u8]) -> Option<Section> {
     // They are the same within a page (elf(5): p_align), or nothing could map them.
     let within = load_address % PAGE_BYTES;
     (load_offset % PAGE_BYTES == within).then_some(())?;
-    Some(Section {
+    Some(ElfSection {
         address,
         bytes,
         load_address: load_address - within,
@@ -145,7 +145,7 @@ mod tests {
 
     #[test]
     fn a_section_is_found_by_its_whole_name() {
-        let expected = Section {
+        let expected = ElfSection {
             address: 0x40_5000,
             bytes: 777,
             load_address: 0x40_1000,

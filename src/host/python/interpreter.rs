@@ -22,7 +22,7 @@ const ADDRESSES: std::ops::Range<u64> = 4096..1 << 56;
 const PLEASE_STOP: u8 = 1 << 5;
 
 /// The memory of a process.
-pub trait Memory {
+pub trait TargetMemory {
     /// Fills `into` with what stands at an address.
     ///
     /// # Errors
@@ -68,7 +68,7 @@ pub struct Interpreter<M> {
     address: u64,
 }
 
-impl<M: Memory> Interpreter<M> {
+impl<M: TargetMemory> Interpreter<M> {
     /// Reads the runtime at an address.
     ///
     /// # Errors

@@ -8,7 +8,7 @@ use rustix::fd::OwnedFd;
 use rustix::io::{Errno, pread, pwrite};
 
 use super::PythonError;
-use super::interpreter::Memory;
+use super::interpreter::TargetMemory;
 
 /// The memory of one program.
 #[derive(Debug)]
@@ -21,7 +21,7 @@ impl ProcessMemory {
     }
 }
 
-impl Memory for ProcessMemory {
+impl TargetMemory for ProcessMemory {
     fn read(&self, address: u64, mut into: &mut [u8]) -> Result<(), PythonError> {
         let mut at = address;
         while !into.is_empty() {

@@ -34,8 +34,8 @@ use self::elf::{ReadAt, find_section};
 use self::interpreter::{Disarmed, Interpreter, PythonThread};
 use self::memory::ProcessMemory;
 use self::offsets::PythonVersion;
-use self::script::{Owner, ScriptFolder, wrap};
-use self::threads::{Tasks, read_tasks};
+use self::script::{FileOwner, ScriptFolder, wrap};
+use self::threads::{ThreadActivities, read_tasks};
 use super::folder::{Folder, is_gone};
 use super::mapped::parse_mapped_file;
 use super::rights::read_ptrace_scope;
@@ -150,7 +150,7 @@ pub enum ScriptResult {
 pub struct PythonProcess {
     roots: Roots,
     start_ticks: u64,
-    owner: Owner,
+    owner: FileOwner,
     folder: Folder,
     root: OwnedFd,
     interpreter: Interpreter<ProcessMemory>,
@@ -170,7 +170,7 @@ impl PythonProcess {
         let mut content = Vec::new();
         let read = folder.read(c"status", &mut content, STATUS_BYTES);
         read.map_err(not_opened)?;
-        let owner = Owner::parse(&content).ok_or(PythonError::Gone)?;
+        let owner = FileOwner::parse(&content).ok_or(PythonError::Gone)?;
         let own = rustix::process::geteuid().as_raw();
         let refused = |errno| match errno {
             Errno::ACCESS | Errno::PERM if own != owner.uid && own != 0 => PythonError::OtherUser,
@@ -204,7 +204,7 @@ impl PythonProcess {
     }
 
     /// Its threads that are threads of the process; the main one is.
-    fn known_threads(&self) -> Result<(Vec<PythonThread>, Tasks), PythonError> {
+    fn known_threads(&self) -> Result<(Vec<PythonThread>, ThreadActivities), PythonError> {
         let mut threads = self.interpreter.threads()?;
         let tasks = read_tasks(&self.folder);
         // A thread that ended a moment ago may be in the list still.
@@ -406,7 +406,7 @@ enum Begun {
 /// Which thread is asked next: the main one first, then those in turn that were seen to run.
 struct Chooser<'a> {
     process: &'a PythonProcess,
-    before: Tasks,
+    before: ThreadActivities,
     asked: Vec<PythonThread>,
 }
 

@@ -29,12 +29,12 @@ const STICKY: u32 = 0o1000;
 
 /// Who owns a process: by these ids it is looked whether it may open a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Owner {
+pub struct FileOwner {
     pub uid: u32,
     pub gid: u32,
 }
 
-impl Owner {
+impl FileOwner {
     /// From `/proc/PID/status`: the last of the four ids of `Uid` and `Gid`, proc_pid_status(5).
     pub fn parse(status: &[u8]) -> Option<Self> {
         let last = |name: &str| {
@@ -73,18 +73,18 @@ pub struct ScriptFolder {
     parent: OwnedFd,
     name: String,
     folder: OwnedFd,
-    owner: Owner,
+    owner: FileOwner,
     path: String,
 }
 
 impl ScriptFolder {
     /// Makes one within the root directory of a process. To be called by a thread that has
-    /// [assumed](Owner::assume) the owner's rights; `name` is one that nobody guesses.
+    /// [assumed](FileOwner::assume) the owner's rights; `name` is one that nobody guesses.
     ///
     /// # Errors
     ///
     /// Where there is no place that is safe, or it cannot be written to.
-    pub fn create(root: BorrowedFd<'_>, owner: Owner, name: &str) -> Result<Self, PythonError> {
+    pub fn create(root: BorrowedFd<'_>, owner: FileOwner, name: &str) -> Result<Self, PythonError> {
         let root_uid = fstat(root).map_err(PythonError::Files)?.st_uid;
         let mut why = Errno::NOENT;
         for path in PARENTS {
@@ -99,7 +99,7 @@ impl ScriptFolder {
     fn create_in(
         root: BorrowedFd<'_>,
         path: &str,
-        (owner, root_uid): (Owner, u32),
+        (owner, root_uid): (FileOwner, u32),
         name: &str,
     ) -> io::Result<Self> {
         let directory = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;

@@ -9,9 +9,9 @@ use std::process::Command;
 
 use rustix::fd::OwnedFd;
 
-use super::interpreter::{Disarmed, Interpreter, Memory};
+use super::interpreter::{Disarmed, Interpreter, TargetMemory};
 use super::offsets::{Offsets, PythonVersion, TABLE_BYTES};
-use super::script::{Owner, ScriptFolder, wrap};
+use super::script::{FileOwner, ScriptFolder, wrap};
 use super::{PythonError, mapped_at};
 
 /// Memory that is made up of some pieces; nothing else is mapped.
@@ -48,7 +48,7 @@ impl Pieces {
     }
 }
 
-impl Memory for Pieces {
+impl TargetMemory for Pieces {
     fn read(&self, address: u64, into: &mut [u8]) -> Result<(), PythonError> {
         self.piece(address, into.len(), |piece| into.copy_from_slice(piece))
     }
@@ -341,8 +341,8 @@ fn root(mode: u32) -> tempfile::TempDir {
     root
 }
 
-fn own() -> Owner {
-    Owner {
+fn own() -> FileOwner {
+    FileOwner {
         uid: rustix::process::geteuid().as_raw(),
         gid: rustix::process::getegid().as_raw(),
     }
@@ -464,7 +464,7 @@ fn run(source: &str, deadline_ms: i64, prepare: impl Fn(&Path)) -> (String, Opti
 }
 
 #[test]
-fn a_script_runs_once_in_time_and_tells_how_it_failed() {
+fn a_script_runs_once_in_time_and_its_failure_is_an_answer() {
     let never = |_: &Path| ();
     for (source, printed, answer) in [
         (
@@ -515,14 +515,17 @@ fn a_script_runs_once_in_time_and_tells_how_it_failed() {
 #[test]
 fn an_owner_is_who_opens_files() {
     let status = b"Name:\tx\nUid:\t1000\t0\t0\t1001\nGid:\t5\t6\t7\t8\nGroups:\t\n";
-    assert_eq!(Owner::parse(status), Some(Owner { uid: 1001, gid: 8 }));
+    assert_eq!(
+        FileOwner::parse(status),
+        Some(FileOwner { uid: 1001, gid: 8 })
+    );
     for cut in [
         &b""[..],
         b"Uid:\t1\t2\t3\t4\n",
         b"Uid:\t1\t2\nGid:\t1\t2\t3\t4\n",
         b"\xff",
     ] {
-        assert_eq!(Owner::parse(cut), None);
+        assert_eq!(FileOwner::parse(cut), None);
     }
     own().assume().unwrap();
 }

@@ -12,7 +12,7 @@ const STATUS_BYTES: usize = 16 << 10;
 
 /// A thread, as the kernel sees it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Task {
+pub struct ThreadActivity {
     /// R S D T t Z X.
     pub state: char,
     /// CPU time used, in clock ticks.
@@ -23,7 +23,7 @@ pub struct Task {
     pub start_ticks: u64,
 }
 
-impl Task {
+impl ThreadActivity {
     /// Whether it runs, or has run since it was `before`.
     pub fn has_run_since(&self, before: &Self) -> bool {
         self.state == 'R' || (self.cpu_ticks, self.switches) != (before.cpu_ticks, before.switches)
@@ -31,12 +31,12 @@ impl Task {
 }
 
 /// The threads of a process by their numbers in its own pid namespace.
-pub type Tasks = HashMap<u32, Task>;
+pub type ThreadActivities = HashMap<u32, ThreadActivity>;
 
 /// Looks at the threads of a process; those that end meanwhile are left out.
-pub fn read_tasks(process: &Folder) -> Tasks {
+pub fn read_tasks(process: &Folder) -> ThreadActivities {
     let Ok(folder) = process.folder(c"task") else {
-        return Tasks::new();
+        return ThreadActivities::new();
     };
     let mut numbers: Vec<u32> = Vec::new();
     let listed = folder.names(|name| {
@@ -44,7 +44,7 @@ pub fn read_tasks(process: &Folder) -> Tasks {
         numbers.len() < MOST_THREADS
     });
     if listed.is_err() {
-        return Tasks::new();
+        return ThreadActivities::new();
     }
     let mut content = Vec::new();
     let tasks = numbers.into_iter().filter_map(|number| {
@@ -56,7 +56,7 @@ pub fn read_tasks(process: &Folder) -> Tasks {
         let stat = read("stat", STAT_BYTES)?;
         let stat = parse_stat(&stat).filter(|stat| !stat.is_released)?;
         let status = read("status", STATUS_BYTES)?;
-        let task = Task {
+        let task = ThreadActivity {
             state: stat.state,
             cpu_ticks: stat.cpu_ticks,
             switches: switches(&status),
