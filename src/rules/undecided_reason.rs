@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use super::setting::exact_span;
 use crate::model::Gpu;
 use crate::model::finding::Undecided;
 use crate::units::Span;
@@ -173,7 +172,7 @@ impl UndecidedReason {
         match self {
             Self::ShortHistory { needed, seen } => {
                 let wait = Span::from_seconds((needed - seen.floor()).max(1.0));
-                let needed = exact_span(Span::from_seconds(needed));
+                let needed = Span::from_seconds(needed).exact();
                 format!("can tell in {wait}: it needs {needed} of history")
             }
             Self::NoUtilization { gpu } => {

@@ -12,7 +12,7 @@ const NAME_BYTES: usize = 512;
 
 /// An answer.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Answer {
+pub struct UnloadAnswer {
     /// `200`.
     pub status: u16,
     /// Its body.
@@ -21,7 +21,7 @@ pub struct Answer {
 
 /// Why a question has not come out as it has to.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Verdict {
+pub enum AnswerVerdict {
     /// It is at work. Why.
     Busy(String),
     /// It gives nothing back. Why.
@@ -43,19 +43,19 @@ pub enum Verdict {
 }
 
 /// What a question has come to.
-pub type Judged = Result<(), Verdict>;
+pub type JudgeResult = Result<(), AnswerVerdict>;
 
-impl Answer {
+impl UnloadAnswer {
     /// Whether it is one of success.
-    pub fn success(&self) -> Judged {
+    pub fn success(&self) -> JudgeResult {
         match self.status {
             200..=299 => Ok(()),
-            300..=399 => Err(Verdict::Another(
+            300..=399 => Err(AnswerVerdict::Another(
                 "a redirect, which is not followed".to_owned(),
             )),
-            401 | 403 => Err(Verdict::Key),
-            404 | 405 | 501 => Err(Verdict::Absent),
-            status => Err(Verdict::Declined(match self.message() {
+            401 | 403 => Err(AnswerVerdict::Key),
+            404 | 405 | 501 => Err(AnswerVerdict::Absent),
+            status => Err(AnswerVerdict::Declined(match self.message() {
                 Some(message) => format!("status {status}, {message}"),
                 None => format!("status {status}"),
             })),
@@ -72,27 +72,27 @@ impl Answer {
     }
 
     /// Its JSON.
-    pub(super) fn json(&self) -> Result<Value, Verdict> {
+    pub(super) fn json(&self) -> Result<Value, AnswerVerdict> {
         self.success()?;
-        let another = |_| Verdict::Another("an answer that is no JSON".to_owned());
+        let another = |_| AnswerVerdict::Another("an answer that is no JSON".to_owned());
         serde_json::from_slice(&self.body).map_err(another)
     }
 
     /// Its text.
-    pub(super) fn text(&self) -> Result<&str, Verdict> {
+    pub(super) fn text(&self) -> Result<&str, AnswerVerdict> {
         self.success()?;
-        let another = |_| Verdict::Another("an answer that is no text".to_owned());
+        let another = |_| AnswerVerdict::Another("an answer that is no text".to_owned());
         std::str::from_utf8(&self.body).map_err(another)
     }
 
     /// The sum of what each of these is in Prometheus' text; a list of other names of the same is one of
     /// alternatives. Unknown where one is not there.
-    pub(super) fn metrics(&self, wanted: &[&[&str]]) -> Result<f64, Verdict> {
+    pub(super) fn metrics(&self, wanted: &[&[&str]]) -> Result<f64, AnswerVerdict> {
         let text = self.text()?;
         let mut sum = 0.0;
         for names in wanted {
             let found = names.iter().find_map(|name| metric(text, name));
-            let missing = || Verdict::Unknown(format!("its metrics have no {}", names[0]));
+            let missing = || AnswerVerdict::Unknown(format!("its metrics have no {}", names[0]));
             sum += found.ok_or_else(missing)?;
         }
         Ok(sum)
@@ -138,54 +138,56 @@ pub(super) fn version(text: &str) -> Option<(u32, u32, u32)> {
 }
 
 /// A list in an answer.
-pub(super) fn list<'v>(value: &'v Value, at: &str) -> Result<&'v Vec<Value>, Verdict> {
+pub(super) fn list<'v>(value: &'v Value, at: &str) -> Result<&'v Vec<Value>, AnswerVerdict> {
     let list = value.pointer(at).and_then(Value::as_array);
-    list.ok_or_else(|| Verdict::Another(format!("no list at {at}")))
+    list.ok_or_else(|| AnswerVerdict::Another(format!("no list at {at}")))
 }
 
 /// A text in an answer.
-pub(super) fn text<'v>(value: &'v Value, at: &str) -> Result<&'v str, Verdict> {
+pub(super) fn text<'v>(value: &'v Value, at: &str) -> Result<&'v str, AnswerVerdict> {
     let text = value.pointer(at).and_then(Value::as_str);
-    text.ok_or_else(|| Verdict::Another(format!("no text at {at}")))
+    text.ok_or_else(|| AnswerVerdict::Another(format!("no text at {at}")))
 }
 
 /// A yes or no in an answer.
-pub(super) fn flag(value: &Value, at: &str) -> Result<bool, Verdict> {
+pub(super) fn flag(value: &Value, at: &str) -> Result<bool, AnswerVerdict> {
     let flag = value.pointer(at).and_then(Value::as_bool);
-    flag.ok_or_else(|| Verdict::Another(format!("no yes or no at {at}")))
+    flag.ok_or_else(|| AnswerVerdict::Another(format!("no yes or no at {at}")))
 }
 
 /// A count in an answer.
-pub(super) fn count(value: &Value, at: &str) -> Result<i64, Verdict> {
+pub(super) fn count(value: &Value, at: &str) -> Result<i64, AnswerVerdict> {
     let count = value.pointer(at).and_then(Value::as_i64);
-    count.ok_or_else(|| Verdict::Another(format!("no number at {at}")))
+    count.ok_or_else(|| AnswerVerdict::Another(format!("no number at {at}")))
 }
 
 impl Known {
     /// Keeps the names of what is loaded.
-    pub(super) fn load(&mut self, names: Vec<String>) -> Judged {
+    pub(super) fn load(&mut self, names: Vec<String>) -> JudgeResult {
         let is_sound = |name: &String| !name.is_empty() && name.len() <= NAME_BYTES;
         if names.len() > MOST_MODELS || !names.iter().all(is_sound) {
-            return Err(Verdict::Another("a list of models that is none".to_owned()));
+            return Err(AnswerVerdict::Another(
+                "a list of models that is none".to_owned(),
+            ));
         }
         self.models = names;
         match self.models.is_empty() {
-            true => Err(Verdict::Nothing("it has no model loaded".to_owned())),
+            true => Err(AnswerVerdict::Nothing("it has no model loaded".to_owned())),
             false => Ok(()),
         }
     }
 
     /// That nothing is loaded any more.
-    pub(super) fn unloaded(&mut self, names: Vec<String>) -> Judged {
+    pub(super) fn unloaded(&mut self, names: Vec<String>) -> JudgeResult {
         match self.load(names) {
-            Err(Verdict::Nothing(_)) => Ok(()),
-            Ok(()) => Err(Verdict::NotYet),
+            Err(AnswerVerdict::Nothing(_)) => Ok(()),
+            Ok(()) => Err(AnswerVerdict::NotYet),
             Err(other) => Err(other),
         }
     }
 }
 
 /// So many of something that is at work.
-pub(super) fn busy(what: &str) -> Verdict {
-    Verdict::Busy(what.to_owned())
+pub(super) fn busy(what: &str) -> AnswerVerdict {
+    AnswerVerdict::Busy(what.to_owned())
 }

@@ -6,34 +6,34 @@
 
 use serde_json::Value;
 
-use super::answer::{Answer, Judged, Verdict, busy, flag, list, text, version};
+use super::answer::{AnswerVerdict, JudgeResult, UnloadAnswer, busy, flag, list, text, version};
 use super::{
-    API, Ask, Hold, Known, ModelQuestion, Question, SERVER, ServerMarks, UnloadApi, UnloadServer,
-    Verb, encoded,
+    API, Hold, Known, ModelQuestion, Question, SERVER, ServerMarks, ServerRequest, UnloadApi,
+    UnloadServer, Verb, encoded,
 };
 
 const IS_SLEEPING: Question = Question {
-    ask: || Ask::get("/is_sleeping"),
+    ask: || ServerRequest::get("/is_sleeping"),
     judge: is_awake,
 };
 
 const SLEEPS: Question = Question {
-    ask: || Ask::get("/is_sleeping"),
+    ask: || ServerRequest::get("/is_sleeping"),
     judge: |answer, _| match flag(&answer.json()?, "/is_sleeping")? {
         true => Ok(()),
-        false => Err(Verdict::NotYet),
+        false => Err(AnswerVerdict::NotYet),
     },
 };
 
-fn is_awake(answer: &Answer, _: &mut Known) -> Judged {
+fn is_awake(answer: &UnloadAnswer, _: &mut Known) -> JudgeResult {
     match flag(&answer.json()?, "/is_sleeping")? {
-        true => Err(Verdict::Nothing("it sleeps already".to_owned())),
+        true => Err(AnswerVerdict::Nothing("it sleeps already".to_owned())),
         false => Ok(()),
     }
 }
 
 const VERSION: Question = Question {
-    ask: || Ask::get("/version"),
+    ask: || ServerRequest::get("/version"),
     judge: |answer, known| {
         known.version = version(text(&answer.json()?, "/version")?);
         Ok(())
@@ -41,7 +41,7 @@ const VERSION: Question = Question {
 };
 
 const ENGINE_IS_IDLE: Question = Question {
-    ask: || Ask::get("/metrics"),
+    ask: || ServerRequest::get("/metrics"),
     judge: |answer, _| {
         let running: &[&str] = &[
             "vllm:num_requests_running",
@@ -55,11 +55,11 @@ const ENGINE_IS_IDLE: Question = Question {
     },
 };
 
-fn rests(answer: &Answer, counts: &[&[&str]]) -> Judged {
+fn rests(answer: &UnloadAnswer, counts: &[&[&str]]) -> JudgeResult {
     let count = answer.metrics(counts)?;
     match count == 0.0 {
         true => Ok(()),
-        false => Err(Verdict::Busy(format!("{count} requests run or wait"))),
+        false => Err(AnswerVerdict::Busy(format!("{count} requests run or wait"))),
     }
 }
 
@@ -69,7 +69,7 @@ const SLEEP: UnloadApi = UnloadApi {
     identify: &[VERSION, IS_SLEEPING],
     idle: &[ENGINE_IS_IDLE],
     is_looked_at_twice: true,
-    unload: |_| vec![Ask::post("/sleep?level=1&mode=wait", None)],
+    unload: |_| vec![ServerRequest::post("/sleep?level=1&mode=wait", None)],
     done: Some(SLEEPS),
     wake: "curl -X POST BASE/wake_up; requests hang until then",
     needs_host_memory: true,
@@ -128,23 +128,23 @@ pub(super) const SGLANG: UnloadServer = UnloadServer {
     tls_flags: &["--ssl-certfile", "--ssl-keyfile"],
     api: Ok(UnloadApi {
         identify: &[Question {
-            ask: || Ask {
+            ask: || ServerRequest {
                 older: Some((Verb::Get, "/get_server_info")),
-                ..Ask::get("/server_info")
+                ..ServerRequest::get("/server_info")
             },
             judge: |answer, known| {
                 let value = answer.json()?;
                 let own = text(&value, "/version")?;
                 // Its arguments are in the same object.
                 if value.get("enable_memory_saver").and_then(Value::as_bool) == Some(false) {
-                    return Err(Verdict::Absent);
+                    return Err(AnswerVerdict::Absent);
                 }
                 known.version = version(own);
                 Ok(())
             },
         }],
         idle: &[Question {
-            ask: || Ask::get("/metrics"),
+            ask: || ServerRequest::get("/metrics"),
             judge: |answer, _| {
                 rests(
                     answer,
@@ -155,10 +155,15 @@ pub(super) const SGLANG: UnloadServer = UnloadServer {
         is_looked_at_twice: true,
         hold: Some(Hold {
             since: (0, 5, 6),
-            pause: || Ask::post("/pause_generation", Some(r#"{"mode": "in_place"}"#)),
-            go_on: || Ask::post("/continue_generation", Some("{}")),
+            pause: || ServerRequest::post("/pause_generation", Some(r#"{"mode": "in_place"}"#)),
+            go_on: || ServerRequest::post("/continue_generation", Some("{}")),
         }),
-        unload: |_| vec![Ask::post("/release_memory_occupation", Some("{}"))],
+        unload: |_| {
+            vec![ServerRequest::post(
+                "/release_memory_occupation",
+                Some("{}"),
+            )]
+        },
         wake: "curl -H 'Content-Type: application/json' -d '{}' BASE/resume_memory_occupation, then the same with \
                /continue_generation; not before the next request",
         risk: Some("a request that runs or comes meanwhile can crash its scheduler"),
@@ -182,13 +187,13 @@ pub(super) const LMDEPLOY: UnloadServer = UnloadServer {
     api: Ok(UnloadApi {
         identify: &[
             Question {
-                ask: || Ask::get("/v1/models"),
+                ask: || ServerRequest::get("/v1/models"),
                 judge: |answer, _| match list(&answer.json()?, "/data")?
                     .iter()
                     .any(|model| model.get("owned_by").and_then(Value::as_str) == Some("lmdeploy"))
                 {
                     true => Ok(()),
-                    false => Err(Verdict::Another(
+                    false => Err(AnswerVerdict::Another(
                         "models that are not LMDeploy's".to_owned(),
                     )),
                 },
@@ -197,7 +202,7 @@ pub(super) const LMDEPLOY: UnloadServer = UnloadServer {
         ],
         is_looked_at_twice: true,
         is_idle_unconnected: true,
-        unload: |_| vec![Ask::post("/sleep?level=1", Some("{}"))],
+        unload: |_| vec![ServerRequest::post("/sleep?level=1", Some("{}"))],
         done: Some(SLEEPS),
         wake: "curl -H 'Content-Type: application/json' -d '{}' BASE/wakeup",
         needs_host_memory: true,
@@ -207,7 +212,7 @@ pub(super) const LMDEPLOY: UnloadServer = UnloadServer {
     ..SERVER
 };
 
-fn ready_models(answer: &Answer) -> Result<Vec<String>, Verdict> {
+fn ready_models(answer: &UnloadAnswer) -> Result<Vec<String>, AnswerVerdict> {
     let value = answer.json()?;
     let models = list(&value, "")?.iter();
     models
@@ -215,7 +220,8 @@ fn ready_models(answer: &Answer) -> Result<Vec<String>, Verdict> {
         .collect()
 }
 
-const READY: fn() -> Ask = || Ask::post("/v2/repository/index", Some(r#"{"ready": true}"#));
+const READY: fn() -> ServerRequest =
+    || ServerRequest::post("/v2/repository/index", Some(r#"{"ready": true}"#));
 
 /// Requests under way end before a model is unloaded, by itself.
 pub(super) const TRITON: UnloadServer = UnloadServer {
@@ -231,14 +237,14 @@ pub(super) const TRITON: UnloadServer = UnloadServer {
     tls_flags: &[],
     api: Ok(UnloadApi {
         identify: &[Question {
-            ask: || Ask::get("/v2"),
+            ask: || ServerRequest::get("/v2"),
             judge: |answer, _| {
                 let value = answer.json()?;
                 let extensions = list(&value, "/extensions")?;
                 let has = |name: &str| extensions.iter().any(|it| it.as_str() == Some(name));
                 match text(&value, "/name")? == "triton" && has("model_repository") {
                     true => Ok(()),
-                    false => Err(Verdict::Another(
+                    false => Err(AnswerVerdict::Another(
                         "a server without model_repository".to_owned(),
                     )),
                 }
@@ -250,14 +256,14 @@ pub(super) const TRITON: UnloadServer = UnloadServer {
                 judge: |answer, known| known.load(ready_models(answer)?),
             },
             Question {
-                ask: || Ask {
+                ask: || ServerRequest {
                     is_metrics: true,
-                    ..Ask::get("/metrics")
+                    ..ServerRequest::get("/metrics")
                 },
                 judge: |answer, known| {
                     let pending = answer.metrics(&[&["nv_inference_pending_request_count"]])?;
                     if pending != 0.0 {
-                        return Err(Verdict::Busy(format!("{pending} requests wait")));
+                        return Err(AnswerVerdict::Busy(format!("{pending} requests wait")));
                     }
                     // One that was done in between has moved it.
                     let ran = answer.metrics(&[&["nv_inference_exec_count"]])?;
@@ -268,9 +274,9 @@ pub(super) const TRITON: UnloadServer = UnloadServer {
         ],
         is_looked_at_twice: true,
         unload: |known| {
-            let unload = |model: &String| Ask {
+            let unload = |model: &String| ServerRequest {
                 path: format!("/v2/repository/models/{}/unload", encoded(model)).into(),
-                ..Ask::post("", Some(r#"{"parameters": {"unload_dependents": true}}"#))
+                ..ServerRequest::post("", Some(r#"{"parameters": {"unload_dependents": true}}"#))
             };
             known.models.iter().map(unload).collect()
         },
@@ -297,18 +303,18 @@ pub(super) const TORCHSERVE: UnloadServer = UnloadServer {
     usual_port: 8081,
     api: Ok(UnloadApi {
         identify: &[Question {
-            ask: || Ask::get("/models?limit=100"),
+            ask: || ServerRequest::get("/models?limit=100"),
             judge: |answer, known| {
                 let value = answer.json()?;
                 let models = list(&value, "/models")?.iter();
                 let names = models.map(|model| Ok(text(model, "/modelName")?.to_owned()));
-                known.load(names.collect::<Result<_, Verdict>>()?)
+                known.load(names.collect::<Result<_, AnswerVerdict>>()?)
             },
         }],
         idle_models: Some(ModelQuestion {
-            ask: |model| Ask {
+            ask: |model| ServerRequest {
                 path: format!("/models/{}", encoded(model)).into(),
-                ..Ask::get("")
+                ..ServerRequest::get("")
             },
             judge: |answer, _| {
                 let value = answer.json()?;
@@ -324,19 +330,19 @@ pub(super) const TORCHSERVE: UnloadServer = UnloadServer {
                         return Ok(());
                     }
                 }
-                Err(Verdict::Skip)
+                Err(AnswerVerdict::Skip)
             },
         }),
         is_idle_unconnected: true,
         unload: |known| {
-            let scale = |model: &String| Ask {
+            let scale = |model: &String| ServerRequest {
                 verb: Verb::Put,
                 path: format!(
                     "/models/{}?min_worker=0&max_worker=0&synchronous=true",
                     encoded(model)
                 )
                 .into(),
-                ..Ask::get("")
+                ..ServerRequest::get("")
             };
             known.models.iter().map(scale).collect()
         },

@@ -5,8 +5,8 @@
 
 use serde_json::Value;
 
-use super::answer::{Verdict, busy, count, list, text};
-use super::{API, Ask, Question, SERVER, ServerMarks, UnloadApi, UnloadServer};
+use super::answer::{AnswerVerdict, busy, count, list, text};
+use super::{API, Question, SERVER, ServerMarks, ServerRequest, UnloadApi, UnloadServer};
 
 /// It unloads when its queue's thread next turns, between two prompts and never within one.
 pub(super) const COMFYUI: UnloadServer = UnloadServer {
@@ -22,7 +22,7 @@ pub(super) const COMFYUI: UnloadServer = UnloadServer {
     tls_flags: &["--tls-keyfile"],
     api: Ok(UnloadApi {
         identify: &[Question {
-            ask: || Ask::get("/system_stats"),
+            ask: || ServerRequest::get("/system_stats"),
             judge: |answer, _| {
                 let value = answer.json()?;
                 text(&value, "/system/comfyui_version")?;
@@ -30,7 +30,7 @@ pub(super) const COMFYUI: UnloadServer = UnloadServer {
             },
         }],
         idle: &[Question {
-            ask: || Ask::get("/queue"),
+            ask: || ServerRequest::get("/queue"),
             judge: |answer, _| {
                 let value = answer.json()?;
                 let running = list(&value, "/queue_running")?;
@@ -43,7 +43,7 @@ pub(super) const COMFYUI: UnloadServer = UnloadServer {
         }],
         unload: |_| {
             let body = r#"{"unload_models": true, "free_memory": true}"#;
-            vec![Ask::post("/free", Some(body))]
+            vec![ServerRequest::post("/free", Some(body))]
         },
         wake: "its next prompt loads what it needs",
         start: "a version of 2024 or later",
@@ -69,20 +69,20 @@ pub(super) const STABLE_DIFFUSION_WEBUI: UnloadServer = UnloadServer {
     tls_flags: &["--tls-keyfile"],
     api: Ok(UnloadApi {
         identify: &[Question {
-            ask: || Ask::get("/sdapi/v1/memory"),
+            ask: || ServerRequest::get("/sdapi/v1/memory"),
             judge: |answer, _| {
                 let value = answer.json()?;
                 let is_one = value.get("ram").is_some() && value.get("cuda").is_some();
                 match is_one {
                     true => Ok(()),
-                    false => Err(Verdict::Another(
+                    false => Err(AnswerVerdict::Another(
                         "memory that is not told as it does".to_owned(),
                     )),
                 }
             },
         }],
         idle: &[Question {
-            ask: || Ask::get("/sdapi/v1/progress?skip_current_image=true"),
+            ask: || ServerRequest::get("/sdapi/v1/progress?skip_current_image=true"),
             judge: |answer, _| {
                 // -1 while a job begins.
                 match count(&answer.json()?, "/state/job_count")? {
@@ -92,7 +92,7 @@ pub(super) const STABLE_DIFFUSION_WEBUI: UnloadServer = UnloadServer {
             },
         }],
         is_looked_at_twice: true,
-        unload: |_| vec![Ask::post("/sdapi/v1/unload-checkpoint", None)],
+        unload: |_| vec![ServerRequest::post("/sdapi/v1/unload-checkpoint", None)],
         wake: "curl -X POST BASE/sdapi/v1/reload-checkpoint",
         start: "--api",
         key: "Authorization: Basic $KEY",
@@ -111,11 +111,11 @@ pub(super) const INVOKEAI: UnloadServer = UnloadServer {
     usual_port: 9090,
     api: Ok(UnloadApi {
         identify: &[Question {
-            ask: || Ask::get("/api/v1/app/version"),
+            ask: || ServerRequest::get("/api/v1/app/version"),
             judge: |answer, _| text(&answer.json()?, "/version").map(|_| ()),
         }],
         idle: &[Question {
-            ask: || Ask::get("/api/v1/queue/default/status"),
+            ask: || ServerRequest::get("/api/v1/queue/default/status"),
             judge: |answer, _| {
                 let value = answer.json()?;
                 let counts = [
@@ -131,7 +131,12 @@ pub(super) const INVOKEAI: UnloadServer = UnloadServer {
                 }
             },
         }],
-        unload: |_| vec![Ask::post("/api/v2/models/empty_model_cache", None)],
+        unload: |_| {
+            vec![ServerRequest::post(
+                "/api/v2/models/empty_model_cache",
+                None,
+            )]
+        },
         wake: "its next job loads what it needs",
         start: "a version with /api/v2/models/empty_model_cache",
         ..API

@@ -7,14 +7,14 @@
 
 use serde_json::{Value, json};
 
-use super::answer::{Answer, Judged, Verdict, busy, list, text};
+use super::answer::{AnswerVerdict, JudgeResult, UnloadAnswer, busy, list, text};
 use super::{
-    API, Ask, Known, ModelQuestion, Question, SERVER, ServerMarks, UnloadApi, UnloadServer, Verb,
-    encoded, post_json,
+    API, Known, ModelQuestion, Question, SERVER, ServerMarks, ServerRequest, UnloadApi,
+    UnloadServer, Verb, encoded, post_json,
 };
 
 /// The models that `/api/ps` lists with memory of a GPU.
-fn ollama_models(answer: &Answer, known: &mut Known) -> Result<Vec<String>, Verdict> {
+fn ollama_models(answer: &UnloadAnswer, known: &mut Known) -> Result<Vec<String>, AnswerVerdict> {
     let value = answer.json()?;
     let mut names = Vec::new();
     for model in list(&value, "/models")? {
@@ -43,14 +43,16 @@ pub(super) const OLLAMA: UnloadServer = UnloadServer {
     usual_port: 11_434,
     api: Ok(UnloadApi {
         identify: &[Question {
-            ask: || Ask::get("/"),
+            ask: || ServerRequest::get("/"),
             judge: |answer, _| match answer.text()?.trim() {
                 "Ollama is running" => Ok(()),
-                _ => Err(Verdict::Another("a page that is not Ollama's".to_owned())),
+                _ => Err(AnswerVerdict::Another(
+                    "a page that is not Ollama's".to_owned(),
+                )),
             },
         }],
         idle: &[Question {
-            ask: || Ask::get("/api/ps"),
+            ask: || ServerRequest::get("/api/ps"),
             judge: |answer, known| {
                 let names = ollama_models(answer, known)?;
                 known.load(names)
@@ -65,7 +67,7 @@ pub(super) const OLLAMA: UnloadServer = UnloadServer {
             known.models.iter().map(unload).collect()
         },
         done: Some(Question {
-            ask: || Ask::get("/api/ps"),
+            ask: || ServerRequest::get("/api/ps"),
             judge: |answer, known| {
                 let names = ollama_models(answer, known)?;
                 known.unloaded(names)
@@ -78,7 +80,7 @@ pub(super) const OLLAMA: UnloadServer = UnloadServer {
 };
 
 /// The router's models that are loaded.
-fn llama_models(answer: &Answer) -> Result<Vec<String>, Verdict> {
+fn llama_models(answer: &UnloadAnswer) -> Result<Vec<String>, AnswerVerdict> {
     let value = answer.json()?;
     let mut names = Vec::new();
     for model in list(&value, "/data")? {
@@ -87,7 +89,7 @@ fn llama_models(answer: &Answer) -> Result<Vec<String>, Verdict> {
             Some("loading") => return Err(busy("it loads a model")),
             Some(_) => {}
             None => {
-                return Err(Verdict::Nothing(
+                return Err(AnswerVerdict::Nothing(
                     "it was started with its model and keeps that until it ends; at its next start \
                      --sleep-idle-seconds makes it unload"
                         .to_owned(),
@@ -109,20 +111,20 @@ pub(super) const LLAMA_CPP: UnloadServer = UnloadServer {
     tls_flags: &["--ssl-cert-file", "--ssl-key-file"],
     api: Ok(UnloadApi {
         idle: &[Question {
-            ask: || Ask::get("/models"),
+            ask: || ServerRequest::get("/models"),
             judge: |answer, known| known.load(llama_models(answer)?),
         }],
         is_looked_at_twice: true,
         is_idle_unconnected: true,
         at_deed: Some(ModelQuestion {
-            ask: |model| Ask {
+            ask: |model| ServerRequest {
                 path: format!("/slots?model={}&autoload=false", encoded(model)).into(),
-                ..Ask::get("")
+                ..ServerRequest::get("")
             },
             judge: |answer, _| {
                 // Without the endpoint (--no-slots) only who is connected is known.
                 let value = match answer.json() {
-                    Err(Verdict::Absent) => return Ok(()),
+                    Err(AnswerVerdict::Absent) => return Ok(()),
                     value => value?,
                 };
                 let processes =
@@ -138,7 +140,7 @@ pub(super) const LLAMA_CPP: UnloadServer = UnloadServer {
             known.models.iter().map(unload).collect()
         },
         done: Some(Question {
-            ask: || Ask::get("/models"),
+            ask: || ServerRequest::get("/models"),
             judge: |answer, known| known.unloaded(llama_models(answer)?),
         }),
         start: "no model, as a router",
@@ -147,7 +149,7 @@ pub(super) const LLAMA_CPP: UnloadServer = UnloadServer {
     ..SERVER
 };
 
-fn running_models(answer: &Answer) -> Result<Vec<String>, Verdict> {
+fn running_models(answer: &UnloadAnswer) -> Result<Vec<String>, AnswerVerdict> {
     let value = answer.json()?;
     let mut names = Vec::new();
     for model in list(&value, "/running")? {
@@ -171,19 +173,19 @@ pub(super) const LLAMA_SWAP: UnloadServer = UnloadServer {
     tls_flags: &["--tls-cert-file", "-tls-cert-file"],
     api: Ok(UnloadApi {
         idle: &[Question {
-            ask: || Ask::get("/running"),
+            ask: || ServerRequest::get("/running"),
             judge: |answer, known| known.load(running_models(answer)?),
         }],
         is_looked_at_twice: true,
         is_idle_unconnected: true,
         unload: |_| {
-            vec![Ask {
+            vec![ServerRequest {
                 older: Some((Verb::Get, "/unload")),
-                ..Ask::post("/api/models/unload", None)
+                ..ServerRequest::post("/api/models/unload", None)
             }]
         },
         done: Some(Question {
-            ask: || Ask::get("/running"),
+            ask: || ServerRequest::get("/running"),
             judge: |answer, known| known.unloaded(running_models(answer)?),
         }),
         start: "a version that can unload",
@@ -192,7 +194,7 @@ pub(super) const LLAMA_SWAP: UnloadServer = UnloadServer {
     ..SERVER
 };
 
-fn instances(answer: &Answer) -> Result<Vec<String>, Verdict> {
+fn instances(answer: &UnloadAnswer) -> Result<Vec<String>, AnswerVerdict> {
     let value = answer.json()?;
     let mut names = Vec::new();
     for model in list(&value, "/models")? {
@@ -213,7 +215,7 @@ pub(super) const LM_STUDIO: UnloadServer = UnloadServer {
     usual_port: 1234,
     api: Ok(UnloadApi {
         idle: &[Question {
-            ask: || Ask::get("/api/v1/models"),
+            ask: || ServerRequest::get("/api/v1/models"),
             judge: |answer, known| known.load(instances(answer)?),
         }],
         is_looked_at_twice: true,
@@ -224,7 +226,7 @@ pub(super) const LM_STUDIO: UnloadServer = UnloadServer {
             known.models.iter().map(unload).collect()
         },
         done: Some(Question {
-            ask: || Ask::get("/api/v1/models"),
+            ask: || ServerRequest::get("/api/v1/models"),
             judge: |answer, known| known.unloaded(instances(answer)?),
         }),
         start: "a version with the REST API v1",
@@ -233,7 +235,7 @@ pub(super) const LM_STUDIO: UnloadServer = UnloadServer {
     ..SERVER
 };
 
-fn webui_model(answer: &Answer) -> Result<Vec<String>, Verdict> {
+fn webui_model(answer: &UnloadAnswer) -> Result<Vec<String>, AnswerVerdict> {
     let value = answer.json()?;
     Ok(match text(&value, "/model_name")? {
         "None" | "" => Vec::new(),
@@ -254,14 +256,14 @@ pub(super) const TEXT_GENERATION_WEBUI: UnloadServer = UnloadServer {
     tls_flags: &["--ssl-certfile"],
     api: Ok(UnloadApi {
         idle: &[Question {
-            ask: || Ask::get("/v1/internal/model/info"),
+            ask: || ServerRequest::get("/v1/internal/model/info"),
             judge: |answer, known| known.load(webui_model(answer)?),
         }],
         is_looked_at_twice: true,
         is_idle_unconnected: true,
-        unload: |_| vec![Ask::post("/v1/internal/model/unload", None)],
+        unload: |_| vec![ServerRequest::post("/v1/internal/model/unload", None)],
         done: Some(Question {
-            ask: || Ask::get("/v1/internal/model/info"),
+            ask: || ServerRequest::get("/v1/internal/model/info"),
             judge: |answer, known| known.unloaded(webui_model(answer)?),
         }),
         wake: "curl -H 'Content-Type: application/json' -d '{\"model_name\": \"MODEL\"}' \
@@ -272,7 +274,7 @@ pub(super) const TEXT_GENERATION_WEBUI: UnloadServer = UnloadServer {
     ..SERVER
 };
 
-fn tabby_model(answer: &Answer) -> Result<Vec<String>, Verdict> {
+fn tabby_model(answer: &UnloadAnswer) -> Result<Vec<String>, AnswerVerdict> {
     // It has no other answer where none is loaded.
     if answer.status == 400 || answer.status == 503 {
         return Ok(Vec::new());
@@ -292,14 +294,14 @@ pub(super) const TABBYAPI: UnloadServer = UnloadServer {
     usual_port: 5000,
     api: Ok(UnloadApi {
         idle: &[Question {
-            ask: || Ask::get("/v1/model"),
+            ask: || ServerRequest::get("/v1/model"),
             judge: |answer, known| known.load(tabby_model(answer)?),
         }],
         is_looked_at_twice: true,
         is_idle_unconnected: true,
-        unload: |_| vec![Ask::post("/v1/model/unload", None)],
+        unload: |_| vec![ServerRequest::post("/v1/model/unload", None)],
         done: Some(Question {
-            ask: || Ask::get("/v1/model"),
+            ask: || ServerRequest::get("/v1/model"),
             judge: |answer, known| known.unloaded(tabby_model(answer)?),
         }),
         wake: "curl -H \"x-admin-key: $KEY\" -H 'Content-Type: application/json' \
@@ -311,7 +313,7 @@ pub(super) const TABBYAPI: UnloadServer = UnloadServer {
     ..SERVER
 };
 
-fn localai_models(answer: &Answer) -> Result<Vec<String>, Verdict> {
+fn localai_models(answer: &UnloadAnswer) -> Result<Vec<String>, AnswerVerdict> {
     let value = answer.json()?;
     let models = list(&value, "/loaded_models")?.iter();
     models
@@ -320,7 +322,7 @@ fn localai_models(answer: &Answer) -> Result<Vec<String>, Verdict> {
 }
 
 /// Its backends tell that they are ready also while they work, some of them: so who is connected counts too.
-fn backend_is_idle(answer: &Answer, _: &mut Known) -> Judged {
+fn backend_is_idle(answer: &UnloadAnswer, _: &mut Known) -> JudgeResult {
     /// `BUSY` of its `StatusResponse`.
     const BUSY: i64 = 1;
     let value = answer.json()?;
@@ -341,11 +343,11 @@ pub(super) const LOCALAI: UnloadServer = UnloadServer {
     usual_port: 8080,
     api: Ok(UnloadApi {
         identify: &[Question {
-            ask: || Ask::get("/system"),
+            ask: || ServerRequest::get("/system"),
             judge: |answer, _| list(&answer.json()?, "/backends").map(|_| ()),
         }],
         idle: &[Question {
-            ask: || Ask::get("/system"),
+            ask: || ServerRequest::get("/system"),
             judge: |answer, known| known.load(localai_models(answer)?),
         }],
         idle_models: Some(ModelQuestion {
@@ -359,7 +361,7 @@ pub(super) const LOCALAI: UnloadServer = UnloadServer {
             known.models.iter().map(unload).collect()
         },
         done: Some(Question {
-            ask: || Ask::get("/system"),
+            ask: || ServerRequest::get("/system"),
             judge: |answer, known| known.unloaded(localai_models(answer)?),
         }),
         start: "a version with /system",

@@ -4,7 +4,7 @@
 //!
 //! A row has how the server is recognised, what proves that it is this server and that it rests, what unloads,
 //! what shows that it is done, what wakes it, and what it takes (a version, a flag, a key). All of it is data and
-//! pure functions: requests ([`Ask`]) and judges of answers. Nothing here sends one.
+//! pure functions: requests ([`ServerRequest`]) and judges of answers. Nothing here sends one.
 //!
 //! No question of a row loads, wakes or resets what it measures: llama.cpp's `/slots` counts as use, and is asked
 //! just before the deed only. Sources are in each row. To add a server, add a row.
@@ -23,7 +23,7 @@ use super::address::values;
 use crate::model::pool::tool;
 use crate::model::program::file_name;
 
-pub use answer::{Answer, Judged, Verdict};
+pub use answer::{AnswerVerdict, JudgeResult, UnloadAnswer};
 
 /// What a server has said so far.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -60,7 +60,7 @@ impl Verb {
 
 /// A request.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Ask {
+pub struct ServerRequest {
     /// How.
     pub verb: Verb,
     /// From the root on, with what follows a `?`.
@@ -73,7 +73,7 @@ pub struct Ask {
     pub older: Option<(Verb, &'static str)>,
 }
 
-impl Ask {
+impl ServerRequest {
     fn get(path: &'static str) -> Self {
         Self {
             verb: Verb::Get,
@@ -126,13 +126,13 @@ impl Ask {
 }
 
 /// Judges an answer, and keeps what it says.
-pub type Judge = fn(&Answer, &mut Known) -> Judged;
+pub type Judge = fn(&UnloadAnswer, &mut Known) -> JudgeResult;
 
 /// A request that changes nothing, and what its answer means.
 #[derive(Clone, Copy, Debug)]
 pub struct Question {
     /// What is asked.
-    pub ask: fn() -> Ask,
+    pub ask: fn() -> ServerRequest,
     /// What it means.
     pub judge: Judge,
 }
@@ -141,8 +141,8 @@ pub struct Question {
 #[derive(Clone, Copy, Debug)]
 pub struct ModelQuestion {
     /// What is asked about the model of this name.
-    pub ask: fn(&str) -> Ask,
-    /// What it means; [`Verdict::Skip`] where the model holds nothing.
+    pub ask: fn(&str) -> ServerRequest,
+    /// What it means; [`AnswerVerdict::Skip`] where the model holds nothing.
     pub judge: Judge,
 }
 
@@ -179,7 +179,7 @@ pub struct UnloadApi {
     /// What keeps requests waiting during the deed: since which version, how, and how they go on.
     pub hold: Option<Hold>,
     /// What unloads what is known to be loaded.
-    pub unload: fn(&Known) -> Vec<Ask>,
+    pub unload: fn(&Known) -> Vec<ServerRequest>,
     /// What shows that it is done; where there is none, its answer is the end of it.
     pub done: Option<Question>,
     /// What makes it load again, to be typed or waited for; `BASE` is its address.
@@ -204,9 +204,9 @@ pub struct Hold {
     /// The first version whose request does not end what runs.
     pub since: (u32, u32, u32),
     /// Has them wait.
-    pub pause: fn() -> Ask,
+    pub pause: fn() -> ServerRequest,
     /// Has them go on; it is part of waking, and is sent where nothing came of it.
-    pub go_on: fn() -> Ask,
+    pub go_on: fn() -> ServerRequest,
 }
 
 /// A row: one server.
@@ -401,9 +401,9 @@ fn encoded(name: &str) -> String {
 }
 
 /// A request about a model, in JSON.
-fn post_json(path: &'static str, body: &serde_json::Value) -> Ask {
-    Ask {
+fn post_json(path: &'static str, body: &serde_json::Value) -> ServerRequest {
+    ServerRequest {
         body: Some(body.to_string().into()),
-        ..Ask::post(path, None)
+        ..ServerRequest::post(path, None)
     }
 }

@@ -90,7 +90,7 @@ class Vllm(Server):
         if request == "GET /metrics":
             return 200, (
                 f'# TYPE {self.prefix}:num_requests_running gauge\n{self.prefix}:num_requests_running{{engine="0"}} {float(BUSY)}\n'
-                f'{self.prefix}:num_requests_waiting{{engine="0",model_name="a} 7"}} 0.0\n'
+                f'{self.prefix}:num_requests_waiting{{engine="0",model_name="a}} 7"}} 0.0\n'
             )
         if os.environ.get("DEV_MODE") == "0":
             return None

@@ -9,7 +9,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::advice::unload::{
-    Answer, Ask, Judged, Known, ModelQuestion, Question, UnloadApi, UnloadServer, Verdict,
+    AnswerVerdict, JudgeResult, Known, ModelQuestion, Question, ServerRequest, UnloadAnswer,
+    UnloadApi, UnloadServer,
 };
 use crate::reclaim::release::{ReleaseAnswer, ReleaseOptions, ReleaseReport};
 use crate::units::{Bytes, Span};
@@ -24,7 +25,7 @@ const POLL: Duration = Duration::from_millis(250);
 /// A server that is asked.
 pub trait ServerChannel {
     /// Its answer, within this time.
-    fn ask(&mut self, ask: &Ask, most: Duration) -> Result<Answer, AskFailed>;
+    fn ask(&mut self, ask: &ServerRequest, most: Duration) -> Result<UnloadAnswer, AskFailed>;
     /// Its command line.
     fn command(&self) -> &[Arc<str>];
     /// How many connections stand to it; `None` where that cannot be seen.
@@ -58,7 +59,7 @@ pub struct Conversation<'a, C> {
     known: Known,
 }
 
-type Step<T = ()> = Result<T, ReleaseAnswer>;
+type AskResult<T = ()> = Result<T, ReleaseAnswer>;
 
 impl<'a, C: ServerChannel> Conversation<'a, C> {
     pub fn new(
@@ -98,7 +99,7 @@ impl<'a, C: ServerChannel> Conversation<'a, C> {
     }
 
     /// What needs no question.
-    fn check_terms(&self) -> Step {
+    fn check_terms(&self) -> AskResult {
         let title = self.row.title;
         if let Some(risk) = self.api.risk.filter(|_| !self.options.is_named) {
             return Err(ReleaseAnswer::Refused(format!(
@@ -111,11 +112,11 @@ impl<'a, C: ServerChannel> Conversation<'a, C> {
         let has = |word: &Arc<str>| word.split('=').next() == Some(flag);
         match self.channel.command().iter().any(has) {
             true => Ok(()),
-            false => Err(self.of(Verdict::Absent, None)),
+            false => Err(self.of(AnswerVerdict::Absent, None)),
         }
     }
 
-    fn identify(&mut self) -> Step {
+    fn identify(&mut self) -> AskResult {
         for (at, question) in self.api.identify.iter().enumerate() {
             self.question(question, at == 0)?;
         }
@@ -136,7 +137,7 @@ impl<'a, C: ServerChannel> Conversation<'a, C> {
     }
 
     /// In two looks where one is not enough.
-    fn prove_idle(&mut self) -> Step {
+    fn prove_idle(&mut self) -> AskResult {
         self.look()?;
         self.check_connections()?;
         if !self.api.is_looked_at_twice {
@@ -159,7 +160,7 @@ impl<'a, C: ServerChannel> Conversation<'a, C> {
         Ok(())
     }
 
-    fn look(&mut self) -> Step {
+    fn look(&mut self) -> AskResult {
         self.known.marks.clear();
         for (at, question) in self.api.idle.iter().enumerate() {
             self.question(question, at == 0 && self.api.identify.is_empty())?;
@@ -171,19 +172,19 @@ impl<'a, C: ServerChannel> Conversation<'a, C> {
     }
 
     /// Asks about each model, and forgets those that hold nothing.
-    fn each_model(&mut self, each: &ModelQuestion) -> Step {
+    fn each_model(&mut self, each: &ModelQuestion) -> AskResult {
         let mut loaded = Vec::new();
         for model in self.known.models.clone() {
             let ask = (each.ask)(&model);
             let answer = self.ask(&ask, LOOK)?;
             match (each.judge)(&answer, &mut self.known) {
                 Ok(()) => loaded.push(model),
-                Err(Verdict::Skip) => {}
+                Err(AnswerVerdict::Skip) => {}
                 Err(verdict) => return Err(self.of(verdict, Some(&ask))),
             }
         }
         if loaded.is_empty() {
-            let nothing = Verdict::Nothing("it has no model loaded".to_owned());
+            let nothing = AnswerVerdict::Nothing("it has no model loaded".to_owned());
             return Err(self.of(nothing, None));
         }
         self.known.models = loaded;
@@ -191,7 +192,7 @@ impl<'a, C: ServerChannel> Conversation<'a, C> {
     }
 
     /// Where only that shows that nothing runs.
-    fn check_connections(&mut self) -> Step {
+    fn check_connections(&mut self) -> AskResult {
         if !self.api.is_idle_unconnected {
             return Ok(());
         }
@@ -200,13 +201,14 @@ impl<'a, C: ServerChannel> Conversation<'a, C> {
             Some(1) => Err(self.busy("a client is connected to it")),
             Some(count) => Err(self.busy(&format!("{count} clients are connected to it"))),
             None => {
-                let unknown = Verdict::Unknown("who is connected to it cannot be seen".to_owned());
+                let unknown =
+                    AnswerVerdict::Unknown("who is connected to it cannot be seen".to_owned());
                 Err(self.of(unknown, None))
             }
         }
     }
 
-    fn check_host_memory(&mut self) -> Step {
+    fn check_host_memory(&mut self) -> AskResult {
         if !self.api.needs_host_memory {
             return Ok(());
         }
@@ -225,7 +227,7 @@ impl<'a, C: ServerChannel> Conversation<'a, C> {
         }
     }
 
-    fn unload(&mut self) -> Step {
+    fn unload(&mut self) -> AskResult {
         if let Some(each) = &self.api.at_deed {
             self.each_model(each)?;
         }
@@ -260,7 +262,7 @@ impl<'a, C: ServerChannel> Conversation<'a, C> {
         self.wait_until_done()
     }
 
-    fn wait_until_done(&mut self) -> Step {
+    fn wait_until_done(&mut self) -> AskResult {
         let Some(done) = &self.api.done else {
             return Ok(());
         };
@@ -283,32 +285,33 @@ impl<'a, C: ServerChannel> Conversation<'a, C> {
             };
             match (done.judge)(&answer, &mut self.known) {
                 Ok(()) => return Ok(()),
-                Err(Verdict::NotYet | Verdict::Busy(_)) => self.channel.pause(POLL),
+                Err(AnswerVerdict::NotYet | AnswerVerdict::Busy(_)) => self.channel.pause(POLL),
                 Err(verdict) => return Err(self.of(verdict, Some(&ask))),
             }
         }
     }
 
     /// Asks what only looks, and judges it.
-    fn question(&mut self, question: &Question, is_first: bool) -> Step {
+    fn question(&mut self, question: &Question, is_first: bool) -> AskResult {
         let ask = (question.ask)();
         let answer = self.ask(&ask, LOOK)?;
-        let judged: Judged = (question.judge)(&answer, &mut self.known);
+        let judged: JudgeResult = (question.judge)(&answer, &mut self.known);
         judged.map_err(|verdict| match verdict {
             // The first of all questions is one that each of them answers.
-            Verdict::Absent if is_first => {
-                self.of(Verdict::Another(format!("no {}", ask.path)), Some(&ask))
-            }
+            AnswerVerdict::Absent if is_first => self.of(
+                AnswerVerdict::Another(format!("no {}", ask.path)),
+                Some(&ask),
+            ),
             verdict => self.of(verdict, Some(&ask)),
         })
     }
 
     /// As an older version has it, where a newer one's is not known.
-    fn ask(&mut self, ask: &Ask, most: Duration) -> Step<Answer> {
+    fn ask(&mut self, ask: &ServerRequest, most: Duration) -> AskResult<UnloadAnswer> {
         let answer = self.channel.ask(ask, most);
         let answer = match (&answer, ask.as_older()) {
             (
-                Ok(Answer {
+                Ok(UnloadAnswer {
                     status: 404 | 405, ..
                 }),
                 Some(older),
@@ -326,7 +329,7 @@ impl<'a, C: ServerChannel> Conversation<'a, C> {
         })
     }
 
-    fn ask_to_unload(&mut self, ask: &Ask) -> Step<Answer> {
+    fn ask_to_unload(&mut self, ask: &ServerRequest) -> AskResult<UnloadAnswer> {
         let most = self.channel.left();
         match self.ask(ask, most) {
             Err(ReleaseAnswer::TimedOut(_)) => Err(ReleaseAnswer::TimedOut(format!(
@@ -342,42 +345,42 @@ impl<'a, C: ServerChannel> Conversation<'a, C> {
     }
 
     fn busy(&self, why: &str) -> ReleaseAnswer {
-        self.of(Verdict::Busy(why.to_owned()), None)
+        self.of(AnswerVerdict::Busy(why.to_owned()), None)
     }
 
     /// What a verdict means, in words.
-    fn of(&self, verdict: Verdict, ask: Option<&Ask>) -> ReleaseAnswer {
+    fn of(&self, verdict: AnswerVerdict, ask: Option<&ServerRequest>) -> ReleaseAnswer {
         let title = self.row.title;
         let start = self.api.start;
         match verdict {
-            Verdict::Busy(why) => ReleaseAnswer::Busy(format!("{title} is at work: {why}")),
-            Verdict::Nothing(why) => ReleaseAnswer::NoWayIn(format!("{title}: {why}")),
-            Verdict::Another(seen) => ReleaseAnswer::NoWayIn(format!(
+            AnswerVerdict::Busy(why) => ReleaseAnswer::Busy(format!("{title} is at work: {why}")),
+            AnswerVerdict::Nothing(why) => ReleaseAnswer::NoWayIn(format!("{title}: {why}")),
+            AnswerVerdict::Another(seen) => ReleaseAnswer::NoWayIn(format!(
                 "what listens there does not answer as {title} does: {seen}"
             )),
-            Verdict::Unknown(what) => {
+            AnswerVerdict::Unknown(what) => {
                 ReleaseAnswer::Refused(format!("{title} is not seen to rest: {what}"))
             }
-            Verdict::Key => ReleaseAnswer::Refused(format!(
+            AnswerVerdict::Key => ReleaseAnswer::Refused(format!(
                 "{title} needs a key, and gpumem takes none{}",
                 self.command(ask)
                     .map(|command| format!("; with yours: `{command}`"))
                     .unwrap_or_default()
             )),
-            Verdict::Absent => ReleaseAnswer::Refused(format!(
+            AnswerVerdict::Absent => ReleaseAnswer::Refused(format!(
                 "{title} unloads only where it was started with {start}"
             )),
-            Verdict::Declined(why) => {
+            AnswerVerdict::Declined(why) => {
                 ReleaseAnswer::Refused(format!("{title} refused: {why}; it takes {start}"))
             }
-            Verdict::NotYet | Verdict::Skip => {
+            AnswerVerdict::NotYet | AnswerVerdict::Skip => {
                 ReleaseAnswer::NoWayIn(format!("{title} has nothing to unload"))
             }
         }
     }
 
     /// The request that unloads, to be typed.
-    fn command(&self, ask: Option<&Ask>) -> Option<String> {
+    fn command(&self, ask: Option<&ServerRequest>) -> Option<String> {
         let mut known = self.known.clone();
         if known.models.is_empty() {
             known.models.push("MODEL".to_owned());

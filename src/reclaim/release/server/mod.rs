@@ -14,7 +14,9 @@ use std::thread;
 use std::time::Duration;
 
 use super::{ReleaseAnswer, ReleaseOptions, ServerUnload};
-use crate::advice::unload::{Answer, Ask, UnloadServer, Verb, unload_server, unload_servers};
+use crate::advice::unload::{
+    ServerRequest, UnloadAnswer, UnloadServer, Verb, unload_server, unload_servers,
+};
 use crate::deadline::Deadline;
 use crate::host::http::{
     Endpoint, HeaderMap, HeaderValue, HttpClient, HttpError, HttpRequest, Listener, Method, header,
@@ -27,8 +29,12 @@ use conversation::{AskFailed, Conversation, ServerChannel};
 /// The longest answer that is read: metrics of many models.
 const BODY_BYTES: u64 = 4 << 20;
 
+/// How often, and how long apart, it is looked whether a connection is only being closed.
+const CLOSING_LOOKS: u32 = 20;
+const CLOSING: Duration = Duration::from_millis(10);
+
 /// A process that listens: the holder of the memory itself, or one that works with it.
-struct Candidate<'a> {
+struct ListenerCandidate<'a> {
     pid: u32,
     start_ticks: u64,
     command: &'a [Arc<str>],
@@ -60,12 +66,12 @@ pub fn find(process: &Process, snapshot: &Snapshot) -> Option<Result<ServerUnloa
 }
 
 /// Who started it first, for a worker's own port is not its server's; then itself, then whom it started.
-fn candidates(process: &Process) -> Vec<Candidate<'_>> {
+fn candidates(process: &Process) -> Vec<ListenerCandidate<'_>> {
     let relatives = process.listening_relatives.as_deref().unwrap_or_default();
     let related = |wanted| {
         let related = relatives.iter().filter(move |it| it.relation == wanted);
         related.filter_map(|relative| {
-            Some(Candidate {
+            Some(ListenerCandidate {
                 pid: relative.pid,
                 start_ticks: relative.start_ticks?,
                 command: relative.command.as_deref()?,
@@ -74,7 +80,7 @@ fn candidates(process: &Process) -> Vec<Candidate<'_>> {
         })
     };
     let own = process.start_ticks.zip(process.listening_on.as_deref());
-    let own = own.map(|(start_ticks, listening_on)| Candidate {
+    let own = own.map(|(start_ticks, listening_on)| ListenerCandidate {
         pid: process.pid,
         start_ticks,
         command: process.command.as_deref().unwrap_or_default(),
@@ -89,7 +95,7 @@ fn candidates(process: &Process) -> Vec<Candidate<'_>> {
 fn way(
     row: &UnloadServer,
     process: &Process,
-    listener: &Candidate<'_>,
+    listener: &ListenerCandidate<'_>,
     snapshot: &Snapshot,
 ) -> Result<ServerUnload, String> {
     let title = row.title;
@@ -257,7 +263,7 @@ fn base(listener: &Listener) -> String {
 }
 
 impl ServerChannel for LiveChannel<'_> {
-    fn ask(&mut self, ask: &Ask, most: Duration) -> Result<Answer, AskFailed> {
+    fn ask(&mut self, ask: &ServerRequest, most: Duration) -> Result<UnloadAnswer, AskFailed> {
         let mut listener = self.listener.clone();
         if let (true, Some(metrics), Endpoint::Tcp { port, .. }) =
             (ask.is_metrics, self.metrics_port, &mut listener.endpoint)
@@ -292,7 +298,7 @@ impl ServerChannel for LiveChannel<'_> {
             time,
         });
         let response = response.map_err(AskFailed::of)?;
-        Ok(Answer {
+        Ok(UnloadAnswer {
             status: response.status,
             body: response.body,
         })
@@ -304,7 +310,18 @@ impl ServerChannel for LiveChannel<'_> {
 
     fn connections(&mut self) -> Option<usize> {
         match self.listener.endpoint {
-            Endpoint::Tcp { .. } => self.listener.connections(self.roots),
+            Endpoint::Tcp { .. } => {
+                let mut count = self.listener.connections(self.roots)?;
+                // Our own last one may still be on its way to its end, on a machine that is busy.
+                for _ in 0..CLOSING_LOOKS {
+                    if count == 0 {
+                        break;
+                    }
+                    thread::sleep(CLOSING);
+                    count = self.listener.connections(self.roots)?;
+                }
+                Some(count)
+            }
             Endpoint::Unix(_) => None,
         }
     }

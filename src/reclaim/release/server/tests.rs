@@ -1,1 +1,461 @@
-//! t
+//! Conversations with servers that are data: what is asked in which order, and ten thousand races in which
+//! requests come at every instant.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use super::conversation::{AskFailed, Conversation, ServerChannel};
+use super::*;
+use crate::model::process::Relative;
+
+/// A small source of chance (xorshift64*), so that a race can be run again.
+struct Chance(u64);
+
+impl Chance {
+    fn below(&mut self, most: u64) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        self.0.wrapping_mul(0x2545_F491_4F6C_DD1D) % most
+    }
+}
+
+/// What unloading does to requests that run.
+#[derive(Clone, Copy, PartialEq, Debug)]
+enum Effect {
+    /// They end first.
+    Waits,
+    /// They are lost.
+    Ends,
+}
+
+/// A server whose requests come and go by a list of instants, in microseconds.
+struct Simulated {
+    now_us: u64,
+    until_us: u64,
+    /// When each request begins and ends.
+    requests: Vec<(u64, u64)>,
+    effect: Effect,
+    answers: fn(&ServerRequest, bool, bool) -> UnloadAnswer,
+    command: Arc<[Arc<str>]>,
+    deeds: u32,
+    harmed: u32,
+    asked: Vec<String>,
+    is_unloaded: bool,
+    chance: Chance,
+}
+
+impl Simulated {
+    fn running(&self) -> usize {
+        let runs = |(from, to): &&(u64, u64)| (*from..*to).contains(&self.now_us);
+        self.requests.iter().filter(runs).count()
+    }
+}
+
+impl ServerChannel for Simulated {
+    fn ask(&mut self, ask: &ServerRequest, _: Duration) -> Result<UnloadAnswer, AskFailed> {
+        self.asked.push(format!("{} {}", ask.verb.name(), ask.path));
+        if self.now_us >= self.until_us {
+            return Err(AskFailed::Late);
+        }
+        let is_deed = is_deed(ask);
+        if !is_deed {
+            // There, and back.
+            self.now_us += 200 + self.chance.below(3_000);
+        }
+        let running = self.running();
+        if is_deed {
+            self.deeds += 1;
+            if self.effect == Effect::Ends {
+                self.harmed += u32::try_from(running).unwrap();
+            }
+            let last = self
+                .requests
+                .iter()
+                .filter(|(from, _)| *from <= self.now_us);
+            let last = last.map(|(_, to)| *to).max().unwrap_or(0);
+            self.now_us = self.now_us.max(last) + self.chance.below(3_000);
+            self.is_unloaded = true;
+        }
+        Ok((self.answers)(ask, running > 0, self.is_unloaded))
+    }
+
+    fn command(&self) -> &[Arc<str>] {
+        &self.command
+    }
+
+    fn connections(&mut self) -> Option<usize> {
+        Some(self.running())
+    }
+
+    fn available_bytes(&mut self) -> Option<u64> {
+        Some(1 << 40)
+    }
+
+    fn pause(&mut self, time: Duration) {
+        self.now_us += u64::try_from(time.as_micros()).unwrap();
+    }
+
+    fn left(&self) -> Duration {
+        Duration::from_micros(self.until_us.saturating_sub(self.now_us))
+    }
+}
+
+fn is_deed(ask: &ServerRequest) -> bool {
+    ask.path.starts_with("/sleep") || ask.path == "/models/unload" || ask.path == "/free"
+}
+
+fn json(body: serde_json::Value) -> UnloadAnswer {
+    UnloadAnswer {
+        status: 200,
+        body: body.to_string().into_bytes(),
+    }
+}
+
+fn vllm(ask: &ServerRequest, is_busy: bool, is_unloaded: bool) -> UnloadAnswer {
+    match &*ask.path {
+        "/version" => json(serde_json::json!({"version": "0.33.0"})),
+        "/is_sleeping" => json(serde_json::json!({"is_sleeping": is_unloaded})),
+        "/metrics" => UnloadAnswer {
+            status: 200,
+            body: format!(
+                "vllm:num_requests_running {}\nvllm:num_requests_waiting 0\n",
+                u8::from(is_busy)
+            )
+            .into_bytes(),
+        },
+        _ => json(serde_json::json!({})),
+    }
+}
+
+fn llama_cpp(ask: &ServerRequest, is_busy: bool, is_unloaded: bool) -> UnloadAnswer {
+    if ask.path.starts_with("/slots") {
+        return json(serde_json::json!([{"is_processing": is_busy}]));
+    }
+    let state = if is_unloaded { "unloaded" } else { "loaded" };
+    json(serde_json::json!({"data": [{"id": "m", "status": {"value": state}}]}))
+}
+
+fn comfyui(ask: &ServerRequest, is_busy: bool, _: bool) -> UnloadAnswer {
+    let running = if is_busy { vec![1] } else { Vec::new() };
+    match &*ask.path {
+        "/queue" => json(serde_json::json!({"queue_running": running, "queue_pending": []})),
+        _ => json(serde_json::json!({"system": {"comfyui_version": "1"}, "devices": []})),
+    }
+}
+
+fn options(is_named: bool) -> ReleaseOptions {
+    ReleaseOptions {
+        collects: false,
+        references: false,
+        is_named,
+        wait_ms: 30_000,
+        pci_bus_ids: Vec::new(),
+    }
+}
+
+fn run(row: &str, server: &mut Simulated, is_deed: bool) -> ReleaseAnswer {
+    let row = unload_server(row).unwrap();
+    let api = row.api.as_ref().unwrap();
+    let options = options(true);
+    Conversation::new(row, api, "http://127.0.0.1:1", Some(1), &options, server).run(is_deed)
+}
+
+/// Ten thousand servers with requests at random instants before, between and after the questions: none is lost.
+///
+/// Who is connected is looked at in the instant of the deed, as it is done: what is between the two in truth, some
+/// hundred microseconds, is no more than a client's that comes in just then.
+#[test]
+fn ten_thousand_races_harm_no_request() {
+    type Answers = fn(&ServerRequest, bool, bool) -> UnloadAnswer;
+    let servers: [(&str, Answers, Effect); 3] = [
+        ("vllm", vllm, Effect::Waits),
+        ("llama.cpp", llama_cpp, Effect::Ends),
+        ("comfyui", comfyui, Effect::Waits),
+    ];
+    let mut outcomes: HashMap<(&str, &str), u32> = HashMap::new();
+    for race in 0..10_000u64 {
+        let (row, answers, effect) = servers[usize::try_from(race % 3).unwrap()];
+        let mut chance = Chance(race + 1);
+        // Up to four requests in the four seconds in which it is asked, of up to half a second each.
+        let mut requests = Vec::new();
+        for _ in 0..chance.below(5) {
+            let from = chance.below(4_000_000);
+            requests.push((from, from + 1 + chance.below(500_000)));
+        }
+        let mut server = Simulated {
+            requests,
+            now_us: chance.below(2_000_000),
+            until_us: 30_000_000,
+            effect,
+            answers,
+            command: Arc::from(vec![Arc::from("x"), Arc::from("--enable-sleep-mode")]),
+            deeds: 0,
+            harmed: 0,
+            asked: Vec::new(),
+            is_unloaded: false,
+            chance,
+        };
+        let answer = run(row, &mut server, true);
+        assert_eq!(server.harmed, 0, "{row} {race}: {:?}", server.asked);
+        let outcome = match answer {
+            ReleaseAnswer::Done(_) => {
+                assert_eq!(server.deeds, 1, "{row} {race}");
+                "done"
+            }
+            ReleaseAnswer::Busy(_) => {
+                assert_eq!(server.deeds, 0, "{row} {race}");
+                "busy"
+            }
+            other => panic!("{row} {race}: {other:?} {:?}", server.asked),
+        };
+        *outcomes.entry((row, outcome)).or_default() += 1;
+    }
+    // Each of both happened often: it is a race.
+    for (row, _, _) in servers {
+        for outcome in ["done", "busy"] {
+            assert!(outcomes.get(&(row, outcome)) > Some(&100), "{outcomes:?}");
+        }
+    }
+}
+
+fn idle(answers: fn(&ServerRequest, bool, bool) -> UnloadAnswer, until_us: u64) -> Simulated {
+    Simulated {
+        requests: Vec::new(),
+        now_us: 0,
+        until_us,
+        effect: Effect::Ends,
+        answers,
+        command: Arc::from(vec![Arc::from("x"), Arc::from("--enable-sleep-mode")]),
+        deeds: 0,
+        harmed: 0,
+        asked: Vec::new(),
+        is_unloaded: false,
+        chance: Chance(7),
+    }
+}
+
+#[test]
+fn requests_are_in_this_order() {
+    let mut server = idle(vllm, 30_000_000);
+    assert!(matches!(
+        run("vllm", &mut server, false),
+        ReleaseAnswer::Done(_)
+    ));
+    let probe = [
+        "GET /version",
+        "GET /is_sleeping",
+        "GET /metrics",
+        "GET /metrics",
+    ];
+    assert_eq!(server.asked, probe);
+    assert!(server.now_us > 2_000_000, "two looks, two seconds apart");
+    let mut server = idle(vllm, 30_000_000);
+    assert!(matches!(
+        run("vllm", &mut server, true),
+        ReleaseAnswer::Done(_)
+    ));
+    assert_eq!(&server.asked[..4], probe);
+    assert_eq!(
+        server.asked[4..],
+        ["POST /sleep?level=1&mode=wait", "GET /is_sleeping"]
+    );
+    // A router's slots count as use: once, and only when it is done.
+    let mut server = idle(llama_cpp, 30_000_000);
+    assert!(matches!(
+        run("llama.cpp", &mut server, false),
+        ReleaseAnswer::Done(_)
+    ));
+    assert_eq!(server.asked, ["GET /models", "GET /models"]);
+}
+
+#[test]
+fn without_time_for_two_looks_nothing_is_unloaded() {
+    let mut server = idle(vllm, 1_000_000);
+    let answer = run("vllm", &mut server, true);
+    let ReleaseAnswer::TimedOut(why) = answer else {
+        panic!("{answer:?}");
+    };
+    assert!(why.contains("nothing was sent to unload it"), "{why}");
+    assert_eq!(server.deeds, 0);
+}
+
+#[test]
+fn without_its_flag_it_is_not_asked() {
+    let mut server = idle(vllm, 30_000_000);
+    server.command = Arc::from(vec![Arc::from("vllm"), Arc::from("serve")]);
+    let answer = run("vllm", &mut server, true);
+    assert!(
+        matches!(&answer, ReleaseAnswer::Refused(why) if why.contains("--enable-sleep-mode")),
+        "{answer:?}"
+    );
+    assert!(server.asked.is_empty());
+}
+
+fn process(command: &str, on: &[&str]) -> Process {
+    Process {
+        pid: 70,
+        start_ticks: Some(700),
+        command: Some(command.split(' ').map(Arc::from).collect()),
+        listening_on: (!on.is_empty()).then(|| on.iter().copied().map(Arc::from).collect()),
+        listening_relatives: Some(Arc::from(Vec::new())),
+        ..Process::default()
+    }
+}
+
+fn with_ancestor(mut process: Process, command: &str, on: &str) -> Process {
+    let relative = Relative {
+        pid: 60,
+        start_ticks: Some(600),
+        relation: Relation::Ancestor,
+        command: Some(command.split(' ').map(Arc::from).collect()),
+        listening_on: [Arc::from(on)].into(),
+    };
+    process.listening_relatives = Some([relative].into());
+    process
+}
+
+fn found(process: &Process) -> Option<Result<ServerUnload, String>> {
+    let snapshot = Snapshot {
+        processes: vec![process.clone()],
+        ..Snapshot::new(crate::model::Time::from_unix_milliseconds(0))
+    };
+    find(process, &snapshot)
+}
+
+#[test]
+fn a_worker_is_unloaded_by_the_server_above_it() {
+    for (process, server, pid, address) in [
+        (
+            process("vllm serve m", &["tcp:0.0.0.0:8000"]),
+            "vllm",
+            70,
+            "tcp:0.0.0.0:8000",
+        ),
+        (
+            with_ancestor(
+                process("VLLM::Worker_TP1", &["tcp:127.0.0.1:40001"]),
+                "vllm serve m",
+                "tcp:0.0.0.0:8000",
+            ),
+            "vllm",
+            60,
+            "tcp:0.0.0.0:8000",
+        ),
+        (
+            with_ancestor(
+                process(
+                    "/usr/bin/ollama runner --port 40123",
+                    &["tcp:127.0.0.1:40123"],
+                ),
+                "ollama serve",
+                "tcp:127.0.0.1:11434",
+            ),
+            "ollama",
+            60,
+            "tcp:127.0.0.1:11434",
+        ),
+        (
+            with_ancestor(
+                process(
+                    "llama-server -m a.gguf --port 5800",
+                    &["tcp:127.0.0.1:5800"],
+                ),
+                "llama-swap",
+                "tcp:[::]:8080",
+            ),
+            "llama-swap",
+            60,
+            "tcp:[::]:8080",
+        ),
+        (
+            with_ancestor(
+                process("vllm serve m --port 5800", &["tcp:127.0.0.1:5800"]),
+                "llama-swap",
+                "tcp:[::]:8080",
+            ),
+            "llama-swap",
+            60,
+            "tcp:[::]:8080",
+        ),
+    ] {
+        let way = found(&process).unwrap().unwrap();
+        assert_eq!(
+            (&*way.server, way.pid, &*way.address),
+            (server, pid, address)
+        );
+    }
+}
+
+#[test]
+fn what_is_no_server_has_no_such_way_and_one_without_a_request_a_reason() {
+    assert_eq!(
+        found(&process("python train.py", &["tcp:0.0.0.0:29500"])),
+        None
+    );
+    assert_eq!(found(&process("VLLM::EngineCore", &[])), None);
+    for (command, words) in [
+        ("text-generation-launcher", "no request that unloads"),
+        ("trtllm-serve m", "no request that unloads"),
+        ("infinity_emb v2", "no request that unloads"),
+        ("xinference-local", "not a rest"),
+    ] {
+        let why = found(&process(command, &["tcp:0.0.0.0:80"]))
+            .unwrap()
+            .unwrap_err();
+        assert!(why.contains(words), "{why}");
+        // A worker that does not listen is one, too.
+        assert!(found(&process(command, &[])).unwrap().is_err());
+    }
+    let unknown = process("vllm serve m", &["tcp:0.0.0.0:1", "tcp:0.0.0.0:2"]);
+    assert!(
+        found(&unknown)
+            .unwrap()
+            .unwrap_err()
+            .contains("which of its ports")
+    );
+    let unknown = process("vllm serve m", &["unix:@v"]);
+    assert!(found(&unknown).unwrap().unwrap_err().contains("127.0.0.1"));
+    let mut expandable = process("vllm serve m", &["tcp:0.0.0.0:8000"]);
+    let variable = (
+        "PYTORCH_CUDA_ALLOC_CONF".into(),
+        "expandable_segments:True".into(),
+    );
+    expandable.environment = Some(Arc::new([variable].into()));
+    assert!(
+        found(&expandable)
+            .unwrap()
+            .unwrap_err()
+            .contains("expandable segments")
+    );
+}
+
+#[test]
+fn an_address_is_typed_as_it_is_reached() {
+    for (address, expected) in [
+        ("tcp:0.0.0.0:8000", "http://127.0.0.1:8000"),
+        ("tcp:[::]:8000", "http://127.0.0.1:8000"),
+        ("tcp:[::1]:8000", "http://[::1]:8000"),
+        ("tcp:127.0.0.1:8000", "http://127.0.0.1:8000"),
+        ("unix:/run/a b", "--unix-socket '/run/a b' http://localhost"),
+    ] {
+        let listener = Listener {
+            pid: 1,
+            start_ticks: 1,
+            endpoint: endpoint(address).unwrap(),
+            is_https: false,
+        };
+        assert_eq!(base(&listener), expected);
+    }
+    for address in [
+        "",
+        "tcp:",
+        "tcp:8000",
+        "unix:",
+        "unix:@a",
+        "unix:a",
+        "udp:127.0.0.1:1",
+    ] {
+        assert_eq!(endpoint(address), None, "{address}");
+    }
+}
