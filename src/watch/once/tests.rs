@@ -225,8 +225,8 @@ fn at_percent(svg: &str, percent: Option<f64>) -> Vec<&str> {
         let steps = steps
             .split('}')
             .filter_map(|step| step.split_once("%{visibility:"));
-        let past = steps.filter(|(at, _)| at.parse::<f64>().unwrap() <= percent + 0.001);
-        past.last().unwrap().1 == "visible"
+        let mut past = steps.filter(|(at, _)| at.parse::<f64>().unwrap() <= percent + 0.001);
+        past.next_back().unwrap().1 == "visible"
     };
     let (_, body) = svg.split_once("xml:space").unwrap();
     let (mut shown, mut lines) = (true, Vec::new());
