@@ -193,7 +193,7 @@ fn too_short_a_history_is_undecided_and_no_finding() {
     assert_eq!(document["undecided"][0]["rule"], "idle");
     let reason = document["undecided"][0]["reason"].as_str().unwrap();
     assert!(
-        reason.starts_with("can tell in 9m ") && reason.ends_with(": it needs 10m of history"),
+        reason.starts_with("can tell in 8m ") && reason.ends_with(": it needs 10m of history"),
         "{reason}"
     );
 }

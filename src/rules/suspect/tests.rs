@@ -173,10 +173,10 @@ fn the_drivers_account_speaks_for_who_used_a_gpu() {
         }),
         ("works on the CPU", 60.0, |it| account(it, 0, 0, 3.0)),
         ("came to the GPU just now", 12.0, |it| {
-            account(it, 0, 0, 0.1)
+            account(it, 0, 0, 0.1);
         }),
         ("of an earlier one of its pid", 12.0, |it| {
-            account(it, 0, 0, 90.0)
+            account(it, 0, 0, 90.0);
         }),
         ("of one GPU of two", 12.0, |it| {
             account(it, 0, 0, 3.0);
