@@ -492,8 +492,9 @@ pub struct RulesArgs {
 ///
 /// The action of a `[[rule]]` or of a kind's own rule is what `gpumem reap --watch` does about its
 /// findings:
-/// "notify" (the default: notify the owner) or "reap" (warn the owner, then kill; for orphan, stopped,
-/// hung, idle and leak). `[reap]` sets how: warn (15m: from the first warning to the last), grace
+/// "notify" (the default: notify the owner), "release" (notify the owner and ask the process to release
+/// memory, as `gpumem release` does; never kill; for idle and server-idle) or "reap" (warn the owner, then
+/// kill; for orphan, stopped, hung, idle and leak). `[reap]` sets how: warn (15m: from the first warning to the last), grace
 /// (1m: from the last warning to the kill), settle (15s: a pause after each kill), most (3 kills)
 /// within
 /// (10m), notify (a program by its whole path and its arguments, run without a shell, with the finding as

@@ -172,8 +172,7 @@ fn carry_out(
             warn("nothing was sent; --yes carries this out");
             return Ok(Carried::Not);
         }
-        let (count, bytes) = (text::count(&mine), text::expected(&mine));
-        let answer = confirm::ask_yes_or_no(&format!("Kill {count} to free {bytes}?"))?;
+        let answer = confirm::ask_yes_or_no(&text::question(&mine))?;
         // The rules have to know what happens meanwhile.
         let watch = || engine.observe(&live.sample());
         if !wait_for(&answer, watch) {

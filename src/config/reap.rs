@@ -1,7 +1,7 @@
 //! `[reap]` and a rule's `action`: what is done about findings unattended.
 //!
-//! A rule only notifies, unless it has `action = "reap"`; then what it finds is killed, but not before its
-//! owner was warned. Values only; what they lead to is in `gpumem reap --watch`.
+//! A rule only notifies, unless it has `action = "release"`, with which what it finds is asked to release
+//! memory, or `action = "reap"`; then what it finds is killed, but not before its owner was warned. Values only; what they lead to is in `gpumem reap --watch`.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -32,6 +32,8 @@ pub enum Response {
     /// Their owner is told, and no more.
     #[default]
     Notify,
+    /// Their owner is told, and they are asked to release memory; nobody is ended.
+    Release,
     /// Their owner is warned, then they are ended.
     Reap,
 }
@@ -40,6 +42,7 @@ impl fmt::Display for Response {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
             Self::Notify => "notify",
+            Self::Release => "release",
             Self::Reap => "reap",
         })
     }
@@ -96,8 +99,17 @@ impl ReapConfig {
 
     /// The rules of which what they find is ended.
     pub fn reaping(&self) -> impl Iterator<Item = &Arc<str>> {
+        self.with(Response::Reap)
+    }
+
+    /// The rules of which what they find is asked to release memory.
+    pub fn releasing(&self) -> impl Iterator<Item = &Arc<str>> {
+        self.with(Response::Release)
+    }
+
+    fn with(&self, response: Response) -> impl Iterator<Item = &Arc<str>> {
         let rules = self.responses.iter();
-        rules.filter_map(|(rule, response)| (*response == Response::Reap).then_some(rule))
+        rules.filter_map(move |(rule, it)| (*it == response).then_some(rule))
     }
 
     pub(super) fn set_response(&mut self, rule: Arc<str>, response: Response) {
@@ -123,6 +135,10 @@ pub(super) fn action(entry: &Entry<'_>, kind: Kind) -> Result<Response, ConfigEr
     match entry.read()? {
         Response::Reap if !kind.may_be_reaped() => Err(entry.error(format!(
             "what {kind} finds is never killed unattended; write \"notify\""
+        ))),
+        Response::Release if !kind.may_be_released() => Err(entry.error(format!(
+            "what {kind} finds is not asked to release memory; write \"notify\", or let a rule of idle or \
+             server-idle have this action"
         ))),
         response => Ok(response),
     }

@@ -69,7 +69,7 @@ fn write_settings(
 
 fn settings_and_action(config: &Config, rule: &dyn Rule) -> Vec<(&'static str, Value)> {
     let mut settings = rule.settings();
-    if rule.kind().may_be_reaped() {
+    if rule.kind().may_be_reaped() || rule.kind().may_be_released() {
         let response = config.reap.response(rule.name());
         settings.push((ACTION, response.to_string().into()));
     }

@@ -135,6 +135,11 @@ impl Kind {
     pub const fn may_be_reaped(self) -> bool {
         matches!(self.ends(), Ends::Always | Ends::Configured)
     }
+
+    /// Whether what a rule of it finds may be asked to release memory: it rests, and lives on.
+    pub const fn may_be_released(self) -> bool {
+        matches!(self, Self::Idle | Self::ServerIdle)
+    }
 }
 
 impl fmt::Display for Kind {

@@ -126,6 +126,10 @@ impl Act {
     /// An act upon a target. Nothing is done yet.
     pub fn new(target: Target, guard: Arc<Guard>, actor: Actor) -> Self {
         let boot_id = target.boot_id.clone();
+        let guard = match target.is_release() {
+            true => Arc::new(guard.for_release()),
+            false => guard,
+        };
         Self {
             id: "".into(),
             guard,
@@ -349,27 +353,6 @@ impl Act {
             }
             Started::Ends(outcome) | Started::Settled(outcome) => NextMove::End(outcome),
         })
-    }
-
-    /// A step has done what it will, and the processes live on.
-    fn settle(&mut self, place: usize, outcome: Outcome) -> NextMove {
-        let is_last = place + 1 >= self.target.steps.len();
-        self.settled = Some(outcome.clone());
-        match is_last {
-            true => NextMove::End(outcome),
-            false => NextMove::Go(ActStage::Due(place + 1)),
-        }
-    }
-
-    /// What an act came to: where what a rule said is no longer so after memory came back, that it came
-    /// back.
-    fn with_settled(&self, outcome: Outcome) -> Outcome {
-        match (&outcome, &self.settled) {
-            (Outcome::RuleNoLongerTrue, Some(released @ Outcome::Released { .. })) => {
-                released.clone()
-            }
-            _ => outcome,
-        }
     }
 
     fn scene<'a>(

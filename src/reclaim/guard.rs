@@ -183,6 +183,13 @@ pub struct Guard {
 }
 
 impl Guard {
+    /// The same for who lives on: to be asked harms no inference server.
+    pub fn for_release(&self) -> Self {
+        let mut guard = self.clone();
+        guard.policy.servers = true;
+        guard
+    }
+
     /// Why a process is not touched, by what Linux tells of it now; `None` where nothing speaks
     /// against it. `known_executable` is what it ran when it still told.
     pub fn by_facts(

@@ -16,7 +16,7 @@ use serde::Serialize;
 
 use super::guard::{Call, Guard, Protection};
 use super::launcher::{is_launcher, leader};
-use super::policy::{Release, Targets, WORKING_CPU_PERCENT};
+use super::policy::{Targets, WORKING_CPU_PERCENT};
 use super::select::{Accused, found, named};
 use super::step::{self, FamilyInput};
 use super::target::{Because, MemberGpu, Reason, Target, TargetProcess};
@@ -233,11 +233,10 @@ pub fn plan(seen: &PlanInput<'_>, guard: &Guard) -> Plan {
         Targets::Found(it) => (Call::Rule, found(seen, guard, it, refused)),
     };
     let unread = Unread::new(seen.snapshot, seen.families, |_, _| false);
-    if let Release::Only(options) = &guard.policy.release {
-        release::plan(seen, guard, (call, options), (&accused, &unread), &mut plan);
-        plan.sort();
-        return plan;
-    }
+    let (released, accused): (Vec<Accused<'_>>, Vec<Accused<'_>>) = accused
+        .into_iter()
+        .partition(|it| release::is_released(it, &guard.policy));
+    release::plan(seen, guard, call, (&released, &unread), &mut plan);
     let mut done: Vec<u32> = Vec::new();
     for first in &accused {
         if done.contains(&first.process.pid) {
@@ -419,7 +418,7 @@ fn target(
         leader,
         snapshot: seen.snapshot,
         is_whole,
-        is_idle: call == Call::Rule && is_idle(accused),
+        is_idle: call == Call::Rule && release::is_idle(accused),
     });
     let start = members
         .iter()
@@ -479,12 +478,6 @@ fn target_process(
         process_group: process.process_group,
         session: process.session,
     })
-}
-
-/// Whether all that rules found of them is that they are idle.
-fn is_idle(accused: &[&Accused<'_>]) -> bool {
-    let mut findings = accused.iter().flat_map(|it| &it.findings);
-    findings.all(|it| it.kind == Kind::Idle)
 }
 
 /// Whether a process uses a CPU, as far as can be told.

@@ -41,6 +41,8 @@ pub struct Policy {
     pub even_kept: bool,
     /// Whether targets are to give memory back and live on.
     pub release: Release,
+    /// What these rules find is asked to release memory and never ended.
+    pub releasing: Vec<Arc<str>>,
     /// Instead of SIGTERM.
     pub signal: Option<Signal>,
     /// How long to wait for each signal's effect, instead of what is usual for whom it goes to.
@@ -67,6 +69,7 @@ impl Policy {
             direct: false,
             even_kept: false,
             release: Release::Never,
+            releasing: Vec::new(),
             signal: None,
             grace: None,
             never: Vec::new(),

@@ -148,6 +148,7 @@ pub(super) fn found<'a>(
         let is_asked = selector.kinds.contains(&finding.kind);
         // What is found by a rule that is named is asked for as well.
         let by_name = is_asked || (selector.kinds.is_empty() && !selector.rules.is_empty());
+        let is_released = guard.policy.releasing.contains(&finding.rule);
         if !(by_name || selector.kinds.is_empty()) {
             continue;
         }
@@ -182,7 +183,7 @@ pub(super) fn found<'a>(
         let kind = finding.kind;
         match kind.ends() {
             Ends::Always => {}
-            Ends::Configured | Ends::Named if by_name => {}
+            Ends::Configured | Ends::Named if by_name || is_released => {}
             Ends::Configured | Ends::Named => {
                 // Nobody expects a server, or a process that works, on the list of what is refused.
                 if kind != Kind::ServerIdle {
@@ -207,7 +208,7 @@ pub(super) fn found<'a>(
             });
             continue;
         }
-        if finding.is_only_notified() {
+        if finding.is_only_notified() && !is_released {
             refuse(Why::OnlyNotified);
             continue;
         }

@@ -52,6 +52,12 @@ impl Target {
         self.call() == Call::Rule
     }
 
+    /// Whether it is only asked to release memory.
+    pub fn is_release(&self) -> bool {
+        let is_release = |step: &Step| matches!(step, Step::Release { .. });
+        !self.steps.is_empty() && self.steps.iter().all(is_release)
+    }
+
     /// Whether there is only something to say.
     pub fn is_advice(&self) -> bool {
         self.steps.iter().all(|step| step.advice().is_some())

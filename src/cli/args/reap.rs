@@ -32,6 +32,10 @@ use crate::units::{Bytes, Span};
 /// gpumem, and what the owner (GPUMEM_KEEP=2026-12-01 in its environment) or the configuration
 /// (`[[keep]]`) keeps.
 ///
+/// What a rule reports as idle, a notebook's kernel say, is first asked to release memory, as `gpumem
+/// release` does, and killed only if the rule still holds by what it uses then. What a rule with action =
+/// "release" reports is only asked.
+///
 /// Targets are killed one at a time, most memory first; only --watch pauses after each and keeps a
 /// limit (`[reap]` in the configuration). Every act is in the audit log before it is done:
 /// /var/lib/gpumem/reap.jsonl for root, ~/.local/state/gpumem/reap.jsonl for other users; --history

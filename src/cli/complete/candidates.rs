@@ -491,6 +491,7 @@ mod tests {
         "max_used",
         "max_unattributed",
         "timeout",
+        "wait",
         "older_than",
         "min",
         "grace",

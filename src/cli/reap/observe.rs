@@ -13,6 +13,7 @@ use crate::cli::args::{Global, ReapArgs};
 use crate::cli::store::{self, Fed};
 use crate::cli::{config, recorded, warn, warn_of_damage};
 use crate::config::Config;
+use crate::config::reap::ReapConfig;
 use crate::host::{Guarded, Ourselves, Roots, read_guarded, read_ourselves};
 use crate::model::family::families;
 use crate::model::finding::{Finding, Undecided};
@@ -53,6 +54,8 @@ pub(in crate::cli) struct Spared {
     keeps: Vec<Exemption>,
     /// Programs that are never touched.
     never: Vec<Arc<str>>,
+    /// Rules of which what they find is asked to release memory, and not ended.
+    releasing: Vec<Arc<str>>,
 }
 
 impl Spared {
@@ -61,12 +64,20 @@ impl Spared {
         Self {
             keeps: rules.keeps().to_vec(),
             never: rules.never().to_vec(),
+            releasing: Vec::new(),
         }
+    }
+
+    /// And those whose rules say that they are asked to release memory.
+    pub(in crate::cli) fn with_releases(self, reap: &ReapConfig) -> Self {
+        let releasing = reap.releasing().cloned().collect();
+        Self { releasing, ..self }
     }
 
     /// Has a policy spare them, as a snapshot shows them.
     pub(in crate::cli) fn protect(&self, policy: &mut Policy, snapshot: &Snapshot) {
         policy.never.clone_from(&self.never);
+        policy.releasing.clone_from(&self.releasing);
         let exempt = exempt_processes(&self.keeps, snapshot).into_iter();
         policy.kept = exempt
             .map(|(identity, keep)| Exempt {
@@ -99,9 +110,11 @@ impl Observation {
     ///
     /// Where there is nothing to see, or what was typed makes no sense.
     pub(in crate::cli) fn new(args: &ReapArgs, global: &Global) -> anyhow::Result<Self> {
-        let Config { mut rules, .. } = config::load(global)?;
+        let Config {
+            mut rules, reap, ..
+        } = config::load(global)?;
         policy_from_args::switch_on(&mut rules, args)?;
-        let spared = Spared::new(&rules);
+        let spared = Spared::new(&rules).with_releases(&reap);
         let targets = policy_from_args::targets(args);
         let concerned = concerned(&targets, &rules);
         let needed = store::longest(&rules);

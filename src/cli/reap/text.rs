@@ -47,20 +47,27 @@ fn write_plan(
         let (call, why) = (escape(&error.call), escape(&error.error));
         writeln!(out, "error: {}{call}: {why}", gpu.unwrap_or_default())?;
     }
-    let (advised, ended): (Vec<&Target>, Vec<&Target>) = report
+    let (advised, others): (Vec<&Target>, Vec<&Target>) = report
         .targets
         .iter()
         .map(|it| &it.target)
         .partition(|target| target.is_advice());
-    let mut words = vec![match (ended.len(), advised.len()) {
-        (0, 0) => "nothing to kill".to_owned(),
-        (0, _) => "nothing for gpumem to kill".to_owned(),
-        (_, _) => format!(
+    let (asked, ended): (Vec<&Target>, Vec<&Target>) =
+        others.into_iter().partition(|target| target.is_release());
+    let mut words = Vec::new();
+    if !asked.is_empty() {
+        words.push(format!("will ask {} to release memory", count(&asked)));
+    }
+    match (ended.len(), advised.len() + asked.len()) {
+        (0, 0) => words.push("nothing to kill".to_owned()),
+        (0, _) if asked.is_empty() => words.push("nothing for gpumem to kill".to_owned()),
+        (0, _) => {}
+        (_, _) => words.push(format!(
             "will kill {}; should free {}",
             count(&ended),
             expected(&ended)
-        ),
-    }];
+        )),
+    }
     if !advised.is_empty() {
         words.push(format!("{} for others to kill", advised.len()));
     }
@@ -68,6 +75,19 @@ fn write_plan(
         words.push(format!("{} skipped", report.refused.len()));
     }
     writeln!(out, "{}", words.join("; "))
+}
+
+/// What is asked before a plan is carried out.
+pub(super) fn question(targets: &[&Target]) -> String {
+    let (asked, ended): (Vec<&Target>, Vec<&Target>) =
+        targets.iter().partition(|target| target.is_release());
+    let ask = || format!("ask {} to release memory", count(&asked));
+    let kill = || format!("ill {} to free {}", count(&ended), expected(&ended));
+    match (asked.is_empty(), ended.is_empty()) {
+        (true, _) => format!("K{}?", kill()),
+        (false, true) => format!("A{}?", &ask()[1..]),
+        (false, false) => format!("K{}, and {}?", kill(), ask()),
+    }
 }
 
 /// How many processes of targets are sent something, and where that is not the same, of how many jobs.

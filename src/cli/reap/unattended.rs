@@ -33,6 +33,7 @@ use crate::cli::args::{Global, ReapArgs as Args};
 use crate::cli::exit::Exit;
 use crate::cli::{config, live, signals, store, unreadable, warn};
 use crate::config::Config;
+use crate::config::reap::ReapConfig;
 use crate::host::{Guarded, Roots, read_guarded, read_ourselves};
 use crate::model::{Snapshot, Time};
 use crate::reclaim::ledger::{self, Actor};
@@ -346,10 +347,16 @@ impl LocalSystem<'_> {
 }
 
 impl System for LocalSystem<'_> {
-    fn guard(&mut self, rules: &RuleSet, snapshot: &Snapshot) -> Result<Guard, String> {
+    fn guard(
+        &mut self,
+        rules: &RuleSet,
+        reap: &ReapConfig,
+        snapshot: &Snapshot,
+    ) -> Result<Guard, String> {
         let ourselves = read_ourselves(&self.roots).map_err(|error| error.to_string())?;
         let mut policy = policy_from_args::policy_from_args(self.args);
-        Spared::new(rules).protect(&mut policy, snapshot);
+        let spared = Spared::new(rules).with_releases(reap);
+        spared.protect(&mut policy, snapshot);
         Ok(Guard { policy, ourselves })
     }
 

@@ -65,7 +65,7 @@ impl LocalReclaimWorker {
     pub(super) fn new(config: &Config, is_recording: bool) -> Self {
         Self {
             rules: config.rules.clone(),
-            spared: Spared::new(&config.rules),
+            spared: Spared::new(&config.rules).with_releases(&config.reap),
             commands: CommandSource::by_rules(&config.rules, !is_recording),
             is_recording,
             rehearsal: None,

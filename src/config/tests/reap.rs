@@ -69,6 +69,18 @@ fn nothing_is_killed_unless_a_rule_has_that_action() {
 }
 
 #[test]
+fn a_rule_may_ask_for_memory_and_kill_nothing() {
+    let text = "[[rule]]\nname = \"caches\"\nkind = \"idle\"\nmin_memory = \"8GiB\"\naction = \"release\"\n\
+                [rules.server-idle]\naction = \"release\"\n[reap]\nwarn_terminal = false";
+    // Nobody has to be warned.
+    let config = parse(text).unwrap();
+    let releasing: Vec<&str> = config.reap.releasing().map(|rule| &**rule).collect();
+    assert_eq!(releasing, ["caches", "server-idle"]);
+    assert_eq!(config.reap.reaping().count(), 0);
+    assert_eq!(parse(&config.to_toml()).unwrap(), config);
+}
+
+#[test]
 fn a_later_layer_changes_an_earlier_one_and_takes_no_protection_away() {
     let mut config = parse(WHOLE).unwrap();
     let user = "[reap]\nwarn = \"1h\"\nwarn_terminal = true\nnever = [\"Xorg\", \"blender\"]\n\
@@ -119,12 +131,17 @@ fn mistakes_are_reported_with_line_and_key() {
         ),
         (
             "[rules.idle]\naction = \"kill\"",
-            "config.toml:2: rules.idle.action: \"kill\" is not allowed; write \"notify\" or \"reap\"",
+            "config.toml:2: rules.idle.action: \"kill\" is not allowed; write \"notify\", \"release\" or \"reap\"",
         ),
         (
             "[rules.dead]\naction = \"reap\"",
             "config.toml:2: rules.dead.action: what dead finds is never killed unattended; \
              write \"notify\"",
+        ),
+        (
+            "[rules.orphan]\naction = \"release\"",
+            "config.toml:2: rules.orphan.action: what orphan finds is not asked to release memory; \
+             write \"notify\", or let a rule of idle or server-idle have this action",
         ),
         (
             "[[rule]]\nname = \"mine\"\nkind = \"server-idle\"\naction = \"reap\"",

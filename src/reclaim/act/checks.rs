@@ -1,6 +1,7 @@
-//! What is asked before each step: whether what the rule said is still so, and whether they may be touched.
+//! What is asked before each step: whether what the rule said is still so, and whether they may be touched;
+//! and what follows from a step after which they live on.
 
-use super::{Act, NextMove, PATIENCE_SECONDS, Recheck, StepInput};
+use super::{Act, ActStage, NextMove, PATIENCE_SECONDS, Recheck, StepInput};
 use crate::model::{GpuProcess, Kind, Snapshot};
 use crate::reclaim::guard::{Call, Protection};
 use crate::reclaim::process_control::{Handle, ProcessControl};
@@ -8,6 +9,27 @@ use crate::reclaim::target::Reason;
 use crate::reclaim::verify::Outcome;
 
 impl Act {
+    /// A step has done what it will, and the processes live on.
+    pub(super) fn settle(&mut self, place: usize, outcome: Outcome) -> NextMove {
+        let is_last = place + 1 >= self.target.steps.len();
+        self.settled = Some(outcome.clone());
+        match is_last {
+            true => NextMove::End(outcome),
+            false => NextMove::Go(ActStage::Due(place + 1)),
+        }
+    }
+
+    /// What an act came to: where what a rule said is no longer so after memory came back, that it came
+    /// back.
+    pub(super) fn with_settled(&self, outcome: Outcome) -> Outcome {
+        match (&outcome, &self.settled) {
+            (Outcome::RuleNoLongerTrue, Some(released @ Outcome::Released { .. })) => {
+                released.clone()
+            }
+            _ => outcome,
+        }
+    }
+
     /// What a person named stands; a rule has to hold.
     pub(super) fn still_due(&mut self, moment: StepInput<'_>) -> Option<NextMove> {
         if self.target.call() == Call::Named {

@@ -2,8 +2,10 @@
 //! and those of one server are one target. Pure.
 
 use super::{Plan, PlanInput, Why, bytes, leader, reason, rows, target_process};
+use crate::model::Kind;
 use crate::model::{Process, Unread};
 use crate::reclaim::guard::{Call, Guard};
+use crate::reclaim::policy::{Policy, Release};
 use crate::reclaim::release::{self, ReleaseOptions, ReleaseWay};
 use crate::reclaim::select::Accused;
 use crate::reclaim::step;
@@ -13,10 +15,15 @@ use crate::reclaim::target::Target;
 pub(super) fn plan(
     seen: &PlanInput<'_>,
     guard: &Guard,
-    (call, options): (Call, &ReleaseOptions),
+    call: Call,
     (accused, unread): (&[Accused<'_>], &Unread),
     plan: &mut Plan,
 ) {
+    let guard = &guard.for_release();
+    let options = match &guard.policy.release {
+        Release::Only(options) => options.clone(),
+        Release::First(_) | Release::Never => ReleaseOptions::by_rule(),
+    };
     let mut ways: Vec<(ReleaseWay, Vec<&Accused<'_>>)> = Vec::new();
     for one in accused {
         match way(one, call, unread, seen) {
@@ -28,7 +35,7 @@ pub(super) fn plan(
         }
     }
     for (way, of_way) in ways {
-        match target(seen, guard, (call, options), way, &of_way) {
+        match target(seen, guard, (call, &options), way, &of_way) {
             Ok(target) => plan.add(target, guard),
             Err(why) => {
                 let refused = of_way.iter().map(|it| it.refused(why.clone()));
@@ -91,4 +98,18 @@ fn target(
         steps: vec![step::release::step(way, options, &processes, seen.snapshot)],
         respawn_seconds: 0.0,
     })
+}
+
+/// Whether a process is asked to release memory and not ended: by the policy, or because a rule that found it
+/// says no more.
+pub(super) fn is_released(accused: &Accused<'_>, policy: &Policy) -> bool {
+    let mut findings = accused.findings.iter();
+    matches!(policy.release, Release::Only(_))
+        || findings.any(|it| policy.releasing.contains(&it.rule))
+}
+
+/// Whether all that rules found of them is that they are idle.
+pub(super) fn is_idle(accused: &[&Accused<'_>]) -> bool {
+    let mut findings = accused.iter().flat_map(|it| &it.findings);
+    findings.all(|it| it.kind == Kind::Idle)
 }

@@ -33,6 +33,8 @@ use crate::units::{Bytes, number_of};
 
 /// After it was in vain, it is tried again so much later, in seconds.
 const RETRY_SECONDS: f64 = 60.0;
+/// What was busy is asked again so much later, in seconds.
+const BUSY_SECONDS: f64 = 300.0;
 
 /// The service's log is not only read by who may do something about it.
 const READER: RefusalReader = RefusalReader {
@@ -43,7 +45,12 @@ const READER: RefusalReader = RefusalReader {
 /// What the scheduler acts upon.
 pub(super) trait System {
     /// Who may be touched at this moment, but for the rules that are asked.
-    fn guard(&mut self, rules: &RuleSet, snapshot: &Snapshot) -> Result<Guard, String>;
+    fn guard(
+        &mut self,
+        rules: &RuleSet,
+        reap: &ReapConfig,
+        snapshot: &Snapshot,
+    ) -> Result<Guard, String>;
 
     /// What Linux tells of processes.
     fn facts(&mut self, pids: &[u32]) -> BTreeMap<u32, Guarded>;
@@ -86,6 +93,8 @@ struct RunningReap {
     executor: Executor,
     /// Of which findings.
     findings: Vec<Arc<str>>,
+    /// What its rules say is done.
+    response: Response,
     /// The configuration that it was begun by is not in force any more, and the new one would not have
     /// it ended.
     is_revoked: bool,
@@ -116,6 +125,9 @@ pub(super) struct ReapScheduler {
     pending_notices: HashSet<Arc<str>>,
     /// Findings of which nobody could be told.
     undelivered: HashMap<Arc<str>, PendingRetry>,
+    /// Findings whose processes were asked to release memory, and when they may be again: never, or where they
+    /// were busy, later.
+    asked: HashMap<Arc<str>, Option<Time>>,
     /// Findings of which it was said why nothing is done.
     skip_logged: HashSet<Arc<str>>,
     /// What was last said of what stands in the way of everything.
@@ -139,6 +151,7 @@ impl ReapScheduler {
             not_before: None,
             pending_notices: HashSet::new(),
             undelivered: HashMap::new(),
+            asked: HashMap::new(),
             skip_logged: HashSet::new(),
             last_error: None,
         }
@@ -157,7 +170,7 @@ impl ReapScheduler {
             let is_ended = match &target.reason {
                 Reason::Found { findings } => findings
                     .iter()
-                    .all(|it| self.reap.response(&it.rule) == Response::Reap),
+                    .all(|it| self.reap.response(&it.rule) == acting.response),
                 Reason::Named => false,
             };
             acting.is_revoked |= !is_ended || target.members.iter().any(is_kept);
@@ -183,7 +196,11 @@ impl ReapScheduler {
         let warned = self.warnings.all().len();
         let mut text = format!("{gpus}, {found}, {warned} notified");
         if let Some(target) = self.target() {
-            text.push_str(&format!("; killing {}", target.leader));
+            let does = match target.is_release() {
+                true => "asking",
+                false => "killing",
+            };
+            text.push_str(&format!("; {does} {}", target.leader));
         }
         text
     }
@@ -209,6 +226,9 @@ impl ReapScheduler {
         self.rehearse(&notified, now, system);
         if self.acting.is_none() && !reaped.is_empty() {
             self.reap(&reaped, now, system);
+        }
+        if self.acting.is_none() {
+            self.release(now, system);
         }
         self.advance(now, system);
     }
@@ -251,6 +271,7 @@ impl ReapScheduler {
                 last.plus_seconds(terms.grace.as_secs_f64())
             });
             finding.kind.may_be_reaped()
+                && self.reap.response(&finding.rule) == Response::Notify
                 && would.is_some_and(|at| now >= at)
                 && is_seen(finding, &self.snapshot)
         };
@@ -275,7 +296,7 @@ impl ReapScheduler {
     }
 
     fn plan(&self, findings: &[Finding], system: &mut dyn System) -> Result<(Plan, Guard), String> {
-        let mut guard = system.guard(&self.rules, &self.snapshot)?;
+        let mut guard = system.guard(&self.rules, &self.reap, &self.snapshot)?;
         let mut rules: Vec<Arc<str>> = findings.iter().map(|it| Arc::clone(&it.rule)).collect();
         rules.sort_unstable();
         rules.dedup();
@@ -333,8 +354,49 @@ impl ReapScheduler {
             }
         }
         if let Some(target) = due.into_iter().next() {
-            self.begin(target, guard, now, system);
+            self.begin((target, Response::Reap), guard, now, system);
         }
+    }
+
+    /// Asks what is found to release memory, where its rule says so, most memory first. Nobody is ended and
+    /// nothing lost, so that their owner is told of the finding as of any other, and not warned before.
+    fn release(&mut self, now: Time, system: &mut dyn System) {
+        let mut asked = std::mem::take(&mut self.asked);
+        asked.retain(|id, _| self.engine.unkept().any(|finding| finding.id == *id));
+        self.asked = asked;
+        let is_due = |finding: &&Finding| {
+            let again = self.asked.get(&finding.id);
+            finding.kind.may_be_released()
+                && self.reap.response(&finding.rule) == Response::Release
+                && again.is_none_or(|again| again.is_some_and(|at| now >= at))
+                && !self.was_asked(finding)
+                && is_seen(finding, &self.snapshot)
+        };
+        let due: Vec<Finding> = self.engine.unkept().filter(is_due).cloned().collect();
+        if due.is_empty() {
+            return;
+        }
+        let (plan, guard) = match self.plan(&due, system) {
+            Ok(planned) => planned,
+            Err(error) => return self.note(Err(error), system),
+        };
+        for refused in &plan.refused {
+            let pid = refused.pid.unwrap_or_default();
+            let why = format!("{pid}: skipped: {}", refusal::why(refused, READER));
+            self.leave(refused.finding.as_slice(), &why, system);
+        }
+        let mut targets = plan.targets.into_iter();
+        if let Some(target) = targets.find(Target::is_release) {
+            self.begin((target, Response::Release), guard, now, system);
+        }
+    }
+
+    /// Whether its process was asked since it is found, by an earlier gpumem.
+    fn was_asked(&self, finding: &Finding) -> bool {
+        let process = finding.process.as_ref();
+        let process = process.and_then(|about| self.snapshot.process(about.pid));
+        let asked = process.and_then(|process| process.asked.as_deref());
+        !self.asked.contains_key(&finding.id) && asked.is_some_and(|it| it.since >= finding.since)
     }
 
     /// Whether everybody was warned who was to be, and nothing was tried yet.
@@ -353,7 +415,13 @@ impl ReapScheduler {
         }
     }
 
-    fn begin(&mut self, target: Target, guard: Guard, now: Time, system: &mut dyn System) {
+    fn begin(
+        &mut self,
+        (target, response): (Target, Response),
+        guard: Guard,
+        now: Time,
+        system: &mut dyn System,
+    ) {
         if self.not_before.is_some_and(|at| now < at) {
             return;
         }
@@ -371,12 +439,16 @@ impl ReapScheduler {
             return;
         }
         self.last_error = None;
-        system.log(&format!("killing {}", named(&target)));
+        system.log(&match response {
+            Response::Release => format!("asking {} to release memory", named(&target)),
+            Response::Notify | Response::Reap => format!("killing {}", named(&target)),
+        });
         let findings = because(&target);
         let actor = system.actor(&self.snapshot);
         self.acting = Some(RunningReap {
             executor: Executor::new(vec![target], guard, actor, tools),
             findings,
+            response,
             is_revoked: false,
         });
     }
@@ -410,9 +482,18 @@ impl ReapScheduler {
             Ok(None) => return self.acting = None,
             Err(error) => return self.stop(&error, now, system),
         };
-        let Some(RunningReap { findings, .. }) = self.acting.take() else {
+        let Some(RunningReap {
+            findings, response, ..
+        }) = self.acting.take()
+        else {
             return;
         };
+        if response == Response::Release {
+            let again = matches!(outcome, Outcome::Busy { .. } | Outcome::TimedOut { .. });
+            let again = again.then(|| now.plus_seconds(BUSY_SECONDS));
+            let asked = findings.into_iter().map(|finding| (finding, again));
+            return self.asked.extend(asked);
+        }
         // Whoever is at work again is warned again, should it cease; the others were tried.
         let noted = match outcome {
             Outcome::RuleNoLongerTrue => self.warnings.forget(&findings),

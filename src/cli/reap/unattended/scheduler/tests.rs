@@ -3,9 +3,14 @@
 use super::*;
 use crate::cli::reap::unattended::notifier::{Delivery, NoticeKind, NoticeResult, Undelivered};
 use crate::cli::reap::unattended::notify_command;
+use crate::config::reap::ReapConfig;
 use crate::config::{self, Config};
 use crate::model::Process;
+use crate::model::process::AskedRelease;
 use crate::reclaim::Signal;
+use crate::reclaim::process_control::RequestResult;
+use crate::reclaim::release::{ReleaseAnswer, ReleaseReport};
+use crate::reclaim::target::Request;
 use crate::reclaim::testing::{
     BOOT, Pages, Puppets, Shared, at, facts, gpu, guard, process, snapshot,
 };
@@ -38,9 +43,15 @@ struct Stage {
 }
 
 impl System for Stage {
-    fn guard(&mut self, rules: &RuleSet, _: &Snapshot) -> Result<Guard, String> {
+    fn guard(
+        &mut self,
+        rules: &RuleSet,
+        reap: &ReapConfig,
+        _: &Snapshot,
+    ) -> Result<Guard, String> {
         let mut guard = guard();
         guard.policy.never = rules.never().to_vec();
+        guard.policy.releasing = reap.releasing().cloned().collect();
         Ok(guard)
     }
 
@@ -523,4 +534,68 @@ fn a_placeholder_that_is_idle_is_not_ended_where_idle_is() {
         assert_eq!(day.sent(), [(70, Signal::Term)], "{:?}", day.stage.log);
         assert_eq!(day.count_logged("71: skipped: killed only on request"), 1);
     }
+}
+
+const RELEASES: &str = "[rules.idle]\naction = \"release\"\nduration = \"2m\"\n\
+                        [reap]\nwarn = \"10m\"\ngrace = \"1m\"\n";
+
+/// An idle process that has announced a signal.
+fn announcing(pid: u32) -> Process {
+    let announced = (Arc::from("GPUMEM_RELEASE_SIGNAL"), Arc::from("USR2"));
+    Process {
+        environment: Some(Arc::new([announced].into())),
+        ..process(pid, "python train.py")
+    }
+}
+
+/// A day on which this is answered, and how often was asked by then.
+fn asked_by(seconds: f64, answer: ReleaseAnswer) -> (Day, usize) {
+    let mut day = Day::new(RELEASES, vec![announcing(70)]);
+    day.stage.puppets.get().answer = Some(RequestResult::Released(answer));
+    day.until(seconds);
+    let puppets = day.stage.puppets.get();
+    let asked = puppets.asked.len();
+    let is_release = |it: &Request| matches!(it, Request::Release { .. });
+    assert!(puppets.asked.iter().all(is_release));
+    assert!(puppets.sent.is_empty(), "nobody is ended");
+    drop(puppets);
+    (day, asked)
+}
+
+#[test]
+fn a_rule_with_action_release_asks_once_and_kills_no_process() {
+    let done = || ReleaseAnswer::Done(ReleaseReport::default());
+    let (_, asked) = asked_by(110.0, done());
+    assert_eq!(asked, 0, "it is not found yet");
+    let (day, asked) = asked_by(4000.0, done());
+    let undecided = day.scheduler.engine.undecided();
+    assert_eq!(asked, 1, "{:#?} {undecided:#?}", day.stage.log);
+    assert_eq!(day.processes.len(), 1);
+    // Its owner is notified of the finding, and not warned of a kill.
+    let kinds: Vec<NoticeKind> = day.sent_notices.iter().map(|(_, kind)| *kind).collect();
+    assert_eq!(kinds, [NoticeKind::Found]);
+    let log = day.stage.log.join("\n");
+    assert!(log.contains("asking 70 (python train.py)"), "{log}");
+    assert!(log.contains("70: nothing to release"), "{log}");
+    assert!(!log.contains("kill"), "{log}");
+}
+
+#[test]
+fn what_is_busy_is_asked_again_later() {
+    let (day, asked) = asked_by(1000.0, ReleaseAnswer::Busy("a cell runs".to_owned()));
+    assert!((2..=4).contains(&asked), "{asked}: {:#?}", day.stage.log);
+}
+
+#[test]
+fn who_was_asked_by_an_earlier_gpumem_is_not_asked_again() {
+    let mut process = announcing(70);
+    process.asked = Some(Arc::new(AskedRelease {
+        since: at(30.0),
+        until: at(31.0),
+        last_activity: None,
+    }));
+    let mut day = Day::new(RELEASES, vec![process]);
+    day.until(1000.0);
+    assert!(day.stage.puppets.get().asked.is_empty());
+    assert!(!day.sent_notices.is_empty(), "it was found");
 }
