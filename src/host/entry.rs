@@ -4,8 +4,8 @@
 //! has executed another program, and every half a minute, not all processes in the same sample. It is
 //! shared: each sample carries the same strings again.
 //!
-//! Even the stat of a process that sleeps, and has done nothing for long, is read less often than samples are
-//! taken: again after a tenth of the time for which nothing of it has moved, and after five seconds at most. What
+//! For a screen even the stat of a process that sleeps, and has done nothing for long, is read less often than
+//! samples are taken: again after a tenth of the time for which nothing of it has moved, and after five seconds at most. What
 //! that misses is as small beside what the rules ask for, which count in minutes.
 //!
 //! Reading argv, the environment or maps takes a lock of the process's memory map. A process that is

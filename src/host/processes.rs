@@ -63,6 +63,8 @@ pub struct Processes {
     may_keep: usize,
     /// How many are, at most: counted before each sample, and up while it is taken.
     kept: usize,
+    /// Quiet processes need not be read in each sample.
+    may_rest: bool,
     around: Surroundings,
 }
 
@@ -90,6 +92,7 @@ impl Processes {
             before: HashMap::new(),
             may_keep: limit.saturating_sub(SPARE_DESCRIPTORS),
             kept: 0,
+            may_rest: false,
             around: Surroundings::new(roots),
         }
     }
@@ -162,6 +165,12 @@ impl Processes {
         sample
     }
 
+    /// Lets processes rest that are quiet: their stats are read less often than samples are taken. Not for who
+    /// decides by a sample whom to end.
+    pub fn let_quiet_rest(&mut self, may_rest: bool) {
+        self.may_rest = may_rest;
+    }
+
     /// What a process that is watched had used of the CPU itself at the last sample, and what its children
     /// had that have ended and that it waited for, in clock ticks.
     pub fn used_ticks(&self, pid: u32) -> Option<(u64, u64)> {
@@ -204,7 +213,7 @@ impl Processes {
         if let Some(known) = entry
             && let Some(file) = &known.stat
         {
-            if known.is_quiet(now_ns) {
+            if self.may_rest && known.is_quiet(now_ns) {
                 return Ok(Presence::Here);
             }
             // Whatever else than a line it says: the process is dead, or will be asked for afresh.

@@ -48,6 +48,8 @@ pub struct Live {
     /// The pids that NVML names, for as long as it goes on naming them.
     named: HashMap<u32, NamedPid>,
     ticks_per_second: u64,
+    /// It is looked at, and nothing is done by it: see [`Processes::let_quiet_rest`].
+    is_for_show: bool,
 }
 
 /// A pid that NVML names.
@@ -142,7 +144,16 @@ impl Live {
             marks: None,
             named: HashMap::new(),
             ticks_per_second: rustix::param::clock_ticks_per_second(),
+            is_for_show: false,
         })
+    }
+
+    /// The samples are for a screen: quiet processes are read less often, but while it is hurried, as it is to
+    /// end some.
+    pub fn for_show(mut self) -> Self {
+        self.is_for_show = true;
+        self.processes.let_quiet_rest(true);
+        self
     }
 
     /// A snapshot now, without waiting for the interval.
@@ -335,7 +346,11 @@ impl Source for Live {
     fn steer(&mut self, control: Control, now: Instant) -> Result<(), SourceError> {
         match control {
             Control::Interval(interval) => self.beat.set_interval(interval),
-            Control::Hurry(is_hurried) => self.beat.set_fast(is_hurried, now),
+            Control::Hurry(is_hurried) => {
+                self.processes
+                    .let_quiet_rest(self.is_for_show && !is_hurried);
+                self.beat.set_fast(is_hurried, now);
+            }
             _ => {}
         }
         Ok(())

@@ -372,7 +372,7 @@ fn what_seldom_changes_is_read_when_it_is_due() {
             ..TRAIN
         },
     );
-    let process = only(processes.sample(&[70], 41 * SECOND));
+    let process = only(processes.sample(&[70], 36 * SECOND));
     assert_eq!(words(&process), ["three"]);
     assert_eq!(process.comm.as_deref(), Some("a) (b"));
     fake.write(70, "cmdline", "four\0");
@@ -384,7 +384,7 @@ fn what_seldom_changes_is_read_when_it_is_due() {
             ..TRAIN
         },
     );
-    assert_eq!(words(&only(processes.sample(&[70], 42 * SECOND))), ["four"]);
+    assert_eq!(words(&only(processes.sample(&[70], 37 * SECOND))), ["four"]);
 }
 
 #[test]
@@ -409,7 +409,7 @@ fn the_framework_is_looked_up_again_while_a_program_loads() {
     fake.write(70, "maps", "");
     assert_eq!(framework(32).as_deref(), Some("vllm"));
     fake.stat(70, &FakeStat { stack: 1, ..TRAIN });
-    assert_eq!(framework(38), None);
+    assert_eq!(framework(33), None);
 }
 
 #[test]
@@ -738,6 +738,7 @@ fn a_quiet_process_is_looked_at_less_often_and_a_busy_or_stopped_one_each_time()
         ..TRAIN
     };
     let mut processes = fake.processes();
+    processes.let_quiet_rest(true);
     let mut see = |stat: &FakeStat, at: f64| {
         fake.stat(7, stat);
         let process = only(processes.sample(&[7], (at * SECOND as f64) as u64));

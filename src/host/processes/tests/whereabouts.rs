@@ -102,7 +102,7 @@ fn a_place_follows_its_cgroup_and_the_environment_stays() {
             ..TRAIN
         },
     );
-    let process = only(processes.sample(&[70], 46 * SECOND));
+    let process = only(processes.sample(&[70], 41 * SECOND));
     assert_eq!(process.environment.as_deref(), Some(&Default::default()));
 }
 
@@ -162,7 +162,7 @@ fn who_started_it_is_its_parent_and_stays_so() {
     );
     fake.write(55, "status", "Name:\tmanager\nNSpid:\t55\n");
     fake.stat(70, &FakeStat { ppid: 55, ..TRAIN });
-    let process = only(processes.sample(&[70], 46 * SECOND));
+    let process = only(processes.sample(&[70], 41 * SECOND));
     assert_eq!(process.parent_is_reaper, Some(true));
     assert_eq!(process.parent.as_deref(), Some(&bash()));
 }
