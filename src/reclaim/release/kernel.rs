@@ -11,7 +11,7 @@
 
 use std::time::Duration;
 
-use super::{KernelRecipe, ReleaseAnswer, ReleaseOptions, ReleaseReport};
+use super::{KernelRecipe, ReleaseAnswer, ReleaseOptions, ReleaseReport, at_work};
 use crate::advice::recipe::{self, RecipeOptions};
 use crate::deadline::Deadline;
 use crate::host::http::HttpError;
@@ -26,9 +26,6 @@ const PROBE_TIME: Duration = Duration::from_millis(800);
 const ANSWER_SHARE: u32 = 4;
 
 /// The way, where a process is a kernel. `Err`: why it is none of those that can be asked.
-///
-/// One that computes on a GPU is not asked: what gives memory back waits for that to end, which a kernel of
-/// CUDA's that hangs never does, and the notebook would wait with it.
 pub fn find(process: &Process, snapshot: &Snapshot) -> Option<Result<KernelRecipe, String>> {
     let jupyter = process.jupyter.as_deref()?;
     let why = |why: &str| Some(Err(why.to_owned()));
@@ -48,11 +45,8 @@ pub fn find(process: &Process, snapshot: &Snapshot) -> Option<Result<KernelRecip
     let Some(start_ticks) = process.start_ticks else {
         return why("when it started is not known, so that it cannot be told from another process");
     };
-    if let Some((gpu, percent)) = computes(process.pid, snapshot) {
-        let computes = format!(
-            "GPU {gpu} was at work for it in the last sample ({percent} %); try again when it rests"
-        );
-        return Some(Err(computes));
+    if let Some(why) = at_work(process.pid, snapshot) {
+        return Some(Err(why));
     }
     Some(Ok(KernelRecipe {
         pid: process.pid,
@@ -61,17 +55,6 @@ pub fn find(process: &Process, snapshot: &Snapshot) -> Option<Result<KernelRecip
         notebook: jupyter.notebook_path.clone(),
         last_activity: jupyter.last_activity,
     }))
-}
-
-/// The GPU that works for a process, by its index, and how much: by the process's own samples, or where the
-/// driver has none, by the GPU's.
-fn computes(pid: u32, snapshot: &Snapshot) -> Option<(u32, u32)> {
-    snapshot.gpus.iter().find_map(|gpu| {
-        let mut rows = gpu.processes.iter().flatten();
-        let row = rows.find(|row| row.pid == pid)?;
-        let percent = row.sm_percent.or(gpu.gpu_percent)?;
-        (percent > 0).then_some((gpu.index, percent))
-    })
 }
 
 /// Whether the kernel rests and can be asked. Its server does not take this for activity.

@@ -18,7 +18,7 @@ pub mod server;
 use super::policy::Signal;
 use crate::host::Roots;
 pub use crate::model::release::{Reference, ReleaseReport};
-use crate::model::{Process, Snapshot, Time};
+use crate::model::{Gpu, Process, Snapshot, Time};
 
 /// How long a release may take, unless somebody says otherwise.
 const DEFAULT_WAIT_MS: u64 = 10_000;
@@ -74,6 +74,22 @@ pub fn find(process: &Process, snapshot: &Snapshot) -> Result<ReleaseWay, String
             .to_owned(),
         false => refusals.join("; "),
     })
+}
+
+/// Why a process that computes on a GPU runs no recipe: what gives memory back waits for that to end, which a
+/// kernel of CUDA's that hangs never does, and the process would wait with it. By its own samples, or where the
+/// driver has none, by the GPU's.
+fn at_work(pid: u32, snapshot: &Snapshot) -> Option<String> {
+    let works = |gpu: &Gpu| {
+        let mut rows = gpu.processes.iter().flatten();
+        let row = rows.find(|row| row.pid == pid)?;
+        let percent = row.sm_percent.or(gpu.gpu_percent)?;
+        (percent > 0).then_some((gpu.index, percent))
+    };
+    let (gpu, percent) = snapshot.gpus.iter().find_map(works)?;
+    Some(format!(
+        "GPU {gpu} was at work for it in the last sample ({percent} %); try again when it rests"
+    ))
 }
 
 /// Whether it could be done now. Changes nothing; may take seconds.

@@ -4,22 +4,22 @@
 //! bytecodes of its main thread, or of another one that is awake; where all sleep, nothing is run and the request is
 //! taken back. How that is done is `host::python`, what is run is a recipe.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use serde::Deserialize;
 
-use super::{PythonRecipe, ReleaseAnswer, ReleaseOptions, ReleaseReport};
+use super::{PythonRecipe, ReleaseAnswer, ReleaseOptions, ReleaseReport, at_work};
+use crate::advice::recipe::{self, RecipeOptions};
 use crate::host::Roots;
 use crate::host::python::{PythonError, PythonProcess, ScriptResult};
-use crate::model::{Process, Snapshot};
+use crate::model::{Process, Snapshot, Time};
 
 /// The first minor version of CPython 3 that can be entered, and the last that is known here.
 const MINOR: u32 = 14;
 
 /// The way, where the snapshot shows a Python: the version is in the name of its program, or is found out by
 /// [`probe`]. A notebook's kernel is asked as such, and never past its queue.
-pub fn find(process: &Process, _: &Snapshot) -> Option<Result<PythonRecipe, String>> {
+pub fn find(process: &Process, snapshot: &Snapshot) -> Option<Result<PythonRecipe, String>> {
     if process.jupyter.is_some() {
         return None;
     }
@@ -40,6 +40,7 @@ pub fn find(process: &Process, _: &Snapshot) -> Option<Result<PythonRecipe, Stri
         ),
         _ => None,
     };
+    let refused = refused.or_else(|| at_work(process.pid, snapshot));
     Some(refused.map_or_else(
         || {
             Ok(PythonRecipe {
@@ -139,61 +140,27 @@ fn read(answer: &[u8]) -> ReleaseAnswer {
         let error: String = error.chars().take(80).collect();
         return ReleaseAnswer::Refused(format!("the recipe has failed in it: {error}"));
     }
-    match parse(answer.out.to_string().as_bytes()) {
+    match recipe::parse(answer.out.to_string().as_bytes()) {
         Ok(report) => ReleaseAnswer::Done(report),
         Err(why) => ReleaseAnswer::Refused(why),
     }
 }
 
-// Until `advice::recipe` is there: its `source` and its `parse` take the place of these two.
-
-/// Empties PyTorch's cache, and tells what is left of it.
+/// The recipe, which does nothing after `last_ms`, in milliseconds of Unix time.
 fn recipe(options: &ReleaseOptions, last_ms: i64) -> String {
-    let collect = if options.collects {
-        "import gc; gc.isenabled() and (gc.collect(), gc.collect())"
-    } else {
-        "pass"
-    };
-    format!(
-        r#"
-import sys, time
-out = {{}}
-torch = sys.modules.get("torch")
-if time.time() * 1000 <= {last_ms}:
-    try:
-        {collect}
-    except BaseException:
-        pass
-    if torch is not None and torch.cuda.is_initialized():
-        torch.cuda.empty_cache()
-        live = torch.cuda.memory_allocated()
-        out = {{"live_bytes": live, "cached_bytes_left": torch.cuda.memory_reserved() - live}}
-"#
-    )
-}
-
-/// What the recipe tells.
-fn parse(out: &[u8]) -> Result<ReleaseReport, String> {
-    #[derive(Deserialize)]
-    struct Out {
-        live_bytes: Option<u64>,
-        cached_bytes_left: Option<u64>,
-        why: Option<Arc<str>>,
-    }
-    let out: Out = serde_json::from_slice(out)
-        .map_err(|_| "the recipe has told nothing that can be read".to_owned())?;
-    Ok(ReleaseReport {
-        live_bytes: out.live_bytes,
-        cached_bytes_left: out.cached_bytes_left,
-        why: out.why,
-        ..ReleaseReport::default()
+    recipe::source(&RecipeOptions {
+        collects: options.collects,
+        references: options.references,
+        deadline: Time::from_unix_milliseconds(last_ms),
+        pci_bus_ids: options.pci_bus_ids.clone(),
     })
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
-    use crate::model::Time;
     use crate::model::snapshot::Jupyter;
 
     fn found(executable: &str) -> Option<Result<PythonRecipe, String>> {
@@ -247,7 +214,7 @@ mod tests {
 
     #[test]
     fn an_answer_is_a_report_or_words() {
-        let done = read(br#"{"out": {"live_bytes": 5, "cached_bytes_left": 0}}"#);
+        let done = read(br#"{"out": {"late": false, "live_bytes": 5, "cached_bytes_left": 0, "references": []}}"#);
         let report = ReleaseReport {
             live_bytes: Some(5),
             cached_bytes_left: Some(0),
@@ -261,7 +228,8 @@ mod tests {
             b"[1]",
             b"{}",
             br#"{"out": null}"#,
-            br#"{"out": {"live_bytes": -1}}"#,
+            br#"{"out": {"late": false, "live_bytes": -1, "references": []}}"#,
+            br#"{"out": {"late": true, "references": []}}"#,
             br#"{"out": 7, "error": "MemoryError"}"#,
             long.as_bytes(),
         ] {

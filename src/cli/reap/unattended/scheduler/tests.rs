@@ -43,12 +43,7 @@ struct Stage {
 }
 
 impl System for Stage {
-    fn guard(
-        &mut self,
-        rules: &RuleSet,
-        reap: &ReapConfig,
-        _: &Snapshot,
-    ) -> Result<Guard, String> {
+    fn guard(&mut self, rules: &RuleSet, reap: &ReapConfig, _: &Snapshot) -> Result<Guard, String> {
         let mut guard = guard();
         guard.policy.never = rules.never().to_vec();
         guard.policy.releasing = reap.releasing().cloned().collect();
