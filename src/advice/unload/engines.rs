@@ -234,7 +234,6 @@ pub(super) const TRITON: UnloadServer = UnloadServer {
     port_flags: &["--http-port"],
     usual_port: 8000,
     metrics_port: Some(("--metrics-port", 8002)),
-    tls_flags: &[],
     api: Ok(UnloadApi {
         identify: &[Question {
             ask: || ServerRequest::get("/v2"),
