@@ -1,5 +1,6 @@
 //! What a person may type. These doc comments are the help, the man pages and the completions.
 
+mod explain;
 mod reap;
 mod release;
 mod terms;
@@ -14,6 +15,7 @@ use crate::model::field::Field;
 use crate::model::{Kind, Severity};
 use crate::units::{Amount, Bytes, Span};
 
+pub use explain::Explain;
 pub use reap::{Kill, ReapArgs};
 pub use release::ReleaseArgs;
 pub use terms::Where;
@@ -339,62 +341,6 @@ impl ValueEnum for Severity {
         };
         Some(PossibleValue::new(name).help(help))
     }
-}
-
-/// Explain one process, GPU or finding: whose, since when, why, and what to do
-///
-/// Shows what it is, whose and since when, how its memory changed, its findings with their evidence,
-/// what holds it, and what would free the memory, gentlest first. If `gpumem record --store` is
-/// running,
-/// its history is used; otherwise a short sample is, and the page lists what that cannot show. With
-/// --replay or --demo it describes the recording's end.
-///
-/// With --framework it explains how a framework takes memory, what returns it and what does not; no GPU
-/// is needed for that. With --snippet it prints code for a program of one's own that gives memory back when
-/// asked.
-#[derive(Args, Debug)]
-#[command(after_help = EXIT_CODES)]
-pub struct Explain {
-    /// A process (4242), a GPU (gpu:0, GPU-…, MIG-…), or a finding's id, which check --json prints, or
-    /// the beginning of one that no other has
-    #[arg(
-        value_name = "PID|GPU|FINDING",
-        required_unless_present_any = ["framework", "snippet"],
-        conflicts_with = "framework"
-    )]
-    pub target: Option<String>,
-
-    /// Explain a framework; without NAME, list those that are known
-    #[arg(
-        long,
-        value_name = "NAME",
-        num_args = 0..=1,
-        default_missing_value = "list",
-        conflicts_with_all = ["window", "replay", "demo", "no_store"]
-    )]
-    pub framework: Option<String>,
-
-    /// Print a signal handler in Python, to paste into a program, by which it gives cached memory back when `gpumem
-    /// release` asks; for the framework of PID, for that of --framework, or for all that have one
-    #[arg(long, conflicts_with_all = ["json", "window"])]
-    pub snippet: bool,
-
-    /// Print the page as JSON (gpumem.explain/1)
-    #[arg(long)]
-    pub json: bool,
-
-    /// How long to sample this machine first; use of CPU and GPU over time is known only with a window or a
-    /// stored history [default: a single sample; for a finding until it is found, 2s at most]
-    #[arg(long, value_name = "DURATION", conflicts_with_all = ["replay", "demo"])]
-    pub window: Option<Span>,
-
-    /// Whether the stored history counts.
-    #[command(flatten)]
-    pub stored: Stored,
-
-    /// Where snapshots come from.
-    #[command(flatten)]
-    pub recorded: Recorded,
 }
 
 /// Record what is observed, one JSON snapshot per line

@@ -73,7 +73,7 @@ impl Write for TimedStream {
 }
 
 /// A frame's content.
-struct Frame {
+struct ZmtpFrame {
     is_command: bool,
     has_more: bool,
     content: Vec<u8>,
@@ -119,7 +119,7 @@ impl DealerSocket {
         self.0.get_mut().write_all(output).map_err(in_time)
     }
 
-    fn read_frame(&mut self, most: usize) -> io::Result<Frame> {
+    fn read_frame(&mut self, most: usize) -> io::Result<ZmtpFrame> {
         let mut byte = [0];
         self.0.read_exact(&mut byte)?;
         let [flags] = byte;
@@ -142,7 +142,7 @@ impl DealerSocket {
         };
         let mut content = vec![0; length];
         self.0.read_exact(&mut content)?;
-        Ok(Frame {
+        Ok(ZmtpFrame {
             is_command: flags & COMMAND != 0,
             has_more: flags & MORE != 0,
             content,
