@@ -18,6 +18,7 @@ use crate::machine::{Machine, Running};
 use crate::notebook::{Place, assert_no_secret};
 use crate::support;
 
+mod command;
 mod hostile;
 mod memory;
 mod notebooks;

@@ -16,6 +16,8 @@ use rustix::process::{Pid, Signal, kill_process};
 use crate::machine::{GIB, Machine};
 use crate::support::{self, wait_until};
 
+mod command;
+
 /// What PyTorch does of it: a cache of 6 GiB beside 2 GiB in use, which NVML sees.
 const TORCH: &str = r#"
 import json, os, sys

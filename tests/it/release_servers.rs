@@ -18,6 +18,8 @@ use crate::machine::{GIB, Machine, Running, one_gpu};
 use crate::reclaim::Stage;
 use crate::support::{self, wait_until};
 
+mod command;
+
 /// What its context takes, whatever is unloaded.
 const CONTEXT_BYTES: u64 = 256 << 20;
 

@@ -53,7 +53,7 @@ pub fn find(process: &Process, snapshot: &Snapshot) -> Option<Result<KernelRecip
         start_ticks,
         kernel_id: jupyter.kernel_id.clone(),
         notebook: jupyter.notebook_path.clone(),
-        last_activity: jupyter.last_activity,
+        last_activity: process.last_activity(),
     }))
 }
 

@@ -1,6 +1,7 @@
 //! Which processes are kernels that can be asked.
 
 use super::*;
+use crate::model::process::AskedRelease;
 use crate::model::snapshot::{Gpu, GpuProcess, Jupyter, Parent};
 
 fn kernel(application: &str, file: Option<&str>) -> Process {
@@ -34,6 +35,28 @@ fn a_kernel_with_its_file_is_the_way() {
         assert_eq!((way.pid, way.start_ticks), (7, 11));
         assert_eq!(way.kernel_id.as_deref(), Some("0a1b"));
     }
+}
+
+#[test]
+fn an_earlier_request_of_ours_is_not_the_users_activity() {
+    let time = crate::model::Time::from_unix_milliseconds;
+    let mut process = kernel("jupyter", Some("/run/k.json"));
+    let mut jupyter = process.jupyter.as_deref().cloned().unwrap();
+    jupyter.last_activity = Some(time(100_500));
+    process.jupyter = Some(jupyter.into());
+    process.asked = Some(
+        AskedRelease {
+            since: time(100_000),
+            until: time(101_000),
+            last_activity: Some(time(7_000)),
+        }
+        .into(),
+    );
+    let way = found(&process).unwrap().unwrap();
+    assert_eq!(way.last_activity, Some(time(7_000)));
+    process.asked = None;
+    let way = found(&process).unwrap().unwrap();
+    assert_eq!(way.last_activity, Some(time(100_500)));
 }
 
 #[test]

@@ -1,0 +1,58 @@
+//! `gpumem release PID` of a real interpreter.
+
+use serde_json::{Value, json};
+
+use super::*;
+
+impl Program {
+    fn release(&self, more: &[&str]) -> support::Output {
+        let pid = self.pid().to_string();
+        let arguments = [&["release", "--json", &pid], more].concat();
+        let mut command = self.machine.command(&arguments);
+        command.env("STATE_DIRECTORY", self.machine.path("state"));
+        support::finish(&mut command)
+    }
+}
+
+/// What became of the only target.
+fn outcome(output: &support::Output) -> Value {
+    let document = output.json();
+    let targets = document["targets"].as_array().unwrap();
+    assert_eq!(targets.len(), 1, "{output:?}");
+    targets[0]["outcome"].clone()
+}
+
+#[test]
+fn a_python_that_runs_is_named_by_its_pid_and_one_that_sleeps_times_out() {
+    let Some(program) = Program::start(LOOP) else {
+        return;
+    };
+    if program.machine.snapshot(0).0["host"]["pid_namespace"] != "host" {
+        let output = program.release(&["--yes"]);
+        assert_eq!(output.json()["targets"], json!([]), "{output:?}");
+        return;
+    }
+    let planned = program.release(&["--dry-run"]);
+    assert_eq!(planned.code, 0, "{planned:?}");
+    let step = &planned.json()["targets"][0]["steps"][0];
+    assert_eq!(step["way"]["by"], "python", "{planned:?}");
+    assert_eq!((program.held_gib(), program.releases()), (8, 0));
+    let output = program.release(&["--yes", "--wait", "20s"]);
+    assert_eq!(output.code, 0, "{output:?}");
+    let released = outcome(&output);
+    assert_eq!(
+        (&released["outcome"], &released["bytes"]),
+        (&json!("released"), &json!(6 * GIB)),
+        "{output:?}"
+    );
+    assert_eq!(released["live_bytes"], json!(2 * GIB));
+    assert_eq!((program.held_gib(), program.releases()), (2, 1));
+
+    let sleeps = Program::start("ready()\ntime.sleep(600)").unwrap();
+    let output = sleeps.release(&["--yes", "--wait", "1s"]);
+    assert_eq!(output.code, 1, "{output:?}");
+    assert_eq!(outcome(&output)["outcome"], "timed_out", "{output:?}");
+    // What was prepared for it is taken back: nothing runs later.
+    sleeps.wake();
+    assert_eq!((sleeps.held_gib(), sleeps.releases()), (8, 0));
+}

@@ -1,0 +1,58 @@
+//! `gpumem release` of an inference server, and what a rule may have asked of one.
+
+use serde_json::json;
+
+use super::*;
+
+impl StandIn {
+    fn release(&self, target: &str) -> support::Output {
+        let arguments = ["release", target, "--yes", "--json", "--wait", "10s"];
+        let mut command = self.machine.command(&arguments);
+        command.env("STATE_DIRECTORY", self.machine.path("state"));
+        support::finish(&mut command)
+    }
+}
+
+/// What became of the only target.
+fn outcome(output: &support::Output) -> Value {
+    let document = output.json();
+    let targets = document["targets"].as_array().unwrap();
+    assert_eq!(targets.len(), 1, "{output:?}");
+    targets[0]["outcome"].clone()
+}
+
+#[test]
+fn a_server_is_named_by_its_pid_and_unloads_only_when_it_rests() {
+    let Some(python) = support::find("python3", "python3") else {
+        return;
+    };
+    for (manner, expected, deeds) in [
+        ("idle", "released", 1),
+        ("busy", "busy", 0),
+        ("lies", "nothing_to_release", 1),
+        ("key", "refused", 1),
+        ("garbage", "no_way_in", 0),
+    ] {
+        let server = StandIn::start(&python, the("comfyui"), manner);
+        let output = server.release(&server.pid().to_string());
+        if server.machine.snapshot(0).0["host"]["pid_namespace"] != "host" {
+            assert_eq!(output.json()["targets"], json!([]), "{output:?}");
+            continue;
+        }
+        let outcome = outcome(&output);
+        assert_eq!(outcome["outcome"], expected, "{manner}: {output:?}");
+        assert_eq!(server.deeds(), deeds, "{manner}");
+        assert_eq!(output.code, i32::from(manner != "idle"), "{manner}");
+        let left = match manner {
+            "idle" => CONTEXT_BYTES,
+            _ => 2 * GIB,
+        };
+        assert_eq!(server.held_bytes(), left, "{manner}");
+        if manner == "idle" {
+            assert_eq!(outcome["bytes"], json!(2 * GIB - CONTEXT_BYTES));
+        }
+        if deeds == 0 {
+            server.assert_untouched();
+        }
+    }
+}
