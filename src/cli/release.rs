@@ -5,7 +5,7 @@
 //! people are asked as in `reap`.
 
 pub mod json;
-mod text;
+pub(super) mod text;
 
 use std::time::Duration;
 
@@ -94,7 +94,7 @@ fn plan(
 }
 
 /// Looks at each whether it rests and can be asked, some at once; that changes nothing.
-fn probed(targets: Vec<Target>) -> Vec<ProbedTarget> {
+pub(super) fn probed(targets: Vec<Target>) -> Vec<ProbedTarget> {
     let mut all = Vec::with_capacity(targets.len());
     let mut left = targets.into_iter().peekable();
     while left.peek().is_some() {
@@ -224,7 +224,7 @@ fn carry_out(
             break;
         };
         if !args.json {
-            print(&text::outcome(planned, &outcome))?;
+            print(&text::outcome(planned.target.leader, &outcome))?;
         }
         planned.outcome = Some(outcome);
     }

@@ -46,6 +46,8 @@ pub enum KeyAction {
     Reap,
     /// Show how what the rules found would be ended.
     ReapFindings,
+    /// Show how the marked processes, or the selected one, would be asked to release memory.
+    Release,
     /// Type a filter.
     Filter,
     /// Search: type what the selection jumps to.

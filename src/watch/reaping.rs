@@ -33,22 +33,22 @@ pub use countdown::{on_screen_change, on_suspend};
 /// A plan that is so many seconds old is made anew before it takes a yes.
 pub const OLD: f64 = 300.0;
 
-/// Shows how the marked processes, or the selected one, would be ended.
-pub fn open_selected(app: &mut App) -> Option<Effect> {
+/// Shows how the marked processes, or the selected one, would be ended, or asked to release memory.
+pub fn open_selected(app: &mut App, release: bool) -> Option<Effect> {
     let selected = selected(app);
     let scope = PlanScope::Processes(selected.clone());
-    open(app, scope, selected)
+    open(app, scope, selected, release)
 }
 
-/// Shows how the process of this row would be ended, whatever is marked.
-pub fn open_row(app: &mut App, row: RowKey) -> Option<Effect> {
-    open(app, PlanScope::Processes(vec![row]), vec![row])
+/// Shows how the process of this row would be ended, or asked to release memory, whatever is marked.
+pub fn open_row(app: &mut App, row: RowKey, release: bool) -> Option<Effect> {
+    open(app, PlanScope::Processes(vec![row]), vec![row], release)
 }
 
 /// Shows how all that the rules found would be ended.
 pub fn open_findings(app: &mut App) -> Option<Effect> {
     let selected = selected(app);
-    open(app, PlanScope::Findings, selected)
+    open(app, PlanScope::Findings, selected, false)
 }
 
 /// The marked rows, or the selected one.
@@ -61,7 +61,7 @@ fn selected(app: &App) -> Vec<RowKey> {
     rows
 }
 
-fn open(app: &mut App, scope: PlanScope, selected: Vec<RowKey>) -> Option<Effect> {
+fn open(app: &mut App, scope: PlanScope, selected: Vec<RowKey>, release: bool) -> Option<Effect> {
     if app.reaping.batch.is_some() {
         // One at a time; what has come of it is looked at first.
         app.mode = Mode::Plan;
@@ -83,6 +83,7 @@ fn open(app: &mut App, scope: PlanScope, selected: Vec<RowKey>) -> Option<Effect
     app.reaping.dialog = Some(Dialog {
         options: PlanOptions {
             scope,
+            release,
             signal: None,
             all_users: false,
             direct: false,
@@ -301,6 +302,9 @@ fn on_plan(app: &mut App, action: KeyAction) -> Option<Effect> {
                 Button::Cancel => Button::Begin,
                 Button::Begin => Button::Cancel,
             };
+        }
+        KeyAction::ChooseSignal if dialog.options.release => {
+            dialog.note = Some("a release ends nothing; x plans to kill, by a signal".to_owned());
         }
         KeyAction::ChooseSignal => {
             let asked = dialog.options.signal;

@@ -29,11 +29,13 @@ pub trait ReclaimWorker {
     ) -> Option<Duration>;
 }
 
-/// What to end, and how.
+/// What to end or to ask, and how.
 #[derive(Clone, PartialEq, Debug)]
 pub struct PlanOptions {
     /// Whom.
     pub scope: PlanScope,
+    /// They are asked to release memory, and live on.
+    pub release: bool,
     /// With which signal, instead of the gentlest way.
     pub signal: Option<Signal>,
     /// Processes of other users too.

@@ -27,7 +27,7 @@ fn holding(pid: u32, bytes: u64) -> Scene {
 }
 
 /// A Python program that announces SIGUSR2 and does this upon it.
-fn announcing(stage: &Stage, handler: &str) -> Option<Holder> {
+pub fn announcing(stage: &Stage, handler: &str) -> Option<Holder> {
     find("python3", "python3")?;
     let scene = stage.machine.path("scene.json");
     let after = stage.machine.path("after.json");

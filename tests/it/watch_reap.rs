@@ -9,6 +9,7 @@ use serde_json::json;
 use crate::machine::GIB;
 use crate::pty::Terminal;
 use crate::reap::{Holder, IGNORES, OBEYS, Stage, have_acted, idle, scene};
+use crate::release::announcing;
 use crate::support;
 
 /// The screen, with the only process selected.
@@ -73,6 +74,69 @@ fn a_yes_kills_it_and_the_screen_shows_what_was_freed() {
         rustix::process::geteuid().as_raw()
     );
     assert_eq!(lines[3]["bytes"], json!(2 * GIB));
+    quit(&mut terminal);
+}
+
+#[test]
+fn a_yes_has_it_release_memory_and_it_lives() {
+    let Some(stage) = Stage::new() else {
+        return;
+    };
+    let Some(holder) = announcing(&stage, "os.replace(after, scene)") else {
+        return;
+    };
+    let Some(mut terminal) = watching(&stage, &holder) else {
+        return;
+    };
+    terminal.press("R");
+    let text = terminal.wait_for("plan", |text| text.contains("y: ask it"));
+    for words in [
+        format!("release memory of {}", holder.pid),
+        format!("SIGUSR2 to {}, which releases memory upon it", holder.pid),
+        "proved: ".to_owned(),
+        "will ask 1 process to release memory".to_owned(),
+    ] {
+        assert!(text.contains(&words), "no {words}:\n{text}");
+    }
+    assert!(!text.contains("signal: "), "{text}");
+    terminal.press("y");
+    terminal.wait_for("countdown", |text| text.contains("nothing was sent so far"));
+    assert!(stage.lines().is_empty());
+    let text = terminal.wait_for("outcome", |text| text.contains("done: released"));
+    let words = format!("{}: released 1.5 GiB in ", holder.pid);
+    assert!(text.contains(&words), "no {words}:\n{text}");
+    assert!(text.contains("done: released 1.5 GiB"), "{text}");
+    assert!(holder.is_alive());
+    assert_eq!(stage.events(), ["begun", "intended", "done", "ended"]);
+    assert_eq!(stage.lines()[1]["deed"], "release");
+    // Once is enough for a minute.
+    terminal.press("\u{1b}");
+    terminal.press("R");
+    terminal.wait_for("plan", |text| text.contains("y: ask it"));
+    terminal.press("yy");
+    let text = terminal.wait_for("refusal", |text| text.contains("once in 60 s"));
+    assert!(!text.contains("done: released 1.5"), "{text}");
+    quit(&mut terminal);
+}
+
+#[test]
+fn one_with_no_way_in_is_shown_why_and_nobody_is_asked() {
+    let Some(stage) = Stage::new() else {
+        return;
+    };
+    let holder = stage.holder(OBEYS);
+    let Some(mut terminal) = watching(&stage, &holder) else {
+        return;
+    };
+    terminal.press("R");
+    let text = terminal.wait_for("plan", |text| text.contains("nothing to ask"));
+    assert!(text.contains("no way in"), "{text}");
+    assert!(!text.contains("y: ask"), "{text}");
+    terminal.press("y");
+    terminal.wait_for("why", |text| {
+        text.contains("nobody here can be asked to release memory")
+    });
+    assert!(holder.is_alive() && stage.lines().is_empty());
     quit(&mut terminal);
 }
 

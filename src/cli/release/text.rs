@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::json::{ProbedTarget, ReleaseDocument};
+use super::json::ReleaseDocument;
 use crate::advice;
 use crate::cli::reap::refusal::{RefusalReader, refusal};
 use crate::cli::reap::text::{count, title};
@@ -14,7 +14,7 @@ use crate::report::style::Style;
 use crate::units::Bytes;
 
 /// Who would be asked, how, and what was proved of them; who not, why, and what to do instead.
-pub(super) fn plan(
+pub(in crate::cli) fn plan(
     document: &ReleaseDocument,
     snapshot: &Snapshot,
     style: Style,
@@ -62,7 +62,7 @@ pub(super) fn plan(
 }
 
 /// Those that are to be asked.
-pub(super) fn due(document: &ReleaseDocument) -> Vec<&Target> {
+pub(in crate::cli) fn due(document: &ReleaseDocument) -> Vec<&Target> {
     let due = document.targets.iter().filter(|it| it.is_due());
     due.map(|it| &it.target).collect()
 }
@@ -89,8 +89,7 @@ fn instead(pid: u32, snapshot: &Snapshot) -> String {
 }
 
 /// What a target came to; how to wake it stands last.
-pub(super) fn outcome(probed: &ProbedTarget, outcome: &Outcome) -> String {
-    let leader = probed.target.leader;
+pub(in crate::cli) fn outcome(leader: u32, outcome: &Outcome) -> String {
     let mut out = format!("{leader}: {}\n", escape(&outcome.to_string()));
     for reference in references(outcome) {
         let (bytes, name) = (Bytes(reference.bytes), escape(&reference.name));

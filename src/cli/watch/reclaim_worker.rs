@@ -13,6 +13,8 @@ use crate::cli::reap::json::ReapReport;
 use crate::cli::reap::observe::{PlanSource, Spared, concerned, plan_here, plan_there};
 use crate::cli::reap::refusal::{RefusalPlace, RefusalReader};
 use crate::cli::reap::text;
+use crate::cli::release::json::ReleaseDocument;
+use crate::cli::release::{probed, text as release_text};
 use crate::cli::warn;
 use crate::cli::watch::rehearsal::Rehearsal;
 use crate::config::Config;
@@ -22,6 +24,8 @@ use crate::model::family::{families, member};
 use crate::model::{Identity, Snapshot, Start, Time};
 use crate::reclaim::ledger::{self, Actor, Deed, Failure};
 use crate::reclaim::plan::Why;
+use crate::reclaim::policy::Release;
+use crate::reclaim::release::ReleaseOptions;
 use crate::reclaim::{
     ActProgress, Executor, FindingSelector, Guard, JudgedSample, Observer, Outcome, Plan, Policy,
     Refused, Target, Targets,
@@ -95,6 +99,15 @@ impl LocalReclaimWorker {
         let mut plan = if let Some(targets) = targets {
             let concerned = concerned(&targets, &self.rules);
             let policy = Policy {
+                release: match question.options.release {
+                    true => Release::Only(ReleaseOptions {
+                        is_named: true,
+                        ..ReleaseOptions::by_rule()
+                    }),
+                    false => Release::Never,
+                },
+                // Who is only asked loses nothing.
+                even_kept: question.options.release,
                 signal: question.options.signal,
                 all_users: question.options.all_users,
                 direct: question.options.direct,
@@ -123,13 +136,20 @@ impl LocalReclaimWorker {
             }
         };
         plan.refused.append(&mut gone);
-        let report = ReapReport::new(plan.clone(), undecided, snapshot.errors.clone());
         let (style, reader) = (Style::default(), RefusalReader::at(RefusalPlace::Screen));
+        // Nobody of a recording can be looked at.
+        let text = if question.options.release && !self.is_recording {
+            let probed = probed(std::mem::take(&mut plan.targets));
+            let mut report = ReleaseDocument::new(plan.time, probed, plan.refused.clone());
+            report.errors.clone_from(&snapshot.errors);
+            plan.targets = release_text::due(&report).into_iter().cloned().collect();
+            release_text::plan(&report, snapshot, style, reader)
+        } else {
+            let report = ReapReport::new(plan.clone(), undecided, snapshot.errors.clone());
+            text::plan(&report, style, reader)
+        };
         Ok(Proposal {
-            lines: text::plan(&report, style, reader)
-                .lines()
-                .map(str::to_owned)
-                .collect(),
+            lines: text.lines().map(str::to_owned).collect(),
             titles: plan
                 .targets
                 .iter()
@@ -406,7 +426,10 @@ impl Observer for ScreenObserver {
     }
 
     fn ended(&mut self, place: usize, target: &Target, outcome: &Outcome) {
-        let words = text::outcome(target, outcome, RefusalReader::at(RefusalPlace::Screen));
+        let words = match target.is_release() {
+            true => release_text::outcome(target.leader, outcome),
+            false => text::outcome(target, outcome, RefusalReader::at(RefusalPlace::Screen)),
+        };
         let (outcome, words) = (outcome.clone(), words.trim_end().to_owned());
         self.report_stage(place, TargetStage::Ended { outcome, words });
         self.last_stage = None;

@@ -179,6 +179,13 @@ pub const GROUPS: &[Group] = &[
                 "show the plan to kill all that the rules found",
                 KeyAction::ReapFindings,
             ),
+            bind(
+                &[char('R')],
+                "R",
+                "show the plan to have them release memory and live on",
+                KeyAction::Release,
+            )
+            .hinted("R", "Release", 14, 13),
         ],
     ),
     main(

@@ -276,7 +276,10 @@ pub fn of_plan(app: &App, dialog: &Dialog) -> DialogContent {
         None => (choices(dialog, only_plans), buttons(dialog, only_plans)),
     };
     DialogContent {
-        title: format!("kill {}", scope_text(app, dialog)),
+        title: match dialog.options.release {
+            true => format!("release memory of {}", scope_text(app, dialog)),
+            false => format!("kill {}", scope_text(app, dialog)),
+        },
         body,
         offset: dialog.offset,
         note,
@@ -288,10 +291,10 @@ pub fn of_plan(app: &App, dialog: &Dialog) -> DialogContent {
 fn choices(dialog: &Dialog, only_plans: bool) -> Vec<(&'static str, String)> {
     let yes = |is_so| if is_so { "yes" } else { "no" };
     let signal = dialog.options.signal.map_or(GENTLEST, Signal::name);
-    let mut choices = vec![
-        ("Tab", "scope".to_owned()),
-        ("s", format!("signal: {signal}")),
-    ];
+    let mut choices = vec![("Tab", "scope".to_owned())];
+    if !dialog.options.release {
+        choices.push(("s", format!("signal: {signal}")));
+    }
     // A recording's plan is root's.
     if !only_plans {
         let all_users = yes(dialog.options.all_users);
@@ -313,6 +316,13 @@ fn buttons(dialog: &Dialog, only_plans: bool) -> Vec<(String, bool)> {
     match dialog.receivers() {
         0 => {}
         _ if only_plans => {}
+        _ if dialog.options.release => {
+            let what = match dialog.ends() {
+                1 => "y: ask it".to_owned(),
+                count => format!("y: ask these {count}"),
+            };
+            buttons.push((what, is_on(Button::Begin)));
+        }
         1 => buttons.push(("y: kill it".to_owned(), is_on(Button::Begin))),
         count => buttons.push((format!("y: kill these {count}"), is_on(Button::Begin))),
     }
@@ -360,7 +370,7 @@ fn of_batch(app: &App, batch: &Batch) -> DialogContent {
     let title = if is_over {
         "what came of it"
     } else {
-        "killing"
+        batch.verb()
     };
     let mut buttons = vec![("Esc: leave".to_owned(), true)];
     if !is_over {

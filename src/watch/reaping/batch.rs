@@ -133,6 +133,19 @@ impl Batch {
         }
     }
 
+    /// What is being done.
+    pub fn verb(&self) -> &'static str {
+        match self.is_release() {
+            true => "releasing",
+            false => "killing",
+        }
+    }
+
+    /// Whether nobody is ended: all are asked to release memory.
+    fn is_release(&self) -> bool {
+        self.plan.targets.iter().all(Target::is_release)
+    }
+
     /// Whether something was done to anybody.
     pub fn has_sent(&self) -> bool {
         self.targets.iter().any(|mark| !mark.sent.is_empty())
@@ -144,15 +157,17 @@ impl Batch {
         let freed: u64 = outcomes().map(Outcome::freed_bytes).sum();
         let ended = outcomes().filter(|it| it.is_success()).count();
         let all = self.targets.len();
-        let total = format!("freed {}; {ended} of {all} done", Bytes(freed));
+        let word = match self.is_release() {
+            true => "released",
+            false => "freed",
+        };
+        let freed = format!("{word} {}", Bytes(freed));
+        let total = format!("{freed}; {ended} of {all} done");
         match &self.over {
             None if self.is_stopping => format!("{total}; stopping"),
             None => total,
-            Some(Ok(())) if ended == all => format!("done: freed {}", Bytes(freed)),
-            Some(Ok(())) => {
-                let freed = Bytes(freed);
-                format!("done: freed {freed}; {ended} of {all} succeeded")
-            }
+            Some(Ok(())) if ended == all => format!("done: {freed}"),
+            Some(Ok(())) => format!("done: {freed}; {ended} of {all} succeeded"),
             Some(Err(error)) => format!("{total}; {}", escape(error)),
         }
     }
@@ -168,7 +183,7 @@ impl Batch {
             return self.summary();
         };
         let mark = &self.targets[place];
-        let mut text = format!("killing {} of {all}", place + 1);
+        let mut text = format!("{} {} of {all}", self.verb(), place + 1);
         if let Some(words) = mark.sent.last() {
             text.push_str(&format!(": {words}"));
         }

@@ -84,7 +84,11 @@ pub(super) fn confirm(app: &mut App) -> Option<Effect> {
     if only_plans {
         dialog.note = Some("nothing was sent: it is a recording".to_owned());
     } else if dialog.ends() == 0 {
-        dialog.note = Some("nothing was sent: there is nothing for gpumem to kill".to_owned());
+        let what = match dialog.options.release {
+            true => "nobody here can be asked to release memory",
+            false => "there is nothing for gpumem to kill",
+        };
+        dialog.note = Some(format!("nothing was sent: {what}"));
     } else if has_ended {
         dialog.note = Some("nothing was sent: no more samples come".to_owned());
     } else {

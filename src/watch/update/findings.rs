@@ -42,13 +42,15 @@ pub fn act(app: &mut App, action: KeyAction) -> Option<Effect> {
         KeyAction::Last => select(app, usize::MAX),
         KeyAction::Open => return page::open(app),
         KeyAction::SwitchFocus | KeyAction::Back => app.focus = Focus::Table,
-        KeyAction::Reap => {
+        KeyAction::Reap | KeyAction::Release => {
             // Where there is no one to end, least of all is it who was selected.
             let key = app.subject_of_finding();
             let is_listed = app.select_row(key);
             let is_about_gpu = app.selected_finding().map(|(_, it)| it.process.is_none());
             return match (key, is_about_gpu) {
-                (Some(key), _) if is_listed => reaping::open_row(app, key),
+                (Some(key), _) if is_listed => {
+                    reaping::open_row(app, key, action == KeyAction::Release)
+                }
                 (Some(_), _) => app.refuse(HIDDEN),
                 (None, None) => app.refuse(NO_FINDING),
                 (None, Some(true)) => app.refuse("it is about a GPU; there is no process to kill"),

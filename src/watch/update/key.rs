@@ -142,7 +142,8 @@ fn act(app: &mut App, action: KeyAction) -> Option<Effect> {
             return app.refuse("nothing is marked");
         }
         KeyAction::UntagAll => app.table.tagged.clear(),
-        KeyAction::Reap => return reaping::open_selected(app),
+        KeyAction::Reap => return reaping::open_selected(app, false),
+        KeyAction::Release => return reaping::open_selected(app, true),
         KeyAction::ReapFindings => return reaping::open_findings(app),
         KeyAction::Filter => prompt::open_filter(app),
         KeyAction::Search if app.screenful.is_none() => return app.refuse(NOTHING_SEEN),

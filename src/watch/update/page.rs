@@ -256,7 +256,8 @@ pub fn on_key(app: &mut App, action: Option<KeyAction>) -> Option<Effect> {
         KeyAction::First => scroll_to(app, |_, _| 0),
         KeyAction::Last => scroll_to(app, |_, _| usize::MAX),
         KeyAction::Back | KeyAction::Quit => close(app),
-        KeyAction::Reap => return reap_page(app),
+        KeyAction::Reap => return reap_page(app, false),
+        KeyAction::Release => return reap_page(app, true),
         KeyAction::Gpu(digit) => return gpus::on_digit(app, digit),
         KeyAction::GpuPage => return gpus::open_page(app),
         KeyAction::Environment => return open_environment(app),
@@ -282,7 +283,7 @@ fn close(app: &mut App) {
 }
 
 /// Shows how the process that the page is about would be ended.
-fn reap_page(app: &mut App) -> Option<Effect> {
+fn reap_page(app: &mut App, release: bool) -> Option<Effect> {
     let page = app.page.as_ref()?;
     let who = match page.about {
         About::Process(who) | About::Environment(who) => who,
@@ -299,7 +300,7 @@ fn reap_page(app: &mut App) -> Option<Effect> {
     }
     close(app);
     app.focus = Focus::Table;
-    reaping::open_row(app, key).or(Some(Effect::Draw))
+    reaping::open_row(app, key, release).or(Some(Effect::Draw))
 }
 
 /// The process of a finding; its GPU where it is about no process, or about one that cannot be seen.

@@ -49,6 +49,7 @@ fn question(scope: PlanScope, snapshot: Snapshot) -> Box<PlanRequest> {
         number: 3,
         options: PlanOptions {
             scope,
+            release: false,
             signal: None,
             all_users: false,
             direct: false,

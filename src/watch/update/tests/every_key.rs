@@ -190,7 +190,12 @@ fn on_the_table(action: KeyAction) -> Option<Case> {
             app.table.tagged.len() == 1 && app.table.selected() == Some(1)
         }),
         KeyAction::UntagAll => ("j  ", |app, _| app.table.tagged.is_empty()),
-        KeyAction::Reap => ("jjj", |app, effect| is_asked_for(app, effect, 2)),
+        KeyAction::Reap => ("jjj", |app, effect| {
+            is_asked_for(app, effect, 2) && !asked(effect).unwrap().options.release
+        }),
+        KeyAction::Release => ("jjj", |app, effect| {
+            is_asked_for(app, effect, 2) && asked(effect).unwrap().options.release
+        }),
         KeyAction::ReapFindings => ("j", |app, effect| {
             let question = asked(effect);
             app.mode == Mode::Plan
