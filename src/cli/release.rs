@@ -126,7 +126,7 @@ fn judged(target: Target, answer: Option<ReleaseAnswer>) -> ProbedTarget {
         Some(ReleaseAnswer::Refused(why)) => (None, Some(Outcome::Refused { why: why.into() })),
         Some(ReleaseAnswer::TimedOut(why)) => (None, Some(Outcome::TimedOut { why: why.into() })),
         None => {
-            let why = "it did not say in time whether it rests; nothing was asked of it".into();
+            let why = "it did not show in time whether it is idle; nothing was sent".into();
             (None, Some(Outcome::TimedOut { why }))
         }
     };
@@ -199,14 +199,14 @@ fn carry_out(
     };
     if !args.yes {
         if args.dry_run || args.json || !confirm::can_ask() {
-            warn("nobody was asked; --yes carries this out");
+            warn("nothing was sent; --yes carries this out");
             return Ok(Carried::Not);
         }
         let count = super::reap::text::count(&due.iter().collect::<Vec<_>>());
         let answer = confirm::ask_yes_or_no(&format!("Ask {count} to release memory?"))?;
         let watch = || engine.observe(&live.sample());
         if !wait_for(&answer, watch) {
-            warn("nobody was asked");
+            warn("nothing was sent");
             return Ok(Carried::Declined);
         }
     }
@@ -236,7 +236,7 @@ fn carry_out(
             sent => format!("; it was sent: {}", sent.join(", ")),
         };
         warn(&format!(
-            "interrupted by {name} at {leader}: nobody else is asked{sent}"
+            "interrupted by {name} at {leader}: no other process is asked{sent}"
         ));
         report.status = ReapStatus::Interrupted;
         return Ok(Carried::Interrupted(signal));

@@ -212,7 +212,7 @@ impl fmt::Display for Outcome {
                 f.write_str("nothing to release")?;
                 write_report(f, report)?;
                 let why = report.why.as_deref();
-                write!(f, ": {}", why.unwrap_or("NVML shows no memory back"))
+                write!(f, ": {}", why.unwrap_or("NVML shows no memory freed"))
             }
             Self::Busy { why } => write!(f, "busy: {why}"),
             Self::NoWayIn { why } => write!(f, "no way in: {why}"),
@@ -229,7 +229,7 @@ fn write_report(f: &mut fmt::Formatter<'_>, report: &ReleaseReport) -> fmt::Resu
         write!(f, "; it has {} in use", Bytes(live))?;
     }
     if let Some(cached) = report.cached_bytes_left {
-        write!(f, "; {} are still cached", Bytes(cached))?;
+        write!(f, "; {} still cached", Bytes(cached))?;
     }
     Ok(())
 }

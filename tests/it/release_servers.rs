@@ -433,7 +433,7 @@ fn a_server_to_which_a_client_is_connected_is_not_touched() {
             let ReleaseAnswer::Busy(why) = &answer else {
                 panic!("{}: {answer:?}", program.row);
             };
-            assert!(why.ends_with("a client is connected to it"), "{why}");
+            assert!(why.contains("a client is connected to it"), "{why}");
             server.assert_untouched();
             drop(client);
             let answer = probed(&way);
@@ -475,7 +475,7 @@ fn one_that_hangs_is_not_waited_for() {
             let ReleaseAnswer::TimedOut(why) = &answer else {
                 panic!("{}: {answer:?}", program.row);
             };
-            assert!(why.ends_with("it may still do so"), "{why}");
+            assert!(why.contains("it may still do so"), "{why}");
             assert!(
                 begun.elapsed() < Duration::from_secs(40),
                 "{:?}",
@@ -570,10 +570,7 @@ fn what_a_server_lacks_is_a_refusal_in_words() {
         return;
     };
     for (environment, words) in [
-        (
-            ("VERSION", "0.16.2"),
-            "vLLM 0.16.2 ends the requests that run",
-        ),
+        (("VERSION", "0.16.2"), "vLLM 0.16.2 aborts running requests"),
         (("VERSION", "dev"), "the version of vLLM is not known"),
         (("DEV_MODE", "0"), "VLLM_SERVER_DEV_MODE=1"),
     ] {

@@ -74,14 +74,14 @@ impl UnloadAnswer {
     /// Its JSON.
     pub(super) fn json(&self) -> Result<Value, AnswerVerdict> {
         self.success()?;
-        let another = |_| AnswerVerdict::Another("an answer that is no JSON".to_owned());
+        let another = |_| AnswerVerdict::Another("an answer that is not JSON".to_owned());
         serde_json::from_slice(&self.body).map_err(another)
     }
 
     /// Its text.
     pub(super) fn text(&self) -> Result<&str, AnswerVerdict> {
         self.success()?;
-        let another = |_| AnswerVerdict::Another("an answer that is no text".to_owned());
+        let another = |_| AnswerVerdict::Another("an answer that is not text".to_owned());
         std::str::from_utf8(&self.body).map_err(another)
     }
 
@@ -152,7 +152,7 @@ pub(super) fn text<'v>(value: &'v Value, at: &str) -> Result<&'v str, AnswerVerd
 /// A yes or no in an answer.
 pub(super) fn flag(value: &Value, at: &str) -> Result<bool, AnswerVerdict> {
     let flag = value.pointer(at).and_then(Value::as_bool);
-    flag.ok_or_else(|| AnswerVerdict::Another(format!("no yes or no at {at}")))
+    flag.ok_or_else(|| AnswerVerdict::Another(format!("no true or false at {at}")))
 }
 
 /// A count in an answer.
@@ -167,7 +167,7 @@ impl Known {
         let is_sound = |name: &String| !name.is_empty() && name.len() <= NAME_BYTES;
         if names.len() > MOST_MODELS || !names.iter().all(is_sound) {
             return Err(AnswerVerdict::Another(
-                "a list of models that is none".to_owned(),
+                "a list of models in another form".to_owned(),
             ));
         }
         self.models = names;

@@ -59,7 +59,9 @@ fn rests(answer: &UnloadAnswer, counts: &[&[&str]]) -> JudgeResult {
     let count = answer.metrics(counts)?;
     match count == 0.0 {
         true => Ok(()),
-        false => Err(AnswerVerdict::Busy(format!("{count} requests run or wait"))),
+        false => Err(AnswerVerdict::Busy(format!(
+            "{count} requests running or waiting"
+        ))),
     }
 }
 
@@ -168,7 +170,7 @@ pub(super) const SGLANG: UnloadServer = UnloadServer {
                /continue_generation; not before the next request",
         risk: Some("a request that runs or comes meanwhile can crash its scheduler"),
         flag: Some("--enable-memory-saver"),
-        start: "--enable-memory-saver, and --enable-metrics to show whether it rests",
+        start: "--enable-memory-saver, and --enable-metrics to show whether it is idle",
         ..API
     }),
     ..SERVER
@@ -262,7 +264,7 @@ pub(super) const TRITON: UnloadServer = UnloadServer {
                 judge: |answer, known| {
                     let pending = answer.metrics(&[&["nv_inference_pending_request_count"]])?;
                     if pending != 0.0 {
-                        return Err(AnswerVerdict::Busy(format!("{pending} requests wait")));
+                        return Err(AnswerVerdict::Busy(format!("{pending} requests waiting")));
                     }
                     // One that was done in between has moved it.
                     let ran = answer.metrics(&[&["nv_inference_exec_count"]])?;
@@ -323,7 +325,7 @@ pub(super) const TORCHSERVE: UnloadServer = UnloadServer {
                         .and_then(Value::as_i64)
                         .is_some_and(|waiting| waiting > 0)
                     {
-                        return Err(busy("requests wait"));
+                        return Err(busy("requests are waiting"));
                     }
                     if !list(version, "/workers")?.is_empty() {
                         return Ok(());
@@ -366,7 +368,7 @@ pub(super) const TGI: UnloadServer = UnloadServer {
     },
     usual_port: 3000,
     api: Err(
-        "Text Generation Inference has no request that unloads: only its end returns the memory",
+        "Text Generation Inference has no request that unloads; only stopping it frees the memory",
     ),
     ..SERVER
 };
@@ -379,7 +381,7 @@ pub(super) const TENSORRT_LLM: UnloadServer = UnloadServer {
         ..SERVER.marks
     },
     usual_port: 8000,
-    api: Err("trtllm-serve has no request that unloads: only its end returns the memory"),
+    api: Err("trtllm-serve has no request that unloads; only stopping it frees the memory"),
     ..SERVER
 };
 
@@ -391,7 +393,7 @@ pub(super) const INFINITY: UnloadServer = UnloadServer {
         ..SERVER.marks
     },
     usual_port: 7997,
-    api: Err("Infinity has no request that unloads: only its end returns the memory"),
+    api: Err("Infinity has no request that unloads; only stopping it frees the memory"),
     ..SERVER
 };
 
@@ -409,8 +411,8 @@ pub(super) const XINFERENCE: UnloadServer = UnloadServer {
     },
     usual_port: 9997,
     api: Err(
-        "Xinference ends a model's worker and starts it only when it is launched again: that is an end, not a \
-         rest; to do it: `curl -X DELETE http://HOST:9997/v1/models/UID`",
+        "Xinference can only stop a model's worker, and the model has to be launched again afterwards; to do \
+         it: `curl -X DELETE http://HOST:9997/v1/models/UID`",
     ),
     ..SERVER
 };

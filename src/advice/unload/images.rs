@@ -76,7 +76,7 @@ pub(super) const STABLE_DIFFUSION_WEBUI: UnloadServer = UnloadServer {
                 match is_one {
                     true => Ok(()),
                     false => Err(AnswerVerdict::Another(
-                        "memory that is not told as it does".to_owned(),
+                        "memory figures in another form".to_owned(),
                     )),
                 }
             },

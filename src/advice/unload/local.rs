@@ -86,7 +86,7 @@ fn llama_models(answer: &UnloadAnswer) -> Result<Vec<String>, AnswerVerdict> {
     for model in list(&value, "/data")? {
         match model.pointer("/status/value").and_then(Value::as_str) {
             Some("loaded") => names.push(text(model, "/id")?.to_owned()),
-            Some("loading") => return Err(busy("it loads a model")),
+            Some("loading") => return Err(busy("it is loading a model")),
             Some(_) => {}
             None => {
                 return Err(AnswerVerdict::Nothing(
@@ -130,7 +130,7 @@ pub(super) const LLAMA_CPP: UnloadServer = UnloadServer {
                 let processes =
                     |slot: &Value| slot.get("is_processing") != Some(&Value::Bool(false));
                 match list(&value, "")?.iter().any(processes) {
-                    true => Err(busy("a slot works")),
+                    true => Err(busy("a slot is processing a request")),
                     false => Ok(()),
                 }
             },
@@ -154,7 +154,9 @@ fn running_models(answer: &UnloadAnswer) -> Result<Vec<String>, AnswerVerdict> {
     let mut names = Vec::new();
     for model in list(&value, "/running")? {
         match model.get("state").and_then(Value::as_str) {
-            Some("starting" | "stopping") => return Err(busy("it starts or stops a model")),
+            Some("starting" | "stopping") => {
+                return Err(busy("it is starting or stopping a model"));
+            }
             _ => names.push(text(model, "/model")?.to_owned()),
         }
     }
@@ -327,7 +329,7 @@ fn backend_is_idle(answer: &UnloadAnswer, _: &mut Known) -> JudgeResult {
     const BUSY: i64 = 1;
     let value = answer.json()?;
     match value.get("state").and_then(Value::as_i64) {
-        Some(BUSY) => Err(busy("a backend works")),
+        Some(BUSY) => Err(busy("a backend is processing a request")),
         _ => Ok(()),
     }
 }

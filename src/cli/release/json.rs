@@ -23,10 +23,10 @@ pub struct ReleaseDocument {
     pub schema: &'static str,
     /// Time of the snapshot that the plan was made from: RFC 3339, UTC; `null` where there was none.
     pub time: Option<Time>,
-    /// `planned`: nobody was asked, the exit code is 0; `done`, 0: every target has released memory;
+    /// `planned`: nothing was sent, the exit code is 0; `done`, 0: every target has released memory;
     /// `incomplete`, 1; `interrupted`: by a signal, which ends gpumem; `error`, 1, 2 or 3: errors says why.
     pub status: ReapStatus,
-    /// What came back, in bytes, as NVML sees it; `null` where nobody was asked.
+    /// What came back, in bytes, as NVML sees it; `null` where nothing was sent.
     pub released_bytes: Option<u64>,
     /// The targets, most memory first.
     pub targets: Vec<ProbedTarget>,

@@ -30,7 +30,7 @@ pub(in crate::cli) fn plan(
         }
         let _ = match (&probed.outcome, &probed.proved) {
             (Some(outcome), _) => writeln!(out, "    {}", escape(&outcome.to_string())),
-            (None, Some(proved)) => writeln!(out, "    proved: {}", escape(proved)),
+            (None, Some(proved)) => writeln!(out, "    verified: {}", escape(proved)),
             (None, None) => Ok(()),
         };
         if matches!(probed.outcome, Some(Outcome::NoWayIn { .. })) {
@@ -50,7 +50,7 @@ pub(in crate::cli) fn plan(
     }
     let due = due(document);
     let mut words = vec![match due.len() {
-        0 => "nothing to ask".to_owned(),
+        0 => "no process to ask".to_owned(),
         _ => format!("will ask {} to release memory", count(&due)),
     }];
     let left = document.targets.len() - due.len() + document.refused.len();

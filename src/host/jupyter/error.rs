@@ -45,7 +45,7 @@ pub enum ServerError {
     },
     /// The server is gone.
     #[error(
-        "its server (process {number}) has exited{}; shut the kernel down by hand",
+        "its server (process {number}) has exited{}; shut the kernel down yourself",
         Stale(file)
     )]
     Gone {
@@ -62,7 +62,7 @@ pub enum ServerError {
     Stranger { pid: u32 },
     /// It cannot be told who the server is.
     #[error(
-        "process {number}, which started it, is not to be seen from here; run as root, on the host"
+        "process {number}, which started it, is not visible from here; run as root, on the host"
     )]
     Unseen {
         /// Its number in its own namespace.
@@ -76,7 +76,7 @@ pub enum ServerError {
     Ended { pid: u32 },
     /// A password and no token.
     #[error(
-        "it takes a password only, and gpumem has none; give it a token too (IdentityProvider.token) to see what the notebook does"
+        "it accepts a password only, and gpumem has none; give it a token too (IdentityProvider.token) to see what the notebook does"
     )]
     Password,
     /// 401 or 403.
@@ -98,7 +98,7 @@ pub enum ServerError {
     #[error("{request} failed: {why}; see whether it runs")]
     Request { request: &'static str, why: String },
     /// The server has no kernel of this id.
-    #[error("it does not know this kernel; shut the kernel down by hand")]
+    #[error("it does not know this kernel; shut the kernel down yourself")]
     UnknownKernel,
     /// The kernel's process is gone, or runs something else.
     #[error("process {pid} is no longer this kernel; make a new plan")]
@@ -120,27 +120,31 @@ pub enum ChannelError {
     #[error(transparent)]
     Server(#[from] ServerError),
     /// It has no connection file.
-    #[error("its command names no connection file with an absolute path")]
+    #[error(
+        "its command line names no connection file with an absolute path; start the kernel with one"
+    )]
     NoFile,
     /// Others may read the key.
     #[error(
-        "{path} can be read or written by others, so that anybody may have its key; chmod 600 it"
+        "{path} can be read or written by others, who may have its key; chmod 600 it, and restart the kernel"
     )]
     Exposed { path: String },
     /// No key.
-    #[error("{path} has no key: the kernel takes orders from anybody; start it with one")]
+    #[error("{path} has no key, so the kernel accepts requests from anyone; start it with a key")]
     Unsigned { path: String },
     /// Another signature.
-    #[error("{path} names another signature than hmac-sha256, which gpumem does not make")]
+    #[error(
+        "{path} names another signature scheme than hmac-sha256, the only one that gpumem supports"
+    )]
     Scheme { path: String },
     /// CURVE.
-    #[error("the kernel is encrypted (CURVE), which gpumem does not speak")]
+    #[error("its connection is encrypted (CURVE), which gpumem does not support")]
     Encrypted,
     /// Not on loopback.
-    #[error("{path} names no address on this machine's loopback")]
+    #[error("{path} names an address that is not on loopback; gpumem contacts no other")]
     Elsewhere { path: String },
     /// No answer in time.
-    #[error("it did not answer in time")]
+    #[error("it did not answer in time; try again when it is idle")]
     Silent,
     /// The connection ended.
     #[error("it closed the connection without an answer; see whether it has exited")]

@@ -65,16 +65,16 @@ const SETTLED: Duration = Duration::from_secs(5);
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum PythonError {
     /// There is no such process.
-    #[error("it has ended")]
+    #[error("it has exited")]
     Gone,
     /// The number is another process's.
-    #[error("the pid is another process's now; make a new plan")]
+    #[error("its pid belongs to another process now; make a new plan")]
     Changed,
     /// It executed another program.
-    #[error("it has ended, or runs another program now")]
+    #[error("it has exited, or runs another program now; make a new plan")]
     ProgramGone,
     /// Nothing is to be read of it now.
-    #[error("it is held up in the kernel, or is stopped; try again once it goes on")]
+    #[error("it is blocked in the kernel, or stopped; try again when it runs")]
     HeldUp,
     /// Not its owner.
     #[error("it belongs to another user; run as root or as that user")]
@@ -82,37 +82,37 @@ pub enum PythonError {
     /// Yama's `ptrace_scope`.
     #[error(
         "kernel.yama.ptrace_scope is {scope}: {}",
-        if *scope >= 3 { "no process may be entered on this machine" } else { "run as root (CAP_SYS_PTRACE)" }
+        if *scope >= 3 { "no process may be traced on this machine" } else { "run as root (CAP_SYS_PTRACE)" }
     )]
     Yama {
         /// 1 to 3.
         scope: u8,
     },
     /// Not dumpable, in another user namespace, or a security module refuses.
-    #[error("the kernel does not let its memory be read; run as root (CAP_SYS_PTRACE)")]
+    #[error("reading its memory is not permitted; run as root (CAP_SYS_PTRACE)")]
     NotPermitted,
     /// Nothing of CPython is mapped that can be entered.
-    #[error("it runs no CPython that can be entered from outside; 3.14 can")]
+    #[error("it runs no CPython that gpumem can attach to; that takes 3.14")]
     NoInterpreter,
     /// No table for it.
-    #[error("it runs CPython {0}; gpumem knows how to enter 3.14 only")]
+    #[error("it runs CPython {0}, and gpumem can attach to 3.14 only")]
     Version(PythonVersion),
     /// The build without a global lock.
-    #[error("it runs CPython without its global lock (free-threaded), which gpumem does not enter")]
+    #[error("it runs free-threaded CPython (no global lock), which gpumem does not attach to")]
     FreeThreaded,
     /// By the user.
     #[error(
-        "its interpreter may not be entered: PYTHON_DISABLE_REMOTE_DEBUG or -X disable_remote_debug was set when it started"
+        "its interpreter does not permit attaching: it was started with PYTHON_DISABLE_REMOTE_DEBUG or -X disable_remote_debug; start it without"
     )]
     Disabled,
     /// On its way out.
-    #[error("its interpreter is ending")]
+    #[error("its interpreter is shutting down")]
     Ending,
     /// A debugger's.
-    #[error("another script, a debugger's perhaps, waits to be run in it; try again")]
+    #[error("another script, perhaps a debugger's, is waiting to run in it; try again")]
     OtherScript,
     /// The thread has ended.
-    #[error("the thread that was chosen has ended; try again")]
+    #[error("the thread that was chosen has exited; try again")]
     ThreadGone,
     /// What its memory says cannot be.
     #[error("its interpreter's structures are not those of CPython 3.14 ({0})")]
@@ -121,13 +121,15 @@ pub enum PythonError {
     #[error("cannot read its memory: {0}")]
     Memory(Errno),
     /// No file can be given to it.
-    #[error("no file can be put where it alone reads it (/tmp, /var/tmp, /dev/shm): {0}")]
+    #[error(
+        "cannot create a file that only it can read in /tmp, /var/tmp or /dev/shm: {0}; see that one of them can be written"
+    )]
     Files(Errno),
     /// The answer is no file of its user's, or has no end.
-    #[error("its answer is not what the script writes")]
+    #[error("its answer is malformed; gpumem's script did not write it")]
     Answer,
     /// No thread.
-    #[error("the system gives no thread: {0}")]
+    #[error("cannot start a thread: {0}; see the limit on processes (ulimit -u)")]
     NoThread(String),
 }
 

@@ -218,7 +218,7 @@ fn each_version_but_3_14_is_refused_by_its_name() {
         micro: 2,
         is_final: true,
     });
-    let words = "it runs CPython 3.15.2; gpumem knows how to enter 3.14 only";
+    let words = "it runs CPython 3.15.2, and gpumem can attach to 3.14 only";
     assert_eq!(version.to_string(), words);
     let free = Offsets::parse(&table(&[(1, 1)]));
     assert_eq!(free, Err(PythonError::FreeThreaded));

@@ -26,7 +26,9 @@ fn announced(environment: &BTreeMap<Arc<str>, Arc<str>>) -> Option<Result<Signal
     let value = environment.get(VARIABLE)?;
     let signal = value.parse().ok().filter(|it| SIGNALS.contains(it));
     Some(signal.ok_or_else(|| {
-        format!("it announces {VARIABLE}={value}, which is not sent; only USR1, USR2 and HUP are")
+        format!(
+            "it announces {VARIABLE}={value}, which gpumem does not send; use USR1, USR2 or HUP"
+        )
     }))
 }
 
@@ -78,7 +80,9 @@ fn hold(roots: &Roots, way: &AnnouncedSignal) -> Result<(PidfdControl, Handle), 
     let pid = way.pid;
     let facts = read_guarded(roots, pid).ok().flatten().ok_or_else(gone)?;
     let Some(uid) = facts.uid else {
-        return Err(ReleaseAnswer::NoWayIn("its owner is not known".to_owned()));
+        return Err(ReleaseAnswer::NoWayIn(
+            "its owner is not known; run as root".to_owned(),
+        ));
     };
     let mut control = PidfdControl::new(roots.clone());
     let who = Approved {
@@ -98,12 +102,15 @@ fn hold(roots: &Roots, way: &AnnouncedSignal) -> Result<(PidfdControl, Handle), 
         Some(Ok(signal)) if signal == way.signal => {}
         Some(Err(why)) => return Err(ReleaseAnswer::Refused(why)),
         Some(Ok(_)) | None => {
-            let why = format!("it does not announce {} ({VARIABLE}) now", way.signal);
+            let why = format!(
+                "it does not announce {} ({VARIABLE}) any more; make a new plan",
+                way.signal
+            );
             return Err(ReleaseAnswer::Refused(why));
         }
     }
     if facts.state == Some('T') {
-        let why = "it is stopped, and handles no signal before it goes on".to_owned();
+        let why = "it is stopped and handles no signal; continue it first (kill -CONT)".to_owned();
         return Err(ReleaseAnswer::Busy(why));
     }
     handles(roots, way).map_err(ReleaseAnswer::Refused)?;
@@ -118,18 +125,20 @@ fn handles(roots: &Roots, way: &AnnouncedSignal) -> Result<(), String> {
     let signal = way.signal;
     let Some(masks) = read_signal_masks(roots, way.pid) else {
         return Err(format!(
-            "whether it has a handler for {signal} is not known"
+            "whether it has a handler for {signal} is not known; run as root"
         ));
     };
     let number = signal.number();
     if !masks.catches(number) {
         return Err(format!(
-            "it announces {signal} ({VARIABLE}) and has no handler for it: the signal would end it; nothing \
-             was sent"
+            "it announces {signal} ({VARIABLE}) but has no handler for it, so the signal would kill it; nothing was \
+             sent; install the handler (gpumem explain --snippet)"
         ));
     }
     match masks.blocks(number) {
-        true => Err(format!("it blocks {signal} now; nothing was sent")),
+        true => Err(format!(
+            "it blocks {signal} now; nothing was sent; try again later"
+        )),
         false => Ok(()),
     }
 }

@@ -30,20 +30,24 @@ pub fn find(process: &Process, snapshot: &Snapshot) -> Option<Result<KernelRecip
     let jupyter = process.jupyter.as_deref()?;
     let why = |why: &str| Some(Err(why.to_owned()));
     if let Some(kernel) = process.kernel_forked_from() {
-        let forked = format!("it was forked from kernel {kernel}, and nothing can be asked of it");
+        let forked = format!("it was forked from kernel {kernel} and takes no requests of its own");
         return Some(Err(forked));
     }
     if jupyter.is_batch() {
-        return why("a program runs its notebook from end to end, and ends it then");
+        return why("it runs a notebook as a batch job and exits when that is done");
     }
     let Some(path) = jupyter.connection_file.as_deref() else {
-        return why("its command names no connection file, through which it could be asked");
+        return why("its command line names no connection file, so it cannot be reached");
     };
     if !path.starts_with('/') {
-        return why("its connection file is named without its folder; start it with a whole path");
+        return why(
+            "its connection file is a relative path; start the kernel with an absolute one",
+        );
     }
     let Some(start_ticks) = process.start_ticks else {
-        return why("when it started is not known, so that it cannot be told from another process");
+        return why(
+            "its start time is not known, so it cannot be identified; see that /proc can be read",
+        );
     };
     if let Some(why) = at_work(process.pid, snapshot) {
         return Some(Err(why));
@@ -83,14 +87,14 @@ pub fn perform(roots: &Roots, way: &KernelRecipe, options: &ReleaseOptions) -> R
     let report = match evaluated {
         Ok(Evaluated::Value(value)) => recipe::parse_value(&value),
         // Its frames are the recipe's, its words may be anybody's.
-        Ok(Evaluated::Raised(error)) => Err(format!("the recipe failed there: {error}")),
+        Ok(Evaluated::Raised(error)) => Err(format!("the script failed in the kernel: {error}")),
         Ok(Evaluated::Aborted) => {
-            let why = "a cell failed in between, and the kernel dropped the request";
+            let why = "a cell failed in between, and the kernel dropped the request; try again";
             return ReleaseAnswer::Busy(why.to_owned());
         }
         Err(ChannelError::Silent) => {
             let why = format!(
-                "the kernel has not answered within {} ms: a cell runs, or the recipe takes longer; one that has not begun yet does nothing any more",
+                "the kernel did not answer within {} ms: it is running a cell, or the script takes longer; if it has not started yet, it will not start later; give it longer (--wait)",
                 options.wait_ms
             );
             return ReleaseAnswer::TimedOut(why);
@@ -122,7 +126,8 @@ fn open(
     match implementation.as_str() {
         "ipython" => Ok(channel),
         other => {
-            let why = format!("the kernel is no IPython ({other:?})");
+            let why =
+                format!("the kernel is not IPython ({other:?}), and gpumem supports no other");
             Err(ReleaseAnswer::NoWayIn(why))
         }
     }
@@ -133,7 +138,9 @@ fn refusal(error: &ChannelError) -> ReleaseAnswer {
     match error {
         ChannelError::Silent => {
             let ms = PROBE_TIME.as_millis();
-            let why = format!("the kernel did not answer within {ms} ms: it runs a cell, or hangs");
+            let why = format!(
+                "the kernel did not answer within {ms} ms: it is running a cell, or hangs; try again when it is idle"
+            );
             ReleaseAnswer::Busy(why)
         }
         ChannelError::Unsigned { .. }

@@ -69,8 +69,8 @@ pub fn find(process: &Process, snapshot: &Snapshot) -> Result<ReleaseWay, String
         .or_else(|| take(announced::find(process, snapshot).map(|it| it.map(ReleaseWay::Signal))))
         .or_else(|| take(python::find(process, snapshot).map(|it| it.map(ReleaseWay::Python))));
     way.ok_or_else(|| match refusals.is_empty() {
-        true => "it is no inference server that can unload its models, no Jupyter kernel, no CPython of \
-            3.14 or later, and has announced no signal (GPUMEM_RELEASE_SIGNAL)"
+        true => "it is not an inference server that can unload its models, a Jupyter kernel or CPython 3.14, and \
+            announces no signal (GPUMEM_RELEASE_SIGNAL)"
             .to_owned(),
         false => refusals.join("; "),
     })
@@ -84,12 +84,16 @@ fn at_work(pid: u32, snapshot: &Snapshot) -> Option<String> {
         let mut rows = gpu.processes.iter().flatten();
         let row = rows.find(|row| row.pid == pid)?;
         let percent = row.sm_percent.or(gpu.gpu_percent)?;
-        (percent > 0).then_some((gpu.index, percent))
+        let index = gpu.index;
+        (percent > 0).then(|| match row.sm_percent {
+            Some(_) => format!("it used GPU {index} in the last sample (SM {percent}%)"),
+            None => {
+                format!("GPU {index} was busy in the last sample ({percent}%), perhaps with it")
+            }
+        })
     };
-    let (gpu, percent) = snapshot.gpus.iter().find_map(works)?;
-    Some(format!(
-        "GPU {gpu} was at work for it in the last sample ({percent} %); try again when it rests"
-    ))
+    let why = snapshot.gpus.iter().find_map(works)?;
+    Some(format!("{why}; try again when it is idle"))
 }
 
 /// Whether it could be done now. Changes nothing; may take seconds.

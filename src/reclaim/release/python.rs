@@ -29,13 +29,13 @@ pub fn find(process: &Process, snapshot: &Snapshot) -> Option<Result<PythonRecip
     let (minor, is_free_threaded) = minor(version)?;
     let refused = match minor {
         Some(minor) if minor < MINOR => Some(format!(
-            "it runs Python 3.{minor}, which cannot be entered from outside; 3.{MINOR} can"
+            "it runs Python 3.{minor}, and gpumem can attach to 3.{MINOR} only (PEP 768)"
         )),
         Some(minor) if minor > MINOR => Some(format!(
-            "it runs Python 3.{minor}; gpumem knows how to enter 3.{MINOR} only"
+            "it runs Python 3.{minor}, and gpumem can attach to 3.{MINOR} only so far"
         )),
         _ if is_free_threaded => Some(
-            "it runs Python without its global lock (free-threaded), which gpumem does not enter"
+            "it runs free-threaded Python (no global lock), which gpumem does not attach to"
                 .to_owned(),
         ),
         _ => None,
@@ -86,13 +86,13 @@ pub fn perform(roots: &Roots, way: &PythonRecipe, options: &ReleaseOptions) -> R
     match process.run(time, |last_ms| recipe(options, last_ms)) {
         Ok(ScriptResult::Answered(answer)) => read(&answer),
         Ok(ScriptResult::NotBegun) => ReleaseAnswer::TimedOut(format!(
-            "none of its threads has run any Python within {seconds:.0}s: it sleeps in a call; the request was taken back and will not run later"
+            "none of its threads ran Python code within {seconds:.0}s, because it waits in a call; the request was withdrawn and will not run later; try again when it is active"
         )),
         Ok(ScriptResult::NotDone) => ReleaseAnswer::TimedOut(format!(
-            "it has begun and is not done after {seconds:.0}s; it will still finish"
+            "the script has started and is not done after {seconds:.0}s; it will still finish; give it longer (--wait)"
         )),
         Ok(ScriptResult::Vetoed) => ReleaseAnswer::Refused(
-            "it has taken the request and not run the script: an audit hook forbids that, it may not read files in /tmp, or an interrupt came first"
+            "it accepted the request but did not run the script: an audit hook forbids it, it cannot read files in /tmp, or it was interrupted first; see its standard error"
                 .to_owned(),
         ),
         Err(error) => failed(&error),
@@ -138,7 +138,7 @@ fn read(answer: &[u8]) -> ReleaseAnswer {
     };
     if let Some(error) = answer.error {
         let error: String = error.chars().take(80).collect();
-        return ReleaseAnswer::Refused(format!("the recipe has failed in it: {error}"));
+        return ReleaseAnswer::Refused(format!("the script failed in it: {error}"));
     }
     match recipe::parse(answer.out.to_string().as_bytes()) {
         Ok(report) => ReleaseAnswer::Done(report),

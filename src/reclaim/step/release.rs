@@ -136,8 +136,10 @@ impl ReclaimWay for ReleaseMemory<'_> {
         _: &[Handle],
     ) -> Result<Started, ledger::LedgerError> {
         if let Some(seconds) = context.released_seconds_ago(self.way) {
-            let why =
-                format!("it was asked {seconds:.0} s ago; once in {AGAIN_SECONDS:.0} s is enough");
+            let why = format!(
+                "it was asked {seconds:.0} s ago; try again in {:.0} s",
+                (AGAIN_SECONDS - seconds).max(1.0)
+            );
             return Ok(Started::Settled(Outcome::Refused { why: why.into() }));
         }
         let deed = Deed::Release {
@@ -187,7 +189,9 @@ impl ReclaimWay for ReleaseMemory<'_> {
 
     fn expired(&self, scene: &StepState<'_>) -> Option<StepEffect> {
         let why = match scene.answer {
-            RequestResult::Released(_) => "NVML has not shown what it holds since",
+            RequestResult::Released(_) => {
+                "NVML has not reported since what it holds; see gpumem ps"
+            }
             _ => "it has not answered; it may still release memory later",
         };
         Some(settled(Outcome::TimedOut { why: why.into() }))
@@ -224,7 +228,7 @@ impl ReleaseMemory<'_> {
         if !has_released {
             report.why.get_or_insert_with(|| {
                 let bytes = Bytes(bytes);
-                format!("NVML shows {bytes} back").into()
+                format!("NVML shows {bytes} freed").into()
             });
             return settled(Outcome::NothingToRelease { bytes, report });
         }

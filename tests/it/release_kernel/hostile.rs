@@ -113,7 +113,7 @@ fn an_answer_that_is_none_is_told_from_silence() {
             ("dies", is_no_way, "closed the connection"),
             ("lies", is_no_way, "not that of the recipe"),
             ("aborts", is_busy, "a cell failed in between"),
-            ("silent", is_late, "one that has not begun yet does nothing"),
+            ("silent", is_late, "it will not start later"),
         ],
         true,
     );
@@ -136,7 +136,7 @@ fn a_message_of_any_length_costs_no_memory_and_no_time() {
 
 #[test]
 fn a_kernel_on_a_unix_socket_is_asked_there() {
-    check(&[("ipc", is_late, "not answered")], true);
+    check(&[("ipc", is_late, "did not answer")], true);
 }
 
 #[test]
@@ -243,7 +243,7 @@ fn a_recipe_that_raises_or_never_ends_is_said_so() {
     );
     let answer = perform_with(kernel.pid(), &short());
     assert!(is_no_way(&answer), "{answer:?}");
-    assert!(format!("{answer:?}").contains("the recipe failed there: RuntimeError: no"));
+    assert!(format!("{answer:?}").contains("the script failed in the kernel: RuntimeError: no"));
     let done = kernel.place.path("done");
     client.run(&format!(
         "def work():\n    while not os.path.exists({done:?}): time.sleep(0.01)"

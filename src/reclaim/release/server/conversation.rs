@@ -103,7 +103,8 @@ impl<'a, C: ServerChannel> Conversation<'a, C> {
         let title = self.row.title;
         if let Some(risk) = self.api.risk.filter(|_| !self.options.is_named) {
             return Err(ReleaseAnswer::Refused(format!(
-                "{title} unloads only where a person names it: {risk}"
+                "{title} unloads only when a person names it, because {risk}; to do it: gpumem release {}",
+                self.row.name
             )));
         }
         let Some(flag) = self.api.flag else {
@@ -128,10 +129,11 @@ impl<'a, C: ServerChannel> Conversation<'a, C> {
         match self.known.version {
             Some((major, minor, _)) if (major, minor) >= since => Ok(()),
             Some((major, minor, patch)) => Err(ReleaseAnswer::Refused(format!(
-                "{title} {major}.{minor}.{patch} ends the requests that run when it unloads; this takes {first}"
+                "{title} {major}.{minor}.{patch} aborts running requests when it unloads; upgrade to {first} or later"
             ))),
             None => Err(ReleaseAnswer::Refused(format!(
-                "the version of {title} is not known, and before {first} it ends the requests that run"
+                "the version of {title} is not known, and before {first} it aborts running requests when it unloads; \
+                 check that it is {first} or later"
             ))),
         }
     }
@@ -146,7 +148,8 @@ impl<'a, C: ServerChannel> Conversation<'a, C> {
         let first = self.known.clone();
         if self.channel.left() <= BETWEEN {
             return Err(ReleaseAnswer::TimedOut(format!(
-                "it takes two looks at {title}, {} apart, to see that it rests; nothing was sent to unload it",
+                "{title} has to be seen idle twice, {} apart, and there was no time for that; nothing was sent to \
+                 unload it; give it longer (--wait)",
                 Span(BETWEEN),
                 title = self.row.title,
             )));
@@ -155,7 +158,7 @@ impl<'a, C: ServerChannel> Conversation<'a, C> {
         self.look()?;
         self.check_connections()?;
         if (&first.marks, &first.models) != (&self.known.marks, &self.known.models) {
-            return Err(self.busy("it was used within two seconds"));
+            return Err(self.busy("it was used in the last two seconds"));
         }
         Ok(())
     }
@@ -202,7 +205,7 @@ impl<'a, C: ServerChannel> Conversation<'a, C> {
             Some(count) => Err(self.busy(&format!("{count} clients are connected to it"))),
             None => {
                 let unknown =
-                    AnswerVerdict::Unknown("who is connected to it cannot be seen".to_owned());
+                    AnswerVerdict::Unknown("its connections cannot be counted".to_owned());
                 Err(self.of(unknown, None))
             }
         }
@@ -217,12 +220,12 @@ impl<'a, C: ServerChannel> Conversation<'a, C> {
         match (self.held_bytes, available) {
             (Some(held), Some(available)) if available >= held => Ok(()),
             (Some(held), Some(available)) => Err(ReleaseAnswer::Refused(format!(
-                "{title} would keep its weights, {} at most, in host memory, of which {} is available",
+                "{title} would move up to {} of weights to host memory, which has {} available; free host memory first",
                 Bytes(held),
                 Bytes(available)
             ))),
             _ => Err(ReleaseAnswer::Refused(format!(
-                "{title} would keep its weights in host memory, and it is not known whether there is room"
+                "{title} would move its weights to host memory, and it is not known whether there is room; see free -h"
             ))),
         }
     }
@@ -270,7 +273,7 @@ impl<'a, C: ServerChannel> Conversation<'a, C> {
         loop {
             let late = || {
                 ReleaseAnswer::TimedOut(format!(
-                    "{} was asked to unload and has not shown that it has; it may still do so",
+                    "{} was asked to unload and has not reported that it did; it may still do so; give it longer (--wait)",
                     self.row.title
                 ))
             };
@@ -320,7 +323,7 @@ impl<'a, C: ServerChannel> Conversation<'a, C> {
         };
         answer.map_err(|failed| match failed {
             AskFailed::Late => ReleaseAnswer::TimedOut(format!(
-                "{} did not answer {} {}; it was not asked to unload",
+                "{} did not answer {} {} and was not asked to unload; see whether it hangs",
                 self.row.title,
                 ask.verb.name(),
                 ask.path
@@ -333,7 +336,7 @@ impl<'a, C: ServerChannel> Conversation<'a, C> {
         let most = self.channel.left();
         match self.ask(ask, most) {
             Err(ReleaseAnswer::TimedOut(_)) => Err(ReleaseAnswer::TimedOut(format!(
-                "{} was asked to unload and has not answered; it may still do so",
+                "{} was asked to unload and has not answered; it may still do so; give it longer (--wait)",
                 self.row.title
             ))),
             answer => answer,
@@ -353,26 +356,32 @@ impl<'a, C: ServerChannel> Conversation<'a, C> {
         let title = self.row.title;
         let start = self.api.start;
         match verdict {
-            AnswerVerdict::Busy(why) => ReleaseAnswer::Busy(format!("{title} is at work: {why}")),
+            AnswerVerdict::Busy(why) => {
+                ReleaseAnswer::Busy(format!("{title}: {why}; try again later"))
+            }
             AnswerVerdict::Nothing(why) => ReleaseAnswer::NoWayIn(format!("{title}: {why}")),
             AnswerVerdict::Another(seen) => ReleaseAnswer::NoWayIn(format!(
-                "what listens there does not answer as {title} does: {seen}"
+                "the server there does not answer as {title} does ({seen}); see what listens on that port"
             )),
             AnswerVerdict::Unknown(what) => {
-                ReleaseAnswer::Refused(format!("{title} is not seen to rest: {what}"))
+                let command = self.command(ask);
+                let then =
+                    command.map(|command| format!("; if you know that it is idle: `{command}`"));
+                let then = then.unwrap_or_default();
+                ReleaseAnswer::Refused(format!("cannot tell whether {title} is idle: {what}{then}"))
             }
             AnswerVerdict::Key => ReleaseAnswer::Refused(format!(
-                "{title} needs a key, and gpumem takes none{}",
+                "{title} needs a key, and gpumem sends none{}",
                 self.command(ask)
                     .map(|command| format!("; with yours: `{command}`"))
                     .unwrap_or_default()
             )),
             AnswerVerdict::Absent => ReleaseAnswer::Refused(format!(
-                "{title} unloads only where it was started with {start}"
+                "{title} can unload only if it was started with {start}"
             )),
-            AnswerVerdict::Declined(why) => {
-                ReleaseAnswer::Refused(format!("{title} refused: {why}; it takes {start}"))
-            }
+            AnswerVerdict::Declined(why) => ReleaseAnswer::Refused(format!(
+                "{title} refused: {why}; it has to be started with {start}"
+            )),
             AnswerVerdict::NotYet | AnswerVerdict::Skip => {
                 ReleaseAnswer::NoWayIn(format!("{title} has nothing to unload"))
             }

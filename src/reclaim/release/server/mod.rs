@@ -101,17 +101,17 @@ fn way(
     let title = row.title;
     let address = row.address(listener.command, listener.listening_on);
     let address = address.ok_or_else(|| {
-        format!("it is not known on which of its ports {title} takes requests; give it a port by its flag")
+        format!("it is not known which of its ports {title} takes requests on; name the port on its command line")
     })?;
     if address.starts_with("unix:@") {
         return Err(format!(
-            "{title} listens on {address}, which has no owner to be seen; let it listen on 127.0.0.1"
+            "{title} listens on {address}, whose owner cannot be verified; have it listen on 127.0.0.1"
         ));
     }
     let needs_host_memory = row.api.as_ref().is_ok_and(|api| api.needs_host_memory);
     if needs_host_memory && has_expandable_segments(process) {
         return Err(format!(
-            "{title} was started with expandable segments (PYTORCH_CUDA_ALLOC_CONF), with which its sleep frees \
+            "{title} was started with expandable segments (PYTORCH_CUDA_ALLOC_CONF), with which sleeping frees \
              nothing; start it without"
         ));
     }

@@ -398,7 +398,7 @@ fn what_is_no_server_has_no_such_way_and_one_without_a_request_a_reason() {
         ("text-generation-launcher", "no request that unloads"),
         ("trtllm-serve m", "no request that unloads"),
         ("infinity_emb v2", "no request that unloads"),
-        ("xinference-local", "not a rest"),
+        ("xinference-local", "only stop a model's worker"),
     ] {
         let why = found(&process(command, &["tcp:0.0.0.0:80"]))
             .unwrap()
