@@ -533,6 +533,9 @@ pub enum SchemaName {
 }
 
 /// Print the completion script of a shell
+///
+/// In bash, zsh and fish, Tab also offers values that gpumem knows: processes (largest first), GPUs, users, rules,
+/// findings. In elvish and PowerShell the values are static: commands, options and built-in words only.
 #[derive(Args, Debug)]
 #[command(after_help = EXIT_CODES_OF_PRINTING)]
 pub struct Completions {

@@ -146,6 +146,25 @@ fn tab_offers_the_processes_with_what_they_are_and_runs_nothing() {
 }
 
 #[test]
+fn the_largest_process_is_offered_first() {
+    let installed = Installed::new(&one_gpu(&[]));
+    for shell in SHELLS {
+        let Some(mut terminal) = installed.shell(shell) else {
+            continue;
+        };
+        terminal.press("gpumem reap --demo --pid \t");
+        let text = terminal.wait_for("pids", |text| text.contains("2914"));
+        // By their numbers the last would be among the first.
+        let places = ["412301", "398120", "207344", "402519", "2914"].map(|pid| text.find(pid));
+        assert!(
+            places.is_sorted() && places[0].is_some(),
+            "{shell}:\n{text}"
+        );
+        still_takes_commands(&mut terminal);
+    }
+}
+
+#[test]
 fn what_is_inserted_is_one_word_whatever_is_in_it() {
     let installed = Installed::new(&one_gpu(&[]));
     let made = installed.folder.path().join("b");

@@ -2,21 +2,30 @@
 # it, and nothing of it is run.
 _gpumem_values() {
     local found entry value
-    local -a whole begun
+    local -a values whole whole_shown begun begun_shown
+    integer width=0
     found="$(command gpumem complete -- "${(@)words[1,CURRENT-1]}" "$PREFIX" 2>/dev/null)" || return 1
     [[ $PREFIX == --*=* ]] && compset -P 1 '--*='
+    values=("${(@)${(@f)found}%%$'\t'*}")
+    for value in "${(@)values}"; do
+        (( $#value > width )) && width=$#value
+    done
     for entry in "${(@f)found}"; do
         [[ -n $entry ]] || continue
-        value="${${${entry%%$'\t'*}//\\/\\\\}//:/\\:}"
-        entry="$value:${${entry#*$'\t'}//\\/\\\\}"
+        value="${entry%%$'\t'*}"
+        entry="${(r:width:)value}  ${entry#*$'\t'}"
+        entry="${entry[1,COLUMNS-2]}"
         if [[ $value == *: ]]; then
-            begun+=("$entry")
+            begun+=("$value")
+            begun_shown+=("$entry")
         else
-            whole+=("$entry")
+            whole+=("$value")
+            whole_shown+=("$entry")
         fi
     done
-    (( $#whole )) && _describe -t values value whole -o nosort
-    (( $#begun )) && _describe -t values value begun -o nosort -S ''
+    # Not by _describe, which sorts: these are in the order in which they are most likely meant.
+    (( $#whole )) && compadd -V values -l -d whole_shown -a whole
+    (( $#begun )) && compadd -V values -l -d begun_shown -S '' -a begun
     return 0
 }
 
