@@ -36,7 +36,7 @@ use clap::{CommandFactory as _, Parser as _};
 
 use self::args::{Cli, Command, Global};
 use self::exit::{Exit, UsageError};
-use self::output::{print, style, terminal_width, warn};
+use self::output::{print, print_usage_error, style, terminal_width, warn};
 use self::session::{live, nvml_options, recorded, unreadable, warn_of_damage};
 use crate::host;
 
@@ -48,8 +48,7 @@ pub fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => {
-            // To standard error, or standard output for --help; if that is closed, so be it.
-            let _ = error.print();
+            print_usage_error(&error);
             if !error.use_stderr() {
                 return Exit::Clean.into();
             }

@@ -4,6 +4,7 @@ use std::io::{self, IsTerminal, Write as _};
 use std::os::fd::AsFd;
 
 use anyhow::Context as _;
+use unicode_width::UnicodeWidthStr as _;
 
 use super::args::Color;
 use crate::report::escape::escape;
@@ -26,6 +27,17 @@ pub(super) fn warn(text: &str) {
         None => text,
     };
     let _ = io::stderr().write_all(text.as_bytes());
+}
+
+/// What is wrong with the arguments, to standard error; or the help that was asked for, to standard output.
+pub(super) fn print_usage_error(error: &clap::Error) {
+    let plain = error.render().to_string();
+    let width = width_of(&io::stderr()).filter(|_| error.use_stderr());
+    // If that is closed, so be it.
+    let _ = match width.filter(|&width| plain.lines().any(|line| line.width() > width)) {
+        Some(width) => io::stderr().write_all(broken(&plain, width).as_bytes()),
+        None => error.print(),
+    };
 }
 
 /// Whether standard output takes colour.
