@@ -254,7 +254,7 @@ fn stopping_in_the_middle_stays_and_shows_what_was_sent() {
     });
     let sent = format!("done: SIGTERM to {}", holder.pid);
     assert!(
-        text.contains(&sent) && text.contains("left as it is"),
+        text.contains(&sent) && text.contains("nothing more is sent"),
         "{text}"
     );
     assert_eq!(stage.events(), ["begun", "intended", "done"]);

@@ -110,12 +110,12 @@ impl Batch {
         match &mark.stage {
             Some(TargetStage::Ended { words, .. }) => words.clone(),
             // What is not at its end is left as it is.
-            _ if self.over.is_some() => "left as it is".to_owned(),
+            _ if self.over.is_some() => "nothing more is sent".to_owned(),
             None => "pending".to_owned(),
             Some(TargetStage::Waiting { until }) => {
                 let left = left(*until).map_or_else(String::new, |left| format!(", {left} left"));
                 match (target.bytes, mark.held_bytes) {
-                    _ if mark.sent.is_empty() => format!("looking at it{left}"),
+                    _ if mark.sent.is_empty() => format!("checking it{left}"),
                     // Nothing more is waited for but one that takes its place.
                     (Some(all), Some(0)) => {
                         format!("freed {}; checking for a restart{left}", Bytes(all))
@@ -151,10 +151,26 @@ impl Batch {
         self.targets.iter().any(|mark| !mark.sent.is_empty())
     }
 
+    /// What is back of a target, also before it is at its end.
+    fn freed_bytes(&self, mark: &TargetProgress, target: &Target) -> u64 {
+        match (mark.outcome(), target.bytes, mark.held_bytes) {
+            (Some(outcome), ..) => outcome.freed_bytes(),
+            (None, Some(all), Some(held)) if self.over.is_none() && !mark.sent.is_empty() => {
+                all.saturating_sub(held)
+            }
+            _ => 0,
+        }
+    }
+
     /// All of it, in a line.
     pub fn summary(&self) -> String {
         let outcomes = || self.targets.iter().filter_map(TargetProgress::outcome);
-        let freed: u64 = outcomes().map(Outcome::freed_bytes).sum();
+        let freed: u64 = self
+            .targets
+            .iter()
+            .zip(&self.plan.targets)
+            .map(|it| self.freed_bytes(it.0, it.1))
+            .sum();
         let ended = outcomes().filter(|it| it.is_success()).count();
         let all = self.targets.len();
         let word = match self.is_release() {

@@ -29,7 +29,7 @@ use crate::reclaim::{
 use crate::report::escape::escape;
 use crate::rules::exemption::exempt_processes;
 use crate::rules::{Engine, RuleSet};
-use crate::units::{Bytes, number_of};
+use crate::units::{Bytes, Span, number_of};
 
 /// After it was in vain, it is tried again so much later, in seconds.
 const RETRY_SECONDS: f64 = 60.0;
@@ -435,6 +435,8 @@ impl ReapScheduler {
         };
         let next = tools.earliest(self.pace(), now);
         if next > now {
+            let wait = Span::from_seconds((next - now) as f64 / 1000.0);
+            system.log(&format!("rate limit; next in {wait}"));
             self.not_before = Some(next);
             return;
         }

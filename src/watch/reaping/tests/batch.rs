@@ -36,6 +36,19 @@ fn a_running_plan_shows_its_present_state_whatever_time_is_shown() {
         },
     );
     assert_eq!(app.batch_hint().unwrap(), "killing 1 of 2, 6s");
+    let batch = |app: &App| app.reaping.batch.as_ref().unwrap().summary();
+    assert_eq!(batch(&app), "freed 0 B; 0 of 2 done", "not by gpumem");
+    let words = "SIGTERM to 4001".to_owned();
+    on_progress(
+        &mut app,
+        ReclaimProgress::Sent {
+            number,
+            place,
+            words,
+        },
+    );
+    // As the line of the target has it, which is not at its end.
+    assert_eq!(batch(&app), "freed 4.0 GiB; 0 of 2 done");
 }
 
 #[test]
@@ -47,7 +60,7 @@ fn what_is_carried_out_can_be_undone_and_stopped() {
     assert_eq!(char(&mut app, 'u'), stop);
     let batch = app.reaping.batch.as_ref().unwrap();
     assert_eq!(batch.summary(), "freed 0 B; 0 of 2 done; stopping");
-    assert!(app.reaping.is_running(), "not before the hand says so");
+    assert!(app.reaping.is_running(), "not before the worker says so");
     let error = Some("undone: nothing was sent".to_owned());
     let effect = on_progress(&mut app, ReclaimProgress::Finished { number, error });
     assert_eq!(effect, Some(Effect::Control(Control::Hurry(false))));
@@ -181,7 +194,7 @@ fn one_that_does_not_begin_gives_the_reason_and_leaves_the_rest() {
     assert!(!app.reaping.is_running());
     let batch = app.reaping.batch.as_ref().unwrap();
     assert!(batch.summary().ends_with("another reaper is running"));
-    assert_eq!(batch.lines(None)[1], "    left as it is");
+    assert_eq!(batch.lines(None)[1], "    nothing more is sent");
     assert_eq!(press(&mut app, KeyCode::Enter), Some(Effect::Draw));
     assert_eq!((&app.mode, &app.reaping.batch), (&Mode::Main, &None));
 }
