@@ -217,7 +217,7 @@ const KERNEL: Remark = Remark::new(
 
 /// Linux's driver frees what a process held when its last file of the GPU closes.
 const END: Remark = Remark::new(
-    "end the process: its memory is free within seconds",
+    "kill it: its memory is freed within seconds",
     "NVML reports no memory for a client whose device files are closed",
 );
 

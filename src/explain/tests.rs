@@ -262,7 +262,7 @@ fn without_history_the_page_names_what_would_add_more() {
     assert!(report.process.unwrap().verdict.findings.is_empty());
     assert!(text.contains("the history is 1s long"), "{text}");
     assert!(text.contains("gpumem record --store"), "{text}");
-    assert!(text.contains("no rule finds it, based on 1s"), "{text}");
+    assert!(text.contains("no findings in 1s of history"), "{text}");
     assert!(text.contains("--window"), "{text}");
     // A screen has no such option, and a recording no more history.
     seen.more = More::ByWaiting;

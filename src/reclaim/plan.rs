@@ -197,7 +197,7 @@ impl fmt::Display for Why {
             }
             Self::Unread { gpu } => write!(
                 f,
-                "it or one of its family may be on GPU {gpu}, whose process list could not be read"
+                "it or a process of its job may be on GPU {gpu}, whose process list could not be read"
             ),
             Self::NotOnGpu => f.write_str("it holds no GPU; gpumem ps shows who does"),
             Self::NoWayIn { ways } => write!(f, "no way in: {ways}"),

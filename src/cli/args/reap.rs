@@ -25,7 +25,7 @@ use crate::units::{Bytes, Span};
 /// holds; a process that became active is skipped. A target is done when NVML shows its memory as
 /// free and nothing has taken it again within 5 seconds.
 ///
-/// By default it targets your own processes that a rule reports as idle, orphan or stopped; hung, leak,
+/// By default it targets your own processes that a rule reports as idle, orphaned or stopped; hung, leak,
 /// placeholder and server-idle only with --kind. With --pid, --notebook or --kernel it targets what you
 /// name, with or without a finding. Never terminated: system and shared services (init, sshd, display
 /// servers, schedulers, container runtimes, the driver's daemons and so on), the processes that started

@@ -22,11 +22,11 @@ pub(super) fn verdict(
     if findings().next().is_none() && verdict.kept.is_empty() {
         let span = Span::from_seconds(report.window_seconds);
         let what = if verdict.findings.is_empty() {
-            "no rule finds it"
+            "no findings"
         } else {
-            "no rule finds the GPU itself"
+            "no findings about the GPU itself"
         };
-        sheet.item("- ", &format!("{what}, based on {span} of history"));
+        sheet.item("- ", &format!("{what} in {span} of history"));
     }
     for finding in findings() {
         write_finding(sheet, finding);

@@ -17,19 +17,19 @@ use crate::watch::text::wrap;
 /// How what can be typed after `/` is put together; the terms follow, from their own table.
 pub const FILTER: [(&str, &str); 5] = [
     ("train.py", "a word: pid, user, command, notebook, finding"),
-    ("user:ann gpu:0", "all of them have to fit"),
-    ("user:ann,bob", "one of them has to fit"),
+    ("user:ann gpu:0", "all terms must match"),
+    ("user:ann,bob", "one of them must match"),
     ("idle>10m mem>4GiB", "figures; unknown never matches"),
-    ("!gpu:0", "whatever does not fit"),
+    ("!gpu:0", "what does not match"),
 ];
 
 /// What the mouse does.
 pub const MOUSE: [(&str, &str); 6] = [
-    ("heading", "sort by it; again turns the order around"),
+    ("heading", "sort by it; again reverses the order"),
     ("row", "select; twice explains"),
-    ("GPU", "filter by it; again lifts that"),
+    ("GPU", "filter by it; again shows all"),
     ("key below", "does what the key does"),
-    ("wheel", "scrolls what lies under it"),
+    ("wheel", "scrolls what is under it"),
     ("Shift", "held, the terminal selects text"),
 ];
 
@@ -40,7 +40,7 @@ pub const MARKS: [(&str, &str); 6] = [
     ("0:3", "device 3 of GPU 0, under MIG"),
     ("unlisted", "holds a GPU's file; NVML does not list it"),
     ("~ stale 7s", "last known; no answer for so long"),
-    ("unresolved", "the process behind this pid is not known"),
+    ("unresolved", "no process could be matched to this pid"),
 ];
 
 /// Terminal columns that keys and marks take.
