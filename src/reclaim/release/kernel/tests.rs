@@ -76,7 +76,7 @@ fn what_cannot_be_asked_has_its_reason() {
     for (process, word) in [
         (kernel("papermill", Some("/k.json")), "batch job"),
         (kernel("marimo", None), "no connection file"),
-        (kernel("jupyter", Some("k.json")), "without its folder"),
+        (kernel("jupyter", Some("k.json")), "is a relative path"),
         (unknown, "is not known"),
         (fork, "forked from kernel 3"),
     ] {
