@@ -1,5 +1,6 @@
 //! What to type about each finding: the command that does what the plan for it does. Pure.
 //!
+//! What rests and can be asked to release memory gets that command first. Then:
 //! What the plan would end by signals or requests is `gpumem kill` with every process of the target that a
 //! rule found; what something else owns is that owner's own command. What `reap` would not take gets no
 //! command that kills, only the one that explains it.
@@ -7,10 +8,11 @@
 use super::guard::Protection;
 use super::plan::{Plan, Why};
 use super::policy::{FindingSelector, Policy, Serves, Targets};
+use super::release::{self, ReleaseWay};
 use super::target::{Reason, Target};
 use crate::advice;
-use crate::model::Snapshot;
 use crate::model::finding::{Finding, Kind};
+use crate::model::{Process, Snapshot};
 
 /// What a plan is asked about, for it to tell what to type: what `reap` takes by default, whoever's it is.
 pub fn policy(serves: Serves) -> Policy {
@@ -47,9 +49,15 @@ impl NextSteps {
     pub fn new(finding: &Finding, plan: &Plan, snapshot: &Snapshot, typed_by: Option<u32>) -> Self {
         let target = plan.targets.iter().find(|it| is_for(it, finding));
         let command = target.and_then(|target| kill(target, snapshot, typed_by));
+        let command = command.or_else(|| explain(finding));
+        let ask_owner = ask_owner(finding, plan);
+        let release = match &ask_owner {
+            Some(_) => None,
+            None => release(finding, target, snapshot, typed_by),
+        };
         Self {
-            commands: command.or_else(|| explain(finding)).into_iter().collect(),
-            ask_owner: ask_owner(finding, plan),
+            commands: release.into_iter().chain(command).collect(),
+            ask_owner,
         }
     }
 
@@ -90,6 +98,53 @@ fn kill(target: &Target, snapshot: &Snapshot, typed_by: Option<u32>) -> Option<S
     let option = if others { " --all-users" } else { "" };
     let pids: Vec<String> = pids.iter().map(ToString::to_string).collect();
     Some(format!("gpumem kill{option} {}", pids.join(" ")))
+}
+
+/// The command by which a process, and the others of its job of which the same was found, give memory back and
+/// live on, where they rest and there is a way.
+fn release(
+    finding: &Finding,
+    target: Option<&Target>,
+    snapshot: &Snapshot,
+    typed_by: Option<u32>,
+) -> Option<String> {
+    let found = finding.process.as_ref()?;
+    if !finding.kind.may_be_released() || !found.identity.is_certain() {
+        return None;
+    }
+    let process = |pid: u32| {
+        snapshot
+            .process(pid)
+            .filter(|it| can_be_asked(it, snapshot))
+    };
+    process(found.pid).filter(|it| it.identity() == found.identity)?;
+    let mut pids = vec![found.pid];
+    if let Some(Reason::Found { findings }) = target.map(|it| &it.reason) {
+        let others = findings.iter().filter(|it| it.kind.may_be_released());
+        pids.extend(
+            others
+                .map(|it| it.pid)
+                .filter(|&pid| process(pid).is_some()),
+        );
+    }
+    pids.sort_unstable();
+    pids.dedup();
+    let is_others = |pid: &u32| {
+        let uid = process(*pid).and_then(|it| it.uid);
+        uid.zip(typed_by).is_some_and(|(uid, own)| uid != own)
+    };
+    let option = match pids.iter().any(is_others) {
+        true => " --all-users",
+        false => "",
+    };
+    let pids: Vec<String> = pids.iter().map(ToString::to_string).collect();
+    Some(format!("gpumem release{option} {}", pids.join(" ")))
+}
+
+/// Whether there is a way that a snapshot shows. Which version a Python is, only a look into it shows.
+fn can_be_asked(process: &Process, snapshot: &Snapshot) -> bool {
+    let way = release::find(process, snapshot);
+    way.is_ok_and(|way| !matches!(way, ReleaseWay::Python(_)))
 }
 
 /// The command that shows more; `None` where nobody knows what it is about.

@@ -69,6 +69,47 @@ fn one_command_names_all_of_a_job_and_none_where_one_of_it_is_innocent() {
 }
 
 #[test]
+fn what_rests_and_can_be_asked_is_asked_before_it_is_killed() {
+    let idle = Process {
+        environment: Some(Arc::new(
+            [(Arc::from("GPUMEM_RELEASE_SIGNAL"), Arc::from("USR2"))].into(),
+        )),
+        ..process(70, "./render")
+    };
+    let seen = on_gpu(std::slice::from_ref(&idle));
+    let asked = "gpumem release 70".to_owned();
+    for (kind, last) in [
+        (Kind::Idle, "gpumem kill 70"),
+        (Kind::ServerIdle, "gpumem explain 70"),
+    ] {
+        let typed = commands(&[(kind, &idle)], &seen);
+        assert_eq!(typed, [[asked.clone(), last.to_owned()]], "{kind}");
+    }
+    let ranks = [
+        idle.clone(),
+        Process {
+            pid: 71,
+            ..idle.clone()
+        },
+    ];
+    let seen_all = on_gpu(&ranks);
+    let all: Vec<(Kind, &Process)> = ranks.iter().map(|it| (Kind::Idle, it)).collect();
+    // Whether one command or two: as they are killed.
+    for typed in commands(&all, &seen_all) {
+        let pids = typed[1].strip_prefix("gpumem kill ").unwrap();
+        assert_eq!(typed[0], format!("gpumem release {pids}"));
+    }
+    // It has nothing to do with what is wrong with it.
+    let typed = commands(&[(Kind::Orphan, &idle)], &seen);
+    assert_eq!(typed, [["gpumem kill 70"]]);
+    // Nor has one without a way in.
+    let silent = process(70, "./render");
+    let seen = on_gpu(std::slice::from_ref(&silent));
+    let typed = commands(&[(Kind::Idle, &silent)], &seen);
+    assert_eq!(typed, [["gpumem kill 70"]]);
+}
+
+#[test]
 fn the_owner_of_a_process_ends_it_by_its_own_command() {
     let job = Process {
         slurm: Some(Arc::new(Slurm {
