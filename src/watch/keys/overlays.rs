@@ -65,6 +65,12 @@ pub(super) const PAGE: Group = Group {
         )
         .hinted("F9", "Kill", 2, 2),
         bind(
+            &[char('R')],
+            "R",
+            "show the plan to have it release memory and live on",
+            KeyAction::Release,
+        ),
+        bind(
             &[char('p'), char('Z')],
             "p Z",
             "pause; again: resume",

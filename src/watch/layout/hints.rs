@@ -141,7 +141,8 @@ mod tests {
         ] {
             assert_eq!(line(Context::Main, width), keys, "{width}");
         }
-        assert_eq!(line(Context::Main, 200), line(Context::Main, 120));
+        let whole = format!("{} R Release", line(Context::Main, 120));
+        assert_eq!(line(Context::Main, 200), whole);
     }
 
     #[test]

@@ -143,7 +143,8 @@ impl Batch {
 
     /// Whether nobody is ended: all are asked to release memory.
     fn is_release(&self) -> bool {
-        self.plan.targets.iter().all(Target::is_release)
+        let targets = &self.plan.targets;
+        !targets.is_empty() && targets.iter().all(Target::is_release)
     }
 
     /// Whether something was done to anybody.

@@ -336,6 +336,9 @@ fn on_a_page(action: KeyAction) -> Option<Case> {
             offset(app) > 1 && page.lines.len() - offset(app) <= 14
         }),
         KeyAction::Reap => ("", |app, effect| is_asked_for(app, effect, 0)),
+        KeyAction::Release => ("", |app, effect| {
+            is_asked_for(app, effect, 0) && asked(effect).unwrap().options.release
+        }),
         KeyAction::Pause => ("", |app, _| {
             app.playback.is_paused && app.mode == Mode::Page
         }),
