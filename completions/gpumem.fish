@@ -46,7 +46,7 @@ complete -c gpumem -n "__fish_gpumem_needs_command" -f -a "explain" -d 'Explain 
 complete -c gpumem -n "__fish_gpumem_needs_command" -f -a "watch" -d 'Watch GPUs, processes and findings live on the terminal, and free memory there'
 complete -c gpumem -n "__fish_gpumem_needs_command" -f -a "reap" -d 'Free GPU memory that is not needed: show a plan, kill what it names, verify that memory came back'
 complete -c gpumem -n "__fish_gpumem_needs_command" -f -a "kill" -d 'Kill processes of yours that hold GPU memory, and verify that the memory came back'
-complete -c gpumem -n "__fish_gpumem_needs_command" -f -a "release" -d 'Have processes release GPU memory that they do not need, without ending them, and verify that it came back'
+complete -c gpumem -n "__fish_gpumem_needs_command" -f -a "release" -d 'Have processes release GPU memory that they do not need, without killing them, and verify that it was freed'
 complete -c gpumem -n "__fish_gpumem_needs_command" -f -a "record" -d 'Record what is observed, one JSON snapshot per line'
 complete -c gpumem -n "__fish_gpumem_needs_command" -f -a "rules" -d 'List the rules: what each finds, its settings, their values and what they mean'
 complete -c gpumem -n "__fish_gpumem_needs_command" -f -a "config" -d 'Show, validate or test the configuration'
@@ -265,7 +265,7 @@ complete -c gpumem -n "__fish_gpumem_using_subcommand kill" -l graphics -d 'Incl
 complete -c gpumem -n "__fish_gpumem_using_subcommand kill" -l utc -d 'Show times in UTC instead of this machine\'s time zone; JSON always is in UTC'
 complete -c gpumem -n "__fish_gpumem_using_subcommand kill" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c gpumem -n "__fish_gpumem_using_subcommand release" -l where -d 'Only what fits all of these terms: \'user:ann gpu:0 idle>10m mem>4GiB\', as after / in watch' -x -k -a "(__fish_gpumem_values)"
-complete -c gpumem -n "__fish_gpumem_using_subcommand release" -l wait -d 'How long each may take' -x -k -a "(__fish_gpumem_values)"
+complete -c gpumem -n "__fish_gpumem_using_subcommand release" -l wait -d 'How long each process may take' -x -k -a "(__fish_gpumem_values)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand release" -l nvml-library -d 'The NVML library to load, instead of the loader\'s libnvidia-ml.so.1' -r -F
 complete -c gpumem -n "__fish_gpumem_using_subcommand release" -l nvml-timeout -d 'How long one GPU may take to answer; then it is shown as stale, and the others are sampled on' -x -k -a "(__fish_gpumem_values)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand release" -l config -d 'The configuration file, instead of /etc/gpumem/config.toml and ~/.config/gpumem/config.toml' -r -F
@@ -275,10 +275,10 @@ never\t'Never'"
 complete -c gpumem -n "__fish_gpumem_using_subcommand release" -l store-dir -d 'The directory of the stored history, instead of /var/lib/gpumem/store and ~/.local/state/gpumem/store' -r -f -a "(__fish_complete_directories)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand release" -s y -l yes -d 'Do not ask'
 complete -c gpumem -n "__fish_gpumem_using_subcommand release" -s n -l dry-run -d 'Print the plan and do not ask'
-complete -c gpumem -n "__fish_gpumem_using_subcommand release" -l no-gc -d 'Do not collect garbage first, which runs finalizers of the program\'s objects'
-complete -c gpumem -n "__fish_gpumem_using_subcommand release" -l references -d 'Name what still holds memory: the largest tensors by name and size, never their values'
+complete -c gpumem -n "__fish_gpumem_using_subcommand release" -l no-gc -d 'Do not run Python\'s garbage collector first (it runs finalizers of the program\'s objects)'
+complete -c gpumem -n "__fish_gpumem_using_subcommand release" -l references -d 'List what still holds memory: the largest tensors by name and size, never their values'
 complete -c gpumem -n "__fish_gpumem_using_subcommand release" -l all-users -d 'Include other users\' processes'
-complete -c gpumem -n "__fish_gpumem_using_subcommand release" -l json -d 'Print the plan and its outcome as one JSON document (gpumem.release/1); does not ask'
+complete -c gpumem -n "__fish_gpumem_using_subcommand release" -l json -d 'Print the plan and its outcome as one JSON document (gpumem.release/1); does not ask for confirmation'
 complete -c gpumem -n "__fish_gpumem_using_subcommand release" -l no-store -d 'Do not use the history that `gpumem record --store` keeps'
 complete -c gpumem -n "__fish_gpumem_using_subcommand release" -l utc -d 'Show times in UTC instead of this machine\'s time zone; JSON always is in UTC'
 complete -c gpumem -n "__fish_gpumem_using_subcommand release" -s h -l help -d 'Print help (see more with \'--help\')'
