@@ -1,6 +1,7 @@
 //! Which processes are kernels that can be asked.
 
 use super::*;
+use crate::model::process::AskedRelease;
 use crate::model::snapshot::{Gpu, GpuProcess, Jupyter, Parent};
 
 fn kernel(application: &str, file: Option<&str>) -> Process {
@@ -37,6 +38,28 @@ fn a_kernel_with_its_file_is_the_way() {
 }
 
 #[test]
+fn an_earlier_request_of_ours_is_not_the_users_activity() {
+    let time = crate::model::Time::from_unix_milliseconds;
+    let mut process = kernel("jupyter", Some("/run/k.json"));
+    let mut jupyter = process.jupyter.as_deref().cloned().unwrap();
+    jupyter.last_activity = Some(time(100_500));
+    process.jupyter = Some(jupyter.into());
+    process.asked = Some(
+        AskedRelease {
+            since: time(100_000),
+            until: time(101_000),
+            last_activity: Some(time(7_000)),
+        }
+        .into(),
+    );
+    let way = found(&process).unwrap().unwrap();
+    assert_eq!(way.last_activity, Some(time(7_000)));
+    process.asked = None;
+    let way = found(&process).unwrap().unwrap();
+    assert_eq!(way.last_activity, Some(time(100_500)));
+}
+
+#[test]
 fn what_cannot_be_asked_has_its_reason() {
     let mut plain = kernel("jupyter", Some("/k.json"));
     plain.jupyter = None;
@@ -53,7 +76,7 @@ fn what_cannot_be_asked_has_its_reason() {
     for (process, word) in [
         (kernel("papermill", Some("/k.json")), "batch job"),
         (kernel("marimo", None), "no connection file"),
-        (kernel("jupyter", Some("k.json")), "a relative path"),
+        (kernel("jupyter", Some("k.json")), "is a relative path"),
         (unknown, "is not known"),
         (fork, "forked from kernel 3"),
     ] {
