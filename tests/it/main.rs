@@ -42,6 +42,7 @@ mod recordings;
 mod release;
 mod release_kernel;
 mod release_python;
+mod release_real_servers;
 mod release_servers;
 mod reserved;
 mod rights;

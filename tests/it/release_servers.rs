@@ -163,7 +163,7 @@ struct StandIn {
 }
 
 /// Two ports that are free.
-fn ports() -> [u16; 2] {
+pub fn ports() -> [u16; 2] {
     let bound = [0; 2].map(|_| TcpListener::bind("127.0.0.1:0").unwrap());
     bound.map(|it| it.local_addr().unwrap().port())
 }

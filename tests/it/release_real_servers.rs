@@ -1,0 +1,286 @@
+//! Real inference servers, which need no GPU, are asked to unload: llama.cpp as a router and with one model.
+//! Their own states and the ends of their runners show what came of it; the mock driver's rows go
+//! with the processes, as a driver's do.
+
+use std::fs;
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::TcpStream;
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use gpumem::api::host::Roots;
+use gpumem::api::model::Snapshot;
+use gpumem::api::reclaim::release_server::{find, perform, probe};
+use gpumem::api::reclaim::{ReleaseAnswer, ReleaseOptions, ServerUnload};
+use rustix::process::{Pid, Signal, kill_process_group};
+use serde_json::{Value, json};
+
+use crate::machine::{GIB, Machine, Running, one_gpu};
+use crate::release_servers::ports;
+use crate::support::{self, wait_until};
+
+/// Where `.ci/servers` has put a server; `None` where it was not run, with a printed reason.
+fn installed(server: &str) -> Option<PathBuf> {
+    let folder = std::env::var_os("GPUMEM_TEST_SERVERS");
+    let folder = folder.map(|folder| Path::new(&folder).join(server));
+    if folder.is_none() {
+        support::skip(server, ".ci/servers FOLDER PIP, GPUMEM_TEST_SERVERS=FOLDER");
+    }
+    folder
+}
+
+/// A server in a process group of its own, which is killed at the end, and the machine that it runs on.
+struct Server {
+    running: Running,
+    machine: Machine,
+    port: u16,
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let group = Pid::from_raw(self.running.pid().cast_signed()).unwrap();
+        let _ = kill_process_group(group, Signal::KILL);
+    }
+}
+
+/// A request that is on its way.
+fn send(port: u16, verb: &str, path: &str, body: &str) -> TcpStream {
+    let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
+    let timeout = Some(Duration::from_secs(90));
+    stream.set_read_timeout(timeout).unwrap();
+    let kind = match body.starts_with('{') {
+        true => "application/json",
+        false => "text/plain",
+    };
+    let length = body.len();
+    write!(
+        stream,
+        "{verb} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Type: {kind}\r\n\
+         Content-Length: {length}\r\n\r\n{body}"
+    )
+    .unwrap();
+    stream
+}
+
+/// Its status and its whole answer.
+fn ask(port: u16, verb: &str, path: &str, body: &str) -> (u16, String) {
+    answer(send(port, verb, path, body))
+}
+
+fn answer(stream: TcpStream) -> (u16, String) {
+    let mut reader = BufReader::new(stream);
+    let mut head = String::new();
+    while !head.ends_with("\r\n\r\n") {
+        assert_ne!(reader.read_line(&mut head).unwrap(), 0, "{head}");
+    }
+    let status = head.split(' ').nth(1).unwrap().parse().unwrap();
+    // TorchServe closes no connection by itself, and llama.cpp's router does not say how long it is.
+    let lower = head.to_lowercase();
+    let mut body = Vec::new();
+    match lower.split_once("content-length:") {
+        Some((_, length)) => {
+            let length = length.lines().next().unwrap().trim().parse().unwrap();
+            body.resize(length, 0);
+            reader.read_exact(&mut body).unwrap();
+        }
+        None => {
+            reader.read_to_end(&mut body).unwrap();
+        }
+    }
+    (status, String::from_utf8_lossy(&body).into_owned())
+}
+
+/// The first program that one of its threads has started.
+fn child_of(pid: u32) -> Option<u32> {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task")).ok()?;
+    let lists =
+        tasks.filter_map(|task| fs::read_to_string(task.ok()?.path().join("children")).ok());
+    let children = lists.collect::<String>();
+    children.split_whitespace().next()?.parse().ok()
+}
+
+fn is_alive(pid: u32) -> bool {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    !status.is_empty() && !status.contains("State:\tZ")
+}
+
+fn options() -> ReleaseOptions {
+    ReleaseOptions {
+        collects: true,
+        references: false,
+        is_named: true,
+        wait_ms: 60_000,
+        pci_bus_ids: Vec::new(),
+    }
+}
+
+impl Server {
+    /// How it is asked, where this process holds the memory.
+    fn way(&self, holder: u32) -> ServerUnload {
+        self.machine.play(&one_gpu(&[holder]));
+        let snapshot: Snapshot = serde_json::from_value(self.machine.snapshot(0).0).unwrap();
+        let way = find(&snapshot.processes[0], &snapshot);
+        let way = way.unwrap_or_else(|| panic!("{snapshot:?}")).unwrap();
+        // Java listens on `[::ffff:127.0.0.1]`.
+        let port = format!(":{}", self.port);
+        assert!(way.address.ends_with(&port), "{way:?}");
+        assert_eq!(way.held_bytes, Some(2 * GIB));
+        way
+    }
+
+    /// `gpumem release HOLDER --yes`, of which the driver shows 2 GiB until it ends: the outcome.
+    fn release(&self, holder: u32) -> Value {
+        self.machine.play(&one_gpu(&[holder]));
+        let pid = holder.to_string();
+        let is_over = AtomicBool::new(false);
+        let output = thread::scope(|scope| {
+            scope.spawn(|| {
+                while !is_over.load(Ordering::Relaxed) && is_alive(holder) {
+                    thread::sleep(Duration::from_millis(10));
+                }
+                if !is_alive(holder) {
+                    self.machine.play(&one_gpu(&[]));
+                }
+            });
+            let arguments = ["release", "--yes", "--json", &pid];
+            let mut command = self.machine.command(&arguments);
+            command.env("STATE_DIRECTORY", self.machine.path("state"));
+            let output = support::finish(&mut command);
+            is_over.store(true, Ordering::Relaxed);
+            output
+        });
+        let document = output.json();
+        document["targets"][0]["outcome"].clone()
+    }
+}
+
+/// llama.cpp's server with these arguments; its model is one that says nothing of sense.
+fn llama(arguments: &[&str]) -> Option<Server> {
+    let program = installed("llama")?.join("usr/bin/llama-server");
+    let python = support::find("python3", "python3")?;
+    let machine = Machine::new(&one_gpu(&[]));
+    fs::create_dir(machine.path("models")).unwrap();
+    fs::write(
+        machine.path("tiny_gguf.py"),
+        include_str!("release_servers/tiny_gguf.py"),
+    )
+    .unwrap();
+    let mut model = Command::new(python);
+    model.args(["tiny_gguf.py", "models/tiny.gguf"]);
+    let made = support::finish(model.current_dir(machine.path("")));
+    assert_eq!(made.code, 0, "{made:?}");
+    let [port, _] = ports();
+    let mut command = Command::new(program);
+    command
+        .args(["--port", &port.to_string(), "--threads", "1"])
+        .args(["--log-file", "log"])
+        .args(arguments)
+        .current_dir(machine.path(""))
+        .process_group(0);
+    let running = Running::start(&mut command);
+    let server = Server {
+        running,
+        machine,
+        port,
+    };
+    wait_until("llama-server is healthy", || {
+        TcpStream::connect(("127.0.0.1", port)).is_ok() && ask(port, "GET", "/health", "").0 == 200
+    });
+    Some(server)
+}
+
+const COMPLETION: &str = r#"{"model": "tiny", "prompt": "x", "max_tokens": 2}"#;
+/// As many tokens as there may be, one by one.
+const ENDLESS: &str =
+    r#"{"model": "tiny", "prompt": "x", "max_tokens": 60000, "ignore_eos": true, "stream": true}"#;
+
+#[test]
+fn llama_cpp_as_a_router_unloads_at_rest_only_and_loads_again() {
+    let Some(server) = llama(&["--models-dir", "models"]) else {
+        return;
+    };
+    let (router, port) = (server.running.pid(), server.port);
+    let state = || {
+        let (_, models) = ask(port, "GET", "/models", "");
+        let models: Value = serde_json::from_str(&models).unwrap();
+        models["data"][0]["status"]["value"].clone()
+    };
+    // Looking loads nothing.
+    let way = server.way(router);
+    for answer in [probe, perform].map(|it| it(&Roots::default(), &way, &options())) {
+        let ReleaseAnswer::NoWayIn(why) = &answer else {
+            panic!("{answer:?}");
+        };
+        assert!(why.ends_with("it has no model loaded"), "{why}");
+    }
+    assert_eq!((state(), child_of(router)), (json!("unloaded"), None));
+
+    let (status, answer) = ask(port, "POST", "/v1/completions", COMPLETION);
+    assert_eq!(status, 200, "{answer}");
+    let runner = child_of(router).unwrap();
+    let way = server.way(runner);
+    assert_eq!((&*way.server, way.pid), ("llama.cpp", router));
+    let probed = probe(&Roots::default(), &way, &options());
+    assert!(matches!(&probed, ReleaseAnswer::Done(_)), "{probed:?}");
+    assert_eq!((state(), child_of(router)), (json!("loaded"), Some(runner)));
+
+    // At work for a client of the router, then for one of the runner, whom only its slots show.
+    let command = fs::read_to_string(format!("/proc/{runner}/cmdline")).unwrap();
+    let mut words = command.split('\0').skip_while(|word| *word != "--port");
+    let runners_port = words.nth(1).unwrap().parse().unwrap();
+    for (port, words) in [
+        (port, "a client is connected to it"),
+        (runners_port, "a slot works"),
+    ] {
+        let mut at_work = send(port, "POST", "/v1/completions", ENDLESS);
+        let mut piece = [0; 256];
+        at_work.read_exact(&mut piece).unwrap();
+        let answer = perform(&Roots::default(), &way, &options());
+        assert!(
+            matches!(&answer, ReleaseAnswer::Busy(why) if why.ends_with(words)),
+            "{answer:?}"
+        );
+        // It goes on.
+        for _ in 0..8 {
+            at_work.read_exact(&mut piece).unwrap();
+        }
+        assert_eq!((state(), child_of(router)), (json!("loaded"), Some(runner)));
+    }
+    // Whoever has gone is no longer generated for.
+    wait_until("it rests", || {
+        let (_, slots) = ask(runners_port, "GET", "/slots", "");
+        !slots.contains("\"is_processing\":true")
+    });
+
+    let outcome = server.release(runner);
+    assert_eq!(outcome["outcome"], "released", "{outcome}");
+    assert_eq!(outcome["bytes"], json!(2 * GIB));
+    assert!(!is_alive(runner) && is_alive(router));
+    assert_eq!(state(), "unloaded");
+    // Its next request wakes it, as was said.
+    let (status, answer) = ask(port, "POST", "/v1/completions", COMPLETION);
+    assert_eq!((status, state()), (200, json!("loaded")), "{answer}");
+}
+
+#[test]
+fn llama_cpp_with_one_model_is_left_alone() {
+    let Some(server) = llama(&["--model", "models/tiny.gguf"]) else {
+        return;
+    };
+    let pid = server.running.pid();
+    let way = server.way(pid);
+    for answer in [probe, perform].map(|it| it(&Roots::default(), &way, &options())) {
+        let ReleaseAnswer::NoWayIn(why) = &answer else {
+            panic!("{answer:?}");
+        };
+        assert!(why.contains("--sleep-idle-seconds"), "{why}");
+    }
+    let outcome = server.release(pid);
+    assert_eq!(outcome["outcome"], "no_way_in", "{outcome}");
+    let (status, answer) = ask(server.port, "POST", "/v1/completions", COMPLETION);
+    assert_eq!(status, 200, "{answer}");
+}
