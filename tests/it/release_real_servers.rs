@@ -1,5 +1,5 @@
-//! Real inference servers, which need no GPU, are asked to unload: llama.cpp as a router and with one model.
-//! Their own states and the ends of their runners show what came of it; the mock driver's rows go
+//! Real inference servers, which need no GPU, are asked to unload: llama.cpp as a router and with one model, and
+//! TorchServe. Their own states and the ends of their runners show what came of it; the mock driver's rows go
 //! with the processes, as a driver's do.
 
 use std::fs;
@@ -283,4 +283,146 @@ fn llama_cpp_with_one_model_is_left_alone() {
     assert_eq!(outcome["outcome"], "no_way_in", "{outcome}");
     let (status, answer) = ask(server.port, "POST", "/v1/completions", COMPLETION);
     assert_eq!(status, 200, "{answer}");
+}
+
+/// Sleeps for as many seconds as it is sent.
+const HANDLER: &str = "
+import time
+
+def handle(data, context):
+    if data is not None:
+        time.sleep(float(data[0]['body']))
+        return ['done']
+";
+
+const ARCHIVE: &str = "
+import json, zipfile
+
+model = {'modelName': 'tiny', 'handler': 'handler.py:handle', 'modelVersion': '1.0'}
+with zipfile.ZipFile('tiny.mar', 'w') as archive:
+    archive.write('handler.py')
+    archive.writestr('MAR-INF/MANIFEST.json', json.dumps({'runtime': 'python', 'model': model}))
+";
+
+/// TorchServe with one model of one worker, on the port that its management has by default, and the port where it
+/// is asked for predictions.
+fn torchserve(more: &[&str]) -> Option<(Server, u16)> {
+    let packages = installed("torchserve")?;
+    support::find("java", "default-jre-headless")?;
+    let machine = Machine::new(&one_gpu(&[]));
+    fs::write(machine.path("handler.py"), HANDLER).unwrap();
+    let made = support::finish(
+        Command::new("python3")
+            .args(["-c", ARCHIVE])
+            .current_dir(machine.path("")),
+    );
+    assert_eq!(made.code, 0, "{made:?}");
+    let [inference, metrics, grpc, management_grpc] = [ports(), ports()].concat()[..] else {
+        unreachable!()
+    };
+    let [workers, _] = ports();
+    let configuration = format!(
+        "inference_address=http://127.0.0.1:{inference}\n\
+         management_address=http://127.0.0.1:8081\n\
+         metrics_address=http://127.0.0.1:{metrics}\n\
+         grpc_inference_port={grpc}\n\
+         grpc_management_port={management_grpc}\n\
+         initial_worker_port={workers}\n\
+         load_models=tiny.mar\n\
+         default_workers_per_model=1\n"
+    );
+    fs::write(machine.path("config.properties"), configuration).unwrap();
+    let folder = machine.path("");
+    let mut command = Command::new("/usr/bin/python3");
+    command
+        .args(["-m", "ts.model_server", "--start", "--foreground"])
+        .args(["--ts-config", "config.properties"])
+        .arg("--model-store")
+        .arg(&folder)
+        .args(more)
+        .env("PYTHONPATH", packages)
+        .env("LOG_LOCATION", machine.path("logs"))
+        .env("METRICS_LOCATION", machine.path("logs"))
+        // Where it keeps who runs: another may run on this machine.
+        .env("TMPDIR", &folder)
+        .current_dir(&folder)
+        .process_group(0);
+    let mut server = Server {
+        running: Running::start(&mut command),
+        machine,
+        port: 8081,
+    };
+    // Without a key it says nothing of its workers.
+    wait_until("its worker has started", || {
+        let ended = server.running.0.try_wait().unwrap();
+        assert!(ended.is_none(), "TorchServe has ended: {ended:?}");
+        let log = fs::read_to_string(server.machine.path("logs/model_log.log"));
+        log.is_ok_and(|log| log.contains("Torch worker started"))
+            && TcpStream::connect(("127.0.0.1", inference)).is_ok()
+    });
+    Some((server, inference))
+}
+
+/// TorchServe's worker: the program that its Java has started.
+fn worker(server: &Server) -> Option<u32> {
+    child_of(child_of(server.running.pid())?)
+}
+
+#[test]
+fn torchserve_scales_its_workers_down_at_rest_only() {
+    let Some((server, inference)) = torchserve(&["--disable-token-auth"]) else {
+        return;
+    };
+    let state = || {
+        let (_, model) = ask(8081, "GET", "/models/tiny", "");
+        serde_json::from_str::<Value>(&model).unwrap()[0].clone()
+    };
+    wait_until("its worker is ready", || {
+        state()["workers"][0]["status"] == "READY"
+    });
+    let held = worker(&server).unwrap();
+    let way = server.way(held);
+    assert_eq!(&*way.server, "torchserve");
+    assert_eq!(Some(way.pid), child_of(server.running.pid()));
+    let probed = probe(&Roots::default(), &way, &options());
+    assert!(matches!(&probed, ReleaseAnswer::Done(_)), "{probed:?}");
+
+    // Its management shows no request that runs, only those that wait; and it would end the worker at once.
+    let at_work = send(inference, "POST", "/predictions/tiny", "6");
+    thread::sleep(Duration::from_millis(200));
+    let answer = perform(&Roots::default(), &way, &options());
+    assert!(
+        matches!(&answer, ReleaseAnswer::Busy(why) if why.ends_with("a client is connected to it")),
+        "{answer:?}"
+    );
+    let (status, body) = self::answer(at_work);
+    assert_eq!((status, &*body), (200, "done"));
+    assert_eq!(worker(&server), Some(held));
+
+    let outcome = server.release(held);
+    assert_eq!(outcome["outcome"], "released", "{outcome} {}", state());
+    assert_eq!(outcome["bytes"], json!(2 * GIB));
+    assert!(!is_alive(held));
+    assert_eq!(state()["workers"], json!([]));
+    // It is woken as was said.
+    let (status, answer) = ask(
+        8081,
+        "PUT",
+        "/models/tiny?min_worker=1&synchronous=true",
+        "",
+    );
+    assert_eq!(status, 200, "{answer}");
+    let (status, body) = ask(inference, "POST", "/predictions/tiny", "0");
+    assert_eq!((status, &*body), (200, "done"));
+    drop(server);
+
+    // As it is started by default it wants a key.
+    let (server, _) = torchserve(&[]).unwrap();
+    let held = worker(&server).unwrap();
+    let answer = perform(&Roots::default(), &server.way(held), &options());
+    assert!(
+        matches!(&answer, ReleaseAnswer::Refused(why) if why.contains("needs a key")),
+        "{answer:?}"
+    );
+    assert!(is_alive(held));
 }

@@ -306,6 +306,12 @@ pub(super) const TORCHSERVE: UnloadServer = UnloadServer {
         identify: &[Question {
             ask: || ServerRequest::get("/models?limit=100"),
             judge: |answer, known| {
+                // Without its token it answers so, and not 401.
+                let is_token_missing = answer.status == 400
+                    && String::from_utf8_lossy(&answer.body).contains("Token Authorization");
+                if is_token_missing {
+                    return Err(AnswerVerdict::Key);
+                }
                 let value = answer.json()?;
                 let models = list(&value, "/models")?.iter();
                 let names = models.map(|model| Ok(text(model, "/modelName")?.to_owned()));
