@@ -6,7 +6,9 @@
 use serde_json::Value;
 
 use super::answer::{AnswerVerdict, busy, count, list, text};
-use super::{API, Question, SERVER, ServerMarks, ServerRequest, UnloadApi, UnloadServer};
+use super::{
+    API, MAY_LOSE_A_REQUEST, Question, SERVER, ServerMarks, ServerRequest, UnloadApi, UnloadServer,
+};
 
 /// It unloads when its queue's thread next turns, between two prompts and never within one.
 pub(super) const COMFYUI: UnloadServer = UnloadServer {
@@ -68,6 +70,7 @@ pub(super) const STABLE_DIFFUSION_WEBUI: UnloadServer = UnloadServer {
     usual_port: 7860,
     tls_flags: &["--tls-keyfile"],
     api: Ok(UnloadApi {
+        risk: Some(MAY_LOSE_A_REQUEST),
         identify: &[Question {
             ask: || ServerRequest::get("/sdapi/v1/memory"),
             judge: |answer, _| {

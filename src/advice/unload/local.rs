@@ -9,8 +9,8 @@ use serde_json::{Value, json};
 
 use super::answer::{AnswerVerdict, JudgeResult, UnloadAnswer, busy, list, text};
 use super::{
-    API, Known, ModelQuestion, Question, SERVER, ServerMarks, ServerRequest, UnloadApi,
-    UnloadServer, Verb, encoded, post_json,
+    API, Known, MAY_LOSE_A_REQUEST, ModelQuestion, Question, SERVER, ServerMarks, ServerRequest,
+    UnloadApi, UnloadServer, Verb, encoded, post_json,
 };
 
 /// The models that `/api/ps` lists with memory of a GPU.
@@ -110,6 +110,7 @@ pub(super) const LLAMA_CPP: UnloadServer = UnloadServer {
     usual_port: 8080,
     tls_flags: &["--ssl-cert-file", "--ssl-key-file"],
     api: Ok(UnloadApi {
+        risk: Some(MAY_LOSE_A_REQUEST),
         idle: &[Question {
             ask: || ServerRequest::get("/models"),
             judge: |answer, known| known.load(llama_models(answer)?),
@@ -174,6 +175,7 @@ pub(super) const LLAMA_SWAP: UnloadServer = UnloadServer {
     usual_port: 8080,
     tls_flags: &["--tls-cert-file", "-tls-cert-file"],
     api: Ok(UnloadApi {
+        risk: Some(MAY_LOSE_A_REQUEST),
         idle: &[Question {
             ask: || ServerRequest::get("/running"),
             judge: |answer, known| known.load(running_models(answer)?),
@@ -216,6 +218,7 @@ pub(super) const LM_STUDIO: UnloadServer = UnloadServer {
     },
     usual_port: 1234,
     api: Ok(UnloadApi {
+        risk: Some(MAY_LOSE_A_REQUEST),
         idle: &[Question {
             ask: || ServerRequest::get("/api/v1/models"),
             judge: |answer, known| known.load(instances(answer)?),
@@ -257,6 +260,7 @@ pub(super) const TEXT_GENERATION_WEBUI: UnloadServer = UnloadServer {
     usual_port: 5000,
     tls_flags: &["--ssl-certfile"],
     api: Ok(UnloadApi {
+        risk: Some(MAY_LOSE_A_REQUEST),
         idle: &[Question {
             ask: || ServerRequest::get("/v1/internal/model/info"),
             judge: |answer, known| known.load(webui_model(answer)?),
@@ -295,6 +299,7 @@ pub(super) const TABBYAPI: UnloadServer = UnloadServer {
     },
     usual_port: 5000,
     api: Ok(UnloadApi {
+        risk: Some(MAY_LOSE_A_REQUEST),
         idle: &[Question {
             ask: || ServerRequest::get("/v1/model"),
             judge: |answer, known| known.load(tabby_model(answer)?),

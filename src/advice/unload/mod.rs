@@ -249,6 +249,9 @@ const API: UnloadApi = UnloadApi {
     key: "Authorization: Bearer $KEY",
 };
 
+/// Of those that end what runs when they are asked, and are seen to rest only a moment before.
+const MAY_LOSE_A_REQUEST: &str = "a request that comes at that very moment may be lost";
+
 const SERVER: UnloadServer = UnloadServer {
     name: "",
     title: "",

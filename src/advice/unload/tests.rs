@@ -76,10 +76,25 @@ fn an_engine_sleeps_at_level_1_once_its_requests_have_ended() {
         assert!(row.api.as_ref().unwrap().since >= Some((0, 17)));
         assert!(row.api.as_ref().unwrap().needs_host_memory);
     }
+}
+
+#[test]
+fn what_may_harm_a_request_is_only_for_a_person_to_ask() {
     let risky = unload_servers()
         .iter()
         .filter(|row| row.api.is_ok_and(|api| api.risk.is_some()));
-    assert_eq!(risky.map(|row| row.name).collect::<Vec<_>>(), ["sglang"]);
+    assert_eq!(
+        risky.map(|row| row.name).collect::<Vec<_>>(),
+        [
+            "llama-swap",
+            "lm-studio",
+            "sglang",
+            "llama.cpp",
+            "text-generation-webui",
+            "tabbyapi",
+            "stable-diffusion-webui",
+        ]
+    );
 }
 
 #[test]
