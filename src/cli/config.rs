@@ -83,8 +83,10 @@ fn rule_line(rule: &dyn Rule, response: Response) -> String {
         1 => words.push("1 override".to_owned()),
         count => words.push(format!("{count} overrides")),
     }
-    if response == Response::Reap {
-        words.push("reaped by reap --watch".to_owned());
+    match response {
+        Response::Notify => {}
+        Response::Release => words.push("asked by reap to release memory".to_owned()),
+        Response::Reap => words.push("reaped by reap --watch".to_owned()),
     }
     if !rule.is_run() {
         words.push("switched off".to_owned());

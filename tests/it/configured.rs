@@ -131,6 +131,32 @@ fn a_config_check_shows_the_files_effect() {
     assert_eq!(rest(&again), rest(&proved));
 }
 
+/// The fourth question that gpumem answers: clean up where more than so many bytes are in use.
+#[test]
+fn a_config_check_shows_what_is_done_about_findings() {
+    let rule = |kind: &str, action: &str| {
+        let toml = format!(
+            "[[rule]]\nname = \"caches\"\nkind = \"{kind}\"\n\
+             action = \"{action}\"\n"
+        );
+        under(&toml, &["config", "check"])
+    };
+    for (action, words) in [
+        ("release", "asked by reap to release memory"),
+        ("reap", "reaped by reap --watch"),
+    ] {
+        let proved = rule("idle", action);
+        let line = proved.stdout.lines().find(|it| it.contains("rule caches"));
+        let line = line.unwrap_or_else(|| panic!("{proved:?}"));
+        assert!(line.contains(words), "{line}");
+    }
+    let notified = rule("idle", "notify");
+    assert!(!notified.stdout.contains("by reap"), "{notified:?}");
+    let refused = rule("leak", "release");
+    assert_eq!(refused.code, 2, "{refused:?}");
+    assert!(refused.stderr.contains("not asked to release memory"));
+}
+
 #[test]
 fn what_is_allowed_and_cannot_hold_is_noted() {
     let toml = "[rules.leak]\nwindow = \"1m\"\n\

@@ -39,8 +39,9 @@ fn the_plan_is_for_people_to_read() {
     for part in [
         "398120 ben: 38.0 GiB on GPU 1: ",
         "    idle since 2026-11-20 13:35:00 UTC: notebook thesis/fine-tune.ipynb (398120) has held",
-        "    1. ask the notebook server http://127.0.0.1:8888/ to shut kernel 4b1f6f0e-",
-        "    2. SIGTERM to 398120; wait 10s\n    3. SIGKILL to 398120; wait 5s\n",
+        "    1. ask kernel 398120 of thesis/fine-tune.ipynb to release cached memory; its variables stay; wait 17s\n",
+        "    2. ask the notebook server http://127.0.0.1:8888/ to shut kernel 4b1f6f0e-",
+        "    3. SIGTERM to 398120; wait 10s\n    4. SIGKILL to 398120; wait 5s\n",
         "402519 emre: 1.4 GiB on GPU 3: python finetune_vit.py --workers 3\n    kills 402519 emre: ",
         "skipped: 440871 dora (/home/dora/.venv/bin/python3): leak: killed only on request; add --kind leak\n",
     ] {
