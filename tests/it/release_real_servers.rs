@@ -234,14 +234,14 @@ fn llama_cpp_as_a_router_unloads_at_rest_only_and_loads_again() {
     let runners_port = words.nth(1).unwrap().parse().unwrap();
     for (port, words) in [
         (port, "a client is connected to it"),
-        (runners_port, "a slot works"),
+        (runners_port, "a slot is processing"),
     ] {
         let mut at_work = send(port, "POST", "/v1/completions", ENDLESS);
         let mut piece = [0; 256];
         at_work.read_exact(&mut piece).unwrap();
         let answer = perform(&Roots::default(), &way, &options());
         assert!(
-            matches!(&answer, ReleaseAnswer::Busy(why) if why.ends_with(words)),
+            matches!(&answer, ReleaseAnswer::Busy(why) if why.contains(words)),
             "{answer:?}"
         );
         // It goes on.
@@ -392,7 +392,7 @@ fn torchserve_scales_its_workers_down_at_rest_only() {
     thread::sleep(Duration::from_millis(200));
     let answer = perform(&Roots::default(), &way, &options());
     assert!(
-        matches!(&answer, ReleaseAnswer::Busy(why) if why.ends_with("a client is connected to it")),
+        matches!(&answer, ReleaseAnswer::Busy(why) if why.contains("a client is connected to it")),
         "{answer:?}"
     );
     let (status, body) = self::answer(at_work);

@@ -92,7 +92,7 @@ fn the_list_of_findings_ends_with_what_to_type() {
             .collect();
         // The three of one job have one, and it stands once; what is not to be killed is explained.
         let expected = [
-            "kill 398120",
+            "release 398120",
             "kill 448016",
             "explain 440871",
             "kill 402519 402520 402521",
@@ -243,7 +243,9 @@ fn where_nothing_changes_only_clocks_are_written() {
     let mut terminal = Terminal::start(&[], &machine.command(&watch), 24, 80);
     terminal.wait_for("both", |text| text.contains("2.0 GiB"));
     terminal.press("op");
-    let text = terminal.wait_for("order by pid", |text| text.contains("PID▲"));
+    let text = terminal.wait_for("order by pid, and a wait under ten minutes", |text| {
+        text.contains("PID▲") && text.contains("9m 5")
+    });
     let before = terminal.written();
     let clock = |text: &str| {
         let line = text.lines().next()?;

@@ -22,6 +22,9 @@ def _recipe(T, COLLECTS, REFERENCES, BUS_IDS):
             return None
         try:
             return work(*arguments)
+        except KeyboardInterrupt:
+            # It is meant for the program, which gets it from whoever runs this.
+            raise
         except BaseException as error:
             # The type only: its message is the user's.
             errors.append(name + ': ' + type(error).__name__)
@@ -288,7 +291,7 @@ def _recipe(T, COLLECTS, REFERENCES, BUS_IDS):
             if of is not None:
                 try:
                     sized = size(value, of)
-                except BaseException:
+                except Exception:
                     sized = None
                 if sized is None or sized[0] in counted:
                     own = 0
@@ -298,7 +301,7 @@ def _recipe(T, COLLECTS, REFERENCES, BUS_IDS):
                 if of == 'torch':
                     try:
                         own += visit(value.grad, depth) if value.is_leaf else 0
-                    except BaseException:
+                    except Exception:
                         pass
                 return own
             if depth <= 0:
@@ -312,14 +315,14 @@ def _recipe(T, COLLECTS, REFERENCES, BUS_IDS):
             else:
                 try:
                     inner = list(object.__getattribute__(value, '__dict__').values())
-                except BaseException:
+                except Exception:
                     return 0
             return sum(visit(one, depth - 1) for one in inner)
 
         def note(name, value):
             try:
                 size = visit(value, 8)
-            except BaseException:
+            except Exception:
                 return
             if size > 0:
                 found[name] = found.get(name, 0) + size

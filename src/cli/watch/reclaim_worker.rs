@@ -104,7 +104,7 @@ impl LocalReclaimWorker {
                         is_named: true,
                         ..ReleaseOptions::by_rule()
                     }),
-                    false => Release::Never,
+                    false => Release::First(ReleaseOptions::by_rule()),
                 },
                 // Who is only asked loses nothing.
                 even_kept: question.options.release,
