@@ -63,7 +63,7 @@ impl<T: Send + 'static> Task<T> {
         let (sender, answer) = sync_channel(1);
         let started = Instant::now();
         Builder::new().name(name.to_owned()).spawn(move || {
-            // Nobody may wait for it any more.
+            // The caller may have given up.
             let _ = sender.send(work());
         })?;
         Ok(Self { answer, started })
@@ -112,7 +112,7 @@ pub type Answers<A> = SyncSender<A>;
 
 impl<Q: Send + 'static, A: Send + 'static> Worker<Q, A> {
     /// Starts a thread of this name, where so many questions and so many answers may wait. `prepare` makes what
-    /// works on one question after another; that gives `None` where nobody takes its answers any more.
+    /// works on one question after another; that gives `None` where its answers are not read any more.
     ///
     /// # Errors
     ///

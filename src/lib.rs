@@ -41,7 +41,7 @@
 //! The screen makes what it shows of a [`Screenful`](watch::view_model::Screenful), one snapshot with its
 //! verdicts. Samples, keys and the passing of time are [`Event`](watch::state::Event)s, taken in by
 //! [`update`](watch::update::update); what is to be done comes back as an [`Effect`](watch::state::Effect).
-//! It stands still and goes back on a [`Timeline`](watch::state::timeline::Timeline). It ends nobody itself: it asks its
+//! It stands still and goes back on a [`Timeline`](watch::state::timeline::Timeline). It ends no process itself: it asks its
 //! [`ReclaimWorker`](watch::reclaim_worker::ReclaimWorker), which `cli` brings along and which plans and acts by [`reclaim`] as
 //! `gpumem reap` does, on a thread of its own, so that nothing that hangs there stops the keyboard.
 

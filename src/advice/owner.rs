@@ -47,8 +47,8 @@ impl Owner {
     }
 }
 
-/// Who owns a process; of several who are around it, the innermost that people know it by. `None` where
-/// nobody does: it may be sent signals.
+/// Who owns a process; of several that own it, the innermost that people know it by. `None` where
+/// nothing does: it may be sent signals.
 pub fn owner(process: &Process) -> Option<Owner> {
     if place::is_notebook(process) {
         return notebook(process);

@@ -153,7 +153,7 @@ pub struct Stored {
 ///
 /// One table of the GPUs and one of the processes that NVML lists on them. "-" means not known,
 /// never 0. The first line says how much memory could be had back, and how much is suspected: one
-/// look proves little, and FINDING marks whom `gpumem check` would have to watch. With --json, the
+/// look proves little, and FINDING marks processes that `gpumem check` would have to watch. With --json, the
 /// snapshot itself. With --by, totals instead.
 #[derive(Args, Debug)]
 #[command(after_help = EXIT_CODES)]

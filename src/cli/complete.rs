@@ -94,7 +94,7 @@ pub(super) fn run(words: impl Iterator<Item = OsString>) -> Exit {
     if cursor.is_of_files() {
         return Exit::Findings;
     }
-    // A GPU, a file system or a recording that does not answer keeps the thread, and nobody's fingers.
+    // A GPU, a file system or a recording that does not answer keeps the thread, and not the prompt.
     let is_recorded = cursor.is_set("demo") || cursor.value("replay").is_some();
     let patience = match is_recorded {
         true => PATIENCE_FOR_RECORDING,

@@ -180,7 +180,7 @@ fn prove_notify(config: &Config) -> Result<(), config::ConfigError> {
     })
 }
 
-/// Proves that what a command runs is nobody else's: the program, and files that it is given by their
+/// Proves that no other user can change what a command runs: the program, and files that it is given by their
 /// whole path, which may be a script.
 ///
 /// # Errors

@@ -35,7 +35,7 @@ use crate::units::Span;
 const LOOK: Span = Span(Duration::from_secs(2));
 /// The word that asks for every framework.
 const LIST: &str = "list";
-/// Columns where standard output is no terminal and nobody says otherwise.
+/// Columns where standard output is no terminal and no width is given.
 const WIDTH: usize = 80;
 
 pub(super) fn run(args: &Explain, global: &Global) -> anyhow::Result<Exit> {

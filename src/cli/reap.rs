@@ -2,9 +2,9 @@
 //!
 //! What was typed is understood in `policy_from_args`, the machine or a recording looked at in `observe`, a person
 //! asked in `confirm`; `execute` carries targets out and hears of signals by `cli::signals`. [`json`] is the
-//! JSON, `text` and `history` are for people; `unattended` goes on doing all of it where nobody looks, and
-//! `watch` where somebody does.
-//! Whom to end and how is decided in [`crate::reclaim`], which alone touches anybody.
+//! JSON, `text` and `history` are for people; `unattended` does all of it as a daemon, and
+//! `watch` on the screen.
+//! What to end and how is decided in [`crate::reclaim`], which alone touches processes.
 
 pub(super) mod confirm;
 pub(super) mod execute;
@@ -130,7 +130,7 @@ fn run_at(place: RefusalPlace, args: &ReapArgs, global: &Global) -> anyhow::Resu
 /// How far the plan was carried out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Carried {
-    /// Nobody asked for that.
+    /// That was not asked for.
     Not,
     /// Somebody was asked, and did not say yes.
     Declined,

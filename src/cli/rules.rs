@@ -28,7 +28,7 @@ struct ListedRule {
     name: String,
     kind: Kind,
     meaning: &'static str,
-    /// Whom it is for, in words; `null` where it is for everybody.
+    /// Which processes it is for, in words; `null` where it is for all.
     scope: Option<String>,
     settings: Vec<ListedSetting>,
     /// How many overrides change it for some.

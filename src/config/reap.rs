@@ -32,7 +32,7 @@ pub enum Response {
     /// Their owner is told, and no more.
     #[default]
     Notify,
-    /// Their owner is told, and they are asked to release memory; nobody is ended.
+    /// Their owner is told, and they are asked to release memory; none is killed.
     Release,
     /// Their owner is warned, then they are ended.
     Reap,

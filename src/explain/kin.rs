@@ -5,7 +5,7 @@ use crate::report::explain::{FamilyLine, Kin};
 
 use super::subject::holder;
 
-/// Its family as a tree, itself in it; no tree of one that belongs to nobody.
+/// Its family as a tree, itself in it; no tree of one that belongs to no family.
 pub(super) fn of(process: &Process, snapshot: &Snapshot) -> Kin {
     let families = family::families(snapshot);
     let Some(family) = family::member(&families, process.pid) else {

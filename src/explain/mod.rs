@@ -51,7 +51,7 @@ pub enum More {
 }
 
 /// Whether a process is in a snapshot, and not another one of its number. One that cannot be told for
-/// certain is there while a GPU lists its number and nobody is known by it.
+/// certain is there while a GPU lists its number and no process is known by it.
 pub fn is_there(who: Identity, snapshot: &Snapshot) -> bool {
     match snapshot.process(who.pid) {
         Some(now) => now.identity() == who,

@@ -218,7 +218,7 @@ pub(super) fn of_gpu(findings: &[Finding]) -> Vec<ExplainStep> {
     steps
 }
 
-/// Whether nobody can have such a process run anything: it has no terminal, or does not go on.
+/// Whether such a process cannot be made to run anything: it has no terminal, or does not go on.
 fn is_past_talking_to(kind: Kind) -> bool {
     matches!(
         kind,

@@ -298,7 +298,7 @@ fn first<'f>(asked: Option<&Finding>, findings: impl Iterator<Item = &'f Finding
     found
 }
 
-/// What the rules say of memory that nobody is listed for, on the GPUs whose device file it has open.
+/// What the rules say of memory without a listed process, on the GPUs whose device file it has open.
 fn unattributed(seen: KnownSoFar<'_>, gpus: impl Iterator<Item = u32>) -> Vec<Finding> {
     let gpus: Vec<u32> = gpus.collect();
     let concerns = |finding: &&Finding| {
@@ -347,7 +347,7 @@ fn listed(last: &Snapshot, row: &GpuProcess) -> GpuHolder {
     }
 }
 
-/// Whom a pid names, without what it holds; nothing of one that is not known for certain.
+/// The process that a pid names, without what it holds; nothing of one that is not known for certain.
 fn who(last: &Snapshot, pid: u32) -> GpuHolder {
     let process = last.process(pid);
     if let Some(known) = process.filter(|process| process.identity().is_certain()) {

@@ -1,4 +1,4 @@
-//! A GPU over time: what it draws, how full it is, and how much of that is nobody's.
+//! A GPU over time: what it draws, how full it is, and how much of that no process accounts for.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use super::stretch::{Floors, HighStretch};
 use crate::model::{Gpu, GpuProcess, Identity, Time};
 
 /// The driver takes some seven samples of processes a second, each of one of them: snapshots that are
-/// closer together than this may see use of the GPU and nobody's sample.
+/// closer together than this may see use of the GPU and no process's sample.
 const EXPLAINED_MILLISECONDS: i64 = 2_000;
 
 /// A GPU that has been seen.
@@ -25,7 +25,7 @@ pub struct Device {
     draw: Draw,
     /// When a sample last said of one of its processes that it used it.
     used_at: Option<Time>,
-    /// Nobody is on it.
+    /// It is unused.
     unused: Clause,
     /// Memory in use that no listed process holds.
     unattributed: Floors,
@@ -94,12 +94,12 @@ impl Device {
         row::is_unexplained(gpu, rows) && !self.used_at.is_some_and(is_recent)
     }
 
-    /// Takes in whether nobody is on it; `None` where that is not known.
+    /// Takes in whether it is unused; `None` where that is not known.
     pub(super) fn observe_unused(&mut self, is_unused: Option<bool>, moment: SampleTime) {
         self.unused.observe(is_unused, moment);
     }
 
-    /// Since when nobody has been on it, as long as somebody was given a GPU.
+    /// Since when it has been unused, as long as a process was given a GPU.
     pub fn unused(&self) -> Option<&Streak> {
         self.unused.streak()
     }

@@ -2,7 +2,7 @@
 //!
 //! A worker that was forked from a trainer holds what the trainer's context held, under the trainer's
 //! name or under none. It is watched only where its parent and its group's leader are gone, on GPUs
-//! whose memory the list does not explain; whose that memory is, nobody can tell.
+//! whose memory the list does not explain; which process has that memory is not known.
 
 use super::SampleTime;
 use super::row::Use;
@@ -73,8 +73,8 @@ pub(super) fn is_unexplained(gpu: &Gpu) -> Option<bool> {
     Some(used.saturating_sub(listed) >= LEAST_UNEXPLAINED_BYTES)
 }
 
-/// Whether a process that is not listed on a GPU did not use it: nobody did, or somebody who is
-/// listed did and this one did nothing at all (`is_still`).
+/// Whether a process that is not listed on a GPU did not use it: no process did, or a listed one
+/// did and this one did nothing at all (`is_still`).
 pub(super) fn is_unused(gpu: &Gpu, is_still: bool) -> Option<bool> {
     let rows = gpu.processes.as_ref()?;
     match gpu.gpu_percent? {

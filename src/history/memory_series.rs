@@ -3,7 +3,7 @@
 //!
 //! Beside [`History`], which rules ask and which keeps less of more: an outline is at
 //! most [`MOST_BUCKETS`] stretches of time with what was held at least and at most in them, fewer where
-//! there are many processes, and the stretches grow with the time that is outlined. It judges nobody and
+//! there are many processes, and the stretches grow with the time that is outlined. It judges no process and
 //! asks no clock.
 
 use std::collections::HashMap;
@@ -304,7 +304,7 @@ impl Courses {
     }
 }
 
-/// Whom the snapshot believes to be behind a pid.
+/// Which process a pid is, by the snapshot.
 fn identity_of(who: &HashMap<u32, Identity>, pid: u32) -> Identity {
     who.get(&pid).copied().unwrap_or(Identity {
         pid,

@@ -3,11 +3,11 @@
 //! [`History::observe`] takes a snapshot and keeps what rules ask for: since when a process has not
 //! used a GPU and how well that is covered ([`row`]), what CPU it used ([`cpu`]), since when it holds the
 //! same ([`Plateau`]); of a GPU what it draws ([`LowPowerPhase`]), and since when it is full or has memory in use
-//! that is nobody's ([`HighStretch`]). It knows gaps: a few missing samples neither prove nor break anything,
+//! that no process accounts for ([`HighStretch`]). It knows gaps: a few missing samples neither prove nor break anything,
 //! a longer one ends a run, and a machine that slept or a clock that was set back starts everything
 //! afresh ([`Reset`]).
 //!
-//! It never asks a clock, reads no file, and judges nobody; that is [`crate::rules`]. Memory is bounded
+//! It never asks a clock, reads no file, and judges no process; that is [`crate::rules`]. Memory is bounded
 //! per process (8 KiB) and per process and GPU (3 KiB), and a row costs the same however long it has
 //! been watched.
 
@@ -356,7 +356,7 @@ impl History {
             .sort_unstable_by_key(|unresolved| (unresolved.gpu, unresolved.row));
     }
 
-    /// Looks for GPUs on which nobody is; only asked for where somebody was given one.
+    /// Looks for unused GPUs; only called where a process was given one.
     fn observe_unused(&mut self, snapshot: &Snapshot, moment: SampleTime) {
         let reservations = snapshot.reservations.as_deref().unwrap_or_default();
         if reservations.is_empty() {

@@ -69,7 +69,7 @@ impl Plateau {
             plateau = new;
         }
         plateau.samples += 1;
-        // Where nobody's samples explain the GPU's use, it may be this one's.
+        // Where no process's samples explain the GPU's use, it may be this one's.
         let own = row.sm_percent.filter(|_| !is_unexplained);
         let sm = own.or(gpu.gpu_percent);
         let memory = row.memory_percent.or(gpu.memory_percent);

@@ -2,8 +2,8 @@
 //!
 //! A process that waits for ever in a kernel keeps its GPU at full use and moves no data: the power falls
 //! and the utilization does not. That is told of a process only by what the GPU drew while it was the
-//! only one at work, then and now: where several share a GPU, nobody's share of the power is known. Who
-//! merely holds memory there does not share.
+//! only one at work, then and now: where several share a GPU, no share of the power is known. A process
+//! that merely holds memory there does not share.
 //!
 //! Which settings a verdict takes is the rule's business; here stand the wider bounds within which
 //! a [`LowPowerPhase`] lasts. Bounded: the last few processes that were alone on the GPU.
@@ -119,8 +119,8 @@ pub(super) struct Alone {
     pub(super) sm_percent: Option<u32>,
 }
 
-/// The row of the process that is alone at work on a GPU; `None` where nobody is, several are, or
-/// that cannot be told.
+/// The row of the only process at work on a GPU; `None` where there is none or several, or that is
+/// not known.
 pub(super) fn alone<'g>(gpu: &Gpu, rows: &'g [GpuProcess]) -> Option<&'g GpuProcess> {
     let may_work = |row: &&GpuProcess| match row.kind {
         ProcessType::Graphics => row.sm_percent.unwrap_or(0) > DESKTOP_PERCENT,

@@ -11,7 +11,7 @@ use crate::model::{Gpu, GpuProcess, Time};
 
 /// A process that uses this share of one core, or less, is doing nothing but waiting.
 const TRACE_OF_CPU: f64 = 0.02;
-/// With this share of a core, or less, nobody has begun a burst of work on a GPU once a minute.
+/// With this share of a core, or less, no process has begun a burst of work on a GPU once a minute.
 const CPU_OF_NO_BURST: f64 = 0.005;
 /// CPU seconds of two ticks.
 const TICK_OF_CPU: f64 = 0.02;
@@ -34,7 +34,7 @@ const EXPLAINED_TO_UNEXPLAINED: u64 = 10;
 pub enum Witness {
     /// The driver's samples of this process.
     Process,
-    /// The GPU as a whole: nobody used it.
+    /// The GPU as a whole was not used.
     Device,
 }
 
@@ -107,7 +107,7 @@ pub(super) struct Shown {
     pub(super) device: usize,
     /// Its list was read the last time, too.
     pub(super) was_listed: bool,
-    /// It was used, and no sample of a process says by whom.
+    /// It was used, and no sample of a process explains it.
     pub(super) is_unexplained: bool,
 }
 
@@ -135,7 +135,7 @@ pub struct UnusedRun {
     pub samples: u64,
     /// How many of them only by the use of the whole device.
     pub by_device: u64,
-    /// In how many of them the GPU was used, and no process's sample says by whom.
+    /// In how many of them the GPU was used, and no process's sample explains it.
     pub unexplained: u64,
     /// How much of the time before `since` its first sample covers, in seconds.
     pub seconds_before: f64,
@@ -148,7 +148,7 @@ impl UnusedRun {
         self.until.seconds_since(self.since)
     }
 
-    /// Whether the GPU was used more than chance allows by somebody whom no sample names: then what the
+    /// Whether the GPU was used, more than chance allows, by a process that no sample names: then what the
     /// driver says of this process's use is worth nothing.
     pub fn is_unexplained(&self) -> bool {
         self.unexplained.saturating_mul(EXPLAINED_TO_UNEXPLAINED) > self.samples

@@ -13,7 +13,7 @@ pub(crate) struct Scene {
 }
 
 impl Scene {
-    /// A machine with this many GPUs, on which nobody does anything.
+    /// A machine with this many GPUs, on which no process does anything.
     pub(crate) fn new(gpus: u32, interval_seconds: f64) -> Self {
         let mut now = Snapshot::new(Time::from_unix_milliseconds(1_763_706_000_000));
         now.host.hostname = Some("gpu1".into());

@@ -10,7 +10,7 @@ use super::row::Began;
 use super::streak::Streak;
 use crate::model::Process;
 
-/// More rows of nobody than this are not watched.
+/// More rows without a known process than this are not watched.
 const MOST_UNLISTED: usize = 4096;
 
 /// A pid that NVML lists on a GPU while there is no living process of that number.
@@ -27,7 +27,7 @@ pub struct UnlistedPid {
 pub(super) struct UnlistedPids(HashMap<(usize, u32), UnlistedPid>);
 
 impl UnlistedPids {
-    /// Takes in a row of nobody; `was_listed` where the list before this one was read too.
+    /// Takes in a row without a known process; `was_listed` where the list before this one was read too.
     pub(super) fn observe(
         &mut self,
         device: usize,

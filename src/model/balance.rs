@@ -1,4 +1,4 @@
-//! Where a GPU's memory is: free, reserved, held by listed processes, and in use by nobody listed.
+//! Where a GPU's memory is: free, reserved, held by listed processes, and in use without a listed process.
 
 use super::snapshot::{Gpu, GpuProcess, PidNamespace, Snapshot};
 use crate::units::MIB;
@@ -25,7 +25,7 @@ pub struct Balance {
 pub const WORTH_MENTIONING_BYTES: u64 = 512 * MIB;
 
 impl Balance {
-    /// The memory in use by nobody listed, where it is worth a word.
+    /// The memory in use without a listed process, where it is worth a word.
     pub fn notable_bytes(&self) -> Option<u64> {
         self.unattributed
             .ok()

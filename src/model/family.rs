@@ -4,7 +4,7 @@
 //! login, terminal, container or notebook server is not enough: two programs typed into one shell are
 //! two families, and two notebook kernels always are. Each [`Tie`] says what joined a family; where
 //! the evidence fits two jobs at once it joins nothing. Only processes that a snapshot has are
-//! members; one that is unresolved is nobody's.
+//! members; one that is unresolved belongs to no family.
 //!
 //! Pure: nothing here reads, signals or decides; whoever ends a family shows it first.
 

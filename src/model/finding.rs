@@ -131,7 +131,7 @@ kinds! {
 }
 
 impl Kind {
-    /// Whether what a rule of it finds may be ended while nobody looks.
+    /// Whether what a rule of it finds may be ended without a person to confirm it.
     pub const fn may_be_reaped(self) -> bool {
         matches!(self.ends(), Ends::Always | Ends::Configured)
     }

@@ -1,4 +1,4 @@
-//! Programs that are made to hold a GPU so that nobody else gets it, and do no work of their own there.
+//! Programs that are made to hold a GPU so that no other process gets it, and do no work of their own there.
 //!
 //! Published programs only, by the whole name of the program, or of the script or module that an
 //! interpreter runs. One that also starts the work of others (`nvertake run`) is a placeholder only where it

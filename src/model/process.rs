@@ -424,7 +424,7 @@ impl Jupyter {
 
     /// Whether a server stands behind the kernel, or may, that knows what it does and starts it again where
     /// it ends by itself. An editor, a console, a person who types `python -m ipykernel` and a program that
-    /// serves nobody do not know it.
+    /// serves no clients do not know it.
     pub fn is_served(&self) -> bool {
         let application = self.application.as_deref();
         let is_by_itself = matches!(

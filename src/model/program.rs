@@ -236,7 +236,7 @@ fn is_one_of(process: &Process, names: &[&str]) -> bool {
         file_name(path.strip_suffix(" (deleted)").unwrap_or(path))
     });
     let own_name = command.first().map(|program| file_name(program));
-    // The interpreter is nobody; the script is.
+    // The program is the script, not the interpreter.
     let script = own_name
         .filter(|program| is_interpreter(program))
         .and_then(|_| command.iter().skip(1).find(|it| !it.starts_with('-')))

@@ -15,7 +15,7 @@ use super::identity::Identity;
 use super::suspect::Suspect;
 use crate::units::{Bytes, number_of};
 
-/// Seconds of history below which nobody has been looked at for long enough to be called needed.
+/// Seconds of history below which no process was watched for long enough to be called needed.
 const FIRST_LOOK_SECONDS: f64 = 10.0;
 
 /// What could be had back, in numbers.

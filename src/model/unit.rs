@@ -7,7 +7,7 @@
 /// What a unit is to a process in it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Role {
-    /// The unit is the work: to stop it ends that, and nobody else's.
+    /// The unit is the work: to stop it ends that work and no other.
     Work,
     /// A daemon under which the programs of many run: logins, timetables, jobs, notebooks, containers.
     /// To stop it would end them all, or the way in. What it started and left is not its own.

@@ -20,7 +20,7 @@ impl Gpu {
 }
 
 impl Snapshot {
-    /// Whether a GPU's list names everybody whom it should: every kind of list was read, and none held
+    /// Whether a GPU's list of processes is complete: every kind of list was read, and none held
     /// what cannot be true.
     pub fn lists_all(&self, gpu: &Gpu) -> bool {
         let is_of_list =

@@ -43,7 +43,7 @@ pub enum Recheck {
     Unknown,
 }
 
-/// What an act is told of the world.
+/// What an act is given with each sample.
 #[derive(Clone, Copy, Debug)]
 pub struct StepInput<'a> {
     /// Now, by the clock of the snapshots.
@@ -107,7 +107,7 @@ enum ActStage {
     Due(usize),
     /// A step was taken, and has until then.
     Taken(usize, Time),
-    /// Nobody holds anything, or so it should be.
+    /// No process should hold anything now.
     Verifying {
         since: Time,
         freed: Option<(u64, Time)>,
@@ -170,7 +170,7 @@ impl Act {
         }
     }
 
-    /// The members that were alive at the last look: those of whom the rule is asked.
+    /// The members that were alive at the last look: those that the rule is asked about.
     pub fn alive(&self) -> Vec<&TargetProcess> {
         let members = self.target.members.iter();
         members

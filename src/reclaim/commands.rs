@@ -147,7 +147,7 @@ fn can_be_asked(process: &Process, snapshot: &Snapshot) -> bool {
     way.is_ok_and(|way| !matches!(way, ReleaseWay::Python(_)))
 }
 
-/// The command that shows more; `None` where nobody knows what it is about.
+/// The command that shows more; `None` where it is not known what it is about.
 fn explain(finding: &Finding) -> Option<String> {
     match (&finding.process, finding.gpus.first()) {
         (Some(process), _) => {

@@ -51,8 +51,8 @@ pub struct Tools {
 }
 
 impl Tools {
-    /// Takes the lock of a directory of state, which exists, and opens the ledger in it. Whom an earlier
-    /// gpumem has left stopped goes on from now on.
+    /// Takes the lock of a directory of state, which exists, and opens the ledger in it. What an earlier
+    /// gpumem has left stopped is resumed.
     ///
     /// # Errors
     ///
@@ -91,18 +91,18 @@ impl Tools {
         }
     }
 
-    /// With acts of the past that began then, and of which nobody was asked.
+    /// With unattended acts of the past that began then.
     #[cfg(test)]
     pub(crate) fn after(self, unattended: Vec<Time>) -> Self {
         Self { unattended, ..self }
     }
 
-    /// Whom an earlier gpumem, which was killed, had left stopped, and who were sent SIGCONT.
+    /// Processes that an earlier gpumem, which was killed, had left stopped, and that were sent SIGCONT.
     pub fn resumed(&self) -> &[LedgerProcess] {
         &self.resumed
     }
 
-    /// When an act of which nobody is asked may begin at this pace; not before `now`.
+    /// When an unattended act may begin at this pace; not before `now`.
     pub fn earliest(&self, pace: ReapPace, now: Time) -> Time {
         pace.next(&self.unattended, now)
     }

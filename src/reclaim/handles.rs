@@ -64,7 +64,7 @@ pub(super) struct Handles {
 }
 
 impl Handles {
-    /// Nobody, in a boot.
+    /// No handles, in a boot.
     pub fn new(boot_id: Option<Arc<str>>) -> Self {
         Self {
             boot_id,

@@ -1,4 +1,4 @@
-//! What was done, when, to whom and why: an append-only file of JSON Lines.
+//! What was done, when, to which process and why: an append-only file of JSON Lines.
 //!
 //! A line is on the disk before what it announces is done, so that whatever ends gpumem in the middle
 //! of an act, the ledger says what was sent or was about to be. A line that cannot be written stops the
@@ -70,7 +70,7 @@ pub enum LedgerEvent {
     Done {
         #[serde(flatten)]
         deed: Deed,
-        /// To whom it was not, and why.
+        /// Processes to which it was not done, and why.
         failures: Vec<Failure>,
     },
     /// The act is over.
@@ -88,7 +88,7 @@ pub struct Actor {
     pub user: Option<Arc<str>>,
     /// Who became that user by sudo.
     pub sudo_user: Option<Arc<str>>,
-    /// Nobody was asked: `gpumem reap --watch` acted by itself.
+    /// No person was asked: `gpumem reap --watch` acted by itself.
     #[serde(default)]
     pub is_unattended: bool,
 }
@@ -299,7 +299,7 @@ fn parse(line: &[u8]) -> Option<LedgerEntry> {
 }
 
 impl LedgerSummary {
-    /// When acts began that did something and of which nobody was asked, for a
+    /// When acts began that did something without asking a person, for a
     /// [`ReapPace`](super::policy::ReapPace). What a person has said yes to is no automaton's; an act of which
     /// the ledger does not hold whose it was counts.
     pub fn unattended_times(&self) -> Vec<Time> {

@@ -1,13 +1,13 @@
-//! Getting memory back: whom to end and how, doing it, and proof that it helped.
+//! Getting memory back: what to end and how, doing it, and proof that it helped.
 //!
 //! [`mod@plan`] makes of findings, or of what a person names, targets ([`target`]) with their steps and
 //! refusals with their reasons; it is pure, and so are [`guard`] (who is never touched), [`policy`] (what is asked
 //! for), [`mod@recheck`] (whether what a rule said is still so) and [`verify`] (what came back, as NVML sees it). [`executor`] carries a plan out, for whoever
-//! asked, and [`act`] one target of it, one call at a time, driven by data; [`process_control`] is the only place that touches the world, through pidfds and never
+//! asked, and [`act`] one target of it, one call at a time, driven by data; [`process_control`] is the only place that touches processes, through pidfds and never
 //! through a number. Each way to get memory back is a file of [`step`].
-//! [`ledger`] is written before anything is sent, [`mod@resume`] makes those go on whom a gpumem that was
+//! [`ledger`] is written before anything is sent, [`mod@resume`] resumes processes that a gpumem that was
 //! killed has left stopped, [`lock`] holds off a second reaper, [`warnings`]
-//! remember who was warned before an act of which nobody is asked.
+//! remember who was warned before an unattended act.
 //!
 //! Nothing here prints, asks a clock, knows NVML or judges: what rules find now is said with each sample.
 

@@ -2,7 +2,7 @@
 //!
 //! What is shown is this value, and what is carried out is this very value: see `act`. The families of
 //! [`crate::model::family`] say what belongs together, and a family is ended whole or not at all: by a
-//! rule only where the rule found every one of its members that NVML lists. Whom a policy means is in
+//! rule only where the rule found every one of its members that NVML lists. What a policy selects is in
 //! `select`, how a target is ended in `step`, who is never one in `guard`.
 
 mod release;

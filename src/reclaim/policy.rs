@@ -21,7 +21,7 @@ pub(super) const WORKING_CPU_PERCENT: f64 = 10.0;
 /// Whether a process of a snapshot is an inference server, for which waiting is work.
 pub type Serves = fn(&Process, &Snapshot) -> bool;
 
-/// What may be done, and to whom.
+/// What may be done, and to which processes.
 #[derive(Clone, Debug)]
 pub struct Policy {
     /// What a plan is about.
@@ -45,11 +45,11 @@ pub struct Policy {
     pub releasing: Vec<Arc<str>>,
     /// Instead of SIGTERM.
     pub signal: Option<Signal>,
-    /// How long to wait for each signal's effect, instead of what is usual for whom it goes to.
+    /// How long to wait for each signal's effect, instead of what is usual for its recipients.
     pub grace: Option<Duration>,
     /// File names of programs never to be touched, besides those that are compiled in.
     pub never: Vec<Arc<str>>,
-    /// Whom the configuration keeps.
+    /// What the configuration keeps.
     pub kept: Vec<Exempt>,
     /// The same, to be asked of a process that was born after the plan.
     pub keeps: Keeps,
@@ -89,7 +89,7 @@ pub enum Release {
     /// Those that rules find idle are asked first, inference servers excepted, and ended where what they
     /// found is still so.
     First(ReleaseOptions),
-    /// They are asked, and nobody is ended.
+    /// They are asked, and none is ended.
     Only(ReleaseOptions),
 }
 
@@ -258,7 +258,7 @@ impl Exempt {
     }
 }
 
-/// How fast one may act of whom nobody asks. When something was done stands in the ledger.
+/// How fast unattended acts may follow each other. When something was done stands in the ledger.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct ReapPace {
     /// After each act, for its effect to be seen before the next.

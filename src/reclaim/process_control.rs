@@ -1,4 +1,4 @@
-//! What touches the world: signals through pidfds, requests to servers. Nothing else here does.
+//! What touches processes: signals through pidfds, requests to servers. Nothing else here does.
 //!
 //! [`ProcessControl`] is what an act may do; [`PidfdControl`] does it. The order in which a process is taken hold of
 //! is what makes it safe: first a pidfd, then who it is is read again by its number, then it is seen that
@@ -31,7 +31,7 @@ pub struct Approved {
     pub start_ticks: u64,
     /// Its owner.
     pub uid: u32,
-    /// The boot that its start counts from; without one nobody is who is meant.
+    /// The boot that its start counts from; without one no process is the one that is meant.
     pub boot_id: Option<Arc<str>>,
 }
 

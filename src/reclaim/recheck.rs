@@ -20,8 +20,8 @@ pub fn recheck<'a>(
     of_members(&act.alive(), findings, &found, snapshot)
 }
 
-/// It stands while each member of whom it was said still has it said of it; those that merely belong to
-/// them have nothing said.
+/// It is still true while each member that had the finding still has it; those that merely belong to
+/// them have none.
 fn of_members(
     alive: &[&TargetProcess],
     findings: &[Because],

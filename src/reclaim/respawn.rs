@@ -6,7 +6,7 @@
 //! of the target and the same parent, service or container started it. Nothing is sent to a successor: it is in no plan.
 //!
 //! Whoever has lost its parent has another one that only adopted it, and adopts others: of those, only one of
-//! the same user counts, in a session of its own or in the one of whom it follows. What an ended login has left
+//! the same user counts, in a session of its own or in that of the process that it follows. What an ended login has left
 //! is in that login's session.
 
 use std::sync::Arc;

@@ -185,7 +185,7 @@ pub(super) fn found<'a>(
             Ends::Always => {}
             Ends::Configured | Ends::Named if by_name || is_released => {}
             Ends::Configured | Ends::Named => {
-                // Nobody expects a server, or a process that works, on the list of what is refused.
+                // A server, or a process that works, is not expected on the list of what is refused.
                 if kind != Kind::ServerIdle {
                     refuse(Why::OnlyWhenAsked { kind });
                 }

@@ -241,7 +241,7 @@ pub enum Deed {
     Signal {
         /// Which.
         signals: Vec<Signal>,
-        /// To whom.
+        /// To which processes.
         processes: Vec<LedgerProcess>,
     },
     /// A process is to give memory back.

@@ -2,7 +2,7 @@
 //!
 //! That a process has exited proves nothing: a fork that inherited its descriptors, or a driver that is
 //! held up, keeps its memory. It is back when NVML no longer lists its processes *and* no memory is left
-//! that nobody accounts for and that was accounted for before. How much is in use in all says less:
+//! that no process accounts for and that was accounted for before. How much is in use in all says less:
 //! another process may have taken it in the same second.
 
 use std::fmt;
@@ -119,7 +119,7 @@ pub enum Outcome {
 }
 
 impl Outcome {
-    /// Whether what was asked for is so: the memory is back, or there was nobody to hold it.
+    /// Whether what was asked for is so: the memory is back, or no process held it.
     pub fn is_success(&self) -> bool {
         matches!(
             self,
@@ -393,7 +393,7 @@ impl BytesBefore {
         let dropped = self.used.map(|before| before.saturating_sub(used));
         match (self.loose, loose(gpu)) {
             (Some(before), Some(after)) => match self.held {
-                // None of its own by NVML's list: what nobody accounted for has to have shrunk.
+                // None of its own by NVML's list: what no process accounted for has to have shrunk.
                 Some(0) if before <= LEAST_SLACK => Some(0),
                 Some(0) => Some(before.saturating_sub(after)).filter(|&freed| freed > LEAST_SLACK),
                 Some(held) => (after <= before.saturating_add(slack)).then_some(held),

@@ -3,9 +3,9 @@
 //!
 //! A warning is for one finding on one process of one boot. It is given twice: when the finding has
 //! come, and again shortly before the act. A finding that ceased and came back starts over, also where
-//! that happened while nobody looked: its state began after the warning then. The file is replaced
+//! that happened while gpumem did not run: its state began after the warning then. The file is replaced
 //! whole, so that it is never torn; one that cannot be read forgets all warnings, which only delays.
-//! Asks no clock, tells nobody and ends nobody.
+//! Asks no clock, sends nothing and ends no process.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read as _, Write as _};
@@ -21,7 +21,7 @@ use crate::model::finding::Finding;
 use crate::model::json;
 use crate::model::{Start, Time};
 
-/// The `schema` of the file. In files of version 1 also those count as warned whom nobody could tell.
+/// The `schema` of the file. In files of version 1 undelivered warnings count, too.
 const SCHEMA: &str = "gpumem.warnings/2";
 /// More warnings than this do not stand at one time on any machine.
 const MOST: usize = 4096;

@@ -127,7 +127,7 @@ pub(super) fn balances(snapshot: &Snapshot, width: Option<usize>, style: Style) 
 }
 
 /// Why figures are not to be had, each reason once; and, where the rows are of `everyone`, what they
-/// leave open: memory that nobody listed holds, and files that could not be read.
+/// leave open: memory without a listed process, and files that could not be read.
 pub(super) fn notes(snapshot: &Snapshot, everyone: bool) -> String {
     let mut out = String::new();
     let reasons = |of: fn(&Gpu) -> Option<&str>| {

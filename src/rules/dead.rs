@@ -155,7 +155,7 @@ impl RuleKind for DeadSettings {
     }
 }
 
-/// The GPUs that list a pid of nobody, and how long the longest of them has; `None` where an earlier row
+/// The GPUs that list a pid without a process, and how long the longest of them has; `None` where an earlier row
 /// has told it all.
 fn everywhere(
     seen: RuleInput<'_>,

@@ -7,7 +7,7 @@
 //! Several that are so of one process are one accusation: the worst, and of equals the one about
 //! which something has to be done first. The others stay as its evidence, and come forward when it goes.
 //!
-//! What an exemption keeps is no accusation and nobody's evidence; it is listed apart.
+//! What an exemption keeps is no finding, and no evidence of one; it is listed apart.
 
 use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet};
@@ -126,8 +126,8 @@ impl Engine {
         verdicts
     }
 
-    /// Nobody is accused who may be on a GPU of which it is not known who is on it: what it does there,
-    /// or what its family does, is not known. What was found before stays as it was, and nothing is done
+    /// There is no finding about a process that may be on a GPU whose processes are not known: what it, or
+    /// its family, does there is not known. What was found before stays as it was, and nothing is done
     /// about it.
     fn withhold(&self, verdicts: &mut RuleOutput, snapshot: &Snapshot) {
         let RuleOutput {

@@ -1,7 +1,7 @@
 //! `hoard`: a process reserved nearly a whole GPU when it started, and uses little of it.
 //!
 //! Frameworks that allocate in advance (TensorFlow, JAX) take what there is, however small the model: the
-//! number that NVML shows says nothing of what is needed, and nobody else can use the GPU. It is told by
+//! number that NVML shows says nothing of what is needed, and no other process can use the GPU. It is told by
 //! what it holds, which has not changed since its first minutes, and by how little the process computes
 //! and moves. An inference server does this by design, and is exempt, and so are graphics and the
 //! instances of MIG. One that is not used at all is `idle` too, and this stays as evidence.
@@ -124,7 +124,7 @@ impl RuleKind for HoardSettings {
         known: &ProcessHistory,
         verdicts: &mut RuleOutput,
     ) {
-        // Nearly every process ends here: less than half a GPU is nearly all of it for nobody.
+        // Nearly every process ends here: less than half a GPU is never nearly all of it.
         if !known.glance().holds_half {
             return;
         }

@@ -3,8 +3,8 @@
 //! spins.
 //!
 //! It is accused only by comparison with itself: it was seen alone at work on that GPU for some minutes,
-//! and alone it keeps the GPU in full use now. Where others work on the GPU, nobody's share of the power
-//! is known and the rule says nothing; who merely holds memory there does not count.
+//! and alone it keeps the GPU in full use now. Where others work on the GPU, no share of the power
+//! is known and the rule says nothing; a process that merely holds memory there does not count.
 //!
 //! Not hung, whatever the power:
 //!

@@ -215,7 +215,7 @@ impl RuleKind for LeakSettings {
         verdicts: &mut RuleOutput,
     ) {
         let doubt = UndecidedReason::of_silent(gpu).or_else(|| {
-            // Nobody on it could be seen to grow yet.
+            // No process on it could be seen to grow yet.
             let (needed, span) = (
                 rule.settings().window.seconds().max(LEAST_WINDOW_SECONDS),
                 seen.history.span_seconds(),
@@ -254,7 +254,7 @@ struct Forecast {
 }
 
 impl Forecast {
-    /// `None` where the growth may as well be none, or is so slow that nobody can tell.
+    /// `None` where the growth may as well be none, or is too slow to tell.
     fn of(trend: &Trend, free_bytes: u64) -> Option<Self> {
         let until_full = |rate: f64| free_bytes as f64 / rate;
         let forecast = Self {

@@ -170,7 +170,7 @@ fn is_front_end(relative: &Relative, process: &Process, snapshot: &Snapshot) -> 
     }
     let run = DistributedRun::of(process, snapshot);
     let mut places = relative.listening_on.iter();
-    // A port of the loopback that the kernel chose is known to those only whom its owner told: its own.
+    // A loopback port that the kernel chose is known only to those that its owner told: its own workers.
     places.any(|place| !is_chosen_loopback(place) && !run.explains(place, command))
 }
 

@@ -2,8 +2,8 @@
 //!
 //! A kind is one file: its settings with their units and defaults, a pure function from what was seen
 //! of a process or a GPU to findings, and its tests; and one line in `kinds` below. What it is made of is
-//! in [`rule`], how its settings are written in [`setting`], whom a rule or an override is for in
-//! [`scope`], whom none is to accuse in [`exemption`], why a rule may be undecided in [`undecided_reason`]. [`Engine`]
+//! in [`rule`], how its settings are written in [`setting`], which processes a rule or an override is for in
+//! [`scope`], which ones none is to accuse in [`exemption`], why a rule may be undecided in [`undecided_reason`]. [`Engine`]
 //! feeds snapshots to the history, asks every rule, and makes one accusation of what several say of one
 //! process.
 //! What a rule cannot prove yet and already looks so is a suspect ([`suspect`]), never a finding.
@@ -122,7 +122,7 @@ pub fn catalogue() -> Vec<KindManual> {
     kinds().into_iter().map(describe).collect()
 }
 
-/// Every rule, with its settings, and whom none of them is to accuse.
+/// Every rule, with its settings, and the processes that none of them is to accuse.
 #[derive(Clone, PartialEq, Debug)]
 pub struct RuleSet {
     rules: Vec<Box<dyn Rule>>,
@@ -196,7 +196,7 @@ impl RuleSet {
         &self.never
     }
 
-    /// Whom they spare.
+    /// What they exempt.
     fn keep_rules(&self) -> KeepRules<'_> {
         KeepRules {
             keeps: &self.keeps,

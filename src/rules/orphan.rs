@@ -8,8 +8,8 @@
 //!   which leads its own group, and its server is gone (`host::jupyter` proves that);
 //! - it did not use any GPU on which it is listed, by the driver's samples of it, else by those of the
 //!   whole GPU; or, where it is not listed, it holds the device file of a GPU whose memory the list does
-//!   not explain (at least 1 GiB of it, or what is booked on the leader that is gone), and that nobody
-//!   uses, or only others while its own CPU seconds stand still;
+//!   not explain (at least 1 GiB of it, or what is booked on the leader that is gone), and that no
+//!   process uses, or only others while its own CPU seconds do not grow;
 //! - it did little on the CPU, and so did its descendants. That is more than the word asks for: a job under `nohup` whose shell is
 //!   gone looks just the same while it prepares its data, and an orphan that spins is found by its owner.
 //!
@@ -444,7 +444,7 @@ fn lines(process: &Process) -> Vec<String> {
         return lines;
     }
     if process.has_lost_server() {
-        // It leads its own group, and nobody is at Jupyter's menu any more.
+        // It leads its own group, and no user is at Jupyter's menu any more.
         return advice::place_lines(process);
     }
     if let Some(job) = process
@@ -463,7 +463,7 @@ fn lines(process: &Process) -> Vec<String> {
             "see what is left of its job: `pgrep -a -g {group}`"
         ));
     }
-    // Nobody is there any more to type anything into it: only the last way, its end, is left.
+    // No user is there any more to type anything into it: only the last way, its end, is left.
     let end = advice::lines(process)
         .last()
         .map(|line| line.text.to_owned());

@@ -1,4 +1,4 @@
-//! `placeholder`: a program that holds a GPU so that nobody else gets it, and does no work of its own there.
+//! `placeholder`: a program that holds a GPU so that no other process gets it, and does no work of its own there.
 //!
 //! Known by its name: published programs that are made for it ([`Process::placeholder`]).
 //!
@@ -8,7 +8,7 @@
 //! Or told by its conduct, as info only: for the duration it has used the GPU in short bursts at a
 //! constant period (`history::bursts`), held the same memory, drawn less power than a GPU
 //! at work, used little of a CPU, had no socket, and read and written nothing at all: what it computes
-//! reaches nobody. That tells it from health checks and inference by the clock, which report to somebody,
+//! goes nowhere. That tells it from health checks and inference by the clock, which report their results,
 //! from collectives that keep in touch, which have sockets, and from servers and notebooks. What a process
 //! passes on by shared memory alone is not seen, nor a socket that lives for less than half a minute: so
 //! it is told, and no more. What is unknown makes the rule undecided.

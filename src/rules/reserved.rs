@@ -1,12 +1,12 @@
 //! `reserved`: a Slurm job or a container was given a GPU and runs nothing on it.
 //!
-//! Told for as long as nobody at all is on the GPU ([`Snapshot::is_unused`](crate::model::Snapshot::is_unused)):
+//! Reported for as long as the GPU is unused ([`Snapshot::is_unused`](crate::model::Snapshot::is_unused)):
 //! one that another works on is not kept from anybody. It takes the duration without any use, since the job
 //! began, in samples about a minute apart or less, so that a job that has just begun, one between two steps and a
 //! shell in which the GPU was used a while ago are none. What was given is known by the environment of its
 //! processes, as far as that may be read and names GPUs one by one
 //! ([`Reservation`]): `all` and `none` are no claim, and where
-//! it is not known which GPU is meant, nobody is accused.
+//! it is not known which GPU is meant, there is no finding.
 //!
 //! Not under MIG, where parts are given; not in a container, which does not see who is on a GPU. Nothing is
 //! offered that would end it: only its owner knows what it waits for. Snapshots without the field say nothing,
@@ -50,7 +50,7 @@ pub struct ReservedEvidence {
     pub devices: Vec<Arc<str>>,
     /// When that process started: since then at least the GPUs are its own.
     pub given_at: Time,
-    /// Samples in which nobody was on any of them.
+    /// Samples in which all of them were unused.
     pub samples: u64,
 }
 
@@ -136,7 +136,7 @@ impl RuleKind for ReservedSettings {
             seen.expect(pending, verdicts);
             return;
         }
-        // One finding for all of its GPUs that nobody is on, at the first of them.
+        // One finding for all of its unused GPUs, at the first of them.
         let gpus: Vec<(&Gpu, &Streak)> = holder
             .places(&seen.snapshot.gpus)
             .into_iter()
@@ -163,7 +163,7 @@ fn names(reservation: &Reservation, seen: RuleInput<'_>, gpu: &Gpu) -> bool {
     places.any(|place| gpus[place].index == gpu.index)
 }
 
-/// Whether nobody was on a GPU for long enough since it was given.
+/// Whether a GPU was unused for long enough since it was given.
 fn lasts(unused: &Streak, given: Time, needed: f64) -> bool {
     unused.until.seconds_since(unused.since.max(given)) >= needed
         && unused.samples >= LEAST_SAMPLES

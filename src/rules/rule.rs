@@ -148,7 +148,7 @@ impl RuleOutput {
 /// The first of the settings is `enabled`; how they are read and written is in [`setting`].
 ///
 /// The engine asks every rule about each process, then about each GPU, then about each row of a
-/// process that nobody knows for certain. A kind answers to what it is about.
+/// process that is not known for certain. A kind answers to what it is about.
 pub trait RuleKind:
     Clone
     + PartialEq
@@ -214,7 +214,7 @@ pub trait RuleKind:
 /// Other values for some, as the configuration gives them.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Override {
-    /// Whom they are for.
+    /// Which processes they are for.
     pub scope: Scope,
     /// Settings and their values.
     pub changes: Vec<(&'static str, Value)>,
@@ -326,7 +326,7 @@ pub trait Rule: Debug + Send + Sync {
     ///
     /// A value that is not allowed; nothing is added then.
     fn add_override(&mut self, scope: Scope, changes: &[(&str, Value)]) -> Result<(), WrongValue>;
-    /// Whom it is for; empty where it is for everybody.
+    /// Which processes it is for; empty where it is for all.
     fn scope(&self) -> &Scope;
     /// What is wrong with its settings together, with and without each override.
     fn contradiction(&self) -> Option<String>;

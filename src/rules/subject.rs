@@ -1,4 +1,4 @@
-//! Whom a finding is about, as every kind of finding names it: the id, the process, the sentence.
+//! What a finding is about, as every kind of finding names it: the id, the process, the sentence.
 //!
 //! Names are as the process chose them, only bounded; escaping is for whoever prints them.
 

@@ -1,7 +1,7 @@
 //! `unattributed`: a GPU has memory in use that no process which NVML lists on it accounts for.
 //!
 //! A worker that outlived the process whose context it inherited, a client of another pid namespace,
-//! managed memory (`cudaMallocManaged`), which NVML puts down to nobody. It says how much, and which
+//! managed memory (`cudaMallocManaged`), which NVML lists for no process. It says how much, and which
 //! processes hold the GPU's device file without being listed on it.
 //!
 //! It is found only where the difference means something: among the host's own pids, with the list and
@@ -42,7 +42,7 @@ const UNIFIED: &[&str] = &[
     "GH200", "GB200", "GB300", "GB10", "Grace", "Orin", "Thor", "Xavier", "Tegra",
 ];
 
-/// What says that memory is held by nobody that NVML lists.
+/// What shows that memory is held by no process that NVML lists.
 #[derive(Clone, PartialEq, Debug, JsonSchema, Serialize)]
 pub struct UnattributedEvidence {
     /// What the GPU has in use, without what the driver reserves, in bytes.

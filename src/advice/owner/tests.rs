@@ -1,4 +1,4 @@
-//! Who owns a process, and that what is to be typed is right for that and hurts nobody else.
+//! Who owns a process, and that what is to be typed is right for that and hurts no other process.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -246,7 +246,7 @@ fn a_task_of_an_array_has_the_arrays_id_and_its_own() {
         ..in_job("3", None)
     };
     assert_eq!(command(&other), None);
-    // Nobody owns what is left of a job that is over.
+    // What is left of a job that is over has no owner.
     let over = change(&|slurm| slurm.over = Some(true), None);
     assert_eq!(owner(&over), None);
     let line = only(&over);

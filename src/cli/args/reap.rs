@@ -59,7 +59,7 @@ pub struct ReapArgs {
     #[arg(skip)]
     pub(in crate::cli) words: Vec<String>,
 
-    /// They are asked to release memory, and nobody is ended; of `gpumem release`.
+    /// They are asked to release memory, and none is killed; of `gpumem release`.
     #[arg(skip)]
     pub(in crate::cli) release: Option<ReleaseOptions>,
 

@@ -29,7 +29,7 @@ pub(super) fn report_on_signal(
             signals::name(signal)
         );
         if json {
-            // There is nobody left to tell that standard output is closed.
+            // That standard output is closed cannot be reported.
             let _ = document(&verdict.report(Some(&why)))
                 .map_err(Into::into)
                 .and_then(|json| print(&json));

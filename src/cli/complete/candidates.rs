@@ -483,7 +483,7 @@ mod tests {
     use super::*;
     use crate::cli::args::Cli;
 
-    /// Amounts, times and what else nobody can know before it is typed.
+    /// Amounts, times and what else cannot be known before it is typed.
     const NOT_OFFERED: &[&str] = &[
         "nvml_timeout",
         "window",

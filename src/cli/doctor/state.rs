@@ -1,6 +1,6 @@
 //! gpumem's own files: the configuration in force and the stored history.
 //!
-//! They may lie on a server that hangs: what is read here is read on a thread that nobody has to wait
+//! They may lie on a server that hangs: what is read here is read on a thread that no one has to wait
 //! for, and comes without anything that is tied to it.
 
 use std::io::ErrorKind;

@@ -21,7 +21,7 @@ pub(in crate::cli) fn can_ask() -> bool {
 pub(in crate::cli) fn ask_yes_or_no(question: &str) -> anyhow::Result<Task<bool>> {
     // What was typed before the question does not answer it.
     let _ = tcflush(io::stdin(), QueueSelector::IFlush);
-    // Where nobody can read it, nobody will say yes.
+    // A question that no one can read gets no yes.
     let _ = write!(io::stderr(), "{question} [y/N] ");
     let read = move || {
         let mut line = String::new();

@@ -25,8 +25,8 @@ use crate::source::live::Live;
 /// Between two looks while something is being ended.
 const INTERVAL: Duration = Duration::from_millis(250);
 
-/// Takes the lock of a directory of state, which exists, and opens the ledger in it; whom an earlier
-/// gpumem had left stopped, and who go on now, in words.
+/// Takes the lock of a directory of state, which exists, and opens the ledger in it; returns, in
+/// words, the processes that an earlier gpumem had left stopped and that were resumed.
 ///
 /// # Errors
 ///

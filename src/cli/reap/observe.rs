@@ -47,7 +47,7 @@ pub(in crate::cli) struct Observation {
     pub(in crate::cli) live: Option<Live>,
 }
 
-/// Whom the configuration spares.
+/// What the configuration exempts.
 #[derive(Clone, Debug)]
 pub(in crate::cli) struct Spared {
     /// What it keeps.
@@ -161,7 +161,7 @@ impl Observation {
         })
     }
 
-    /// Makes the plan, and says who decided whom it may touch.
+    /// Makes the plan; with the guard that decided what it may touch.
     ///
     /// # Errors
     ///
@@ -199,7 +199,7 @@ pub(in crate::cli) fn concerned(targets: &Targets, rules: &RuleSet) -> Vec<Arc<s
         .collect()
 }
 
-/// Makes a plan for this machine, of which more is read; and says who decided whom it may touch.
+/// Makes a plan for this machine, of which more is read; with the guard that decided what it may touch.
 ///
 /// # Errors
 ///
@@ -233,7 +233,7 @@ pub(in crate::cli) fn plan_here(
 }
 
 /// Of a recording: what root would plan there. What only the machine itself could tell
-/// (`oom_score_adj`, an environment that was not recorded) protects nobody here, where nothing is sent.
+/// (`oom_score_adj`, an environment that was not recorded) protects nothing here, where nothing is sent.
 pub(in crate::cli) fn plan_there(mut policy: Policy, scene: PlanSource<'_>) -> (Plan, Guard) {
     let mut snapshot = scene.snapshot.clone();
     for process in &mut snapshot.processes {

@@ -36,7 +36,7 @@ pub(super) fn rows(args: &ReapArgs) -> Selection {
     Selection::new(&args.gpu, &args.user, &args.terms)
 }
 
-/// What was typed, but for what a selector means of a snapshot. Whom the configuration spares is not in it.
+/// What was typed, but for what a selector means of a snapshot. What the configuration exempts is not in it.
 pub(super) fn policy_from_args(args: &ReapArgs) -> Policy {
     Policy {
         limits: TargetLimits {
@@ -57,7 +57,7 @@ pub(super) fn policy_from_args(args: &ReapArgs) -> Policy {
     }
 }
 
-/// Whom rules find idle is asked to release memory before it is ended.
+/// What rules find idle is asked to release memory before it is ended.
 fn release(args: &ReapArgs) -> Release {
     match &args.release {
         Some(options) => Release::Only(options.clone()),

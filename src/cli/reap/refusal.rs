@@ -27,7 +27,7 @@ pub(in crate::cli) enum RefusalPlace {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::cli) struct RefusalReader {
     pub(in crate::cli) place: RefusalPlace,
-    /// There is nobody with more rights to become.
+    /// No user has more rights.
     pub(in crate::cli) is_root: bool,
 }
 

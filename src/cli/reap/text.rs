@@ -101,7 +101,7 @@ pub(in crate::cli) fn count(targets: &[&Target]) -> String {
     }
 }
 
-/// Everybody to whom something is sent: the launcher first, then the members.
+/// The processes that something is sent to: the launcher first, then the members.
 fn receivers(target: &Target) -> impl Iterator<Item = &TargetProcess> {
     target.launcher.iter().chain(&target.members)
 }
@@ -179,7 +179,7 @@ fn write_target(
     Ok(())
 }
 
-/// One of several to whom something is sent: who it is, and what it holds by itself.
+/// One of several processes that something is sent to: its name, and what it holds by itself.
 fn receiver(member: &TargetProcess, target: &Target) -> String {
     let is_launcher = target.launcher.as_ref() == Some(member);
     let bytes: Option<u64> = member.gpus.iter().map(|gpu| gpu.used_bytes).sum();
@@ -260,7 +260,7 @@ pub(in crate::cli) fn outcome(target: &Target, outcome: &Outcome, reader: Refusa
     format!("{}: {}\n", target.leader, refusal::outcome(outcome, reader))
 }
 
-/// Who was made to go on, whom an earlier gpumem had stopped; `None` where nobody was.
+/// The processes that were resumed after an earlier gpumem had stopped them; `None` where there are none.
 pub(super) fn resumed(processes: &[LedgerProcess]) -> Option<String> {
     let pids: Vec<u32> = processes.iter().map(|it| it.pid).collect();
     (!pids.is_empty()).then(|| {

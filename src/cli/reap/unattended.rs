@@ -329,9 +329,9 @@ struct LocalSystem<'a> {
 }
 
 impl LocalSystem<'_> {
-    /// Whom an earlier gpumem has left stopped goes on when the service starts, not when it acts.
+    /// What an earlier gpumem has left stopped is resumed when the service starts, not when it acts.
     fn resume(&self) {
-        // Where there is no ledger nobody was stopped; another reaper sees to it as well.
+        // Where there is no ledger nothing was stopped; another reaper resumes them as well.
         if self.folder.join(ledger::FILE_NAME).exists() {
             drop(self.open());
         }

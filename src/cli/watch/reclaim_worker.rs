@@ -55,12 +55,12 @@ pub(super) struct LocalReclaimWorker {
     is_recording: bool,
     /// The processes of the recording, where plans are carried out on them.
     rehearsal: Option<Rehearsal>,
-    /// The number of the last plan, who decided whom it may touch, and who would act.
+    /// The number of the last plan, the guard that decided what it may touch, and who would act.
     guard: Option<(u64, Guard, Actor)>,
     batch: Option<RunningBatch>,
     /// The newest sample, and when it came.
     sample: Option<(ObservedSample, Instant)>,
-    /// Whom an earlier gpumem had left stopped, and who go on; said when the screen is gone.
+    /// Processes that an earlier gpumem had left stopped and that were resumed; printed when the screen is closed.
     resumed: Option<String>,
 }
 
@@ -137,7 +137,7 @@ impl LocalReclaimWorker {
         };
         plan.refused.append(&mut gone);
         let (style, reader) = (Style::default(), RefusalReader::at(RefusalPlace::Screen));
-        // Nobody of a recording can be looked at.
+        // Processes of a recording cannot be looked at.
         let text = if question.options.release && !self.is_recording {
             let probed = probed(std::mem::take(&mut plan.targets));
             let mut report = ReleaseDocument::new(plan.time, probed, plan.refused.clone());
@@ -233,7 +233,7 @@ impl LocalReclaimWorker {
         self.finish(number, Some(words.to_owned()), report);
     }
 
-    /// Says on standard error what was sent to whom it leaves half way.
+    /// Prints on standard error what was sent to targets that it leaves unfinished.
     fn report_unfinished(&mut self) {
         if let Some(words) = self.resumed.take() {
             warn(&words);

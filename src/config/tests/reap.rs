@@ -72,7 +72,7 @@ fn nothing_is_killed_unless_a_rule_has_that_action() {
 fn a_rule_may_ask_for_memory_and_kill_nothing() {
     let text = "[[rule]]\nname = \"caches\"\nkind = \"idle\"\nmin_memory = \"8GiB\"\naction = \"release\"\n\
                 [rules.server-idle]\naction = \"release\"\n[reap]\nwarn_terminal = false";
-    // Nobody has to be warned.
+    // No one has to be warned.
     let config = parse(text).unwrap();
     let releasing: Vec<&str> = config.reap.releasing().map(|rule| &**rule).collect();
     assert_eq!(releasing, ["caches", "server-idle"]);

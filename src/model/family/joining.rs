@@ -411,7 +411,7 @@ fn is_alive(process: &Process) -> bool {
     process.unresolved.is_none() && (process.start_ticks.is_some() || process.start_time.is_some())
 }
 
-/// Whether it is a pid that NVML lists and nobody has.
+/// Whether it is a pid that NVML lists and no process has.
 pub(super) fn is_dead(process: &Process) -> bool {
     process.unresolved.is_none()
         && process.start_ticks.is_none()

@@ -324,7 +324,7 @@ fn who_was_seen_to_be_started_by_the_dead_is_of_it() {
         ..process(101, 70, 50)
     };
     assert_eq!(members(&[dead, worker.clone()]), [[90, 101]]);
-    // Later, another process may have that number; it started nobody before it was born.
+    // Later, another process may have that number; it started none before it was born.
     let stranger = Process {
         start_ticks: Some(99_999),
         ..process(90, 90, 60)

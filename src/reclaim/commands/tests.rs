@@ -145,7 +145,7 @@ fn whose_it_is_decides_what_may_be_typed() {
     let roots = typed(&found, &seen, &root);
     assert_eq!(roots[0].commands, ["gpumem kill --all-users 70"]);
     assert!(roots[0].advice.is_empty());
-    // Of a recording nobody knows who reads it.
+    // Who reads a recording is not known.
     let mut findings = vec![finding(Kind::Idle, &others)];
     root.policy = policy(serves);
     let plan = plan_of(&findings, &seen, &root);

@@ -211,7 +211,7 @@ fn who_is_not_certain_is_never_touched() {
         assert_eq!(found, Some(Protection::Unresolved));
     }
     python.unresolved = None;
-    // What has ended keeps its names, and is none the less nobody.
+    // What has ended keeps its names, and is no process all the same.
     python.last_known = Some(Arc::new(LastKnown {
         start_ticks: python.start_ticks,
         user: python.user.clone(),

@@ -1,4 +1,4 @@
-//! A plan of which nobody is ended: each process that can be asked to give memory back is a target by itself,
+//! A plan that ends no process: each process that can be asked to give memory back is a target by itself,
 //! and those of one server are one target. Pure.
 
 use super::{Plan, PlanInput, Why, bytes, leader, reason, rows, target_process};

@@ -1,4 +1,4 @@
-//! Whom a plan takes, and whom it leaves alone.
+//! Which processes a plan takes, and which it skips.
 
 use std::sync::Arc;
 use std::time::Duration;

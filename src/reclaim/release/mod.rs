@@ -183,7 +183,7 @@ pub struct ReleaseOptions {
 }
 
 impl ReleaseOptions {
-    /// What is asked where a rule found the process, and nobody named it.
+    /// What is asked where a rule found the process, and no person named it.
     pub fn by_rule() -> Self {
         Self {
             collects: true,

@@ -1,6 +1,6 @@
 //! The ways to get memory back: what a plan does to a target, gentlest first.
 //!
-//! Each way is one file: when a plan takes it, how it is shown, to whom it is done, how it is done, what
+//! Each way is one file: when a plan takes it, how it is shown, which processes it is done to, how it is done, what
 //! has come of it. Here are the list of them, what is written and asked of each, and their order. Whoever
 //! would start a process again is asked first: the notebook server, the launcher of a distributed run,
 //! and where a scheduler, a service manager, a container runtime or a pool of workers owns it, that one, by
@@ -129,7 +129,7 @@ pub(super) trait ReclaimWay {
     /// What will be done. Holds names that others chose.
     fn describe(&self, target: &Target) -> String;
 
-    /// To whom it is done, of those who are alive; where there is nobody, the next step is due. Whether
+    /// Which processes that are alive it is done to; where there is none, the next step is due. Whether
     /// they may be touched is asked of them just before.
     fn recipients(&self, scene: &mut StepState<'_>) -> Vec<Handle>;
 
@@ -157,7 +157,7 @@ pub(super) trait ReclaimWay {
     }
 
     /// Whether all that it was to bring about is so, and nothing more need be done: the memory is back,
-    /// or there is nobody left who holds it. A way that keeps the process alive says here how much is
+    /// or no process is left that holds it. A way that keeps the process alive says here how much is
     /// enough.
     fn is_done(&self, measured: &Measured) -> bool {
         measured.is_all()
@@ -191,7 +191,7 @@ pub(super) enum Started {
 #[derive(Debug)]
 pub(super) struct PendingRequest {
     pub deed: Deed,
-    /// Where it is done, nobody starts the process again.
+    /// Where it is done, nothing starts the process again.
     pub prevents_respawn: bool,
 }
 
@@ -228,7 +228,7 @@ pub(super) struct StepState<'a> {
 }
 
 impl StepState<'_> {
-    /// Those of whom it is meant that are alive; of those that were not in the plan, only those that
+    /// The recipients that are alive; of those that were not in the plan, only those that
     /// hold a GPU.
     pub fn alive(&mut self, to: Recipients) -> Vec<Handle> {
         let leader = self.target.leader;

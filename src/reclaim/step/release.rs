@@ -84,7 +84,7 @@ fn settle_seconds(way: &ReleaseWay, options: &ReleaseOptions) -> f64 {
     }
 }
 
-/// What is asked of whom, in words.
+/// What is asked of which processes, in words.
 pub(super) fn write_deed(f: &mut fmt::Formatter<'_>, way: &ReleaseWay) -> fmt::Result {
     let (pid, _) = way.process();
     match way {

@@ -329,7 +329,7 @@ fn find(roots: &Roots, kernel: &KernelAtServer) -> Result<jupyter::LocalKernel, 
 }
 
 /// Whether a kernel does something, or has since the plan was made. A state that is not known to be one
-/// of rest is none; `starting` is that of a kernel that nobody has talked to (`jupyter_server`:
+/// of rest is none; `starting` is that of a kernel without a client so far (`jupyter_server`:
 /// `MappingKernelManager._async_start_kernel`).
 fn is_at_work(state: &KernelState, kernel: &KernelAtServer, asked: &[AskedRelease]) -> bool {
     let rests = matches!(state.execution_state.as_deref(), Some("idle" | "starting"));

@@ -73,7 +73,7 @@ pub(super) fn plan(candidate: &FamilyInput<'_>) -> Vec<Step> {
     steps
 }
 
-/// What is sent to whom, in words.
+/// What is sent to which processes, in words.
 pub(super) fn write_deed(
     f: &mut fmt::Formatter<'_>,
     signals: &[Signal],

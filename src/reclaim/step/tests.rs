@@ -191,7 +191,7 @@ fn a_kernel_is_shut_by_its_server_where_that_can_be_asked() {
         assert!(matches!(insisted.steps[0], Step::Signal { .. }));
         assert!(insisted.respawn_seconds >= 6.0, "and is looked out for");
     }
-    // Nobody is there to start it again.
+    // Nothing is there to start it again.
     let with = |server_alive, error: Option<&str>| {
         let mut process = kernel(Some("jupyter"), None, error);
         if let Some(jupyter) = process.jupyter.as_mut().map(Arc::make_mut) {

@@ -101,7 +101,7 @@ fn on_several_gpus_all_have_to_show_it() {
 
 #[test]
 fn what_no_row_showed_is_measured_by_unattributed_memory() {
-    // A forked worker holds what its dead trainer took: NVML lists the dead one, or nobody.
+    // A forked worker holds what its dead trainer took: NVML lists the dead one, or none.
     let worker = process(71, "pt_data_worker");
     let before = target(std::slice::from_ref(&worker), vec![gpu(0, &[], 6 * GIB)]);
     assert_eq!(

@@ -368,7 +368,7 @@ fn lock(folder: &Path) -> Result<File, RecordingError> {
         .write(true)
         .create(true)
         .truncate(false)
-        // Who may open it, if only to read, may take it: nobody else shall keep a writer out.
+        // Who may open it, if only to read, may take it: no other user shall keep a writer out.
         .mode(Access::Owner.file_mode())
         .custom_flags(OFlags::NOFOLLOW.bits().cast_signed())
         .open(folder.join(LOCK))

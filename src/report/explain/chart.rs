@@ -1,7 +1,7 @@
 //! A small chart of how memory moved: columns of blocks, or of ASCII characters.
 //!
-//! Each column is the most that was held in its share of the time, so that no peak is lost; a time that
-//! nobody saw is blank. What is to come, where somebody can tell, is a dotted line up to what there is.
+//! Each column is the most that was held in its share of the time, so that no peak is lost; a time
+//! without samples is blank. A forecast, where there is one, is a dotted line up to the memory there is.
 
 use super::MemoryPoint;
 
@@ -119,7 +119,7 @@ pub fn draw(points: &[MemoryPoint], forecast: Option<ForecastLine>, size: Size) 
     })
 }
 
-/// The most that was held in each column's share of the time; `None` where nobody saw it.
+/// The most that was held in each column's share of the time; `None` where no sample was taken.
 fn fill(points: &[MemoryPoint], columns: usize) -> Vec<Option<u64>> {
     let begin = points[0].since;
     let length = points[points.len() - 1].until - begin;
@@ -264,7 +264,7 @@ mod tests {
                 "▂▄▆█████        "
             ]
         );
-        // Too far away, too small, or nothing: as if nobody had told.
+        // Too far away, too small, or nothing: as if there were no forecast.
         let plain = draw(&points(&values), None, size(16, 4)).unwrap();
         assert!(!plain.has_forecast);
         for seconds in [17.0, 0.0, -1.0, f64::NAN, f64::INFINITY] {

@@ -6,7 +6,7 @@ use super::{ExplainReport, framework, gpu, process};
 
 /// No page is narrower: a command that is cut in two cannot be typed.
 const LEAST_WIDTH: usize = 40;
-/// No page is wider: nobody reads longer lines.
+/// No page is wider: longer lines are hard to read.
 const MOST_WIDTH: usize = 120;
 
 /// The page, each line no wider than the look's width (but for 40 to 120 columns).

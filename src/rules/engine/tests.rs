@@ -91,7 +91,7 @@ fn several_of_one_process_are_one_accusation_and_the_others_come_forward_when_it
 
     scene.process(PID).state = Some('T');
     scene.play(130.0, |snapshot| engine.observe(snapshot));
-    // Who is stopped is not idle; that has ceased, and was nobody's accusation.
+    // Who is stopped is not idle; that has ceased, and was no finding of another.
     assert_eq!(kinds(&engine), [(Kind::Orphan, vec![Kind::Stopped])]);
     assert_eq!(engine.resolved(), []);
 

@@ -1,4 +1,4 @@
-//! Whom an exemption is for, and what becomes of a finding that it is for.
+//! What an exemption matches, and what becomes of a finding that it matches.
 
 use super::*;
 use crate::history::testing::Scene;

@@ -1,6 +1,6 @@
 //! A notebook's cell that runs for ever and does nothing.
 //!
-//! While its server calls a kernel busy, a cell runs, and what it waits for nobody else can tell: that
+//! While its server calls a kernel busy, a cell runs, and only its author knows what it waits for: that
 //! protects the notebook. But a cell that only sleeps protects it all night, against every policy. So it
 //! protects for [`IdleSettings::max_busy`] without a sign of work: no output (the server's last activity), no
 //! use of any GPU, no CPU, be it of the kernel or of what descends from it. Where one of these is not

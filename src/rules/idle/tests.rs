@@ -378,7 +378,7 @@ fn a_kernel_of_unknown_state_is_not_killed() {
         let reasons = reasons(&engine);
         assert!(reasons[0].contains("is not known"), "{reasons:?}");
     }
-    // Nobody could ever say: it is told, and its end is not offered.
+    // Nothing could ever say: it is found, and its end is not offered.
     for application in ["vscode", "marimo", "jupyter-console", "spyder", "ipykernel"] {
         let engine = judged(Jupyter {
             application: Some(application.into()),
@@ -513,7 +513,7 @@ fn what_children_do_counts_as_its_own_work() {
             assert!((mean - percent).abs() < 0.01, "{mean}");
         }
     }
-    // Looked at in vain: nobody knows, and nobody is accused.
+    // Looked at without success: it is not known, and not found.
     let mut scene = scene();
     scene.process(PID).descendants = descendants(None, &[]);
     let engine = judge(&mut scene, 800.0);
@@ -982,7 +982,7 @@ fn a_sample_that_came_a_moment_later_than_the_gpus_figure_makes_nothing_unknown(
         }
         assert_eq!(engine.findings().len(), usize::from(is_found), "{every}");
     }
-    // A compositor's few percent are in nobody's samples.
+    // A compositor's few percent are in no process's samples.
     let mut desktop = scene();
     desktop.holder(PID + 1, &[0], GIB / 2);
     desktop.row(0, PID + 1).kind = ProcessType::Graphics;
@@ -1045,7 +1045,7 @@ fn rest_between_rare_samples_is_known_from_the_driver_or_the_cpu() {
         (Some(10.0), 8.0, 0),
         (Some(f64::NAN), 8.0, 0),
         (None, 8.0, 0),
-        // Nobody did anything.
+        // No process did anything.
         (Some(10.0), 0.3, 1),
         (None, 0.3, 1),
     ] {

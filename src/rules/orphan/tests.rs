@@ -32,7 +32,7 @@ fn orphaned(seconds: f64) -> (Scene, Engine) {
     (scene, engine)
 }
 
-/// A worker that NVML does not list, with GPU 0's file open; 10 GiB there are nobody's.
+/// A worker that NVML does not list, with GPU 0's file open; no process accounts for 10 GiB there.
 fn hidden() -> Scene {
     let mut scene = orphan();
     scene.rows(0).clear();
@@ -181,7 +181,7 @@ fn processes_that_it_does_not_concern_have_no_finding() {
 #[test]
 fn a_unit_exempts_its_own_daemon_and_not_what_an_earlier_one_left() {
     for (main_start, main_session, found) in [
-        // The unit was started again since: nobody in it now has started this one.
+        // The unit was started again since: no process in it now has started this one.
         (900_000, 50, 1),
         // Started by the one that is there, to stay beside it.
         (1_000, 50, 0),
@@ -203,7 +203,7 @@ fn a_unit_exempts_its_own_daemon_and_not_what_an_earlier_one_left() {
             "{main_start} {main_session}"
         );
     }
-    // A kernel that lost its server is nobody's daemon.
+    // A kernel that lost its server is no daemon.
     let mut scene = orphan();
     kernel(&mut scene, |jupyter| jupyter.server_alive = Some(false));
     scene.process(PID).group_leader_alive = Some(true);
@@ -239,7 +239,7 @@ fn a_kernel_whose_server_is_gone_is_an_orphan_though_it_leads_its_group() {
             let message = &only(&engine, Kind::Orphan).message;
             let expected = "notebook /home/ann/a.ipynb (4242) outlived the server that started it";
             assert!(message.starts_with(expected), "{message}");
-            // Nothing is said of its group, which it leads itself, and nobody is at a menu.
+            // Its group, which it leads itself, is not known, and no user is at a menu.
             let finding = only(&engine, Kind::Orphan);
             let Some(evidence) = finding.evidence.of::<OrphanEvidence>() else {
                 panic!("{finding:?}");

@@ -11,7 +11,7 @@ use crate::units::GIB;
 
 const MINUTE: f64 = 60.0;
 
-/// Two GPUs with nobody on them, and a sample every 10 s.
+/// Two unused GPUs, and a sample every 10 s.
 fn scene() -> Scene {
     every(10.0)
 }

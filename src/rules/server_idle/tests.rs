@@ -1,4 +1,4 @@
-//! Whom the rule takes from `idle`, and what it offers.
+//! Which processes the rule takes from `idle`, and what it offers.
 
 use super::*;
 use crate::history::testing::Scene;

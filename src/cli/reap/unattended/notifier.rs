@@ -1,7 +1,7 @@
-//! Telling people: what is said of a finding, and a thread that says it.
+//! Notices: what is written to people about a finding, and a thread that sends it.
 //!
-//! What is told may take long, or hang: neither the rules nor the acts wait for it. The command is told
-//! first; where it fails nobody counts as told, and the terminals are spared until it succeeds. Only what
+//! Sending may take long, or hang: neither the rules nor the acts wait for it. The command runs
+//! first; where it fails no one counts as notified, and no terminal is written to until it succeeds. Only what
 //! was delivered counts: the command has succeeded, or a terminal of the owner has taken the whole text.
 
 use std::path::Path;
@@ -34,7 +34,7 @@ pub(super) enum NoticeKind {
     LastWarning,
 }
 
-/// What is told of a finding, and to whom.
+/// A notice about a finding, and its recipients.
 #[derive(Clone, PartialEq, Debug)]
 pub(super) struct Notice {
     pub(super) kind: NoticeKind,
@@ -54,7 +54,7 @@ pub(super) struct Notice {
 #[derive(Debug)]
 pub(super) struct NoticeResult {
     pub(super) notice: Notice,
-    /// By what; or why nobody counts as told.
+    /// How it was delivered; or why it was not.
     pub(super) result: Result<Delivery, Undelivered>,
 }
 
@@ -67,7 +67,7 @@ pub(super) struct Delivery {
     pub(super) terminals: usize,
 }
 
-/// Why nobody was told.
+/// Why a notice was not delivered.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Undelivered {
     /// The notify command did not tell it.
@@ -168,7 +168,7 @@ impl Notice {
     }
 }
 
-/// Tells what comes, one after another, until nobody asks any more.
+/// Sends notices, one after another, until there are no more senders.
 pub(super) fn run(notices: &Receiver<Notice>, events: &SyncSender<ServiceEvent>) {
     for notice in notices {
         let sent = notice.deliver(Path::new("/dev"), notify_command::DEADLINE);

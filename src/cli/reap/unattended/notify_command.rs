@@ -41,7 +41,7 @@ const MOST_LOOKS: usize = 50;
 /// How long one that was killed may take to be gone.
 const DYING: Duration = Duration::from_secs(2);
 
-/// Why it told nobody.
+/// Why it delivered nothing.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum NotifyError {
     /// Others may change it.

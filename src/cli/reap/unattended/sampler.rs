@@ -14,7 +14,7 @@ const FIRST_PAUSE: Duration = Duration::from_secs(1);
 /// And at last.
 const LAST_PAUSE: Duration = Duration::from_secs(60);
 
-/// Samples until nobody listens. `asks` carries wishes for a sample now.
+/// Samples until no one receives. `asks` carries wishes for a sample now.
 pub(super) fn run<M>(
     mut open: impl FnMut() -> Result<(M, ServiceEvent), String>,
     mut sample: impl FnMut(&mut M) -> ServiceEvent,
@@ -50,7 +50,7 @@ pub(super) fn run<M>(
     }
 }
 
-/// Waits, or until it is asked; `false` once nobody will ask.
+/// Waits, or until it is asked; `false` once no one can ask.
 fn wait(asks: &Receiver<()>, time: Duration) -> bool {
     let asked = asks.recv_timeout(time);
     // Several wishes of one moment are one.

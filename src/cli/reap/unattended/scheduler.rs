@@ -1,4 +1,4 @@
-//! What is due by the newest snapshot: whom to tell, what would be ended, what is ended, one at a time.
+//! What is due by the newest snapshot: which notices to send, what would be ended, what is ended, one at a time.
 //!
 //! Driven by data and by the time it is told; what it wants done goes through [`System`], so
 //! that a test can be one. Which findings lead to an act the configuration says, whether one may be
@@ -100,7 +100,7 @@ struct RunningReap {
     is_revoked: bool,
 }
 
-/// A finding of which nobody could be told.
+/// A finding whose notice could not be delivered.
 #[derive(Debug)]
 struct PendingRetry {
     /// Since when.
@@ -123,7 +123,7 @@ pub(super) struct ReapScheduler {
     not_before: Option<Time>,
     /// Findings of which somebody is being told.
     pending_notices: HashSet<Arc<str>>,
-    /// Findings of which nobody could be told.
+    /// Findings whose notice could not be delivered.
     undelivered: HashMap<Arc<str>, PendingRetry>,
     /// Findings whose processes were asked to release memory, and when they may be again: never, or where they
     /// were busy, later.
@@ -316,7 +316,7 @@ impl ReapScheduler {
     }
 
     /// Warns of what would be ended, and begins to end what is due of it, most memory first. Of what is
-    /// left alone nobody is warned.
+    /// skipped no owner is warned.
     fn reap(&mut self, reaped: &[Finding], now: Time, system: &mut dyn System) {
         let (plan, guard) = match self.plan(reaped, system) {
             Ok(planned) => planned,
@@ -358,8 +358,8 @@ impl ReapScheduler {
         }
     }
 
-    /// Asks what is found to release memory, where its rule says so, most memory first. Nobody is ended and
-    /// nothing lost, so that their owner is told of the finding as of any other, and not warned before.
+    /// Asks what is found to release memory, where its rule says so, most memory first. No process is ended
+    /// and nothing lost, so that the owner gets a notice as of any other finding, and no warning before.
     fn release(&mut self, now: Time, system: &mut dyn System) {
         let mut asked = std::mem::take(&mut self.asked);
         asked.retain(|id, _| self.engine.unkept().any(|finding| finding.id == *id));

@@ -1,8 +1,8 @@
-//! What the service manager is told: systemd's notification protocol, a few lines over a datagram.
+//! Messages to the service manager: systemd's notification protocol, a few lines over a datagram.
 //!
 //! The socket's name is in `NOTIFY_SOCKET`, a path or, with a leading `@`, an abstract name; without it
-//! nobody is told anything. The protocol is that of sd_notify(3). Kept here rather than taken from a
-//! crate: it is one datagram, and the crates bring sending of descriptors along. Telling never waits and
+//! nothing is sent. The protocol is that of sd_notify(3). Kept here rather than taken from a
+//! crate: it is one datagram, and the crates bring sending of descriptors along. Sending never waits and
 //! never fails: a manager that does not listen is no reason to stop.
 
 use std::env;

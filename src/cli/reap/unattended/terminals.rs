@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::OFlags;
 use rustix::termios::isatty;
 
-/// Nobody sits at more terminals.
+/// More terminals than this are not written to.
 const MOST_TERMINALS: usize = 64;
 /// A few lines.
 const LONGEST_TEXT: usize = 1024;
@@ -143,7 +143,7 @@ pub(super) mod tests {
         let path = pty.path.clone();
         let uid = geteuid().as_raw();
         let text = "ä".repeat(5000);
-        // Nobody reads: it fills, and then takes no more.
+        // No program reads: it fills, and then takes no more.
         let mut refused = None;
         for _ in 0..10_000 {
             if let Err(error) = write_to(&path, uid, &text) {

@@ -1,4 +1,4 @@
-//! Whom the worker means, and what it makes of a recording.
+//! Which processes the worker means, and what it makes of a recording.
 
 use super::*;
 use crate::cli::reap::execute::tools;

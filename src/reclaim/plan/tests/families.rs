@@ -97,7 +97,7 @@ fn a_run_is_ended_by_its_launcher_and_whole() {
     );
     assert_eq!(target.bytes, Some(2 * GIB));
 
-    // One rank is idle and the other is not: nobody is ended.
+    // One rank is idle and the other is not: none is ended.
     let plan = plan_with(&both[..1], &seen, &families, &known, &guard());
     assert_eq!(why(&plan), [&Why::Family { pids: vec![71] }]);
     // Nor where the other was not asked for.

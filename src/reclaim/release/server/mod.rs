@@ -65,7 +65,7 @@ pub fn find(process: &Process, snapshot: &Snapshot) -> Option<Result<ServerUnloa
     refused.map(Err)
 }
 
-/// Who started it first, for a worker's own port is not its server's; then itself, then whom it started.
+/// Its parents first, for a worker's own port is not its server's; then itself, then its children.
 fn candidates(process: &Process) -> Vec<ListenerCandidate<'_>> {
     let relatives = process.listening_relatives.as_deref().unwrap_or_default();
     let related = |wanted| {

@@ -1,4 +1,4 @@
-//! Who is warned when, and what follows from it that nobody could be.
+//! Who is warned when, and what follows where no warning could be delivered.
 
 use std::sync::Arc;
 
@@ -66,7 +66,7 @@ impl ReapScheduler {
         }
     }
 
-    /// Somebody was told, or nobody was.
+    /// A notice was delivered, or was not.
     pub(in crate::cli::reap::unattended) fn delivered(
         &mut self,
         sent: NoticeResult,
@@ -122,8 +122,8 @@ impl ReapScheduler {
         }
     }
 
-    /// Says once that nothing is done because nobody could be told, when it would have been done had
-    /// somebody been told when it was tried first.
+    /// Logs once that a target is skipped because no warning could be delivered, at the time when it would
+    /// have been killed had the first one been.
     pub(super) fn spare_unwarned(
         &mut self,
         target: &Target,
@@ -136,7 +136,7 @@ impl ReapScheduler {
             let undelivered = self.undelivered.get(&finding.id)?;
             let known = self.warnings.of(finding, true).filter(|it| !it.is_over);
             let warn = match known {
-                // It was the last warning that nobody got.
+                // It was the last warning that was not delivered.
                 Some(_) => 0.0,
                 None => terms.warn.as_secs_f64(),
             };
