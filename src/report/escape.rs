@@ -56,6 +56,22 @@ pub fn command_line<S: AsRef<str>>(arguments: &[S]) -> String {
     line
 }
 
+/// A program without its folder. What stands alone may be a title that the process gave itself, of
+/// several words: only the first is a path.
+pub fn without_folder(program: &str, has_arguments: bool) -> &str {
+    if !program.starts_with('/') {
+        return program;
+    }
+    let path = match program.find(' ') {
+        Some(end) if !has_arguments => &program[..end],
+        _ => program,
+    };
+    match path.rfind('/') {
+        Some(at) if at + 1 < path.len() => &program[at + 1..],
+        _ => program,
+    }
+}
+
 /// What runs: its command line, or else the kernel's short name of it in brackets; escaped.
 pub fn program<S: AsRef<str>>(command: Option<&[S]>, comm: Option<&str>) -> Option<String> {
     command

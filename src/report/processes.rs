@@ -7,7 +7,7 @@ use std::cmp::Ordering;
 use std::collections::HashMap;
 use std::fmt::Write as _;
 
-use super::escape::{escape, program};
+use super::escape::{command_line, escape, program, without_folder};
 use super::gpus::{self, NOT_AVAILABLE, UNKNOWN};
 use super::style::Style;
 use super::table::{Align, Table};
@@ -137,7 +137,7 @@ fn cell(field: Field, row: &ProcessRow<'_>, snapshot: &Snapshot, width: Option<u
     };
     let text = field.text(row).map(|text| escape(&text).into_owned());
     match (field, text) {
-        (Field::Command, _) => what(row, snapshot),
+        (Field::Command, _) => what(row, snapshot, width),
         (Field::User, Some(owner)) if width.is_some() => fit(&owner, OWNER_MAX).into_owned(),
         (Field::Place, Some(place)) => {
             let most = match width {
@@ -160,8 +160,9 @@ fn what_ended(ended: &LastKnown) -> String {
     was.unwrap_or_else(|| "not known".to_owned())
 }
 
-/// What the process is, in the words that tell a person most.
-fn what(row: &ProcessRow<'_>, snapshot: &Snapshot) -> String {
+/// What the process is, in the words that tell a person most. On a terminal without the folder that its
+/// program lies in, and on a narrow one a notebook is its path alone: the room is for the script.
+fn what(row: &ProcessRow<'_>, snapshot: &Snapshot, width: Option<usize>) -> String {
     let Some(process) = row.pid().and_then(|pid| snapshot.process(pid)) else {
         return "(not looked up)".to_owned();
     };
@@ -197,11 +198,22 @@ fn what(row: &ProcessRow<'_>, snapshot: &Snapshot) -> String {
             None => "",
         };
         let name = escape(name.unwrap_or("kernel"));
+        if width.is_some_and(|width| width < WIDE) && jupyter.notebook_path.is_some() {
+            return format!("{words}{worker}{name}");
+        }
         let under_way = jupyter.under_way();
         let under_way = under_way.map_or_else(String::new, |words| format!(", {words}"));
         let _ = write!(words, "[{worker}notebook {name}{under_way}] ");
     }
-    let runs = program(process.command.as_deref(), process.comm.as_deref());
+    let command = process.command.as_deref();
+    let short = command.filter(|_| width.is_some()).map(|command| {
+        let mut words: Vec<&str> = command.iter().map(AsRef::as_ref).collect();
+        if let Some(program) = words.first_mut() {
+            *program = without_folder(program, command.len() > 1);
+        }
+        command_line(&words)
+    });
+    let runs = short.or_else(|| program(command, process.comm.as_deref()));
     let executable = || escape(process.executable.as_deref().unwrap_or(UNKNOWN));
     words.push_str(&runs.unwrap_or_else(|| executable().into_owned()));
     words

@@ -4,7 +4,7 @@ use super::text::{UNKNOWN, clean, columns, head};
 use super::view_model::Subject;
 use crate::model::row::notebook;
 use crate::model::snapshot::Process;
-use crate::report::escape::command_line;
+use crate::report::escape::{command_line, without_folder};
 
 /// Columns of the command that stay beside the evidence of an unlisted process.
 const COMMAND_BESIDE: u16 = 16;
@@ -79,22 +79,6 @@ fn written(process: &Process, width: u16, program: impl Fn(&str) -> &str) -> Str
         );
     }
     command_line(&words)
-}
-
-/// A program without its folder. What stands alone may be a title that the process gave itself, of
-/// several words: only the first is a path.
-fn without_folder(program: &str, has_arguments: bool) -> &str {
-    if !program.starts_with('/') {
-        return program;
-    }
-    let path = match program.find(' ') {
-        Some(end) if !has_arguments => &program[..end],
-        _ => program,
-    };
-    match path.rfind('/') {
-        Some(at) if at + 1 < path.len() => &program[at + 1..],
-        _ => program,
-    }
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::*;
 use crate::model::finding::FindingProcess;
-use crate::model::snapshot::{Container, Memory, MigDevice, Slurm};
+use crate::model::snapshot::{Container, Jupyter, Memory, MigDevice, Slurm};
 use crate::model::{Gpu, GpuProcess, Process};
 use crate::units::{GIB, MIB};
 
@@ -99,7 +99,7 @@ GPU 0: 15.0 GiB are in use by no process that NVML lists.
 312 processes' files could not be read; run as root to see hidden holders.
 "
     );
-    // Of some people's processes it does not follow what nobody holds.
+    // From some users' processes it does not follow what no process holds.
     let options = ProcessesOptions {
         sort: Field::Pid,
         width: None,
@@ -279,7 +279,7 @@ fn a_suspect_is_marked_on_its_gpu_and_a_finding_is_before_it() {
         panic!("{text}")
     };
     assert!(marked.trim_start().starts_with('0') && marked.contains("idle? 12s of 10m"));
-    // Another process of the same number is nobody's suspect.
+    // Another process of the same number is no suspect.
     snapshot.processes[0].start_ticks = Some(8);
     assert!(!write(&snapshot, results, options).contains("idle?"));
     snapshot.processes[0].start_ticks = Some(7);
@@ -297,4 +297,39 @@ fn suspect() -> Suspect {
     let mut engine = Engine::new(RuleSet::default());
     scene.play(12.0, |snapshot| engine.observe(snapshot));
     engine.suspects()[0].clone()
+}
+
+#[test]
+fn a_narrow_terminal_shows_the_script_and_not_the_folder_of_python() {
+    let mut kernel = process(
+        8,
+        "/home/ben/.venvs/thesis/bin/python3 -m ipykernel_launcher",
+    );
+    kernel.jupyter = Some(Arc::new(Jupyter {
+        notebook_path: Some("thesis/fine-tune.ipynb".into()),
+        ..Jupyter::default()
+    }));
+    let snapshot = snapshot(
+        vec![gpu(0, GIB, vec![row(7, Some(GIB)), row(8, Some(GIB))])],
+        vec![
+            process(
+                7,
+                "/home/ann/miniforge3/envs/llm/bin/python -u pretrain.py --bf16",
+            ),
+            kernel,
+        ],
+    );
+    let narrow = below_gpus(&snapshot, Some(80));
+    assert!(narrow.contains("  python -u pretrain.p"), "{narrow}");
+    assert!(narrow.contains("  thesis/fine-tune.ip"), "{narrow}");
+    // What is not for a terminal is whole.
+    let whole = below_gpus(&snapshot, None);
+    assert!(
+        whole.contains("/llm/bin/python -u pretrain.py --bf16\n"),
+        "{whole}"
+    );
+    assert!(
+        whole.contains("[notebook thesis/fine-tune.ipynb] /home/ben/"),
+        "{whole}"
+    );
 }
