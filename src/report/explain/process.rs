@@ -204,7 +204,7 @@ fn notebook(sheet: &mut PageText, process: &Process, jupyter: &Jupyter, report: 
     if let Some(words) = jupyter.under_way() {
         sheet.entry(
             "",
-            &format!("{words}: what is not known may be there in a moment"),
+            &format!("{words}; its details may be known in a moment"),
         );
     }
     if let Some(error) = &jupyter.server_error {

@@ -101,7 +101,7 @@ pub(super) const PLAN: Group = Group {
         bind(
             &[char('y')],
             "y",
-            "yes: do what the plan says, after a few seconds",
+            "yes: carry out the plan after a few seconds",
             KeyAction::Confirm,
         ),
         bind(

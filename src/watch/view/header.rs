@@ -139,7 +139,7 @@ fn live(app: &App, styles: Styles) -> (Vec<String>, Style) {
     if app.playback.is_paused {
         let texts = match app.behind_seconds() {
             None => vec![
-                format!("PAUSED {short}, L goes on"),
+                format!("PAUSED {short}, L: resume"),
                 format!("PAUSED {time}"),
             ],
             Some(seconds) => {

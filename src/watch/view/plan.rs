@@ -49,9 +49,9 @@ pub fn draw(app: &App, styles: Styles, area: Rect, buffer: &mut Buffer) {
             }
             Below::Rule => {
                 let text = match hidden - offset {
-                    0 => "the end; k goes back".to_owned(),
-                    1 => "1 more line; j goes on".to_owned(),
-                    more => format!("{more} more lines; j goes on"),
+                    0 => "the end; k scrolls back".to_owned(),
+                    1 => "1 more line; j scrolls".to_owned(),
+                    more => format!("{more} more lines; j scrolls"),
                 };
                 writer.fill("─", 2, styles.faint()).skip(1);
                 writer.text(&text, styles.caution()).skip(1);

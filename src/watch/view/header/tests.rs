@@ -83,8 +83,8 @@ fn paused_it_shows_how_far_behind_it_is_and_what_leads_back() {
     ends(
         &app,
         &[
-            (80, "PAUSED 10:04:07 UTC, L goes on"),
-            (40, "PAUSED 10:04:07 UTC, L goes on"),
+            (80, "PAUSED 10:04:07 UTC, L: resume"),
+            (40, "PAUSED 10:04:07 UTC, L: resume"),
         ],
     );
     for second in 3..203 {

@@ -114,5 +114,5 @@ fn the_headline_is_there_at_every_width() {
     let line = |app: &App| text(&render(app)).lines().next().unwrap().to_owned();
     assert!(line(&quiet).contains("  nothing to reclaim  "));
     quiet.playback.is_paused = true;
-    assert!(line(&quiet).contains("L goes on"), "{}", line(&quiet));
+    assert!(line(&quiet).contains("L: resume"), "{}", line(&quiet));
 }
