@@ -45,7 +45,7 @@ pub(super) const MOST_FOR_CHECK: u64 = 128 * MIB;
 /// And `watch`, before its first frame: some hundreds of milliseconds.
 pub(super) const MOST_FOR_WATCH: u64 = 8 * MIB;
 /// Segments that are complained of one by one.
-const MOST_COMPLAINTS: usize = 3;
+const MOST_WARNINGS: usize = 3;
 
 /// Where a store may be: what was typed and what the environment says.
 #[derive(Clone, Copy, Debug, Default)]
@@ -215,20 +215,20 @@ pub(super) fn feed_each(
     if ask.stored.no_store {
         return Ok(Fed::default());
     }
-    let complain = |text: &str| {
+    let warn_unless_quiet = |text: &str| {
         if !ask.quiet {
             warn(text);
         }
     };
     let now = live.now();
-    let Some((store, latest)) = choose(ask.global, live.host(), now, complain)? else {
+    let Some((store, latest)) = choose(ask.global, live.host(), now, warn_unless_quiet)? else {
         return Ok(Fed::default());
     };
     let needed = ask.needed.as_secs_f64();
     let reach = REACH_SECONDS.max(needed + MARGIN_SECONDS);
     let mut stored = store.since(now.plus_seconds(-reach));
     if stored.keep_newest(ask.most_bytes) {
-        complain(&format!(
+        warn_unless_quiet(&format!(
             "the store {} is large; of the last {} only the newest {} are used",
             store.folder().display(),
             Span::from_seconds(reach),
@@ -237,7 +237,7 @@ pub(super) fn feed_each(
     }
     let mut fed = Fed::default();
     let mut releases = release_log();
-    let mut complaints = 0;
+    let mut warnings = 0;
     for item in stored {
         match item {
             // What a recorder adds meanwhile is seen by the machine's own snapshots, too.
@@ -254,9 +254,9 @@ pub(super) fn feed_each(
             }
             Ok(_) => {}
             Err(error) => {
-                complaints += 1;
-                if complaints <= MOST_COMPLAINTS {
-                    complain(&error.to_string());
+                warnings += 1;
+                if warnings <= MOST_WARNINGS {
+                    warn_unless_quiet(&error.to_string());
                 }
             }
         }
@@ -270,7 +270,7 @@ fn choose(
     global: &Global,
     host: &Host,
     now: Time,
-    complain: impl Fn(&str),
+    warn_unless_quiet: impl Fn(&str),
 ) -> Result<Option<(Store, Latest)>, RecordingError> {
     let (folders, chosen) = with_places(global.store_dir.as_deref(), |places| {
         (places.to_read(), places.chosen.is_some())
@@ -282,13 +282,13 @@ fn choose(
             Err(error) if chosen => return Err(error),
             Err(RecordingError::StoreUnreadable { cause, .. }) if is_no_news(&cause) => continue,
             Err(error) => {
-                complain(&format!("{error}, or use --no-store"));
+                warn_unless_quiet(&format!("{error}, or use --no-store"));
                 continue;
             }
         };
         let name = folder.display();
         if let Err(why) = prove_trusted(&folder, chosen) {
-            complain(&format!("the store {name} is not used: {why}"));
+            warn_unless_quiet(&format!("the store {name} is not used: {why}"));
             continue;
         }
         let latest = store
@@ -296,13 +296,13 @@ fn choose(
             .filter(|latest| same_machine(&latest.host, host));
         let Some(latest) = latest else {
             if chosen {
-                complain(&format!("the store {name} holds no snapshot of this boot"));
+                warn_unless_quiet(&format!("the store {name} holds no snapshot of this boot"));
             }
             continue;
         };
         // Its recorder's clock is not this one: how long ago anything was is not known.
         if latest.time.seconds_since(now) > SAME_CLOCK_SECONDS {
-            complain(&format!(
+            warn_unless_quiet(&format!(
                 "the store {name} is not used: its last snapshot is of {}, in the future; if the \
                  clock was set back, restart its recorder",
                 latest.time

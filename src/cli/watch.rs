@@ -190,9 +190,9 @@ fn once(
             let mut still = Still::new(options, None, past, size);
             let mut next = || live.next()?.context("the driver gave no snapshot");
             // Use is known from the second sample on.
-            still.see(next()?, true);
+            still.add_sample(next()?, true);
             let last = next()?;
-            still.see(last.clone(), false);
+            still.add_sample(last.clone(), false);
             (still, last, true)
         }
     };
@@ -205,7 +205,7 @@ fn once(
     })?;
     // With no GPU at all there is nothing that was not measured.
     Ok(if is_live && unreadable(&last) && !last.gpus.is_empty() {
-        warn("not every GPU could be read; the screen says which");
+        warn("not every GPU could be read; the screen shows which");
         Exit::CannotMeasure
     } else {
         Exit::Clean
@@ -233,7 +233,7 @@ fn animate(
     let mut snapshots = std::iter::from_fn(|| {
         let mut snapshot = replay.next().transpose()?;
         if let Ok(snapshot) = &mut snapshot {
-            rehearsal.take(snapshot);
+            rehearsal.apply(snapshot);
         }
         Some(snapshot)
     });
@@ -248,7 +248,7 @@ fn animate(
         if has_frame {
             filled += FILLING_SECONDS;
         }
-        animation.see(snapshot, has_frame);
+        animation.add_sample(snapshot, has_frame);
     }
     if let Some(keys) = &args.keys {
         let mut failed = None;
@@ -282,7 +282,7 @@ fn play(replay: &mut Replay, still: &mut Still, is_demo: bool) -> anyhow::Result
         if next.is_none() {
             last = Some(snapshot.clone());
         }
-        still.see(snapshot, next.is_some());
+        still.add_sample(snapshot, next.is_some());
     }
     if !is_demo {
         still.end();

@@ -18,7 +18,7 @@ pub(super) fn layer(config: &mut Config, text: &str, path: &Path) -> Result<(), 
     let file = File { text, path };
     let document = DeTable::parse(text).map_err(|error| {
         let at = error.span().map_or(0, |span| span.start);
-        let (line, column) = file.place(at);
+        let (line, column) = file.position(at);
         ConfigError::Syntax {
             path: path.to_owned(),
             line,

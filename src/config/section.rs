@@ -23,7 +23,7 @@ pub(super) struct File<'a> {
 
 impl File<'_> {
     /// Line and character, from 1, of a place in the text.
-    pub(super) fn place(&self, at: usize) -> (usize, usize) {
+    pub(super) fn position(&self, at: usize) -> (usize, usize) {
         let before = self.text.get(..at).unwrap_or(self.text);
         let line = before.matches('\n').count() + 1;
         let start = before.rfind('\n').map_or(0, |newline| newline + 1);
@@ -31,13 +31,13 @@ impl File<'_> {
     }
 
     pub(super) fn origin(&self, at: &Range<usize>) -> String {
-        format!("{}:{}", self.path.display(), self.place(at.start).0)
+        format!("{}:{}", self.path.display(), self.position(at.start).0)
     }
 
     pub(super) fn wrong(&self, at: Range<usize>, key: &str, message: String) -> ConfigError {
         ConfigError::Wrong {
             path: self.path.to_owned(),
-            line: self.place(at.start).0,
+            line: self.position(at.start).0,
             key: key.to_owned(),
             message,
         }

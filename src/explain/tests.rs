@@ -27,14 +27,14 @@ fn style_of(width: usize) -> PageStyle {
 }
 
 /// What was seen of a scene.
-struct Seen {
+struct Observed {
     engine: Engine,
     courses: Courses,
     last: Snapshot,
     more: More,
 }
 
-impl Seen {
+impl Observed {
     fn known(&self) -> KnownSoFar<'_> {
         KnownSoFar {
             engine: &self.engine,
@@ -47,7 +47,7 @@ impl Seen {
 }
 
 /// What was seen of a scene over so many steps.
-fn seen(scene: &mut Scene, steps: usize, change: impl Fn(&mut Scene, usize)) -> Seen {
+fn seen(scene: &mut Scene, steps: usize, change: impl Fn(&mut Scene, usize)) -> Observed {
     let mut engine = Engine::new(RuleSet::default());
     let mut courses = Courses::default();
     let mut last = scene.now.clone();
@@ -57,7 +57,7 @@ fn seen(scene: &mut Scene, steps: usize, change: impl Fn(&mut Scene, usize)) -> 
         engine.observe(&last);
         courses.follow(engine.history(), &last);
     }
-    Seen {
+    Observed {
         engine,
         courses,
         last,
@@ -71,7 +71,7 @@ fn words(text: &str) -> Option<Arc<str>> {
 
 /// The page about a pid, or about `gpu:0`; no line of it may be wider than it is asked to be.
 #[track_caller]
-fn page(seen: &Seen, what: &str) -> (ExplainReport, String) {
+fn page(seen: &Observed, what: &str) -> (ExplainReport, String) {
     let report = match what.strip_prefix("gpu:") {
         Some(place) => gpu(seen.known(), place.parse().unwrap(), None),
         None => process(seen.known(), what.parse().unwrap(), None),
@@ -187,7 +187,7 @@ fn a_family_is_a_tree_and_everybody_else_is_no_member() {
         .map(|line| line.ends_with("(this one)"))
         .collect();
     assert_eq!(own, [false, true, false], "{text}");
-    // One that belongs to nobody has no tree.
+    // One that belongs to no family has no tree.
     assert!(page(&seen, "10").0.process.unwrap().kin.members.is_empty());
 }
 

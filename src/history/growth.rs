@@ -1,6 +1,6 @@
 //! Does the memory of a process on a GPU grow and not stop? Asked of the floor, not of the peaks.
 //!
-//! [`Growth`] is fed the bytes of one row and keeps a bounded outline of them: a few words while they
+//! [`Growth`] is fed the bytes of one row and keeps a downsampled series of them: a few words while they
 //! stand still, at most 72 buckets with their lowest and highest value once they move, each no wider
 //! than some twentieth of its age. The *floor* at an instant is the least that has been held since
 //! then: it forgets peaks, spikes and whatever was given back, and keeps what never was. A window, from
@@ -46,13 +46,13 @@
 //! steps of less than 1 GiB, a drip in a sawtooth for the first six periods or so, and for an hour what comes
 //! at random every few minutes, because a high water does so at first.
 //!
-//! It judges nobody ([`crate::rules`] does), and asks no clock.
+//! It judges no process ([`crate::rules`] does), and asks no clock.
 
 mod band;
 mod grain;
 mod halt;
-mod outline;
 mod scale;
+mod series;
 mod slowing;
 mod steady;
 mod steps;
@@ -61,8 +61,8 @@ mod view;
 mod window;
 
 use crate::model::Time;
-use outline::{Bucket, Outline};
 use scale::{SHORTEST_SECONDS, UNIT};
+use series::{Bucket, GrowthSeries};
 pub use slowing::Outlook;
 use steady::{GrowthDetector, Steady};
 pub use trend::Trend;
@@ -101,7 +101,7 @@ pub enum Verdict {
     Not,
 }
 
-/// Outline and judgement of a row's memory over time.
+/// The series and the judgement of a row's memory over time.
 #[derive(Clone, Debug, Default)]
 pub struct Growth {
     /// First and last sample.
@@ -155,8 +155,8 @@ impl Growth {
                 still.samples = still.samples.saturating_add(1);
                 return;
             }
-            let outline = Outline::new(*still, first, seconds(last, first));
-            let mut detector = GrowthDetector::new(outline);
+            let series = GrowthSeries::new(*still, first, seconds(last, first));
+            let mut detector = GrowthDetector::new(series);
             detector.observe(sample, hole);
             self.moved = Some(Box::new(detector));
             self.still = None;
@@ -196,11 +196,9 @@ impl Growth {
                 {
                     Verdict::Slowing(trend, outlook)
                 }
-                None if f64::from(detector.outline.now) < needed
-                    && detector.outline.has_risen() =>
-                {
+                None if f64::from(detector.series.now) < needed && detector.series.has_risen() => {
                     Verdict::TooShort {
-                        seconds: f64::from(detector.outline.now),
+                        seconds: f64::from(detector.series.now),
                         needed,
                     }
                 }

@@ -244,7 +244,7 @@ impl ProcessHistory {
         moment: SampleTime,
     ) {
         let cpu_total = self.cpu.total_at(moment.time);
-        let Some(place) = self.place(shown, row, moment) else {
+        let Some(place) = self.row_index(shown, row, moment) else {
             return;
         };
         self.next_row = place + 1;
@@ -262,7 +262,7 @@ impl ProcessHistory {
     }
 
     /// The place of a row; `None` where it is one too many.
-    fn place(&mut self, shown: Shown, row: &GpuProcess, moment: SampleTime) -> Option<usize> {
+    fn row_index(&mut self, shown: Shown, row: &GpuProcess, moment: SampleTime) -> Option<usize> {
         let device = shown.device;
         let is_it = |known: &RowHistory| known.is(device, row);
         let next = Some(self.next_row).filter(|next| self.rows.get(*next).is_some_and(is_it));

@@ -15,7 +15,7 @@ use super::time::Time;
 use super::{Gpu, Process, Snapshot};
 use crate::units::GIB;
 
-/// With this much memory in use and nobody listed, somebody may be on a GPU all the same; less is what the
+/// With this much memory in use and no process listed, one may be on a GPU all the same; less is what the
 /// driver takes, where it does not tell that apart.
 const UNLISTED_BYTES: u64 = GIB;
 
@@ -106,18 +106,18 @@ impl Reservation {
         let mut places: Vec<usize> = self
             .devices
             .iter()
-            .filter_map(|device| self.place(device, gpus))
+            .filter_map(|device| self.position(device, gpus))
             .collect();
         places.sort_unstable();
         places.dedup();
         places
     }
 
-    fn place(&self, device: &str, gpus: &[Gpu]) -> Option<usize> {
+    fn position(&self, device: &str, gpus: &[Gpu]) -> Option<usize> {
         if device.starts_with("GPU-") {
-            let is_it = |gpu: &Gpu| gpu.uuid.as_deref().is_some_and(|it| it.starts_with(device));
-            let mut found = (0..gpus.len()).filter(|&place| is_it(&gpus[place]));
-            // A uuid may be cut short as long as it is nobody else's.
+            let is_named = |gpu: &Gpu| gpu.uuid.as_deref().is_some_and(|it| it.starts_with(device));
+            let mut found = (0..gpus.len()).filter(|&place| is_named(&gpus[place]));
+            // A uuid may be cut short as long as no other GPU's begins alike.
             return found.next().filter(|_| found.next().is_none());
         }
         let number: u32 = device.parse().ok()?;
@@ -147,7 +147,7 @@ fn devices(list: &str) -> Option<Arc<[Arc<str>]>> {
 }
 
 impl Snapshot {
-    /// Whether nobody is on a GPU: no process listed on it, none that has its file open, no use, and no more
+    /// Whether a GPU is unused: no process listed on it, none that has its file open, no use, and no more
     /// memory than the driver's. What watches GPUs and what draws does not count. `None` where that is not
     /// known.
     pub fn is_unused(&self, gpu: &Gpu) -> Option<bool> {

@@ -1,7 +1,7 @@
-//! Whom an act that was cut short has left stopped, by the ledger, and making them go on.
+//! Resumes the processes that an interrupted act has left stopped, by the ledger.
 //!
 //! Earlier versions stopped a family before they killed it, and one that was killed between the two left
-//! it so; `act` stops none. Whoever takes the lock next makes it go on: nobody else acts by this ledger then. It is sent SIGCONT
+//! it so; `act` stops none. Whoever takes the lock next resumes it: no other reaper acts by this ledger then. It is sent SIGCONT
 //! only where it is still the very process, and still stopped; where it goes on already the ledger is
 //! told, so that a later stop is not taken for ours.
 
@@ -17,7 +17,7 @@ use super::target::Reason;
 use crate::host::Guarded;
 use crate::model::{Kind, Time};
 
-/// Makes those go on whom an earlier act has left stopped; who they are. The caller has the lock.
+/// Resumes the processes that an earlier act has left stopped, and returns them. The caller has the lock.
 ///
 /// # Errors
 ///
@@ -95,7 +95,7 @@ fn open(
     (!control.has_exited(handle)).then_some((handle, state))
 }
 
-/// Whom acts have stopped, by what the ledger tells, and neither killed nor made to go on since.
+/// Processes that acts have stopped, by the ledger, and neither killed nor resumed since.
 fn left_stopped(past: &LedgerSummary) -> Vec<(&PastAct, LedgerProcess)> {
     let mut left: Vec<(&PastAct, LedgerProcess)> = Vec::new();
     for act in &past.acts {
@@ -148,7 +148,7 @@ mod tests {
     use super::super::ledger::{Actor, PastDeed};
     use super::super::target::Because;
     use super::super::testing::{
-        BOOT, Pages, Puppets, at, finding, gpu, naming, plan_of, process, snapshot,
+        BOOT, FakeControl, Pages, at, finding, gpu, naming, plan_of, process, snapshot,
     };
     use super::*;
     use crate::model::{self, Snapshot};
@@ -194,11 +194,11 @@ mod tests {
     /// What is sent, and what the ledger is told.
     fn resumed(
         past: &LedgerSummary,
-        puppets: &mut Puppets,
+        control: &mut FakeControl,
     ) -> (Vec<(u32, Signal)>, Vec<LedgerEntry>) {
         let mut pages = Pages::default();
-        resume(past, at(9.0), puppets, &mut pages).unwrap();
-        (std::mem::take(&mut puppets.sent), pages.lines)
+        resume(past, at(9.0), control, &mut pages).unwrap();
+        (std::mem::take(&mut control.sent), pages.lines)
     }
 
     const KILLS: &[Signal] = &[Signal::Stop, Signal::Kill];
@@ -208,8 +208,8 @@ mod tests {
     fn who_was_stopped_and_not_killed_goes_on_once() {
         let seen = seen('T');
         let mut past = past(&seen, &[(&[Signal::Term], Some(&[])), (KILLS, None)]);
-        let mut puppets = Puppets::of(&seen);
-        let (sent, lines) = resumed(&past, &mut puppets);
+        let mut control = FakeControl::of(&seen);
+        let (sent, lines) = resumed(&past, &mut control);
         assert_eq!(sent, CONT);
         // What the ledger says now is the end of it, also where somebody stops it again.
         for line in lines {
@@ -223,14 +223,14 @@ mod tests {
             }
         }
         assert_eq!(past.acts[0].deeds.len(), 3);
-        assert_eq!(resumed(&past, &mut puppets), (vec![], vec![]));
+        assert_eq!(resumed(&past, &mut control), (vec![], vec![]));
     }
 
     #[test]
     fn who_goes_on_already_is_sent_nothing_and_the_ledger_knows() {
         let seen = seen('S');
         let past = past(&seen, &[(KILLS, None)]);
-        let (sent, lines) = resumed(&past, &mut Puppets::of(&seen));
+        let (sent, lines) = resumed(&past, &mut FakeControl::of(&seen));
         assert_eq!((sent, lines.len()), (vec![], 2));
         let LedgerEvent::Done { failures, .. } = &lines[1].event else {
             panic!("{lines:?}");
@@ -242,13 +242,13 @@ mod tests {
     fn another_process_and_another_boot_are_left_alone() {
         let seen = seen('T');
         let mut cut = past(&seen, &[(KILLS, None)]);
-        let mut other = Puppets::of(&seen);
-        other.world.get_mut(&70).unwrap().start_ticks += 1;
+        let mut other = FakeControl::of(&seen);
+        other.processes.get_mut(&70).unwrap().start_ticks += 1;
         assert_eq!(resumed(&cut, &mut other), (vec![], vec![]));
-        assert_eq!(resumed(&cut, &mut Puppets::default()), (vec![], vec![]));
+        assert_eq!(resumed(&cut, &mut FakeControl::default()), (vec![], vec![]));
         for boot_id in [None, Some(format!("not {BOOT}").into())] {
             cut.acts[0].target.as_mut().unwrap().boot_id = boot_id;
-            let sent = resumed(&cut, &mut Puppets::of(&seen));
+            let sent = resumed(&cut, &mut FakeControl::of(&seen));
             assert_eq!(sent, (vec![], vec![]));
         }
     }
@@ -266,30 +266,30 @@ mod tests {
             &[(KILLS, None), (&[Signal::Cont], Some(&[]))],
             &[(KILLS, None), (&[Signal::Kill], Some(&[]))],
         ] {
-            let (sent, _) = resumed(&past(&seen, deeds), &mut Puppets::of(&seen));
+            let (sent, _) = resumed(&past(&seen, deeds), &mut FakeControl::of(&seen));
             assert_eq!(sent, [], "{deeds:?}");
         }
         let kill_failed = past(&seen, &[(KILLS, Some(&refused))]);
-        assert_eq!(resumed(&kill_failed, &mut Puppets::of(&seen)).0, CONT);
+        assert_eq!(resumed(&kill_failed, &mut FakeControl::of(&seen)).0, CONT);
         // Its owner had pressed Ctrl-Z long before.
         let mut found = past(&seen, &[(KILLS, None)]);
         let finding = finding(Kind::Stopped, &seen.processes[0]);
         found.acts[0].target.as_mut().unwrap().reason = Reason::Found {
             findings: vec![Because::of(&finding, 70)],
         };
-        assert_eq!(resumed(&found, &mut Puppets::of(&seen)).0, []);
+        assert_eq!(resumed(&found, &mut FakeControl::of(&seen)).0, []);
     }
 
     #[test]
     fn without_a_ledger_nothing_is_sent() {
         let seen = seen('T');
         let past = past(&seen, &[(KILLS, None)]);
-        let mut puppets = Puppets::of(&seen);
+        let mut control = FakeControl::of(&seen);
         let mut full = Pages {
             room: 0,
             ..Pages::default()
         };
-        resume(&past, at(9.0), &mut puppets, &mut full).unwrap_err();
-        assert_eq!(puppets.sent, []);
+        resume(&past, at(9.0), &mut control, &mut full).unwrap_err();
+        assert_eq!(control.sent, []);
     }
 }

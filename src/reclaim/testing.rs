@@ -47,7 +47,7 @@ pub fn at(seconds: f64) -> Time {
     Time::from_unix_milliseconds(1_700_000_000_000).plus_seconds(seconds)
 }
 
-/// A GPU with rows of (pid, bytes), and so many bytes that nobody accounts for.
+/// A GPU with rows of (pid, bytes), and so many bytes that no process accounts for.
 pub fn gpu(index: u32, rows: &[(u32, u64)], loose: u64) -> Gpu {
     let used = rows.iter().map(|row| row.1).sum::<u64>() + loose;
     Gpu {
@@ -207,20 +207,20 @@ pub fn plan_with(
     )
 }
 
-/// Control of the processes of a world that does what a test says, and remembers what was sent.
+/// Control of simulated processes: does what a test says, and remembers what was sent.
 #[derive(Debug, Default)]
-pub struct Puppets {
-    /// What there is.
-    pub world: BTreeMap<u32, Guarded>,
-    /// Who cannot be taken hold of.
+pub struct FakeControl {
+    /// The processes that there are.
+    pub processes: BTreeMap<u32, Guarded>,
+    /// Processes that cannot be opened.
     pub refuses: HashMap<u32, NotOpened>,
-    /// Who cannot be signalled.
+    /// Processes that cannot be signalled.
     pub rejects: HashMap<u32, NotSent>,
-    /// Who ends on which signal.
+    /// Which signal ends which process.
     pub ends_on: HashMap<u32, Vec<Signal>>,
-    /// Who starts whom, when it is sent a signal.
+    /// Which process starts which, when it is sent a signal.
     pub forks: HashMap<u32, Vec<(u32, Guarded)>>,
-    /// Who is held up, and where.
+    /// Processes in uninterruptible sleep, and where.
     pub held_up: HashMap<u32, String>,
     /// What is answered.
     pub answer: Option<RequestResult>,
@@ -232,34 +232,34 @@ pub struct Puppets {
     exited: HashSet<(u32, u64)>,
 }
 
-impl Puppets {
+impl FakeControl {
     pub fn of(snapshot: &Snapshot) -> Self {
         Self {
-            world: facts(snapshot),
+            processes: facts(snapshot),
             ..Self::default()
         }
     }
 
     /// A process ends.
     pub fn end(&mut self, pid: u32) {
-        if let Some(facts) = self.world.remove(&pid) {
+        if let Some(facts) = self.processes.remove(&pid) {
             self.exited.insert((pid, facts.start_ticks));
         }
     }
 
     fn has_ended(&self, who: &Approved) -> bool {
-        self.world
+        self.processes
             .get(&who.pid)
             .is_none_or(|facts| facts.start_ticks != who.start_ticks)
     }
 }
 
-impl ProcessControl for Puppets {
+impl ProcessControl for FakeControl {
     fn open(&mut self, who: &Approved) -> Result<Handle, NotOpened> {
         if let Some(error) = self.refuses.get(&who.pid) {
             return Err(error.clone());
         }
-        let Some(facts) = self.world.get(&who.pid) else {
+        let Some(facts) = self.processes.get(&who.pid) else {
             return Err(NotOpened::Gone(who.pid));
         };
         if facts.start_ticks != who.start_ticks || who.boot_id.as_deref() != Some(BOOT) {
@@ -270,7 +270,7 @@ impl ProcessControl for Puppets {
     }
 
     fn read_guarded(&mut self, pid: u32) -> Option<Guarded> {
-        self.world.get(&pid).cloned()
+        self.processes.get(&pid).cloned()
     }
 
     fn signal(&mut self, handle: Handle, signal: Signal) -> Result<(), NotSent> {
@@ -283,7 +283,7 @@ impl ProcessControl for Puppets {
         }
         self.sent.push((who.pid, signal));
         if let Some(children) = self.forks.remove(&who.pid) {
-            self.world.extend(children);
+            self.processes.extend(children);
         }
         let ends = self.ends_on.get(&who.pid);
         if ends.is_some_and(|signals| signals.contains(&signal)) {
@@ -298,7 +298,7 @@ impl ProcessControl for Puppets {
     }
 
     fn list(&mut self) -> Vec<ListedProcess> {
-        let all = self.world.iter();
+        let all = self.processes.iter();
         all.map(|(&pid, facts)| ListedProcess {
             pid,
             start_ticks: facts.start_ticks,
@@ -346,7 +346,7 @@ impl<T> Clone for Shared<T> {
     }
 }
 
-impl ProcessControl for Shared<Puppets> {
+impl ProcessControl for Shared<FakeControl> {
     fn open(&mut self, who: &Approved) -> Result<Handle, NotOpened> {
         self.get().open(who)
     }

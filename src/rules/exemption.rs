@@ -1,13 +1,13 @@
-//! Whom no rule is to accuse: an exemption, with a reason and perhaps an end.
+//! Exemptions: processes that no rule is to accuse, with a reason and perhaps an expiry date.
 //!
 //! An exemption protects, so what is unknown counts for it: where its scope asks for an owner and the
 //! owner of a process is not known, the process is kept. That holds for processes that could be ended;
-//! one that nobody knows for certain never is, and has to be known to fit. By whose clock it ends: the
-//! snapshot's.
+//! one that is not known for certain never is, and has to be known to match. It expires by the snapshot's
+//! clock.
 
 use std::sync::Arc;
 
-use super::scope::{Fit, Scope, ScopeInput};
+use super::scope::{Match, Scope, ScopeInput};
 use super::server::serves;
 use crate::model::finding::{Ends, Finding, FindingGpu, Kept, Kind};
 use crate::model::keep::KeptBy;
@@ -17,7 +17,7 @@ use crate::model::{Identity, Process, Snapshot, Time};
 /// An exemption.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Exemption {
-    /// Whom it is for; never empty.
+    /// Which processes it is for; never empty.
     pub scope: Scope,
     /// Why, for those who read the report.
     pub reason: Arc<str>,
@@ -45,9 +45,9 @@ impl Exemption {
     fn protects(&self, input: &ScopeInput<'_>) -> Option<bool> {
         let could_be_ended = |process: &Process| process.identity().is_certain();
         match self.scope.answer(input) {
-            Fit::Yes => Some(true),
-            Fit::Unknown if input.process.is_some_and(could_be_ended) => Some(false),
-            Fit::Unknown | Fit::No => None,
+            Match::Yes => Some(true),
+            Match::Unknown if input.process.is_some_and(could_be_ended) => Some(false),
+            Match::Unknown | Match::No => None,
         }
     }
 }
@@ -139,7 +139,7 @@ pub(super) fn exempts<'a>(
     }
 }
 
-/// Whom the configuration spares.
+/// What the configuration exempts.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct KeepRules<'a> {
     /// By its exemptions.
@@ -150,7 +150,7 @@ pub(super) struct KeepRules<'a> {
 
 /// What keeps a process from being killed for a finding of this kind and rule, as far as a snapshot shows it:
 /// an exemption that is, or may be, for it on any of its GPUs, its owner, the program that it runs, or that
-/// it serves. What `reap` leaves alone for it is no waste to be had back, and nobody is suspected of it.
+/// it serves. What `reap` skips for it is neither reclaimable nor suspected.
 pub(super) fn kept_by(
     keep_rules: KeepRules<'_>,
     process: &Process,

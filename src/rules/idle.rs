@@ -7,7 +7,7 @@
 //! run for hours and done nothing. Of a kernel that waits for
 //! a network, another process or a person, CPU and files look as those of one that rests, so that nothing but
 //! its server's word counts: where the server does not say what it does, the rule is undecided. Where no server
-//! is behind a kernel, as in an editor, nobody could say it: it is found, and its end is not offered. A GPU that draws the
+//! is behind a kernel, as in an editor, nothing could say it: it is found, and its end is not offered. A GPU that draws the
 //! power of work is not believed to be unused. What is unknown makes the rule undecided.
 //!
 //! Never idle, whatever the numbers:
@@ -91,26 +91,26 @@ impl Default for IdleSettings {
     }
 }
 
-/// Who is idle by the same measure, under two kinds.
+/// The processes that two kinds of finding measure alike.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Whose {
-    /// Of processes that do not serve.
+pub(super) enum IdleTarget {
+    /// Processes that do not serve.
     Worker,
-    /// Of inference servers, for which waiting is work.
+    /// Inference servers, for which waiting is work.
     Server,
 }
 
 /// A kind that asks whether a process is idle.
 pub(super) trait Idleness: RuleKind {
-    /// Whom it asks it of.
-    const WHOSE: Whose;
+    /// Of which processes it asks it.
+    const TARGET: IdleTarget;
 
     /// What it is tuned by.
     fn thresholds(&self) -> IdleSettings;
 }
 
 impl Idleness for IdleSettings {
-    const WHOSE: Whose = Whose::Worker;
+    const TARGET: IdleTarget = IdleTarget::Worker;
 
     fn thresholds(&self) -> IdleSettings {
         *self
@@ -224,7 +224,7 @@ pub(super) fn judge<S: Idleness>(
         if row.used_bytes().is_some_and(|bytes| !is_enough(bytes)) {
             continue;
         }
-        if *is_exempt.get_or_insert_with(|| is_never_idle(seen, process, known, S::WHOSE)) {
+        if *is_exempt.get_or_insert_with(|| is_never_idle(seen, process, known, S::TARGET)) {
             return None;
         }
         let cell = match cell::of(
@@ -324,10 +324,10 @@ fn is_never_idle(
     seen: RuleInput<'_>,
     process: &Process,
     known: &ProcessHistory,
-    whose: Whose,
+    target: IdleTarget,
 ) -> bool {
     // How long it stays so tells for who does not serve.
-    let is_busy = whose == Whose::Server && cell::is_busy(process);
+    let is_busy = target == IdleTarget::Server && cell::is_busy(process);
     let is_stopped = matches!(known.state(), Some(('T' | 't', _)));
     let cannot_run = is_stopped || stuck::is_beyond_signals(seen, known);
     // The daemons of the Multi-Process Service wait for their clients, and hold memory for them.
@@ -336,7 +336,7 @@ fn is_never_idle(
         || cannot_run
         || is_mps
         || process.is_display()
-        || server::serves(process, seen.snapshot) != (whose == Whose::Server)
+        || server::serves(process, seen.snapshot) != (target == IdleTarget::Server)
 }
 
 /// A process on a GPU that may be idle there.

@@ -1,7 +1,7 @@
-//! Whom a rule, an override or an exemption is for.
+//! Which processes a rule, an override or an exemption is for.
 //!
 //! A scope answers yes, no or unknown. What is unknown leads to no finding: a rule and an override are for
-//! those who are known to fit. What an exemption makes of it is in [`exemption`](super::exemption).
+//! processes that are known to match. What an exemption makes of it is in [`exemption`](super::exemption).
 
 use std::fmt;
 use std::sync::Arc;
@@ -23,8 +23,8 @@ const LONGEST_COMMAND: usize = 4096;
 /// So many digits of a container's id name it; fewer are hardly meant as one.
 pub const SHORTEST_CONTAINER_ID: usize = 12;
 
-/// Whom a rule, an override or an exemption is for: everything named has to fit. In a pattern `*` stands
-/// for any text.
+/// Which processes a rule, an override or an exemption is for: every selector that is set has to match. In a
+/// pattern `*` matches any text.
 #[derive(Clone, PartialEq, Debug, Default, Deserialize, Serialize)]
 #[serde(default)]
 pub struct Scope {
@@ -57,18 +57,18 @@ pub struct Scope {
     pub hours: Option<Hours>,
 }
 
-/// Whether a scope is for somebody.
+/// Whether a process or a GPU matches a scope.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Fit {
-    /// Everything named fits.
+pub enum Match {
+    /// Every selector that is set matches.
     Yes,
-    /// Something named does not.
+    /// One that is set does not.
     No,
-    /// What is known fits, and something named is not known.
+    /// What is known matches, and the value of one that is set is not known.
     Unknown,
 }
 
-impl From<bool> for Fit {
+impl From<bool> for Match {
     fn from(fits: bool) -> Self {
         if fits { Self::Yes } else { Self::No }
     }
@@ -198,13 +198,13 @@ impl Scope {
 
     /// Whether it is known to be for this one.
     pub fn fits(&self, input: &ScopeInput<'_>) -> bool {
-        self.answer(input) == Fit::Yes
+        self.answer(input) == Match::Yes
     }
 
     /// Whether it is for this one.
-    pub fn answer(&self, input: &ScopeInput<'_>) -> Fit {
+    pub fn answer(&self, input: &ScopeInput<'_>) -> Match {
         // The cheapest first.
-        let parts: [fn(&Self, &ScopeInput<'_>) -> Fit; 9] = [
+        let parts: [fn(&Self, &ScopeInput<'_>) -> Match; 9] = [
             Self::gpu_fits,
             Self::memory_fits,
             Self::user_fits,
@@ -215,33 +215,33 @@ impl Scope {
             Self::selector_fits,
             Self::command_fits,
         ];
-        let mut answer = Fit::Yes;
+        let mut answer = Match::Yes;
         for part in parts {
             match part(self, input) {
-                Fit::Yes => {}
-                Fit::Unknown => answer = Fit::Unknown,
-                Fit::No => return Fit::No,
+                Match::Yes => {}
+                Match::Unknown => answer = Match::Unknown,
+                Match::No => return Match::No,
             }
         }
         answer
     }
 
-    fn gpu_fits(&self, input: &ScopeInput<'_>) -> Fit {
+    fn gpu_fits(&self, input: &ScopeInput<'_>) -> Match {
         match (&self.gpu, input.uuid) {
-            (None, _) => Fit::Yes,
+            (None, _) => Match::Yes,
             (Some(GpuName::Index(wanted)), _) => (*wanted == input.index).into(),
             (Some(GpuName::Uuid(wanted)), Some(uuid)) => (**wanted == *uuid).into(),
-            (Some(GpuName::Uuid(_)), None) => Fit::Unknown,
+            (Some(GpuName::Uuid(_)), None) => Match::Unknown,
         }
     }
 
-    fn memory_fits(&self, input: &ScopeInput<'_>) -> Fit {
+    fn memory_fits(&self, input: &ScopeInput<'_>) -> Match {
         if self.memory_above.is_none() && self.memory_below.is_none() {
-            return Fit::Yes;
+            return Match::Yes;
         }
         match (input.process, input.held_bytes) {
-            (None, _) => Fit::No,
-            (_, None) => Fit::Unknown,
+            (None, _) => Match::No,
+            (_, None) => Match::Unknown,
             (_, Some(held)) => {
                 let is_above = self.memory_above.is_none_or(|bytes| held > bytes.0);
                 let is_below = self.memory_below.is_none_or(|bytes| held < bytes.0);
@@ -250,19 +250,19 @@ impl Scope {
         }
     }
 
-    fn user_fits(&self, input: &ScopeInput<'_>) -> Fit {
+    fn user_fits(&self, input: &ScopeInput<'_>) -> Match {
         of_process(self.user.as_deref(), input, |wanted, process| {
             let wanted_uid: Option<u32> = wanted.parse().ok();
             match (&process.user, process.uid) {
-                (Some(user), _) if **user == *wanted => Fit::Yes,
+                (Some(user), _) if **user == *wanted => Match::Yes,
                 (_, Some(uid)) if wanted_uid.is_some() => (wanted_uid == Some(uid)).into(),
-                (Some(_), _) if wanted_uid.is_none() => Fit::No,
-                _ => Fit::Unknown,
+                (Some(_), _) if wanted_uid.is_none() => Match::No,
+                _ => Match::Unknown,
             }
         })
     }
 
-    fn framework_fits(&self, input: &ScopeInput<'_>) -> Fit {
+    fn framework_fits(&self, input: &ScopeInput<'_>) -> Match {
         of_process(self.framework.as_deref(), input, |wanted, process| {
             match &process.framework {
                 Some(framework) => {
@@ -270,17 +270,17 @@ impl Scope {
                     (**framework == *wanted || is_row()).into()
                 }
                 // Whose descriptors may be read, its libraries were read as well: it has none.
-                None if process.gpu_files.is_some() => Fit::No,
-                None => Fit::Unknown,
+                None if process.gpu_files.is_some() => Match::No,
+                None => Match::Unknown,
             }
         })
     }
 
-    fn container_fits(&self, input: &ScopeInput<'_>) -> Fit {
+    fn container_fits(&self, input: &ScopeInput<'_>) -> Match {
         of_process(self.container.as_deref(), input, |wanted, process| {
             // Anybody may read in which container a process is; where none is told, it is in none.
             let Some(container) = &process.container else {
-                return Fit::No;
+                return Match::No;
             };
             let is_runtime = |runtime: &Arc<str>| matches(wanted, runtime);
             let is_id = |id: &Arc<str>| {
@@ -292,50 +292,50 @@ impl Scope {
             if container.runtime.as_ref().is_some_and(is_runtime)
                 || container.id.as_ref().is_some_and(is_id)
             {
-                Fit::Yes
+                Match::Yes
             } else if container.runtime.is_none() || container.id.is_none() {
-                Fit::Unknown
+                Match::Unknown
             } else {
-                Fit::No
+                Match::No
             }
         })
     }
 
-    fn notebook_fits(&self, input: &ScopeInput<'_>) -> Fit {
+    fn notebook_fits(&self, input: &ScopeInput<'_>) -> Match {
         of_process(self.notebook.as_deref(), input, |wanted, process| {
             match &process.jupyter {
                 Some(jupyter) => match &jupyter.notebook_path {
                     Some(path) => matches(wanted, path).into(),
-                    None => Fit::Unknown,
+                    None => Match::Unknown,
                 },
                 // A kernel is told by its command line.
-                None if process.command.is_some() => Fit::No,
-                None => Fit::Unknown,
+                None if process.command.is_some() => Match::No,
+                None => Match::Unknown,
             }
         })
     }
 
-    fn hours_fit(&self, input: &ScopeInput<'_>) -> Fit {
+    fn hours_fit(&self, input: &ScopeInput<'_>) -> Match {
         let hours = self.hours.as_ref();
         hours
             .is_none_or(|hours| hours.hold(input.snapshot.time))
             .into()
     }
 
-    fn selector_fits(&self, input: &ScopeInput<'_>) -> Fit {
+    fn selector_fits(&self, input: &ScopeInput<'_>) -> Match {
         let Some(selector) = &self.selector else {
-            return Fit::Yes;
+            return Match::Yes;
         };
-        // Nobody asks: `is:mine` is refused.
+        // There is no user who asks: `is:mine` is refused.
         match input.with_row(|row| selector.answer(row, &Me::default())) {
             Some(fits) => fits.into(),
-            None => Fit::Unknown,
+            None => Match::Unknown,
         }
     }
 
-    fn command_fits(&self, input: &ScopeInput<'_>) -> Fit {
+    fn command_fits(&self, input: &ScopeInput<'_>) -> Match {
         of_process(self.command.as_deref(), input, |wanted, process| {
-            command_line(process).map_or(Fit::Unknown, |line| matches(wanted, &line).into())
+            command_line(process).map_or(Match::Unknown, |line| matches(wanted, &line).into())
         })
     }
 }
@@ -344,11 +344,11 @@ impl Scope {
 fn of_process(
     wanted: Option<&str>,
     about: &ScopeInput<'_>,
-    fits: impl FnOnce(&str, &Process) -> Fit,
-) -> Fit {
+    fits: impl FnOnce(&str, &Process) -> Match,
+) -> Match {
     match (wanted, about.process) {
-        (None, _) => Fit::Yes,
-        (Some(_), None) => Fit::No,
+        (None, _) => Match::Yes,
+        (Some(_), None) => Match::No,
         (Some(wanted), Some(process)) => fits(wanted, process),
     }
 }
@@ -383,13 +383,13 @@ impl fmt::Display for Scope {
         words.extend(selector.map(|it| format!("where {:?}", it.to_string())));
         words.extend(self.hours.as_ref().map(ToString::to_string));
         if words.is_empty() {
-            words.push("everybody".to_owned());
+            words.push("all processes".to_owned());
         }
         f.write_str(&words.join(", "))
     }
 }
 
-/// Whom and when a rule is asked about.
+/// What a rule is asked about, and when.
 #[derive(Clone, Copy, Debug)]
 pub struct ScopeInput<'a> {
     /// The process; `None` where it is about a GPU.

@@ -6,7 +6,7 @@
 //! whole words: `reserve.py` does not serve.
 //!
 //! So does what an administrator made a service of its own, whatever its program is called, unless it is known
-//! not to listen. A worker that a notebook's kernel started works for the notebook, which asks nobody else.
+//! not to listen. A worker that a notebook's kernel started works for the notebook alone.
 
 use std::sync::Arc;
 
@@ -114,7 +114,7 @@ pub fn serves(process: &Process, snapshot: &Snapshot) -> bool {
         return true;
     }
     let is_worker = is_worker(process);
-    // Whom it worked for is gone, and with it whoever could ask.
+    // The process that it worked for is gone, and with it whoever could ask.
     if is_worker
         && process.parent_is_reaper == Some(true)
         && process.group_leader_alive == Some(false)
@@ -360,7 +360,7 @@ mod tests {
                 "python -m ipykernel_launcher -f x",
                 "tcp:0.0.0.0:8000"
             )),
-            "a kernel serves nobody"
+            "a kernel serves no clients"
         );
     }
 

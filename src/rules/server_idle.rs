@@ -1,20 +1,20 @@
-//! `server-idle`: an inference server holds memory on a GPU and nobody has asked it for anything.
+//! `server-idle`: an inference server holds memory on a GPU and got no request.
 //!
-//! Judged as [`idle`], of those whom `idle` leaves alone because waiting is their work: a
+//! Judged as [`idle`], for the processes that `idle` skips because waiting is their work: a
 //! process that looks like an inference server and is not known not to listen, and those that work for
-//! one. Somebody may want the memory, so it is said; nothing is ever offered that would end it.
+//! one. The memory may be wanted, so it is reported; nothing is ever offered that would end it.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::idle::{self, IdleEvidence, IdleSettings, Idleness, Whose};
+use super::idle::{self, IdleEvidence, IdleSettings, IdleTarget, Idleness};
 use super::rule::{ConfiguredRule, RuleInput, RuleKind, RuleOutput};
 use crate::history::ProcessHistory;
 use crate::model::Process;
 use crate::model::finding::{Kind, Severity};
 use crate::units::{Bytes, Percent, Span};
 
-/// What the rule is tuned by: as [`idle::IdleSettings`], without notebooks, which serve nobody.
+/// What the rule is tuned by: as [`idle::IdleSettings`], without notebooks, which serve no clients.
 #[derive(Clone, Copy, PartialEq, Debug, Deserialize, JsonSchema, Serialize)]
 pub struct ServerIdleSettings {
     /// Whether the rule is run.
@@ -43,7 +43,7 @@ impl Default for ServerIdleSettings {
 }
 
 impl Idleness for ServerIdleSettings {
-    const WHOSE: Whose = Whose::Server;
+    const TARGET: IdleTarget = IdleTarget::Server;
 
     fn thresholds(&self) -> IdleSettings {
         IdleSettings {

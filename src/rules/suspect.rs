@@ -7,8 +7,8 @@
 //! stopped; or that it was seen unused for some seconds. Who used a GPU for most of its life has to be seen
 //! unused for as long as one that was seen at work just before.
 //!
-//! Never a suspect: of whom anything is found, who is kept, who is busy now on any GPU or
-//! on the CPU, and of whom the rule could not tell later either. Unknown is no reason to suspect anybody.
+//! Never a suspect: a process with a finding, one that is kept, one that is busy now on any GPU or on the
+//! CPU, and one that the rule could not decide later either. Unknown is no reason to suspect a process.
 //! Kinds only that `reap` takes by default: a server that waits does its work.
 
 use std::collections::{HashMap, HashSet};
@@ -93,21 +93,21 @@ pub(super) fn suspects(
         let Some(known) = history.process(identity) else {
             continue;
         };
-        let look = Look {
+        let input = SuspectInput {
             now: snapshot.time,
             process,
             known,
             life: lives.of(identity.pid),
             candidate: joined(of_rule),
         };
-        let about = (look.candidate.kind, &look.candidate.rule);
+        let about = (input.candidate.kind, &input.candidate.rule);
         if process.identity() == identity
-            && look.is_suspect()
+            && input.is_suspect()
             && exemption::kept_by(keep_rules, process, about, snapshot).is_none()
         {
-            texts.be_of(&look.candidate);
+            texts.be_of(&input.candidate);
             let before = before.get(&identity).copied();
-            suspects.push(look.suspect(&texts, before));
+            suspects.push(input.suspect(&texts, before));
             last = Some(identity);
         }
     }
@@ -209,7 +209,7 @@ impl GpuLives {
 }
 
 /// A candidate, and what is known of it now.
-struct Look<'a> {
+struct SuspectInput<'a> {
     now: Time,
     process: &'a Process,
     known: &'a ProcessHistory,
@@ -217,7 +217,7 @@ struct Look<'a> {
     candidate: Candidate,
 }
 
-impl Look<'_> {
+impl SuspectInput<'_> {
     /// For how long it was seen so, in seconds.
     fn seconds(&self) -> f64 {
         self.now.seconds_since(self.candidate.since).max(0.0)

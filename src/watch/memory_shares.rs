@@ -99,7 +99,7 @@ impl MemoryShare {
             Self::Suspected => "held, and looks unused; not proved yet",
             Self::Reclaimable => "held, and found unused: gpumem reap takes it",
             Self::Unattributed => "used, but by no process that can be seen",
-            Self::Unknown => "used; by what is not known",
+            Self::Unknown => "in use; the process is not known",
             Self::Reserved => "reserved by the driver",
             Self::Free => "free",
         }
@@ -136,13 +136,13 @@ impl MemoryShares {
         }
         // Processes may be said to hold more than is in use: what is accused is cut then, not what works.
         let mut rest = memory.used_bytes.min(total_bytes);
-        let [in_use, suspected, reclaimable] = held.map(|bytes| take(&mut rest, bytes));
+        let [in_use, suspected, reclaimable] = held.map(|bytes| take_up_to(&mut rest, bytes));
         let (unattributed, unknown) = match is_rest_attributable {
             true => (rest, 0),
             false => (0, rest),
         };
         let mut left = total_bytes - memory.used_bytes.min(total_bytes);
-        let reserved = take(&mut left, memory.reserved_bytes.unwrap_or(0));
+        let reserved = take_up_to(&mut left, memory.reserved_bytes.unwrap_or(0));
         Some(Self {
             total_bytes,
             bytes: [
@@ -213,7 +213,7 @@ impl MemoryShares {
 }
 
 /// Takes as much of `wanted` as there is.
-fn take(there: &mut u64, wanted: u64) -> u64 {
+fn take_up_to(there: &mut u64, wanted: u64) -> u64 {
     let taken = wanted.min(*there);
     *there -= taken;
     taken

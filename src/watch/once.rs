@@ -144,13 +144,13 @@ impl Still {
     }
 
     /// Takes a sample in; one that is passing need not be shown, for others follow.
-    pub fn see(&mut self, snapshot: Snapshot, is_passing: bool) {
+    pub fn add_sample(&mut self, snapshot: Snapshot, is_passing: bool) {
         self.observe(snapshot, is_passing);
     }
 
     fn observe(&mut self, snapshot: Snapshot, is_passing: bool) -> Option<Effect> {
         self.now = self.now.saturating_add(self.interval);
-        self.take(Event::Snapshot {
+        self.update(Event::Snapshot {
             now: self.now,
             snapshot: Box::new(snapshot),
             is_passing,
@@ -163,7 +163,7 @@ impl Still {
     }
 
     /// Has the worker find what to type about what is found.
-    fn ask(&mut self, worker: &mut dyn ReclaimWorker) {
+    fn request_commands(&mut self, worker: &mut dyn ReclaimWorker) {
         if let Some(ask) = next_commands::request(&mut self.app) {
             let mut answer = None;
             let ask = Some((ask, Duration::ZERO));
@@ -182,7 +182,7 @@ impl Still {
         keys: Option<&Keys>,
         worker: &mut dyn ReclaimWorker,
     ) -> Result<(), OnceError> {
-        self.ask(worker);
+        self.request_commands(worker);
         let mut keys = keys.into_iter().flat_map(|keys| &keys.0);
         keys.try_for_each(|key| self.press_key(key, worker))
     }
@@ -192,12 +192,12 @@ impl Still {
         (name, key): &(String, KeyEvent),
         worker: &mut dyn ReclaimWorker,
     ) -> Result<(), OnceError> {
-        let effect = self.take(Event::Key(*key));
+        let effect = self.update(Event::Key(*key));
         self.carry_out(effect, name, worker)
     }
 
     /// Takes a sample in, and lets the worker act by it.
-    fn see_with(
+    fn add_sample_with(
         &mut self,
         snapshot: Snapshot,
         worker: &mut dyn ReclaimWorker,
@@ -209,11 +209,11 @@ impl Still {
     /// Lets some time pass.
     fn tick(&mut self, passed: Duration, worker: &mut dyn ReclaimWorker) -> Result<(), OnceError> {
         self.now = self.now.saturating_add(passed);
-        let effect = self.take(Event::Tick { now: self.now });
+        let effect = self.update(Event::Tick { now: self.now });
         self.carry_out(effect, "time", worker)
     }
 
-    fn take(&mut self, event: Event) -> Option<Effect> {
+    fn update(&mut self, event: Event) -> Option<Effect> {
         update(&mut self.app, event)
     }
 
@@ -256,9 +256,9 @@ impl Still {
             let request = Some((request, Duration::ZERO));
             worker.handle(request, &mut |progress| came.push(progress));
             let came = came.into_iter();
-            effects.extend(came.filter_map(|progress| self.take(Event::Reclaim(progress))));
+            effects.extend(came.filter_map(|progress| self.update(Event::Reclaim(progress))));
         }
-        self.ask(worker);
+        self.request_commands(worker);
         Ok(())
     }
 

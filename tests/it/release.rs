@@ -170,13 +170,13 @@ fn what_has_no_way_in_is_shown_what_helps_instead() {
 
 /// A process that does what it is told: `on` and `off` set and remove the handler, `exec` runs the program
 /// anew, `count` says how often the handler ran.
-struct Told {
+struct HandlerProcess {
     child: Child,
     input: ChildStdin,
     output: BufReader<ChildStdout>,
 }
 
-const TOLD: &str = r#"
+const HANDLER_PROGRAM: &str = r#"
 import os, signal, sys
 count = 0
 def handle(*_):
@@ -201,11 +201,11 @@ for line in sys.stdin:
     print(count, flush=True)
 "#;
 
-impl Told {
+impl HandlerProcess {
     fn start() -> Self {
         let mut child = Command::new("python3")
-            .args(["-u", "-c", TOLD])
-            .env("PROGRAM", TOLD)
+            .args(["-u", "-c", HANDLER_PROGRAM])
+            .env("PROGRAM", HANDLER_PROGRAM)
             .env("GPUMEM_RELEASE_SIGNAL", "USR2")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -244,7 +244,7 @@ impl Told {
     }
 }
 
-impl Drop for Told {
+impl Drop for HandlerProcess {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -271,7 +271,7 @@ fn a_signal_is_sent_only_where_there_is_a_handler_at_that_moment() {
     let roots = Roots::default();
     for seed in 0..6 {
         let mut random = Random::new("announced", seed);
-        let mut told = Told::start();
+        let mut told = HandlerProcess::start();
         let way = told.way();
         let (mut handles, mut blocks, mut count) = (false, false, 0);
         for _ in 0..40 {

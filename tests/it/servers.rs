@@ -19,12 +19,12 @@ const QUICK: &str = "[rules.idle]\nduration = \"3s\"\n[rules.server-idle]\ndurat
 const STRICT: &str = "[rules.idle]\nduration = \"3s\"\nmax_cpu_percent = 1\n";
 
 /// A folder with scripts, and the Python that runs them.
-struct Place {
+struct ServerScripts {
     folder: tempfile::TempDir,
     python: PathBuf,
 }
 
-impl Place {
+impl ServerScripts {
     /// `None`, after a printed reason, where Python cannot import these modules.
     fn new(modules: &[&str]) -> Option<Self> {
         let python = support::python_with(modules)?;
@@ -303,7 +303,7 @@ fn finding(checked: &Value, pid: u32) -> &Value {
 #[test]
 fn whoever_serves_is_left_alone_and_a_training_that_listens_is_not() {
     let modules = ["uvicorn", "gunicorn", "gradio", "debugpy"];
-    let Some(place) = Place::new(&modules) else {
+    let Some(place) = ServerScripts::new(&modules) else {
         return;
     };
     let socket = place.path("ts.sock.9000");
@@ -485,7 +485,7 @@ fn assert_advised(checked: &Value, pid: u32, words: &str) {
 
 #[test]
 fn workers_belong_to_what_starts_them_again() {
-    let Some(place) = Place::new(&["celery", "distributed"]) else {
+    let Some(place) = ServerScripts::new(&["celery", "distributed"]) else {
         return;
     };
     let celery = [
@@ -537,7 +537,7 @@ fn workers_belong_to_what_starts_them_again() {
 
 #[test]
 fn actors_of_ray_belong_to_ray() {
-    let Some(place) = Place::new(&["ray"]) else {
+    let Some(place) = ServerScripts::new(&["ray"]) else {
         return;
     };
     let driver = place.start(&["actor.py"], port()).when_ready();

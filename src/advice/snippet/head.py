@@ -24,7 +24,7 @@ def _ask(*_):
 
 
 def release_gpu_memory_if_asked():
-    """Costs nothing where nobody has asked."""
+    """Costs nothing where no release was requested."""
     global _asked
     if _asked:
         _asked = False

@@ -43,11 +43,11 @@ pub enum AnswerVerdict {
 }
 
 /// What a question has come to.
-pub type JudgeResult = Result<(), AnswerVerdict>;
+pub type AnswerCheckResult = Result<(), AnswerVerdict>;
 
 impl UnloadAnswer {
     /// Whether it is one of success.
-    pub fn success(&self) -> JudgeResult {
+    pub fn success(&self) -> AnswerCheckResult {
         match self.status {
             200..=299 => Ok(()),
             300..=399 => Err(AnswerVerdict::Another(
@@ -163,7 +163,7 @@ pub(super) fn count(value: &Value, at: &str) -> Result<i64, AnswerVerdict> {
 
 impl Known {
     /// Keeps the names of what is loaded.
-    pub(super) fn load(&mut self, names: Vec<String>) -> JudgeResult {
+    pub(super) fn load(&mut self, names: Vec<String>) -> AnswerCheckResult {
         let is_sound = |name: &String| !name.is_empty() && name.len() <= NAME_BYTES;
         if names.len() > MOST_MODELS || !names.iter().all(is_sound) {
             return Err(AnswerVerdict::Another(
@@ -178,7 +178,7 @@ impl Known {
     }
 
     /// That nothing is loaded any more.
-    pub(super) fn unloaded(&mut self, names: Vec<String>) -> JudgeResult {
+    pub(super) fn unloaded(&mut self, names: Vec<String>) -> AnswerCheckResult {
         match self.load(names) {
             Err(AnswerVerdict::Nothing(_)) => Ok(()),
             Ok(()) => Err(AnswerVerdict::NotYet),

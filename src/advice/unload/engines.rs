@@ -6,7 +6,9 @@
 
 use serde_json::Value;
 
-use super::answer::{AnswerVerdict, JudgeResult, UnloadAnswer, busy, flag, list, text, version};
+use super::answer::{
+    AnswerCheckResult, AnswerVerdict, UnloadAnswer, busy, flag, list, text, version,
+};
 use super::{
     API, Hold, Known, ModelQuestion, Question, SERVER, ServerMarks, ServerRequest, UnloadApi,
     UnloadServer, Verb, encoded,
@@ -14,18 +16,18 @@ use super::{
 
 const IS_SLEEPING: Question = Question {
     ask: || ServerRequest::get("/is_sleeping"),
-    judge: is_awake,
+    check: is_awake,
 };
 
 const SLEEPS: Question = Question {
     ask: || ServerRequest::get("/is_sleeping"),
-    judge: |answer, _| match flag(&answer.json()?, "/is_sleeping")? {
+    check: |answer, _| match flag(&answer.json()?, "/is_sleeping")? {
         true => Ok(()),
         false => Err(AnswerVerdict::NotYet),
     },
 };
 
-fn is_awake(answer: &UnloadAnswer, _: &mut Known) -> JudgeResult {
+fn is_awake(answer: &UnloadAnswer, _: &mut Known) -> AnswerCheckResult {
     match flag(&answer.json()?, "/is_sleeping")? {
         true => Err(AnswerVerdict::Nothing("it sleeps already".to_owned())),
         false => Ok(()),
@@ -34,7 +36,7 @@ fn is_awake(answer: &UnloadAnswer, _: &mut Known) -> JudgeResult {
 
 const VERSION: Question = Question {
     ask: || ServerRequest::get("/version"),
-    judge: |answer, known| {
+    check: |answer, known| {
         known.version = version(text(&answer.json()?, "/version")?);
         Ok(())
     },
@@ -42,7 +44,7 @@ const VERSION: Question = Question {
 
 const ENGINE_IS_IDLE: Question = Question {
     ask: || ServerRequest::get("/metrics"),
-    judge: |answer, _| {
+    check: |answer, _| {
         let running: &[&str] = &[
             "vllm:num_requests_running",
             "aphrodite:num_requests_running",
@@ -55,7 +57,7 @@ const ENGINE_IS_IDLE: Question = Question {
     },
 };
 
-fn rests(answer: &UnloadAnswer, counts: &[&[&str]]) -> JudgeResult {
+fn rests(answer: &UnloadAnswer, counts: &[&[&str]]) -> AnswerCheckResult {
     let count = answer.metrics(counts)?;
     match count == 0.0 {
         true => Ok(()),
@@ -134,7 +136,7 @@ pub(super) const SGLANG: UnloadServer = UnloadServer {
                 older: Some((Verb::Get, "/get_server_info")),
                 ..ServerRequest::get("/server_info")
             },
-            judge: |answer, known| {
+            check: |answer, known| {
                 let value = answer.json()?;
                 let own = text(&value, "/version")?;
                 // Its arguments are in the same object.
@@ -147,7 +149,7 @@ pub(super) const SGLANG: UnloadServer = UnloadServer {
         }],
         idle: &[Question {
             ask: || ServerRequest::get("/metrics"),
-            judge: |answer, _| {
+            check: |answer, _| {
                 rests(
                     answer,
                     &[&["sglang:num_running_reqs"], &["sglang:num_queue_reqs"]],
@@ -158,7 +160,7 @@ pub(super) const SGLANG: UnloadServer = UnloadServer {
         hold: Some(Hold {
             since: (0, 5, 6),
             pause: || ServerRequest::post("/pause_generation", Some(r#"{"mode": "in_place"}"#)),
-            go_on: || ServerRequest::post("/continue_generation", Some("{}")),
+            resume: || ServerRequest::post("/continue_generation", Some("{}")),
         }),
         unload: |_| {
             vec![ServerRequest::post(
@@ -190,7 +192,7 @@ pub(super) const LMDEPLOY: UnloadServer = UnloadServer {
         identify: &[
             Question {
                 ask: || ServerRequest::get("/v1/models"),
-                judge: |answer, _| match list(&answer.json()?, "/data")?
+                check: |answer, _| match list(&answer.json()?, "/data")?
                     .iter()
                     .any(|model| model.get("owned_by").and_then(Value::as_str) == Some("lmdeploy"))
                 {
@@ -239,7 +241,7 @@ pub(super) const TRITON: UnloadServer = UnloadServer {
     api: Ok(UnloadApi {
         identify: &[Question {
             ask: || ServerRequest::get("/v2"),
-            judge: |answer, _| {
+            check: |answer, _| {
                 let value = answer.json()?;
                 let extensions = list(&value, "/extensions")?;
                 let has = |name: &str| extensions.iter().any(|it| it.as_str() == Some(name));
@@ -254,14 +256,14 @@ pub(super) const TRITON: UnloadServer = UnloadServer {
         idle: &[
             Question {
                 ask: READY,
-                judge: |answer, known| known.load(ready_models(answer)?),
+                check: |answer, known| known.load(ready_models(answer)?),
             },
             Question {
                 ask: || ServerRequest {
                     is_metrics: true,
                     ..ServerRequest::get("/metrics")
                 },
-                judge: |answer, known| {
+                check: |answer, known| {
                     let pending = answer.metrics(&[&["nv_inference_pending_request_count"]])?;
                     if pending != 0.0 {
                         return Err(AnswerVerdict::Busy(format!("{pending} requests waiting")));
@@ -283,7 +285,7 @@ pub(super) const TRITON: UnloadServer = UnloadServer {
         },
         done: Some(Question {
             ask: READY,
-            judge: |answer, known| known.unloaded(ready_models(answer)?),
+            check: |answer, known| known.unloaded(ready_models(answer)?),
         }),
         wake: "curl -X POST BASE/v2/repository/models/MODEL/load for each of its models",
         start: "--model-control-mode=explicit",
@@ -305,7 +307,7 @@ pub(super) const TORCHSERVE: UnloadServer = UnloadServer {
     api: Ok(UnloadApi {
         identify: &[Question {
             ask: || ServerRequest::get("/models?limit=100"),
-            judge: |answer, known| {
+            check: |answer, known| {
                 // Without its token it answers so, and not 401.
                 let is_token_missing = answer.status == 400
                     && String::from_utf8_lossy(&answer.body).contains("Token Authorization");
@@ -323,7 +325,7 @@ pub(super) const TORCHSERVE: UnloadServer = UnloadServer {
                 path: format!("/models/{}", encoded(model)).into(),
                 ..ServerRequest::get("")
             },
-            judge: |answer, _| {
+            check: |answer, _| {
                 let value = answer.json()?;
                 for version in list(&value, "")? {
                     let status = version.pointer("/jobQueueStatus/pendingRequests");

@@ -25,7 +25,7 @@ pub(super) const COMFYUI: UnloadServer = UnloadServer {
     api: Ok(UnloadApi {
         identify: &[Question {
             ask: || ServerRequest::get("/system_stats"),
-            judge: |answer, _| {
+            check: |answer, _| {
                 let value = answer.json()?;
                 text(&value, "/system/comfyui_version")?;
                 list(&value, "/devices").map(|_| ())
@@ -33,7 +33,7 @@ pub(super) const COMFYUI: UnloadServer = UnloadServer {
         }],
         idle: &[Question {
             ask: || ServerRequest::get("/queue"),
-            judge: |answer, _| {
+            check: |answer, _| {
                 let value = answer.json()?;
                 let running = list(&value, "/queue_running")?;
                 let pending = list(&value, "/queue_pending")?;
@@ -73,7 +73,7 @@ pub(super) const STABLE_DIFFUSION_WEBUI: UnloadServer = UnloadServer {
         risk: Some(MAY_LOSE_A_REQUEST),
         identify: &[Question {
             ask: || ServerRequest::get("/sdapi/v1/memory"),
-            judge: |answer, _| {
+            check: |answer, _| {
                 let value = answer.json()?;
                 let is_one = value.get("ram").is_some() && value.get("cuda").is_some();
                 match is_one {
@@ -86,7 +86,7 @@ pub(super) const STABLE_DIFFUSION_WEBUI: UnloadServer = UnloadServer {
         }],
         idle: &[Question {
             ask: || ServerRequest::get("/sdapi/v1/progress?skip_current_image=true"),
-            judge: |answer, _| {
+            check: |answer, _| {
                 // -1 while a job begins.
                 match count(&answer.json()?, "/state/job_count")? {
                     0 => Ok(()),
@@ -115,11 +115,11 @@ pub(super) const INVOKEAI: UnloadServer = UnloadServer {
     api: Ok(UnloadApi {
         identify: &[Question {
             ask: || ServerRequest::get("/api/v1/app/version"),
-            judge: |answer, _| text(&answer.json()?, "/version").map(|_| ()),
+            check: |answer, _| text(&answer.json()?, "/version").map(|_| ()),
         }],
         idle: &[Question {
             ask: || ServerRequest::get("/api/v1/queue/default/status"),
-            judge: |answer, _| {
+            check: |answer, _| {
                 let value = answer.json()?;
                 let counts = [
                     count(&value, "/queue/pending")?,

@@ -7,7 +7,7 @@
 
 use serde_json::{Value, json};
 
-use super::answer::{AnswerVerdict, JudgeResult, UnloadAnswer, busy, list, text};
+use super::answer::{AnswerCheckResult, AnswerVerdict, UnloadAnswer, busy, list, text};
 use super::{
     API, Known, MAY_LOSE_A_REQUEST, ModelQuestion, Question, SERVER, ServerMarks, ServerRequest,
     UnloadApi, UnloadServer, Verb, encoded, post_json,
@@ -44,7 +44,7 @@ pub(super) const OLLAMA: UnloadServer = UnloadServer {
     api: Ok(UnloadApi {
         identify: &[Question {
             ask: || ServerRequest::get("/"),
-            judge: |answer, _| match answer.text()?.trim() {
+            check: |answer, _| match answer.text()?.trim() {
                 "Ollama is running" => Ok(()),
                 _ => Err(AnswerVerdict::Another(
                     "a page that is not Ollama's".to_owned(),
@@ -53,7 +53,7 @@ pub(super) const OLLAMA: UnloadServer = UnloadServer {
         }],
         idle: &[Question {
             ask: || ServerRequest::get("/api/ps"),
-            judge: |answer, known| {
+            check: |answer, known| {
                 let names = ollama_models(answer, known)?;
                 known.load(names)
             },
@@ -68,7 +68,7 @@ pub(super) const OLLAMA: UnloadServer = UnloadServer {
         },
         done: Some(Question {
             ask: || ServerRequest::get("/api/ps"),
-            judge: |answer, known| {
+            check: |answer, known| {
                 let names = ollama_models(answer, known)?;
                 known.unloaded(names)
             },
@@ -113,7 +113,7 @@ pub(super) const LLAMA_CPP: UnloadServer = UnloadServer {
         risk: Some(MAY_LOSE_A_REQUEST),
         idle: &[Question {
             ask: || ServerRequest::get("/models"),
-            judge: |answer, known| known.load(llama_models(answer)?),
+            check: |answer, known| known.load(llama_models(answer)?),
         }],
         is_looked_at_twice: true,
         is_idle_unconnected: true,
@@ -122,7 +122,7 @@ pub(super) const LLAMA_CPP: UnloadServer = UnloadServer {
                 path: format!("/slots?model={}&autoload=false", encoded(model)).into(),
                 ..ServerRequest::get("")
             },
-            judge: |answer, _| {
+            check: |answer, _| {
                 // Without the endpoint (--no-slots) only who is connected is known.
                 let value = match answer.json() {
                     Err(AnswerVerdict::Absent) => return Ok(()),
@@ -142,7 +142,7 @@ pub(super) const LLAMA_CPP: UnloadServer = UnloadServer {
         },
         done: Some(Question {
             ask: || ServerRequest::get("/models"),
-            judge: |answer, known| known.unloaded(llama_models(answer)?),
+            check: |answer, known| known.unloaded(llama_models(answer)?),
         }),
         start: "no model, as a router",
         ..API
@@ -178,7 +178,7 @@ pub(super) const LLAMA_SWAP: UnloadServer = UnloadServer {
         risk: Some(MAY_LOSE_A_REQUEST),
         idle: &[Question {
             ask: || ServerRequest::get("/running"),
-            judge: |answer, known| known.load(running_models(answer)?),
+            check: |answer, known| known.load(running_models(answer)?),
         }],
         is_looked_at_twice: true,
         is_idle_unconnected: true,
@@ -190,7 +190,7 @@ pub(super) const LLAMA_SWAP: UnloadServer = UnloadServer {
         },
         done: Some(Question {
             ask: || ServerRequest::get("/running"),
-            judge: |answer, known| known.unloaded(running_models(answer)?),
+            check: |answer, known| known.unloaded(running_models(answer)?),
         }),
         start: "a version that can unload",
         ..API
@@ -221,7 +221,7 @@ pub(super) const LM_STUDIO: UnloadServer = UnloadServer {
         risk: Some(MAY_LOSE_A_REQUEST),
         idle: &[Question {
             ask: || ServerRequest::get("/api/v1/models"),
-            judge: |answer, known| known.load(instances(answer)?),
+            check: |answer, known| known.load(instances(answer)?),
         }],
         is_looked_at_twice: true,
         is_idle_unconnected: true,
@@ -232,7 +232,7 @@ pub(super) const LM_STUDIO: UnloadServer = UnloadServer {
         },
         done: Some(Question {
             ask: || ServerRequest::get("/api/v1/models"),
-            judge: |answer, known| known.unloaded(instances(answer)?),
+            check: |answer, known| known.unloaded(instances(answer)?),
         }),
         start: "a version with the REST API v1",
         ..API
@@ -263,14 +263,14 @@ pub(super) const TEXT_GENERATION_WEBUI: UnloadServer = UnloadServer {
         risk: Some(MAY_LOSE_A_REQUEST),
         idle: &[Question {
             ask: || ServerRequest::get("/v1/internal/model/info"),
-            judge: |answer, known| known.load(webui_model(answer)?),
+            check: |answer, known| known.load(webui_model(answer)?),
         }],
         is_looked_at_twice: true,
         is_idle_unconnected: true,
         unload: |_| vec![ServerRequest::post("/v1/internal/model/unload", None)],
         done: Some(Question {
             ask: || ServerRequest::get("/v1/internal/model/info"),
-            judge: |answer, known| known.unloaded(webui_model(answer)?),
+            check: |answer, known| known.unloaded(webui_model(answer)?),
         }),
         wake: "curl -H 'Content-Type: application/json' -d '{\"model_name\": \"MODEL\"}' \
                BASE/v1/internal/model/load",
@@ -302,14 +302,14 @@ pub(super) const TABBYAPI: UnloadServer = UnloadServer {
         risk: Some(MAY_LOSE_A_REQUEST),
         idle: &[Question {
             ask: || ServerRequest::get("/v1/model"),
-            judge: |answer, known| known.load(tabby_model(answer)?),
+            check: |answer, known| known.load(tabby_model(answer)?),
         }],
         is_looked_at_twice: true,
         is_idle_unconnected: true,
         unload: |_| vec![ServerRequest::post("/v1/model/unload", None)],
         done: Some(Question {
             ask: || ServerRequest::get("/v1/model"),
-            judge: |answer, known| known.unloaded(tabby_model(answer)?),
+            check: |answer, known| known.unloaded(tabby_model(answer)?),
         }),
         wake: "curl -H \"x-admin-key: $KEY\" -H 'Content-Type: application/json' \
                -d '{\"model_name\": \"MODEL\"}' BASE/v1/model/load",
@@ -329,7 +329,7 @@ fn localai_models(answer: &UnloadAnswer) -> Result<Vec<String>, AnswerVerdict> {
 }
 
 /// Its backends tell that they are ready also while they work, some of them: so who is connected counts too.
-fn backend_is_idle(answer: &UnloadAnswer, _: &mut Known) -> JudgeResult {
+fn backend_is_idle(answer: &UnloadAnswer, _: &mut Known) -> AnswerCheckResult {
     /// `BUSY` of its `StatusResponse`.
     const BUSY: i64 = 1;
     let value = answer.json()?;
@@ -351,15 +351,15 @@ pub(super) const LOCALAI: UnloadServer = UnloadServer {
     api: Ok(UnloadApi {
         identify: &[Question {
             ask: || ServerRequest::get("/system"),
-            judge: |answer, _| list(&answer.json()?, "/backends").map(|_| ()),
+            check: |answer, _| list(&answer.json()?, "/backends").map(|_| ()),
         }],
         idle: &[Question {
             ask: || ServerRequest::get("/system"),
-            judge: |answer, known| known.load(localai_models(answer)?),
+            check: |answer, known| known.load(localai_models(answer)?),
         }],
         idle_models: Some(ModelQuestion {
             ask: |model| post_json("/backend/monitor", &json!({"model": model})),
-            judge: backend_is_idle,
+            check: backend_is_idle,
         }),
         is_looked_at_twice: true,
         is_idle_unconnected: true,
@@ -369,7 +369,7 @@ pub(super) const LOCALAI: UnloadServer = UnloadServer {
         },
         done: Some(Question {
             ask: || ServerRequest::get("/system"),
-            judge: |answer, known| known.unloaded(localai_models(answer)?),
+            check: |answer, known| known.unloaded(localai_models(answer)?),
         }),
         start: "a version with /system",
         ..API

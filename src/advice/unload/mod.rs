@@ -23,7 +23,7 @@ use super::address::values;
 use crate::model::pool::tool;
 use crate::model::program::file_name;
 
-pub use answer::{AnswerVerdict, JudgeResult, UnloadAnswer};
+pub use answer::{AnswerCheckResult, AnswerVerdict, UnloadAnswer};
 
 /// What a server has said so far.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -126,7 +126,7 @@ impl ServerRequest {
 }
 
 /// Judges an answer, and keeps what it says.
-pub type Judge = fn(&UnloadAnswer, &mut Known) -> JudgeResult;
+pub type AnswerCheck = fn(&UnloadAnswer, &mut Known) -> AnswerCheckResult;
 
 /// A request that changes nothing, and what its answer means.
 #[derive(Clone, Copy, Debug)]
@@ -134,7 +134,7 @@ pub struct Question {
     /// What is asked.
     pub ask: fn() -> ServerRequest,
     /// What it means.
-    pub judge: Judge,
+    pub check: AnswerCheck,
 }
 
 /// A request about one of the models, and what its answer means.
@@ -143,7 +143,7 @@ pub struct ModelQuestion {
     /// What is asked about the model of this name.
     pub ask: fn(&str) -> ServerRequest,
     /// What it means; [`AnswerVerdict::Skip`] where the model holds nothing.
-    pub judge: Judge,
+    pub check: AnswerCheck,
 }
 
 /// How a server is recognised by what runs it. Names are compared whole.
@@ -206,7 +206,7 @@ pub struct Hold {
     /// Has them wait.
     pub pause: fn() -> ServerRequest,
     /// Has them go on; it is part of waking, and is sent where nothing came of it.
-    pub go_on: fn() -> ServerRequest,
+    pub resume: fn() -> ServerRequest,
 }
 
 /// A row: one server.

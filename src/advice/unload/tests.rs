@@ -304,11 +304,11 @@ fn no_hostile_answer_proves_rest() {
         };
         for question in api.idle {
             for body in bodies {
-                let judged = (question.judge)(&answer(200, body), &mut Known::default());
+                let judged = (question.check)(&answer(200, body), &mut Known::default());
                 assert!(judged.is_err(), "{} {:.40}", row.name, body);
             }
             for status in [301, 401, 404, 500] {
-                let judged = (question.judge)(&answer(status, "{}"), &mut Known::default());
+                let judged = (question.check)(&answer(status, "{}"), &mut Known::default());
                 // TabbyAPI has no other answer where nothing is loaded, which is nothing to unload.
                 assert!(judged.is_err(), "{} {status}", row.name);
             }

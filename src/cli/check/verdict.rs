@@ -43,7 +43,7 @@ pub(super) struct CheckVerdict {
     is_live: bool,
     /// Every GPU seen so far: what it is called.
     known: Vec<Gpu>,
-    in_vain: Option<String>,
+    impossible: Option<String>,
     concluded: bool,
 }
 
@@ -99,7 +99,7 @@ impl CheckVerdict {
             selected: HashSet::new(),
             is_live: args.recorded.replay.is_none() && !args.recorded.demo,
             known: Vec::new(),
-            in_vain: None,
+            impossible: None,
             concluded: false,
         }
     }
@@ -157,8 +157,8 @@ impl CheckVerdict {
         let mut progress = VerdictProgress::Open;
         if let Some(wait) = &mut self.wait {
             wait.observe(snapshot.time, &snapshot.gpus);
-            self.in_vain = wait.in_vain(&snapshot.gpus);
-            if wait.is_satisfied() || self.in_vain.is_some() {
+            self.impossible = wait.impossible(&snapshot.gpus);
+            if wait.is_satisfied() || self.impossible.is_some() {
                 progress = VerdictProgress::Answered;
             }
         }
@@ -327,15 +327,15 @@ impl CheckVerdict {
         let found = lasting.any(|finding| self.fail_on.is_some_and(|on| finding.severity >= on));
         let exceeded = last.limits.iter().any(|v| v.exceeded == Some(true));
         let unknown = last.limits.iter().any(|v| v.exceeded.is_none());
-        let in_vain = self.wait.as_ref().is_some_and(|wait| !wait.is_satisfied());
+        let unsatisfied = self.wait.as_ref().is_some_and(|wait| !wait.is_satisfied());
         let never_known = self.wait.as_ref().is_some_and(Wait::is_blind);
-        // Where nobody asked for findings, a GPU on which none can be seen hides nothing.
+        // Where findings are not asked for, a GPU on which none can be seen hides nothing.
         let unreadable = self.fail_on.is_some() && last.unreadable;
         let is_judged = self.fail_on.is_some() || !self.limits.is_empty();
         let unreadable = unreadable || (is_judged && !last.missing.is_empty());
-        if found || exceeded || (in_vain && !never_known) {
+        if found || exceeded || (unsatisfied && !never_known) {
             CheckOutcome::Findings
-        } else if unknown || in_vain || unreadable || last.gpus == 0 {
+        } else if unknown || unsatisfied || unreadable || last.gpus == 0 {
             CheckOutcome::Error
         } else {
             CheckOutcome::Ok
@@ -368,7 +368,7 @@ impl CheckVerdict {
                 ));
             }
         }
-        errors.extend(self.in_vain.iter().map(|why| error("--wait-free", why)));
+        errors.extend(self.impossible.iter().map(|why| error("--wait-free", why)));
         errors.extend(forgotten(self.engine.history().resets()));
         errors.extend(failure.map(|why| error("check", why)));
         errors

@@ -97,7 +97,7 @@ impl Wait {
     }
 
     /// Why waiting is in vain: more is asked for than there is.
-    pub(super) fn in_vain(&self, gpus: &[Gpu]) -> Option<String> {
+    pub(super) fn impossible(&self, gpus: &[Gpu]) -> Option<String> {
         let too_much = |want: &&Want| {
             let mut totals = want
                 .candidates(gpus)

@@ -39,7 +39,7 @@ impl Rehearsal {
     }
 
     /// Takes a sample of the recording, without those who were killed.
-    pub(super) fn take(&self, snapshot: &mut Snapshot) {
+    pub(super) fn apply(&self, snapshot: &mut Snapshot) {
         let mut processes = self.lock();
         let killed: Vec<u32> = snapshot
             .processes

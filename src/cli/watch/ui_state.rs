@@ -140,7 +140,7 @@ mod tests {
         let pipe = rustix::fs::FileType::Fifo;
         let mode = rustix::fs::Mode::from_raw_mode(0o600);
         rustix::fs::mknodat(rustix::fs::CWD, &path, pipe, mode, 0).unwrap();
-        assert_eq!(read(&path), UiState::default(), "and nobody waits");
+        assert_eq!(read(&path), UiState::default(), "and nothing waits");
         fs::remove_file(&path).unwrap();
         fs::write(&path, vec![b'['; 1 << 20]).unwrap();
         assert_eq!(read(&path), UiState::default());

@@ -2,7 +2,7 @@
 //! nothing anew, and neither does what wanders up as far as it wandered before.
 
 use super::halt::HELD_SECONDS;
-use super::outline::held_at;
+use super::series::held_at;
 use super::view::{SLOTS, View};
 
 /// Of its growth in a third of the window, so much has to be above all that was held before.

@@ -5,8 +5,8 @@
 //! some minutes: peaks come and go, and what is below them tells. What moves within a band that was filled
 //! before does not rise. How long growth may pause without having stopped is told by its own pauses.
 
-use super::outline::{Bucket, Outline, held_at};
 use super::scale::UNIT;
+use super::series::{Bucket, GrowthSeries, held_at};
 
 /// Growth that never paused has stopped after five minutes.
 pub(super) const QUIET_SECONDS: u32 = 300;
@@ -127,12 +127,12 @@ struct Stop {
 
 impl Pace {
     /// Follows growth from `since` on, at so many units a second.
-    pub(super) fn of(outline: &Outline, since: u32, rate: f64) -> Self {
-        let first = outline
+    pub(super) fn of(series: &GrowthSeries, since: u32, rate: f64) -> Self {
+        let first = series
             .buckets
             .partition_point(|bucket| bucket.start <= since)
             .saturating_sub(1);
-        let bucket = &outline.buckets[first];
+        let bucket = &series.buckets[first];
         let start = if bucket.is_hole() { 0 } else { bucket.low };
         let none = Rises {
             last: since,
@@ -153,17 +153,17 @@ impl Pace {
             stall_seconds: STALL_SECONDS,
             stopped: None,
         };
-        pace.follow(outline, rate, true);
+        pace.follow(series, rate, true);
         pace
     }
 
     /// Takes in what came since; `passes` where a window of it does just now, without which nothing begins anew.
-    pub(super) fn follow(&mut self, outline: &Outline, rate: f64, passes: bool) {
+    pub(super) fn follow(&mut self, series: &GrowthSeries, rate: f64, passes: bool) {
         let end_of = |at: usize| {
-            let next = outline.buckets.get(at + 1);
-            next.map_or(outline.now, |next| next.start)
+            let next = series.buckets.get(at + 1);
+            next.map_or(series.now, |next| next.start)
         };
-        let buckets = outline.buckets.len();
+        let buckets = series.buckets.len();
         let first = (0..buckets)
             .rev()
             .take_while(|at| end_of(*at) > self.at)
@@ -174,14 +174,14 @@ impl Pace {
             None => (LEAST_SHARE, u32::MAX),
         };
         for at in first.unwrap_or(buckets)..buckets {
-            let (bucket, end) = (&outline.buckets[at], end_of(at));
+            let (bucket, end) = (&series.buckets[at], end_of(at));
             if bucket.is_hole() {
-                // Nobody knows what rose meanwhile.
+                // What rose meanwhile is not known.
                 self.either.last = self.either.last.max(end);
                 self.held_alone.last = self.held_alone.last.max(end);
                 continue;
             }
-            let until = &outline.buckets[..=at];
+            let until = &series.buckets[..=at];
             self.high = self.high.max(bucket.high);
             self.held = self.held.max(held_at(until, end, HELD_SECONDS));
             self.kept = self.kept.max(held_at(until, end, KEPT_SECONDS));
@@ -201,11 +201,11 @@ impl Pace {
                 self.held_before = self.held;
             }
         }
-        self.at = outline.now;
+        self.at = series.now;
         let rose_at = self.either.last.min(self.at);
         let stopped = if self.is_still(self.at) {
             Some(rose_at)
-        } else if self.stalls(outline, rate) {
+        } else if self.stalls(series, rate) {
             Some(rose_at.min(self.at.saturating_sub(self.stall_seconds)))
         } else {
             // Without a window that passes nothing begins anew.
@@ -273,10 +273,10 @@ impl Pace {
 
     /// Whether what goes up and down does so where it did before: peaks of teeth and noise exceed others by chance
     /// long after growth has stopped.
-    fn stalls(&self, outline: &Outline, rate: f64) -> bool {
+    fn stalls(&self, series: &GrowthSeries, rate: f64) -> bool {
         let pauses = [self.either, self.held_alone].map(|rises| rises.accepted_pause);
         let span = self.stall_seconds.max(pauses[0].min(pauses[1]) / 4 * 5);
-        let now = outline.now;
+        let now = series.now;
         let (Some(middle), Some(from)) = (
             now.checked_sub(span),
             now.checked_sub(span.saturating_mul(2)),
@@ -291,7 +291,7 @@ impl Pace {
         let mut middles = [(0.0, 0.0); 2];
         let (mut up, mut down, mut falls, mut before) = (0, 0, 0, None);
         let mut end = now;
-        for bucket in outline.buckets.iter().rev() {
+        for bucket in series.buckets.iter().rev() {
             if end <= from {
                 break;
             }

@@ -6,8 +6,8 @@
 
 use std::sync::LazyLock;
 
-use super::outline::{Floor, Outline};
 use super::scale::{LEAST_RISE, UNIT};
+use super::series::{Floor, GrowthSeries};
 use super::trend::Trend;
 use super::view::{View, Window};
 
@@ -221,19 +221,19 @@ impl Outlook {
 }
 
 /// Growth that becomes slower, and how it goes on.
-pub(super) fn of(outline: &Outline) -> Option<(Trend, Outlook)> {
-    let floor = Floor::of(&outline.buckets);
+pub(super) fn of(series: &GrowthSeries) -> Option<(Trend, Outlook)> {
+    let floor = Floor::of(&series.buckets);
     if floor.last() - floor.at(0) < LEAST_RISE {
         return None;
     }
     let view = View {
-        outline,
+        series,
         floor: &floor,
     };
     let (since, outlook) = view.outlook()?;
     let window = Window {
         start: since,
-        end: outline.now,
+        end: series.now,
         counted: view.risen(since),
     };
     Some((view.trend(since, &window), outlook))
@@ -266,7 +266,7 @@ impl View<'_> {
 
     /// How growth goes on that has become slower ever since some time; with that time.
     fn outlook(&self) -> Option<(u32, Outlook)> {
-        let now = self.outline.now;
+        let now = self.series.now;
         // What was loaded at first is none of it.
         let first = self.first_rise();
         [0, 16, 8, 4, 2].into_iter().find_map(|part| {
@@ -289,7 +289,7 @@ impl View<'_> {
 
     /// Whether it rose too long ago to be growing still, for how often it did.
     fn is_over(&self, since: u32) -> bool {
-        let now = self.outline.now;
+        let now = self.series.now;
         let quarter = (now - since) / 4;
         let (rises, last) = self.rises_after(now - quarter);
         let usual = quarter.checked_div(rises).unwrap_or(0);

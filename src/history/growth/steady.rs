@@ -3,8 +3,8 @@
 //! What makes a window of growth steady is in [`super::window`], what ends it in [`super::halt`].
 
 use super::halt::{CAME_BACK_SECONDS, Pace};
-use super::outline::{Bucket, Floor, Outline};
 use super::scale::{BUCKET_SECONDS, LEAST_RISE, LONGEST_SECONDS, SHORTEST_SECONDS, UNIT};
+use super::series::{Bucket, Floor, GrowthSeries};
 use super::slowing::Outlook;
 use super::trend::Trend;
 use super::view::View;
@@ -43,10 +43,10 @@ fn units(bytes: f64) -> f64 {
     bytes / UNIT as f64
 }
 
-/// The outline of a row, and what was last judged of it.
+/// The series of a row, and what was last judged of it.
 #[derive(Clone, Debug)]
 pub(super) struct GrowthDetector {
-    pub(super) outline: Outline,
+    pub(super) series: GrowthSeries,
     /// When it is judged next.
     judge_at: u32,
     /// Since when some window passes.
@@ -60,9 +60,9 @@ pub(super) struct GrowthDetector {
 
 impl GrowthDetector {
     /// Nothing is judged of it so far.
-    pub(super) fn new(outline: Outline) -> Self {
+    pub(super) fn new(series: GrowthSeries) -> Self {
         Self {
-            outline,
+            series,
             judge_at: 0,
             passes_since: None,
             steady: None,
@@ -73,13 +73,13 @@ impl GrowthDetector {
 
     /// Takes in a sample, after nothing was seen since `hole`, and judges what there is.
     pub(super) fn observe(&mut self, sample: Bucket, hole: Option<u32>) {
-        let is_closed = self.outline.observe(sample, hole);
+        let is_closed = self.series.observe(sample, hole);
         self.look_back(&sample);
         // On a plateau growth can cease, and cannot begin, once it is sure that it is one.
         let is_watched =
-            self.steady.is_some() || self.slowing.is_some() || self.outline.is_young_plateau();
-        if is_closed || (is_watched && self.outline.now >= self.judge_at) {
-            self.judge_at = self.outline.now.saturating_add(BUCKET_SECONDS);
+            self.steady.is_some() || self.slowing.is_some() || self.series.is_young_plateau();
+        if is_closed || (is_watched && self.series.now >= self.judge_at) {
+            self.judge_at = self.series.now.saturating_add(BUCKET_SECONDS);
             self.judge();
         }
     }
@@ -95,26 +95,26 @@ impl GrowthDetector {
                     self.steady = None;
                     self.steady = self.passing().map(|passing| Steady {
                         since: passing.since,
-                        held_at: self.outline.now,
+                        held_at: self.series.now,
                         trend: passing.trend,
                         ..steady
                     });
                 }
             }
             Some(passing) => {
-                let passes_since = *self.passes_since.get_or_insert(self.outline.now);
+                let passes_since = *self.passes_since.get_or_insert(self.series.now);
                 if let Some(steady) = &mut self.steady {
-                    steady.held_at = self.outline.now;
+                    steady.held_at = self.series.now;
                     if !steady.pace.has_stopped() {
                         steady.trend = passing.trend;
                     }
-                } else if self.outline.now - passes_since >= passing.probation {
+                } else if self.series.now - passes_since >= passing.probation {
                     let steady = Steady {
                         since: passing.since,
-                        held_at: self.outline.now,
+                        held_at: self.series.now,
                         trend: passing.trend,
                         pace: Pace::of(
-                            &self.outline,
+                            &self.series,
                             passing.since,
                             units(passing.trend.bytes_per_second),
                         ),
@@ -131,7 +131,7 @@ impl GrowthDetector {
         self.follow();
         self.slowing = match self.steady {
             Some(_) => None,
-            None => slowing::of(&self.outline),
+            None => slowing::of(&self.series),
         };
     }
 
@@ -142,9 +142,9 @@ impl GrowthDetector {
         };
         let grown = units(steady.trend.grown_bytes as f64);
         steady.pace.follow(
-            &self.outline,
+            &self.series,
             units(steady.trend.bytes_per_second),
-            steady.held_at == self.outline.now,
+            steady.held_at == self.series.now,
         );
         if steady.low_since.is_none() {
             steady.came_back_below = steady.pace.came_back_below(grown);
@@ -152,10 +152,10 @@ impl GrowthDetector {
         let rose_at = steady.pace.either.last;
         let trend = &mut steady.trend;
         trend.rising_seconds = f64::from(rose_at.saturating_sub(steady.since));
-        trend.quiet_seconds = f64::from(self.outline.now.saturating_sub(steady.pace.rose_at()));
+        trend.quiet_seconds = f64::from(self.series.now.saturating_sub(steady.pace.rose_at()));
         trend.longest_pause_seconds = f64::from(steady.pace.longest_pause());
         self.steady = Some(steady);
-        if steady.pace.is_history(self.outline.now) {
+        if steady.pace.is_history(self.series.now) {
             self.end(rose_at);
         }
     }
@@ -167,16 +167,16 @@ impl GrowthDetector {
         };
         let [at_once, in_a_while] = steady.came_back_below;
         let low_since =
-            (sample.low < in_a_while).then(|| steady.low_since.unwrap_or(self.outline.now));
+            (sample.low < in_a_while).then(|| steady.low_since.unwrap_or(self.series.now));
         steady.low_since = low_since;
-        let stays = low_since.is_some_and(|since| self.outline.now - since >= CAME_BACK_SECONDS);
+        let stays = low_since.is_some_and(|since| self.series.now - since >= CAME_BACK_SECONDS);
         if sample.low < at_once || stays {
             let grown = units(steady.trend.grown_bytes as f64);
             if steady.pace.is_calm(grown) {
-                self.end(self.outline.now);
+                self.end(self.series.now);
             } else {
                 // It may well take that again.
-                steady.pace.stop(self.outline.now);
+                steady.pace.stop(self.series.now);
             }
         }
     }
@@ -191,15 +191,15 @@ impl GrowthDetector {
 
     /// Large steps far apart, which no window is full of yet.
     fn in_large_steps(&self) -> Option<Passing> {
-        let floor = Floor::of(&self.outline.buckets);
+        let floor = Floor::of(&self.series.buckets);
         if floor.last() - floor.at(0) < LEAST_RISE {
             return None;
         }
         let view = View {
-            outline: &self.outline,
+            series: &self.series,
             floor: &floor,
         };
-        let window = steps::large(&view, self.outline.now.saturating_sub(LONGEST_SECONDS))?;
+        let window = steps::large(&view, self.series.now.saturating_sub(LONGEST_SECONDS))?;
         if self
             .ended
             .is_some_and(|(at, height)| window.start < at && floor.last() <= height)
@@ -210,7 +210,7 @@ impl GrowthDetector {
         let mut trend = view.trend(since, &window);
         // A jump counts for little elsewhere; here the jumps are what grows.
         let counted = view.risen(since);
-        let span = f64::from(self.outline.now - since);
+        let span = f64::from(self.series.now - since);
         let a_second = counted / span * UNIT as f64;
         trend.grown_bytes = counted as u64 * UNIT;
         trend.bytes_per_second = a_second;
@@ -225,12 +225,12 @@ impl GrowthDetector {
 
     /// The longest window that passes.
     fn passing(&self) -> Option<Passing> {
-        let floor = Floor::of(&self.outline.buckets);
-        if floor.last() - floor.at(0) < LEAST_RISE || self.outline.now < SHORTEST_SECONDS {
+        let floor = Floor::of(&self.series.buckets);
+        if floor.last() - floor.at(0) < LEAST_RISE || self.series.now < SHORTEST_SECONDS {
             return None;
         }
         let view = View {
-            outline: &self.outline,
+            series: &self.series,
             floor: &floor,
         };
         let thresholds = match self.steady {
@@ -238,19 +238,19 @@ impl GrowthDetector {
             Some(steady) if steady.pace.has_stopped() => &RESUME,
             Some(_) => &KEEP,
         };
-        let mut length = self.outline.now.min(LONGEST_SECONDS);
+        let mut length = self.series.now.min(LONGEST_SECONDS);
         // What grew before is no news, and what it gave back it may take again.
         if let Some((at, height)) = self.ended
             && floor.last() <= height
         {
-            length = length.min(self.outline.now - at);
+            length = length.min(self.series.now - at);
             if length < SHORTEST_SECONDS {
                 return None;
             }
         }
         let window = loop {
-            if let Some(window) = view.judge(self.outline.now - length, thresholds)
-                && window.counted >= f64::from(self.outline.grain.mean())
+            if let Some(window) = view.judge(self.series.now - length, thresholds)
+                && window.counted >= f64::from(self.series.grain.mean())
             {
                 break window;
             }
@@ -282,16 +282,16 @@ impl GrowthDetector {
     /// Whether growth that does not pass just now is still called so: a peak or a pause ends nothing, and
     /// giving back half of it does.
     fn may_last(&self, steady: &Steady) -> bool {
-        let grace = ((self.outline.now - steady.since) / 12).clamp(300, 600);
+        let grace = ((self.series.now - steady.since) / 12).clamp(300, 600);
         let since = self
-            .outline
+            .series
             .buckets
             .partition_point(|bucket| bucket.start <= steady.since)
             .saturating_sub(1);
-        let floor = Floor::of(&self.outline.buckets);
+        let floor = Floor::of(&self.series.buckets);
         let kept = u64::from(floor.last() - floor.at(since)) * UNIT;
         let view = View {
-            outline: &self.outline,
+            series: &self.series,
             floor: &floor,
         };
         if kept * 2 < steady.trend.grown_bytes {
@@ -301,7 +301,7 @@ impl GrowthDetector {
             // How long there is a word to say of it is told by its pauses.
             return true;
         }
-        let passed = self.outline.now - steady.held_at;
+        let passed = self.series.now - steady.held_at;
         let end = steady.pace.either.last;
         // What comes by chance comes more rarely by chance, too.
         let is_even = || view.unevenness(steady.since, end) < EVEN;

@@ -13,7 +13,7 @@ const LEAST_SHARE: f64 = 0.02;
 const FLAT_SHARE: f64 = 0.5;
 /// For less than this it is none at all.
 const SMOOTH_SHARE: f64 = 0.15;
-/// Between samples that are close nobody is flat.
+/// Between samples that are close no curve counts as flat.
 const CLOSE_SECONDS: u32 = 90;
 /// So many steps need not be regular,
 const MANY: usize = 12;
@@ -49,7 +49,7 @@ const LARGE_HELD_SECONDS: f64 = 120.0;
 
 /// The window of the last large steps, where they come regularly and none was given back.
 pub(super) fn large(view: &View<'_>, start: u32) -> Option<Window> {
-    let end = view.outline.now;
+    let end = view.series.now;
     let rises = view.rises_of_buckets(start, end);
     let large: Vec<_> = rises.iter().filter(|rise| rise.size >= LARGE).collect();
     let last = large.last_chunk::<LARGE_FEWEST>()?;
@@ -153,7 +153,7 @@ impl Steps {
             gaps,
             sizes,
             since_last: f64::from(end - last.unwrap_or(start)),
-            slack: f64::from((view.outline.now - start) / WIDTH_SHARE),
+            slack: f64::from((view.series.now - start) / WIDTH_SHARE),
             flat_share: f64::from(flat) / f64::from((end - start).max(1)),
         }
     }
@@ -177,8 +177,8 @@ impl Steps {
     /// Whether rises by chance come no more rarely than at first, seen from the first of all to now: those of a
     /// cache do, because what is asked for most is in it first. It fills for an hour in a way that a short window
     /// does not tell from a leak.
-    pub(super) fn go_on(&self, view: &View<'_>, counted: f64) -> bool {
-        let (first, end) = (view.first_rise(), view.outline.now);
+    pub(super) fn keep_coming(&self, view: &View<'_>, counted: f64) -> bool {
+        let (first, end) = (view.first_rise(), view.series.now);
         let all = Self::of(view, first, end, counted.max(view.risen(first)));
         all.odds_of_time > if self.are_regular() { 0.0 } else { ODDS }
     }

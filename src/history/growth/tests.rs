@@ -1,4 +1,4 @@
-//! A test a family of curves: what grows, what only looks like it, and what nobody may send.
+//! A test a family of curves: what grows, what only looks like it, and what no row may send.
 
 mod chance;
 
@@ -93,7 +93,7 @@ fn assert_leak(minutes: f64, curve: impl Fn(f64) -> f64) {
     }
 }
 
-/// Whether nobody is ever accused.
+/// Whether growth is never found.
 #[track_caller]
 fn assert_never(minutes: f64, curve: impl Fn(f64) -> f64) {
     for interval in [1.0, 10.0, 30.0, 60.0] {
@@ -102,7 +102,7 @@ fn assert_never(minutes: f64, curve: impl Fn(f64) -> f64) {
     }
 }
 
-/// Whether nobody is accused in the end.
+/// Whether no growth is found in the end.
 #[track_caller]
 fn assert_over(minutes: f64, curve: impl Fn(f64) -> f64) {
     for interval in [1.0, 10.0, 30.0, 60.0] {
@@ -257,7 +257,7 @@ fn what_settles_down_slowly_is_let_go() {
 
 #[test]
 fn what_settles_over_hours_is_let_go_before_it_is_half_way() {
-    // Up to a quarter of its time nobody can tell it from a leak.
+    // Up to a quarter of its time it cannot be told from a leak.
     for hours in [0.75, 1.0, 2.0, 3.0] {
         for interval in [10.0, 60.0] {
             let settles = |t: f64| BASE + 12_000.0 * (1.0 - (-t / hours / 60.0).exp());
@@ -515,18 +515,18 @@ fn what_is_still_costs_a_few_words_and_what_moves_a_bounded_number() {
     let mut random = Random(7);
     let wild = play(1.0, 600.0, |_| 30_000.0 * random.share());
     let detector = wild.growth.moved.unwrap();
-    let outline = &detector.outline;
-    assert!(outline.buckets.capacity() <= MOST_BUCKETS);
-    let bytes = size_of::<GrowthDetector>() + outline.buckets.capacity() * size_of::<Bucket>();
+    let series = &detector.series;
+    assert!(series.buckets.capacity() <= MOST_BUCKETS);
+    let bytes = size_of::<GrowthDetector>() + series.buckets.capacity() * size_of::<Bucket>();
     assert!(bytes <= 1900, "{bytes}");
 }
 
 #[test]
 fn old_buckets_are_wide_and_young_ones_narrow() {
     let detector = play(5.0, 900.0, |t| BASE + 3.0 * t).growth.moved.unwrap();
-    let outline = detector.outline;
-    for pair in outline.buckets.windows(2) {
-        let (width, age) = (pair[1].start - pair[0].start, outline.now - pair[0].start);
+    let series = detector.series;
+    for pair in series.buckets.windows(2) {
+        let (width, age) = (pair[1].start - pair[0].start, series.now - pair[0].start);
         assert!(
             width <= 2 * BUCKET_SECONDS + age / 8,
             "{width} s at age {age} s"
@@ -559,7 +559,7 @@ fn no_input_panics_or_grows_without_bound() {
             let buckets = growth
                 .moved
                 .as_ref()
-                .map_or(0, |detector| detector.outline.buckets.len());
+                .map_or(0, |detector| detector.series.buckets.len());
             assert!(buckets <= MOST_BUCKETS);
         }
     }

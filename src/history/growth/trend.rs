@@ -56,13 +56,13 @@ impl View<'_> {
         let (rate, low, high) = rates(&lately.map(|rise| rise.min(most)));
         let per_second =
             |rise: f64| rise * UNIT as f64 * SLOTS as f64 / f64::from((window.end - start).max(1));
-        let first = self.outline.first;
+        let first = self.series.first;
         Trend {
             since: first.plus_seconds(f64::from(since)),
             bytes_per_second: per_second(rate),
             bytes_per_second_low: per_second(low),
             bytes_per_second_high: per_second(high),
-            span_seconds: f64::from(self.outline.now - since),
+            span_seconds: f64::from(self.series.now - since),
             samples: self
                 .buckets()
                 .iter()

@@ -1,6 +1,6 @@
 //! A row's buckets and their floor, as windows of time look at them. Pure arithmetic.
 
-use super::outline::{Bucket, Floor, Outline};
+use super::series::{Bucket, Floor, GrowthSeries};
 
 /// A window is cut into as many slots.
 pub(super) const SLOTS: usize = 12;
@@ -22,15 +22,15 @@ pub(super) struct Rise {
     pub(super) size: f64,
 }
 
-/// An outline with its floor.
+/// A series with its floor.
 pub(super) struct View<'a> {
-    pub(super) outline: &'a Outline,
+    pub(super) series: &'a GrowthSeries,
     pub(super) floor: &'a Floor,
 }
 
 impl View<'_> {
     pub(super) fn buckets(&self) -> &[Bucket] {
-        &self.outline.buckets
+        &self.series.buckets
     }
 
     /// The bucket in which a time lies.
@@ -43,7 +43,7 @@ impl View<'_> {
     pub(super) fn end_of(&self, at: usize) -> u32 {
         self.buckets()
             .get(at + 1)
-            .map_or(self.outline.now, |next| next.start)
+            .map_or(self.series.now, |next| next.start)
     }
 
     /// What the floor rises by in each twelfth from `start` to `end`.

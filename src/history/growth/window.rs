@@ -101,7 +101,7 @@ impl View<'_> {
         let last = self.end_of_news(first)?;
         let end = self.end_of(last);
         let length = end - start;
-        if length < SHORTEST_SECONDS || self.outline.now - end > length / 3 {
+        if length < SHORTEST_SECONDS || self.series.now - end > length / 3 {
             return None;
         }
         let raw = self.rises(start, end);
@@ -234,7 +234,7 @@ impl View<'_> {
         } else if self.is_calm(start) {
             let steps = Steps::of(self, start, end, counted);
             steps.are_a_habit()
-                && (self.unevenness(start, end) < EVEN || steps.go_on(self, counted))
+                && (self.unevenness(start, end) < EVEN || steps.keep_coming(self, counted))
         } else {
             self.leaves_its_band(start, end, counted) && !self.wanders(start, end, counted)
         }
@@ -263,7 +263,7 @@ impl View<'_> {
         let mut start = window.start;
         loop {
             // Wide enough for the buckets of that age.
-            let age = self.outline.now - start;
+            let age = self.series.now - start;
             let stretch = ((window.end - window.start) / 4).max(age / 8).max(1);
             if start <= stretch {
                 break;

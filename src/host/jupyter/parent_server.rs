@@ -46,7 +46,7 @@ pub fn find_starter(roots: &Roots, kernel: &OpenedProcess, number: u32) -> Start
         if ancestor.numbers.is_empty() {
             return Starter::Unknown;
         }
-        if is_it(&ancestor, kernel, number) {
+        if is_parent_server(&ancestor, kernel, number) {
             return alive(&ancestor);
         }
         parent = ancestor.ppid;
@@ -54,7 +54,7 @@ pub fn find_starter(roots: &Roots, kernel: &OpenedProcess, number: u32) -> Start
     Starter::Unknown
 }
 
-fn is_it(process: &OpenedProcess, kernel: &OpenedProcess, number: u32) -> bool {
+fn is_parent_server(process: &OpenedProcess, kernel: &OpenedProcess, number: u32) -> bool {
     process.numbers.last() == Some(&number) && process.start_ticks <= kernel.start_ticks
 }
 
@@ -99,7 +99,7 @@ fn find_in_namespace(roots: &Roots, kernel: &OpenedProcess, number: u32) -> Star
             Ok(None) => continue,
             Err(_) => return Starter::Unknown,
         };
-        if !is_it(&process, kernel, number) {
+        if !is_parent_server(&process, kernel, number) {
             continue;
         }
         // The kernel may have been put into a namespace of its own, within its starter's.

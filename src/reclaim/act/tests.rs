@@ -15,7 +15,7 @@ use crate::reclaim::process_control::NotSent;
 use crate::reclaim::target::Request;
 use crate::reclaim::target::{Reason, Step};
 use crate::reclaim::testing::{
-    Pages, Puppets, at, facts, finding, gpu, guard, plan_of, process, snapshot,
+    FakeControl, Pages, at, facts, finding, gpu, guard, plan_of, process, snapshot,
 };
 use crate::units::GIB;
 
@@ -24,21 +24,21 @@ mod kernels;
 mod relatives;
 mod release;
 
-/// An act, the world that it is in, and what NVML shows of it.
-struct Play {
+/// An act, its simulated processes, and what NVML shows of it.
+struct ActScene {
     act: Act,
-    control: Puppets,
+    control: FakeControl,
     pages: Pages,
     seen: Snapshot,
     recheck: Recheck,
     now: f64,
 }
 
-impl Play {
+impl ActScene {
     fn of(target: Target, seen: Snapshot, guard: Guard) -> Self {
         Self {
             act: Act::new(target, Arc::new(guard), Actor::default()),
-            control: Puppets::of(&seen),
+            control: FakeControl::of(&seen),
             pages: Pages::default(),
             seen,
             recheck: Recheck::StillTrue,
@@ -69,7 +69,7 @@ impl Play {
 
     /// What NVML shows from now on: those who are alive, and unaccounted memory.
     fn show(&mut self, loose: u64) {
-        let alive = |it: &&Process| self.control.world.contains_key(&it.pid);
+        let alive = |it: &&Process| self.control.processes.contains_key(&it.pid);
         let processes: Vec<Process> = self.seen.processes.iter().filter(alive).cloned().collect();
         let rows: Vec<(u32, u64)> = processes.iter().map(|it| (it.pid, GIB)).collect();
         self.shows(processes, vec![gpu(0, &rows, loose)]);
@@ -119,7 +119,7 @@ fn python() -> Process {
     process(70, "python train.py")
 }
 
-fn ends_on(play: &mut Play, pid: u32, signals: &[Signal]) {
+fn ends_on(play: &mut ActScene, pid: u32, signals: &[Signal]) {
     play.control.ends_on.insert(pid, signals.to_vec());
 }
 
@@ -128,7 +128,7 @@ const KILL: Signal = Signal::Kill;
 
 #[test]
 fn who_obeys_is_asked_once_and_its_memory_seen_back() {
-    let mut play = Play::found(Kind::Idle, &[python()]);
+    let mut play = ActScene::found(Kind::Idle, &[python()]);
     ends_on(&mut play, 70, &[TERM]);
     assert_eq!(play.advance(), ActProgress::Waiting { until: at(10.0) });
     assert_eq!(play.sent(), [(70, TERM)]);
@@ -154,7 +154,7 @@ fn who_obeys_is_asked_once_and_its_memory_seen_back() {
 
 #[test]
 fn who_ignores_it_is_killed_after_the_grace() {
-    let mut play = Play::found(Kind::Idle, &[python()]);
+    let mut play = ActScene::found(Kind::Idle, &[python()]);
     ends_on(&mut play, 70, &[KILL]);
     play.advance();
     assert_eq!(play.at(9.9), ActProgress::Waiting { until: at(10.0) });
@@ -168,7 +168,7 @@ fn who_ignores_it_is_killed_after_the_grace() {
 fn a_stopped_process_is_made_to_go_on() {
     let mut stopped = python();
     stopped.state = Some('T');
-    let mut play = Play::found(Kind::Stopped, &[stopped]);
+    let mut play = ActScene::found(Kind::Stopped, &[stopped]);
     ends_on(&mut play, 70, &[Signal::Cont]);
     play.advance();
     assert_eq!(play.sent(), [(70, TERM), (70, Signal::Cont)]);
@@ -179,16 +179,16 @@ fn a_stopped_process_is_made_to_go_on() {
 fn a_stopped_process_that_gpumem_continued_is_not_active() {
     let mut stopped = python();
     stopped.state = Some('T');
-    let mut play = Play::found(Kind::Stopped, &[stopped.clone()]);
+    let mut play = ActScene::found(Kind::Stopped, &[stopped.clone()]);
     ends_on(&mut play, 70, &[KILL]);
     play.advance();
-    play.control.world.get_mut(&70).unwrap().state = Some('S');
+    play.control.processes.get_mut(&70).unwrap().state = Some('S');
     play.recheck = Recheck::NoLonger;
     assert_eq!(play.at(5.0), ActProgress::Waiting { until: at(10.0) });
     assert!(matches!(play.play_on(), Outcome::Freed { .. }));
 
     // But that it uses the GPU is.
-    let mut play = Play::found(Kind::Stopped, &[stopped]);
+    let mut play = ActScene::found(Kind::Stopped, &[stopped]);
     play.advance();
     play.recheck = Recheck::NoLonger;
     play.now = 5.0;
@@ -204,7 +204,7 @@ fn a_stopped_process_that_gpumem_continued_is_not_active() {
 #[test]
 fn activity_cancels() {
     // Before anything is sent.
-    let mut play = Play::found(Kind::Idle, &[python()]);
+    let mut play = ActScene::found(Kind::Idle, &[python()]);
     play.recheck = Recheck::NoLonger;
     assert_eq!(
         play.advance(),
@@ -212,13 +212,13 @@ fn activity_cancels() {
     );
     assert!(play.sent().is_empty());
     // In the grace: what was sent was sent, and no more is.
-    let mut play = Play::found(Kind::Idle, &[python()]);
+    let mut play = ActScene::found(Kind::Idle, &[python()]);
     play.advance();
     play.recheck = Recheck::NoLonger;
     assert_eq!(play.at(3.0), ActProgress::Ended(Outcome::RuleNoLongerTrue));
     assert_eq!(play.sent(), [(70, TERM)]);
     // What a person named, no rule takes back.
-    let mut play = Play::named(&[python()], guard());
+    let mut play = ActScene::named(&[python()], guard());
     ends_on(&mut play, 70, &[KILL]);
     play.recheck = Recheck::NoLonger;
     assert!(matches!(play.play_on(), Outcome::Freed { .. }));
@@ -226,7 +226,7 @@ fn activity_cancels() {
 
 #[test]
 fn what_is_not_known_waits_and_is_then_given_up() {
-    let mut play = Play::found(Kind::Idle, &[python()]);
+    let mut play = ActScene::found(Kind::Idle, &[python()]);
     play.recheck = Recheck::Unknown;
     assert_eq!(play.advance(), ActProgress::Waiting { until: at(30.0) });
     assert_eq!(play.at(29.0), ActProgress::Waiting { until: at(30.0) });
@@ -242,12 +242,12 @@ fn what_is_not_known_waits_and_is_then_given_up() {
 
 #[test]
 fn who_is_gone_already_needs_nothing() {
-    let mut play = Play::found(Kind::Idle, &[python()]);
+    let mut play = ActScene::found(Kind::Idle, &[python()]);
     play.control.end(70);
     assert_eq!(play.advance(), ActProgress::Ended(Outcome::AlreadyGone));
     assert!(play.sent().is_empty());
     // Or has let go of what it held.
-    let mut play = Play::named(&[python()], guard());
+    let mut play = ActScene::named(&[python()], guard());
     let mut free = python();
     free.gpu_files = Some(Arc::default());
     play.shows(vec![free], vec![gpu(0, &[], 0)]);
@@ -257,17 +257,17 @@ fn who_is_gone_already_needs_nothing() {
 
 #[test]
 fn another_process_of_that_number_is_never_sent_anything() {
-    let mut play = Play::found(Kind::Idle, &[python()]);
-    play.control.world.get_mut(&70).unwrap().start_ticks = 7777;
+    let mut play = ActScene::found(Kind::Idle, &[python()]);
+    play.control.processes.get_mut(&70).unwrap().start_ticks = 7777;
     assert_eq!(play.advance(), ActProgress::Ended(Outcome::IdentityChanged));
     // Nor is it where the number changes hands on the way.
-    let mut play = Play::found(Kind::Idle, &[python()]);
+    let mut play = ActScene::found(Kind::Idle, &[python()]);
     play.advance();
-    let mut other = play.control.world[&70].clone();
+    let mut other = play.control.processes[&70].clone();
     other.start_ticks = 7777;
     other.command = None;
     play.control.end(70);
-    play.control.world.insert(70, other);
+    play.control.processes.insert(70, other);
     let mut stranger = python();
     stranger.start_ticks = Some(7777);
     play.now = 20.0;
@@ -304,13 +304,13 @@ fn one_who_is_another_fails_the_whole_family() {
             Outcome::of(Protection::NotHeld { error: "x".into() }),
         ),
     ] {
-        let mut play = Play::found(Kind::Idle, &[python(), child.clone()]);
+        let mut play = ActScene::found(Kind::Idle, &[python(), child.clone()]);
         play.control.refuses.insert(71, error);
         assert_eq!(play.advance(), ActProgress::Ended(outcome));
         assert!(play.sent().is_empty());
     }
     // Who is gone is no obstacle.
-    let mut play = Play::found(Kind::Idle, &[python(), child]);
+    let mut play = ActScene::found(Kind::Idle, &[python(), child]);
     play.control.end(71);
     ends_on(&mut play, 70, &[TERM]);
     assert!(matches!(play.play_on(), Outcome::Freed { .. }));
@@ -320,8 +320,8 @@ fn one_who_is_another_fails_the_whole_family() {
 #[test]
 fn what_protects_is_asked_again_at_the_deed() {
     let protected = |change: fn(&mut Guarded)| {
-        let mut play = Play::found(Kind::Idle, &[python()]);
-        change(play.control.world.get_mut(&70).unwrap());
+        let mut play = ActScene::found(Kind::Idle, &[python()]);
+        change(play.control.processes.get_mut(&70).unwrap());
         let ActProgress::Ended(Outcome::Protected { why }) = play.advance() else {
             panic!("not protected");
         };
@@ -339,12 +339,12 @@ fn what_protects_is_asked_again_at_the_deed() {
         }
     );
     // Also between the signals.
-    let mut play = Play::found(Kind::Idle, &[python()]);
+    let mut play = ActScene::found(Kind::Idle, &[python()]);
     play.advance();
     play.now = 10.0;
     play.show(0);
     let keep = BTreeMap::from([("GPUMEM_KEEP".into(), "yes".into())]);
-    play.control.world.get_mut(&70).unwrap().environment = Some(Arc::new(keep));
+    play.control.processes.get_mut(&70).unwrap().environment = Some(Arc::new(keep));
     let kept = Outcome::of(Protection::KeptByOwner { until: None });
     assert_eq!(play.advance(), ActProgress::Ended(kept));
     assert_eq!(play.sent(), [(70, TERM)]);
@@ -352,7 +352,7 @@ fn what_protects_is_asked_again_at_the_deed() {
 
 #[test]
 fn in_another_namespace_no_rule_acts() {
-    let mut play = Play::found(Kind::Idle, &[python()]);
+    let mut play = ActScene::found(Kind::Idle, &[python()]);
     play.seen.host.pid_namespace = Some(PidNamespace::Container);
     assert_eq!(play.advance(), ActProgress::Ended(Outcome::OtherNamespace));
     assert!(play.sent().is_empty());
@@ -360,7 +360,7 @@ fn in_another_namespace_no_rule_acts() {
 
 #[test]
 fn what_the_kernel_refuses_is_tried_once() {
-    let mut play = Play::found(Kind::Idle, &[python()]);
+    let mut play = ActScene::found(Kind::Idle, &[python()]);
     play.control.rejects.insert(70, NotSent::NotPermitted);
     assert_eq!(play.advance(), ActProgress::Ended(Outcome::NotPermitted));
     let failures = play.pages.lines.iter().find_map(|line| match &line.event {
@@ -372,13 +372,13 @@ fn what_the_kernel_refuses_is_tried_once() {
 
 #[test]
 fn a_process_that_outlives_every_signal_is_shown_with_its_wait_channel() {
-    let mut play = Play::found(Kind::Idle, &[python()]);
+    let mut play = ActScene::found(Kind::Idle, &[python()]);
     assert_eq!(play.play_on(), Outcome::StillAlive);
     assert_eq!(play.sent().last(), Some(&(70, KILL)));
     let kills = play.sent().iter().filter(|it| it.1 == KILL);
     assert_eq!(kills.count(), 1, "it is not tried again");
 
-    let mut play = Play::found(Kind::Idle, &[python()]);
+    let mut play = ActScene::found(Kind::Idle, &[python()]);
     play.control.held_up.insert(70, "uvm_spin_loop".to_owned());
     let wchan = "uvm_spin_loop".into();
     assert_eq!(play.play_on(), Outcome::StuckInDriver { wchan });
@@ -386,7 +386,7 @@ fn a_process_that_outlives_every_signal_is_shown_with_its_wait_channel() {
 
 #[test]
 fn to_exit_is_not_to_free() {
-    let mut play = Play::found(Kind::Idle, &[python()]);
+    let mut play = ActScene::found(Kind::Idle, &[python()]);
     ends_on(&mut play, 70, &[TERM]);
     play.advance();
     let worker = process(71, "python train.py");
@@ -408,7 +408,7 @@ fn to_exit_is_not_to_free() {
 
 #[test]
 fn memory_that_comes_late_comes() {
-    let mut play = Play::found(Kind::Idle, &[python()]);
+    let mut play = ActScene::found(Kind::Idle, &[python()]);
     ends_on(&mut play, 70, &[TERM]);
     play.advance();
     play.now = 1.0;
@@ -424,7 +424,7 @@ fn memory_that_comes_late_comes() {
 
 #[test]
 fn who_lets_go_and_lives_on_is_left_alone() {
-    let mut play = Play::found(Kind::Idle, &[python()]);
+    let mut play = ActScene::found(Kind::Idle, &[python()]);
     play.advance();
     let mut free = python();
     free.gpu_files = Some(Arc::default());
@@ -443,21 +443,21 @@ fn who_lets_go_and_lives_on_is_left_alone() {
 }
 
 /// A process like 70, born after the plan, with this parent and in this group and session.
-fn born(play: &Play, pid: u32, ppid: u32, group: u32) -> (u32, Guarded) {
-    let mut facts = play.control.world[&70].clone();
+fn born(play: &ActScene, pid: u32, ppid: u32, group: u32) -> (u32, Guarded) {
+    let mut facts = play.control.processes[&70].clone();
     facts.start_ticks = 9000 + u64::from(pid);
     (facts.ppid, facts.process_group, facts.session) = (Some(ppid), Some(group), Some(group));
     (pid, facts)
 }
 
-fn killed(play: &Play) -> Vec<u32> {
+fn killed(play: &ActScene) -> Vec<u32> {
     let kills = play.sent().iter().filter(|it| it.1 == KILL);
     kills.map(|it| it.0).collect()
 }
 
 #[test]
 fn who_ends_by_itself_in_the_last_grace_is_not_alive() {
-    let mut play = Play::found(Kind::Idle, &[python()]);
+    let mut play = ActScene::found(Kind::Idle, &[python()]);
     play.advance();
     play.at(10.0);
     assert_eq!(killed(&play), [70]);
@@ -471,14 +471,14 @@ fn who_ends_by_itself_in_the_last_grace_is_not_alive() {
 
 #[test]
 fn who_ends_before_anything_is_sent_was_gone_already() {
-    let mut play = Play::found(Kind::Idle, &[python()]);
+    let mut play = ActScene::found(Kind::Idle, &[python()]);
     play.recheck = Recheck::Unknown;
     assert!(matches!(play.advance(), ActProgress::Waiting { .. }));
     play.control.end(70);
     play.recheck = Recheck::StillTrue;
     assert_eq!(play.at(1.0), ActProgress::Ended(Outcome::AlreadyGone));
     // It is held by then, and the rule not known to hold.
-    let mut play = Play::found(Kind::Idle, &[python()]);
+    let mut play = ActScene::found(Kind::Idle, &[python()]);
     play.control.rejects.insert(70, NotSent::Gone);
     play.advance();
     play.control.end(70);
@@ -490,7 +490,7 @@ fn who_ends_before_anything_is_sent_was_gone_already() {
 
 #[test]
 fn what_is_only_advised_is_not_done() {
-    let mut play = Play::found(Kind::Idle, &[python()]);
+    let mut play = ActScene::found(Kind::Idle, &[python()]);
     let mut target = play.act.target().clone();
     target.steps = vec![Step::Advise {
         command: "scancel 12".into(),
@@ -506,12 +506,12 @@ fn what_is_only_advised_is_not_done() {
 fn nothing_is_done_that_is_not_written_down_before() {
     // Two lines before the first signal: that the act begins, and what is about to be sent.
     for room in 0..2 {
-        let mut play = Play::found(Kind::Idle, &[python()]);
+        let mut play = ActScene::found(Kind::Idle, &[python()]);
         play.pages.room = room;
         assert!(play.try_advance().is_err());
         assert!(play.sent().is_empty() && play.act.outcome().is_some());
     }
-    let mut play = Play::found(Kind::Idle, &[python()]);
+    let mut play = ActScene::found(Kind::Idle, &[python()]);
     play.pages.room = 2;
     assert!(
         play.try_advance().is_err(),
@@ -523,7 +523,7 @@ fn nothing_is_done_that_is_not_written_down_before() {
     play.advance();
     assert_eq!(play.sent().len(), 1, "the act is over");
     // The disk is full when it is to be killed: it is not even stopped.
-    let mut play = Play::found(Kind::Idle, &[python()]);
+    let mut play = ActScene::found(Kind::Idle, &[python()]);
     play.pages.room = 3;
     play.advance();
     play.now = 10.0;
@@ -534,7 +534,7 @@ fn nothing_is_done_that_is_not_written_down_before() {
 
 #[test]
 fn the_ledger_has_the_whole_act() {
-    let mut play = Play::found(Kind::Idle, &[python()]);
+    let mut play = ActScene::found(Kind::Idle, &[python()]);
     ends_on(&mut play, 70, &[TERM]);
     play.play_on();
     let kinds: Vec<&str> = play

@@ -5,7 +5,7 @@ use crate::model::Kind;
 use crate::model::Process as Shown;
 use crate::reclaim::policy::Signal;
 use crate::reclaim::testing::{
-    Pages, Puppets, Shared, at, finding, gpu, guard, plan_of, process, snapshot,
+    FakeControl, Pages, Shared, at, finding, gpu, guard, plan_of, process, snapshot,
 };
 use crate::units::GIB;
 
@@ -38,8 +38,8 @@ impl Observer for Notes {
 }
 
 /// Two stopped processes on GPU 0, their findings, and an executor of the plan that ends both.
-struct World {
-    puppets: Shared<Puppets>,
+struct Simulation {
+    control: Shared<FakeControl>,
     pages: Shared<Pages>,
     processes: Vec<Shown>,
     now: f64,
@@ -51,7 +51,7 @@ struct World {
     findings: Vec<Finding>,
 }
 
-impl World {
+impl Simulation {
     fn new() -> (Self, Executor) {
         let processes = [70, 71].map(|pid| Shown {
             state: Some('T'),
@@ -59,15 +59,15 @@ impl World {
         });
         let rows = [(70, 2 * GIB), (71, GIB)];
         let snapshot = snapshot(at(0.0), &processes, vec![gpu(0, &rows, 0)]);
-        let puppets = Shared::new(Puppets::of(&snapshot));
+        let control = Shared::new(FakeControl::of(&snapshot));
         let findings = processes.each_ref().map(|it| finding(Kind::Stopped, it));
         let plan = plan_of(&findings, &snapshot, &guard());
         assert_eq!(plan.targets.len(), 2, "{:?}", plan.refused);
         let pages = Shared::new(Pages::default());
-        let tools = Tools::new(Box::new(puppets.clone()), Box::new(pages.clone()));
+        let tools = Tools::new(Box::new(control.clone()), Box::new(pages.clone()));
         let executor = Executor::new(plan.targets, guard(), Actor::default(), tools);
-        let world = Self {
-            puppets,
+        let simulation = Self {
+            control,
             pages,
             processes: processes.to_vec(),
             now: 0.0,
@@ -76,19 +76,19 @@ impl World {
             snapshot,
             findings: findings.to_vec(),
         };
-        (world, executor)
+        (simulation, executor)
     }
 }
 
-impl SampleSource for World {
+impl SampleSource for Simulation {
     fn sample(&mut self) -> Option<JudgedSample<'_>> {
         if self.now > self.last {
             return None;
         }
-        let puppets = self.puppets.get();
-        let is_alive = |it: &Shown| puppets.world.contains_key(&it.pid);
+        let control = self.control.get();
+        let is_alive = |it: &Shown| control.processes.contains_key(&it.pid);
         self.processes.retain(is_alive);
-        drop(puppets);
+        drop(control);
         let rows: Vec<(u32, u64)> = self.processes.iter().map(|it| (it.pid, GIB)).collect();
         self.snapshot = snapshot(at(self.now), &self.processes, vec![gpu(0, &rows, 0)]);
         Some(JudgedSample {
@@ -105,19 +105,23 @@ impl SampleSource for World {
 
 #[test]
 fn targets_are_carried_out_one_after_another_and_each_outcome_is_reported() {
-    let (mut world, mut executor) = World::new();
+    let (mut simulation, mut executor) = Simulation::new();
     for pid in [70, 71] {
         // Who is stopped ends once it goes on.
-        world.puppets.get().ends_on.insert(pid, vec![Signal::Cont]);
+        simulation
+            .control
+            .get()
+            .ends_on
+            .insert(pid, vec![Signal::Cont]);
     }
     let mut notes = Notes::default();
     for leader in [70, 71] {
         assert_eq!(executor.target().unwrap().leader, leader);
-        let outcome = executor.run(&mut world, &mut notes).unwrap().unwrap();
+        let outcome = executor.run(&mut simulation, &mut notes).unwrap().unwrap();
         assert!(outcome.is_success(), "{outcome:?}");
     }
     assert_eq!(executor.target(), None);
-    assert_eq!(executor.run(&mut world, &mut notes).unwrap(), None);
+    assert_eq!(executor.run(&mut simulation, &mut notes).unwrap(), None);
     notes.0.retain(|(_, words)| words != "waiting");
     let reported: Vec<(usize, &str)> = notes.0.iter().map(|(at, it)| (*at, &**it)).collect();
     let expected = [
@@ -128,7 +132,7 @@ fn targets_are_carried_out_one_after_another_and_each_outcome_is_reported() {
     ];
     assert_eq!(reported, expected);
     // What is told is what the ledger has.
-    let pages = world.pages.get();
+    let pages = simulation.pages.get();
     let intended = pages.lines.iter();
     let intended = intended.filter(|it| matches!(it.event, LedgerEvent::Intended(_)));
     assert_eq!(intended.count(), 2);
@@ -136,32 +140,32 @@ fn targets_are_carried_out_one_after_another_and_each_outcome_is_reported() {
 
 #[test]
 fn where_no_rule_can_be_asked_any_more_nothing_is_sent() {
-    let (mut world, mut executor) = World::new();
-    world.is_doubtful = true;
+    let (mut simulation, mut executor) = Simulation::new();
+    simulation.is_doubtful = true;
     let mut notes = Notes::default();
-    let outcome = executor.run(&mut world, &mut notes).unwrap();
+    let outcome = executor.run(&mut simulation, &mut notes).unwrap();
     assert_eq!(outcome, Some(Outcome::RuleNoLongerTrue));
-    assert!(world.now >= 30.0, "not at once: {}", world.now);
-    assert_eq!(world.puppets.get().sent, []);
+    assert!(simulation.now >= 30.0, "not at once: {}", simulation.now);
+    assert_eq!(simulation.control.get().sent, []);
 }
 
 #[test]
 fn who_wants_no_more_sent_stops_it_between_two_steps() {
-    let (mut world, mut executor) = World::new();
-    world.last = 3.0;
+    let (mut simulation, mut executor) = Simulation::new();
+    simulation.last = 3.0;
     let mut notes = Notes::default();
-    assert_eq!(executor.run(&mut world, &mut notes).unwrap(), None);
+    assert_eq!(executor.run(&mut simulation, &mut notes).unwrap(), None);
     assert_eq!(executor.target().unwrap().leader, 70);
-    let sent = world.puppets.get().sent.clone();
+    let sent = simulation.control.get().sent.clone();
     assert_eq!(sent, [(70, Signal::Term), (70, Signal::Cont)]);
 }
 
 #[test]
 fn without_a_ledger_nothing_is_sent_or_reported() {
-    let (mut world, mut executor) = World::new();
-    world.pages.get().room = 1;
+    let (mut simulation, mut executor) = Simulation::new();
+    simulation.pages.get().room = 1;
     let mut notes = Notes::default();
-    assert!(executor.run(&mut world, &mut notes).is_err());
-    assert_eq!(world.puppets.get().sent, []);
+    assert!(executor.run(&mut simulation, &mut notes).is_err());
+    assert_eq!(simulation.control.get().sent, []);
     assert_eq!(notes.0, []);
 }

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::{IdleSettings, Idleness, Whose};
+use super::{IdleSettings, IdleTarget, Idleness};
 use crate::advice;
 use crate::history::{ProcessHistory, RowHistory};
 use crate::model::evidence::{Evidence, KindEvidence, samples};
@@ -136,7 +136,7 @@ pub(super) fn finding<S: Idleness>(
             .collect(),
         actions: if works_elsewhere
             || sleeps
-            || S::WHOSE == Whose::Server
+            || S::TARGET == IdleTarget::Server
             || process.pool().is_some()
             || process.placeholder().is_some()
         {
@@ -189,7 +189,7 @@ fn actions(process: &Process) -> Vec<Action> {
         return actions;
     }
     let kernel = process.jupyter.as_ref();
-    // Nobody can say that such a kernel does not wait for something.
+    // Nothing shows that such a kernel does not wait for something.
     if kernel.is_some_and(|it| !it.is_served() && !it.is_batch()) {
         return actions;
     }

@@ -1,4 +1,4 @@
-//! Whom a scope is for: yes, no and not known.
+//! What matches a scope: yes, no and not known.
 
 use super::*;
 use crate::model::{Gpu, Time};
@@ -136,7 +136,7 @@ fn what_is_not_known_is_neither_yes_nor_no() {
         selector: Selector::parse(text).unwrap(),
         ..Scope::default()
     };
-    use Fit::{No, Unknown, Yes};
+    use Match::{No, Unknown, Yes};
     // Who it is for, then: a process of which all is known, one of which little is, one in no
     // container and no notebook, and a GPU.
     for (scope, expected) in [
@@ -254,7 +254,7 @@ fn a_scope_is_shown_in_a_line_whatever_is_in_it() {
         ..Scope::default()
     };
     assert_eq!(scope.to_string(), "where \"user:ann\\u{1b} !gpu:0\"");
-    assert_eq!(Scope::default().to_string(), "everybody");
+    assert_eq!(Scope::default().to_string(), "all processes");
 }
 
 #[test]

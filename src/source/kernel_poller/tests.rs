@@ -196,8 +196,8 @@ fn all_kernels_without_files_are_answered_at_once_however_many() {
         })
         .collect();
     let (outbox, answers) = sync_channel(list.len());
-    let mut desk = KernelPoller::new(proc.roots(), outbox);
-    desk.work(&list).unwrap();
+    let mut poller = KernelPoller::new(proc.roots(), outbox);
+    poller.work(&list).unwrap();
     let answers: Vec<KernelAnswer> = answers.try_iter().flatten().collect();
     assert_eq!(answers.len(), list.len());
     for answer in answers {
@@ -270,7 +270,7 @@ fn a_kernel_whose_files_hang_holds_up_no_other() {
     .unwrap();
 
     let (outbox, answers) = sync_channel(QUEUES.1);
-    let mut desk = KernelPoller::new(proc.roots(), outbox);
+    let mut poller = KernelPoller::new(proc.roots(), outbox);
     let list: Vec<KernelCandidate> = [(90, 900), (91, 910)]
         .map(|(pid, start_ticks)| KernelCandidate {
             pid,
@@ -278,7 +278,7 @@ fn a_kernel_whose_files_hang_holds_up_no_other() {
             jupyter: Some(Arc::default()),
         })
         .into();
-    desk.work(&list).unwrap();
+    poller.work(&list).unwrap();
     let answer = answers.try_recv().unwrap().remove(0);
     assert_eq!(answer.key, (91, 910));
     assert_eq!(
@@ -287,11 +287,11 @@ fn a_kernel_whose_files_hang_holds_up_no_other() {
     );
     assert!(answers.try_recv().is_err());
     // It is not asked a second time, and is taken in when it comes.
-    desk.work(&list).unwrap();
-    assert!(desk.readers.is_pending((90, 900)) && !desk.readers.is_pending((91, 910)));
+    poller.work(&list).unwrap();
+    assert!(poller.readers.is_pending((90, 900)) && !poller.readers.is_pending((91, 910)));
     std::fs::write(&environ, "JPY_SESSION_NAME=/a.ipynb").unwrap();
-    assert_eq!(desk.take_read(Duration::from_secs(60)), [(90, 900)]);
-    let jupyter = desk.answer((90, 900)).unwrap().jupyter.unwrap();
+    assert_eq!(poller.take_read(Duration::from_secs(60)), [(90, 900)]);
+    let jupyter = poller.answer((90, 900)).unwrap().jupyter.unwrap();
     assert_eq!(jupyter.notebook_path.as_deref(), Some("/a.ipynb"));
 }
 
@@ -314,21 +314,21 @@ fn a_server_that_was_asked_before_a_kernel_was_there_does_not_deny_it() {
         })),
     };
     let (outbox, _answers) = sync_channel(QUEUES.1);
-    let mut desk = KernelPoller::new(proc.roots(), outbox);
+    let mut poller = KernelPoller::new(proc.roots(), outbox);
     let asked = |at| ServerAnswer {
         at,
         result: Ok(HashMap::new()),
     };
     let before = Instant::now();
-    let kernel = read_kernel(&desk.roots, &candidate);
-    let key = desk.take_in((candidate, kernel));
-    desk.servers.insert((50, 500), asked(before));
-    let answer = desk.answer(key).unwrap();
+    let kernel = read_kernel(&poller.roots, &candidate);
+    let key = poller.take_in((candidate, kernel));
+    poller.servers.insert((50, 500), asked(before));
+    let answer = poller.answer(key).unwrap();
     assert!(!answer.is_settled && answer.jupyter.unwrap().server_error.is_none());
-    assert!(desk.is_before_a_kernel((50, 500), &asked(before)));
+    assert!(poller.is_before_a_kernel((50, 500), &asked(before)));
 
-    desk.servers.insert((50, 500), asked(Instant::now()));
-    let answer = desk.answer(key).unwrap();
+    poller.servers.insert((50, 500), asked(Instant::now()));
+    let answer = poller.answer(key).unwrap();
     let error = answer.jupyter.unwrap().server_error.clone().unwrap();
     assert!(
         answer.is_settled && error.contains("does not know"),

@@ -46,7 +46,7 @@ pub fn visible(app: &App, layout: &Layout) -> Option<VisibleFindings> {
     }
     let room = area.height.saturating_sub(used);
     let has_notes = notes(screenful, Some(layout.gpu_form)).next().is_some();
-    Some(fit(app, screenful, layout, room, has_notes).at(area.y + used))
+    Some(choose_visible(app, screenful, layout, room, has_notes).at(area.y + used))
 }
 
 /// The finding on a row of the screen, by its place.
@@ -64,7 +64,7 @@ impl VisibleFindings {
 }
 
 /// Chooses what has room on so many lines.
-pub fn fit(
+pub fn choose_visible(
     app: &App,
     screenful: &Screenful,
     layout: &Layout,

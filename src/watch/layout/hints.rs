@@ -62,7 +62,7 @@ pub fn before(app: &App) -> Option<String> {
 pub fn after(app: &App, layout: Option<&Layout>, width: u16) -> String {
     match app.context() {
         Context::Main => {}
-        Context::Page => return page::place(app),
+        Context::Page => return page::position(app),
         // What is scrolled there is not the table.
         Context::Plan | Context::Columns => return String::new(),
     }

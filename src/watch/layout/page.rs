@@ -83,7 +83,7 @@ pub fn notices(app: &App) -> Vec<String> {
 }
 
 /// Which of the page's lines are on the screen; nothing where all of them are.
-pub fn place(app: &App) -> String {
+pub fn position(app: &App) -> String {
     let height = usize::from(body(app).height);
     match &app.page {
         Some(page) if page.lines.len() > height => {

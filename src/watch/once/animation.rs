@@ -48,8 +48,8 @@ impl Animation {
     }
 
     /// Takes a sample in while the screen fills; with a frame of it where one is wanted.
-    pub fn see(&mut self, snapshot: Snapshot, has_frame: bool) {
-        self.still.see(snapshot, !has_frame);
+    pub fn add_sample(&mut self, snapshot: Snapshot, has_frame: bool) {
+        self.still.add_sample(snapshot, !has_frame);
         if has_frame {
             self.frame(FILLING);
             self.filling = self.frames.len();
@@ -74,7 +74,7 @@ impl Animation {
             let before = self.frames.len();
             self.still.press_key(key, worker)?;
             self.frame(LEAST);
-            self.go_on(worker, next)?;
+            self.follow(worker, next)?;
             if self.frames.len() == before + 1 {
                 self.give_time_to_read();
             }
@@ -86,7 +86,7 @@ impl Animation {
     }
 
     /// Counts down and kills, as far as that was asked for.
-    fn go_on(
+    fn follow(
         &mut self,
         worker: &mut dyn ReclaimWorker,
         next: NextSample<'_>,
@@ -112,7 +112,7 @@ impl Animation {
             let Some(snapshot) = next() else {
                 break;
             };
-            self.still.see_with(snapshot, worker)?;
+            self.still.add_sample_with(snapshot, worker)?;
             self.frame(RUNNING);
             samples += 1;
         }
@@ -125,7 +125,7 @@ impl Animation {
     /// Takes a frame, unless it is as the last one, which is then seen for longer.
     fn frame(&mut self, milliseconds: u32) {
         let buffer = self.still.draw();
-        self.still.take(Event::Drawn);
+        self.still.update(Event::Drawn);
         match self.frames.last_mut() {
             Some(last) if last.buffer == buffer => last.milliseconds += milliseconds,
             _ => self.frames.push(Frame {

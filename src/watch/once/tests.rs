@@ -36,7 +36,7 @@ fn still(theme: Theme, depth: Depth, size: (u16, u16)) -> Still {
     let mut snapshot = sample::snapshot(2, 4);
     snapshot.processes[1].command = Some(vec!["日本語".into(), "<b>&\u{1b}[2J".into()].into());
     snapshot.processes[2].user = Some("שלום".into());
-    still.see(snapshot, false);
+    still.add_sample(snapshot, false);
     still
 }
 
@@ -427,7 +427,7 @@ fn what_was_seen_before_is_in_the_charts_of_the_first_frame() {
         snapshot.time = now;
         let options = options(Theme::Dark, Depth::Mono);
         let mut still = Still::new(options, None, past, (120, 40));
-        still.see(snapshot, false);
+        still.add_sample(snapshot, false);
         still.text(false)
     };
     assert!(!first_frame(0).contains("2h"), "{}", first_frame(0));

@@ -52,7 +52,7 @@ impl NextCommands {
     }
 
     /// Whether the worker has to be asked this; notes that it is.
-    pub fn ask(&mut self, now: AskedCommands) -> bool {
+    pub fn is_due(&mut self, now: AskedCommands) -> bool {
         let is_known = self.asked.as_ref().is_some_and(|asked| {
             let is_recent = now.at.seconds_since(asked.at).abs() < AGAIN_SECONDS;
             is_recent && asked.ids == now.ids && (now.page.is_none() || asked.page == now.page)
@@ -65,7 +65,7 @@ impl NextCommands {
     }
 
     /// Takes in what the worker found.
-    pub fn take(&mut self, steps: Vec<(Arc<str>, NextSteps)>) {
+    pub fn receive(&mut self, steps: Vec<(Arc<str>, NextSteps)>) {
         self.known = steps.into_iter().collect();
     }
 }

@@ -23,7 +23,7 @@ pub struct Playback {
     /// How much of a recording has been read; `None` where that is not known.
     pub percent: Option<u8>,
     /// Where samples are passed over to.
-    pub goal: Option<SeekTarget>,
+    pub seek_target: Option<SeekTarget>,
     /// How often the recording was told to begin again and has not yet.
     pub rewinds: u32,
     /// The sample that is shown, by its number on the timeline.
@@ -85,7 +85,7 @@ impl Playback {
             speed: 1.0,
             can_rewind: true,
             percent: None,
-            goal: None,
+            seek_target: None,
             rewinds: 0,
             shown: None,
             clock: None,
@@ -106,7 +106,7 @@ impl Playback {
 
     /// Whether samples are passed over on the way to what was asked for.
     pub fn is_seeking(&self) -> bool {
-        self.rewinds > 0 || !matches!(self.goal, None | Some(SeekTarget::Next))
+        self.rewinds > 0 || !matches!(self.seek_target, None | Some(SeekTarget::Next))
     }
 
     /// A sample that is older than this, and still the newest, is an alarm.

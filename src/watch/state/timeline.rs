@@ -152,13 +152,13 @@ impl Timeline {
 
     /// The sample before the one with this number.
     pub fn before(&self, number: u64) -> Option<FrameRef> {
-        let at = self.place(number).checked_sub(1)?;
+        let at = self.index_of(number).checked_sub(1)?;
         Some(self.entries[at].reference)
     }
 
     /// The sample after the one with this number.
     pub fn after(&self, number: u64) -> Option<FrameRef> {
-        let entry = self.entries.get(self.place(number.saturating_add(1)))?;
+        let entry = self.entries.get(self.index_of(number.saturating_add(1)))?;
         Some(entry.reference)
     }
 
@@ -171,7 +171,7 @@ impl Timeline {
     /// The first sample after this one that is not before `time`, or is before `from`: the clock was set
     /// back, and `time` may not come for long.
     pub fn leap_on(&self, number: u64, from: Time, time: Time) -> Option<FrameRef> {
-        let after = self.place(number.saturating_add(1));
+        let after = self.index_of(number.saturating_add(1));
         let mut frames = self.entries.range(after..).map(|entry| entry.reference);
         frames.find(|frame| frame.time >= time || frame.time < from)
     }
@@ -179,7 +179,7 @@ impl Timeline {
     /// The first of the samples before this one that are not before `time`, as far as the clock was not set
     /// back in between; and whether the timeline reaches beyond it.
     pub fn leap_back(&self, number: u64, from: Time, time: Time) -> (Option<FrameRef>, bool) {
-        let frames = self.entries.range(..self.place(number)).rev();
+        let frames = self.entries.range(..self.index_of(number)).rev();
         let (mut last, mut then): (Option<FrameRef>, Time) = (None, from);
         for frame in frames.map(|entry| entry.reference) {
             if frame.time > then {
@@ -195,7 +195,7 @@ impl Timeline {
 
     /// The first sample after this one in which a finding began.
     pub fn beginning_after(&self, number: u64) -> Option<FrameRef> {
-        let from = self.place(number.saturating_add(1));
+        let from = self.index_of(number.saturating_add(1));
         let mut frames = self.entries.range(from..).map(|entry| entry.reference);
         frames.find(|frame| frame.has_beginning)
     }
@@ -208,13 +208,13 @@ impl Timeline {
 
     /// The sample with this number, where it is kept.
     pub fn frame(&self, number: u64) -> Option<FrameRef> {
-        let entry = self.entries.get(self.place(number))?;
+        let entry = self.entries.get(self.index_of(number))?;
         Some(entry.reference).filter(|frame| frame.number == number)
     }
 
     /// The sample with this number as it was shown, or would have been.
     pub fn screenful(&self, number: u64) -> Option<Screenful> {
-        let entry = self.entries.get(self.place(number))?;
+        let entry = self.entries.get(self.index_of(number))?;
         if entry.reference.number != number {
             return None;
         }
@@ -230,7 +230,7 @@ impl Timeline {
     }
 
     /// Where the first sample of this number or a later one is.
-    fn place(&self, number: u64) -> usize {
+    fn index_of(&self, number: u64) -> usize {
         self.entries
             .partition_point(|entry| entry.reference.number < number)
     }

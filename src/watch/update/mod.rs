@@ -32,7 +32,7 @@ pub fn update(app: &mut App, event: Event) -> Option<Effect> {
         Event::Reclaim(ReclaimProgress::Environment { of, variables }) => {
             page::take_environment(app, of, variables)
         }
-        Event::Reclaim(ReclaimProgress::Commands(steps)) => next_commands::take(app, steps),
+        Event::Reclaim(ReclaimProgress::Commands(steps)) => next_commands::receive(app, steps),
         Event::Reclaim(progress) => reaping::on_progress(app, progress),
         Event::Resize(columns, rows) => {
             app.area = Rect::new(0, 0, columns, rows);
@@ -49,7 +49,7 @@ pub fn update(app: &mut App, event: Event) -> Option<Effect> {
             };
             let asked = reaping::on_snapshot(app, &snapshot);
             let is_first = app.screenful.is_none();
-            let shown = playback::take(app, *snapshot);
+            let shown = playback::receive(app, *snapshot);
             if is_first {
                 gpus::note_missing(app);
             }

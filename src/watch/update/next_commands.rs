@@ -25,7 +25,7 @@ pub fn request(app: &mut App) -> Option<ReclaimRequest> {
         page: page.map(|page| page.about),
         at: screenful.snapshot.time,
     };
-    app.next_commands.ask(now).then(|| {
+    app.next_commands.is_due(now).then(|| {
         ReclaimRequest::Commands(FoundSample {
             snapshot: Arc::new(screenful.snapshot.clone()),
             findings: screenful.findings.clone(),
@@ -34,8 +34,8 @@ pub fn request(app: &mut App) -> Option<ReclaimRequest> {
 }
 
 /// Takes in what the worker found.
-pub(super) fn take(app: &mut App, steps: Vec<(Arc<str>, NextSteps)>) -> Option<Effect> {
-    app.next_commands.take(steps);
+pub(super) fn receive(app: &mut App, steps: Vec<(Arc<str>, NextSteps)>) -> Option<Effect> {
+    app.next_commands.receive(steps);
     page::fill_in_commands(app);
     Some(Effect::Draw)
 }

@@ -2,7 +2,7 @@
 //!
 //! Every sample is judged and put on the timeline when it comes, shown or not. What is shown is
 //! the newest one, or one that a person went back to. Where the timeline does not reach, a recording is begun
-//! again and passed over at full speed until the goal.
+//! again and passed over at full speed until the target.
 //!
 //! Pure: what the source has to do comes back as a [`Control`]. How a time is typed is in [`typed_time`],
 //! how fast samples come in `pace.rs`.
@@ -30,7 +30,7 @@ const LEAP: f64 = 60.0;
 const PROGRESS: Duration = Duration::from_millis(100);
 
 /// Takes in a sample that the engine has judged.
-pub fn take(app: &mut App, snapshot: Snapshot) -> Option<Effect> {
+pub fn receive(app: &mut App, snapshot: Snapshot) -> Option<Effect> {
     if app.playback.rewinds > 0 {
         // It was on its way when the recording was told to begin again.
         return None;
@@ -46,9 +46,9 @@ pub fn take(app: &mut App, snapshot: Snapshot) -> Option<Effect> {
         |identity, gpu| history.idle_since(identity, gpu),
         app.setup.replay.is_none(),
     );
-    match app.playback.goal {
-        Some(goal) if goal.is_reached(frame) => {
-            app.playback.goal = None;
+    match app.playback.seek_target {
+        Some(seek_target) if seek_target.is_reached(frame) => {
+            app.playback.seek_target = None;
             show_newest(app, snapshot, frame);
             // A sample that was let through while a screen is paused does not set it going.
             Some(Effect::Control(Control::Playing(!app.playback.is_paused)))
@@ -104,9 +104,9 @@ pub fn rewound(app: &mut App) -> Option<Effect> {
     if app.playback.rewinds > 0 {
         return None;
     }
-    // Who gave the goal up on the way sees the beginning.
-    let goal = *app.playback.goal.get_or_insert(SeekTarget::Next);
-    Some(Effect::Control(goal.control()))
+    // Who gave the seek up on the way sees the beginning.
+    let seek_target = *app.playback.seek_target.get_or_insert(SeekTarget::Next);
+    Some(Effect::Control(seek_target.control()))
 }
 
 /// No more samples come.
@@ -114,7 +114,7 @@ pub fn ended(app: &mut App) {
     if app.playback.rewinds > 0 {
         return;
     }
-    match app.playback.goal.take() {
+    match app.playback.seek_target.take() {
         None => return,
         Some(SeekTarget::Beginning) => note(app, "no other finding begins before the end"),
         Some(_) => {}
@@ -283,7 +283,7 @@ pub fn seek(app: &mut App, text: &str) -> Result<Option<Effect>, String> {
 
 /// Stops the passing where it is.
 pub fn interrupt(app: &mut App) -> Option<Effect> {
-    app.playback.goal = None;
+    app.playback.seek_target = None;
     app.playback.is_paused = true;
     if app.playback.rewinds == 0
         && let Some(newest) = app.timeline.newest()
@@ -329,22 +329,22 @@ fn steer_source(app: &mut App) -> Option<Effect> {
         return Some(Effect::Draw);
     }
     // A step that is under way is not waited for any more.
-    app.playback.goal = None;
+    app.playback.seek_target = None;
     let plays = !app.playback.is_paused && !app.is_behind();
     Some(Effect::Control(Control::Playing(plays)))
 }
 
 /// Goes beyond the timeline's end, where there is something.
-fn newer(app: &mut App, goal: SeekTarget) -> Option<Effect> {
+fn newer(app: &mut App, seek_target: SeekTarget) -> Option<Effect> {
     if !app.is_live() && app.end.is_none() {
-        if app.playback.goal.is_some() {
+        if app.playback.seek_target.is_some() {
             // One step at a time; that the screen is paused now is seen at once.
             return Some(Effect::Draw);
         }
-        return set_out(app, goal);
+        return set_out(app, seek_target);
     }
     let newest = app.timeline.newest()?;
-    match goal {
+    match seek_target {
         SeekTarget::Beginning => note(app, "no other finding has begun since"),
         _ if app.is_live() => show(app, newest),
         _ => {
@@ -356,10 +356,10 @@ fn newer(app: &mut App, goal: SeekTarget) -> Option<Effect> {
 }
 
 /// Goes beyond the timeline's beginning, where there is something and it can be had again.
-fn older(app: &mut App, goal: SeekTarget) -> Option<Effect> {
+fn older(app: &mut App, seek_target: SeekTarget) -> Option<Effect> {
     let oldest = app.timeline.oldest()?;
     if can_rewind_before(app, oldest) {
-        return rewind(app, goal);
+        return rewind(app, seek_target);
     }
     note(app, &oldest_why(app, oldest));
     steer_source(app)
@@ -379,10 +379,10 @@ fn can_rewind_before(app: &App, oldest: FrameRef) -> bool {
     !app.is_live() && app.playback.can_rewind && oldest.number > 0
 }
 
-/// Has the recording begin again, and go on to `goal`.
-fn rewind(app: &mut App, goal: SeekTarget) -> Option<Effect> {
+/// Has the recording begin again, and go on to `seek_target`.
+fn rewind(app: &mut App, seek_target: SeekTarget) -> Option<Effect> {
     app.playback.clock = None;
-    app.playback.goal = Some(goal);
+    app.playback.seek_target = Some(seek_target);
     if app.playback.rewinds > 0 {
         return Some(Effect::Draw);
     }
@@ -390,15 +390,15 @@ fn rewind(app: &mut App, goal: SeekTarget) -> Option<Effect> {
     Some(Effect::Control(Control::Rewind))
 }
 
-/// Passes over samples from where the source is to `goal`.
-fn set_out(app: &mut App, goal: SeekTarget) -> Option<Effect> {
+/// Passes over samples from where the source is to `seek_target`.
+fn set_out(app: &mut App, seek_target: SeekTarget) -> Option<Effect> {
     app.playback.clock = None;
-    app.playback.goal = Some(goal);
+    app.playback.seek_target = Some(seek_target);
     app.playback.drawn = app.judged.now();
     if app.playback.rewinds > 0 {
         return Some(Effect::Draw);
     }
-    Some(Effect::Control(goal.control()))
+    Some(Effect::Control(seek_target.control()))
 }
 
 /// Says something in the bottom line, until the next key.

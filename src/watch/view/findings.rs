@@ -12,7 +12,7 @@ use crate::report::check::counted;
 use crate::report::escape::escape;
 use crate::units::Bytes;
 use crate::watch::layout::Layout;
-use crate::watch::layout::findings::{fit, has_title, notes, visible};
+use crate::watch::layout::findings::{choose_visible, has_title, notes, visible};
 use crate::watch::state::next_commands::NextCommands;
 use crate::watch::state::{App, Focus};
 use crate::watch::text::{MESSAGE_CHARS, UNKNOWN, clean, columns};
@@ -75,7 +75,7 @@ pub fn draw(app: &App, layout: &Layout, lines: &mut PanelWriter<'_>) {
     let styles = lines.styles;
     let form = Some(layout.gpu_form);
     let has_notes = notes(screenful, form).next().is_some();
-    let visible = fit(app, screenful, layout, lines.left(), has_notes);
+    let visible = choose_visible(app, screenful, layout, lines.left(), has_notes);
     let seen = visible.first..visible.first + visible.shown;
     let commands = &app.next_commands;
     let columns = FindingColumns::new(&screenful.findings[seen], commands, lines.area.width);

@@ -328,7 +328,7 @@ impl Driver {
         let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
         let counter = env::var_os("GPUMEM_MOCK_COUNTS").and_then(|path| {
             Counter::open(Path::new(&path))
-                .map_err(|error| complain(Path::new(&path), &error))
+                .map_err(|error| warn(Path::new(&path), &error))
                 .ok()
         });
         Self {
@@ -388,7 +388,7 @@ impl Driver {
             return played;
         }
         let Some(path) = &self.path else {
-            complain(Path::new("GPUMEM_MOCK_SCENE"), &"names no scene");
+            warn(Path::new("GPUMEM_MOCK_SCENE"), &"names no scene");
             return None;
         };
         let found = fs::metadata(path).map(|file| Identity::from(&file));
@@ -405,7 +405,7 @@ impl Driver {
             }
             Err(error) => {
                 if played.is_none() {
-                    complain(path, &error);
+                    warn(path, &error);
                 }
                 played
             }
@@ -420,7 +420,7 @@ impl Driver {
 
 /// A test that cannot have its scene should say why; a return code cannot.
 #[allow(clippy::print_stderr, reason = "a driver has no other way to talk")]
-fn complain(what: &Path, problem: &dyn std::fmt::Display) {
+fn warn(what: &Path, problem: &dyn std::fmt::Display) {
     eprintln!("mock-nvml: {}: {problem}", what.display());
 }
 

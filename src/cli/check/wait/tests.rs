@@ -89,16 +89,16 @@ fn time_is_the_snapshots_and_a_clock_that_went_back_has_not_waited() {
 #[test]
 fn more_than_there_is_is_waited_for_in_vain() {
     let some = gpus(&[Some(1), Some(2)]);
-    assert!(wait(&["80GiB"], 1.0).in_vain(&some).is_none());
-    let why = wait(&["8GiB", "81GiB:1"], 1.0).in_vain(&some).unwrap();
+    assert!(wait(&["80GiB"], 1.0).impossible(&some).is_none());
+    let why = wait(&["8GiB", "81GiB:1"], 1.0).impossible(&some).unwrap();
     assert_eq!(
         why,
         "GPU 1 does not have 81.0 GiB of memory: it cannot become free"
     );
-    assert!(wait(&["81GiB"], 1.0).in_vain(&some).is_some());
+    assert!(wait(&["81GiB"], 1.0).impossible(&some).is_some());
     let unknown = gpus(&[Some(1), None]);
-    assert!(wait(&["81GiB"], 1.0).in_vain(&unknown).is_none());
-    assert!(wait(&["81GiB"], 1.0).in_vain(&[]).is_none());
+    assert!(wait(&["81GiB"], 1.0).impossible(&unknown).is_none());
+    assert!(wait(&["81GiB"], 1.0).impossible(&[]).is_none());
 }
 
 #[test]

@@ -4,9 +4,9 @@ use super::*;
 
 #[test]
 fn a_child_that_is_born_while_its_parent_is_killed_is_killed_too() {
-    let mut play = Play::found(Kind::Idle, &[python()]);
+    let mut play = ActScene::found(Kind::Idle, &[python()]);
     let own = born(&play, 91, 70, 70);
-    // Of the group and the session, and nobody's child who is held: it may be anybody's.
+    // Of the group and the session, and no child of one that is held: it may be another's.
     let mut in_group = born(&play, 92, 1, 70);
     in_group.1.command = None;
     let stranger = born(&play, 93, 60, 93);
@@ -32,11 +32,11 @@ fn a_child_that_is_born_while_its_parent_is_killed_is_killed_too() {
 fn what_was_just_born_is_not_added() {
     // Between its fork and what it executes it looks like its parent.
     for (seconds, expected) in [(9.5, &[70][..]), (9.0, &[91, 70])] {
-        let mut play = Play::named(&[python()], guard());
+        let mut play = ActScene::named(&[python()], guard());
         play.advance();
         play.now = seconds;
         let child = born(&play, 91, 70, 70);
-        play.control.world.insert(child.0, child.1);
+        play.control.processes.insert(child.0, child.1);
         play.show(0);
         play.advance();
         play.at(10.0);
@@ -46,7 +46,7 @@ fn what_was_just_born_is_not_added() {
 
 #[test]
 fn what_executes_another_program_is_asked_for_its_own_environment() {
-    let mut play = Play::named(&[python()], guard());
+    let mut play = ActScene::named(&[python()], guard());
     let child = born(&play, 91, 70, 70);
     play.control.forks.insert(70, vec![child]);
     play.advance();
@@ -54,7 +54,7 @@ fn what_executes_another_program_is_asked_for_its_own_environment() {
     play.at(2.0);
     // It is held by now; the snapshot goes on showing what it was.
     let kept = BTreeMap::from([("GPUMEM_KEEP".into(), "yes".into())]);
-    play.control.world.get_mut(&91).unwrap().environment = Some(Arc::new(kept));
+    play.control.processes.get_mut(&91).unwrap().environment = Some(Arc::new(kept));
     let mut child = python();
     (child.pid, child.start_ticks) = (91, Some(9091));
     play.now = 10.0;
@@ -84,7 +84,7 @@ fn what_is_born_is_asked_all_that_a_member_is_asked() {
         ("environment not known", |it| it.environment = None),
     ];
     for (why, change) in cases {
-        let mut play = Play::found(Kind::Idle, &[python()]);
+        let mut play = ActScene::found(Kind::Idle, &[python()]);
         let (pid, mut facts) = born(&play, 91, 70, 70);
         change(&mut facts);
         play.control.forks.insert(70, vec![(pid, facts)]);
@@ -96,7 +96,7 @@ fn what_is_born_is_asked_all_that_a_member_is_asked() {
         assert!(play.sent().iter().all(|it| it.0 == 70), "{why}");
     }
     for (value, expected) in [("yes", &[][..]), ("no", &[91, 70])] {
-        let mut play = Play::found(Kind::Idle, &[python()]);
+        let mut play = ActScene::found(Kind::Idle, &[python()]);
         let (pid, mut facts) = born(&play, 91, 70, 70);
         facts.environment = keep(value);
         play.control.forks.insert(70, vec![(pid, facts)]);
@@ -109,7 +109,7 @@ fn what_is_born_is_asked_all_that_a_member_is_asked() {
     // What the configuration keeps.
     let mut guard = guard();
     guard.policy.keeps = Keeps::new(|process, _| process.pid == 91);
-    let mut play = Play::named(&[python()], guard);
+    let mut play = ActScene::named(&[python()], guard);
     let child = born(&play, 91, 70, 70);
     play.control.forks.insert(70, vec![child]);
     ends_on(&mut play, 70, &[KILL]);
@@ -121,7 +121,7 @@ fn what_is_born_is_asked_all_that_a_member_is_asked() {
 fn what_a_handler_starts_to_save_its_work_is_left_alone() {
     // The target ends; what it has started goes on, and its memory is back.
     for outlives in [false, true] {
-        let mut play = Play::found(Kind::Idle, &[python()]);
+        let mut play = ActScene::found(Kind::Idle, &[python()]);
         let (pid, mut upload) = born(&play, 91, 70, 91);
         upload.gpu_files = Some(Arc::default());
         upload.command = Some(["aws", "s3", "cp"].map(Arc::from).into());
@@ -130,6 +130,6 @@ fn what_a_handler_starts_to_save_its_work_is_left_alone() {
         let outcome = play.play_on();
         assert!(matches!(outcome, Outcome::Freed { .. }), "{outcome:?}");
         assert!(play.sent().iter().all(|it| it.0 == 70), "{:?}", play.sent());
-        assert!(play.control.world.contains_key(&91));
+        assert!(play.control.processes.contains_key(&91));
     }
 }

@@ -17,7 +17,7 @@ fn kernel() -> Process {
 
 #[test]
 fn a_kernel_is_shut_by_its_server_and_nothing_is_sent() {
-    let mut play = Play::found(Kind::Idle, &[kernel()]);
+    let mut play = ActScene::found(Kind::Idle, &[kernel()]);
     assert_eq!(play.advance(), ActProgress::Waiting { until: at(10.0) });
     assert!(matches!(
         &play.control.asked[..],
@@ -45,14 +45,14 @@ fn a_kernel_is_shut_by_its_server_and_nothing_is_sent() {
 
 #[test]
 fn a_kernel_that_is_at_work_after_all_is_left_alone() {
-    let mut play = Play::found(Kind::Idle, &[kernel()]);
+    let mut play = ActScene::found(Kind::Idle, &[kernel()]);
     play.advance();
     play.control.answer = Some(RequestResult::AtWork);
     assert_eq!(play.at(0.1), ActProgress::Ended(Outcome::RuleNoLongerTrue));
     assert!(play.sent().is_empty());
     let is_reported = |event: &LedgerEvent| matches!(event, LedgerEvent::Done { failures, .. } if failures.len() == 1);
     assert!(play.pages.lines.iter().any(|line| is_reported(&line.event)));
-    let mut play = Play::named(&[kernel()], guard());
+    let mut play = ActScene::named(&[kernel()], guard());
     play.advance();
     assert!(matches!(
         &play.control.asked[..],
@@ -71,7 +71,7 @@ fn a_kernel_that_its_server_would_start_again_is_left_alone() {
         ))
     };
     for (answer, until) in [(restarts(), 0.1), (None, 10.0)] {
-        let mut play = Play::found(Kind::Idle, &[kernel()]);
+        let mut play = ActScene::found(Kind::Idle, &[kernel()]);
         play.advance();
         play.control.answer = answer;
         let ActProgress::Ended(Outcome::Protected { why }) = play.at(until) else {
@@ -79,12 +79,12 @@ fn a_kernel_that_its_server_would_start_again_is_left_alone() {
         };
         assert!(matches!(why, Protection::Owned { .. }), "{why:?}");
         assert!(play.sent().is_empty());
-        assert!(play.control.world.contains_key(&70));
+        assert!(play.control.processes.contains_key(&70));
     }
     // Who insists knows that it comes back.
     let mut insists = guard();
     insists.policy.direct = true;
-    let mut play = Play::named(&[kernel()], insists);
+    let mut play = ActScene::named(&[kernel()], insists);
     play.advance();
     play.control.answer = restarts();
     play.at(0.1);
@@ -93,7 +93,7 @@ fn a_kernel_that_its_server_would_start_again_is_left_alone() {
 
 #[test]
 fn a_kernel_that_outlives_its_servers_word_is_looked_after() {
-    let mut play = Play::found(Kind::Idle, &[kernel()]);
+    let mut play = ActScene::found(Kind::Idle, &[kernel()]);
     ends_on(&mut play, 70, &[TERM]);
     play.control.answer = Some(RequestResult::Done);
     play.advance();
@@ -121,14 +121,14 @@ fn a_kernel_that_is_started_again_through_a_wrapper_is_respawned_too() {
             command: Some(command.split(' ').map(Arc::from).collect()),
             ..kernel()
         };
-        let mut play = Play::found(Kind::Idle, std::slice::from_ref(&process));
+        let mut play = ActScene::found(Kind::Idle, std::slice::from_ref(&process));
         ends_on(&mut play, 70, &[TERM]);
         play.control.answer = Some(RequestResult::Failed("refused".to_owned()));
         play.advance();
         play.at(0.1);
         let mut again = facts(&snapshot(at(0.0), &[process], Vec::new()))[&70].clone();
         (again.start_ticks, again.ppid) = (9000, Some(94));
-        play.control.world.insert(95, again);
+        play.control.processes.insert(95, again);
         let respawned = ActProgress::Ended(Outcome::Respawned {
             pid: 95,
             bytes: GIB,
@@ -139,7 +139,7 @@ fn a_kernel_that_is_started_again_through_a_wrapper_is_respawned_too() {
 
 #[test]
 fn a_kernel_that_its_server_starts_again_is_respawned() {
-    let mut play = Play::found(Kind::Idle, &[kernel()]);
+    let mut play = ActScene::found(Kind::Idle, &[kernel()]);
     ends_on(&mut play, 70, &[TERM]);
     play.control.answer = Some(RequestResult::Failed("refused".to_owned()));
     play.advance();
@@ -149,7 +149,7 @@ fn a_kernel_that_its_server_starts_again_is_respawned() {
     assert_eq!(play.at(1.0), ActProgress::Waiting { until: at(6.1) });
     let mut again = facts(&snapshot(at(0.0), &[kernel()], Vec::new()))[&70].clone();
     again.start_ticks = 9000;
-    play.control.world.insert(95, again);
+    play.control.processes.insert(95, again);
     let outcome = play.at(3.0);
     assert_eq!(
         outcome,
@@ -159,7 +159,7 @@ fn a_kernel_that_its_server_starts_again_is_respawned() {
         })
     );
 
-    let mut play = Play::found(Kind::Idle, &[kernel()]);
+    let mut play = ActScene::found(Kind::Idle, &[kernel()]);
     ends_on(&mut play, 70, &[TERM]);
     play.control.answer = Some(RequestResult::Failed("refused".to_owned()));
     assert!(matches!(play.play_on(), Outcome::Freed { .. }));

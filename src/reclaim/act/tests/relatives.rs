@@ -11,9 +11,9 @@ fn a_supervisor_that_takes_the_memory_again_is_reported() {
     };
     let mut child = python();
     (child.ppid, child.parent_is_reaper) = (Some(60), Some(false));
-    let mut play = Play::found(Kind::Idle, &[child]);
+    let mut play = ActScene::found(Kind::Idle, &[child]);
     ends_on(&mut play, 70, &[TERM]);
-    play.control.world.insert(
+    play.control.processes.insert(
         60,
         facts(&snapshot(at(0.0), &[shell], Vec::new()))[&60].clone(),
     );
@@ -22,7 +22,7 @@ fn a_supervisor_that_takes_the_memory_again_is_reported() {
     // A second later its parent starts the next try, with other arguments.
     let (pid, mut next) = born(&play_world(), 95, 60, 60);
     next.command = Some(["python", "train.py", "--try", "2"].map(Arc::from).into());
-    play.control.world.insert(pid, next);
+    play.control.processes.insert(pid, next);
     play.now = 2.0;
     let mut again = process(95, "python train.py --try 2");
     again.start_ticks = Some(9095);
@@ -37,18 +37,18 @@ fn a_supervisor_that_takes_the_memory_again_is_reported() {
     assert!(play.sent().iter().all(|it| it.0 == 70));
 }
 
-/// A world to take processes from.
-fn play_world() -> Play {
-    Play::found(Kind::Idle, &[python()])
+/// Simulated processes to take.
+fn play_world() -> ActScene {
+    ActScene::found(Kind::Idle, &[python()])
 }
 
 #[test]
 fn what_is_freed_is_reported_less_what_the_next_one_took() {
-    let mut play = Play::found(Kind::Idle, &[python()]);
+    let mut play = ActScene::found(Kind::Idle, &[python()]);
     ends_on(&mut play, 70, &[TERM]);
     let (pid, next) = born(&play, 95, 1, 95);
     play.advance();
-    play.control.world.insert(pid, next);
+    play.control.processes.insert(pid, next);
     play.now = 1.0;
     let mut again = python();
     (again.pid, again.start_ticks) = (95, Some(9095));
@@ -63,12 +63,12 @@ fn what_is_freed_is_reported_less_what_the_next_one_took() {
 #[test]
 fn what_was_adopted_meanwhile_does_not_take_its_place() {
     let started_again = |change: fn(&mut Guarded)| {
-        let mut play = Play::found(Kind::Idle, &[python()]);
+        let mut play = ActScene::found(Kind::Idle, &[python()]);
         ends_on(&mut play, 70, &[TERM]);
         let (pid, mut next) = born(&play, 95, 1, 95);
         change(&mut next);
         play.advance();
-        play.control.world.insert(pid, next);
+        play.control.processes.insert(pid, next);
         play.now = 1.0;
         play.shows(Vec::new(), vec![gpu(0, &[], 0)]);
         matches!(
@@ -85,15 +85,15 @@ fn what_was_adopted_meanwhile_does_not_take_its_place() {
 
 #[test]
 fn a_rule_ends_none_whose_children_hold_a_gpu_and_are_not_in_the_plan() {
-    let mut play = Play::found(Kind::Idle, &[python()]);
-    let mut between = play.control.world[&70].clone();
+    let mut play = ActScene::found(Kind::Idle, &[python()]);
+    let mut between = play.control.processes[&70].clone();
     (between.start_ticks, between.ppid) = (701, Some(70));
     between.gpu_files = Some(Arc::default());
     let mut grandchild = between.clone();
     (grandchild.start_ticks, grandchild.ppid) = (702, Some(71));
     grandchild.gpu_files = python().gpu_files;
-    play.control.world.insert(71, between);
-    play.control.world.insert(72, grandchild);
+    play.control.processes.insert(71, between);
+    play.control.processes.insert(72, grandchild);
     let why = Protection::Descendants { pids: vec![72] };
     let outcome = Outcome::Protected { why };
     assert_eq!(play.advance(), ActProgress::Ended(outcome));
@@ -102,12 +102,12 @@ fn a_rule_ends_none_whose_children_hold_a_gpu_and_are_not_in_the_plan() {
 
 #[test]
 fn who_was_there_before_is_not_taken_for_a_child() {
-    let mut play = Play::found(Kind::Idle, &[python()]);
+    let mut play = ActScene::found(Kind::Idle, &[python()]);
     // `python train.py | tee log`: one group.
-    let mut tee = play.control.world[&70].clone();
+    let mut tee = play.control.processes[&70].clone();
     tee.start_ticks = 701;
     (tee.ppid, tee.process_group) = (Some(60), Some(70));
-    play.control.world.insert(71, tee);
+    play.control.processes.insert(71, tee);
     ends_on(&mut play, 70, &[KILL]);
     assert!(matches!(play.play_on(), Outcome::Freed { .. }));
     assert!(play.sent().iter().all(|it| it.0 == 70), "{:?}", play.sent());
@@ -119,14 +119,14 @@ fn a_group_that_is_not_its_own_is_not_swept() {
     let mut in_script = python();
     in_script.process_group = Some(60);
     in_script.session = Some(50);
-    let mut play = Play::found(Kind::Idle, &[in_script]);
-    let mut script = play.control.world[&70].clone();
+    let mut play = ActScene::found(Kind::Idle, &[in_script]);
+    let mut script = play.control.processes[&70].clone();
     (script.start_ticks, script.ppid) = (600, Some(50));
-    play.control.world.insert(60, script.clone());
+    play.control.processes.insert(60, script.clone());
     (script.start_ticks, script.ppid) = (500, Some(1));
     (script.process_group, script.session) = (Some(50), Some(50));
-    play.control.world.insert(50, script);
-    let mut next = play.control.world[&70].clone();
+    play.control.processes.insert(50, script);
+    let mut next = play.control.processes[&70].clone();
     (next.start_ticks, next.ppid) = (9000, Some(60));
     next.command = Some(["python", "next.py"].map(Arc::from).into());
     play.control.forks.insert(70, vec![(91, next)]);
@@ -137,8 +137,8 @@ fn a_group_that_is_not_its_own_is_not_swept() {
 
 #[test]
 fn the_launcher_goes_first_and_the_ranks_are_swept() {
-    let mut play = Play::found(Kind::Idle, &[python()]);
-    let mut torchrun = play.control.world[&70].clone();
+    let mut play = ActScene::found(Kind::Idle, &[python()]);
+    let mut torchrun = play.control.processes[&70].clone();
     (torchrun.start_ticks, torchrun.ppid) = (600, Some(50));
     (torchrun.process_group, torchrun.session) = (Some(60), Some(60));
     let mut target = play.act.target().clone();
@@ -164,7 +164,7 @@ fn the_launcher_goes_first_and_the_ranks_are_swept() {
         signal(KILL, Recipients::Family, 5.0),
     ];
     play.act = Act::new(target.clone(), Arc::new(guard()), Actor::default());
-    play.control.world.insert(60, torchrun.clone());
+    play.control.processes.insert(60, torchrun.clone());
     ends_on(&mut play, 70, &[TERM]);
     assert_eq!(play.advance(), ActProgress::Waiting { until: at(35.0) });
     assert_eq!(play.sent(), [(60, TERM)]);
@@ -174,10 +174,10 @@ fn the_launcher_goes_first_and_the_ranks_are_swept() {
     assert_eq!(play.sent(), [(60, TERM), (70, TERM)]);
     assert!(matches!(play.play_on(), Outcome::Freed { .. }));
 
-    // It ends the rank itself; then nobody is left to be asked.
-    let mut play = Play::found(Kind::Idle, &[python()]);
+    // It ends the rank itself; then no process is left to be asked.
+    let mut play = ActScene::found(Kind::Idle, &[python()]);
     play.act = Act::new(target, Arc::new(guard()), Actor::default());
-    play.control.world.insert(60, torchrun);
+    play.control.processes.insert(60, torchrun);
     play.advance();
     play.control.end(70);
     assert!(matches!(play.play_on(), Outcome::Freed { .. }));

@@ -37,8 +37,8 @@ fn release() -> Step {
 }
 
 /// An idle process, to be asked before it is ended.
-fn ladder() -> Play {
-    let mut play = Play::found(Kind::Idle, &[python()]);
+fn ladder() -> ActScene {
+    let mut play = ActScene::found(Kind::Idle, &[python()]);
     let mut target = play.act.target().clone();
     target.steps.insert(0, release());
     play.act = Act::new(target, Arc::new(guard()), Actor::default());
@@ -46,15 +46,15 @@ fn ladder() -> Play {
 }
 
 /// A process that a person named, only to be asked.
-fn only() -> Play {
-    let mut play = Play::named(&[python()], guard());
+fn only() -> ActScene {
+    let mut play = ActScene::named(&[python()], guard());
     let mut target = play.act.target().clone();
     target.steps = vec![release()];
     play.act = Act::new(target, Arc::new(guard()), Actor::default());
     play
 }
 
-impl Play {
+impl ActScene {
     /// At a time, with a process that holds so much.
     fn holding(&mut self, seconds: f64, bytes: u64) -> ActProgress {
         self.now = seconds;

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::advice::unload::{
-    AnswerVerdict, JudgeResult, Known, ModelQuestion, Question, ServerRequest, UnloadAnswer,
+    AnswerCheckResult, AnswerVerdict, Known, ModelQuestion, Question, ServerRequest, UnloadAnswer,
     UnloadApi, UnloadServer,
 };
 use crate::reclaim::release::{ReleaseAnswer, ReleaseOptions, ReleaseReport};
@@ -140,7 +140,7 @@ impl<'a, C: ServerChannel> Conversation<'a, C> {
 
     /// In two looks where one is not enough.
     fn prove_idle(&mut self) -> AskResult {
-        self.look()?;
+        self.read_idle_answers()?;
         self.check_connections()?;
         if !self.api.is_looked_at_twice {
             return Ok(());
@@ -155,7 +155,7 @@ impl<'a, C: ServerChannel> Conversation<'a, C> {
             )));
         }
         self.channel.pause(BETWEEN);
-        self.look()?;
+        self.read_idle_answers()?;
         self.check_connections()?;
         if (&first.marks, &first.models) != (&self.known.marks, &self.known.models) {
             return Err(self.busy("it was used in the last two seconds"));
@@ -163,7 +163,7 @@ impl<'a, C: ServerChannel> Conversation<'a, C> {
         Ok(())
     }
 
-    fn look(&mut self) -> AskResult {
+    fn read_idle_answers(&mut self) -> AskResult {
         self.known.marks.clear();
         for (at, question) in self.api.idle.iter().enumerate() {
             self.question(question, at == 0 && self.api.identify.is_empty())?;
@@ -180,7 +180,7 @@ impl<'a, C: ServerChannel> Conversation<'a, C> {
         for model in self.known.models.clone() {
             let ask = (each.ask)(&model);
             let answer = self.ask(&ask, LOOK)?;
-            match (each.judge)(&answer, &mut self.known) {
+            match (each.check)(&answer, &mut self.known) {
                 Ok(()) => loaded.push(model),
                 Err(AnswerVerdict::Skip) => {}
                 Err(verdict) => return Err(self.of(verdict, Some(&ask))),
@@ -244,9 +244,9 @@ impl<'a, C: ServerChannel> Conversation<'a, C> {
             let held = answer
                 .success()
                 .map_err(|verdict| self.of(verdict, Some(&pause)));
-            if let Err(answer) = held.and_then(|()| self.look()) {
+            if let Err(answer) = held.and_then(|()| self.read_idle_answers()) {
                 // Nothing came of it, and its requests wait for that.
-                let _ = self.channel.ask(&(hold.go_on)(), LOOK);
+                let _ = self.channel.ask(&(hold.resume)(), LOOK);
                 return Err(answer);
             }
         }
@@ -257,7 +257,7 @@ impl<'a, C: ServerChannel> Conversation<'a, C> {
             let answer = self.ask_to_unload(ask)?;
             if let Err(verdict) = answer.success() {
                 if let Some(hold) = &hold {
-                    let _ = self.channel.ask(&(hold.go_on)(), LOOK);
+                    let _ = self.channel.ask(&(hold.resume)(), LOOK);
                 }
                 return Err(self.of(verdict, Some(ask)));
             }
@@ -286,7 +286,7 @@ impl<'a, C: ServerChannel> Conversation<'a, C> {
                 Err(AskFailed::Late) => return Err(late()),
                 Err(AskFailed::NotReached(why)) => return Err(self.unreached(&why)),
             };
-            match (done.judge)(&answer, &mut self.known) {
+            match (done.check)(&answer, &mut self.known) {
                 Ok(()) => return Ok(()),
                 Err(AnswerVerdict::NotYet | AnswerVerdict::Busy(_)) => self.channel.pause(POLL),
                 Err(verdict) => return Err(self.of(verdict, Some(&ask))),
@@ -298,7 +298,7 @@ impl<'a, C: ServerChannel> Conversation<'a, C> {
     fn question(&mut self, question: &Question, is_first: bool) -> AskResult {
         let ask = (question.ask)();
         let answer = self.ask(&ask, LOOK)?;
-        let judged: JudgeResult = (question.judge)(&answer, &mut self.known);
+        let judged: AnswerCheckResult = (question.check)(&answer, &mut self.known);
         judged.map_err(|verdict| match verdict {
             // The first of all questions is one that each of them answers.
             AnswerVerdict::Absent if is_first => self.of(

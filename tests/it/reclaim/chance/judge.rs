@@ -13,7 +13,7 @@ use super::{Acted, Machine};
 
 impl Machine {
     /// Whether what an act has sent was sent to whom it may be.
-    pub(super) fn judge(&mut self, acted: &Acted, truth: &Truth, complaints: &mut String) {
+    pub(super) fn judge(&mut self, acted: &Acted, truth: &Truth, violations: &mut String) {
         let target = &acted.target;
         let planned: BTreeSet<i64> = target
             .members
@@ -24,8 +24,8 @@ impl Machine {
         // When each was first taken hold of.
         let mut opened: BTreeMap<i64, i64> = BTreeMap::new();
         for event in &acted.events {
-            let mut complain = |what: &str| {
-                let _ = writeln!(complaints, "{what}: {event:?}");
+            let mut report = |what: &str| {
+                let _ = writeln!(violations, "{what}: {event:?}");
             };
             match &event.call {
                 Call::Opened { pid } => {
@@ -34,21 +34,21 @@ impl Machine {
                 Call::Sent { pid, signal } => {
                     self.sent += 1;
                     if !acted.signalled.contains(&(*pid, signal.clone())) {
-                        complain("the ledger does not tell of it");
+                        report("the ledger does not tell of it");
                     }
                     if planned.contains(pid) {
                         if let Some(other) = lost_by(*pid, &planned, target, truth) {
-                            complain(&format!("{other} is a rank of it, and not in the plan"));
+                            report(&format!("{other} is a rank of it, and not in the plan"));
                         }
                         continue;
                     }
                     self.born_and_sent += 1;
                     if let Some(why) = stranger(*pid, event.at, &planned, &opened, truth, acted) {
-                        complain(&format!("{why}, {:?}", truth.born.get(pid)));
+                        report(&format!("{why}, {:?}", truth.born.get(pid)));
                     }
                 }
                 Call::Mark(_) => {}
-                Call::Other(_) => complain("not through what holds a process"),
+                Call::Other(_) => report("not through what holds a process"),
             }
         }
         self.targets += 1;
@@ -69,11 +69,11 @@ impl Machine {
         let members = target.members.iter().map(|it| i64::from(it.pid));
         let left: Vec<i64> = members.filter(lives).collect();
         if is_gone && !left.is_empty() {
-            let _ = writeln!(complaints, "{:?}, and {left:?} live on", acted.outcome);
+            let _ = writeln!(violations, "{:?}, and {left:?} live on", acted.outcome);
         }
         let may_be = is_gone || matches!(acted.outcome, Outcome::Protected { .. });
         if !may_be {
-            let _ = writeln!(complaints, "nothing forbade it, and: {:?}", acted.outcome);
+            let _ = writeln!(violations, "nothing forbade it, and: {:?}", acted.outcome);
         }
     }
 
@@ -83,7 +83,7 @@ impl Machine {
         population: &Population,
         plan: &Plan,
         acts: &[Acted],
-        complaints: &mut String,
+        violations: &mut String,
     ) {
         let sent: BTreeSet<i64> = acts
             .iter()
@@ -108,7 +108,7 @@ impl Machine {
             // A child of what was killed lives on, too.
             match state(*pid) {
                 Some('Z') | None => {
-                    let _ = writeln!(complaints, "{pid} is gone: {born:?}");
+                    let _ = writeln!(violations, "{pid} is gone: {born:?}");
                 }
                 Some('T') => {
                     let text = population.requests.join(" ");
@@ -116,7 +116,7 @@ impl Machine {
                     let words = text.split(&own).nth(1).unwrap_or_default();
                     let words = words.split(['(', ')']).next().unwrap_or_default();
                     if !words.contains("stop") {
-                        let _ = writeln!(complaints, "{pid} is stopped: {born:?}");
+                        let _ = writeln!(violations, "{pid} is stopped: {born:?}");
                     }
                 }
                 Some(_) => {}
@@ -126,7 +126,7 @@ impl Machine {
             if !sent.contains(pid) {
                 let is_planned = planned(*pid);
                 let _ = writeln!(
-                    complaints,
+                    violations,
                     "{pid} heard {signal}, unseen (planned: {is_planned}): {:?}",
                     truth.born.get(pid)
                 );

@@ -12,7 +12,7 @@ use crate::reclaim::process_control::RequestResult;
 use crate::reclaim::release::{ReleaseAnswer, ReleaseReport};
 use crate::reclaim::target::Request;
 use crate::reclaim::testing::{
-    BOOT, Pages, Puppets, Shared, at, facts, gpu, guard, process, snapshot,
+    BOOT, FakeControl, Pages, Shared, at, facts, gpu, guard, process, snapshot,
 };
 use crate::units::GIB;
 
@@ -28,14 +28,14 @@ const WARNED: f64 = 124.0;
 const WARNED_LAST: f64 = WARNED + 604.0;
 const ACTED: f64 = WARNED_LAST + 64.0;
 
-/// A system of puppets, which remembers.
+/// A system of simulated processes, which remembers.
 #[derive(Default)]
 struct Stage {
-    puppets: Shared<Puppets>,
+    control: Shared<FakeControl>,
     pages: Shared<Pages>,
     /// When acts began.
     acts: Vec<Time>,
-    /// What is told and nobody has heard yet.
+    /// Notices that are sent and not delivered yet.
     notices: Vec<Notice>,
     log: Vec<String>,
     is_busy: bool,
@@ -51,9 +51,9 @@ impl System for Stage {
     }
 
     fn facts(&mut self, pids: &[u32]) -> BTreeMap<u32, Guarded> {
-        let puppets = self.puppets.get();
-        let world = puppets.world.iter();
-        let known = world.filter(|(pid, _)| pids.contains(pid));
+        let control = self.control.get();
+        let known = control.processes.iter();
+        let known = known.filter(|(pid, _)| pids.contains(pid));
         known.map(|(&pid, facts)| (pid, facts.clone())).collect()
     }
 
@@ -74,8 +74,8 @@ impl System for Stage {
         if self.is_busy {
             return Err("another reaper is running".to_owned());
         }
-        let (hands, record) = (self.puppets.clone(), self.pages.clone());
-        let tools = Tools::new(Box::new(hands), Box::new(record));
+        let (control, record) = (self.control.clone(), self.pages.clone());
+        let tools = Tools::new(Box::new(control), Box::new(record));
         Ok(tools.after(self.acts.clone()))
     }
 }
@@ -115,7 +115,7 @@ impl Day {
         let folder = tempfile::tempdir().unwrap();
         let scheduler = Self::open(toml, &folder, Engine::new(configured(toml).rules));
         let stage = Stage::default();
-        stage.puppets.get().world = facts(&snapshot(at(0.0), &processes, Vec::new()));
+        stage.control.get().processes = facts(&snapshot(at(0.0), &processes, Vec::new()));
         Self {
             scheduler,
             stage,
@@ -151,11 +151,11 @@ impl Day {
     fn until(&mut self, seconds: f64) {
         while self.stage.now < seconds {
             self.stage.now += STEP;
-            let puppets = self.stage.puppets.get();
+            let control = self.stage.control.get();
             self.processes
-                .retain(|it| puppets.world.contains_key(&it.pid));
-            let deeds = puppets.sent.len();
-            drop(puppets);
+                .retain(|it| control.processes.contains_key(&it.pid));
+            let deeds = control.sent.len();
+            drop(control);
             let rows: Vec<(u32, u64)> = self.processes.iter().map(|it| (it.pid, GIB)).collect();
             let mut gpu = gpu(0, &rows, 0);
             if self.is_blind {
@@ -164,7 +164,7 @@ impl Day {
             let snapshot = snapshot(at(self.stage.now), &self.processes, vec![gpu]);
             self.seen.push(snapshot.clone());
             self.scheduler.observe(snapshot, &mut self.stage);
-            if self.stage.puppets.get().sent.len() > deeds {
+            if self.stage.control.get().sent.len() > deeds {
                 self.stage.acts.push(at(self.stage.now));
             }
             for notice in std::mem::take(&mut self.stage.notices) {
@@ -190,7 +190,7 @@ impl Day {
     }
 
     fn sent(&self) -> Vec<(u32, Signal)> {
-        self.stage.puppets.get().sent.clone()
+        self.stage.control.get().sent.clone()
     }
 
     fn count_logged(&self, words: &str) -> usize {
@@ -203,7 +203,7 @@ impl Day {
 fn it_is_warned_twice_then_ended_and_the_memory_is_back() {
     let mut day = Day::new(REAPS, vec![stopped(70)]);
     day.stage
-        .puppets
+        .control
         .get()
         .ends_on
         .insert(70, vec![Signal::Term]);
@@ -470,7 +470,7 @@ fn one_at_a_time_and_so_many_in_a_time() {
     let mut day = Day::new(REAPS, pids.map(stopped).to_vec());
     for pid in pids {
         day.stage
-            .puppets
+            .control
             .get()
             .ends_on
             .insert(pid, vec![Signal::Term]);
@@ -520,7 +520,7 @@ fn a_placeholder_that_is_idle_is_not_ended_where_idle_is() {
         let mut day = Day::new(reaps, vec![process(70, "python train.py"), keeper(started)]);
         for pid in [70, 71] {
             day.stage
-                .puppets
+                .control
                 .get()
                 .ends_on
                 .insert(pid, vec![Signal::Term]);
@@ -546,14 +546,14 @@ fn announcing(pid: u32) -> Process {
 /// A day on which this is answered, and how often was asked by then.
 fn asked_by(seconds: f64, answer: ReleaseAnswer) -> (Day, usize) {
     let mut day = Day::new(RELEASES, vec![announcing(70)]);
-    day.stage.puppets.get().answer = Some(RequestResult::Released(answer));
+    day.stage.control.get().answer = Some(RequestResult::Released(answer));
     day.until(seconds);
-    let puppets = day.stage.puppets.get();
-    let asked = puppets.asked.len();
+    let control = day.stage.control.get();
+    let asked = control.asked.len();
     let is_release = |it: &Request| matches!(it, Request::Release { .. });
-    assert!(puppets.asked.iter().all(is_release));
-    assert!(puppets.sent.is_empty(), "nobody is ended");
-    drop(puppets);
+    assert!(control.asked.iter().all(is_release));
+    assert!(control.sent.is_empty(), "nobody is ended");
+    drop(control);
     (day, asked)
 }
 
@@ -591,6 +591,6 @@ fn who_was_asked_by_an_earlier_gpumem_is_not_asked_again() {
     }));
     let mut day = Day::new(RELEASES, vec![process]);
     day.until(1000.0);
-    assert!(day.stage.puppets.get().asked.is_empty());
+    assert!(day.stage.control.get().asked.is_empty());
     assert!(!day.sent_notices.is_empty(), "it was found");
 }

@@ -1,4 +1,4 @@
-//! The bounded outline of what a row held: buckets with their lowest and highest value, each no wider than some
+//! What a row held over time, downsampled: buckets with their lowest and highest value, each no wider than some
 //! twentieth of its age.
 
 use super::grain::Grain;
@@ -74,7 +74,7 @@ impl Floor {
 }
 
 #[derive(Clone, Debug)]
-pub(super) struct Outline {
+pub(super) struct GrowthSeries {
     pub(super) buckets: Vec<Bucket>,
     pub(super) first: Time,
     /// The last sample, in seconds since the first.
@@ -82,7 +82,7 @@ pub(super) struct Outline {
     pub(super) grain: Grain,
 }
 
-impl Outline {
+impl GrowthSeries {
     /// Of what stood still so far, up to `now`.
     pub(super) fn new(still: Bucket, first: Time, now: u32) -> Self {
         Self {
