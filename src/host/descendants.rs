@@ -1,4 +1,4 @@
-//! Who descends from whom, of all processes of the machine, and what the descendants of the watched ones
+//! Which process descends from which, of all on the machine, and what the descendants of the watched ones
 //! use of the CPU.
 //!
 //! A process that waits for its children's work (rollouts, loaders, compilers) does nothing itself; so what
@@ -8,7 +8,7 @@
 //! process that is not watched itself: 5 µs, a millisecond for the loaders of a machine of eight GPUs.
 //!
 //! What a child used that has ended meanwhile is not lost: whoever waited for it has that time in its own
-//! stat file (fields 16 and 17). Only where nobody waits, because the parent ignores SIGCHLD, does the
+//! stat file (fields 16 and 17). Only where no process waits, because the parent ignores SIGCHLD, does the
 //! kernel drop it; what was seen of such a child while it lived counts.
 
 use std::collections::{HashMap, HashSet};
@@ -286,7 +286,7 @@ impl Tree {
         let ended: Vec<(u32, Used)> = ended.map(|(&pid, it)| (pid, *it)).collect();
         let mut waited: HashMap<u32, u64> = HashMap::new();
         for (pid, it) in ended {
-            // One that was adopted by somebody else is no descendant any more, and nobody waited for it.
+            // One that was adopted by somebody else is no descendant any more, and no process waited for it.
             let node = self.nodes.get(&pid);
             let has_left = node.is_some_and(|node| node.start_ticks == it.start_ticks)
                 && !families.iter().any(|(_, _, below)| below.contains(&pid));

@@ -68,7 +68,7 @@ pub struct ProcessEntry {
     /// The kernel's short name, as bytes.
     comm: Box<[u8]>,
     start_stack: u64,
-    /// Whom its folder belonged to when its status was read.
+    /// The owner of its folder when its status was read.
     pub(super) owner: Option<u32>,
     /// Device number of its terminal.
     terminal: u32,

@@ -1,7 +1,7 @@
 //! Many processes that are new at once, as in the first sample: their files are read on several threads.
 //!
 //! Nearly all of that time is the kernel's, and it makes each process's files by itself. What is read is taken in
-//! afterwards, one process after the other; of whom this finds nothing, nothing is known yet, and the usual way
+//! afterwards, one process after the other; where this finds nothing, nothing is known yet, and the usual way
 //! says why.
 
 use std::collections::HashMap;

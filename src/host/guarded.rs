@@ -33,7 +33,7 @@ const CAP_KILL: u32 = 5;
 /// What is known of a process now.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Guarded {
-    /// Clock ticks from boot to its start: whom all of this is about.
+    /// Clock ticks from boot to its start: which process all of this is about.
     pub start_ticks: u64,
     /// R S D T t Z X I; of its first thread.
     pub state: Option<char>,
@@ -172,7 +172,7 @@ pub fn read_signal_masks(roots: &Roots, pid: u32) -> Option<SignalMasks> {
 ///
 /// # Errors
 ///
-/// Where its own stat cannot be read: then it is not known whom it must not touch.
+/// Where its own stat cannot be read: then it is not known which processes it must not touch.
 pub fn read_ourselves(roots: &Roots) -> Result<Ourselves, HostError> {
     let pid = std::process::id();
     let malformed = || HostError::Malformed {

@@ -9,20 +9,20 @@
 //!
 //! - who is new, and again a few times in the first minute: a program opens the device when it has
 //!   loaded;
-//! - everybody, every half a minute.
+//! - all processes, every half a minute.
 //!
-//! When the caller asks, because there is memory that nobody accounts for, everybody is looked at, at
+//! When the caller asks, because there is memory that no process accounts for, all are looked at, at
 //! once; then also at what those who hold nothing open have mapped (`mapped_devices`). A look at
-//! everybody goes on in the next sample where it takes too long.
+//! all of them goes on in the next sample where it takes too long.
 //!
 //! **Who is who.** A pid may be given to another process between two samples, and the verdict on the
 //! one before must not be taken for a verdict on the next. A listing of /proc has the number of each
 //! folder, which the kernel makes anew with each folder (`proc_pid_make_inode` in Linux's
 //! `fs/proc/base.c`) and drops with its process: another number is another process, or the same one
 //! after the kernel wanted memory back, and either is new here. Where an old folder should outlive its
-//! process in the kernel's cache, nobody is accused for it: that somebody holds nothing is believed for
-//! half a minute, and that somebody holds something is believed by nobody before `processes`, which
-//! knows a process by its start, has read its descriptors itself.
+//! process in the kernel's cache, no finding comes of it: that a process holds nothing is believed for
+//! half a minute, and that it holds something is not believed before `processes`, which knows a
+//! process by its start, has read its descriptors itself.
 //!
 //! Whose descriptors may not be read is counted ([`Holders::unread`]) and never taken for one who holds
 //! none.
@@ -92,7 +92,7 @@ pub struct Holders {
     /// Sorted by pid.
     mapped: Vec<Mapped>,
     unread: Option<u32>,
-    /// Who descends from whom.
+    /// Which process descends from which.
     tree: Tree,
 }
 
@@ -141,7 +141,7 @@ impl KnownHolder {
 }
 
 impl Holders {
-    /// Nobody is known yet; the first look is at everybody.
+    /// Knows no process yet; the first look is at all.
     pub fn new(roots: Roots) -> Self {
         let own = std::fs::read_link(roots.proc.join("self"));
         Self {
@@ -203,14 +203,14 @@ impl Holders {
         }
         // One who looks only once sees the maps too, where they are read soon.
         self.take_found(if asks { ANSWER_TIME } else { Duration::ZERO });
-        // What was mapped by a process that is gone is nobody's.
+        // What was mapped by a process that is gone does not count.
         let known = &self.known;
         self.mapped
             .retain(|it| find(known, it.listed.pid).is_some_and(|now| now.listed == it.listed));
     }
 
-    /// Lists /proc where that is due, and looks at nobody's descriptors: where there are no device files,
-    /// nobody holds one.
+    /// Lists /proc where that is due, and looks at no descriptors: where there are no device files,
+    /// no process holds one.
     pub fn look_at_parents(&mut self, boottime_ns: u64) {
         if boottime_ns >= self.list_ns
             && let Ok((proc, listing)) = self.list()
@@ -241,7 +241,7 @@ impl Holders {
             .fill(proc.as_ref(), processes, watched, boottime_ns);
     }
 
-    /// Who descends from whom, as of the last listing.
+    /// Which process descends from which, as of the last listing.
     pub(super) fn tree(&self) -> &Tree {
         &self.tree
     }
@@ -272,7 +272,7 @@ impl Holders {
 
     /// How many processes there were whose descriptors could not be read when everybody was last looked
     /// at; threads of the kernel and what has exited do not count. `None` before that is known, and
-    /// where /proc hides processes, so that nobody can count them.
+    /// where /proc hides processes, so that they cannot be counted.
     pub fn unread(&self) -> Option<u32> {
         self.unread
     }
@@ -415,7 +415,7 @@ impl Holders {
             found => found.unwrap_or_default(),
         };
         self.search = None;
-        // Of whom could not be asked, what was known stands.
+        // Where a process could not be looked at, what was known stays.
         let is_stuck = |it: &Mapped| stuck.binary_search(&it.listed).is_ok();
         mapped.extend(self.mapped.drain(..).filter(is_stuck));
         mapped.sort_unstable_by_key(|it| it.listed.pid);

@@ -4,7 +4,7 @@
 //! where a thread of that process is stuck with it (on a dead file server, in a driver). Of a process
 //! that is known to use a GPU that is risked where it sleeps (`entry`); of all processes of a machine
 //! it is only done here, on a thread of its own: where that one hangs, nothing more is learnt from maps
-//! and nobody else waits. It is done seldom, see `holders`.
+//! and no other thread waits. It is done seldom, see `holders`.
 
 use std::path::Path;
 use std::sync::Arc;

@@ -2,8 +2,8 @@
 //!
 //! [`Processes`] is the table that a live source keeps between samples: asked for some pids, it
 //! answers with a [`Process`](crate::model::Process) for each, filled as far as /proc tells.
-//! [`Holders`] tells it whom to ask for besides those that NVML lists: it looks at everybody's
-//! descriptors for GPU device files. The other files hold one fact each: functions named `parse_*` are
+//! [`Holders`] tells it which ones to ask for besides those that NVML lists: it looks at the descriptors
+//! of all processes for GPU device files. The other files hold one fact each: functions named `parse_*` are
 //! pure and take bytes, those named `read_*` do the reading. [`read_host`] and [`read_clocks`] are about
 //! the machine.
 //!

@@ -378,7 +378,7 @@ fn read_json(path: &Path) -> Option<Value> {
 
 /// A whole file, where it is one, and not too long.
 fn read_file(path: &Path) -> Option<Vec<u8>> {
-    // Neither a pipe that nobody writes nor a device may be waited for.
+    // Neither a pipe without a writer nor a device may be waited for.
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
     let file = File::from(open(path, flags, Mode::empty()).ok()?);
     let metadata = file.metadata().ok()?;

@@ -2,7 +2,7 @@
 //!
 //! A configuration, a notify command and the directory of state decide what is done to the processes of
 //! others. Who can write to one of them, or to a directory on the way to it, has the rights of whoever
-//! obeys it. So a process with more rights than plain users have obeys only what nobody but root and
+//! obeys it. So a process with more rights than plain users have obeys only what no one but root and
 //! itself may change, as sudo and sshd do: each directory from `/` on and the file itself belong to
 //! root or to the effective user, and neither the group nor others may write. An access control list
 //! that lets somebody write shows in the bits of the group (acl(5)), so that nothing more is read.
@@ -104,12 +104,12 @@ fn ours(own: u32) -> String {
     }
 }
 
-/// Whether gpumem runs with rights that plain users have not, so that it is to obey nobody else.
+/// Whether gpumem runs with rights that plain users have not, so that it must obey no other user.
 pub fn has_more_rights() -> bool {
     rustix::process::geteuid().is_root() || has_gained_rights()
 }
 
-/// Proves that nobody but root and the effective user may change what is at a path, or what the path
+/// Proves that only root and the effective user may change what is at a path, or what the path
 /// leads to. What is not there is in order as far as it is there. Always so for a plain user, whose
 /// files are the user's own affair.
 ///
@@ -135,7 +135,7 @@ pub fn prove_directory_ours(folder: &Path) -> Result<(), NotOurs> {
     }
 }
 
-/// Proves that nobody but root and the effective user may change a directory itself, whoever may
+/// Proves that only root and the effective user may change a directory itself, whoever may
 /// change the way to it.
 ///
 /// # Errors
@@ -248,8 +248,8 @@ fn push_front(left: &mut VecDeque<OsString>, path: &Path) {
     }
 }
 
-/// A directory on the way. One that everybody may write to is passed where it is sticky: nobody
-/// replaces there what is not theirs. It is then given back.
+/// A directory on the way. One that everybody may write to is passed where it is sticky: no user
+/// can replace another's files there. It is then given back.
 fn prove_step(path: &Path, metadata: &Metadata, own: u32) -> Result<Option<Metadata>, NotOurs> {
     let is_shared = metadata.mode() & STICKY != 0 && metadata.mode() & OTHERS_WRITE != 0;
     if is_shared && (metadata.uid() == 0 || metadata.uid() == own) {
@@ -296,7 +296,7 @@ mod tests {
 
     use super::*;
 
-    /// Of nobody here, and not of root.
+    /// A user that does not exist here, and not root.
     const SOMEBODY: u32 = 4242;
 
     fn own() -> u32 {

@@ -34,7 +34,7 @@ const ROOM_FOR_DESCRIPTORS: i32 = 2048;
 ///
 /// To be called before there is a second thread: the kernel doubles its table of descriptors as
 /// they are opened, and where threads share it, it waits for all processors each time (milliseconds;
-/// `expand_fdtable` in Linux's `fs/file.c`). So the table is made large while nobody shares it.
+/// `expand_fdtable` in Linux's `fs/file.c`). So the table is made large while no thread shares it.
 pub fn raise_open_file_limit() {
     let limit = getrlimit(Resource::Nofile);
     if limit.current != limit.maximum {
@@ -165,8 +165,8 @@ impl Processes {
         sample
     }
 
-    /// Lets processes rest that are quiet: their stats are read less often than samples are taken. Not for who
-    /// decides by a sample whom to end.
+    /// Lets processes rest that are quiet: their stats are read less often than samples are taken. Not where a
+    /// sample decides what to kill.
     pub fn let_quiet_rest(&mut self, may_rest: bool) {
         self.may_rest = may_rest;
     }

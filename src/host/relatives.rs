@@ -1,4 +1,4 @@
-//! Who of those who work with a process listens: whom it may be serving for.
+//! Which of the processes that work with a process listen: it may be serving for them.
 //!
 //! The program that takes the requests is often another one than the one that holds the GPU's memory: a
 //! front end that starts workers, a service that starts an engine, a container's first process. So the
@@ -116,7 +116,7 @@ impl Surroundings {
             }
         };
         for pid in tree.ancestors(process.pid) {
-            // A login, a terminal's program and a scheduler start whom they start in a session of its own.
+            // A login, a terminal's program and a scheduler start each process in a session of its own.
             // A session from outside this PID namespace has no number here (0 in proc_pid_stat(5)); an
             // ancestor without one is in the same, for a session that began below it would have one.
             match self.scan_sockets(pid, now_ns) {
@@ -212,7 +212,7 @@ fn has_cgroup_of_its_own(process: &Process) -> bool {
 
 /// Who is in the cgroup of a process; empty where that cannot be read.
 fn read_cgroup(root: &Path, process: &Process) -> Vec<u32> {
-    // The path of a cgroup outside this namespace begins with `/..`; what is above nobody is told.
+    // The path of a cgroup outside this namespace begins with `/..`; what is above is not shown.
     let cgroup = process.cgroup.as_deref().filter(|path| {
         path.len() > 1 && path.starts_with('/') && !path.split('/').any(|part| part == "..")
     });

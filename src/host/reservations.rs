@@ -3,7 +3,7 @@
 //! kernel's, and cannot be read.
 //!
 //! Every process is looked at when it is new and some times after, because a program may replace another: its
-//! stat, and its environment where that may be read. Of whom that may not, nothing is known. Only those that
+//! stat, and its environment where that may be read. Where that may not be read, nothing is known. Only those that
 //! name GPUs are then looked at as closely as those that hold one ([`Processes`]), a few for each job or
 //! container. Next: what such a process proves is in [`crate::model::reservation`].
 
@@ -68,7 +68,7 @@ enum ReservationHolder {
 }
 
 impl Reservations {
-    /// Nobody is known yet.
+    /// Knows no process yet.
     pub fn new(roots: Roots) -> Self {
         Self {
             known: HashMap::new(),

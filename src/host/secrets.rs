@@ -477,7 +477,7 @@ fn in_address(text: &str, sign: usize) -> Option<(usize, usize, String)> {
     let begin = sign + 3;
     let (name, has_secret) = match user.split_once(':') {
         Some((name, secret)) => (format!("{name}:"), !secret.is_empty()),
-        // A name alone is a token where nobody logs in by name.
+        // A name alone is a token where users do not log in by name.
         None => (
             String::new(),
             scheme.starts_with("http") && !user.is_empty(),

@@ -47,7 +47,7 @@ pub(super) fn shares_network(roots: &Roots, folder: &Folder) -> Option<bool> {
 
 /// Whether the process with this folder itself holds the socket that a connection to `address` from its
 /// own network namespace would reach: to be asked before a secret is sent there, and again when the
-/// connection stands. `Some(false)` where another process listens there, alone or as well, or where nobody
+/// connection stands. `Some(false)` where another process listens there, alone or as well, or where none
 /// does; `None` where that cannot be told, because the process's descriptors may not be read or there are
 /// too many sockets.
 pub(super) fn holds_listener(roots: &Roots, folder: &Folder, address: SocketAddr) -> Option<bool> {
@@ -155,7 +155,7 @@ enum Bound {
     Tcp(u16, IpAddr),
     /// Empty where it has no name; an abstract one begins with `@`.
     Unix(Arc<str>),
-    /// CUDA's library's own: nobody is served there.
+    /// CUDA's library's own: it serves no clients there.
     OfDriver,
 }
 

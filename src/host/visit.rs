@@ -137,7 +137,7 @@ type Environ = Arc<BTreeMap<Arc<str>, Arc<str>>>;
 /// Whose process it is.
 #[derive(Debug)]
 struct OwnerRead {
-    /// Whom its folder belongs to.
+    /// The owner of its folder.
     owner: u32,
     /// What its status tells, where the owner is another than before: user, and pid in its namespace.
     status: Option<(Option<u32>, Option<u32>)>,

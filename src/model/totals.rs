@@ -249,8 +249,8 @@ mod tests {
         }
     }
 
-    /// ann on three GPUs, in a job; ben in a container, his memory not known on one GPU; pid 9 is nobody's
-    /// that is known.
+    /// ann on three GPUs, in a job; ben in a container, his memory not known on one GPU; the owner of pid 9 is
+    /// not known.
     fn machine() -> Snapshot {
         let mut snapshot = Snapshot::new(Time::default());
         snapshot.gpus = vec![

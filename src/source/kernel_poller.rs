@@ -337,7 +337,7 @@ impl KernelPoller {
         }
     }
 
-    /// Does what is due about these kernels. `None` where nobody wants to know any more.
+    /// Does what is due about these kernels. `None` where the answers are not read any more.
     fn work(&mut self, list: &[KernelCandidate]) -> Option<()> {
         self.kernels
             .retain(|key, _| list.iter().any(|it| (it.pid, it.start_ticks) == *key));

@@ -8,7 +8,7 @@
 //! listing its pid and no other process has been seen to have it.
 //!
 //! Who holds a GPU's device file and is on no list of NVML's is shown, too, with that file as all the
-//! evidence there is: what memory it holds, nobody can tell.
+//! evidence there is: what memory it holds is not known.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -24,7 +24,7 @@ use crate::model::snapshot::{Gpu, Host, LastKnown, PidNamespace};
 use crate::model::{Process, Snapshot, Time};
 use crate::units::MIB;
 
-/// So much more memory that nobody accounts for is worth a look at everybody.
+/// So much more memory that no process accounts for is worth a look at all of them.
 const UNATTRIBUTED_BYTES: u64 = 256 * MIB;
 
 /// This machine, sampled at an interval.
@@ -34,7 +34,7 @@ pub struct Live {
     processes: Processes,
     holders: Holders,
     reservations: Reservations,
-    /// By GPU: the memory that nobody accounted for when it was last looked for, or less since.
+    /// By GPU: the memory that no process accounted for when it was last looked for, or less since.
     unattributed: HashMap<u32, u64>,
     notebooks: Notebooks,
     versions: Versions,
@@ -218,7 +218,7 @@ impl Live {
         }
     }
 
-    /// Brings up to date who holds device files: where there are none, nobody does.
+    /// Brings up to date who holds device files: where there are none, no process does.
     fn look_for_holders(&mut self, gpus: &[Gpu]) {
         let mut has_grown = false;
         for gpu in gpus {
@@ -392,7 +392,7 @@ fn unattributed_bytes(gpu: &Gpu) -> Option<u64> {
     Some(used_bytes.saturating_sub(gpu.process_bytes()?))
 }
 
-/// Whether memory that nobody accounts for is so much more than at the last rise that it has to be
+/// Whether memory that no process accounts for is so much more than at the last rise that it has to be
 /// looked for; keeps the level.
 fn rises(level: &mut u64, bytes: u64) -> bool {
     let rises = bytes >= level.saturating_add(UNATTRIBUTED_BYTES);

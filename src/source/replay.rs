@@ -83,7 +83,7 @@ impl Input {
         }
     }
 
-    /// Goes back to the beginning, where nobody reads ahead.
+    /// Goes back to the beginning, where nothing reads ahead.
     fn rewind(&mut self) -> Result<(), recording::RecordingError> {
         match self {
             Self::Here(reader) => reader.rewind(),

@@ -32,7 +32,7 @@ pub trait ReclaimWorker {
 /// What to end or to ask, and how.
 #[derive(Clone, PartialEq, Debug)]
 pub struct PlanOptions {
-    /// Whom.
+    /// Which processes.
     pub scope: PlanScope,
     /// They are asked to release memory, and live on.
     pub release: bool,
@@ -87,7 +87,7 @@ pub enum ReclaimRequest {
 pub struct PlanRequest {
     /// The answer carries it, too.
     pub number: u64,
-    /// Of whom.
+    /// Of which processes, and how.
     pub options: PlanOptions,
     /// What was seen.
     pub snapshot: Arc<Snapshot>,

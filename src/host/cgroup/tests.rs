@@ -1,4 +1,4 @@
-//! Paths as the runtimes make them, and as nobody should.
+//! Paths as the runtimes make them, and as no program should.
 
 use super::*;
 

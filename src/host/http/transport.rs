@@ -93,7 +93,7 @@ enum RequestTarget {
     Unix(String),
 }
 
-/// Connects to one server and to nobody else.
+/// Connects to one server and to no other.
 #[derive(Clone, Debug)]
 pub struct ToServer {
     roots: Roots,
@@ -157,7 +157,7 @@ impl ToServer {
                     connect_tcp(*address, time)?
                 };
                 // It held the port before; that it does still, now that a connection stands, leaves
-                // nobody else at the other end of it.
+                // no other process at the other end of it.
                 let process = open_server(&self.roots, self.server).map_err(foreign)?;
                 let is_still = shares_network(&self.roots, &process.folder) != Some(*is_elsewhere);
                 let held = holds_listener(&self.roots, &process.folder, *address)

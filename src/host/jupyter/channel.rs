@@ -96,8 +96,8 @@ impl ShellChannel {
         }
     }
 
-    /// Has it evaluate an expression in the user's namespace: silently, with no code, no history and nobody
-    /// to ask. A request cannot be taken back: one that is not answered by `until` may be evaluated later.
+    /// Has it evaluate an expression in the user's namespace: silently, with no code, no history and no
+    /// prompt. A request cannot be taken back: one that is not answered by `until` may be evaluated later.
     ///
     /// # Errors
     ///

@@ -200,7 +200,7 @@ fn xsrf(headers: &HeaderMap) -> Option<&str> {
     (is_bounded && value.bytes().all(is_sound)).then_some(value)
 }
 
-/// Where a kernel is at its server; one whose id is none that Jupyter gives is known to nobody.
+/// Where a kernel is at its server; no server knows one whose id is none that Jupyter gives.
 fn kernel_path(id: &str) -> Result<String, ServerError> {
     match is_uuid(id) {
         true => Ok(format!("api/kernels/{id}")),

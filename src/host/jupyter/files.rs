@@ -3,7 +3,7 @@
 //!
 //! A path is followed as the process itself would follow it, from its own root (`/proc/PID/root`), so
 //! that a link in a container does not lead out of it. Only a regular file that belongs to the
-//! process's own user is read: neither a pipe that nobody writes to, nor a device, nor a file of
+//! process's own user is read: neither a pipe without a writer, nor a device, nor a file of
 //! root's that a user's link points at. Nothing is written or deleted, stale files neither.
 //!
 //! Home directories may be on a file system that hangs: these functions are called on a thread that
@@ -88,7 +88,7 @@ pub fn read_connection(process: &OpenedProcess, path: &str) -> Result<Connection
     Ok(read)
 }
 
-/// Reads how a kernel is talked to, with the key: only from a file that nobody but its owner can read or
+/// Reads how a kernel is talked to, with the key: only from a file that only its owner can read and
 /// could have written.
 ///
 /// # Errors

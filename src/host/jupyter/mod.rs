@@ -84,7 +84,7 @@ impl KernelCandidate {
 pub struct LocalKernel {
     /// What is said of it.
     pub jupyter: Jupyter,
-    /// Where to ask on; `None` where there is nobody, or nobody who would answer (`server_error`).
+    /// Where to ask on; `None` where there is no server, or none that would answer (`server_error`).
     pub server: Option<Server>,
     candidate: KernelCandidate,
     /// Who started it, by the number in its environment.
@@ -319,8 +319,8 @@ impl LocalKernel {
                 let Ok(Some(starter)) = OpenedProcess::open(roots, pid) else {
                     return Err(ServerError::Ended { pid });
                 };
-                // The number is the kernel's own word: it must not lead to another's server, whose
-                // answers would be taken for the kernel's and whom its files would have asked.
+                // The number is the kernel's own word: it must not lead to another's server,
+                // which its files would have asked and whose answers would be taken for the kernel's.
                 if starter.uid != process.uid {
                     return Err(ServerError::Stranger { pid });
                 }
@@ -381,7 +381,7 @@ impl LocalKernel {
             if let Some(console) = parse_console(&argv) {
                 self.jupyter.application = Some(console.into());
             }
-            // What serves nobody is not to be asked, and lacks nothing.
+            // What serves no clients is not to be asked, and lacks nothing.
             if !is_server(&argv) {
                 return Ok(());
             }

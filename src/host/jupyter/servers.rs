@@ -2,7 +2,7 @@
 //! runtime folders that running processes name.
 //!
 //! [`find_runtime_folders`] reads /proc only; [`RuntimeFolder::read`] reads users' files, and so may hang
-//! where they do. Nobody is asked, and a file whose server has ended is left where it is.
+//! where they do. No server is asked, and a file whose server has ended is left where it is.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
@@ -16,7 +16,7 @@ use crate::host::opened_process::OpenedProcess;
 
 /// A machine has fewer users with notebooks.
 const FOLDERS: usize = 256;
-/// Nobody has more servers.
+/// No machine has more servers.
 const SERVERS: usize = 64;
 
 /// A folder in which servers leave their files.

@@ -1,4 +1,4 @@
-//! The memory of a process, opened once: what is read and written later is this program's or nobody's.
+//! The memory of a process, opened once: what is read and written later is this program's or no one's.
 //!
 //! `/proc/PID/mem` rather than process_vm_readv(2), which takes a number: a file that was opened stays with the
 //! address space that it was opened for. Once that is gone, by an end or an exec(2), it is at its end, so that no

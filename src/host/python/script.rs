@@ -79,7 +79,7 @@ pub struct ScriptFolder {
 
 impl ScriptFolder {
     /// Makes one within the root directory of a process. To be called by a thread that has
-    /// [assumed](FileOwner::assume) the owner's rights; `name` is one that nobody guesses.
+    /// [assumed](FileOwner::assume) the owner's rights; `name` is one that cannot be guessed.
     ///
     /// # Errors
     ///

@@ -415,7 +415,7 @@ fn an_answer_is_a_plain_file_of_a_bounded_length() {
     fs::create_dir(&answer).unwrap();
     assert_eq!(made.answer(), Err(PythonError::Answer));
     fs::remove_dir(&answer).unwrap();
-    // Nobody writes to it: to open it must not wait.
+    // It has no writer: to open it must not wait.
     let fifo = rustix::fs::FileType::Fifo;
     rustix::fs::mknodat(rustix::fs::CWD, &answer, fifo, rustix::fs::Mode::RWXU, 0).unwrap();
     assert_eq!(made.answer(), Err(PythonError::Answer));

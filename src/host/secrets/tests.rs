@@ -11,7 +11,7 @@ fn hidden(arguments: &[&str]) -> Vec<String> {
     arguments.into_iter().map(Cow::into_owned).collect()
 }
 
-/// Arguments as a shell would part them at `|`, and the part of them that nobody may see.
+/// Arguments as a shell would part them at `|`, and the part of them that must be masked.
 const SECRETS: [(&str, &str); 140] = [
     // Options that say what they are.
     ("jupyter_server|--IdentityProvider.token=s3cret", "s3cret"),

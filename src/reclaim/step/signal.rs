@@ -94,7 +94,7 @@ impl ReclaimWay for SendSignal {
             Recipients::Leader => target.leader.to_string(),
             Recipients::Family => numbers(target.members.iter().map(|it| it.pid)),
         };
-        // Who is stopped hears nothing else before it goes on.
+        // A stopped process handles no other signal before it continues.
         let is_stopped = match &target.reason {
             Reason::Found { findings } => findings.iter().any(|it| it.kind == Kind::Stopped),
             Reason::Named => false,

@@ -97,7 +97,7 @@ fn lock(queue: &Mutex<Queue>) -> MutexGuard<'_, Queue> {
     queue.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The thread: reads until nothing waits, or nobody takes it any more.
+/// The thread: reads until nothing waits, or its results are not read any more.
 fn read_all(roots: &Roots, shared: &Mutex<Queue>, done: &Sender<Read>) {
     loop {
         let candidate = {

@@ -93,7 +93,7 @@ fn an_old_answer_keeps_the_name_and_loses_the_state() {
         .checked_sub(OLDEST + Duration::from_secs(1))
         .unwrap();
     outbox.send(vec![busy((7, 70), long_ago)]).unwrap();
-    // Nobody is there to answer again.
+    // No server is there to answer again.
     drop(outbox);
     let shown = join(&mut notebooks, kernel(70));
     assert_eq!(shown.under_way(), Some("reading its files"));

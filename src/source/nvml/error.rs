@@ -24,7 +24,7 @@ impl Code {
     pub(super) const RESET_REQUIRED: Self = Self(16);
     pub(super) const LIB_RM_VERSION_MISMATCH: Self = Self(18);
     pub(super) const UNKNOWN: Self = Self(999);
-    /// Not NVML's: it answered with records of a size that nobody knows.
+    /// Not NVML's: it answered with records of an unknown size.
     pub(super) const UNKNOWN_LAYOUT: Self = Self(u32::MAX);
     /// Not NVML's: a text that is not UTF-8.
     pub(super) const NOT_UTF8: Self = Self(u32::MAX - 1);

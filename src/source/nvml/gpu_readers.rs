@@ -188,7 +188,7 @@ impl GpuReaders {
             let replies = self.replies.0.clone();
             let read = move || {
                 if let Some(reader) = readers.get(index as usize) {
-                    // Nobody may wait for it any more.
+                    // The caller may have given up.
                     let _ = replies.send(vec![lock(reader).read()]);
                 }
             };
@@ -223,7 +223,7 @@ impl std::fmt::Debug for GpuReader {
     }
 }
 
-/// The shared thread: reads batch after batch, until there is nobody left to ask.
+/// The shared thread: reads batch after batch, until there are no more senders.
 fn read_together(
     readers: &[Mutex<GpuReader>],
     inbox: &Receiver<Arc<GpuBatch>>,

@@ -329,7 +329,7 @@ fn buttons(dialog: &Dialog, only_plans: bool) -> Vec<(String, bool)> {
     buttons
 }
 
-/// Whom the plan is about; said, where marks are on rows that the table does not show.
+/// What the plan is about; shown where marks are on rows that the table does not show.
 pub fn scope_text(app: &App, dialog: &Dialog) -> String {
     let is_shown = |key: &RowKey| {
         let screenful = app.screenful.as_ref();

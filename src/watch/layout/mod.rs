@@ -141,7 +141,7 @@ impl Layout {
         let rest = area.height - 3 - heading - gpu_rows - blank;
         let (status, mut charts) = shared(rest, status, needs);
         if let (Gpus::Cards { height, .. }, 0) = (&mut gpu_form, needs.listed) {
-            // There is nobody else to draw.
+            // There is nothing else to draw.
             let down = gpu_rows / *height;
             *height += charts / down;
             gpu_rows += charts / down * down;

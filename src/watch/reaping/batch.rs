@@ -141,7 +141,7 @@ impl Batch {
         }
     }
 
-    /// Whether nobody is ended: all are asked to release memory.
+    /// Whether none is ended: all are asked to release memory.
     fn is_release(&self) -> bool {
         let targets = &self.plan.targets;
         !targets.is_empty() && targets.iter().all(Target::is_release)

@@ -85,7 +85,7 @@ pub(super) fn confirm(app: &mut App) -> Option<Effect> {
         dialog.note = Some("nothing was sent: it is a recording".to_owned());
     } else if dialog.ends() == 0 {
         let what = match dialog.options.release {
-            true => "nobody here can be asked to release memory",
+            true => "no process here can be asked to release memory",
             false => "there is nothing for gpumem to kill",
         };
         dialog.note = Some(format!("nothing was sent: {what}"));

@@ -24,7 +24,7 @@ pub struct Reaping {
 /// A plan that is asked for and shown.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Dialog {
-    /// Whom, and how.
+    /// Which processes, and how.
     pub options: PlanOptions,
     /// Who was marked or selected when it was opened.
     pub selected: Vec<RowKey>,
