@@ -102,7 +102,7 @@ fn every_row_has_how_it_takes_memory_and_how_to_take_less() {
 }
 
 /// What leaves NVML's number where it is when it stands alone.
-const IN_VAIN: &[&str] = &[
+const USELESS: &[&str] = &[
     "clear_session",
     "reset_default_graph",
     "sess.close",
@@ -136,7 +136,7 @@ const RETURNS: &[&str] = &[
 fn nothing_that_leaves_the_memory_where_it_is_is_advised() {
     for row in frameworks() {
         for line in row.inside {
-            for useless in IN_VAIN {
+            for useless in USELESS {
                 assert!(!line.text.contains(useless), "{}: {}", row.name, line.text);
             }
         }
@@ -164,7 +164,7 @@ fn nothing_that_leaves_the_memory_where_it_is_is_advised() {
             let unchanged: Vec<_> = row.unchanged.iter().map(|line| line.text).collect();
             for step in steps(&process) {
                 assert!(!unchanged.contains(&&*step), "{step}");
-                assert!(IN_VAIN.iter().all(|useless| !step.contains(useless)));
+                assert!(USELESS.iter().all(|useless| !step.contains(useless)));
             }
         }
     }

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use super::args::Recorded;
-use super::reap::observe::{PlanSource, Spared, plan_here, plan_there};
+use super::reap::observe::{ConfiguredPolicy, PlanSource, plan_here, plan_there};
 use super::warn;
 use crate::config::Config;
 use crate::model::{Finding, Snapshot};
@@ -15,7 +15,7 @@ use crate::rules::{RuleSet, serves};
 /// What a plan is made of besides what was found.
 #[derive(Debug)]
 pub(super) struct CommandSource {
-    spared: Spared,
+    configured: ConfiguredPolicy,
     /// Whether it is about this machine now, not about a recording.
     is_live: bool,
 }
@@ -30,7 +30,7 @@ impl CommandSource {
     /// By rules, which spare some processes.
     pub(super) fn by_rules(rules: &RuleSet, is_live: bool) -> Self {
         Self {
-            spared: Spared::new(rules),
+            configured: ConfiguredPolicy::new(rules),
             is_live,
         }
     }
@@ -68,7 +68,7 @@ impl CommandSource {
         let scene = PlanSource {
             snapshot,
             findings,
-            spared: &self.spared,
+            configured: &self.configured,
             selected: None,
         };
         let policy = commands::policy(serves);

@@ -95,7 +95,7 @@ pub fn gpu(seen: KnownSoFar<'_>, place: usize, asked: Option<&Finding>) -> Expla
         holders,
         unread_processes: last.host.unread_processes,
         gpu_percent_mean: past.and_then(memory_series::MemorySeries::percent_mean),
-        course: past.map(outline).unwrap_or_default(),
+        course: past.map(memory_curve).unwrap_or_default(),
         steps: steps::of_gpu(&verdict.findings),
         verdict,
         device: gpu.clone(),
@@ -184,7 +184,7 @@ fn on_gpus(seen: KnownSoFar<'_>, process: &Process) -> Vec<OnGpu> {
                 lifetime_percent: lifetime.map(|(percent, _)| percent),
                 lifetime_since: lifetime.map(|(_, since)| since),
                 unused_since: seen.engine.history().idle_since(identity, gpu.index),
-                course: past.map(outline).unwrap_or_default(),
+                course: past.map(memory_curve).unwrap_or_default(),
             });
         }
     }
@@ -204,7 +204,7 @@ fn total(gpu: &Gpu, instance: Option<u32>) -> Option<u64> {
     memory.map(|memory| memory.total_bytes)
 }
 
-fn outline(past: &memory_series::MemorySeries) -> MemoryCurve {
+fn memory_curve(past: &memory_series::MemorySeries) -> MemoryCurve {
     let point = |bucket: &memory_series::MemoryBucket| MemoryPoint {
         since: bucket.since,
         until: bucket.until,

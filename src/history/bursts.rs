@@ -6,7 +6,7 @@
 //! samples begin it anew. A period of fewer than six intervals cannot be told from chance.
 
 use super::row::Use;
-use super::{SampleTime, row::Witness};
+use super::{SampleTime, row::NoUseSource};
 use crate::model::{Gpu, Time};
 
 /// A period has to be so many intervals long.
@@ -71,9 +71,9 @@ impl Bursts {
     ) -> Option<Self> {
         let is_used = match now {
             Use::Used => true,
-            Use::NotUsed(Witness::Process) => false,
+            Use::NotUsed(NoUseSource::Process) => false,
             // It is not this process of which anything is known.
-            Use::NotUsed(Witness::Device) | Use::DeviceUsed | Use::Unknown => return None,
+            Use::NotUsed(NoUseSource::Device) | Use::DeviceUsed | Use::Unknown => return None,
         };
         let share = gpu.power_watts.zip(gpu.power_limit_watts);
         let share = share.filter(|(power, limit)| power.is_finite() && *limit > 0.0);
@@ -136,7 +136,7 @@ mod tests {
             };
             let now = match sample {
                 '#' => Use::Used,
-                '.' => Use::NotUsed(Witness::Process),
+                '.' => Use::NotUsed(NoUseSource::Process),
                 '?' => Use::Unknown,
                 _ => continue,
             };

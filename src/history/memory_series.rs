@@ -1,9 +1,9 @@
-//! How memory moved: an outline of what each process held on each GPU, and of what each GPU had in use,
+//! How memory moved: a series of what each process held on each GPU, and of what each GPU had in use,
 //! and how much each used or was used, for charts and for a page about one of them.
 //!
-//! Beside [`History`], which rules ask and which keeps less of more: an outline is at
+//! Beside [`History`], which rules ask and which keeps less of more: a series is at
 //! most [`MOST_BUCKETS`] stretches of time with what was held at least and at most in them, fewer where
-//! there are many processes, and the stretches grow with the time that is outlined. It judges no process and
+//! there are many processes, and the stretches grow with the time that it covers. It judges no process and
 //! asks no clock.
 
 use std::collections::HashMap;
@@ -11,13 +11,13 @@ use std::collections::HashMap;
 use super::{Average, History};
 use crate::model::{Gpu, GpuProcess, Identity, Snapshot, Start, Time};
 
-/// Stretches kept of one outline: wider than any terminal's chart.
+/// Stretches kept of one series: wider than any terminal's chart.
 pub const MOST_BUCKETS: usize = 240;
-/// Stretches kept of no outline of a process fewer than these, however many there are.
+/// Stretches kept of no process's series fewer than these, however many there are.
 const LEAST_BUCKETS: usize = 60;
-/// Stretches that the outlines of all processes share: where there are many, each is coarser.
+/// Stretches that the series of all processes share: where there are many, each is coarser.
 const SHARED_BUCKETS: usize = 64 * 1024;
-/// Outlines kept; a machine with more rows at once is outlined in part.
+/// Series kept; of a machine with more rows at once some have none.
 const MOST_COURSES: usize = 4096;
 /// The width of a stretch once every sample has none of its own any more.
 const FIRST_WIDTH_MILLISECONDS: i64 = 1000;
@@ -48,7 +48,7 @@ pub struct Load {
     pub percent: Average,
 }
 
-/// What an outline is made of.
+/// What a series is made of.
 trait SeriesBucket {
     fn since(&self) -> Time;
     fn until(&self) -> Time;
@@ -135,7 +135,7 @@ impl SeriesBucket for Load {
     }
 }
 
-/// The outline of one row, or of one GPU.
+/// The series of one row, or of one GPU.
 #[derive(Clone, Debug, Default)]
 pub struct MemorySeries {
     held: Downsampled<MemoryBucket>,
@@ -174,7 +174,7 @@ impl MemorySeries {
         self.used.push(load, most);
     }
 
-    /// The outline, oldest first; empty where it was never told what is held.
+    /// The series, oldest first; empty where it was never told what is held.
     pub fn buckets(&self) -> &[MemoryBucket] {
         &self.held.stretches
     }
@@ -220,7 +220,7 @@ impl SeriesKey {
     }
 }
 
-/// The outlines of every row and every GPU of one machine, in one boot.
+/// The series of every row and every GPU of one machine, in one boot.
 #[derive(Clone, Debug, Default)]
 pub struct Courses {
     rows: HashMap<SeriesKey, MemorySeries>,
@@ -318,7 +318,7 @@ mod tests {
     use crate::history::testing::Scene;
     use crate::units::GIB;
 
-    fn outline(values: impl IntoIterator<Item = (i64, u64)>) -> MemorySeries {
+    fn series(values: impl IntoIterator<Item = (i64, u64)>) -> MemorySeries {
         let mut course = MemorySeries::default();
         for (seconds, bytes) in values {
             let time = Time::from_unix_milliseconds(seconds * 1000);
@@ -328,9 +328,9 @@ mod tests {
     }
 
     #[test]
-    fn an_outline_is_bounded_and_keeps_every_peak_and_the_ends() {
+    fn a_series_is_bounded_and_keeps_every_peak_and_the_ends() {
         let bytes = |second: i64| if second == 7777 { 9 * GIB } else { 2 * GIB };
-        let course = outline((0..20_000).map(|second| (second, bytes(second))));
+        let course = series((0..20_000).map(|second| (second, bytes(second))));
         let buckets = course.buckets();
         assert!(buckets.len() <= MOST_BUCKETS && buckets.len() >= MOST_BUCKETS / 4);
         assert_eq!(course.samples(), 20_000);
@@ -344,7 +344,7 @@ mod tests {
 
     #[test]
     fn many_outlines_are_coarser_and_keep_every_peak() {
-        let outlines = |processes: u32| {
+        let all_series = |processes: u32| {
             let mut scene = Scene::new(1, 1.0);
             for pid in 1..=processes {
                 scene.holder(pid, &[0], GIB);
@@ -360,9 +360,9 @@ mod tests {
             let rows = courses.rows.values();
             rows.map(|course| course.buckets().len()).sum::<usize>()
         };
-        let few = outlines(10);
+        let few = all_series(10);
         assert!(total(&few) > 10 * MOST_BUCKETS / 4);
-        let many = outlines(600);
+        let many = all_series(600);
         assert!(total(&many) <= SHARED_BUCKETS && total(&many) >= 600 * LEAST_BUCKETS / 4);
         let highest = |courses: &Courses| {
             let buckets = courses.rows.values().flat_map(MemorySeries::buckets);
@@ -373,7 +373,7 @@ mod tests {
 
     #[test]
     fn a_gap_stays_a_gap_while_there_is_room() {
-        let course = outline([(0, 1), (1, 2), (5000, 3)]);
+        let course = series([(0, 1), (1, 2), (5000, 3)]);
         let buckets = course.buckets().windows(2);
         let gaps: Vec<i64> = buckets.map(|two| two[1].since - two[0].until).collect();
         assert_eq!(gaps, [1000, 4_999_000]);

@@ -43,13 +43,13 @@ pub struct ProcessHistory {
     /// is nearly always that of the one before.
     shown_rows: usize,
     next_row: usize,
-    glance: Glance,
+    rows_summary: RowsSummary,
     hidden: Vec<Hidden>,
 }
 
 /// What of all rows of a process tells a rule that it need not look at any.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Glance {
+pub struct RowsSummary {
     /// The last snapshot showed use on all of them.
     pub uses_all: bool,
     /// The memory of one has moved at some time.
@@ -108,7 +108,7 @@ impl ProcessHistory {
             rows: Vec::new(),
             shown_rows: 0,
             next_row: 0,
-            glance: Glance::default(),
+            rows_summary: RowsSummary::default(),
             hidden: Vec::new(),
         }
     }
@@ -118,10 +118,10 @@ impl ProcessHistory {
         self.asked.clone_from(&process.asked);
         self.last_seen = moment.time;
         (self.shown_rows, self.next_row) = (0, 0);
-        self.glance = Glance {
+        self.rows_summary = RowsSummary {
             uses_all: true,
-            has_moved: self.glance.has_moved,
-            ..Glance::default()
+            has_moved: self.rows_summary.has_moved,
+            ..RowsSummary::default()
         };
         self.observe_cpu(process, previous, moment);
         let is_bridged = self.observe_stillness(moment);
@@ -254,11 +254,11 @@ impl ProcessHistory {
         known.observe(gpu, row, moment, cpu_total, marks);
         let total = gpu.memory.as_ref().map(|memory| memory.total_bytes);
         let held = row.used_bytes.zip(total);
-        let glance = &mut self.glance;
-        glance.uses_all &= known.last_use() == Use::Used;
-        glance.has_moved |= known.growth().has_moved();
-        glance.is_unread |= row.used_bytes.is_none();
-        glance.holds_half |= held.is_some_and(|(held, total)| held >= total / 2);
+        let rows_summary = &mut self.rows_summary;
+        rows_summary.uses_all &= known.last_use() == Use::Used;
+        rows_summary.has_moved |= known.growth().has_moved();
+        rows_summary.is_unread |= row.used_bytes.is_none();
+        rows_summary.holds_half |= held.is_some_and(|(held, total)| held >= total / 2);
     }
 
     /// The place of a row; `None` where it is one too many.
@@ -294,7 +294,7 @@ impl ProcessHistory {
         if self.last_seen == moment.time && self.shown_rows == self.rows.len() {
             return true;
         }
-        self.glance.uses_all = false;
+        self.rows_summary.uses_all = false;
         let cpu_total = self.cpu.total_at(moment.time);
         let mut may_be_hidden = false;
         self.rows.retain_mut(|row| {
@@ -316,8 +316,8 @@ impl ProcessHistory {
     }
 
     /// What of all its rows together a rule may ask before it looks at any.
-    pub fn glance(&self) -> Glance {
-        self.glance
+    pub fn rows_summary(&self) -> RowsSummary {
+        self.rows_summary
     }
 
     /// Who it is.

@@ -29,9 +29,9 @@ const POWER_AT_WORK: f64 = 0.6;
 /// of another moment than theirs.
 const EXPLAINED_TO_UNEXPLAINED: u64 = 10;
 
-/// Who says that a process did not use a GPU.
+/// What shows that a process did not use a GPU.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Witness {
+pub enum NoUseSource {
     /// The driver's samples of this process.
     Process,
     /// The GPU as a whole was not used.
@@ -46,7 +46,7 @@ pub enum Use {
     /// Somebody used the GPU, and the driver does not tell who. Counts as use.
     DeviceUsed,
     /// It did not.
-    NotUsed(Witness),
+    NotUsed(NoUseSource),
     /// Nothing is known.
     Unknown,
 }
@@ -71,8 +71,8 @@ impl Use {
         // The driver may book the work of an MPS client to the server, so that a 0 proves nothing.
         let own = row.sm_percent.filter(|_| row.kind != ProcessType::Mps);
         match (own, device) {
-            (Some(_), _) => Self::NotUsed(Witness::Process),
-            (None, Some(0)) => Self::NotUsed(Witness::Device),
+            (Some(_), _) => Self::NotUsed(NoUseSource::Process),
+            (None, Some(0)) => Self::NotUsed(NoUseSource::Device),
             (None, Some(_)) => Self::DeviceUsed,
             (None, None) => Self::Unknown,
         }
@@ -261,9 +261,9 @@ impl RowHistory {
             Use::Used => self.end(Began::Witnessed, moment.time),
             Use::DeviceUsed => self.end(Began::AfterDeviceUse, moment.time),
             Use::Unknown => self.let_pass(moment, cpu_total),
-            Use::NotUsed(witness) => {
+            Use::NotUsed(source) => {
                 self.let_pass(moment, cpu_total);
-                self.extend(moment, witness, cpu_total, gpu.sampled_seconds);
+                self.extend(moment, source, cpu_total, gpu.sampled_seconds);
                 if let Some(run) = &mut self.run {
                     run.unexplained += u64::from(is_unexplained);
                 }
@@ -308,11 +308,11 @@ impl RowHistory {
     fn extend(
         &mut self,
         moment: SampleTime,
-        witness: Witness,
+        source: NoUseSource,
         cpu_total: Option<f64>,
         sampled_seconds: Option<f64>,
     ) {
-        let by_device = u64::from(witness == Witness::Device);
+        let by_device = u64::from(source == NoUseSource::Device);
         match self.run {
             None => {
                 self.run = Some(UnusedRun {

@@ -1,6 +1,6 @@
 //! Runs, gaps and resets, on scenes made by hand.
 
-use super::row::{UnusedRun, Witness};
+use super::row::{NoUseSource, UnusedRun};
 use super::testing::{Scene, disorder};
 use super::*;
 use crate::model::GpuProcess;
@@ -70,12 +70,12 @@ fn every_engine_counts_as_use() {
         (
             row(Some(0), None, None, None),
             Some(90),
-            Use::NotUsed(Witness::Process),
+            Use::NotUsed(NoUseSource::Process),
         ),
         (
             row(Some(0), Some(0), Some(0), Some(0)),
             None,
-            Use::NotUsed(Witness::Process),
+            Use::NotUsed(NoUseSource::Process),
         ),
         (row(Some(1), None, None, None), None, Use::Used),
         (row(Some(0), Some(1), None, None), None, Use::Used),
@@ -84,7 +84,7 @@ fn every_engine_counts_as_use() {
         (
             row(None, None, None, None),
             Some(0),
-            Use::NotUsed(Witness::Device),
+            Use::NotUsed(NoUseSource::Device),
         ),
         (row(None, None, None, None), Some(1), Use::DeviceUsed),
         (row(None, None, None, None), None, Use::Unknown),
@@ -102,7 +102,7 @@ fn the_zero_of_an_mps_client_proves_nothing() {
     };
     for (device, expected) in [
         (Some(60), Use::DeviceUsed),
-        (Some(0), Use::NotUsed(Witness::Device)),
+        (Some(0), Use::NotUsed(NoUseSource::Device)),
         (None, Use::Unknown),
     ] {
         let gpu = Gpu {

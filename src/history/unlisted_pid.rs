@@ -54,11 +54,11 @@ impl UnlistedPids {
         }
     }
 
-    /// Forgets those whose pid is somebody (`is_somebody`), and those that were not listed for longer
+    /// Forgets those whose pid is a known process (`is_known`), and those that were not listed for longer
     /// than a gap may be.
-    pub(super) fn forget(&mut self, moment: SampleTime, is_somebody: impl Fn(u32) -> bool) {
+    pub(super) fn forget(&mut self, moment: SampleTime, is_known: impl Fn(u32) -> bool) {
         self.0.retain(|(_, pid), unlisted| {
-            moment.time - unlisted.streak.until <= moment.allowed_gap && !is_somebody(*pid)
+            moment.time - unlisted.streak.until <= moment.allowed_gap && !is_known(*pid)
         });
     }
 

@@ -297,7 +297,7 @@ mod tests {
     use super::*;
 
     /// A user that does not exist here, and not root.
-    const SOMEBODY: u32 = 4242;
+    const OTHER_USER: u32 = 4242;
 
     fn own() -> u32 {
         rustix::process::geteuid().as_raw()
@@ -404,23 +404,23 @@ mod tests {
         let (_folder, path) = tree();
         let file = path.join("etc/config.toml");
         if own() != 0 {
-            let error = prove(&file, SOMEBODY).unwrap_err();
+            let error = prove(&file, OTHER_USER).unwrap_err();
             assert!(matches!(error, NotOurs::Owner { .. }), "{error}");
             return;
         }
-        prove(&file, SOMEBODY).unwrap();
+        prove(&file, OTHER_USER).unwrap();
         for what in ["", "etc", "etc/config.toml"] {
             let (_folder, path) = tree();
             let what = path.join(what).components().collect::<PathBuf>();
-            chown(&what, Some(SOMEBODY), None).unwrap();
+            chown(&what, Some(OTHER_USER), None).unwrap();
             let error = prove(&path.join("etc/config.toml"), 0).unwrap_err();
             assert!(
                 matches!(&error, NotOurs::Owner { component, uid, .. }
-                    if *component == what && *uid == SOMEBODY),
+                    if *component == what && *uid == OTHER_USER),
                 "{error}"
             );
             assert!(error.to_string().contains("uid 4242 (mode 0"), "{error}");
-            prove(&path.join("etc/config.toml"), SOMEBODY).unwrap();
+            prove(&path.join("etc/config.toml"), OTHER_USER).unwrap();
         }
         // A link that is somebody's, to a file that is root's, in a directory for everybody's files.
         let (_folder, path) = tree();
@@ -429,7 +429,7 @@ mod tests {
         mode(&shared, 0o1777);
         symlink(path.join("etc/config.toml"), shared.join("link")).unwrap();
         prove(&shared.join("link"), 0).unwrap();
-        std::os::unix::fs::lchown(shared.join("link"), Some(SOMEBODY), None).unwrap();
+        std::os::unix::fs::lchown(shared.join("link"), Some(OTHER_USER), None).unwrap();
         assert!(prove(&shared.join("link"), 0).is_err());
     }
 }

@@ -278,8 +278,8 @@ impl Act {
             self.held
                 .remember(member.pid, known.and_then(|it| it.executable.clone()));
         }
-        let everybody: Vec<Handle> = self.held.alive(control);
-        if let Some(outcome) = self.forbids(&everybody, moment.snapshot, control) {
+        let alive: Vec<Handle> = self.held.alive(control);
+        if let Some(outcome) = self.forbids(&alive, moment.snapshot, control) {
             return NextMove::End(outcome);
         }
         self.held.look_around(moment.snapshot, control);

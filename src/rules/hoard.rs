@@ -125,7 +125,7 @@ impl RuleKind for HoardSettings {
         verdicts: &mut RuleOutput,
     ) {
         // Nearly every process ends here: less than half a GPU is never nearly all of it.
-        if !known.glance().holds_half {
+        if !known.rows_summary().holds_half {
             return;
         }
         let mut found: Vec<Hoard> = Vec::new();

@@ -192,8 +192,8 @@ impl RuleKind for LeakSettings {
         known: &ProcessHistory,
         verdicts: &mut RuleOutput,
     ) {
-        let glance = known.glance();
-        if !glance.has_moved && !glance.is_unread {
+        let rows_summary = known.rows_summary();
+        if !rows_summary.has_moved && !rows_summary.is_unread {
             return;
         }
         let mut leaks = Vec::new();

@@ -200,8 +200,8 @@ fn by_name(
     ))
 }
 
-/// Whether somebody may wait for what it computes, or it may be at work otherwise.
-fn is_for_somebody(seen: RuleInput<'_>, process: &Process) -> bool {
+/// Whether its results may be waited for, or it may be at work otherwise.
+fn may_be_awaited(seen: RuleInput<'_>, process: &Process) -> bool {
     let world = process
         .environment
         .as_deref()
@@ -240,7 +240,7 @@ fn kept(
         || row.is_of_instance()
         || period > LONGEST_PERIOD_SECONDS
         || bursts.power_share_max.is_some_and(is_at_work)
-        || is_for_somebody(seen, process)
+        || may_be_awaited(seen, process)
     {
         return None;
     }

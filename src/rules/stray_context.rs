@@ -82,7 +82,7 @@ impl RuleKind for StrayContextSettings {
         verdicts: &mut RuleOutput,
     ) {
         let rows = known.rows();
-        if rows.len() < 2 || known.glance().uses_all {
+        if rows.len() < 2 || known.rows_summary().uses_all {
             return;
         }
         let was_active = seen

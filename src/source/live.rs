@@ -42,7 +42,7 @@ pub struct Live {
     /// Wall-clock time and boot time when it was opened; from then on only the latter is asked, so
     /// that a clock that is set does not bend a history.
     opened: (Time, Clocks),
-    beat: SampleTimer,
+    timer: SampleTimer,
     /// What marks each snapshot with what else is known.
     marks: Option<Marks>,
     /// The pids that NVML names, for as long as it goes on naming them.
@@ -140,7 +140,7 @@ impl Live {
             versions: Versions::new(roots.clone()),
             processes: Processes::new(roots),
             opened: (wall_clock(), host::read_clocks()),
-            beat: SampleTimer::new(interval, Instant::now()),
+            timer: SampleTimer::new(interval, Instant::now()),
             marks: None,
             named: HashMap::new(),
             ticks_per_second: rustix::param::clock_ticks_per_second(),
@@ -148,7 +148,7 @@ impl Live {
         })
     }
 
-    /// The samples are for a screen: quiet processes are read less often, but while it is hurried, as it is to
+    /// The samples are for a screen: quiet processes are read less often, but while it is sampled fast, as it is to
     /// end some.
     pub fn for_show(mut self) -> Self {
         self.is_for_show = true;
@@ -332,11 +332,11 @@ impl Live {
 
 impl Source for Live {
     fn due(&mut self, now: Instant) -> Result<NextSnapshot, SourceError> {
-        Ok(NextSnapshot::In(self.beat.wait(now)))
+        Ok(NextSnapshot::In(self.timer.wait(now)))
     }
 
     fn take(&mut self, now: Instant) -> Result<Option<Taken>, SourceError> {
-        self.beat.taken(now);
+        self.timer.taken(now);
         Ok(Some(Taken {
             snapshot: self.sample(),
             is_passing: false,
@@ -345,11 +345,10 @@ impl Source for Live {
 
     fn steer(&mut self, control: Control, now: Instant) -> Result<(), SourceError> {
         match control {
-            Control::Interval(interval) => self.beat.set_interval(interval),
-            Control::Hurry(is_hurried) => {
-                self.processes
-                    .let_quiet_rest(self.is_for_show && !is_hurried);
-                self.beat.set_fast(is_hurried, now);
+            Control::Interval(interval) => self.timer.set_interval(interval),
+            Control::Fast(is_fast) => {
+                self.processes.let_quiet_rest(self.is_for_show && !is_fast);
+                self.timer.set_fast(is_fast, now);
             }
             _ => {}
         }

@@ -99,7 +99,7 @@ pub enum Control {
     /// Sample this machine so often.
     Interval(Duration),
     /// Sample this machine at once and several times a second, or no longer so.
-    Hurry(bool),
+    Fast(bool),
     /// Play a recording so many times as fast as it was made.
     Speed(f64),
     /// Play a recording, or stand still.

@@ -80,7 +80,7 @@ impl PlaybackClock {
     /// Does as it is told at `now`; what is not about playing does nothing.
     pub fn steer(&mut self, control: Control, now: Duration) {
         let seek = match control {
-            Control::Interval(_) | Control::Hurry(_) => return,
+            Control::Interval(_) | Control::Fast(_) => return,
             Control::Speed(speed) => {
                 // From the previous snapshot on.
                 self.pace = PlaybackPace::Speed(speed);
@@ -265,7 +265,7 @@ mod tests {
         assert_eq!(playback.wait(at(2.0), 20 * SECOND), Some(SECOND));
         // Told what it does already, it does not begin the wait again; what is not about playing changes nothing.
         playback.steer(Control::Playing(true), 20 * SECOND + SECOND / 2);
-        playback.steer(Control::Hurry(true), 20 * SECOND + SECOND / 2);
+        playback.steer(Control::Fast(true), 20 * SECOND + SECOND / 2);
         let wait = playback.wait(at(2.0), 20 * SECOND + SECOND / 2);
         assert_eq!(wait, Some(SECOND / 2));
     }

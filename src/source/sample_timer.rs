@@ -2,14 +2,14 @@
 
 use std::time::{Duration, Instant};
 
-/// The interval while somebody watches something end.
-const HURRIED: Duration = Duration::from_millis(250);
+/// The interval while a person watches a process end.
+const FAST: Duration = Duration::from_millis(250);
 
-/// An even beat, which can be changed at any time.
+/// An even interval, which can be changed at any time.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SampleTimer {
     interval: Duration,
-    is_hurried: bool,
+    is_fast: bool,
     /// When the last sample was due; `None` before the first.
     last: Option<Instant>,
     /// When the next one is.
@@ -17,11 +17,11 @@ pub(super) struct SampleTimer {
 }
 
 impl SampleTimer {
-    /// A beat whose first sample is due at once.
+    /// A timer whose first sample is due at once.
     pub(super) fn new(interval: Duration, now: Instant) -> Self {
         Self {
             interval,
-            is_hurried: false,
+            is_fast: false,
             last: None,
             due: now,
         }
@@ -34,7 +34,7 @@ impl SampleTimer {
 
     /// A sample is taken `now`.
     pub(super) fn taken(&mut self, now: Instant) {
-        // A sample that took longer than the interval does not make the next ones hurry.
+        // A sample that took longer than the interval does not make the next ones faster.
         let due = (self.due + self.current()).max(now);
         self.last = Some(self.due.min(now));
         self.due = due;
@@ -46,13 +46,13 @@ impl SampleTimer {
         self.replan();
     }
 
-    /// Hurries from `now` on, beginning with a sample at once, or no longer.
-    pub(super) fn set_fast(&mut self, is_hurried: bool, now: Instant) {
-        if self.is_hurried == is_hurried {
+    /// Samples fast from `now` on, beginning with a sample at once, or no longer.
+    pub(super) fn set_fast(&mut self, is_fast: bool, now: Instant) {
+        if self.is_fast == is_fast {
             return;
         }
-        self.is_hurried = is_hurried;
-        if is_hurried {
+        self.is_fast = is_fast;
+        if is_fast {
             self.due = self.due.min(now);
         } else {
             self.replan();
@@ -66,8 +66,8 @@ impl SampleTimer {
     }
 
     fn current(&self) -> Duration {
-        if self.is_hurried {
-            self.interval.min(HURRIED)
+        if self.is_fast {
+            self.interval.min(FAST)
         } else {
             self.interval
         }
@@ -82,56 +82,56 @@ mod tests {
         Duration::from_millis(number)
     }
 
-    /// A beat of 2 s that took its first sample at once, and when that was.
+    /// A timer of 2 s that took its first sample at once, and when that was.
     fn begun() -> (SampleTimer, Instant) {
         let start = Instant::now();
-        let mut beat = SampleTimer::new(milliseconds(2000), start);
-        assert_eq!(beat.wait(start), Duration::ZERO);
-        beat.taken(start);
-        (beat, start)
+        let mut timer = SampleTimer::new(milliseconds(2000), start);
+        assert_eq!(timer.wait(start), Duration::ZERO);
+        timer.taken(start);
+        (timer, start)
     }
 
     #[test]
     fn it_is_even_and_what_was_late_is_not_made_up_for() {
-        let (mut beat, start) = begun();
-        assert_eq!(beat.wait(start + milliseconds(500)), milliseconds(1500));
+        let (mut timer, start) = begun();
+        assert_eq!(timer.wait(start + milliseconds(500)), milliseconds(1500));
         // Late by 300 ms: the one after is due when it always was.
         let late = start + milliseconds(2300);
-        beat.taken(late);
-        assert_eq!(beat.wait(late), milliseconds(1700));
+        timer.taken(late);
+        assert_eq!(timer.wait(late), milliseconds(1700));
         // Late by several intervals: one is due at once, and no more than one.
         let stopped = start + milliseconds(60_000);
-        beat.taken(stopped);
-        assert_eq!(beat.wait(stopped), Duration::ZERO);
-        beat.taken(stopped);
-        assert_eq!(beat.wait(stopped), milliseconds(2000));
+        timer.taken(stopped);
+        assert_eq!(timer.wait(stopped), Duration::ZERO);
+        timer.taken(stopped);
+        assert_eq!(timer.wait(stopped), milliseconds(2000));
     }
 
     #[test]
     fn another_interval_counts_from_the_last_sample() {
-        let (mut beat, start) = begun();
+        let (mut timer, start) = begun();
         let now = start + milliseconds(700);
-        beat.set_interval(milliseconds(500));
-        assert_eq!(beat.wait(now), Duration::ZERO);
-        beat.set_interval(milliseconds(10_000));
-        assert_eq!(beat.wait(now), milliseconds(9300));
+        timer.set_interval(milliseconds(500));
+        assert_eq!(timer.wait(now), Duration::ZERO);
+        timer.set_interval(milliseconds(10_000));
+        assert_eq!(timer.wait(now), milliseconds(9300));
     }
 
     #[test]
     fn it_hurries_at_once_and_goes_back_to_its_interval() {
-        let (mut beat, start) = begun();
+        let (mut timer, start) = begun();
         let now = start + milliseconds(700);
-        beat.set_fast(true, now);
-        assert_eq!(beat.wait(now), Duration::ZERO);
-        beat.taken(now);
-        assert_eq!(beat.wait(now), milliseconds(250));
+        timer.set_fast(true, now);
+        assert_eq!(timer.wait(now), Duration::ZERO);
+        timer.taken(now);
+        assert_eq!(timer.wait(now), milliseconds(250));
         // Told again, it does not sample for that alone.
-        beat.set_fast(true, now);
-        assert_eq!(beat.wait(now), milliseconds(250));
-        beat.set_interval(milliseconds(100));
-        assert_eq!(beat.wait(now), milliseconds(100));
-        beat.set_interval(milliseconds(2000));
-        beat.set_fast(false, now);
-        assert_eq!(beat.wait(now), milliseconds(2000));
+        timer.set_fast(true, now);
+        assert_eq!(timer.wait(now), milliseconds(250));
+        timer.set_interval(milliseconds(100));
+        assert_eq!(timer.wait(now), milliseconds(100));
+        timer.set_interval(milliseconds(2000));
+        timer.set_fast(false, now);
+        assert_eq!(timer.wait(now), milliseconds(2000));
     }
 }

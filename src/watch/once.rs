@@ -233,7 +233,7 @@ impl Still {
                 | Effect::Repaint
                 | Effect::Control(
                     Control::Interval(_)
-                    | Control::Hurry(_)
+                    | Control::Fast(_)
                     | Control::Speed(_)
                     | Control::Playing(_),
                 ) => continue,

@@ -97,7 +97,7 @@ fn open(app: &mut App, scope: PlanScope, selected: Vec<RowKey>, release: bool) -
         note: None,
         asked: None,
         is_drawn: false,
-        is_hurried: false,
+        is_fast: false,
     });
     request_plan(app)
 }
@@ -140,8 +140,8 @@ fn request_plan(app: &mut App) -> Option<Effect> {
             return Some(Effect::Draw);
         }
         dialog.answer = Answer::Waiting;
-        dialog.is_hurried = true;
-        return Some(Effect::Control(Control::Hurry(true)));
+        dialog.is_fast = true;
+        return Some(Effect::Control(Control::Fast(true)));
     }
     let snapshot = Arc::new(screenful.snapshot.clone());
     request_plan_now(app, snapshot)
@@ -202,15 +202,15 @@ pub fn on_progress(app: &mut App, progress: ReclaimProgress) -> Option<Effect> {
         }
         dialog.answer = plan.map_or_else(Answer::Failed, Answer::Plan);
         dialog.is_drawn = false;
-        return Some(match std::mem::take(&mut dialog.is_hurried) {
-            true => Effect::Control(Control::Hurry(false)),
+        return Some(match std::mem::take(&mut dialog.is_fast) {
+            true => Effect::Control(Control::Fast(false)),
             false => Effect::Draw,
         });
     }
     let batch = reaping.batch.as_mut()?;
     match progress {
         ReclaimProgress::Begun { number } if number == batch.number => {
-            return Some(Effect::Control(Control::Hurry(true)));
+            return Some(Effect::Control(Control::Fast(true)));
         }
         ReclaimProgress::Target {
             number,
@@ -224,7 +224,7 @@ pub fn on_progress(app: &mut App, progress: ReclaimProgress) -> Option<Effect> {
         } if number == batch.number => batch.add_sent(place, words),
         ReclaimProgress::Finished { number, error } if number == batch.number => {
             batch.over = Some(error.map_or(Ok(()), Err));
-            return Some(Effect::Control(Control::Hurry(false)));
+            return Some(Effect::Control(Control::Fast(false)));
         }
         _ => return None,
     }
@@ -390,9 +390,9 @@ fn close(app: &mut App) -> Option<Effect> {
     if !app.reaping.is_running() {
         app.reaping.batch = None;
     }
-    let was_hurried = app.reaping.dialog.take().is_some_and(|it| it.is_hurried);
-    Some(match was_hurried {
-        true => Effect::Control(Control::Hurry(false)),
+    let was_fast = app.reaping.dialog.take().is_some_and(|it| it.is_fast);
+    Some(match was_fast {
+        true => Effect::Control(Control::Fast(false)),
         false => Effect::Draw,
     })
 }

@@ -41,15 +41,15 @@ pub(in crate::cli) struct Observation {
     pub(in crate::cli) snapshot: Snapshot,
     /// What rules that are asked for could not decide.
     pub(super) undecided: Vec<Undecided>,
-    spared: Spared,
+    configured: ConfiguredPolicy,
     targets: Targets,
     /// This machine; `None` where it is a recording.
     pub(in crate::cli) live: Option<Live>,
 }
 
-/// What the configuration exempts.
+/// What the configuration puts into every policy: exemptions, and rules that ask for memory.
 #[derive(Clone, Debug)]
-pub(in crate::cli) struct Spared {
+pub(in crate::cli) struct ConfiguredPolicy {
     /// What it keeps.
     keeps: Vec<Exemption>,
     /// Programs that are never touched.
@@ -58,7 +58,7 @@ pub(in crate::cli) struct Spared {
     releasing: Vec<Arc<str>>,
 }
 
-impl Spared {
+impl ConfiguredPolicy {
     /// By the rules of the configuration.
     pub(in crate::cli) fn new(rules: &RuleSet) -> Self {
         Self {
@@ -74,7 +74,7 @@ impl Spared {
         Self { releasing, ..self }
     }
 
-    /// Has a policy spare them, as a snapshot shows them.
+    /// Puts it into a policy, by what a snapshot shows.
     pub(in crate::cli) fn protect(&self, policy: &mut Policy, snapshot: &Snapshot) {
         policy.never.clone_from(&self.never);
         policy.releasing.clone_from(&self.releasing);
@@ -98,7 +98,7 @@ impl Spared {
 pub(in crate::cli) struct PlanSource<'a> {
     pub(in crate::cli) snapshot: &'a Snapshot,
     pub(in crate::cli) findings: &'a [Finding],
-    pub(in crate::cli) spared: &'a Spared,
+    pub(in crate::cli) configured: &'a ConfiguredPolicy,
     /// What a selector means of it; `None` means all.
     pub(in crate::cli) selected: Option<&'a Selected>,
 }
@@ -114,7 +114,7 @@ impl Observation {
             mut rules, reap, ..
         } = config::load(global)?;
         policy_from_args::switch_on(&mut rules, args)?;
-        let spared = Spared::new(&rules).with_releases(&reap);
+        let configured = ConfiguredPolicy::new(&rules).with_releases(&reap);
         let targets = policy_from_args::targets(args);
         let concerned = concerned(&targets, &rules);
         let needed = store::longest(&rules);
@@ -155,7 +155,7 @@ impl Observation {
             engine,
             snapshot,
             undecided,
-            spared,
+            configured,
             targets,
             live,
         })
@@ -174,7 +174,7 @@ impl Observation {
         let scene = PlanSource {
             snapshot: &self.snapshot,
             findings,
-            spared: &self.spared,
+            configured: &self.configured,
             selected: selected.as_ref(),
         };
         let policy = policy_from_args::policy_from_args(args);
@@ -211,12 +211,12 @@ pub(in crate::cli) fn plan_here(
     let PlanSource {
         snapshot,
         findings,
-        spared,
+        configured,
         selected,
     } = scene;
     let roots = Roots::default();
     let ourselves = read_ourselves(&roots)?;
-    spared.protect(&mut policy, snapshot);
+    configured.protect(&mut policy, snapshot);
     policy.limits.selected = selected.cloned();
     let guard = Guard { policy, ourselves };
     let families = families(snapshot);
@@ -245,7 +245,7 @@ pub(in crate::cli) fn plan_there(mut policy: Policy, scene: PlanSource<'_>) -> (
         boot_id: snapshot.host.boot_id.clone(),
         ..Ourselves::default()
     };
-    scene.spared.protect(&mut policy, &snapshot);
+    scene.configured.protect(&mut policy, &snapshot);
     policy.limits.selected = scene.selected.cloned();
     policy.all_users = true;
     let guard = Guard { policy, ourselves };

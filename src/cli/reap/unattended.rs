@@ -27,7 +27,7 @@ use self::notifier::{Notice, NoticeResult};
 use self::scheduler::{ReapScheduler, System};
 use self::service::Service;
 use super::execute::{actor, tools};
-use super::observe::Spared;
+use super::observe::ConfiguredPolicy;
 use super::policy_from_args;
 use crate::cli::args::{Global, ReapArgs as Args};
 use crate::cli::exit::Exit;
@@ -355,8 +355,8 @@ impl System for LocalSystem<'_> {
     ) -> Result<Guard, String> {
         let ourselves = read_ourselves(&self.roots).map_err(|error| error.to_string())?;
         let mut policy = policy_from_args::policy_from_args(self.args);
-        let spared = Spared::new(rules).with_releases(reap);
-        spared.protect(&mut policy, snapshot);
+        let configured = ConfiguredPolicy::new(rules).with_releases(reap);
+        configured.protect(&mut policy, snapshot);
         Ok(Guard { policy, ourselves })
     }
 

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use crate::cli::commands::CommandSource;
 use crate::cli::reap::execute::{actor, tools_here};
 use crate::cli::reap::json::ReapReport;
-use crate::cli::reap::observe::{PlanSource, Spared, concerned, plan_here, plan_there};
+use crate::cli::reap::observe::{ConfiguredPolicy, PlanSource, concerned, plan_here, plan_there};
 use crate::cli::reap::refusal::{RefusalPlace, RefusalReader};
 use crate::cli::reap::text;
 use crate::cli::release::json::ReleaseDocument;
@@ -50,7 +50,7 @@ const YES: Duration = Duration::from_secs(30);
 /// Makes plans, and carries them out on this machine.
 pub(super) struct LocalReclaimWorker {
     rules: RuleSet,
-    spared: Spared,
+    configured: ConfiguredPolicy,
     commands: CommandSource,
     is_recording: bool,
     /// The processes of the recording, where plans are carried out on them.
@@ -69,7 +69,7 @@ impl LocalReclaimWorker {
     pub(super) fn new(config: &Config, is_recording: bool) -> Self {
         Self {
             rules: config.rules.clone(),
-            spared: Spared::new(&config.rules).with_releases(&config.reap),
+            configured: ConfiguredPolicy::new(&config.rules).with_releases(&config.reap),
             commands: CommandSource::by_rules(&config.rules, !is_recording),
             is_recording,
             rehearsal: None,
@@ -116,7 +116,7 @@ impl LocalReclaimWorker {
             let scene = PlanSource {
                 snapshot,
                 findings: &question.findings,
-                spared: &self.spared,
+                configured: &self.configured,
                 selected: None,
             };
             let (plan, guard) = match self.is_recording {

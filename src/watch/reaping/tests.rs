@@ -262,19 +262,19 @@ fn on_a_sample_of_the_past_the_next_one_is_waited_for() {
     // The screen shows what was; the engine has seen more.
     app.judged.engine.observe(&later(2.0));
     let effect = char(&mut app, 'x');
-    assert_eq!(effect, Some(Effect::Control(Control::Hurry(true))));
+    assert_eq!(effect, Some(Effect::Control(Control::Fast(true))));
     assert_eq!(dialog(&app).answer, Answer::Waiting);
     let question = asked(see(&mut app, 3, later(4.0)));
     assert_eq!(question.snapshot.time, later(4.0).time);
     let number = question.number;
     let plan = Ok(proposal(vec![target(7)]));
     let effect = on_progress(&mut app, ReclaimProgress::Planned { number, plan });
-    assert_eq!(effect, Some(Effect::Control(Control::Hurry(false))));
+    assert_eq!(effect, Some(Effect::Control(Control::Fast(false))));
     press(&mut app, KeyCode::Esc);
     app.judged.engine.observe(&later(6.0));
     char(&mut app, 'x');
     let effect = press(&mut app, KeyCode::Esc);
-    assert_eq!(effect, Some(Effect::Control(Control::Hurry(false))));
+    assert_eq!(effect, Some(Effect::Control(Control::Fast(false))));
 }
 
 #[test]

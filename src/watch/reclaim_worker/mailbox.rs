@@ -91,13 +91,13 @@ impl MailboxReceiver {
         let is_empty = |asked: &mut MailboxState| {
             !asked.is_closed && asked.requests.iter().all(Option::is_none)
         };
-        let rung = &self.0.available;
+        let available = &self.0.available;
         let mut asked = match patience {
-            None => rung
+            None => available
                 .wait_while(self.0.lock(), is_empty)
                 .unwrap_or_else(PoisonError::into_inner),
             Some(patience) => {
-                let waited = rung.wait_timeout_while(self.0.lock(), patience, is_empty);
+                let waited = available.wait_timeout_while(self.0.lock(), patience, is_empty);
                 waited.unwrap_or_else(PoisonError::into_inner).0
             }
         };

@@ -45,7 +45,7 @@ pub struct Dialog {
     /// All that is shown has been on the screen.
     pub is_drawn: bool,
     /// Samples are taken more often until there is an answer.
-    pub is_hurried: bool,
+    pub is_fast: bool,
 }
 
 /// What has come of the question.

@@ -76,7 +76,7 @@ fn begun_with(
     let scene = PlanSource {
         snapshot: &snapshot,
         findings: &[],
-        spared: &worker.spared,
+        configured: &worker.configured,
         selected: None,
     };
     let (plan, guard) = plan_there(policy, scene);

@@ -63,7 +63,7 @@ fn what_is_carried_out_can_be_undone_and_stopped() {
     assert!(app.reaping.is_running(), "not before the worker says so");
     let error = Some("undone: nothing was sent".to_owned());
     let effect = on_progress(&mut app, ReclaimProgress::Finished { number, error });
-    assert_eq!(effect, Some(Effect::Control(Control::Hurry(false))));
+    assert_eq!(effect, Some(Effect::Control(Control::Fast(false))));
     let batch = app.reaping.batch.as_ref().unwrap();
     assert!(batch.summary().ends_with("; undone: nothing was sent"));
     assert_eq!(char(&mut app, 'u'), None, "it is over");
@@ -90,7 +90,7 @@ fn a_running_plan_is_checked_and_shown_with_every_sample() {
     let mut app = showing(None);
     let number = begun(&mut app);
     let effect = on_progress(&mut app, ReclaimProgress::Begun { number });
-    assert_eq!(effect, Some(Effect::Control(Control::Hurry(true))));
+    assert_eq!(effect, Some(Effect::Control(Control::Fast(true))));
     let effect = see(&mut app, 5, later(2.0));
     assert!(
         matches!(&effect, Some(Effect::Reclaim(ReclaimRequest::Observe(sample))) if sample.snapshot.time == later(2.0).time),
@@ -167,7 +167,7 @@ fn a_running_plan_is_checked_and_shown_with_every_sample() {
             error: None,
         },
     );
-    assert_eq!(effect, Some(Effect::Control(Control::Hurry(false))));
+    assert_eq!(effect, Some(Effect::Control(Control::Fast(false))));
     assert_eq!(
         app.batch_hint().unwrap(),
         "done: freed 6.0 GiB; 1 of 2 succeeded (x)"
