@@ -1,4 +1,4 @@
-//! gpumem: who holds GPU memory, do they still need it, and getting it back.
+//! gpumem: see who is using GPU memory, whether they still need it, and reclaim it.
 //!
 //! Everything left of [`model::snapshot::Snapshot`] observes, everything right of it is a pure
 //! function of snapshots.

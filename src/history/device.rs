@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use super::SampleTime;
+use super::high_stretch::{Floors, HighStretch};
 use super::power::{Alone, Draw, LowPowerPhase, Work};
 use super::row;
 use super::streak::{Clause, Streak};
-use super::stretch::{Floors, HighStretch};
 use crate::model::{Gpu, GpuProcess, Identity, Time};
 
 /// The driver takes some seven samples of processes a second, each of one of them: snapshots that are

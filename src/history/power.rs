@@ -9,8 +9,8 @@
 //! a [`LowPowerPhase`] lasts. Bounded: the last few processes that were alone on the GPU.
 
 use super::average::Average;
-use super::moment::{BRIDGED_GAP_MILLISECONDS, SampleTime};
 use super::row::Use;
+use super::sample_time::{BRIDGED_GAP_MILLISECONDS, SampleTime};
 use crate::model::snapshot::ProcessType;
 use crate::model::{Gpu, GpuProcess, Identity, Time};
 

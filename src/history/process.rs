@@ -3,8 +3,8 @@
 
 use super::cpu::Cpu;
 use super::hidden::{self, Hidden};
-use super::moment::{BRIDGED_GAP_MILLISECONDS, SampleTime};
 use super::row::{Began, RowHistory, Shown, Use};
+use super::sample_time::{BRIDGED_GAP_MILLISECONDS, SampleTime};
 use super::streak::{Clause, Streak};
 use std::sync::Arc;
 

@@ -2,9 +2,9 @@
 
 use super::bursts::Bursts;
 use super::growth::Growth;
-use super::moment::{BRIDGED_GAP_MILLISECONDS, SampleTime};
 use super::plateau::Plateau;
 use super::power::DESKTOP_PERCENT;
+use super::sample_time::{BRIDGED_GAP_MILLISECONDS, SampleTime};
 use crate::model::process::AskedRelease;
 use crate::model::snapshot::ProcessType;
 use crate::model::{Gpu, GpuProcess, Time};

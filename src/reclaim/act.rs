@@ -182,7 +182,7 @@ impl Act {
     ///
     /// # Errors
     ///
-    /// Where the ledger could not be written: what it was to announce was not done, and the act is
+    /// Where the ledger could not be written: the action was not carried out, and the act is
     /// over, with whatever was done before.
     pub fn advance(
         &mut self,

@@ -188,7 +188,7 @@ impl Executor {
     ///
     /// # Errors
     ///
-    /// The ledger cannot be written: what it was to announce was not done, and nothing more is to be.
+    /// The ledger cannot be written: the action was not carried out, and no other may be.
     pub fn advance(
         &mut self,
         sample: &JudgedSample<'_>,

@@ -30,7 +30,7 @@ pub struct Policy {
     pub limits: TargetLimits,
     /// Processes of other users too.
     pub all_users: bool,
-    /// Processes that only draw, too.
+    /// Graphics-only processes, too.
     pub graphics: bool,
     /// Inference servers too, by a rule.
     pub servers: bool,
@@ -218,7 +218,7 @@ pub struct TargetLimits {
     pub selected: Option<Selected>,
     /// The finding, or the process where it is named, is at least as old.
     pub older_than: Option<Duration>,
-    /// At least so many bytes would come back.
+    /// It would free at least so many bytes.
     pub min_bytes: Option<u64>,
 }
 

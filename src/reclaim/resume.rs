@@ -21,7 +21,7 @@ use crate::model::{Kind, Time};
 ///
 /// # Errors
 ///
-/// Where the ledger cannot be written; what it was to announce was not done.
+/// Where the ledger cannot be written; the action was not carried out.
 pub fn resume(
     past: &LedgerSummary,
     now: Time,

@@ -6,8 +6,8 @@
 //! snapshot means: that is for `rules`. To play a recording at a pace, go to
 //! [`crate::source::replay`]; the format itself is [`crate::model::snapshot`].
 
-mod again;
 mod reader;
+mod rewind;
 pub mod store;
 mod writer;
 

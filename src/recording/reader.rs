@@ -9,7 +9,7 @@ use std::path::Path;
 
 use serde::Deserialize;
 
-use super::again::Again;
+use super::rewind::Rewind;
 use super::{RecordingError, is_zstd};
 use crate::model::Snapshot;
 use crate::model::snapshot::SCHEMA;
@@ -44,7 +44,7 @@ const START: &[u8] = br#"{"schema":"#;
 pub struct RecordingReader {
     name: String,
     input: Box<dyn BufRead + Send>,
-    again: Option<Again>,
+    rewind: Option<Rewind>,
     compressed: bool,
     line: Vec<u8>,
     number: u64,
@@ -85,9 +85,9 @@ impl RecordingReader {
     }
 
     fn from_file(file: File, name: String) -> Result<Self, RecordingError> {
-        let again = Again::of(&file);
+        let rewind = Rewind::of(&file);
         let reader = Self::from_read(file, name)?;
-        Ok(Self { again, ..reader })
+        Ok(Self { rewind, ..reader })
     }
 
     /// Reads a recording that is part of the program; `name` is what errors call it.
@@ -100,13 +100,13 @@ impl RecordingReader {
         name: impl Into<String>,
     ) -> Result<Self, RecordingError> {
         let reader = Self::from_read(Cursor::new(bytes), name)?;
-        let again = Some(Again::Bytes(bytes));
-        Ok(Self { again, ..reader })
+        let rewind = Some(Rewind::Bytes(bytes));
+        Ok(Self { rewind, ..reader })
     }
 
     /// Whether [`RecordingReader::rewind`] goes back: a pipe cannot.
     pub fn can_rewind(&self) -> bool {
-        self.again.is_some()
+        self.rewind.is_some()
     }
 
     /// Goes back to the beginning, as if nothing had been read; in a pipe it does nothing.
@@ -115,23 +115,23 @@ impl RecordingReader {
     ///
     /// Where its first bytes cannot be read any more.
     pub fn rewind(&mut self) -> Result<(), RecordingError> {
-        let Some(again) = self.again.take() else {
+        let Some(rewind) = self.rewind.take() else {
             return Ok(());
         };
-        let input = again.open().map_err(|cause| RecordingError::Read {
+        let input = rewind.open().map_err(|cause| RecordingError::Read {
             name: self.name.clone(),
             line: 0,
             cause,
         })?;
         *self = Self::from_read(input, std::mem::take(&mut self.name))?;
-        self.again = Some(again);
+        self.rewind = Some(rewind);
         Ok(())
     }
 
     /// How much of it has been read, from 0 to 1; `None` where its length is not known, as of a pipe
     /// or of a small compressed file.
     pub fn share_read(&self) -> Option<f64> {
-        self.again.as_ref()?.share(self.compressed, self.bytes)
+        self.rewind.as_ref()?.share(self.compressed, self.bytes)
     }
 
     /// Reads a recording from anywhere; `name` is what errors call it.
@@ -171,7 +171,7 @@ impl RecordingReader {
         Ok(Self {
             name,
             input,
-            again: None,
+            rewind: None,
             compressed,
             line: Vec::new(),
             number: 0,

@@ -4,8 +4,8 @@
 //! then on, under the same id for as long as it lasts; *resolved* once it has ceased. What cannot be seen
 //! any more, because a GPU does not answer, neither lasts nor ceases.
 //!
-//! Several that are so of one process are one accusation: the worst, and of equals the one about
-//! which something has to be done first. The others stay as its evidence, and come forward when it goes.
+//! If several rules match a process, only the most severe finding is reported, and of equals the one about
+//! which something has to be done first. The others stay attached to it, and are reported when it resolves.
 //!
 //! What an exemption keeps is no finding, and no evidence of one; it is listed apart.
 

@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn it_hurries_at_once_and_goes_back_to_its_interval() {
+    fn it_samples_fast_at_once_and_goes_back_to_its_interval() {
         let (mut timer, start) = begun();
         let now = start + milliseconds(700);
         timer.set_fast(true, now);

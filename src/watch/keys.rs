@@ -104,9 +104,9 @@ pub enum KeyAction {
     Suspend,
     /// One step back: leave what is open, clear the selection, quit.
     Back,
-    /// Do what the plan says.
+    /// Carry out the plan.
     Confirm,
-    /// Do not do what the plan says, after all.
+    /// Cancel the plan that was confirmed.
     Undo,
     /// Mark the other button of the plan.
     OtherButton,
@@ -116,7 +116,7 @@ pub enum KeyAction {
     EveryUser,
     /// Plan for what a scheduler, a service manager or a container runtime owns, too.
     Direct,
-    /// Make the plan anew.
+    /// Refresh the plan.
     PlanAgain,
     /// Only the rows of the GPU of this number; two digits in a moment are one number.
     Gpu(u8),

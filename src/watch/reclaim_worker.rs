@@ -36,7 +36,7 @@ pub struct PlanOptions {
     pub scope: PlanScope,
     /// They are asked to release memory, and live on.
     pub release: bool,
-    /// With which signal, instead of the gentlest way.
+    /// With which signal, instead of the default steps.
     pub signal: Option<Signal>,
     /// Processes of other users too.
     pub all_users: bool,

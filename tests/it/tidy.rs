@@ -466,7 +466,8 @@ fn no_cycle_has_more_than_three_files() {
 const PRIVATE_WORDS: &[&str] = &[
     "whom", "nobody", "nobodies", "say", "says", "said", "saying", "tell", "tells", "told",
     "telling", "untold", "hear", "hears", "heard", "hearing", "stand", "stands", "stood",
-    "standing",
+    "standing", "desk", "herald", "ghost", "lull", "errand", "puppet", "puppets", "complain",
+    "hurry", "hurried", "hurries", "glance", "witness", "spared", "goal", "rung",
 ];
 
 /// The code of a file without what is in quotes and in comments; lines stay where they are.

@@ -34,7 +34,7 @@ pub struct Dialog {
     pub offset: usize,
     /// What Enter does.
     pub button: Button,
-    /// The list of signals, and which of them is selected there: 0 for the gentlest way.
+    /// The list of signals, and which of them is selected there: 0 for the default steps.
     pub signals: Option<usize>,
     /// A yes that can still be taken back.
     pub countdown: Option<Countdown>,

@@ -1,4 +1,4 @@
-//! Recordings and machines that are half broken: what is unknown accuses nobody.
+//! Recordings and machines that are half broken: what is unknown leads to no finding.
 
 use gpumem::api::model::Snapshot;
 

@@ -11,7 +11,7 @@ const LEAST_COMPRESSED_BYTES: u64 = 4 * MIB;
 
 /// A recording that can be read again.
 #[derive(Debug)]
-pub(super) enum Again {
+pub(super) enum Rewind {
     /// A file, open already: whatever its name stands for by then, it is the same one. Its position
     /// is that of whoever reads it.
     File {
@@ -23,7 +23,7 @@ pub(super) enum Again {
     Bytes(&'static [u8]),
 }
 
-impl Again {
+impl Rewind {
     /// The way back in a file that is about to be read; `None` where it has none.
     pub(super) fn of(file: &File) -> Option<Self> {
         let mut file = file.try_clone().ok()?;
