@@ -17,7 +17,8 @@
 //! are of one another hardly changes.
 //!
 //! `--quick` measures for a few seconds, and what it prints is not to be believed; `--seconds N` (in all
-//! rounds together) and `--processes N` measure longer and more.
+//! rounds together) and `--processes N` measure longer and more. `--beside PATH` measures another build of
+//! gpumem in the same windows, to compare what a change costs.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::print_stdout)]
 
 mod kernels;
@@ -75,12 +76,17 @@ fn main() -> ExitCode {
     let windows = each_round.div_ceil(WINDOW.as_secs()) as usize;
 
     // Each with how many times gpumem's CPU time it has to take at least.
-    let contenders = [
-        Ok((stage.gpumem(&[]), None)),
-        Ok((stage.gpumem(&["--no-store"]), None)),
+    let own = Path::new(env!("CARGO_BIN_EXE_gpumem"));
+    let mut contenders = vec![
+        Ok((stage.gpumem(own, &[]), None)),
+        Ok((stage.gpumem(own, &["--no-store"]), None)),
         stage.nvtop().map(|command| (command, Some(1.0))),
         stage.nvitop().map(|command| (command, Some(20.0))),
     ];
+    let named = arguments.iter().position(|argument| argument == "--beside");
+    if let Some(path) = named.and_then(|at| arguments.get(at + 1)) {
+        contenders.push(Ok((stage.gpumem(Path::new(path), &[]), None)));
+    }
     let (mut contestants, mut missing) = (Vec::new(), Vec::new());
     for contender in contenders {
         match contender {
@@ -285,8 +291,8 @@ impl Stage {
         command
     }
 
-    fn gpumem(&self, arguments: &[&str]) -> Command {
-        let mut command = self.command(Path::new(env!("CARGO_BIN_EXE_gpumem")));
+    fn gpumem(&self, program: &Path, arguments: &[&str]) -> Command {
+        let mut command = self.command(program);
         command
             .args(["watch", "--interval", "1s"])
             .args(arguments)
