@@ -4,8 +4,8 @@
 //! on no list, and keeps the memory when the other is dead. Only a look at everybody's descriptors
 //! finds it, and that is not cheap: a call to the kernel for each. Even a listing of /proc costs half a
 //! microsecond for each process, and a machine with GPUs has thousands of the kernel's own: as much as
-//! all the rest of a sample. So most samples cost nothing here. /proc is listed every five seconds, to
-//! look at
+//! all the rest of a sample. So most samples cost nothing here. /proc is listed every five seconds, where
+//! somebody may have come or gone since (`fork_counter`), to look at
 //!
 //! - who is new, and again a few times in the first minute: a program opens the device when it has
 //!   loaded;
@@ -36,6 +36,7 @@ use rustix::io;
 use super::Roots;
 use super::descendants::Tree;
 use super::folder::{Folder, is_gone, is_out_of_descriptors};
+use super::fork_counter::ForkCounter;
 use super::gpu_files::holds_gpu_file;
 use super::mapped_devices::{Mapped, MappedDevices, ProcEntry, begin_search};
 use super::stat::{STAT_BYTES, parse_stat};
@@ -84,8 +85,9 @@ pub struct Holders {
     may_ask_ns: u64,
     /// When the next one is due by itself.
     due_ns: u64,
-    /// When /proc is to be listed again.
+    /// When /proc is to be listed again, if anybody may have come or gone.
     list_ns: u64,
+    forks: ForkCounter,
     /// How many descriptors are looked at in one sample.
     at_once: usize,
     search: Option<Task<MappedDevices>>,
@@ -156,6 +158,7 @@ impl Holders {
             may_ask_ns: 0,
             due_ns: 0,
             list_ns: 0,
+            forks: ForkCounter::new(&roots),
             at_once: DESCRIPTORS,
             search: None,
             mapped: Vec::new(),
@@ -187,10 +190,7 @@ impl Holders {
                 self.may_ask_ns = boottime_ns.saturating_add(ASKED_NS);
             }
         }
-        if (self.is_under_way || boottime_ns >= self.list_ns)
-            && let Ok((proc, listing)) = self.list()
-        {
-            self.list_ns = boottime_ns.saturating_add(LIST_NS);
+        if let Some((proc, listing)) = self.list_where_due(boottime_ns) {
             self.tree.update(&proc, &listing);
             let is_everybody = listing.len() < PROCESSES;
             let is_over = self.look_at(&proc, listing, is_first, boottime_ns);
@@ -212,10 +212,7 @@ impl Holders {
     /// Lists /proc where that is due, and looks at no descriptors: where there are no device files,
     /// no process holds one.
     pub fn look_at_parents(&mut self, boottime_ns: u64) {
-        if boottime_ns >= self.list_ns
-            && let Ok((proc, listing)) = self.list()
-        {
-            self.list_ns = boottime_ns.saturating_add(LIST_NS);
+        if let Some((proc, listing)) = self.list_where_due(boottime_ns) {
             self.tree.update(&proc, &listing);
         }
     }
@@ -281,6 +278,26 @@ impl Holders {
         let unread = self.known.iter();
         let unread = unread.filter(|it| it.verdict == HolderState::Unread);
         u32::try_from(unread.count()).unwrap_or(u32::MAX)
+    }
+
+    /// Everybody, where /proc is to be listed now: every five seconds, if anybody may have come or gone since the
+    /// last time or is to be looked at, and in each sample while a look at everybody is under way.
+    fn list_where_due(&mut self, now_ns: u64) -> Option<(Folder, Vec<ProcEntry>)> {
+        if !self.is_under_way && now_ns < self.list_ns {
+            return None;
+        }
+        // Counted before it is listed: who comes meanwhile has moved it the next time.
+        let has_moved = self.forks.has_moved();
+        let is_due = |it: &KnownHolder| it.is_due(now_ns, self.round);
+        let is_listed = self.is_under_way || has_moved || self.known.iter().any(is_due);
+        let listed = is_listed.then(|| self.list());
+        if let Some(Err(_)) = listed {
+            // The next sample tries again.
+            self.forks.forget();
+            return None;
+        }
+        self.list_ns = now_ns.saturating_add(LIST_NS);
+        listed?.ok()
     }
 
     /// Everybody but gpumem, sorted by pid.

@@ -30,6 +30,7 @@ mod environ;
 mod environment;
 mod first_look;
 mod folder;
+mod fork_counter;
 mod framework;
 mod gpu_files;
 mod guarded;

@@ -14,6 +14,7 @@ use super::Roots;
 use super::cgroup::{CGROUP_BYTES, parse_cgroup};
 use super::environ::{ENVIRON_BYTES, parse_environ};
 use super::folder::Folder;
+use super::fork_counter::ForkCounter;
 use super::mapped_devices::ProcEntry;
 use super::processes::Processes;
 use super::stat::{STAT_BYTES, parse_stat};
@@ -43,8 +44,9 @@ pub struct Reservations {
     roots: Roots,
     /// Who was looked at: by pid.
     known: HashMap<u32, KnownReservation>,
-    /// When everybody is to be listed again.
+    /// When everybody is to be listed again, if anybody may have come or gone.
     list_ns: u64,
+    forks: ForkCounter,
     processes: Processes,
     /// What was found last; `None` before all were looked at once.
     found: Option<Arc<[Reservation]>>,
@@ -56,6 +58,8 @@ struct KnownReservation {
     looks: u8,
     /// The last list in which it was looked at.
     looked_ns: u64,
+    /// Where its stack began then, by which another program is told; 0 where that is hidden.
+    start_stack: u64,
     /// Whose GPUs it names, and when it started.
     names: Option<(ReservationHolder, u64)>,
 }
@@ -73,6 +77,7 @@ impl Reservations {
         Self {
             known: HashMap::new(),
             list_ns: 0,
+            forks: ForkCounter::new(&roots),
             processes: Processes::new(roots.clone()),
             found: None,
             roots,
@@ -82,11 +87,26 @@ impl Reservations {
     /// Looks at who is new, where that is due; what is known stands in between, and where /proc cannot be listed.
     /// `boottime_ns` is the time now, in nanoseconds since boot.
     pub fn refresh(&mut self, boottime_ns: u64) -> Option<Arc<[Reservation]>> {
-        if boottime_ns >= self.list_ns && self.look_at_all(boottime_ns) == Some(true) {
+        if boottime_ns >= self.list_ns && self.is_up_to_date(boottime_ns) {
             self.list_ns = boottime_ns.saturating_add(LIST_NS);
             self.found = Some(self.claims(boottime_ns));
         }
         self.found.clone()
+    }
+
+    /// Whether all were looked at who are there and are still to be looked at.
+    fn is_up_to_date(&mut self, now_ns: u64) -> bool {
+        let is_done = |known: &KnownReservation| known.looks >= LOOKS;
+        // Counted before they are listed: who comes meanwhile has moved it the next time.
+        let has_moved = self.forks.has_moved();
+        if !has_moved && self.found.is_some() && self.known.values().all(is_done) {
+            return true;
+        }
+        let looked_at = self.look_at_all(now_ns);
+        if looked_at.is_none() {
+            self.forks.forget();
+        }
+        looked_at == Some(true)
     }
 
     /// Whether all were looked at; `None` where they could not be listed.
@@ -114,6 +134,7 @@ impl Reservations {
                 listed,
                 looks: 0,
                 looked_ns: 0,
+                start_stack: 0,
                 names: None,
             });
             // Once in a list, and that may take several samples.
@@ -125,8 +146,9 @@ impl Reservations {
                 left -= 1;
                 known.looks += 1;
                 known.looked_ns = now_ns;
-                match self.names(listed.pid, &mut content) {
+                match self.names(&mut known, &mut content) {
                     ReservationScan::Names(names) => known.names = names,
+                    ReservationScan::SameProgram => {}
                     // It may be held up in a driver, and whoever reads it with it: another time.
                     ReservationScan::Later => known.looks -= 1,
                     ReservationScan::Never => known.looks = LOOKS,
@@ -138,8 +160,8 @@ impl Reservations {
     }
 
     /// Whose GPUs a process names.
-    fn names(&self, pid: u32, content: &mut Vec<u8>) -> ReservationScan {
-        let Ok(folder) = Folder::open(&self.roots.proc, pid) else {
+    fn names(&self, known: &mut KnownReservation, content: &mut Vec<u8>) -> ReservationScan {
+        let Ok(folder) = Folder::open(&self.roots.proc, known.listed.pid) else {
             return ReservationScan::Names(None);
         };
         if folder.read(c"stat", content, STAT_BYTES).is_err() {
@@ -148,10 +170,27 @@ impl Reservations {
         let start_ticks = match parse_stat(content) {
             Some(stat) if stat.is_kernel_thread => return ReservationScan::Never,
             Some(stat) if stat.state == 'D' => return ReservationScan::Later,
-            Some(stat) if !stat.is_exiting => stat.start_ticks,
+            // As in `entry`: another program has another stack.
+            Some(stat) if stat.start_stack != 0 && stat.start_stack == known.start_stack => {
+                return ReservationScan::SameProgram;
+            }
+            Some(stat) if !stat.is_exiting => {
+                known.start_stack = stat.start_stack;
+                stat.start_ticks
+            }
             _ => return ReservationScan::Names(None),
         };
         if folder.read(c"environ", content, ENVIRON_BYTES).is_err() {
+            known.start_stack = 0;
+            return ReservationScan::Names(None);
+        }
+        // Hardly anybody names any, and to sort a whole environment takes as long as to read it.
+        let mut variables = content.split(|&byte| byte == 0);
+        let names_any = |variable: &[u8]| {
+            let named = |name: &&str| variable.starts_with(name.as_bytes());
+            VARIABLES.iter().any(named)
+        };
+        if !variables.any(names_any) {
             return ReservationScan::Names(None);
         }
         let environment = parse_environ(content);
@@ -207,6 +246,8 @@ impl Reservations {
 /// What a look at a process came to.
 enum ReservationScan {
     Names(Option<(ReservationHolder, u64)>),
+    /// It runs the program that it ran when it was last looked at.
+    SameProgram,
     /// It cannot be read without being held up.
     Later,
     /// It is the kernel's own.
