@@ -6,7 +6,8 @@
 //!
 //! For a screen even the stat of a process that sleeps, and has done nothing for long, is read less often than
 //! samples are taken: again after a tenth of the time for which nothing of it has moved, and after five seconds at most. What
-//! that misses is as small beside what the rules ask for, which count in minutes.
+//! that misses is as small beside what the rules ask for, which count in minutes. And what seldom changes is read
+//! every two minutes of a process of which nothing has moved for one: what has not run has opened nothing.
 //!
 //! Reading argv, the environment or maps takes a lock of the process's memory map. A process that is
 //! stuck in a driver (state D) may hold that lock for ever, and whoever reads them would hang with it:
@@ -45,6 +46,11 @@ pub(super) const REVISIT_NS: u64 = 30 * SECOND_NS;
 const QUIET_PART: u64 = 10;
 /// and no more than this.
 const QUIET_NS: u64 = 5 * SECOND_NS;
+
+/// Of a process of which nothing has moved for so long,
+const LONG_QUIET_NS: u64 = 60 * SECOND_NS;
+/// a screen reads what seldom changes so often.
+const REVISIT_QUIET_NS: u64 = 120 * SECOND_NS;
 
 /// The longest status that is read; groups come before `NSpid`, and a user may be in many.
 pub(super) const STATUS_BYTES: usize = 16 << 10;
@@ -85,6 +91,8 @@ pub struct ProcessEntry {
     is_adopted: bool,
     /// When to read again what seldom changes.
     pub(super) revisit_ns: u64,
+    /// When that was read last.
+    visited_ns: u64,
     /// argv is still to be read.
     pub(super) wants_command: bool,
     /// The environment is still to be read; it stays what it was when the program was executed.
@@ -113,6 +121,7 @@ impl ProcessEntry {
             quiet_until_ns: 0,
             is_adopted: false,
             revisit_ns: 0,
+            visited_ns: 0,
             wants_command: true,
             wants_environment: true,
             whereabouts: Whereabouts::default(),
@@ -125,6 +134,23 @@ impl ProcessEntry {
     pub(super) fn is_quiet(&self, now_ns: u64) -> bool {
         let due_ns = self.quiet_until_ns.min(self.revisit_ns).min(self.maps_ns);
         now_ns < due_ns && self.sampled_ns.is_some_and(|at| at <= now_ns)
+    }
+
+    /// What seldom changes was read now; `may_rest` says that it is for a screen.
+    pub(super) fn note_visit(&mut self, may_rest: bool, now_ns: u64) {
+        let is_long_quiet = now_ns.saturating_sub(self.moved_ns) >= LONG_QUIET_NS;
+        let period_ns = match may_rest && is_long_quiet {
+            true => REVISIT_QUIET_NS,
+            false => REVISIT_NS,
+        };
+        self.visited_ns = now_ns;
+        self.revisit_ns = due_after(period_ns, self.process.pid, now_ns);
+    }
+
+    /// Has what seldom changes be read as often as of a process that runs.
+    pub(super) fn end_rest(&mut self) {
+        let due_ns = self.visited_ns.saturating_add(REVISIT_NS);
+        self.revisit_ns = self.revisit_ns.min(due_ns);
     }
 }
 
@@ -139,6 +165,8 @@ pub struct Surroundings {
     pub has_gpu_device_files: bool,
     /// When to look for them again.
     devices_ns: Option<u64>,
+    /// Quiet processes need not be read in each sample.
+    pub may_rest: bool,
     ticks_per_second: u64,
     page_bytes: u64,
     boot_seconds: Option<i64>,
@@ -170,6 +198,7 @@ impl Surroundings {
             sees_all: access(roots.proc.join("1"), Access::EXISTS).is_ok(),
             has_gpu_device_files: is_driver_behind_files(&roots),
             devices_ns: None,
+            may_rest: false,
             ticks_per_second: rustix::param::clock_ticks_per_second().max(1),
             page_bytes: rustix::param::page_size() as u64,
             boot_seconds: read_boot_seconds(&roots.proc),
@@ -372,6 +401,9 @@ impl Surroundings {
             }
             _ => now_ns,
         };
+        if before != now {
+            entry.end_rest();
+        }
     }
 
     /// Asks for the names that were not known in this sample, and tells whether there are new ones:

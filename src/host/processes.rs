@@ -63,8 +63,6 @@ pub struct Processes {
     may_keep: usize,
     /// How many are, at most: counted before each sample, and up while it is taken.
     kept: usize,
-    /// Quiet processes need not be read in each sample.
-    may_rest: bool,
     around: Surroundings,
 }
 
@@ -92,7 +90,6 @@ impl Processes {
             before: HashMap::new(),
             may_keep: limit.saturating_sub(SPARE_DESCRIPTORS),
             kept: 0,
-            may_rest: false,
             around: Surroundings::new(roots),
         }
     }
@@ -168,7 +165,10 @@ impl Processes {
     /// Lets processes rest that are quiet: their stats are read less often than samples are taken. Not where a
     /// sample decides what to kill.
     pub fn let_quiet_rest(&mut self, may_rest: bool) {
-        self.may_rest = may_rest;
+        self.around.may_rest = may_rest;
+        if !may_rest {
+            self.entries.values_mut().for_each(|it| it.end_rest());
+        }
     }
 
     /// What a process that is watched had used of the CPU itself at the last sample, and what its children
@@ -213,7 +213,7 @@ impl Processes {
         if let Some(known) = entry
             && let Some(file) = &known.stat
         {
-            if self.may_rest && known.is_quiet(now_ns) {
+            if self.around.may_rest && known.is_quiet(now_ns) {
                 return Ok(Presence::Here);
             }
             // Whatever else than a line it says: the process is dead, or will be asked for afresh.

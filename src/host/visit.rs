@@ -12,7 +12,7 @@ use rustix::io::{self, Errno, pread};
 
 use super::cgroup::CGROUP_BYTES;
 use super::cmdline::{CMDLINE_BYTES, parse_cmdline};
-use super::entry::{ProcessEntry, REVISIT_NS, SECOND_NS, STATUS_BYTES, Surroundings, due_after};
+use super::entry::{ProcessEntry, SECOND_NS, STATUS_BYTES, Surroundings, due_after};
 use super::environ::{ENVIRON_BYTES, parse_environ};
 use super::folder::{Folder, if_readable, is_gone};
 use super::framework::{Loaded, read_framework};
@@ -295,7 +295,7 @@ impl Surroundings {
             entry.maps_looks = entry.maps_looks.saturating_add(1);
         }
         if is_slow {
-            entry.revisit_ns = due_after(REVISIT_NS, process.pid, now_ns);
+            entry.note_visit(self.may_rest, now_ns);
             entry.wants_command = !has_command;
         } else if has_command {
             entry.wants_command = false;

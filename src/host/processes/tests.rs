@@ -768,6 +768,40 @@ fn a_quiet_process_is_looked_at_less_often_and_a_busy_or_stopped_one_each_time()
 }
 
 #[test]
+fn what_seldom_changes_is_read_less_often_of_who_rests_until_it_is_to_be_ended() {
+    let fake = Fake::new(false);
+    let resting = |ticks| FakeStat {
+        ticks,
+        state: 'S',
+        ..TRAIN
+    };
+    let mut processes = fake.processes();
+    processes.let_quiet_rest(true);
+    let see = |processes: &mut Processes, io: u64, ticks, at: u64| {
+        fake.stat(7, &resting(ticks));
+        fake.write(7, "io", format!("rchar: {io}\nwchar: 0\n"));
+        only(processes.sample(&[7], at * SECOND)).io_bytes.unwrap()
+    };
+    assert_eq!(see(&mut processes, 1, 700, 1), 1);
+    // Not quiet for a minute: as often as of anybody.
+    assert_eq!(see(&mut processes, 2, 700, 32), 2);
+    assert_eq!(see(&mut processes, 3, 700, 63), 3);
+    // The next one is due after 80 to 120 s.
+    assert_eq!(see(&mut processes, 4, 700, 100), 3);
+    assert_eq!(see(&mut processes, 4, 700, 142), 3);
+    assert_eq!(see(&mut processes, 4, 700, 184), 4);
+    // Something has moved: it may have done more.
+    assert_eq!(see(&mut processes, 5, 700, 220), 4);
+    assert_eq!(see(&mut processes, 5, 701, 226), 5);
+    assert_eq!(see(&mut processes, 6, 701, 260), 6);
+    assert_eq!(see(&mut processes, 7, 701, 300), 7);
+    // Somebody is to be ended.
+    assert_eq!(see(&mut processes, 8, 701, 360), 7);
+    processes.let_quiet_rest(false);
+    assert_eq!(see(&mut processes, 9, 701, 361), 9);
+}
+
+#[test]
 fn a_child_that_executes_another_program_keeps_its_identity() {
     // It waits for a line, so that it is seen before.
     let mut child = Running::new("sh", &["-c", "read line; exec sleep 600"]);
