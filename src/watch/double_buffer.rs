@@ -56,13 +56,13 @@ impl<W: Write> DoubleBuffer<W> {
         queue!(self.backend, Clear(ClearType::All))
     }
 
-    /// Draws a frame and writes what has changed; nothing where nothing has.
+    /// Draws a frame and writes what has changed; nothing where nothing has. `paint` is given a frame of before
+    /// and has to write each cell.
     ///
     /// # Errors
     ///
     /// Where the output cannot be written to.
     pub fn draw(&mut self, paint: impl FnOnce(&mut Buffer)) -> io::Result<()> {
-        self.next.reset();
         paint(&mut self.next);
         find_changes(&self.shown, &self.next, &mut self.changes);
         if !self.changes.is_empty() {
@@ -87,7 +87,7 @@ fn find_changes(shown: &Buffer, next: &Buffer, changes: &mut Vec<Position>) {
         let from = changes.len();
         let mut are_narrow = true;
         for (x, (before, now)) in (area.x..).zip(before.iter().zip(now)) {
-            if before != now {
+            if !is_same(before, now) {
                 changes.push(Position { x, y });
                 are_narrow &= is_narrow(before) && is_narrow(now);
             }
@@ -107,10 +107,29 @@ fn find_changes(shown: &Buffer, next: &Buffer, changes: &mut Vec<Position>) {
     }
 }
 
-/// Whether a cell is certainly one column wide: ASCII, lines, blocks, shapes and braille.
+/// Whether two cells are equal. Their own comparison calls a function for the symbols of each of the thousands
+/// of cells, nearly all of which are a blank or one short character.
+fn is_same(before: &Cell, now: &Cell) -> bool {
+    let symbols = (before.symbol().as_bytes(), now.symbol().as_bytes());
+    let is_same_symbol = match symbols {
+        ([before], [now]) => before == now,
+        ([a, b, c], [x, y, z]) => (a, b, c) == (x, y, z),
+        (before, now) => before == now,
+    };
+    is_same_symbol
+        && before.fg == now.fg
+        && before.bg == now.bg
+        && before.modifier == now.modifier
+        && before.diff_option == now.diff_option
+}
+
+/// Whether a cell is certainly one column wide: ASCII, Latin-1, dashes and dots, lines, blocks, shapes and
+/// braille.
 fn is_narrow(cell: &Cell) -> bool {
     match cell.symbol().as_bytes() {
         [_] => true,
+        // U+00A1 to U+00FF but for the soft hyphen; U+2010 to U+2027.
+        [0xc2, 0xa1..=0xac | 0xae..=0xbf] | [0xc3, _] | [0xe2, 0x80, 0x90..=0xa7] => true,
         // U+2500 to U+25BF, U+2800 to U+28FF.
         [0xe2, 0x94..=0x96, _] | [0xe2, 0xa0..=0xa3, _] => true,
         _ => false,
@@ -130,6 +149,7 @@ mod tests {
         let mut frames = DoubleBuffer::new(&mut out, Rect::new(0, 0, 20, 3));
         let paint = |text: &'static str| {
             move |buffer: &mut Buffer| {
+                buffer.reset();
                 buffer.set_string(0, 1, text, Style::new());
             }
         };
@@ -155,6 +175,7 @@ mod tests {
             frames.clear().unwrap();
             frames
                 .draw(|buffer| {
+                    buffer.reset();
                     assert_eq!(buffer.area.width, 30);
                     buffer.set_string(0, 0, "whole", Style::new());
                 })
@@ -203,6 +224,8 @@ mod tests {
             }
             let mut found = Vec::new();
             find_changes(&shown, &next, &mut found);
+            let are_same = shown.content.iter().zip(&next.content);
+            assert!(are_same.into_iter().all(|(a, b)| is_same(a, b) == (a == b)));
             let known = shown.diff_iter(&next).map(|(x, y, _)| Position { x, y });
             assert_eq!(found, known.collect::<Vec<_>>());
             shown = next;

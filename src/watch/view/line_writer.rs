@@ -4,7 +4,7 @@
 //! outside the screen are not written. Text that a process chose goes
 //! through [`clean`](crate::watch::text::clean) first.
 
-use ratatui::buffer::Buffer;
+use ratatui::buffer::{Buffer, Cell};
 use ratatui::layout::Rect;
 use ratatui::style::Style;
 
@@ -50,12 +50,10 @@ impl<'a> LineWriter<'a> {
     pub fn text(&mut self, text: &str, style: Style) -> &mut Self {
         let room = self.room();
         if text.len() <= usize::from(room) && is_plain(text) {
-            for at in 0..text.len() {
-                self.buffer[(self.x, self.y)]
-                    .set_symbol(&text[at..=at])
-                    .set_style(style);
-                self.x += 1;
+            for (at, cell) in (0..text.len()).zip(self.cells(text.len())) {
+                cell.set_symbol(&text[at..=at]).set_style(style);
             }
+            self.x += text.len() as u16;
         } else if room > 0 {
             let text = fit(text, usize::from(room));
             let end = self
@@ -92,13 +90,21 @@ impl<'a> LineWriter<'a> {
 
     /// Writes `symbol` so many times.
     pub fn fill(&mut self, symbol: &str, times: u16, style: Style) -> &mut Self {
-        for _ in 0..times.min(self.room()) {
-            self.buffer[(self.x, self.y)]
-                .set_symbol(symbol)
-                .set_style(style);
-            self.x += 1;
+        let times = times.min(self.room());
+        for cell in self.cells(usize::from(times)) {
+            cell.set_symbol(symbol).set_style(style);
         }
+        self.x += times;
         self
+    }
+
+    /// The next cells, of which there is room for so many.
+    fn cells(&mut self, count: usize) -> impl Iterator<Item = &mut Cell> {
+        let from = match count {
+            0 => 0,
+            _ => self.buffer.index_of(self.x, self.y),
+        };
+        self.buffer.content[from..from + count].iter_mut()
     }
 
     fn within(&mut self, end: u16, write: impl FnOnce(&mut Self) -> &mut Self) {

@@ -29,24 +29,21 @@ pub mod small;
 pub mod status;
 pub mod table;
 
-use ratatui::buffer::Buffer;
-use ratatui::style::Style;
+use ratatui::buffer::{Buffer, Cell};
 
 use super::state::{App, Mode};
 use super::theme::Styles;
 
-/// Draws the whole screen.
+/// Draws the whole screen, each cell of it, whatever was there.
 pub fn draw(app: &App, buffer: &mut Buffer) {
     let styles = Styles {
         theme: app.theme,
         depth: app.setup.depth,
     };
     let area = buffer.area;
-    let ground = styles.ground();
-    // To style every cell is a fair part of what a frame costs.
-    if ground != Style::new() {
-        buffer.set_style(area, ground);
-    }
+    let mut blank = Cell::EMPTY;
+    blank.set_style(styles.ground());
+    buffer.content.fill(blank);
     match (&app.mode, app.layout_of(area)) {
         (Mode::Help(line), _) => help::draw(app.help_over, styles, *line, area, buffer),
         (mode, None) => {
