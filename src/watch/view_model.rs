@@ -140,18 +140,41 @@ pub struct Screenful {
 }
 
 impl Screenful {
-    /// Joins a snapshot with what the rules say of it. `idle_since` tells since when a process has
-    /// not used a GPU. Rows are in no order yet.
+    /// Joins a snapshot with what the rules say of it, without suspects. `idle_since` tells since when a
+    /// process has not used a GPU. Rows are in no order yet.
     pub fn new(
         snapshot: Snapshot,
         findings: Vec<Finding>,
         undecided: Vec<Undecided>,
         idle_since: impl Fn(Identity, u32) -> Option<Time>,
     ) -> Self {
+        let waste = Waste {
+            reclaimable: Reclaimable::new(findings.iter(), [].iter(), f64::INFINITY),
+            ..Waste::default()
+        };
+        Self::judged(snapshot, (findings, undecided, waste), idle_since)
+    }
+
+    /// The same, with what looks like waste.
+    pub fn judged(
+        snapshot: Snapshot,
+        (findings, undecided, waste): (Vec<Finding>, Vec<Undecided>, Waste),
+        idle_since: impl Fn(Identity, u32) -> Option<Time>,
+    ) -> Self {
+        let suspects = waste.suspects.iter().enumerate();
+        let suspects: HashMap<Identity, usize> =
+            suspects.map(|(at, it)| (it.identity, at)).collect();
         let places = places(&snapshot, &findings).into_iter();
         let rows = places.filter_map(|place| {
             let facts = ProcessRow::new(&snapshot, &findings, place).idle(&idle_since);
             let identity = facts.identity?;
+            let is_listed = facts.is_listed();
+            // What is found is no guess any more.
+            let may_be_suspect = is_listed && place.finding.is_none();
+            let suspect = match may_be_suspect {
+                true => suspects.get(&identity).copied(),
+                false => None,
+            };
             Some(RowView {
                 key: RowKey {
                     identity,
@@ -161,21 +184,20 @@ impl Screenful {
                 idle_seconds: facts.idle_seconds,
                 runtime_seconds: facts.runtime_seconds(),
                 finding: place.finding,
-                suspect: None,
-                verdict: verdict(facts.finding),
+                suspect,
+                verdict: match suspect {
+                    Some(_) => UseVerdict::Suspected,
+                    None => verdict(facts.finding),
+                },
                 entry: facts.entry.copied().unwrap_or(GpuProcess {
                     pid: identity.pid,
                     ..GpuProcess::default()
                 }),
-                is_listed: facts.is_listed(),
+                is_listed,
                 place,
             })
         });
         let rows = rows.collect();
-        let waste = Waste {
-            reclaimable: Reclaimable::new(findings.iter(), [].iter(), f64::INFINITY),
-            ..Waste::default()
-        };
         let mut screenful = Self {
             snapshot,
             findings,
@@ -188,24 +210,6 @@ impl Screenful {
         screenful.widths = screenful.measure();
         screenful.shares = screenful.add_up();
         screenful
-    }
-
-    /// Marks what looks like waste.
-    pub fn with_waste(mut self, waste: Waste) -> Self {
-        let suspects = waste.suspects.iter().enumerate();
-        let places: HashMap<Identity, usize> = suspects.map(|(at, it)| (it.identity, at)).collect();
-        // What is found is no guess any more.
-        let rows = self.rows.iter_mut().filter(|row| row.finding.is_none());
-        for row in rows.filter(|row| row.is_listed) {
-            row.suspect = places.get(&row.key.identity).copied();
-            if row.suspect.is_some() {
-                row.verdict = UseVerdict::Suspected;
-            }
-        }
-        self.waste = waste;
-        self.widths = self.measure();
-        self.shares = self.add_up();
-        self
     }
 
     /// What a row is suspected of.

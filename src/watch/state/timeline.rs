@@ -218,15 +218,14 @@ impl Timeline {
         if entry.reference.number != number {
             return None;
         }
-        let (snapshot, (findings, undecided, waste), idle) = entry.delta.unpack();
+        let (snapshot, judged, idle) = entry.delta.unpack();
         let idle: HashMap<(Identity, u32), Time> = keys(&snapshot)
             .zip(idle)
             .filter_map(|(key, since)| Some((key, since?)))
             .collect();
-        let screenful = Screenful::new(snapshot, findings, undecided, |identity, gpu| {
+        Some(Screenful::judged(snapshot, judged, |identity, gpu| {
             idle.get(&(identity, gpu)).copied()
-        });
-        Some(screenful.with_waste(waste))
+        }))
     }
 
     /// Where the first sample of this number or a later one is.

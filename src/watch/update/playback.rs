@@ -74,14 +74,15 @@ fn progress(app: &mut App) -> Option<Effect> {
 }
 
 fn show_newest(app: &mut App, snapshot: Snapshot, frame: FrameRef) {
-    let history = app.judged.engine.history();
-    let screenful = Screenful::new(
-        snapshot,
-        app.judged.engine.findings().to_vec(),
-        app.judged.engine.undecided(),
-        |identity, gpu| history.idle_since(identity, gpu),
-    )
-    .with_waste(Waste::of(&app.judged.engine));
+    let engine = &app.judged.engine;
+    let judged = (
+        engine.findings().to_vec(),
+        engine.undecided(),
+        Waste::of(engine),
+    );
+    let screenful = Screenful::judged(snapshot, judged, |identity, gpu| {
+        engine.history().idle_since(identity, gpu)
+    });
     app.playback.shown = Some(frame.number);
     app.show(screenful);
 }

@@ -118,7 +118,8 @@ fn what_comes_back_is_what_was_shown() {
             idle_since,
             false,
         );
-        let screenful = Screenful::new(snapshot, findings, undecided, idle_since).with_waste(waste);
+        let judged = (findings, undecided, waste);
+        let screenful = Screenful::judged(snapshot, judged, idle_since);
         shown.push(format!("{screenful:?}"));
     }
     for (number, shown) in (0..).zip(&shown) {
