@@ -39,20 +39,14 @@ impl Axis {
     /// The heights of a course, 0 to 6; `None` where no one saw it.
     pub fn heights(self, course: &MemorySeries) -> Vec<Option<u8>> {
         let mut most: Vec<Option<u64>> = vec![None; usize::from(self.cells)];
-        let length = (self.end - self.start).max(1);
-        // Milliseconds into the axis. Every visible row asks twice for each of its stretches, so that
-        // this is divided in 64 bits: an axis is half an hour long, or as many seconds as it has cells.
-        let cell_at = |time: i64| {
-            let at = time.clamp(0, length).saturating_mul(i64::from(self.cells)) / length;
-            (at as usize).min(most.len().saturating_sub(1))
-        };
+        let mut cells =
+            AxisCells::new(i64::from(self.cells.max(1)), (self.end - self.start).max(1));
         let past = seen(course, None, self.end);
         let distances = past.windows(2).map(|two| two[1].since - two[0].until);
         let vouched = vouched_milliseconds(distances);
         // The last sample before the axis may tell of its beginning.
         let first = past.partition_point(|bucket| bucket.until < self.start);
         let buckets = &past[first.saturating_sub(1)..];
-        let mut spans = Vec::with_capacity(buckets.len());
         for (at, bucket) in buckets.iter().enumerate() {
             let next = buckets.get(at + 1).map_or(self.end, |next| next.since);
             let until = if next - bucket.until <= vouched {
@@ -64,13 +58,11 @@ impl Axis {
                 continue;
             }
             // The cell that begins where a stretch ends is not of it.
-            let first = cell_at(bucket.since - self.start);
-            let last = cell_at(until - self.start - 1).max(first);
-            spans.push((first, last, bucket.high_bytes));
-        }
-        for (first, last, bytes) in spans {
+            let first = cells.at(bucket.since - self.start);
+            let last = cells.at(until - self.start - 1).max(first);
             for cell in most.iter_mut().take(last + 1).skip(first) {
-                *cell = Some(cell.map_or(bytes, |known| known.max(bytes)));
+                let known = cell.map_or(bucket.high_bytes, |known| known.max(bucket.high_bytes));
+                *cell = Some(known);
             }
         }
         let known = || most.iter().flatten().copied();
@@ -85,6 +77,38 @@ impl Axis {
                 Some(step.min(u128::from(STEPS - 1)) as u8)
             })
             .collect()
+    }
+}
+
+/// The cells of an axis by milliseconds into it. Each visible row asks twice for each of some hundred stretches,
+/// which come in order: the last answer mostly holds again, and is not divided for.
+struct AxisCells {
+    count: i64,
+    length: i64,
+    cell: i64,
+    /// The milliseconds that are in that cell: from the first to before the second.
+    holds: (i64, i64),
+}
+
+impl AxisCells {
+    fn new(count: i64, length: i64) -> Self {
+        Self {
+            count,
+            length,
+            cell: 0,
+            holds: (0, 0),
+        }
+    }
+
+    fn at(&mut self, milliseconds: i64) -> usize {
+        let at = milliseconds.clamp(0, self.length - 1);
+        if !(self.holds.0..self.holds.1).contains(&at) {
+            // In 64 bits: an axis is half an hour long, or as many seconds as it has cells.
+            self.cell = at * self.count / self.length;
+            let begin = |cell: i64| (cell * self.length + self.count - 1) / self.count;
+            self.holds = (begin(self.cell), begin(self.cell + 1));
+        }
+        self.cell as usize
     }
 }
 
@@ -107,9 +131,15 @@ pub fn growth_bytes(course: &MemorySeries, end: Time) -> Option<i64> {
 pub fn vouched_milliseconds(distances: impl Iterator<Item = i64>) -> i64 {
     let mut held = [0i64; MOST_BUCKETS];
     let mut count = 0;
+    let mut most = 0;
     for (place, distance) in held.iter_mut().zip(distances) {
         *place = distance;
         count += 1;
+        most = most.max(distance);
+    }
+    if most <= VOUCHED_MILLISECONDS / 3 {
+        // Whichever is the usual one.
+        return VOUCHED_MILLISECONDS;
     }
     let usual = match &mut held[..count] {
         [] => 0,

@@ -124,9 +124,12 @@ impl ChartWindow {
 
     /// Columns begin at multiples of their length, so that what is drawn moves and does not flicker.
     fn number(&self, time: Time, columns: u16) -> i64 {
-        let length = self.milliseconds();
-        let step = (length / i64::from(columns.max(1))).max(1);
-        time.unix_milliseconds().div_euclid(step)
+        time.unix_milliseconds().div_euclid(self.step(columns))
+    }
+
+    /// How many milliseconds each of so many columns is long.
+    fn step(&self, columns: u16) -> i64 {
+        (self.milliseconds() / i64::from(columns.max(1))).max(1)
     }
 
     fn first_column(&self, columns: u16) -> i64 {
@@ -168,6 +171,38 @@ impl ChartWindow {
             || format!("{}d", self.milliseconds / DAY),
             |(_, label)| (*label).to_owned(),
         )
+    }
+}
+
+/// The numbers of the columns of times that come in order: of most the last answer holds again, or the next
+/// one, and nothing is divided.
+struct ColumnNumbers {
+    step: i64,
+    number: i64,
+    /// The first millisecond of that column.
+    begin: i64,
+}
+
+impl ColumnNumbers {
+    fn new(window: ChartWindow, columns: u16) -> Self {
+        Self {
+            step: window.step(columns),
+            number: 0,
+            begin: 0,
+        }
+    }
+
+    fn of(&mut self, time: Time) -> i64 {
+        let at = time.unix_milliseconds();
+        let past = at.saturating_sub(self.begin);
+        if (self.step..self.step.saturating_mul(2)).contains(&past) {
+            self.number += 1;
+            self.begin += self.step;
+        } else if !(0..self.step).contains(&past) {
+            self.number = at.div_euclid(self.step);
+            self.begin = self.number.saturating_mul(self.step);
+        }
+        self.number
     }
 }
 
@@ -286,11 +321,9 @@ where
     for<'a> ChartBucket: From<&'a S>,
 {
     let seen = past(seen, window);
+    let mut numbers = ColumnNumbers::new(window, columns);
     let first = window.first_column(columns);
-    let column = |time: Time| {
-        let number = window.number(time.min(window.end), columns);
-        number.saturating_sub(first)
-    };
+    let mut column = |time: Time| numbers.of(time.min(window.end)).saturating_sub(first);
     let mut values: Vec<Option<f64>> = vec![None; usize::from(columns)];
     let mut raise = |from: i64, to: i64, value: f64| {
         // What began before the window is cut off.
