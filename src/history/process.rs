@@ -45,6 +45,33 @@ pub struct ProcessHistory {
     next_row: usize,
     rows_summary: RowsSummary,
     hidden: Vec<Hidden>,
+    program: KnownProgram,
+}
+
+/// The program that a process runs, and whether it draws a desktop: asked of every process in every sample, and
+/// told by dozens of names.
+#[derive(Clone, Debug, Default)]
+struct KnownProgram {
+    command: Option<Arc<[Arc<str>]>>,
+    executable: Option<Arc<str>>,
+    comm: Option<Arc<str>>,
+    is_display: bool,
+}
+
+impl KnownProgram {
+    fn observe(&mut self, process: &Process) {
+        let is_same = self.command == process.command
+            && self.executable == process.executable
+            && self.comm == process.comm;
+        if !is_same {
+            *self = Self {
+                command: process.command.clone(),
+                executable: process.executable.clone(),
+                comm: process.comm.clone(),
+                is_display: process.is_display(),
+            };
+        }
+    }
 }
 
 /// What of all rows of a process tells a rule that it need not look at any.
@@ -110,12 +137,14 @@ impl ProcessHistory {
             next_row: 0,
             rows_summary: RowsSummary::default(),
             hidden: Vec::new(),
+            program: KnownProgram::default(),
         }
     }
 
     pub(super) fn observe(&mut self, process: &Process, moment: SampleTime) {
         let previous = self.last_seen;
         self.asked.clone_from(&process.asked);
+        self.program.observe(process);
         self.last_seen = moment.time;
         (self.shown_rows, self.next_row) = (0, 0);
         self.rows_summary = RowsSummary {
@@ -175,6 +204,11 @@ impl ProcessHistory {
         let is_alone = process.sockets.map(|sockets| sockets == 0);
         self.silent.observe(both(unchanged, is_alone), moment);
         self.io_bytes = process.io_bytes.or(self.io_bytes);
+    }
+
+    /// Whether it draws a desktop.
+    pub fn is_display(&self) -> bool {
+        self.program.is_display
     }
 
     /// Since when it has read and written nothing and has had no socket; `None` where it has not been so,

@@ -99,7 +99,7 @@ impl Engine {
             if let Some(known) = self.history.process(process.identity()) {
                 // A desktop waits for its user. Only that it cannot go on is worth a word: nothing that
                 // is said then would end it.
-                let is_display = process.is_display();
+                let is_display = known.is_display();
                 let may_judge = |rule: &dyn Rule| {
                     !is_display || matches!(rule.kind(), Kind::Dead | Kind::Stuck)
                 };

@@ -335,7 +335,7 @@ fn is_never_idle(
     is_busy
         || cannot_run
         || is_mps
-        || process.is_display()
+        || known.is_display()
         || server::serves(process, seen.snapshot) != (target == IdleTarget::Server)
 }
 
