@@ -37,12 +37,26 @@ impl fmt::Display for Bytes {
             unit += 1;
         }
         let (name, size) = BYTE_UNITS[unit];
-        if unit == 0 {
-            f.pad(&format!("{} B", self.0))
-        } else {
-            f.pad(&format!("{:.1} {name}", self.0 as f64 / size as f64))
+        // In whole numbers: a screen shows hundreds, and to print a float exactly takes ten times as long.
+        let tenths = match unit {
+            0 => 0,
+            _ => shifted(u128::from(self.0) * 10, size.trailing_zeros()) as u64,
+        };
+        match (unit, f.width()) {
+            (0, None) => write!(f, "{} B", self.0),
+            (0, Some(_)) => f.pad(&format!("{} B", self.0)),
+            (_, None) => write!(f, "{}.{} {name}", tenths / 10, tenths % 10),
+            (_, Some(_)) => f.pad(&format!("{}.{} {name}", tenths / 10, tenths % 10)),
         }
     }
+}
+
+/// A number divided by a power of two and rounded; a half to the even neighbour, as of floats.
+fn shifted(number: u128, power: u32) -> u128 {
+    let (quotient, by) = (number >> power, 1 << power);
+    let rest = number & (by - 1);
+    let is_up = rest * 2 > by || (rest * 2 == by && quotient % 2 == 1);
+    quotient + u128::from(is_up)
 }
 
 /// What a person typed is not a quantity; says what one looks like.
@@ -283,6 +297,40 @@ pub struct Percent(pub f64);
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn bytes_are_shown_as_the_float_would_be() {
+        let mut state = 1u64;
+        let mut random = || {
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1);
+            state >> 11
+        };
+        let some = (0..20_000).map(|at| random() >> (at % 53));
+        // Halves of a tenth, which go to the even one, and what is beside them.
+        let halves = (0..400u64).flat_map(|at| {
+            let half = at * (MIB / 20);
+            [
+                half,
+                half + 1,
+                half.saturating_sub(1),
+                at * (GIB / 4),
+                at * 256,
+            ]
+        });
+        for bytes in some.chain(halves).chain([u64::MAX >> 11, 1023, 1024]) {
+            let (name, size) = (1..)
+                .map(|at| BYTE_UNITS[at])
+                .find(|(name, size)| *name == "PiB" || bytes as f64 / (*size as f64) < 1023.95)
+                .unwrap();
+            if bytes as f64 >= 1023.95 {
+                let shown = format!("{:.1} {name}", bytes as f64 / size as f64);
+                assert_eq!(Bytes(bytes).to_string(), shown, "{bytes}");
+                assert_eq!(format!("{:>14}", Bytes(bytes)), format!("{shown:>14}"));
+            }
+        }
+    }
 
     #[test]
     fn bytes_are_shown_with_one_digit_after_the_point() {
