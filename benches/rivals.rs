@@ -4,9 +4,9 @@
 //! with the mock driver's 8 GPUs and 128 real processes that sleep, a quarter of which look like notebooks'
 //! kernels whose files are gone. They run at the same time, so that
 //! whatever else the machine does costs them all alike, and are started anew in each of [`ROUNDS`]
-//! rounds, each time in another order and a part of a second apart. After a warm-up the CPU time of each
-//! is taken over short windows; told are the median window, and the median of what it is of gpumem's in
-//! the same window. Memory and what is written to the terminal are those of the last round.
+//! rounds, each time in another order and a part of a second apart. The CPU time of each is taken over short
+//! windows once it has run for a minute: before that a program looks at processes that are new to it. Told are
+//! the median window, the mean, and the median of what it is of gpumem's in the same window. Memory and what is written to the terminal are those of the last round.
 //!
 //! The run fails where gpumem takes more CPU time than nvtop, or more than a twentieth of nvitop's, or
 //! where a screen does not show the driver's GPUs, so that its figures say nothing.
@@ -70,7 +70,7 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     let stage = Stage::new(processes as usize);
-    let warm_up = Duration::from_secs(if quick { 2 } else { 5 });
+    let warm_up = Duration::from_secs(if quick { 2 } else { 60 });
     let rounds = if quick { 1 } else { ROUNDS };
     let each_round = u64::from(seconds).div_ceil(rounds as u64);
     let windows = each_round.div_ceil(WINDOW.as_secs()) as usize;
@@ -108,9 +108,9 @@ fn main() -> ExitCode {
         WINDOW.as_secs(),
     );
     println!(
-        "| program | CPU ms a second: median | least, most | of gpumem's | RSS now, at most | to the terminal |"
+        "| program | CPU ms a second: median | mean | least, most | of gpumem's | RSS now, at most | to the terminal |"
     );
-    println!("|---|---|---|---|---|---|");
+    println!("|---|---|---|---|---|---|---|");
     let mut is_missed = false;
     let ours = contestants[0].cost.cpu_seconds.clone();
     for contestant in &contestants {
@@ -124,8 +124,9 @@ fn main() -> ExitCode {
             .map(|(it, ours)| it / ours);
         let ratio = median(ratios.collect());
         println!(
-            "| {name} | {:.2} | {:.2}, {:.2} | {ratio:.2} | {:.1} MiB, {:.1} MiB | {:.1} KiB/s |",
+            "| {name} | {:.2} | {:.2} | {:.2}, {:.2} | {ratio:.2} | {:.1} MiB, {:.1} MiB | {:.1} KiB/s |",
             milliseconds(median(sorted.clone())),
+            milliseconds(sorted.iter().sum::<f64>() / sorted.len() as f64),
             milliseconds(sorted[0]),
             milliseconds(sorted[sorted.len() - 1]),
             cost.resident_mib,
