@@ -170,7 +170,7 @@ fn a_page_keeps_its_words_without_colour_and_without_unicode() {
     press(&mut app, KeyCode::Down);
     press(&mut app, KeyCode::Enter);
     let buffer = render(&app);
-    let plain = |cell: &ratatui::buffer::Cell| cell.fg == Color::Reset && cell.symbol().is_ascii();
+    let plain = |cell: &Cell| cell.fg == Color::Reset && cell.symbol().is_ascii();
     assert!(buffer.content.iter().all(plain));
     let text = text(&buffer);
     assert!(
