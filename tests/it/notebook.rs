@@ -183,13 +183,28 @@ pub fn signal(pid: u32, signal: Signal) {
 }
 
 /// What gpumem shows of a kernel once its files and its server have answered.
+///
+/// What does not answer within the moment that a first sample waits comes with a later one of the same program: a
+/// server that shakes hands over TLS on a busy machine is later than that each time, however often `ps` is run.
 pub fn jupyter(machine: &Machine, pid: u32) -> Value {
     let mut shown = Value::Null;
     wait_until("nothing of the kernel is being asked any more", || {
         shown = jupyter_at_once(machine, pid);
+        if shown["asking"] == true {
+            shown = jupyter_later(machine, pid);
+        }
         shown["asking"] != true
     });
     shown
+}
+
+/// What gpumem shows of a kernel in the last of several samples.
+fn jupyter_later(machine: &Machine, pid: u32) -> Value {
+    let output = machine.run(&["record", "--interval", "200ms", "--duration", "4s"]);
+    assert_eq!(output.code, 0, "{output:?}");
+    assert_no_secret(&[&output.stdout, &output.stderr]);
+    let last = output.stdout.lines().last().unwrap();
+    jupyter_of(&serde_json::from_str(last).unwrap(), pid)
 }
 
 /// What gpumem shows of a kernel in its first sample; that it takes no longer than it may, and no secret with it.
@@ -200,7 +215,10 @@ fn jupyter_at_once(machine: &Machine, pid: u32) -> Value {
     assert!(begun.elapsed() < Duration::from_secs(20), "{output:?}");
     assert_eq!(output.code, 0, "{output:?}");
     assert_no_secret(&[&output.stdout, &output.stderr]);
-    let snapshot = output.json();
+    jupyter_of(&output.json(), pid)
+}
+
+fn jupyter_of(snapshot: &Value, pid: u32) -> Value {
     let processes = snapshot["processes"].as_array().unwrap();
     let process = processes.iter().find(|process| process["pid"] == pid);
     process.unwrap_or_else(|| panic!("{pid}: {snapshot}"))["jupyter"].clone()

@@ -4,6 +4,7 @@ Starts something that looks like a kernel, leaves the files that Jupyter would (
 replaces what jpserver-PID.json says), and answers every request in its MANNER:
 
 good          as Jupyter does
+slow          the same, after longer than a first sample waits
 redirect URL  302 to URL
 hang          not at all
 drip          one byte a second
@@ -78,7 +79,9 @@ def serve(connection):
         request += part
     with open(os.path.join(folder, "requests"), "ab") as file:
         file.write(request)
-    if manner == "good":
+    if manner == "slow":
+        time.sleep(0.5)
+    if manner in ("good", "slow"):
         connection.sendall(answer("200 OK", json.dumps(SESSIONS).encode()))
     elif manner == "redirect":
         connection.sendall(answer("302 Found", b"", f"Location: {sys.argv[3]}\r\n"))

@@ -85,6 +85,20 @@ fn the_token_goes_to_the_server_and_a_redirect_is_not_followed() {
 }
 
 #[test]
+fn what_a_slow_server_answers_comes_with_a_later_sample() {
+    let place = Place::new();
+    let Some(slow) = place.fake_server(&["slow"]) else {
+        return;
+    };
+    let machine = Machine::new(&one_gpu(&[slow.kernel]));
+    let shown = jupyter_at_once(&machine, slow.kernel);
+    assert_eq!(shown["asking"], true, "{shown}");
+    let shown = jupyter(&machine, slow.kernel);
+    assert_eq!(shown["notebook_path"], "late.ipynb", "{shown}");
+    assert_eq!(shown["server_error"], Value::Null, "{shown}");
+}
+
+#[test]
 fn a_proxy_of_the_environment_is_not_asked() {
     let place = Place::new();
     let Some(fake) = place.fake_server(&["good"]) else {

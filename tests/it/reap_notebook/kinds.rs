@@ -139,20 +139,9 @@ fn a_server_in_a_network_of_its_own_is_asked_from_within() {
     });
     let kernel = place.pid_with(&format!("kernel-{id}.json"));
     let machine = Machine::new(&one_gpu(&[kernel]));
-    let mut known = Value::Null;
-    wait_until("its server says what it does", || {
-        let output = machine.run(&["ps", "--json"]);
-        assert_no_secret(&[&output.stdout, &output.stderr]);
-        let snapshot = output.json();
-        let processes = snapshot["processes"].as_array().unwrap().iter();
-        known = processes
-            .filter(|it| it["pid"] == kernel)
-            .map(|it| it["jupyter"].clone())
-            .next()
-            .unwrap();
-        assert_eq!(known["server_error"], Value::Null, "{known}");
-        known["execution_state"].is_string()
-    });
+    let known = jupyter(&machine, kernel);
+    assert_eq!(known["server_error"], Value::Null, "{known}");
+    assert!(known["execution_state"].is_string(), "{known}");
     assert_eq!(known["notebook_path"], "a.ipynb", "{known}");
     let mut stage = Stage::new(&[kernel]);
     let (outcome, past) = stage.end();
