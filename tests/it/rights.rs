@@ -8,7 +8,7 @@ use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::machine::{Machine, one_gpu};
+use crate::machine::{Machine, Running, one_gpu};
 use crate::support::{self, Output, clean_environment, finish, skip};
 
 /// nobody and nogroup.
@@ -255,6 +255,82 @@ fn a_program_with_more_rights_than_its_caller_loads_nothing_for_it() {
     for arguments in [&["rules"][..], &["ps", "--nvml-library", library]] {
         refused(&run(arguments), &["setuid", "chmod ug-s"]);
     }
+}
+
+/// Runs the rest of its arguments where the loader's cache is the first: who has more rights than their caller
+/// find a driver by no variable of the caller's.
+const WITH_CACHE: &str = "mount --bind \"$1\" /etc/ld.so.cache; shift; exec \"$@\"";
+
+#[test]
+fn a_program_with_more_rights_than_its_caller_shows_no_environment_of_others() {
+    if !is_root() {
+        return;
+    }
+    let programs = [
+        ("setcap", "libcap2-bin"),
+        ("ldconfig", "libc-bin"),
+        ("unshare", "util-linux"),
+        ("setpriv", "util-linux"),
+    ];
+    if programs
+        .iter()
+        .any(|(it, of)| support::find(it, of).is_none())
+    {
+        return;
+    }
+    let machine = Machine::new(&one_gpu(&[]));
+    mode(&machine.path(""), 0o755);
+    let folder = folder();
+    let drivers = folder.path().join("lib");
+    fs::create_dir(&drivers).unwrap();
+    fs::copy(machine.library(), drivers.join("libnvidia-ml.so.1")).unwrap();
+    let (cache, list) = (folder.path().join("cache"), folder.path().join("list"));
+    write(&list, &format!("{}\n", drivers.display()), 0o644);
+    let mut make = Command::new("ldconfig");
+    make.arg("-C").arg(&cache).arg("-f").arg(&list);
+    assert_eq!(finish(&mut make).code, 0);
+    mode(&cache, 0o644);
+    let program = folder.path().join("gpumem");
+    fs::copy(support::gpumem(), &program).unwrap();
+    let mut set = Command::new("setcap");
+    set.arg("cap_sys_ptrace+ep").arg(&program);
+    if !set.status().unwrap().success() {
+        return skip("capabilities of files", "a file system that holds them");
+    }
+
+    let sleep = |variable: &str, uid: u32| {
+        let mut command = Command::new("sleep");
+        let command = command.arg("600").env_clear().env("MARK", variable);
+        Running::start(command.uid(uid).gid(uid))
+    };
+    let (roots, own) = (sleep("of-root", 0), sleep("of-the-caller", NOBODY));
+    let page = |process: &Running, uid: u32| {
+        machine.play(&one_gpu(&[process.pid()]));
+        let mut command = Command::new("unshare");
+        clean_environment(&mut command);
+        machine.environment(&mut command);
+        command
+            .args(["-m", "sh", "-c", WITH_CACHE, "sh"])
+            .arg(&cache);
+        let id = uid.to_string();
+        command.args(["setpriv", "--reuid", &id, "--regid", &id, "--clear-groups"]);
+        command
+            .arg(&program)
+            .args(["watch", "--once=text", "--no-store"]);
+        command.args(["--size", "200x50", "--keys", "je"]);
+        let output = finish(&mut command);
+        assert_eq!(output.code, 0, "{output:?}");
+        let title = format!("environment of {}", process.pid());
+        assert!(output.stdout.contains(&title), "{output:?}");
+        output.stdout
+    };
+    // It may read any: the caller's own is shown by it, and root sees all.
+    assert!(page(&own, NOBODY).contains("of-the-caller"));
+    assert!(page(&roots, 0).contains("of-root"));
+    let shown = page(&roots, NOBODY);
+    assert!(!shown.contains("of-root"), "{shown}");
+    let why = "it is another user's, and gpumem has rights that you have not";
+    assert!(shown.contains(why), "{shown}");
 }
 
 #[test]
