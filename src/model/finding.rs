@@ -192,6 +192,11 @@ pub struct Finding {
     /// `reap` leaves it alone, and what it holds is not reclaimable.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kept_by: Option<KeptBy>,
+    /// Why `reap` skips it where nothing keeps the process itself: another of its job is kept or has no finding,
+    /// or the process only draws, as far as a snapshot shows it; absent where nothing speaks against it. What it
+    /// holds is not reclaimable. Rules leave it empty. Holds words that others chose: escape it for a terminal.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub skipped: Option<Arc<str>>,
 }
 
 /// A finding that another one on the same process stands before.

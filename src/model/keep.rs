@@ -16,7 +16,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use serde_with::skip_serializing_none;
 
-use super::{Process, Time};
+use super::{Finding, Identity, Kind, Process, Time};
 
 /// The variable in a process's environment.
 pub const VARIABLE: &str = "GPUMEM_KEEP";
@@ -130,6 +130,42 @@ impl fmt::Display for KeptBy {
             Self::Program { name } => write!(f, "{name} is never killed"),
             Self::Server => f.write_str("it is an inference server"),
         }
+    }
+}
+
+/// A process that the configuration keeps, on any of its GPUs.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Exempt {
+    pub identity: Identity,
+    /// Only from findings of these kinds and of the rules below; where both are empty, from being
+    /// ended at all.
+    pub kinds: Vec<Kind>,
+    /// Only from findings of these rules and of the kinds above.
+    pub rules: Vec<Arc<str>>,
+    /// Why, as the configuration says.
+    pub reason: Arc<str>,
+    /// Until when; `None` where that is not limited.
+    pub until: Option<Time>,
+}
+
+impl Exempt {
+    /// Whether the process is not to be ended, for whatever reason.
+    pub fn is_from_all(&self, process: Identity, now: Time) -> bool {
+        let is_limited = !(self.kinds.is_empty() && self.rules.is_empty());
+        !is_limited && self.is_in_force(process, now)
+    }
+
+    /// Whether the process of a finding is not to be ended for it.
+    pub fn is_for(&self, finding: &Finding, now: Time) -> bool {
+        let about = finding.process.as_ref();
+        let is_from = (self.kinds.is_empty() && self.rules.is_empty())
+            || self.kinds.contains(&finding.kind)
+            || self.rules.contains(&finding.rule);
+        is_from && about.is_some_and(|about| self.is_in_force(about.identity, now))
+    }
+
+    fn is_in_force(&self, process: Identity, now: Time) -> bool {
+        self.identity == process && self.until.is_none_or(|until| now < until)
     }
 }
 

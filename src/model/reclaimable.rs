@@ -1,11 +1,12 @@
 //! How much memory could be had back, from how many, in a line: the first of `check`, `ps` and the screen.
 //!
 //! Reclaimable is what the findings hold that `gpumem reap` takes by default, everybody's: those of kinds
-//! that it takes without being asked for them, where the rule offers more than to notify, and nothing that is
-//! known keeps the process. What is read only when a plan is made, and what protects the family, is for the
-//! plan. Suspected is what suspects hold.
+//! that it takes without being asked for them, where the rule offers more than to notify, nothing that is
+//! known keeps the process, and a plan by the snapshot alone does not skip it. What is read only when a plan is
+//! to be carried out is for that plan. Suspected is what suspects hold.
 
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -22,7 +23,7 @@ const FIRST_LOOK_SECONDS: f64 = 10.0;
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, JsonSchema, Serialize)]
 pub struct Reclaimable {
     /// What the processes hold that `gpumem reap --all-users` takes by default, in bytes, as far as that is
-    /// known. What keeps a process is not counted; what protects its family is for the plan.
+    /// known. What is kept, or skipped for another of its job, is not counted.
     pub bytes: u64,
     /// How many processes these are.
     pub processes: usize,
@@ -48,12 +49,23 @@ impl Finding {
         matches!(self.kind, Kind::Idle | Kind::Orphan) && !self.actions.iter().any(offers)
     }
 
-    /// Whether `gpumem reap --all-users` takes it by default, as far as the finding tells.
-    pub fn is_reclaimable(&self) -> bool {
+    /// Whether its rule offers it to `gpumem reap --all-users` by default, and nothing keeps the process itself.
+    pub fn is_offered(&self) -> bool {
         self.resolved_at.is_none()
             && self.kind.ends() == Ends::Always
             && !self.is_only_notified()
             && self.kept_by.is_none()
+    }
+
+    /// Takes down why a plan skips it, of what it skips by the findings' ids.
+    pub fn mark_skipped(&mut self, skipped: &[(Arc<str>, Arc<str>)]) {
+        let of_it = skipped.iter().find(|(id, _)| *id == self.id);
+        self.skipped = of_it.map(|(_, why)| Arc::clone(why));
+    }
+
+    /// Whether `gpumem reap --all-users` takes it by default, as far as that is known.
+    pub fn is_reclaimable(&self) -> bool {
+        self.is_offered() && self.skipped.is_none()
     }
 }
 

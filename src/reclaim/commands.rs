@@ -5,14 +5,19 @@
 //! rule found; what something else owns is that owner's own command. What `reap` would not take gets no
 //! command that kills, only the one that explains it.
 
+use super::by_snapshot::plan_by_snapshot;
 use super::guard::Protection;
 use super::plan::{Plan, Why};
-use super::policy::{FindingSelector, Policy, Serves, Targets};
-use super::release::{self, ReleaseWay};
-use super::target::{Reason, Target};
+use super::policy::{FindingSelector, Policy, Release, Serves, Targets};
+use super::release::{self, ReleaseOptions, ReleaseWay};
+use super::target::{Reason, Step, Target};
 use crate::advice;
 use crate::model::finding::{Finding, Kind};
+use crate::model::snapshot::Jupyter;
 use crate::model::{Process, Snapshot};
+
+/// The user who may ask anybody's process.
+const ROOT: u32 = 0;
 
 /// What a plan is asked about, for it to tell what to type: what `reap` takes by default, whoever's it is.
 pub fn policy(serves: Serves) -> Policy {
@@ -47,7 +52,7 @@ pub struct NextSteps {
 impl NextSteps {
     /// By a plan, as [`fill_in`] has it.
     pub fn new(finding: &Finding, plan: &Plan, snapshot: &Snapshot, typed_by: Option<u32>) -> Self {
-        let target = plan.targets.iter().find(|it| is_for(it, finding));
+        let target = plan.targets.iter().find(|it| it.is_for(finding));
         let command = target.and_then(|target| kill(target, snapshot, typed_by));
         let command = command.or_else(|| explain(finding));
         let ask_owner = ask_owner(finding, plan);
@@ -67,14 +72,6 @@ impl NextSteps {
         let is_new = |words: &&String| !finding.advice.contains(words);
         let words = self.ask_owner.as_ref().filter(is_new).cloned();
         finding.advice.extend(words);
-    }
-}
-
-/// Whether a target is there because of a finding.
-fn is_for(target: &Target, finding: &Finding) -> bool {
-    match &target.reason {
-        Reason::Found { findings } => findings.iter().any(|because| because.id == finding.id),
-        Reason::Named => false,
     }
 }
 
@@ -141,10 +138,62 @@ fn release(
     Some(format!("gpumem release{option} {}", pids.join(" ")))
 }
 
+/// The command by which a process that holds memory of a GPU gives back what it keeps of it and lives on, whatever was
+/// found of it: where a snapshot shows a way, what it has loaded returns memory by that way, it is not at work, and
+/// whoever would type it may.
+pub fn release_of(
+    process: &Process,
+    snapshot: &Snapshot,
+    serves: Serves,
+    typed_by: Option<u32>,
+) -> Option<String> {
+    let is_busy = |kernel: &Jupyter| kernel.execution_state.as_deref() == Some("busy");
+    let rows = snapshot
+        .gpus
+        .iter()
+        .flat_map(|gpu| &gpu.processes)
+        .flatten();
+    let mut rows = rows.filter(|row| row.pid == process.pid);
+    if !rows.any(|row| row.used_bytes != Some(0)) || process.jupyter.as_deref().is_some_and(is_busy)
+    {
+        return None;
+    }
+    let targets = Targets::of_pids(&[process.pid])?;
+    let policy = Policy {
+        release: Release::Only(ReleaseOptions {
+            is_named: true,
+            ..ReleaseOptions::by_rule()
+        }),
+        // Who is only asked loses nothing.
+        even_kept: true,
+        ..Policy::new(targets, serves)
+    };
+    let (plan, _) = plan_by_snapshot(policy, &[], snapshot);
+    let steps = plan.targets.iter().flat_map(|target| &target.steps);
+    let mut ways = steps.filter_map(|step| match step {
+        Step::Release { way, .. } => Some(way),
+        _ => None,
+    });
+    let returns_memory = || advice::of(process).is_some_and(|row| !row.inside.is_empty());
+    let is_certain = match ways.next()? {
+        ReleaseWay::Server(_) | ReleaseWay::Signal(_) => true,
+        ReleaseWay::Kernel(_) => returns_memory(),
+        ReleaseWay::Python(_) => release::python::is_shown(process) && returns_memory(),
+    };
+    let pid = process.pid;
+    let (own, uid) = (typed_by.or(process.uid), process.uid);
+    match own {
+        _ if !is_certain => None,
+        _ if own == uid => Some(format!("gpumem release {pid}")),
+        Some(ROOT) => Some(format!("gpumem release --all-users {pid}")),
+        _ => None,
+    }
+}
+
 /// Whether there is a way that a snapshot shows. Which version a Python is, only a look into it shows.
 fn can_be_asked(process: &Process, snapshot: &Snapshot) -> bool {
     let way = release::find(process, snapshot);
-    way.is_ok_and(|way| !matches!(way, ReleaseWay::Python(_)))
+    way.is_ok_and(|way| !matches!(way, ReleaseWay::Python(_)) || release::python::is_shown(process))
 }
 
 /// The command that shows more; `None` where it is not known what it is about.

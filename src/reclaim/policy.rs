@@ -12,8 +12,9 @@ use serde::{Deserialize, Serialize};
 
 use super::release::ReleaseOptions;
 use crate::model::finding::Ends;
+pub use crate::model::keep::Exempt;
 use crate::model::selector::Selected;
-use crate::model::{Finding, Identity, Kind, Process, Snapshot, Time};
+use crate::model::{Kind, Process, Snapshot, Time};
 
 /// A member of a family that NVML does not list, and no rule judges, is at work from here on.
 pub(super) const WORKING_CPU_PERCENT: f64 = 10.0;
@@ -220,42 +221,6 @@ pub struct TargetLimits {
     pub older_than: Option<Duration>,
     /// It would free at least so many bytes.
     pub min_bytes: Option<u64>,
-}
-
-/// A process that the configuration keeps, on any of its GPUs.
-#[derive(Clone, PartialEq, Debug)]
-pub struct Exempt {
-    pub identity: Identity,
-    /// Only from findings of these kinds and of the rules below; where both are empty, from being
-    /// ended at all.
-    pub kinds: Vec<Kind>,
-    /// Only from findings of these rules and of the kinds above.
-    pub rules: Vec<Arc<str>>,
-    /// Why, as the configuration says.
-    pub reason: Arc<str>,
-    /// Until when; `None` where that is not limited.
-    pub until: Option<Time>,
-}
-
-impl Exempt {
-    /// Whether the process is not to be ended, for whatever reason.
-    pub fn is_from_all(&self, process: Identity, now: Time) -> bool {
-        let is_limited = !(self.kinds.is_empty() && self.rules.is_empty());
-        !is_limited && self.is_in_force(process, now)
-    }
-
-    /// Whether the process of a finding is not to be ended for it.
-    pub fn is_for(&self, finding: &Finding, now: Time) -> bool {
-        let about = finding.process.as_ref();
-        let is_from = (self.kinds.is_empty() && self.rules.is_empty())
-            || self.kinds.contains(&finding.kind)
-            || self.rules.contains(&finding.rule);
-        is_from && about.is_some_and(|about| self.is_in_force(about.identity, now))
-    }
-
-    fn is_in_force(&self, process: Identity, now: Time) -> bool {
-        self.identity == process && self.until.is_none_or(|until| now < until)
-    }
 }
 
 /// How fast unattended acts may follow each other. When something was done stands in the ledger.

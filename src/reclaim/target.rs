@@ -58,6 +58,14 @@ impl Target {
         !self.steps.is_empty() && self.steps.iter().all(is_release)
     }
 
+    /// Whether it is there because of a finding.
+    pub fn is_for(&self, finding: &Finding) -> bool {
+        match &self.reason {
+            Reason::Found { findings } => findings.iter().any(|because| because.id == finding.id),
+            Reason::Named => false,
+        }
+    }
+
     /// Whether there is only something to say.
     pub fn is_advice(&self) -> bool {
         self.steps.iter().all(|step| step.advice().is_some())

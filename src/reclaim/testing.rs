@@ -122,6 +122,7 @@ pub fn finding(kind: Kind, process: &Process) -> Finding {
         commands: Vec::new(),
         also: Vec::new(),
         kept_by: None,
+        skipped: None,
     }
 }
 

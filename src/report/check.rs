@@ -407,6 +407,7 @@ fn is_same(one: &Finding, other: &Finding) -> bool {
         && one.advice == other.advice
         && one.commands == other.commands
         && one.kept_by == other.kept_by
+        && one.skipped == other.skipped
         && names(one, first.pid)
         && names(one, second.pid)
         && one.also.is_empty()
@@ -463,6 +464,9 @@ fn write_finding(out: &mut String, equal: &[&Finding], style: Style) -> fmt::Res
     }
     if let Some(kept_by) = &finding.kept_by {
         writeln!(out, "    kept: {}", escape(&kept_by.to_string()))?;
+    }
+    if let Some(why) = &finding.skipped {
+        writeln!(out, "    skipped by reap: {}", escape(why))?;
     }
     for advice in &finding.advice {
         writeln!(out, "    {} {}", style.faint("->"), escape(advice))?;

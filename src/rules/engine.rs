@@ -309,6 +309,17 @@ impl Engine {
         current.accusations.iter().chain(&current.subordinate)
     }
 
+    /// Marks what a plan of the last snapshot skips, by the finding's id, and nothing else. The engine makes no
+    /// plans: who has it asks for one.
+    pub fn mark_skipped(&mut self, skipped: &[(Arc<str>, Arc<str>)]) {
+        let current = &mut self.active;
+        let open = current
+            .accusations
+            .iter_mut()
+            .chain(&mut current.subordinate);
+        open.for_each(|finding| finding.mark_skipped(skipped));
+    }
+
     /// What was so and has ceased, latest first; bounded in number.
     pub fn resolved(&self) -> &[Finding] {
         &self.resolved

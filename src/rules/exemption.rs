@@ -10,9 +10,9 @@ use std::sync::Arc;
 use super::scope::{Match, Scope, ScopeInput};
 use super::server::serves;
 use crate::model::finding::{Ends, Finding, FindingGpu, Kept, Kind};
-use crate::model::keep::KeptBy;
+use crate::model::keep::{Exempt, KeptBy};
 use crate::model::program::never_killed;
-use crate::model::{Identity, Process, Snapshot, Time};
+use crate::model::{Process, Snapshot, Time};
 
 /// An exemption.
 #[derive(Clone, PartialEq, Debug)]
@@ -186,21 +186,25 @@ pub(super) fn kept_by(
     })
 }
 
-/// The processes that exemptions are for on any of their GPUs, each with those that are: whoever ends
-/// processes leaves them alone.
-pub fn exempt_processes<'a>(
-    keeps: &'a [Exemption],
-    snapshot: &Snapshot,
-) -> Vec<(Identity, &'a Exemption)> {
+/// The processes that exemptions are for on any of their GPUs, once for each of those: whoever ends processes
+/// leaves them alone.
+pub fn exempt_processes(keeps: &[Exemption], snapshot: &Snapshot) -> Vec<Exempt> {
     let mut exempt = Vec::new();
-    for process in &snapshot.processes {
+    // Mostly there are none, and many processes.
+    let processes = snapshot.processes.iter().filter(|_| !keeps.is_empty());
+    for process in processes {
         let places = places_of(process, &[], snapshot);
         let is_for = |keep: &&Exemption| {
             let mut answers = places.iter().filter_map(|(_, input)| keep.protects(input));
             !keep.is_expired(snapshot.time) && answers.next().is_some()
         };
-        let keeps = keeps.iter().filter(is_for);
-        exempt.extend(keeps.map(|keep| (process.identity(), keep)));
+        exempt.extend(keeps.iter().filter(is_for).map(|keep| Exempt {
+            identity: process.identity(),
+            kinds: keep.kinds.clone(),
+            rules: keep.rules.clone(),
+            reason: Arc::clone(&keep.reason),
+            until: keep.until,
+        }));
     }
     exempt
 }

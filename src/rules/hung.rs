@@ -398,6 +398,7 @@ fn finding(
         commands: Vec::new(),
         also: Vec::new(),
         kept_by: None,
+        skipped: None,
     })
 }
 

@@ -167,6 +167,7 @@ impl<S: RuleKind> ProcessFinding<'_, S> {
             commands: Vec::new(),
             also: Vec::new(),
             kept_by: None,
+            skipped: None,
         }
     }
 }

@@ -188,6 +188,7 @@ impl RuleKind for PressureSettings {
             commands: Vec::new(),
             also: Vec::new(),
             kept_by: None,
+            skipped: None,
         });
     }
 }

@@ -238,6 +238,7 @@ pub fn finding(snapshot: &Snapshot, gpu: u32, at: u32) -> Finding {
         commands: Vec::new(),
         also: Vec::new(),
         kept_by: None,
+        skipped: None,
     }
 }
 

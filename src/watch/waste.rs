@@ -1,13 +1,15 @@
-//! How much memory of a sample could be had back, and what only looks so: which rows are marked for it,
-//! and with what.
+//! How much memory of a sample could be had back, what of it a plan would skip, and what only looks so: which rows
+//! are marked for it, and with what.
 //!
 //! Kept with every sample of the timeline, and so no more of a suspect than the screen shows.
 
 use std::sync::Arc;
 
 use crate::model::suspect::{SeenSoFar, StillMissing};
-use crate::model::{Identity, Reclaimable, Suspect};
-use crate::rules::Engine;
+use crate::model::{Finding, Identity, Reclaimable, Snapshot, Suspect};
+use crate::reclaim::{Policy, by_snapshot, commands};
+use crate::rules::exemption::exempt_processes;
+use crate::rules::{Engine, serves};
 
 /// A process that is suspected.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -43,6 +45,21 @@ pub struct Waste {
     pub suspects: Vec<SuspectMark>,
     /// How much could be had back.
     pub reclaimable: Reclaimable,
+}
+
+/// Which findings of a sample, by id, a plan of all users skips that they would be reclaimable by, and why.
+pub(crate) fn skipped(engine: &Engine, snapshot: &Snapshot) -> Vec<(Arc<str>, Arc<str>)> {
+    if !engine.unkept().any(Finding::is_offered) {
+        return Vec::new();
+    }
+    let found: Vec<Finding> = engine.unkept().cloned().collect();
+    let settings = engine.settings();
+    let policy = Policy {
+        never: settings.never().to_vec(),
+        kept: exempt_processes(settings.keeps(), snapshot),
+        ..commands::policy(serves)
+    };
+    by_snapshot::skipped(&found, snapshot, policy)
 }
 
 impl Waste {

@@ -21,6 +21,7 @@ use crate::report::check::{CheckOutcome, CheckReport, Counts, Limit, LimitVerdic
 use crate::rules::{Engine, RuleSet};
 use crate::source::live::Live;
 use crate::units::{Amount, Span};
+use crate::watch::waste;
 
 /// What is asked of a machine, and what is known so far.
 #[derive(Debug)]
@@ -241,7 +242,11 @@ impl CheckVerdict {
         let engine = &self.engine;
         let all = engine.findings().iter().chain(engine.resolved());
         let mut findings: Vec<Finding> = all.filter(|f| self.concerns(f)).cloned().collect();
+        let mut skipped = Vec::new();
         if let Some(whole) = self.last.as_ref().and_then(|last| last.whole.as_ref()) {
+            skipped = waste::skipped(engine, whole);
+            let lasting = findings.iter_mut().filter(|it| it.resolved_at.is_none());
+            lasting.for_each(|finding| finding.mark_skipped(&skipped));
             let findings = findings.iter_mut();
             self.commands.fill_in(findings, engine.findings(), whole);
         }
@@ -261,7 +266,7 @@ impl CheckVerdict {
                 .map_or(0.0, |(first, last)| last.seconds_since(first).max(0.0)),
             status: self.status(&findings, failure.is_some()),
             counts: Counts::of(&findings),
-            reclaimable: self.reclaimable(&findings, &suspects),
+            reclaimable: self.reclaimable(&findings, &suspects, &skipped),
             rules_applied: !self.is_without_rules,
             findings,
             pending: self.pending(),
@@ -307,13 +312,19 @@ impl CheckVerdict {
     }
 
     /// What could be had back of the processes of these findings, by whatever is found of them.
-    fn reclaimable(&self, findings: &[Finding], suspects: &[Suspect]) -> Reclaimable {
+    fn reclaimable(
+        &self,
+        findings: &[Finding],
+        suspects: &[Suspect],
+        skipped: &[(Arc<str>, Arc<str>)],
+    ) -> Reclaimable {
         let identity = |finding: &Finding| Some(finding.process.as_ref()?.identity);
         let concerned: HashSet<Identity> = findings.iter().filter_map(identity).collect();
         let found = self
             .engine
             .unkept()
-            .filter(|finding| identity(finding).is_some_and(|it| concerned.contains(&it)));
+            .filter(|finding| identity(finding).is_some_and(|it| concerned.contains(&it)))
+            .filter(|finding| skipped.iter().all(|(id, _)| *id != finding.id));
         let seconds = self.engine.history().span_seconds();
         Reclaimable::new(found, suspects.iter(), seconds)
     }

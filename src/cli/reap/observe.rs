@@ -1,7 +1,6 @@
 //! What a plan is made from: this machine, looked at for a while with its stored history behind it, or
 //! the end of a recording.
 
-use std::collections::BTreeMap;
 use std::io::{self, IsTerminal as _};
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,14 +13,14 @@ use crate::cli::store::{self, Fed};
 use crate::cli::{config, recorded, warn, warn_of_damage};
 use crate::config::Config;
 use crate::config::reap::ReapConfig;
-use crate::host::{Guarded, Ourselves, Roots, read_guarded, read_ourselves};
+use crate::host::{Roots, read_guarded, read_ourselves};
+use crate::model::Snapshot;
 use crate::model::family::families;
 use crate::model::finding::{Finding, Undecided};
 use crate::model::selector::Selected;
-use crate::model::{Process, Snapshot};
 use crate::reclaim::plan::{PlanInput, pids};
 use crate::reclaim::policy::Keeps;
-use crate::reclaim::{Exempt, Guard, Plan, Policy, Targets, plan};
+use crate::reclaim::{Guard, Plan, Policy, Targets, plan, plan_by_snapshot};
 use crate::rules::exemption::{Exemption, exempt_processes, may_exempt};
 use crate::rules::{Engine, RuleSet};
 use crate::source::Source as _;
@@ -78,16 +77,7 @@ impl ConfiguredPolicy {
     pub(in crate::cli) fn protect(&self, policy: &mut Policy, snapshot: &Snapshot) {
         policy.never.clone_from(&self.never);
         policy.releasing.clone_from(&self.releasing);
-        let exempt = exempt_processes(&self.keeps, snapshot).into_iter();
-        policy.kept = exempt
-            .map(|(identity, keep)| Exempt {
-                identity,
-                kinds: keep.kinds.clone(),
-                rules: keep.rules.clone(),
-                reason: Arc::clone(&keep.reason),
-                until: keep.until,
-            })
-            .collect();
+        policy.kept = exempt_processes(&self.keeps, snapshot);
         let keeps = self.keeps.clone();
         policy.keeps = Keeps::new(move |process, snapshot| may_exempt(&keeps, process, snapshot));
     }
@@ -235,53 +225,9 @@ pub(in crate::cli) fn plan_here(
 /// Of a recording: what root would plan there. What only the machine itself could tell
 /// (`oom_score_adj`, an environment that was not recorded) protects nothing here, where nothing is sent.
 pub(in crate::cli) fn plan_there(mut policy: Policy, scene: PlanSource<'_>) -> (Plan, Guard) {
-    let mut snapshot = scene.snapshot.clone();
-    for process in &mut snapshot.processes {
-        process.environment.get_or_insert_default();
-    }
-    let ourselves = Ourselves {
-        may_signal_others: true,
-        pid_namespace: snapshot.host.pid_namespace,
-        boot_id: snapshot.host.boot_id.clone(),
-        ..Ourselves::default()
-    };
-    scene.configured.protect(&mut policy, &snapshot);
+    scene.configured.protect(&mut policy, scene.snapshot);
     policy.limits.selected = scene.selected.cloned();
-    policy.all_users = true;
-    let guard = Guard { policy, ourselves };
-    let families = families(&snapshot);
-    let facts: BTreeMap<u32, Guarded> = snapshot
-        .processes
-        .iter()
-        .filter_map(|process| Some((process.pid, as_guarded(process)?)))
-        .collect();
-    let seen = PlanInput {
-        findings: scene.findings,
-        snapshot: &snapshot,
-        families: &families,
-        facts: &facts,
-    };
-    (plan(&seen, &guard), guard)
-}
-
-/// What a recording tells of a process.
-pub(in crate::cli) fn as_guarded(process: &Process) -> Option<Guarded> {
-    Some(Guarded {
-        start_ticks: process.start_ticks?,
-        state: process.state,
-        ppid: process.ppid,
-        process_group: process.process_group,
-        session: process.session,
-        is_kernel_thread: false,
-        uid: process.uid,
-        is_process: Some(true),
-        oom_score_adj: Some(0),
-        executable: process.executable.clone(),
-        comm: process.comm.clone(),
-        command: process.command.clone(),
-        environment: process.environment.clone(),
-        gpu_files: process.gpu_files.clone(),
-    })
+    plan_by_snapshot(policy, scene.findings, scene.snapshot)
 }
 
 /// Looks at this machine for as long as it takes to know enough; the last snapshot.

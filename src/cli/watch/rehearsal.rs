@@ -7,7 +7,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::cli::reap::observe::as_guarded;
 use crate::host::{Guarded, ListedProcess};
 use crate::model::Snapshot;
 use crate::model::snapshot::{Gpu, GpuProcess, Memory};
@@ -15,7 +14,7 @@ use crate::reclaim::ledger::{LedgerEntry, LedgerError, LedgerSink};
 use crate::reclaim::process_control::{Approved, Handle, NotOpened, NotSent, RequestResult};
 use crate::reclaim::release::ReleaseAnswer;
 use crate::reclaim::target::Request;
-use crate::reclaim::{ProcessControl, Signal, Tools};
+use crate::reclaim::{ProcessControl, Signal, Tools, guarded_by_snapshot};
 
 /// The processes of a recording, and who of them was killed.
 #[derive(Clone, Debug, Default)]
@@ -56,7 +55,7 @@ impl Rehearsal {
         }
         let alive = snapshot.processes.iter();
         processes.alive = alive
-            .filter_map(|process| Some((process.pid, as_guarded(process)?)))
+            .filter_map(|process| Some((process.pid, guarded_by_snapshot(process)?)))
             .collect();
     }
 

@@ -170,3 +170,79 @@ fn what_is_protected_or_over_gets_no_command_that_kills() {
     fill_in(std::iter::once(&mut over), &plan, &seen, None);
     assert!(over.commands.is_empty());
 }
+
+/// The command by which it releases memory, typed by its owner.
+fn release_typed(process: &Process) -> Option<String> {
+    let seen = on_gpu(std::slice::from_ref(process));
+    release_of(process, &seen, serves, Some(OWNER))
+}
+
+#[test]
+fn what_can_give_memory_back_has_a_command_without_a_finding() {
+    let asked = Some("gpumem release 70".to_owned());
+    let announced = Process {
+        environment: Some(Arc::new(
+            [(Arc::from("GPUMEM_RELEASE_SIGNAL"), Arc::from("USR2"))].into(),
+        )),
+        ..process(70, "./render")
+    };
+    assert_eq!(release_typed(&announced), asked);
+    let kernel = |state: &str, framework: &str| Process {
+        framework: Some(framework.into()),
+        jupyter: Some(Arc::new(Jupyter {
+            connection_file: Some("/run/kernel-1.json".into()),
+            execution_state: Some(state.into()),
+            ..Jupyter::default()
+        })),
+        ..process(70, "python -m ipykernel_launcher -f /run/kernel-1.json")
+    };
+    assert_eq!(release_typed(&kernel("idle", "pytorch")), asked);
+    assert_eq!(release_typed(&kernel("busy", "pytorch")), None);
+    // Whose libraries keep what they have, or are not known.
+    assert_eq!(release_typed(&kernel("idle", "tensorflow")), None);
+    assert_eq!(release_typed(&kernel("idle", "mine")), None);
+    let python = |program: &str| Process {
+        framework: Some("pytorch".into()),
+        executable: Some(format!("/usr/bin/{program}").into()),
+        ..process(70, "python train.py")
+    };
+    assert_eq!(release_typed(&python("python3.14")), asked);
+    // Which version it is, only a look into it shows.
+    assert_eq!(release_typed(&python("python3")), None);
+    assert_eq!(release_typed(&python("python3.11")), None);
+    assert_eq!(release_typed(&python("python3.14t")), None);
+}
+
+#[test]
+fn what_is_not_held_or_not_theirs_has_no_command_to_release() {
+    let announced = Process {
+        environment: Some(Arc::new(
+            [(Arc::from("GPUMEM_RELEASE_SIGNAL"), Arc::from("USR2"))].into(),
+        )),
+        ..process(70, "./render")
+    };
+    let processes = std::slice::from_ref(&announced);
+    let seen = on_gpu(processes);
+    let by = |seen: &Snapshot, typed_by| release_of(&announced, seen, serves, typed_by);
+    let whole = Some("gpumem release 70".to_owned());
+    assert_eq!(by(&seen, None), whole, "a recording's owner");
+    assert_eq!(by(&seen, Some(OWNER + 1)), None);
+    let as_root = Some("gpumem release --all-users 70".to_owned());
+    assert_eq!(by(&seen, Some(ROOT)), as_root);
+    let holds = |rows: &[(u32, u64)]| snapshot(at(0.0), processes, vec![gpu(0, rows, 0)]);
+    assert_eq!(by(&holds(&[]), None), None);
+    assert_eq!(by(&holds(&[(70, 0)]), None), None);
+    // Its number may be a stranger's here.
+    let unheld = Process {
+        gpu_files: None,
+        ..announced.clone()
+    };
+    let mut inside = on_gpu(std::slice::from_ref(&unheld));
+    inside.host.pid_namespace = Some(crate::model::snapshot::PidNamespace::Container);
+    assert_eq!(by(&inside, None), None);
+    let own = Process {
+        unresolved: Some("who knows".into()),
+        ..announced.clone()
+    };
+    assert_eq!(by(&on_gpu(&[own]), None), None);
+}

@@ -70,6 +70,7 @@ fn finding(rule: &str, pid: u32, start_ticks: u64) -> Finding {
         commands: Vec::new(),
         also: Vec::new(),
         kept_by: None,
+        skipped: None,
     }
 }
 

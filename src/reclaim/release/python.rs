@@ -52,6 +52,16 @@ pub fn find(process: &Process, snapshot: &Snapshot) -> Option<Result<PythonRecip
     ))
 }
 
+/// Whether the name of its program says that it can be entered, so that no look into it has to tell.
+pub fn is_shown(process: &Process) -> bool {
+    let name = process
+        .executable
+        .as_deref()
+        .and_then(|it| it.rsplit('/').next());
+    let version = name.and_then(|name| name.strip_prefix("python"));
+    version.and_then(minor) == Some((Some(MINOR), false))
+}
+
 /// What follows `python` in a program's name: `3.14`, `3.14t`, `3`, or nothing. The minor version, where it is
 /// there, and whether it is the build without a global lock; `None` where it is something else.
 fn minor(version: &str) -> Option<(Option<u32>, bool)> {

@@ -117,6 +117,7 @@ fn finding(snapshot: &Snapshot, gpus: &[u32]) -> Finding {
         commands: Vec::new(),
         also: Vec::new(),
         kept_by: None,
+        skipped: None,
     }
 }
 

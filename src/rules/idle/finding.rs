@@ -147,6 +147,7 @@ pub(super) fn finding<S: Idleness>(
         commands: Vec::new(),
         also: Vec::new(),
         kept_by: None,
+        skipped: None,
     })
 }
 

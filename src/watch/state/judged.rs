@@ -5,6 +5,7 @@ use std::time::Duration;
 use crate::history::memory_series::Courses;
 use crate::model::{Snapshot, Time};
 use crate::rules::Engine;
+use crate::watch::waste;
 
 /// What was judged, and when the last sample came.
 #[derive(Debug)]
@@ -38,6 +39,8 @@ impl JudgedState {
         self.advance(now);
         self.sampled_at = now;
         self.engine.observe(snapshot);
+        let skipped = waste::skipped(&self.engine, snapshot);
+        self.engine.mark_skipped(&skipped);
         self.courses.follow(self.engine.history(), snapshot);
     }
 

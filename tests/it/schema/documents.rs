@@ -379,6 +379,7 @@ pub(super) fn finding(kind: Kind) -> Finding {
             evidence: evidence(kind),
             message: "python (7) is idle".to_owned(),
         }],
+        skipped: Some("why".into()),
         kept_by: Some(match kind {
             Kind::Orphan => KeptBy::Program {
                 name: "init".into(),

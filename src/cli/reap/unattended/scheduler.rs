@@ -166,7 +166,8 @@ impl ReapScheduler {
             && let Some(target) = acting.executor.target()
         {
             let exempt = exempt_processes(self.rules.keeps(), &self.snapshot);
-            let is_kept = |it: &TargetProcess| exempt.iter().any(|kept| kept.0 == it.identity());
+            let is_kept =
+                |it: &TargetProcess| exempt.iter().any(|kept| kept.identity == it.identity());
             let is_ended = match &target.reason {
                 Reason::Found { findings } => findings
                     .iter()

@@ -386,6 +386,7 @@ fn lasts(known: &Finding, finding: &Finding) -> bool {
         actions,
         also: _,
         kept_by,
+        skipped,
     } = finding;
     known.id == *id
         && known.rule == *rule
@@ -399,6 +400,7 @@ fn lasts(known: &Finding, finding: &Finding) -> bool {
         && known.commands == *commands
         && known.actions == *actions
         && known.kept_by == *kept_by
+        && known.skipped == *skipped
 }
 
 /// A value that several samples have in common.

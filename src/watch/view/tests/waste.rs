@@ -9,6 +9,8 @@ fn watched(seconds: u32, columns: u16, rows: u16) -> App {
     let mut app = app(columns, rows);
     for second in (0..=seconds).step_by(2) {
         let mut snapshot = sample::snapshot(2, 3);
+        // Or no plan takes anybody.
+        snapshot.host.pid_namespace = Some(crate::model::snapshot::PidNamespace::Host);
         snapshot.time = snapshot.time.plus_seconds(f64::from(second));
         for at in 0..2 {
             for entry in 0..3 {
@@ -18,6 +20,7 @@ fn watched(seconds: u32, columns: u16, rows: u16) -> App {
         sample::entry(&mut snapshot, 0, 0).sm_percent = Some(0);
         let start = snapshot.time.plus_seconds(-86_400.0 - f64::from(second));
         for process in &mut snapshot.processes {
+            process.uid = Some(1000);
             process.state = Some('S');
             process.listening = Some(false);
             process.start_time = Some(start);

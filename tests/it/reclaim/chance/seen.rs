@@ -70,5 +70,6 @@ pub fn finding(kind: Kind, process: &Process, now: Time) -> Finding {
         commands: Vec::new(),
         also: Vec::new(),
         kept_by: None,
+        skipped: None,
     }
 }

@@ -1,0 +1,121 @@
+//! A plan by a snapshot alone: what root would plan on the machine that it shows. Pure.
+//!
+//! For recordings, and for what is said of a plan before somebody asks for one: how much `reap` would take, and
+//! which process `release` could ask. What only the machine itself could tell (`oom_score_adj`, an environment that
+//! was not read) protects nobody here, where nothing is sent; a plan to be carried out is made by whoever reads it.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::guard::Guard;
+use super::launcher::is_launcher;
+use super::plan::{Plan, PlanInput, Why, plan};
+use super::policy::Policy;
+use crate::host::{Guarded, Ourselves};
+use crate::model::family::families;
+use crate::model::{Finding, Process, Snapshot};
+
+/// The plan, and who decided whom it may touch.
+pub fn plan_by_snapshot(
+    mut policy: Policy,
+    findings: &[Finding],
+    snapshot: &Snapshot,
+) -> (Plan, Guard) {
+    let mut snapshot = Cow::Borrowed(snapshot);
+    if snapshot.processes.iter().any(|it| it.environment.is_none()) {
+        for process in &mut snapshot.to_mut().processes {
+            process.environment.get_or_insert_default();
+        }
+    }
+    let snapshot = &*snapshot;
+    let ourselves = Ourselves {
+        may_signal_others: true,
+        pid_namespace: snapshot.host.pid_namespace,
+        boot_id: snapshot.host.boot_id.clone(),
+        ..Ourselves::default()
+    };
+    policy.all_users = true;
+    let guard = Guard { policy, ourselves };
+    let known = snapshot.processes.iter();
+    let launchers = known.clone().filter_map(launcher_of);
+    let facts: BTreeMap<u32, Guarded> = launchers
+        .chain(known.filter_map(|process| Some((process.pid, guarded_by_snapshot(process)?))))
+        .collect();
+    let seen = PlanInput {
+        findings,
+        snapshot,
+        families: &families(snapshot),
+        facts: &facts,
+    };
+    (plan(&seen, &guard), guard)
+}
+
+/// What a snapshot tells of a process.
+pub fn guarded_by_snapshot(process: &Process) -> Option<Guarded> {
+    Some(Guarded {
+        start_ticks: process.start_ticks?,
+        state: process.state,
+        ppid: process.ppid,
+        process_group: process.process_group,
+        session: process.session,
+        is_kernel_thread: false,
+        uid: process.uid,
+        is_process: Some(true),
+        oom_score_adj: Some(0),
+        executable: process.executable.clone(),
+        comm: process.comm.clone(),
+        command: process.command.clone(),
+        environment: process.environment.clone(),
+        gpu_files: process.gpu_files.clone(),
+    })
+}
+
+/// What a snapshot tells of the launcher of a rank. Whose it is it does not tell: the rank's, mostly.
+fn launcher_of(rank: &Process) -> Option<(u32, Guarded)> {
+    let parent = rank.parent.as_deref().filter(|it| is_launcher(it))?;
+    let program = parent.command.as_deref().and_then(<[_]>::first);
+    let guarded = Guarded {
+        start_ticks: parent.start_ticks?,
+        uid: rank.uid,
+        is_process: Some(true),
+        oom_score_adj: Some(0),
+        executable: program.cloned(),
+        comm: parent.comm.clone(),
+        command: parent.command.clone(),
+        ..Guarded::default()
+    };
+    Some((parent.pid, guarded))
+}
+
+/// Which findings a plan by this policy skips that offer memory by themselves, by id, and why: another of the
+/// family is kept or at work, say. `findings` is all that the rules find and no exemption keeps.
+pub fn skipped(
+    findings: &[Finding],
+    snapshot: &Snapshot,
+    policy: Policy,
+) -> Vec<(Arc<str>, Arc<str>)> {
+    let offered = || findings.iter().filter(|finding| finding.is_offered());
+    if offered().next().is_none() {
+        return Vec::new();
+    }
+    let (plan, _) = plan_by_snapshot(policy, findings, snapshot);
+    let why = |finding: &Finding| -> Arc<str> {
+        let pid = finding.process.as_ref().map(|it| it.pid);
+        let by_id = |id: &Option<Arc<str>>| id.as_ref() == Some(&finding.id);
+        let refused = plan.refused.iter().find(|it| by_id(&it.finding));
+        let refused = refused.or_else(|| plan.refused.iter().find(|it| it.pid == pid));
+        match refused.map(|it| &it.why) {
+            None | Some(Why::Gone) => "it is not in the last sample".into(),
+            Some(why) => why.to_string().into(),
+        }
+    };
+    let is_taken = |finding: &&Finding| plan.targets.iter().any(|target| target.is_for(finding));
+    let skipped = offered().filter(|finding| !is_taken(finding));
+    skipped
+        .map(|finding| (Arc::clone(&finding.id), why(finding)))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests;

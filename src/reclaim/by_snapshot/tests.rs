@@ -1,0 +1,233 @@
+//! What is called reclaimable is what a plan of all users takes, whatever stands in its way.
+
+use std::sync::Arc;
+
+use super::*;
+use crate::model::finding::{Action, Kind};
+use crate::model::keep::Exempt;
+use crate::model::snapshot::{PidNamespace, ProcessType};
+use crate::model::{Identity, Reclaimable};
+use crate::reclaim::commands::policy;
+use crate::reclaim::target::{Reason, Target};
+use crate::reclaim::testing::{
+    BOOT, at, facts, finding, gpu, plan_with, process, serves, snapshot,
+};
+use crate::units::GIB;
+use crate::watch::sample::dice::Dice;
+
+/// Root, who is no ancestor of anybody here.
+fn root(policy: Policy) -> Guard {
+    Guard {
+        policy,
+        ourselves: Ourselves {
+            pid: 900,
+            may_signal_others: true,
+            pid_namespace: Some(PidNamespace::Host),
+            boot_id: Some(BOOT.into()),
+            ..Ourselves::default()
+        },
+    }
+}
+
+/// A machine by chance: jobs of which some members are kept, at work, without a finding, draw only, serve, may
+/// not be touched or are of another pid namespace; what the rules found of them; and whom the configuration keeps.
+fn machine(dice: &mut Dice) -> (Vec<Finding>, Snapshot, Policy) {
+    let mut processes: Vec<Process> = Vec::new();
+    let (mut findings, mut policy) = (Vec::new(), policy(serves));
+    let mut rows: Vec<(u32, u64)> = Vec::new();
+    for job in 0..1 + dice.roll(6) as u32 {
+        let leader = 1000 + job * 10;
+        for pid in leader..=leader + dice.roll(4) as u32 {
+            let command = match dice.roll(8) {
+                0 => "vllm serve m",
+                1 => "sshd -D",
+                _ => "python train.py",
+            };
+            let keep = [(Arc::from("GPUMEM_KEEP"), Arc::from("yes"))];
+            let variables = match dice.roll(10) {
+                0 => keep.into(),
+                _ => BTreeMap::new(),
+            };
+            let mut it = Process {
+                ppid: Some(if pid == leader { 1 } else { leader }),
+                process_group: Some(leader),
+                session: Some(leader),
+                environment: Some(Arc::new(variables)),
+                uid: Some(1000 + dice.roll(2) as u32),
+                cpu_percent: Some(if dice.chance() { 90.0 } else { 0.0 }),
+                unresolved: (dice.roll(15) == 0).then(|| "who knows".into()),
+                ..process(pid, command)
+            };
+            if command.starts_with("sshd") {
+                it.executable = Some("/usr/sbin/sshd".into());
+            }
+            if dice.roll(12) == 0 {
+                it.gpu_files = Some(Arc::default());
+            }
+            if dice.roll(12) == 0 {
+                policy.kept.push(Exempt {
+                    identity: it.identity(),
+                    kinds: match dice.chance() {
+                        true => vec![Kind::Orphan],
+                        false => Vec::new(),
+                    },
+                    rules: Vec::new(),
+                    reason: "night run".into(),
+                    until: None,
+                });
+            }
+            let bytes = (1 + dice.roll(8)) * GIB / 4;
+            if dice.roll(5) > 0 {
+                rows.push((pid, bytes));
+            }
+            let kinds = [
+                Kind::Idle,
+                Kind::Orphan,
+                Kind::Stopped,
+                Kind::Placeholder,
+                Kind::Leak,
+            ];
+            for kind in kinds {
+                if dice.roll(3) > 0 {
+                    continue;
+                }
+                let mut found = finding(kind, &it);
+                found.memory_bytes = Some(bytes);
+                if dice.chance() {
+                    found.actions.retain(|action| *action == Action::Notify);
+                }
+                findings.push(found);
+            }
+            // One that has exited since.
+            if dice.roll(15) > 0 {
+                processes.push(it);
+            }
+        }
+    }
+    let mut seen = snapshot(at(0.0), &processes, vec![gpu(0, &rows, 0), gpu(1, &[], 0)]);
+    for row in seen.gpus[0].processes.iter_mut().flatten() {
+        if dice.roll(10) == 0 {
+            row.kind = ProcessType::Graphics;
+        }
+    }
+    match dice.roll(12) {
+        0 => seen.host.pid_namespace = Some(PidNamespace::Container),
+        1 => seen.gpus[1].processes = None,
+        _ => {}
+    }
+    (findings, seen, policy)
+}
+
+fn accused(target: &Target) -> Vec<u32> {
+    match &target.reason {
+        Reason::Found { findings } => findings.iter().map(|it| it.pid).collect(),
+        Reason::Named => Vec::new(),
+    }
+}
+
+#[test]
+fn the_headline_promises_what_a_plan_of_all_users_takes_and_no_more() {
+    let (mut taken, mut left) = (0, 0);
+    for seed in 1..=2000 {
+        let mut dice = Dice(seed * 0x9e37_79b9);
+        let (mut findings, seen, policy) = machine(&mut dice);
+        let whole = Reclaimable::new(findings.iter(), [].iter(), 700.0);
+        let skipped = skipped(&findings, &seen, policy.clone());
+        findings.iter_mut().for_each(|it| it.mark_skipped(&skipped));
+        let headline = Reclaimable::new(findings.iter(), [].iter(), 700.0);
+
+        let families = families(&seen);
+        let plan = plan_with(&findings, &seen, &families, &facts(&seen), &root(policy));
+        let pids: Vec<u32> = plan.targets.iter().flat_map(accused).collect();
+        let mut known: Vec<Identity> = Vec::new();
+        for finding in findings.iter().filter(|it| it.is_reclaimable()) {
+            let process = finding.process.as_ref().unwrap();
+            assert!(pids.contains(&process.pid), "{seed}: {finding:?}\n{plan:?}");
+            known.push(process.identity);
+        }
+        known.sort_unstable_by_key(|it| it.pid);
+        known.dedup();
+        assert!(headline.processes <= known.len(), "{seed}");
+        // Each that the plan takes is promised, too.
+        let mut planned = pids.clone();
+        planned.sort_unstable();
+        planned.dedup();
+        assert_eq!(headline.processes, planned.len(), "{seed}: {plan:?}");
+        let bytes: u64 = plan.targets.iter().filter_map(|it| it.bytes).sum();
+        let unlisted = |pid: &&u32| {
+            seen.gpus[0]
+                .processes
+                .iter()
+                .flatten()
+                .all(|it| it.pid != **pid)
+        };
+        if !planned.iter().any(|pid| unlisted(&pid)) {
+            assert!(headline.bytes <= bytes, "{seed}: {headline:?} {plan:?}");
+        }
+        taken += headline.processes;
+        left += whole.processes - headline.processes;
+    }
+    // Or nothing was tried.
+    assert!(taken > 500 && left > 500, "{taken} {left}");
+}
+
+#[test]
+fn what_would_end_one_that_is_kept_is_skipped_and_the_reason_is_shown() {
+    let job = |pid| Process {
+        process_group: Some(70),
+        session: Some(70),
+        ..process(pid, "python train.py")
+    };
+    let (idle, kept) = (job(70), job(71));
+    let seen = snapshot(
+        at(0.0),
+        &[idle.clone(), kept.clone()],
+        vec![gpu(0, &[(70, GIB), (71, GIB)], 0)],
+    );
+    let mut policy = policy(serves);
+    policy.kept.push(Exempt {
+        identity: kept.identity(),
+        kinds: Vec::new(),
+        rules: Vec::new(),
+        reason: "night run".into(),
+        until: None,
+    });
+    // What is kept wholly is no finding.
+    let mut found = [finding(Kind::Idle, &idle)];
+    let skipped_of = |found: &[Finding], policy: &Policy| skipped(found, &seen, policy.clone());
+    let skipped = skipped_of(&found, &policy);
+    found[0].mark_skipped(&skipped);
+    let why = found[0].skipped.as_deref().unwrap();
+    assert!(why.contains("71 of its job have no finding"), "{why}");
+    assert!(found[0].is_offered() && !found[0].is_reclaimable());
+    let sum = Reclaimable::new(found.iter(), [].iter(), 700.0);
+    assert_eq!((sum.bytes, sum.processes), (0, 0));
+
+    policy.kept.clear();
+    let both = [finding(Kind::Idle, &idle), finding(Kind::Idle, &kept)];
+    assert_eq!(skipped_of(&both, &policy), []);
+}
+
+#[test]
+fn a_run_whose_launcher_holds_no_gpu_is_reclaimable_whole() {
+    let launcher = Arc::new(crate::model::snapshot::Parent {
+        pid: 60,
+        start_ticks: Some(600),
+        comm: Some("torchrun".into()),
+        command: Some(["/venv/bin/torchrun", "train.py"].map(Arc::from).into()),
+    });
+    let rank = |pid| Process {
+        ppid: Some(60),
+        parent: Some(Arc::clone(&launcher)),
+        process_group: Some(60),
+        session: Some(60),
+        ..process(pid, "python -u train.py")
+    };
+    let ranks = [rank(70), rank(71)];
+    let gpus = vec![gpu(0, &[(70, GIB), (71, GIB)], 0)];
+    let seen = snapshot(at(0.0), &ranks, gpus);
+    let found = ranks.each_ref().map(|it| finding(Kind::Idle, it));
+    assert_eq!(skipped(&found, &seen, policy(serves)), []);
+    let one = skipped(&found[..1], &seen, policy(serves));
+    assert!(one[0].1.contains("71 of its job"), "{one:?}");
+}
