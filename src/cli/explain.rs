@@ -65,6 +65,9 @@ pub(super) fn run(args: &Explain, global: &Global) -> anyhow::Result<Exit> {
     let mut report = report(&target, &found, seen.known(last));
     let all = seen.engine.findings();
     source.fill_in(report.findings_mut(), all, last);
+    if let Some(page) = &mut report.process {
+        page.release = source.release_of(&page.process, last);
+    }
     if !args.json {
         commands::warn_of_recorded(&args.recorded, all);
     }

@@ -71,6 +71,8 @@ pub fn process(seen: KnownSoFar<'_>, pid: u32, asked: Option<&Finding>) -> Expla
         gpus,
         verdict,
         steps,
+        // A plan tells, and here none is made.
+        release: None,
         process,
     });
     report

@@ -103,6 +103,10 @@ pub struct ProcessPage {
     pub verdict: RuleVerdict,
     /// What would give the memory back, gentlest first.
     pub steps: Vec<ExplainStep>,
+    /// The command by which it gives back what it caches and lives on; absent where no way is seen. Made of a
+    /// number, and no text of others.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub release: Option<String>,
 }
 
 /// A process's share of a GPU, or of an instance of it.

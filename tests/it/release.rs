@@ -75,6 +75,10 @@ fn a_process_that_announces_a_signal_gives_memory_back_and_lives() {
         return;
     };
     let pid = holder.pid.to_string();
+    // Its page names the way, though nothing was found of it.
+    let page = crate::support::finish(&mut stage.command(&["explain", &pid]));
+    let typed = format!("to free what it caches: `gpumem release {pid}`");
+    assert!(page.stdout.contains(&typed), "{page:?}");
     let planned = release(&stage, &[&pid]);
     assert_eq!(planned.code, 0, "{planned:?}");
     let document = planned.json();

@@ -31,7 +31,7 @@ pub(super) fn write(sheet: &mut PageText, page: &GpuPage, report: &ExplainReport
         finding.process.is_none()
     });
     steps(sheet, &page.steps, "What to do, gentlest first");
-    commands(sheet, &page.verdict.findings);
+    commands(sheet, &page.verdict.findings, None);
 }
 
 fn what(sheet: &mut PageText, page: &GpuPage) {

@@ -105,6 +105,9 @@ fn write_finding(sheet: &mut PageText, finding: &Finding) {
     if let Some(kept_by) = &finding.kept_by {
         sheet.item("    kept: ", &escape(&kept_by.to_string()));
     }
+    if let Some(why) = &finding.skipped {
+        sheet.item("    skipped by reap: ", &escape(why));
+    }
 }
 
 /// What to do, gentlest first.
@@ -127,8 +130,9 @@ pub(super) fn steps(sheet: &mut PageText, steps: &[ExplainStep], heading: &str) 
     }
 }
 
-/// What to type about what lasts, each command once; nothing where it is only to open this page.
-pub(super) fn commands(sheet: &mut PageText, findings: &[Finding]) {
+/// What to type about what lasts, each command once, and to release memory whatever was found; nothing where it is
+/// only to open this page.
+pub(super) fn commands(sheet: &mut PageText, findings: &[Finding], release: Option<&str>) {
     let mut written: Vec<&str> = Vec::new();
     let commands = findings.iter().flat_map(|finding| &finding.commands);
     for command in commands.filter(|command| !command.starts_with("gpumem explain ")) {
@@ -140,6 +144,14 @@ pub(super) fn commands(sheet: &mut PageText, findings: &[Finding]) {
         }
         written.push(command);
         sheet.item("", &format!("`{command}`"));
+    }
+    // A finding's names others of its job with it.
+    let is_written = written.iter().any(|it| it.starts_with("gpumem release "));
+    if let Some(command) = release.filter(|_| !is_written) {
+        if written.is_empty() {
+            sheet.section("What to type");
+        }
+        sheet.item("to free what it caches: ", &format!("`{command}`"));
     }
 }
 

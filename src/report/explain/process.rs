@@ -56,7 +56,7 @@ pub(super) fn write(sheet: &mut PageText, page: &ProcessPage, report: &ExplainRe
     verdict(sheet, &page.verdict, report, |_| true);
     held_by(sheet, page);
     steps(sheet, &page.steps, "What to do, gentlest first");
-    commands(sheet, &page.verdict.findings);
+    commands(sheet, &page.verdict.findings, page.release.as_deref());
 }
 
 /// What a process was that has ended.

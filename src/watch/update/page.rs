@@ -11,11 +11,13 @@ use crate::model::finding::Finding;
 use crate::model::row::ProcessRow;
 use crate::model::totals::totals;
 use crate::model::{Identity, Snapshot, Time};
+use crate::reclaim::commands;
 use crate::report::environment;
 use crate::report::explain::ExplainReport;
 use crate::report::explain::text::{self, PageStyle};
 use crate::report::style::Style;
 use crate::report::totals as report_totals;
+use crate::rules::serves;
 use crate::watch::keys::KeyAction;
 use crate::watch::layout::page as place;
 use crate::watch::reaping;
@@ -348,6 +350,11 @@ fn report(
     };
     let found = report.iter_mut().flat_map(ExplainReport::findings_mut);
     app.next_commands.fill_in(found);
+    if let Some(page) = report.as_mut().and_then(|it| it.process.as_mut()) {
+        // Of a recording it is what its owner would type.
+        let me = app.setup.me.uid.filter(|_| app.is_live());
+        page.release = commands::release_of(&page.process, last, serves, me);
+    }
     report
 }
 

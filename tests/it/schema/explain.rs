@@ -136,6 +136,7 @@ pub(super) fn page() -> Value {
             },
             verdict: RuleVerdict::default(),
             steps: vec![step.clone()],
+            release: Some("gpumem release 1".into()),
         }),
         gpu: Some(GpuPage {
             device: Gpu::default(),

@@ -270,6 +270,35 @@ fn the_page_is_the_text_that_the_command_prints() {
 }
 
 #[test]
+fn a_page_without_a_finding_names_the_way_to_release_memory() {
+    let mut scene = machine();
+    let environment = [("GPUMEM_RELEASE_SIGNAL".into(), "USR2".into())];
+    scene.process(8).environment = Some(std::sync::Arc::new(environment.into()));
+    scene.process(8).uid = Some(1000);
+    let mut app = watching(&mut scene);
+    let page = |app: &App, pid| {
+        let who = newest(app).unwrap().process(pid).unwrap().identity();
+        report(app, About::Process(who), None, newest(app).unwrap()).unwrap()
+    };
+    let styles = PageStyle {
+        width: 100,
+        style: Style::default(),
+        ascii: false,
+    };
+    let line = "to free what it caches: `gpumem release 8`";
+    let printed = text::page(&page(&app, 8), styles);
+    assert!(printed.contains(line), "{printed}");
+    let printed = text::page(&page(&app, 7), styles);
+    assert!(!printed.contains("gpumem release"), "{printed}");
+    // Nobody else's is named, and a finding's own command is not said twice.
+    app.setup.me.uid = Some(4242);
+    scene.process(8).uid = Some(1000);
+    see(&mut app, scene.step().clone());
+    let printed = text::page(&page(&app, 8), styles);
+    assert!(!printed.contains("gpumem release"), "{printed}");
+}
+
+#[test]
 fn a_page_scrolls_to_its_end_and_no_further() {
     let mut scene = machine();
     let mut app = watching(&mut scene);
