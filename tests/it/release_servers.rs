@@ -2,7 +2,9 @@
 //! its own, whose listener is looked for in the kernel's tables as any; what NVML shows is the mock driver's.
 
 use std::fs;
+use std::io::Read as _;
 use std::net::{TcpListener, TcpStream};
+use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::process::Command;
 use std::thread;
@@ -150,6 +152,28 @@ const PROGRAMS: &[Program] = &[
     ),
 ];
 
+/// With a certificate of its own, and on a Unix socket.
+const SECURE: Program = program(
+    "vllm",
+    "vllm",
+    &[
+        "--port",
+        "PORT",
+        "--enable-sleep-mode",
+        "--ssl-certfile",
+        "FOLDER/c.pem",
+        "--ssl-keyfile",
+        "FOLDER/k.pem",
+    ],
+    "POST /sleep",
+);
+const LOCAL: Program = program(
+    "vllm",
+    "vllm",
+    &["--uds", "FOLDER/s", "--enable-sleep-mode"],
+    "POST /sleep",
+);
+
 fn the(row: &str) -> &'static Program {
     PROGRAMS.iter().find(|it| it.row == row).unwrap()
 }
@@ -186,6 +210,7 @@ fn run(
     command.args([program.row, manner]);
     for argument in program.arguments {
         let argument = argument.replace("PORT", &port.to_string());
+        let argument = argument.replace("FOLDER/", machine.path("").to_str().unwrap());
         command.arg(argument.replace("METRICS", &metrics.to_string()));
     }
     for (name, file) in [
@@ -215,6 +240,9 @@ impl StandIn {
         let file = machine.path(program.file);
         fs::create_dir_all(file.parent().unwrap()).unwrap();
         fs::write(&file, include_str!("release_servers/stand_in.py")).unwrap();
+        if program.arguments.contains(&"FOLDER/c.pem") {
+            support::certificate(&machine.path("")).unwrap();
+        }
         let (running, port) = loop {
             let (mut running, port) = run(python, program, manner, environment, &machine);
             let mut has_ended = false;
@@ -247,6 +275,14 @@ impl StandIn {
         serde_json::from_value(self.machine.snapshot(0).0).unwrap()
     }
 
+    /// Where it listens, as a snapshot has it.
+    fn address(&self) -> String {
+        match self.program.arguments.contains(&"--uds") {
+            true => format!("unix:{}", self.machine.path("s").display()),
+            false => format!("tcp:127.0.0.1:{}", self.port),
+        }
+    }
+
     /// How it is asked, as the snapshot shows it.
     fn way(&self) -> ServerUnload {
         let snapshot = self.snapshot();
@@ -255,10 +291,7 @@ impl StandIn {
             .unwrap_or_else(|| panic!("{}: {snapshot:?}", self.program.row))
             .unwrap();
         assert_eq!(&*way.server, self.program.row);
-        assert_eq!(
-            (way.pid, &*way.address),
-            (self.pid(), &*format!("tcp:127.0.0.1:{}", self.port))
-        );
+        assert_eq!((way.pid, &*way.address), (self.pid(), &*self.address()));
         way
     }
 
@@ -378,6 +411,72 @@ fn each_server_unloads_and_nvml_shows_what_came_back() {
             );
         },
     );
+}
+
+#[test]
+fn a_server_with_a_certificate_of_its_own_or_on_a_unix_socket_is_asked_as_any() {
+    let Some(python) = support::python_with(&["http.server", "ssl"]) else {
+        return;
+    };
+    if support::find("openssl", "openssl").is_none() {
+        return;
+    }
+    for (program, base) in [(&SECURE, "https://127.0.0.1:"), (&LOCAL, "--unix-socket ")] {
+        let server = StandIn::start(&python, program, "busy");
+        let answer = performed(&server.way(), 30_000);
+        assert!(matches!(&answer, ReleaseAnswer::Busy(_)), "{answer:?}");
+        assert_eq!(server.deeds(), 0, "{:?}", server.asked());
+
+        let server = StandIn::start(&python, program, "idle");
+        let way = server.way();
+        let answer = probed(&way);
+        assert!(matches!(&answer, ReleaseAnswer::Done(_)), "{answer:?}");
+        server.assert_untouched();
+        let ReleaseAnswer::Done(report) = performed(&way, 30_000) else {
+            panic!("{:?}", server.asked());
+        };
+        assert_eq!(server.deeds(), 1, "{:?}", server.asked());
+        assert_eq!(server.held_bytes(), CONTEXT_BYTES);
+        let wake = report.wake.unwrap();
+        assert!(wake.contains(base), "{wake}");
+
+        // What does not answer is given up in time, and one that asks for a key is sent none.
+        let server = StandIn::start(&python, program, "hangs");
+        let begun = Instant::now();
+        let answer = performed(&server.way(), 3_000);
+        assert!(matches!(&answer, ReleaseAnswer::TimedOut(_)), "{answer:?}");
+        assert!(
+            begun.elapsed() < Duration::from_secs(15),
+            "{:?}",
+            begun.elapsed()
+        );
+        let server = StandIn::start(&python, program, "key");
+        let answer = performed(&server.way(), 30_000);
+        assert!(matches!(&answer, ReleaseAnswer::Refused(_)), "{answer:?}");
+    }
+}
+
+#[test]
+fn a_stranger_on_a_servers_unix_socket_is_sent_nothing() {
+    let Some(python) = support::python_with(&["http.server"]) else {
+        return;
+    };
+    let server = StandIn::start(&python, &LOCAL, "idle");
+    let way = server.way();
+    let socket = server.machine.path("s");
+    fs::remove_file(&socket).unwrap();
+    let stranger = UnixListener::bind(&socket).unwrap();
+    for answer in [probed(&way), performed(&way, 30_000)] {
+        let ReleaseAnswer::NoWayIn(why) = &answer else {
+            panic!("{answer:?}");
+        };
+        assert!(why.contains("another process listens"), "{why}");
+        let mut sent = Vec::new();
+        stranger.accept().unwrap().0.read_to_end(&mut sent).unwrap();
+        assert_eq!(sent, b"");
+    }
+    assert_eq!(server.asked(), Vec::<String>::new());
+    assert_eq!(server.held_bytes(), 2 * GIB);
 }
 
 #[test]

@@ -152,6 +152,27 @@ pub fn wait_until(what: &str, mut so: impl FnMut() -> bool) {
     }
 }
 
+/// Makes a certificate that nobody signs, `c.pem`, and its key, `k.pem`, in a folder; `None`, after a printed reason,
+/// where there is no program for it.
+pub fn certificate(folder: &Path) -> Option<[String; 2]> {
+    let openssl = find("openssl", "openssl")?;
+    let [certificate, key] = ["c.pem", "k.pem"].map(|name| folder.join(name).display().to_string());
+    let mut make = Command::new(openssl);
+    make.args([
+        "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1",
+    ]);
+    make.args([
+        "-subj",
+        "/CN=stranger.example",
+        "-out",
+        &certificate,
+        "-keyout",
+        &key,
+    ]);
+    assert_eq!(finish(&mut make).code, 0);
+    Some([certificate, key])
+}
+
 /// Compares a committed file with what generates it; rewrites it where `GPUMEM_BLESS` is set.
 pub fn compare_or_bless(path: &str, generated: &str) {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join(path);

@@ -28,25 +28,10 @@ fn a_server_without_token_and_password_is_shown_what_its_own_pages_carry() {
 
 #[test]
 fn a_server_with_a_certificate_of_its_own_is_asked() {
-    let Some(openssl) = support::find("openssl", "openssl") else {
+    let folder = tempfile::tempdir().unwrap();
+    let Some([certificate, key]) = support::certificate(folder.path()) else {
         return;
     };
-    let folder = tempfile::tempdir().unwrap();
-    let path = |name: &str| folder.path().join(name).display().to_string();
-    let (certificate, key) = (path("c.pem"), path("k.pem"));
-    let mut make = Command::new(openssl);
-    make.args([
-        "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1",
-    ])
-    .args([
-        "-subj",
-        "/CN=nobody.example",
-        "-out",
-        &certificate,
-        "-keyout",
-        &key,
-    ]);
-    assert_eq!(support::finish(&mut make).code, 0);
     let flags = [
         format!("--ServerApp.certfile={certificate}"),
         format!("--ServerApp.keyfile={key}"),

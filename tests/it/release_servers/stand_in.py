@@ -1,7 +1,7 @@
 """Inference servers that are none: PROGRAM SERVER MANNER [ARGUMENT ...]
 
 PROGRAM is this file under the server's own name. It speaks the routes of one server (a class below), writes every
-request to RECORD, who holds its memory to READY, listens on PORTS, and changes what the mock driver plays in SCENE when it unloads. MANNER:
+request to RECORD, who holds its memory to READY, listens on PORTS (on what --uds names instead, and with TLS where --ssl-certfile does), and changes what the mock driver plays in SCENE when it unloads. MANNER:
 
 idle      rests; its context's 256 MiB stay, or its runner ends
 busy      works
@@ -16,6 +16,8 @@ redirect  answers with a redirect to itself
 import http.server
 import json
 import os
+import socket
+import ssl
 import subprocess
 import sys
 import threading
@@ -299,7 +301,33 @@ if name == "runner":
     # As the real ones do, it ends with who started it.
     sys.exit(sys.stdin.read() and 0)
 server = SERVERS[name]()
-listeners = [http.server.ThreadingHTTPServer(("127.0.0.1", int(port)), Handler) for port in os.environ["PORTS"].split()]
+
+
+class LocalServer(http.server.ThreadingHTTPServer):
+    address_family = socket.AF_UNIX
+
+    def server_bind(self):
+        self.socket.bind(self.server_address)
+        self.server_name, self.server_port = "localhost", 0
+
+    def get_request(self):
+        return self.socket.accept()[0], ("unix", 0)
+
+
+def after(flag):
+    return sys.argv[sys.argv.index(flag) + 1] if flag in sys.argv else None
+
+
+if after("--uds"):
+    listeners = [LocalServer(after("--uds"), Handler)]
+else:
+    listeners = [http.server.ThreadingHTTPServer(("127.0.0.1", int(port)), Handler) for port in os.environ["PORTS"].split()]
+if after("--ssl-certfile"):
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(after("--ssl-certfile"), after("--ssl-keyfile"))
+    for listener in listeners:
+        # Shakes hands in the request's own thread: one that hangs holds up no other.
+        listener.socket = context.wrap_socket(listener.socket, server_side=True, do_handshake_on_connect=False)
 for listener in listeners:
     threading.Thread(target=listener.serve_forever, daemon=True).start()
 with open(READY + ".new", "w") as file:
