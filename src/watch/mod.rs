@@ -542,6 +542,7 @@ fn read_keys(start: Instant, sender: &SyncSender<ThreadMessage>) {
                 let now = start.elapsed();
                 ThreadMessage::Event(Event::Mouse { now, event })
             }
+            Ok(crossterm::event::Event::Paste(text)) => ThreadMessage::Event(Event::Paste(text)),
             Ok(crossterm::event::Event::Resize(..)) => {
                 let (columns, rows) = terminal::size();
                 ThreadMessage::Event(Event::Resize(columns, rows))

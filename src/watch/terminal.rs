@@ -1,7 +1,7 @@
 //! The terminal, taken and given back.
 //!
-//! A [`Screen`] has raw mode, the alternate screen, a hidden cursor, and clicks where they are wanted.
-//! However the program goes on
+//! A [`Screen`] has raw mode, the alternate screen, a hidden cursor, pastes that are no keys, and clicks
+//! where they are wanted. However the program goes on
 //! (it returns, fails, panics on any thread, is stopped), [`give_back`] undoes that first, and what
 //! is said afterwards is said on the terminal as it was. Signals arrive as events; `mod.rs` gives
 //! back before it ends or stops. A terminal that takes nothing (see `output.rs`) holds none of this up.
@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, Once};
 
 use crossterm::cursor::{Hide, Show};
+use crossterm::event::{DisableBracketedPaste, EnableBracketedPaste};
 use crossterm::queue;
 use crossterm::style::{Print, ResetColor};
 use crossterm::terminal::{
@@ -79,7 +80,8 @@ impl Screen {
         disable_raw_mode()?;
         enable_raw_mode()?;
         let output = self.frames.output();
-        queue!(output, EnterAlternateScreen, Hide)?;
+        // Without it what is pasted is pressed: a line with x and y in it kills.
+        queue!(output, EnterAlternateScreen, Hide, EnableBracketedPaste)?;
         if self.mouse {
             queue!(output, Print(MOUSE_ON))?;
         }
@@ -153,6 +155,7 @@ pub fn give_back() {
     let _ = queue!(
         bytes,
         Print(MOUSE_OFF),
+        DisableBracketedPaste,
         ResetColor,
         LeaveAlternateScreen,
         Show

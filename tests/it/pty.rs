@@ -368,13 +368,13 @@ impl Terminal {
             let restored = !screen.alternate_screen() && !screen.hide_cursor();
             let is_mouse_free = screen.mouse_protocol_mode() == MouseProtocolMode::None
                 && screen.mouse_protocol_encoding() == MouseProtocolEncoding::Default;
-            if restored && is_mouse_free {
+            if restored && is_mouse_free && !screen.bracketed_paste() {
                 return;
             }
             drop(parser);
             assert!(
                 begun.elapsed() < DEADLINE,
-                "still in the alternate screen, without cursor, or asking for the mouse"
+                "still in the alternate screen, without cursor, or asking for the mouse or pastes"
             );
             thread::sleep(Duration::from_millis(20));
         }

@@ -196,3 +196,26 @@ fn the_bar_is_clicked_and_an_environment_is_shown_without_its_secrets() {
     assert_eq!(terminal.end().code(), Some(0));
     terminal.assert_restored();
 }
+
+#[test]
+fn what_is_pasted_kills_nothing_and_quits_nothing() {
+    if support::find("setsid", "util-linux").is_none() {
+        return;
+    }
+    let sleeper = Running::sleep();
+    let machine = Machine::new(&one_gpu(&[sleeper.pid()]));
+    let pid = sleeper.pid().to_string();
+    let mut terminal = shown(&machine.command(&["watch", "--no-store"]), &pid);
+    terminal.press("j");
+    terminal.wait_for_selected(&pid);
+    let pasted = |text: &str| format!("\u{1b}[200~{text}\u{1b}[201~");
+    terminal.press(&pasted("xyyy\rq\u{3}"));
+    terminal.wait_for("an answer", |text| text.contains("presses no keys"));
+    terminal.press("/");
+    terminal.wait_for("the prompt", |text| text.contains("filter:"));
+    terminal.press(&pasted("gpu:0 \n"));
+    terminal.wait_for("what was pasted", |text| text.contains("filter: gpu:0"));
+    terminal.press("\u{1b}");
+    terminal.wait_for_selected(&pid);
+    leave(terminal);
+}

@@ -63,6 +63,8 @@ pub(super) const HIDDEN: &str = "the table does not show the process; show all, 
 pub enum Event {
     /// A key.
     Key(KeyEvent),
+    /// Text that the terminal says was pasted: never keys.
+    Paste(String),
     /// The mouse.
     Mouse {
         /// Time since the screen started.

@@ -28,6 +28,7 @@ use super::state::{App, Effect, End, Event};
 pub fn update(app: &mut App, event: Event) -> Option<Effect> {
     match event {
         Event::Key(key) => key::on_key(app, &key),
+        Event::Paste(text) => prompt::on_paste(app, &text),
         Event::Mouse { now, event } => mouse::on_mouse(app, event, now),
         Event::Reclaim(ReclaimProgress::Environment { of, variables }) => {
             page::take_environment(app, of, variables)

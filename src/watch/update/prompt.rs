@@ -11,7 +11,7 @@ use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
 use super::playback;
 use crate::model::selector::{self, Selector};
-use crate::watch::state::prompt::{Prompt, Purpose};
+use crate::watch::state::prompt::{MOST_CHARS, Prompt, Purpose};
 use crate::watch::state::{App, Effect, Focus, Mode};
 
 /// Has a filter typed, or the one in force changed.
@@ -85,6 +85,25 @@ pub fn on_key(app: &mut App, key: &KeyEvent) -> Option<Effect> {
     if is_changed || prompt.text.len() != was {
         apply(&mut prompt, app);
     }
+    app.mode = Mode::Prompt(prompt);
+    Some(Effect::Draw)
+}
+
+/// Takes what was pasted into what is typed; where nothing is, it does nothing, least of all what its letters do
+/// as keys.
+pub fn on_paste(app: &mut App, text: &str) -> Option<Effect> {
+    if !matches!(app.mode, Mode::Prompt(_)) {
+        return app.refuse("pasted text presses no keys; / or F3 first takes it");
+    }
+    let Mode::Prompt(mut prompt) = std::mem::replace(&mut app.mode, Mode::Main) else {
+        return None;
+    };
+    // A line's end ends nothing: what is typed is one line.
+    let is_text = |c: char| if c.is_control() { ' ' } else { c };
+    for c in text.trim().chars().take(MOST_CHARS).map(is_text) {
+        prompt.edit(None, KeyCode::Char(c));
+    }
+    apply(&mut prompt, app);
     app.mode = Mode::Prompt(prompt);
     Some(Effect::Draw)
 }

@@ -3,7 +3,6 @@
 use super::*;
 use crate::watch::sample;
 use crate::watch::state::Event;
-use crate::watch::state::prompt::MOST_CHARS;
 use crate::watch::testing::{press, screen};
 use crate::watch::update::update;
 use crate::watch::view_model::Screenful;
@@ -283,4 +282,35 @@ fn keys_that_are_not_text_do_nothing_and_a_storm_is_bounded() {
         press(&mut app, KeyCode::Char('日'));
     }
     assert_eq!(prompt(&app).text.chars().count(), MOST_CHARS);
+}
+
+#[test]
+fn what_is_pasted_is_typed_and_never_pressed() {
+    let paste = |app: &mut App, text: &str| update(app, Event::Paste(text.to_owned()));
+    let mut app = app();
+    press(&mut app, KeyCode::Char('j'));
+    let (table, sort) = (app.table.selected(), app.table.choice.sort);
+    for text in ["xy\nq", "\u{3}", "/mem>4GiB\n", ""] {
+        assert_eq!(paste(&mut app, text), Some(Effect::Draw), "{text:?}");
+        assert_eq!(app.mode, Mode::Main, "{text:?}");
+        let note = app.note.clone().unwrap_or_default();
+        assert!(note.contains("presses no keys"), "{note}");
+    }
+    assert_eq!((app.table.selected(), app.table.choice.sort), (table, sort));
+    for (key, open) in [('?', Mode::Help(0)), ('o', Mode::ChooseSort)] {
+        press(&mut app, KeyCode::Char(key));
+        paste(&mut app, "jq");
+        assert_eq!(app.mode, open);
+        press(&mut app, KeyCode::Esc);
+    }
+
+    type_in(&mut app, "/user");
+    paste(&mut app, ":ann\r\n gpu:0\t\u{1b}\n");
+    assert_eq!(line(&app), "user:ann   gpu:0  |", "one line");
+    assert_eq!(in_force(&app), "user:ann gpu:0");
+    press(&mut app, KeyCode::Home);
+    paste(&mut app, &"x".repeat(2 * MOST_CHARS));
+    let prompt = prompt(&app);
+    assert_eq!(prompt.text.chars().count(), MOST_CHARS);
+    assert!(prompt.text.ends_with("xuser:ann   gpu:0  "));
 }
