@@ -21,12 +21,16 @@ pub enum Emphasis {
     /// As nothing.
     Plain,
     Heading,
+    /// A chart of memory.
+    Chart,
     /// The word of a severity.
     Severity(Severity),
 }
 
 /// SGR's code of a heading.
 const HEADING: &str = "1";
+/// SGR's code of a chart.
+const CHART: &str = "32";
 /// What ends every colour.
 const END: &str = "\x1b[0m";
 
@@ -93,6 +97,7 @@ fn mark_of(written: &str) -> Emphasis {
     match severity {
         Some(severity) => Emphasis::Severity(severity),
         None if written == HEADING => Emphasis::Heading,
+        None if written == CHART => Emphasis::Chart,
         None => Emphasis::Plain,
     }
 }
@@ -108,6 +113,11 @@ impl Style {
 
     pub fn heading(self, text: &str) -> String {
         self.paint(HEADING, text)
+    }
+
+    /// What is drawn in a chart of memory.
+    pub fn chart(self, text: &str) -> String {
+        self.paint(CHART, text)
     }
 
     /// What matters less.

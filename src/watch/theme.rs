@@ -130,6 +130,15 @@ pub struct Styles {
     pub depth: Depth,
 }
 
+/// What a chart is of.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ChartColor {
+    /// Memory that is held.
+    Memory,
+    /// Work that is done.
+    Work,
+}
+
 impl Styles {
     fn is_mono(self) -> bool {
         self.theme == Theme::Mono || self.depth == Depth::Mono
@@ -139,19 +148,27 @@ impl Styles {
         if self.is_mono() {
             return None;
         }
-        Some(match self.depth {
-            Depth::Mono => return None,
-            Depth::Ansi16 => palette::named(self.theme, role),
-            Depth::Ansi256 => Color::Indexed(palette::nearest(palette::exact(self.theme, role))),
-            Depth::True => {
-                let [red, green, blue] = palette::exact(self.theme, role);
-                Color::Rgb(red, green, blue)
-            }
-        })
+        match self.depth {
+            Depth::Ansi16 => Some(palette::named(self.theme, role)),
+            _ => self.mixed(palette::exact(self.theme, role)),
+        }
+    }
+
+    /// An exact colour, as near as the terminal has it; `None` where it has no exact ones.
+    fn mixed(self, [red, green, blue]: [u8; 3]) -> Option<Color> {
+        match self.depth {
+            Depth::Mono | Depth::Ansi16 => None,
+            Depth::Ansi256 => Some(Color::Indexed(palette::nearest([red, green, blue]))),
+            Depth::True => Some(Color::Rgb(red, green, blue)),
+        }
     }
 
     fn colored(self, role: PaletteRole) -> Style {
-        match self.color(role) {
+        self.in_color(self.color(role))
+    }
+
+    fn in_color(self, color: Option<Color>) -> Style {
+        match color {
             Some(color) if self.theme == Theme::HighContrast => {
                 Style::new().fg(color).add_modifier(Modifier::BOLD)
             }
@@ -282,6 +299,35 @@ impl Styles {
             FillLevel::Warm => self.held(),
             FillLevel::Full => self.bold(PaletteRole::InUseFull),
         }
+    }
+
+    /// A chart at a share of its height, from 0 to 1: the higher the brighter, as a bar that is full is.
+    pub fn chart(self, of: ChartColor, share: f64) -> Style {
+        let [low, middle, high] = match of {
+            ChartColor::Memory => [
+                PaletteRole::InUse,
+                PaletteRole::Held,
+                PaletteRole::InUseFull,
+            ],
+            ChartColor::Work => [
+                PaletteRole::WorkLow,
+                PaletteRole::Heading,
+                PaletteRole::WorkHigh,
+            ],
+        };
+        if self.is_mono() {
+            return Style::new();
+        }
+        if self.depth == Depth::Ansi16 {
+            let steps = [low, middle, high];
+            return self.colored(steps[((share * 3.0) as usize).min(2)]);
+        }
+        let exact = |role| palette::exact(self.theme, role);
+        let (from, to, share) = match share {
+            0.5.. => (middle, high, share * 2.0 - 1.0),
+            _ => (low, middle, share * 2.0),
+        };
+        self.in_color(self.mixed(palette::between(exact(from), exact(to), share)))
     }
 
     /// Memory that looks unused, and what says so.

@@ -398,6 +398,7 @@ pub(super) fn course(
                 at if at == last_line => Bytes(chart.bottom_bytes).to_string(),
                 _ => String::new(),
             };
+            let line = sheet.look.style.chart(line);
             sheet.beside("", &format!("{scale:>9} {edge}{line}"));
         }
     }

@@ -26,6 +26,8 @@ pub enum PaletteRole {
     Reclaimable,
     Unattributed,
     Full,
+    WorkLow,
+    WorkHigh,
     Tag,
     Focus,
     Prompt,
@@ -45,6 +47,8 @@ pub fn exact(theme: Theme, role: PaletteRole) -> [u8; 3] {
             PaletteRole::Suspected => 0x9a8440,
             PaletteRole::Unattributed => 0xb794f6,
             PaletteRole::Full => 0xff8c5a,
+            PaletteRole::WorkLow => 0x2f8f9f,
+            PaletteRole::WorkHigh => 0xb4f2fa,
             PaletteRole::Origin => 0xd787ff,
             PaletteRole::InUse => 0x4f9a58,
             PaletteRole::Held => 0x6cc070,
@@ -64,6 +68,8 @@ pub fn exact(theme: Theme, role: PaletteRole) -> [u8; 3] {
             PaletteRole::Suspected => 0x8a6d3b,
             PaletteRole::Unattributed => 0x6d3fb0,
             PaletteRole::Full => 0xb83a00,
+            PaletteRole::WorkLow => 0x2070a0,
+            PaletteRole::WorkHigh => 0x003a54,
             PaletteRole::Origin => 0x7a3aa0,
             PaletteRole::InUse => 0x008700,
             PaletteRole::Held => 0x1e6b2e,
@@ -81,6 +87,8 @@ pub fn exact(theme: Theme, role: PaletteRole) -> [u8; 3] {
             PaletteRole::Suspected => 0xd7af5f,
             PaletteRole::Unattributed => 0xd7afff,
             PaletteRole::Full => 0xff9f40,
+            PaletteRole::WorkLow => 0x00b8b8,
+            PaletteRole::WorkHigh => 0xc8ffff,
             PaletteRole::Origin => 0xff9cff,
             PaletteRole::InUse => 0x00c850,
             PaletteRole::Held => 0x00ff5f,
@@ -94,6 +102,8 @@ pub fn exact(theme: Theme, role: PaletteRole) -> [u8; 3] {
             PaletteRole::Faint => 0x8c8c8c,
             PaletteRole::Heading | PaletteRole::Focus | PaletteRole::Key => 0x7fc4f5,
             PaletteRole::InUse => 0x3a86b4,
+            PaletteRole::WorkLow => 0x5a8cb0,
+            PaletteRole::WorkHigh => 0xd2ecff,
             PaletteRole::Info | PaletteRole::Held => 0x56b4e9,
             PaletteRole::InUseFull => 0xb4e0ff,
             PaletteRole::Alarm | PaletteRole::Full => 0xe25a10,
@@ -120,8 +130,10 @@ pub fn named(theme: Theme, role: PaletteRole) -> Color {
             PaletteRole::Heading
             | PaletteRole::Info
             | PaletteRole::Key
+            | PaletteRole::WorkLow
             | PaletteRole::Focus
             | PaletteRole::Prompt => Color::Cyan,
+            PaletteRole::WorkHigh => Color::LightCyan,
             PaletteRole::Alarm => Color::Red,
             PaletteRole::Caution
             | PaletteRole::Reclaimable
@@ -149,13 +161,19 @@ pub fn named(theme: Theme, role: PaletteRole) -> Color {
             | PaletteRole::InUse
             | PaletteRole::Held
             | PaletteRole::InUseFull
+            | PaletteRole::WorkLow
+            | PaletteRole::WorkHigh
             | PaletteRole::Focus
             | PaletteRole::Prompt => Color::Blue,
         },
         Theme::HighContrast => match role {
             PaletteRole::Ground => Color::Black,
             PaletteRole::Text | PaletteRole::Faint | PaletteRole::Prompt => Color::White,
-            PaletteRole::Heading | PaletteRole::Info | PaletteRole::Key => Color::LightCyan,
+            PaletteRole::Heading
+            | PaletteRole::Info
+            | PaletteRole::Key
+            | PaletteRole::WorkLow
+            | PaletteRole::WorkHigh => Color::LightCyan,
             PaletteRole::Alarm => Color::LightRed,
             PaletteRole::Caution
             | PaletteRole::Reclaimable
@@ -183,9 +201,20 @@ pub fn named(theme: Theme, role: PaletteRole) -> Color {
             | PaletteRole::InUse
             | PaletteRole::Held
             | PaletteRole::InUseFull
+            | PaletteRole::WorkLow
+            | PaletteRole::WorkHigh
             | PaletteRole::Focus => Color::LightCyan,
         },
     }
+}
+
+/// The colour at a share of the way from one to another.
+pub fn between(low: [u8; 3], high: [u8; 3], share: f64) -> [u8; 3] {
+    let part = |at: usize| {
+        let (low, high) = (f64::from(low[at]), f64::from(high[at]));
+        (low + (high - low) * share.clamp(0.0, 1.0)).round() as u8
+    };
+    [part(0), part(1), part(2)]
 }
 
 /// The levels of red, green and blue in xterm's cube of 216 colours (`256colres.pl` in its source).

@@ -3,7 +3,7 @@
 use super::palette::{PaletteRole, exact, fixed, named, nearest, shown};
 use super::*;
 
-const ROLES: [PaletteRole; 18] = [
+const ROLES: [PaletteRole; 20] = [
     PaletteRole::Text,
     PaletteRole::Faint,
     PaletteRole::Heading,
@@ -18,6 +18,8 @@ const ROLES: [PaletteRole; 18] = [
     PaletteRole::Reclaimable,
     PaletteRole::Unattributed,
     PaletteRole::Full,
+    PaletteRole::WorkLow,
+    PaletteRole::WorkHigh,
     PaletteRole::Tag,
     PaletteRole::Focus,
     PaletteRole::Prompt,
@@ -110,6 +112,38 @@ fn severities_differ_in_every_theme_and_depth() {
                 let apart =
                     colors[0] != colors[1] && colors[1] != colors[2] && colors[0] != colors[2];
                 assert!(apart, "{styles:?}: {colors:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_chart_is_brighter_the_higher_it_is_and_readable_at_every_height() {
+    for theme in Theme::ALL {
+        let ground = exact(theme, PaletteRole::Ground);
+        for depth in DEPTHS {
+            let styles = Styles { theme, depth };
+            for of in [ChartColor::Memory, ChartColor::Work] {
+                let shares = (0..=20u32).map(|it| f64::from(it) / 20.0);
+                let colors: Vec<_> = shares.map(|share| styles.chart(of, share).fg).collect();
+                if styles.is_mono() {
+                    assert!(colors.iter().all(Option::is_none), "{styles:?}");
+                    continue;
+                }
+                let colors: Vec<_> = colors.into_iter().flatten().collect();
+                assert_eq!(colors.len(), 21);
+                let exact = depth > Depth::Ansi16;
+                let ratios = colors.iter().filter_map(|color| shown(*color));
+                let ratios: Vec<f64> = ratios.map(|color| contrast(color, ground)).collect();
+                for two in ratios.windows(2).filter(|_| depth == Depth::True) {
+                    assert!(two[0] <= two[1] + 0.05, "{styles:?} {of:?}: {ratios:?}");
+                }
+                // Of what is drawn and not written, WCAG asks for 3 (1.4.11).
+                assert!(
+                    !exact || ratios.iter().all(|ratio| *ratio >= 3.0),
+                    "{styles:?}"
+                );
+                assert!(!exact || ratios[0] < ratios[20], "{styles:?}: {ratios:?}");
             }
         }
     }

@@ -146,7 +146,12 @@ impl ChartWindow {
             (share * f64::from(columns.saturating_sub(1))).round() as u16
         };
         let most = f64::from((columns / TICK_COLUMNS).clamp(1, TICKS_MOST));
-        let fits = |step: &&i64| length as f64 / **step as f64 <= most;
+        // Whole or half units: `-90s`, and not `-105s`.
+        let is_round = |step: i64, unit: i64| length <= unit || step >= unit / 2;
+        let fits = |step: &&i64| {
+            let is_round = [MINUTE, HOUR].iter().all(|unit| is_round(**step, *unit));
+            is_round && length as f64 / **step as f64 <= most
+        };
         let step = TICK_STEPS.iter().find(fits).copied();
         let whole = self.milliseconds.max(1);
         let step = step.map_or(whole, |step| step.min(whole));
@@ -250,11 +255,12 @@ fn dots(area: Rect) -> (u16, u16) {
 }
 
 /// Draws values, one in each of the columns that [`columns`] says, oldest first; `None` where no one saw any.
-/// `top` is what the upper edge stands for, the lower one is 0.
+/// `top` is what the upper edge stands for, the lower one is 0; `style` is that of what is drawn at a share of
+/// the height.
 pub fn draw_values(
     values: &[Option<f64>],
     top: f64,
-    style: Style,
+    style: impl Fn(f64) -> Style,
     area: Rect,
     buffer: &mut Buffer,
 ) {
@@ -275,6 +281,8 @@ pub fn draw_values(
     let levels: Vec<u16> = values.iter().map(level).collect();
     for (line, y) in (area.top()..area.bottom()).enumerate() {
         let below = high * (area.height - 1 - line as u16);
+        // On one line it is the colour of the middle, whatever the height.
+        let style = style((f64::from(below) + f64::from(high) / 2.0) / f64::from(most));
         let level = |level: u16| usize::from(level.saturating_sub(below).min(high));
         for (cell, x) in levels
             .chunks_exact(usize::from(wide))
@@ -388,7 +396,7 @@ mod tests {
         buffer: &mut Buffer,
     ) {
         let values = values(seen, window, columns(area));
-        draw_values(&values, top, style, area, buffer);
+        draw_values(&values, top, |_| style, area, buffer);
     }
 
     /// What was held at so many seconds, sample by sample.
@@ -534,6 +542,11 @@ mod tests {
         assert_eq!(ticks(-1500, 9, 0.0), "0:-30m 8:now");
         assert_eq!(ticks(-50, 20, 0.0), "0:-1m 10:-30s 19:now");
         assert_eq!(ticks(-7000, 40, 0.0), "0:-2h 10:-90m 20:-1h 29:-30m 39:now");
+        assert_eq!(ticks(-100, 90, 0.0), "0:-2m 22:-90s 45:-1m 67:-30s 89:now");
+        assert_eq!(
+            ticks(-7000, 200, 0.0),
+            "0:-2h 50:-90m 100:-1h 149:-30m 199:now"
+        );
         assert_eq!(ticks(-90_000, 20, 0.0), "0:-2d 10:-1d 19:now");
         assert_eq!(ticks(-1500, 40, 900.0), "0:-30m 13:-15m 26:now 39:+15m");
         assert_eq!(ticks(-60, 20, 1e9), "0:-1m 10:now 19:+1m", "no more ahead");

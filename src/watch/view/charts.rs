@@ -5,7 +5,6 @@
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
-use ratatui::style::Style;
 
 use super::chart::{self, ChartBucket, ChartWindow};
 use super::gpus::figures::{is_lost, memory_text};
@@ -21,7 +20,7 @@ use crate::watch::layout::charts::{ChartGrid, ChartPanes, ChartSlot};
 use crate::watch::state::App;
 use crate::watch::state::chart_values::{ChartSubject, ChartValues, ColumnValues};
 use crate::watch::text::{NOT_AVAILABLE, UNKNOWN, columns};
-use crate::watch::theme::Styles;
+use crate::watch::theme::{ChartColor, Styles};
 use crate::watch::view_model::{Subject, percent};
 
 /// A shorter time without use has no mark: most processes rest now and then.
@@ -162,7 +161,7 @@ impl GpuCharts<'_> {
                 }
             }),
             scale: top.map(Scale::bytes),
-            style: styles.held(),
+            color: ChartColor::Memory,
             styles,
         };
         memory.draw(left, buffer, |columns| {
@@ -175,7 +174,7 @@ impl GpuCharts<'_> {
                 captions: &captions(title, "utilization", "util"),
                 now: gpu.gpu_percent.map(|percent| format!("{percent}%")),
                 scale: Some(Scale::percent()),
-                style: styles.heading(),
+                color: ChartColor::Work,
                 styles,
             };
             utilization.draw(right, buffer, |columns| {
@@ -223,7 +222,7 @@ fn mean(
         let series: Vec<_> = gpus.iter().filter_map(of).collect();
         chart::mean(&series, columns).into()
     };
-    let mut plot = |what: [&str; 2], style: Style, slot, values: &dyn Fn(u16) -> _| {
+    let mut plot = |what: [&str; 2], color, slot, values: &dyn Fn(u16) -> _| {
         let [long, short] = what;
         let plot = Plot {
             window,
@@ -233,16 +232,16 @@ fn mean(
             ],
             now: None,
             scale: Some(Scale::percent()),
-            style,
+            color,
             styles,
         };
         plot.draw(slot, buffer, values);
     };
     let [left, right] = grid.charts(0);
-    plot(["memory in use", "mem"], styles.held(), left, &memory);
+    plot(["memory in use", "mem"], ChartColor::Memory, left, &memory);
     plot(
         ["utilization", "util"],
-        styles.heading(),
+        ChartColor::Work,
         right,
         &utilization,
     );
@@ -280,7 +279,7 @@ impl ProcessCharts<'_> {
                 .and_then(|entry| entry.sm_percent)
                 .map(|percent| format!("{percent}%")),
             scale: Some(Scale::percent()),
-            style: styles.heading(),
+            color: ChartColor::Work,
             styles,
         };
         let dots = plot.draw(right, buffer, |columns| {
@@ -311,7 +310,7 @@ impl ProcessCharts<'_> {
             captions: &self.captions("memory", slot.area.width),
             now: used.map(|used| Bytes(used).to_string()),
             scale,
-            style: styles.held(),
+            color: ChartColor::Memory,
             styles,
         };
         let dots = plot.draw(slot, buffer, |columns| {

@@ -28,7 +28,7 @@ use crate::watch::memory_shares::{GpuShares, MemoryShare, MemoryShares};
 use crate::watch::state::App;
 use crate::watch::state::chart_values::ChartSubject;
 use crate::watch::text::{NOT_AVAILABLE, UNKNOWN, columns};
-use crate::watch::theme::Styles;
+use crate::watch::theme::{ChartColor, Styles};
 
 /// Draws the heading and the GPUs.
 pub fn draw(app: &App, styles: Styles, form: Gpus, heading: Rect, area: Rect, buffer: &mut Buffer) {
@@ -331,12 +331,14 @@ impl GpuColumns {
             let place = place(x, held);
             let subject = ChartSubject::GpuMemory(gpu.index);
             let held = values(&app.charts, subject, course.buckets(), window, held);
-            chart::draw_values(&held, total, styles.held(), place, buffer);
+            let style = |share| styles.chart(ChartColor::Memory, share);
+            chart::draw_values(&held, total, style, place, buffer);
         }
         let place = place(x + if held > 0 { held + 1 } else { 0 }, used);
         let subject = ChartSubject::GpuUse(gpu.index);
         let used = values(&app.charts, subject, course.loads(), window, used);
-        chart::draw_values(&used, 100.0, styles.heading(), place, buffer);
+        let style = |share| styles.chart(ChartColor::Work, share);
+        chart::draw_values(&used, 100.0, style, place, buffer);
     }
 
     fn line(

@@ -43,6 +43,7 @@ fn style(mark: Emphasis, styles: Styles) -> Style {
     match mark {
         Emphasis::Plain => styles.plain(),
         Emphasis::Heading => styles.heading(),
+        Emphasis::Chart => styles.held(),
         Emphasis::Severity(severity) => styles.badge(severity),
     }
 }

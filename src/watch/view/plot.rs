@@ -6,7 +6,6 @@
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
-use ratatui::style::Style;
 
 use super::chart::{self, ChartWindow};
 use super::line_writer::LineWriter;
@@ -14,7 +13,7 @@ use crate::units::Bytes;
 use crate::watch::layout::charts::ChartSlot;
 use crate::watch::state::chart_values::ColumnValues;
 use crate::watch::text::columns;
-use crate::watch::theme::Styles;
+use crate::watch::theme::{ChartColor, Styles};
 
 /// Narrower charts have no scale: their caption says what is at the top.
 const SCALE_FROM: u16 = 24;
@@ -93,7 +92,7 @@ pub struct Plot<'a> {
     /// The scale; `None` where nothing is known to be drawn.
     pub scale: Option<Scale>,
     /// Of its dots.
-    pub style: Style,
+    pub color: ChartColor,
     /// Of its words.
     pub styles: Styles,
 }
@@ -116,7 +115,8 @@ impl Plot<'_> {
             self.grid(dots, buffer);
         }
         let values = values(chart::columns(dots));
-        chart::draw_values(&values, scale.top, self.style, dots, buffer);
+        let style = |share| self.styles.chart(self.color, share);
+        chart::draw_values(&values, scale.top, style, dots, buffer);
         if slot.has_times {
             let y = slot.area.bottom().saturating_sub(1);
             self.times(
