@@ -11,6 +11,8 @@ use crate::watch::view_model::Screenful;
 
 /// From this width on, the sentence of each may be below its evidence.
 const WIDE: u16 = 72;
+/// So many suspects have a line, and more where there is room: the table has a mark for each.
+const SUSPECTS_WANTED: usize = 2;
 /// A panel that is lower has no title.
 const TITLED: u16 = 4;
 
@@ -107,7 +109,13 @@ pub fn has_title(layout: &Layout) -> bool {
 pub fn lines_wanted(app: &App, screenful: &Screenful) -> usize {
     let errors = usize::from(!screenful.snapshot.errors.is_empty());
     let unavailable = unavailable(&screenful.snapshot, None).len();
-    let notes = errors + unavailable + screenful.undecided.len();
+    let suspects = screenful.waste.suspects.len().min(SUSPECTS_WANTED);
+    let undecided = match suspects {
+        0 => screenful.undecided.len(),
+        // Each suspect says when its rule can tell.
+        _ => screenful.undecided.len().min(1),
+    };
+    let notes = errors + unavailable + suspects + undecided;
     screenful.findings.len() + notes + alarms(app).len()
 }
 
@@ -126,8 +134,22 @@ pub fn alarms(app: &App) -> Vec<(String, u16)> {
     alarms
 }
 
-/// What could not be read, what is not available, and what could not be decided yet.
-pub fn notes(screenful: &Screenful, form: Option<Gpus>) -> impl Iterator<Item = String> {
+/// What a note is about.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum NoteKind {
+    /// Something could not be read, or is not available.
+    Missing,
+    /// A process looks like waste.
+    Suspect,
+    /// A rule could not decide yet.
+    Undecided,
+}
+
+/// What could not be read, what is not available, who is suspected, and what could not be decided yet.
+pub fn notes(
+    screenful: &Screenful,
+    form: Option<Gpus>,
+) -> impl Iterator<Item = (NoteKind, String)> {
     let errors = &screenful.snapshot.errors;
     let unread = errors.first().map(|error| {
         let call = clean(&error.call, 200);
@@ -153,7 +175,15 @@ pub fn notes(screenful: &Screenful, form: Option<Gpus>) -> impl Iterator<Item = 
         )
     });
     let unavailable = unavailable(&screenful.snapshot, form);
-    unread.into_iter().chain(unavailable).chain(undecided)
+    let missing = unread.into_iter().chain(unavailable);
+    let suspects = screenful.waste.suspects.iter().map(|suspect| {
+        let message = clean(&suspect.message, MESSAGE_CHARS);
+        format!("{}: {message}; {}", suspect.mark, suspect.missing)
+    });
+    let missing = missing.map(|text| (NoteKind::Missing, text));
+    let suspects = suspects.map(|text| (NoteKind::Suspect, text));
+    let undecided = undecided.map(|text| (NoteKind::Undecided, text));
+    missing.chain(suspects).chain(undecided)
 }
 
 /// Why figures are not to be had, each reason once; and that a hidden holder may not have been seen,

@@ -5,6 +5,8 @@
 
 use std::collections::HashSet;
 
+use ratatui::style::Style;
+
 use super::line_writer::LineWriter;
 use super::lines::PanelWriter;
 use crate::model::finding::{Finding, Severity};
@@ -12,7 +14,7 @@ use crate::report::check::counted;
 use crate::report::escape::escape;
 use crate::units::Bytes;
 use crate::watch::layout::Layout;
-use crate::watch::layout::findings::{choose_visible, has_title, notes, visible};
+use crate::watch::layout::findings::{NoteKind, choose_visible, has_title, notes, visible};
 use crate::watch::state::next_commands::NextCommands;
 use crate::watch::state::{App, Focus};
 use crate::watch::text::{MESSAGE_CHARS, UNKNOWN, clean, columns};
@@ -50,7 +52,10 @@ pub fn title(app: &App, layout: &Layout) -> String {
         (true, true) => "findings: none".to_owned(),
         (true, false) => match unread(screenful) {
             Some(unread) => format!("findings: none known, {unread}"),
-            None => "findings: none so far".to_owned(),
+            None => match screenful.waste.suspects.len() {
+                0 => "findings: none so far".to_owned(),
+                count => format!("findings: none so far, {count} suspected"),
+            },
         },
         (false, _) => format!("findings{place}: {}", counts.join(", ")),
     }
@@ -113,15 +118,25 @@ pub fn draw(app: &App, layout: &Layout, lines: &mut PanelWriter<'_>) {
     if left_out > 0 && !has_title(layout) && has_line {
         lines.write(&format!("and {left_out} more findings"), 1, styles.faint());
     }
-    let mut notes: Vec<String> = notes(screenful, form).collect();
-    let others = notes.len() - screenful.undecided.len();
-    if notes.len() > usize::from(lines.left()) && screenful.undecided.len() > 1 {
+    let room = usize::from(lines.left());
+    // There may be as many suspects as processes.
+    let mut notes: Vec<(NoteKind, String)> = notes(screenful, form).take(room + 1).collect();
+    if notes.len() > room && screenful.undecided.len() > 1 {
         // The names of all of them say more than the reasons of a few.
-        notes.truncate(others);
-        notes.push(undecided_rules(screenful));
+        notes.retain(|(kind, _)| *kind != NoteKind::Undecided);
+        notes.push((NoteKind::Undecided, undecided_rules(screenful)));
     }
-    for note in notes.iter().take(usize::from(lines.left())) {
-        lines.write(note, 1, styles.caution());
+    for (kind, note) in notes.iter().take(room) {
+        lines.write(note, 1, note_style(*kind, styles));
+    }
+}
+
+/// Only what is missing needs somebody; the rest goes on by itself.
+fn note_style(kind: NoteKind, styles: Styles) -> Style {
+    match kind {
+        NoteKind::Missing => styles.caution(),
+        NoteKind::Suspect => styles.suspected(),
+        NoteKind::Undecided => styles.faint(),
     }
 }
 
@@ -226,7 +241,7 @@ impl FindingColumns {
     }
 }
 
-fn severity_style(styles: Styles, finding: &Finding) -> ratatui::style::Style {
+fn severity_style(styles: Styles, finding: &Finding) -> Style {
     match finding.severity {
         Severity::Critical => styles.strong(),
         Severity::Warning | Severity::Info => styles.plain(),
