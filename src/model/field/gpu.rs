@@ -155,6 +155,31 @@ pub const GPU_FIELDS: [GpuField; 5] = [
     },
 ];
 
+/// What a card has room for beside those, where it is known, from the one that stays longest.
+pub const CARD_FIELDS: [GpuField; 3] = [
+    GpuField {
+        label: "SM ",
+        shown_unknown: false,
+        units: [" MHz", " MHz"],
+        value: |gpu| gpu.sm_clock_mhz.map(f64::from),
+        ..VALUE
+    },
+    GpuField {
+        label: "memory busy ",
+        shown_unknown: false,
+        units: ["%", "%"],
+        value: |gpu| gpu.memory_percent.map(f64::from),
+        ..VALUE
+    },
+    GpuField {
+        label: "fan ",
+        shown_unknown: false,
+        units: ["%", "%"],
+        value: |gpu| gpu.fan_percent.map(f64::from),
+        ..VALUE
+    },
+];
+
 /// Those that the screen shows, from the one that stays longest to the one that goes first.
 pub fn on_screen() -> Vec<&'static GpuField> {
     let shown = GPU_FIELDS.iter().filter(|field| !field.heading.is_empty());
@@ -233,6 +258,15 @@ mod tests {
             Some("util -")
         );
         assert_eq!(one("STATE").on_card(&Gpu::default()), None);
+        let busy = Gpu {
+            sm_clock_mhz: Some(1980),
+            memory_percent: Some(0),
+            fan_percent: Some(33),
+            ..Gpu::default()
+        };
+        let on_card = |gpu: &Gpu| CARD_FIELDS.map(|field| field.on_card(gpu).unwrap_or_default());
+        assert_eq!(on_card(&busy), ["SM 1980 MHz", "memory busy 0%", "fan 33%"]);
+        assert_eq!(on_card(&Gpu::default()), [""; 3]);
     }
 
     #[test]

@@ -14,7 +14,7 @@ use super::gpus::figure_style;
 use super::gpus::figures::{is_lost, lost_text, memory_text, name, part_name, reason, stale_text};
 use super::line_writer::LineWriter;
 use crate::history::memory_series::MemorySeries;
-use crate::model::field::gpu::{self, GpuField};
+use crate::model::field::gpu::{self, CARD_FIELDS, GpuField};
 use crate::model::snapshot::{Gpu, Memory, MigDevice, Snapshot};
 use crate::units::Bytes;
 use crate::watch::layout::charts::{CHARTS_ROWS_MIN, beside};
@@ -65,22 +65,27 @@ impl Card<'_> {
 
     fn title(&self, writer: &mut LineWriter<'_>) {
         let (gpu, styles) = (self.gpu, self.styles);
-        let mut figures = match gpu.stale_seconds {
+        let (mut figures, others) = match gpu.stale_seconds {
             // Utilization is of a moment and has no last known value; the mark takes its place.
-            Some(seconds) => vec![(stale_text(seconds), styles.alarm())],
-            None if is_lost(gpu) => Vec::new(),
-            None => figures(gpu, styles),
+            Some(seconds) => (vec![(stale_text(seconds), styles.alarm())], Vec::new()),
+            None if is_lost(gpu) => (Vec::new(), Vec::new()),
+            None => (figures(gpu, styles), other_figures(gpu, styles)),
         };
         let index = gpu.index.to_string();
-        let room = writer.room().saturating_sub(columns(&index) + 1 + NAME_MIN);
+        let room = |name: u16| writer.room().saturating_sub(columns(&index) + 1 + name);
+        let (least, whole) = (room(NAME_MIN), room(columns(&name(gpu)).max(NAME_MIN)));
         let mut used = 0;
-        figures.retain(|(figure, _)| {
-            // A figure is whole or not at all.
+        // A figure is whole or not at all.
+        let mut fits = |figure: &str, room: u16| {
             let width = 2 + columns(figure);
             let fits = used + width <= room;
             used += if fits { width } else { 0 };
             fits
-        });
+        };
+        figures.retain(|(figure, _)| fits(figure, least));
+        // The name comes before these.
+        let others = others.into_iter();
+        figures.extend(others.filter(|(figure, _)| fits(figure, whole)));
         let name_room = writer.room().saturating_sub(used + columns(&index) + 1);
         writer
             .text(&index, styles.strong())
@@ -178,6 +183,12 @@ impl Card<'_> {
         };
         charts.draw(beside(area), buffer);
     }
+}
+
+/// What else there is, where a card is wide.
+fn other_figures(gpu: &Gpu, styles: Styles) -> Vec<(String, Style)> {
+    let texts = CARD_FIELDS.iter().filter_map(|field| field.on_card(gpu));
+    texts.map(|text| (text, styles.faint())).collect()
 }
 
 /// What there is to say of a GPU beside its memory, the most telling first.
