@@ -130,7 +130,7 @@ pub fn name(process: &Process) -> String {
     if is_ray_idle(program) {
         return format!("idle Ray worker {}", program.trim_end());
     }
-    let program = file_name(program);
+    let program = program_name(program);
     if is_spawned(arguments) {
         let parent = process.parent.as_deref();
         let command = parent.and_then(|parent| parent.command.as_deref());
@@ -152,9 +152,19 @@ fn is_spawned(arguments: &[Arc<str>]) -> bool {
     pairs.any(|pair| &*pair[0] == "-c" && pair[1].starts_with("from multiprocessing."))
 }
 
+/// The file's name; all of a title that the process gave itself (setproctitle), in which a `/` parts no path.
+fn program_name(program: &str) -> &str {
+    let is_title = program.contains(' ') && !program.starts_with(['/', '.']);
+    if is_title {
+        program
+    } else {
+        file_name(program)
+    }
+}
+
 /// `python train.py`, `vllm serve`.
 fn program_and_script(program: &str, arguments: &[Arc<str>]) -> String {
-    let program = file_name(program);
+    let program = program_name(program);
     let subject = if is_interpreter(program) {
         script(arguments)
     } else {
@@ -249,6 +259,9 @@ mod tests {
             (&["vllm", "serve", "meta/llama"], "vllm serve"),
             (&["/opt/bin/llama-server", "-m", "x.gguf"], "llama-server"),
             (&["VLLM::EngineCore"], "VLLM::EngineCore"),
+            (&["trainer: shard 3/8"], "trainer: shard 3/8"),
+            (&["sshd: ann@pts/3", ""], "sshd: ann@pts/3"),
+            (&["/opt/my tools/fit 2/run"], "run"),
             (&[""], "process"),
             (&[], "process"),
             (&["///"], "///"),
