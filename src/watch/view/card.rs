@@ -26,6 +26,8 @@ use crate::watch::view_model::percent;
 
 /// Columns that the name keeps beside the figures.
 const NAME_MIN: u16 = 12;
+/// A narrower card has only what is judged, so that cards side by side have the same figures.
+const WIDE: u16 = 90;
 /// Columns of a MIG device's number and of its profile.
 const PART: (u16, u16) = (6, 16);
 
@@ -69,7 +71,8 @@ impl Card<'_> {
             // Utilization is of a moment and has no last known value; the mark takes its place.
             Some(seconds) => (vec![(stale_text(seconds), styles.alarm())], Vec::new()),
             None if is_lost(gpu) => (Vec::new(), Vec::new()),
-            None => (figures(gpu, styles), other_figures(gpu, styles)),
+            None if writer.room() >= WIDE => (figures(gpu, styles), other_figures(gpu, styles)),
+            None => (figures(gpu, styles), Vec::new()),
         };
         let index = gpu.index.to_string();
         let room = |name: u16| writer.room().saturating_sub(columns(&index) + 1 + name);
