@@ -16,6 +16,9 @@ use rustix::io::{self, Errno};
 /// The longest path that a link in /proc is read to.
 const LINK_BYTES: usize = 4096;
 
+/// Into so much room a file is read first: nearly all are shorter.
+const FIRST_BYTES: usize = 16 << 10;
+
 /// A process's folder, or the `fd` folder within it; or /proc.
 #[derive(Debug)]
 pub struct Folder(OwnedFd);
@@ -74,12 +77,34 @@ impl Folder {
     }
 
     /// Reads a file into `content`, which it replaces: at most `limit` bytes of it.
+    ///
+    /// For files that the kernel writes as a whole (stat, status, cgroup, io, argv, the environment): what does not
+    /// fill the room that there is for it is all of it, and is not asked for its end (`seq_read_iter` in Linux's
+    /// `fs/seq_file.c` for a file of one record, `environ_read` and `get_mm_cmdline` in `fs/proc/base.c`). For
+    /// lists there is [`Folder::read_list`].
     pub fn read(&self, name: &CStr, content: &mut Vec<u8>, limit: usize) -> io::Result<()> {
+        self.read_while(name, content, limit, |length, room| length == room)
+    }
+
+    /// The same of a file that the kernel writes line by line, and hands out a page or less at a time.
+    pub fn read_list(&self, name: &CStr, content: &mut Vec<u8>, limit: usize) -> io::Result<()> {
+        self.read_while(name, content, limit, |length, _| length > 0)
+    }
+
+    /// Reads on while `goes_on` says so of a read's length and of the room that it had.
+    fn read_while(
+        &self,
+        name: &CStr,
+        content: &mut Vec<u8>,
+        limit: usize,
+        goes_on: impl Fn(usize, usize) -> bool,
+    ) -> io::Result<()> {
         let file = self.file(name)?;
         content.clear();
-        content.reserve(limit);
         while content.len() < limit {
-            if io::read(&file, spare_capacity(content))? == 0 {
+            content.reserve((limit - content.len()).min(FIRST_BYTES));
+            let room = content.spare_capacity_mut().len();
+            if !goes_on(io::read(&file, spare_capacity(content))?, room) {
                 break;
             }
         }
@@ -145,5 +170,77 @@ pub fn if_readable<T>(result: io::Result<T>) -> io::Result<Option<T>> {
         Ok(value) => Ok(Some(value)),
         Err(errno) if is_out_of_descriptors(errno) => Err(errno),
         Err(_) => Ok(None),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+    use std::sync::mpsc::channel;
+    use std::time::Duration;
+
+    use rustix::fs::FileType;
+
+    use super::*;
+
+    #[test]
+    fn what_is_shorter_than_its_room_is_not_asked_for_its_end() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("stat");
+        rustix::fs::mknodat(CWD, &path, FileType::Fifo, Mode::RWXU, 0).unwrap();
+        // As long as it is open for writing, its end does not come.
+        let mut writer = std::fs::File::options();
+        let mut writer = writer.read(true).write(true).open(&path).unwrap();
+        writer.write_all(b"1 (x) S").unwrap();
+        let opened = Folder::list(folder.path()).unwrap();
+        let (sender, read) = channel();
+        std::thread::spawn(move || {
+            let mut content = Vec::new();
+            let result = opened.read(c"stat", &mut content, 4096);
+            sender.send((result, content))
+        });
+        let (result, content) = read.recv_timeout(Duration::from_secs(60)).unwrap();
+        assert_eq!((result, &*content), (Ok(()), &b"1 (x) S"[..]));
+    }
+
+    #[test]
+    fn what_is_longer_is_read_on_up_to_the_limit() {
+        let folder = tempfile::tempdir().unwrap();
+        let long: Vec<u8> = (0..100_000_u32).map(|at| (at % 251) as u8).collect();
+        std::fs::write(folder.path().join("environ"), &long).unwrap();
+        let opened = Folder::list(folder.path()).unwrap();
+        let mut content = vec![1; 7];
+        for limit in [
+            1,
+            FIRST_BYTES - 1,
+            FIRST_BYTES,
+            FIRST_BYTES + 1,
+            99_999,
+            200_000,
+        ] {
+            opened.read(c"environ", &mut content, limit).unwrap();
+            assert_eq!(content, long[..limit.min(long.len())], "{limit}");
+        }
+    }
+
+    #[test]
+    fn a_list_is_read_to_its_end_and_one_record_at_once() {
+        let own = Folder::own(Path::new("/proc")).unwrap();
+        let (mut list, mut record) = (Vec::new(), Vec::new());
+        // More than the kernel hands out at a time.
+        own.read_list(c"maps", &mut list, 4 << 20).unwrap();
+        assert!(list.len() > 4096 && list.ends_with(b"\n"), "{}", list.len());
+        assert!(list.windows(7).any(|part| part == b"[stack]"));
+        for name in [c"stat", c"status", c"cgroup", c"cmdline", c"environ"] {
+            own.read(name, &mut record, 1 << 20).unwrap();
+            let path = Path::new("/proc/self").join(name.to_str().unwrap());
+            let whole = std::fs::read(path).unwrap();
+            // Numbers in some of them move on.
+            assert_eq!(
+                record.iter().filter(|byte| **byte <= b'\n').count(),
+                whole.iter().filter(|byte| **byte <= b'\n').count(),
+                "{name:?}"
+            );
+        }
     }
 }

@@ -83,7 +83,7 @@ fn read_mapped(
     let has_memory = !stat.is_exiting && !stat.is_kernel_thread;
     content.clear();
     if has_memory {
-        folder.read(c"maps", content, MAPS_BYTES)?;
+        folder.read_list(c"maps", content, MAPS_BYTES)?;
     }
     Ok(Some(Mapped {
         listed,

@@ -226,7 +226,7 @@ fn read_cgroup(root: &Path, process: &Process) -> Vec<u32> {
             continue;
         };
         let mut content = Vec::new();
-        let read = Folder::from(opened).read(c"cgroup.procs", &mut content, CGROUP_BYTES);
+        let read = Folder::from(opened).read_list(c"cgroup.procs", &mut content, CGROUP_BYTES);
         if read.is_ok() {
             let lines = content.split(|&byte| byte == b'\n');
             let pids = lines.filter_map(|line| std::str::from_utf8(line).ok()?.parse().ok());

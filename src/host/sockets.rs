@@ -101,7 +101,7 @@ pub(super) fn count_connections(roots: &Roots, folder: &Folder) -> Option<usize>
     for name in [c"net/tcp", c"net/tcp6"] {
         let mut content = Vec::new();
         // Longer than is read is a machine with so many connections that some are its.
-        match folder.read(name, &mut content, TABLE_BYTES) {
+        match folder.read_list(name, &mut content, TABLE_BYTES) {
             Ok(()) if content.len() < TABLE_BYTES => {}
             Err(Errno::NOENT) if read_namespace(folder, c"ns/net").is_some() => {}
             _ => return None,

@@ -188,7 +188,7 @@ impl PythonProcess {
         let root = openat(&folder, c"root", flags, Mode::empty()).map_err(refused)?;
         // What was opened by the number is this process's, if that still lives.
         check(&folder, start_ticks)?;
-        let read = folder.read(c"maps", &mut content, MAPS_BYTES);
+        let read = folder.read_list(c"maps", &mut content, MAPS_BYTES);
         read.map_err(refused)?;
         let runtime = find_runtime(&folder, &root, &content).ok_or(PythonError::NoInterpreter)?;
         let interpreter = Interpreter::read(ProcessMemory::new(memory), runtime)?;
