@@ -3,9 +3,12 @@
 //! Its folder is held open, so that all that is read is of one process and never of a later one with
 //! its number.
 
+use std::cell::OnceCell;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use rustix::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use rustix::fs::{Mode, OFlags, fstat, openat};
 use rustix::io;
 
 use super::Roots;
@@ -33,6 +36,7 @@ pub struct OpenedProcess {
     pub numbers: Vec<u32>,
     pub uid: Option<u32>,
     pub folder: Folder,
+    root: OnceCell<OwnedFd>,
 }
 
 impl OpenedProcess {
@@ -63,7 +67,28 @@ impl OpenedProcess {
             numbers: status.pids(),
             uid: status.uid,
             folder,
+            root: OnceCell::new(),
         }))
+    }
+
+    /// Its root folder, opened once: several files are looked for from there.
+    pub fn root(&self) -> io::Result<BorrowedFd<'_>> {
+        if let Some(root) = self.root.get() {
+            return Ok(root.as_fd());
+        }
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let root = openat(&self.folder, c"root", flags, Mode::empty())?;
+        Ok(self.root.get_or_init(|| root).as_fd())
+    }
+
+    /// Whether its root folder is the same as another's, so that a path leads both to the same file.
+    pub fn shares_root(&self, other: &Self) -> bool {
+        let identity = |process: &Self| {
+            let stat = fstat(process.root().ok()?).ok()?;
+            Some((stat.st_dev, stat.st_ino))
+        };
+        let own = identity(self);
+        own.is_some() && own == identity(other)
     }
 
     /// Whether what lies in its memory may be read without waiting for a driver or a disk with it.
@@ -77,7 +102,7 @@ impl OpenedProcess {
         let read = self
             .has_memory()
             .then(|| self.folder.read(c"environ", &mut content, ENVIRON_BYTES))?;
-        read.ok().map(|()| Environment(content))
+        read.ok().map(|()| Environment::new(content))
     }
 
     pub fn command(&self) -> Option<Arc<[Arc<str>]>> {
@@ -99,12 +124,25 @@ impl OpenedProcess {
 }
 
 /// A process's environment. It holds secrets, and so is shown by nothing.
-pub struct Environment(Vec<u8>);
+pub struct Environment {
+    content: Vec<u8>,
+    /// Where each variable ends: many are asked for.
+    ends: Vec<usize>,
+}
 
 impl Environment {
+    fn new(content: Vec<u8>) -> Self {
+        let nuls = content.iter().enumerate().filter(|(_, byte)| **byte == 0);
+        let ends = nuls.map(|(at, _)| at).chain([content.len()]).collect();
+        Self { content, ends }
+    }
+
     /// A variable: UTF-8, not empty, at most 4 KiB.
     pub fn get(&self, name: &str) -> Option<&str> {
-        let value = self.0.split(|&byte| byte == 0).find_map(|variable| {
+        let mut start = 0;
+        let value = self.ends.iter().find_map(|&end| {
+            let variable = &self.content[start..end];
+            start = end + 1;
             variable
                 .strip_prefix(name.as_bytes())
                 .and_then(|rest| rest.strip_prefix(b"="))
@@ -135,7 +173,7 @@ mod tests {
     use super::*;
 
     fn runtime(environment: &str) -> Option<String> {
-        let environment = Environment(environment.replace(' ', "\0").into_bytes());
+        let environment = Environment::new(environment.replace(' ', "\0").into_bytes());
         environment
             .runtime_folder()
             .map(|folder| folder.to_str().unwrap().to_owned())
@@ -164,11 +202,24 @@ mod tests {
     }
 
     #[test]
+    fn a_root_is_opened_once_and_compared() {
+        let proc = crate::host::jupyter::testing::Proc::new();
+        let open = |pid| OpenedProcess::open(&proc.roots(), pid).unwrap().unwrap();
+        let (first, kernel) = (open(1), open(90));
+        assert!(kernel.shares_root(&kernel) && !kernel.shares_root(&first));
+        assert!(open(90).shares_root(&kernel));
+        // It stays what it was, and what has none shares none.
+        std::fs::remove_dir(proc.root_of(90)).unwrap();
+        assert!(kernel.root().is_ok() && open(90).root().is_err());
+        assert!(!open(90).shares_root(&kernel) && !open(90).shares_root(&open(90)));
+    }
+
+    #[test]
     fn variables_are_bounded_and_utf8() {
         let mut bytes = b"A=1\0B=\xff\0C=".to_vec();
         bytes.extend([b'c'; 5000]);
         bytes.extend(b"\0AB=2\0A=3\0");
-        let environment = Environment(bytes);
+        let environment = Environment::new(bytes);
         let get = |name| environment.get(name);
         assert_eq!((get("A"), get("AB")), (Some("1"), Some("2")));
         assert_eq!((get("B"), get("C"), get("D")), (None, None, None));

@@ -52,6 +52,9 @@ const READ_AGAIN_AFTER: Duration = Duration::from_secs(60);
 /// How long files are waited for; what comes later is taken when it comes.
 const READ_TIME: Duration = Duration::from_secs(1);
 
+/// So long nothing of them is read before one more thread helps.
+const HELP_AFTER: Duration = Duration::from_millis(2);
+
 /// How many servers are asked at once.
 const AT_ONCE: usize = 16;
 
@@ -448,7 +451,10 @@ impl KernelPoller {
             && let left = READ_TIME.saturating_sub(asked.elapsed())
             && !left.is_zero()
         {
-            let read = self.take_read(left);
+            let read = self.take_read(left.min(HELP_AFTER));
+            if read.is_empty() {
+                self.readers.help();
+            }
             self.send(read.iter().filter_map(|key| self.answer(*key)).collect())?;
         }
         Some(())

@@ -14,7 +14,7 @@ use std::net::IpAddr;
 
 use nix::unistd::{Uid, setfsuid};
 use ring::hmac;
-use rustix::fd::{AsFd, OwnedFd};
+use rustix::fd::OwnedFd;
 use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags, fstat, openat, openat2};
 use rustix::io::{self, Errno};
 use serde::Deserialize;
@@ -355,7 +355,7 @@ impl Drop for FileRights {
 
 /// Finds a file without opening it, so that nothing happens to what is no file.
 fn find(process: &OpenedProcess, path: &str) -> io::Result<OwnedFd> {
-    let root = process.folder.folder(c"root")?;
+    let root = process.root()?;
     let _rights = FileRights::of(process.uid);
     // A relative path is of where the process was when it was given it, which may have changed.
     if !path.starts_with('/') {
@@ -363,12 +363,12 @@ fn find(process: &OpenedProcess, path: &str) -> io::Result<OwnedFd> {
     }
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let within = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
-    match openat2(root.as_fd(), path, flags, Mode::empty(), within) {
+    match openat2(root, path, flags, Mode::empty(), within) {
         // Before Linux 5.6. A link with an absolute target then leads to this process's root, to
         // nothing but a file of the same user's.
         Err(Errno::NOSYS) => {
             let path = path.trim_start_matches('/');
-            openat(root.as_fd(), path, flags, Mode::empty())
+            openat(root, path, flags, Mode::empty())
         }
         found => found,
     }

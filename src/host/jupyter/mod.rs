@@ -214,8 +214,8 @@ impl LocalKernel {
             return true;
         };
         let starter = find_starter(roots, &process, number);
-        self.note_starter(starter);
-        if starter == Starter::Gone && self.server.take().is_some() {
+        self.note_starter(&starter);
+        if matches!(starter, Starter::Gone) && self.server.take().is_some() {
             self.fail(&ServerError::Gone { number, file: None });
         }
         true
@@ -265,13 +265,13 @@ impl LocalKernel {
         }
     }
 
-    fn note_starter(&mut self, starter: Starter) {
+    fn note_starter(&mut self, starter: &Starter) {
         self.looks_without = match starter {
             Starter::Gone if self.is_number_ours => self.looks_without + 1,
             _ => 0,
         };
         self.jupyter.server_alive = match starter {
-            Starter::Alive { .. } => Some(true),
+            Starter::Alive(_) => Some(true),
             Starter::Gone | Starter::Unknown => None,
         };
         self.note_looks();
@@ -312,17 +312,14 @@ impl LocalKernel {
         };
         self.is_number_ours = is_local && !is_batch_job;
         let starter = find_starter(roots, process, number);
-        self.note_starter(starter);
+        self.note_starter(&starter);
         let is_batch = self.jupyter.application.as_deref() == Some("batch");
         match starter {
-            Starter::Alive { pid, .. } => {
-                let Ok(Some(starter)) = OpenedProcess::open(roots, pid) else {
-                    return Err(ServerError::Ended { pid });
-                };
+            Starter::Alive(starter) => {
                 // The number is the kernel's own word: it must not lead to another's server,
                 // which its files would have asked and whose answers would be taken for the kernel's.
                 if starter.uid != process.uid {
-                    return Err(ServerError::Stranger { pid });
+                    return Err(ServerError::Stranger { pid: starter.pid });
                 }
                 if is_batch {
                     self.read_batch(&starter);
@@ -375,6 +372,7 @@ impl LocalKernel {
         // A kernel in a container of its own has its server's files elsewhere.
         let found = match find_server_file(server, &folders, number)? {
             Some(found) => Some(found),
+            None if server.shares_root(process) => None,
             None => find_server_file(process, &folders, number)?,
         };
         let Some((_, file)) = found else {

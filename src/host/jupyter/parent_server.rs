@@ -20,14 +20,9 @@ use crate::host::opened_process::OpenedProcess;
 const ANCESTORS: usize = 32;
 
 /// The process that started a kernel.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Debug)]
 pub enum Starter {
-    Alive {
-        /// Its pid, in this namespace.
-        pid: u32,
-        /// Clock ticks from boot to its start.
-        start_ticks: u64,
-    },
+    Alive(OpenedProcess),
     Gone,
     /// That cannot be told.
     Unknown,
@@ -47,7 +42,7 @@ pub fn find_starter(roots: &Roots, kernel: &OpenedProcess, number: u32) -> Start
             return Starter::Unknown;
         }
         if is_parent_server(&ancestor, kernel, number) {
-            return alive(&ancestor);
+            return Starter::Alive(ancestor);
         }
         parent = ancestor.ppid;
     }
@@ -56,13 +51,6 @@ pub fn find_starter(roots: &Roots, kernel: &OpenedProcess, number: u32) -> Start
 
 fn is_parent_server(process: &OpenedProcess, kernel: &OpenedProcess, number: u32) -> bool {
     process.numbers.last() == Some(&number) && process.start_ticks <= kernel.start_ticks
-}
-
-fn alive(process: &OpenedProcess) -> Starter {
-    Starter::Alive {
-        pid: process.pid,
-        start_ticks: process.start_ticks,
-    }
 }
 
 /// Looks among all processes: one that is no ancestor may have started it all the same, through a
@@ -78,7 +66,7 @@ fn find_elsewhere(roots: &Roots, kernel: &OpenedProcess, number: u32) -> Starter
             Ok(None) => Starter::Gone,
             Ok(Some(process)) if process.start_ticks > kernel.start_ticks => Starter::Gone,
             // What has ended and was not taken notice of by its parent is neither.
-            Ok(Some(process)) if !matches!(process.state, 'Z' | 'X') => alive(&process),
+            Ok(Some(process)) if !matches!(process.state, 'Z' | 'X') => Starter::Alive(process),
             Ok(Some(_)) | Err(_) => Starter::Unknown,
         };
     }
@@ -108,7 +96,7 @@ fn find_in_namespace(roots: &Roots, kernel: &OpenedProcess, number: u32) -> Star
         }
         match process.link(c"ns/pid") {
             Some(other) if other == namespace && !matches!(process.state, 'Z' | 'X') => {
-                return alive(&process);
+                return Starter::Alive(process);
             }
             Some(other) if other != namespace => {}
             _ => return Starter::Unknown,
@@ -158,19 +146,28 @@ mod tests {
 
     const INIT: (u32, u32, u64, char, &str, &str) = (1, 0, 1, 'S', "1", "a");
 
-    fn find(processes: &[(u32, u32, u64, char, &str, &str)], number: u32) -> Starter {
+    /// What is found, and of one who is alive its pid and start.
+    #[derive(PartialEq, Debug)]
+    enum Found {
+        Alive(u32, u64),
+        Gone,
+        Unknown,
+    }
+
+    fn find(processes: &[(u32, u32, u64, char, &str, &str)], number: u32) -> Found {
         let (_folder, roots) = proc(processes);
         let kernel = OpenedProcess::open(&roots, 90).unwrap().unwrap();
-        find_starter(&roots, &kernel, number)
+        match find_starter(&roots, &kernel, number) {
+            Starter::Alive(process) => Found::Alive(process.pid, process.start_ticks),
+            Starter::Gone => Found::Gone,
+            Starter::Unknown => Found::Unknown,
+        }
     }
 
     #[test]
     fn a_server_is_a_parent_or_further_up() {
         let server = (50, 1, 500, 'S', "50", "a");
-        let expected = Starter::Alive {
-            pid: 50,
-            start_ticks: 500,
-        };
+        let expected = Found::Alive(50, 500);
         assert_eq!(
             find(&[INIT, server, (90, 50, 900, 'S', "90", "a")], 50),
             expected
@@ -196,26 +193,23 @@ mod tests {
             (50, 1, 500, 'S', "50 1", "b"),
             (90, 50, 900, 'S', "90 7", "b"),
         ];
-        let expected = Starter::Alive {
-            pid: 50,
-            start_ticks: 500,
-        };
+        let expected = Found::Alive(50, 500);
         assert_eq!(find(&container, 1), expected);
     }
 
     #[test]
     fn a_server_is_gone_where_no_older_process_has_its_number() {
         let orphan = (90, 1, 900, 'S', "90", "a");
-        assert_eq!(find(&[INIT, orphan], 50), Starter::Gone);
+        assert_eq!(find(&[INIT, orphan], 50), Found::Gone);
         let younger = (50, 1, 901, 'S', "50", "a");
-        assert_eq!(find(&[INIT, orphan, younger], 50), Starter::Gone);
+        assert_eq!(find(&[INIT, orphan, younger], 50), Found::Gone);
         // The wrapper outlived the server.
         let wrapped = [
             INIT,
             (60, 1, 600, 'S', "60", "a"),
             (90, 60, 900, 'S', "90", "a"),
         ];
-        assert_eq!(find(&wrapped, 50), Starter::Gone);
+        assert_eq!(find(&wrapped, 50), Found::Gone);
     }
 
     #[test]
@@ -223,33 +217,33 @@ mod tests {
         let first = (40, 1, 400, 'S', "40 1", "b");
         let orphan = (90, 40, 900, 'S', "90 9", "b");
         let elsewhere = (50, 1, 500, 'S', "50 7", "c");
-        assert_eq!(find(&[INIT, first, orphan, elsewhere], 7), Starter::Gone);
+        assert_eq!(find(&[INIT, first, orphan, elsewhere], 7), Found::Gone);
         let here = (51, 40, 500, 'S', "51 7", "b");
-        assert!(matches!(
+        assert_eq!(
             find(&[INIT, first, orphan, elsewhere, here], 7),
-            Starter::Alive { pid: 51, .. }
-        ));
+            Found::Alive(51, 500)
+        );
         // The host has an older process of that number, which may have put it into the container.
         let host = (7, 1, 70, 'S', "7", "a");
-        assert_eq!(find(&[INIT, first, orphan, host], 7), Starter::Unknown);
+        assert_eq!(find(&[INIT, first, orphan, host], 7), Found::Unknown);
     }
 
     #[test]
     fn what_cannot_be_seen_is_unknown() {
         let orphan = (90, 1, 900, 'S', "90", "a");
         // Others' processes are hidden, or an ancestor has just ended.
-        assert_eq!(find(&[(90, 0, 900, 'S', "90", "a")], 50), Starter::Unknown);
+        assert_eq!(find(&[(90, 0, 900, 'S', "90", "a")], 50), Found::Unknown);
         assert_eq!(
             find(&[INIT, (90, 60, 900, 'S', "90", "a")], 50),
-            Starter::Unknown
+            Found::Unknown
         );
         // A zombie has not been taken notice of.
         let zombie = (50, 1, 500, 'Z', "50", "a");
-        assert_eq!(find(&[INIT, orphan, zombie], 50), Starter::Unknown);
+        assert_eq!(find(&[INIT, orphan, zombie], 50), Found::Unknown);
         assert_eq!(
             find(&[INIT, (90, 1, 900, 'S', "", "a")], 50),
-            Starter::Unknown
+            Found::Unknown
         );
-        assert_eq!(find(&[INIT, orphan], 0), Starter::Unknown);
+        assert_eq!(find(&[INIT, orphan], 0), Found::Unknown);
     }
 }

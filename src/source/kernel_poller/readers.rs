@@ -1,10 +1,12 @@
-//! The threads that read what lies on this machine about kernels: as many as there is work for, up to a bound.
+//! The threads that read what lies on this machine about kernels: as many as there are processors, and more, up to
+//! a bound, while none of them comes to an end of what it reads.
 //!
 //! Each takes the next kernel from a queue that they share, so that a file that hangs keeps one thread and the
 //! kernels behind it go on with the others. What has been read lies here until it is taken.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
+use std::num::NonZero;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -59,19 +61,37 @@ impl FileReaders {
                 queue.waiting.push_back(candidate);
             }
         }
-        let more = queue.waiting.len().min(READ_AT_ONCE - queue.threads);
+        let most = thread::available_parallelism().map_or(1, NonZero::get);
+        let idle = most.min(READ_AT_ONCE).saturating_sub(queue.threads);
+        let more = queue.waiting.len().min(idle);
+        drop(queue);
+        self.start(more);
+    }
+
+    /// Where kernels wait while those threads that there are come to no end, one more reads them.
+    pub(super) fn help(&mut self) {
+        let queue = lock(&self.queue);
+        let may_help = !queue.waiting.is_empty() && queue.threads < READ_AT_ONCE;
+        drop(queue);
+        if may_help {
+            self.start(1);
+        }
+    }
+
+    fn start(&self, more: usize) {
         for _ in 0..more {
             let (roots, shared) = (self.roots.clone(), Arc::clone(&self.queue));
             let done = self.done.0.clone();
             let builder = thread::Builder::new().name("notebook-files".to_owned());
+            lock(&self.queue).threads += 1;
             if builder
                 .spawn(move || read_all(&roots, &shared, &done))
                 .is_err()
             {
                 // What waits is read by those that there are, or after the next call.
+                lock(&self.queue).threads -= 1;
                 return;
             }
-            queue.threads += 1;
         }
     }
 
