@@ -95,8 +95,10 @@ impl Tree {
         }
     }
 
-    /// Takes in who is there now: `listing` is sorted by pid.
-    pub(super) fn update(&mut self, proc: &Folder, listing: &[ProcEntry]) {
+    /// Takes in who is there now: `listing` is sorted by pid. `read` are those whose stat was read after the
+    /// listing and need not be read again; nobody, where that is not known to be so.
+    pub(super) fn update(&mut self, proc: &Folder, listing: &[ProcEntry], read: &[Process]) {
+        let read: HashMap<u32, &Process> = read.iter().map(|it| (it.pid, it)).collect();
         let mut before = std::mem::take(&mut self.nodes);
         let is_there = |pid: u32, node: &Node| {
             let at = listing.binary_search_by_key(&pid, |it| it.pid);
@@ -115,7 +117,18 @@ impl Tree {
                 node.inode == listed.inode && !node.ppid.is_some_and(|ppid| gone.contains(&ppid))
             });
             let node = known.or_else(|| {
-                let stat = read(proc, listed.pid, &mut content)?;
+                if let Some(process) = read.get(&listed.pid)
+                    && let Some(start_ticks) = process.start_ticks
+                {
+                    return Some(Node {
+                        inode: listed.inode,
+                        start_ticks,
+                        ppid: process.ppid,
+                        // These are never watched.
+                        is_kernel: false,
+                    });
+                }
+                let stat = read_stat(proc, listed.pid, &mut content)?;
                 Some(Node {
                     inode: listed.inode,
                     start_ticks: stat.start_ticks,
@@ -133,6 +146,11 @@ impl Tree {
                 self.children.entry(ppid).or_default().push(pid);
             }
         }
+    }
+
+    /// Whether nobody has been taken in.
+    pub(super) fn is_empty(&self) -> bool {
+        self.nodes.is_empty()
     }
 
     /// Whether the process was there when /proc was last listed.
@@ -227,7 +245,7 @@ impl Tree {
             let below = self.descendants(process.pid);
             for &pid in &below {
                 if !used.contains_key(&pid)
-                    && let Some(stat) = read(proc, pid, &mut content)
+                    && let Some(stat) = read_stat(proc, pid, &mut content)
                 {
                     used.insert(pid, Used::new(&stat));
                 }
@@ -359,7 +377,7 @@ fn all_used(root: u32, below: &[u32], now: &HashMap<u32, Used>) -> u64 {
 }
 
 /// The stat of the process that has a pid now; `None` where there is none.
-fn read<'a>(proc: &Folder, pid: u32, content: &'a mut [u8; STAT_BYTES]) -> Option<Stat<'a>> {
+fn read_stat<'a>(proc: &Folder, pid: u32, content: &'a mut [u8; STAT_BYTES]) -> Option<Stat<'a>> {
     let length = proc.stat_of(pid, content).ok()?;
     parse_stat(&content[..length]).filter(|stat| !stat.is_released)
 }

@@ -96,6 +96,8 @@ pub struct Holders {
     unread: Option<u32>,
     /// Which process descends from which.
     tree: Tree,
+    /// The first listing: who descends from whom by it is looked up when the watched processes have been read.
+    first_listing: Option<Vec<ProcEntry>>,
 }
 
 /// What is known of one process.
@@ -164,6 +166,7 @@ impl Holders {
             mapped: Vec::new(),
             unread: None,
             tree: Tree::new(),
+            first_listing: None,
             roots,
         }
     }
@@ -191,7 +194,11 @@ impl Holders {
             }
         }
         if let Some((proc, listing)) = self.list_where_due(boottime_ns) {
-            self.tree.update(&proc, &listing);
+            if self.tree.is_empty() {
+                self.first_listing = Some(listing.clone());
+            } else {
+                self.tree.update(&proc, &listing, &[]);
+            }
             let is_everybody = listing.len() < PROCESSES;
             let is_over = self.look_at(&proc, listing, is_first, boottime_ns);
             if self.is_under_way && is_over {
@@ -213,11 +220,16 @@ impl Holders {
     /// no process holds one.
     pub fn look_at_parents(&mut self, boottime_ns: u64) {
         if let Some((proc, listing)) = self.list_where_due(boottime_ns) {
-            self.tree.update(&proc, &listing);
+            if self.tree.is_empty() {
+                self.first_listing = Some(listing);
+            } else {
+                self.tree.update(&proc, &listing, &[]);
+            }
         }
     }
 
     /// Tells each process what its descendants do. /proc is listed again where one of them is new.
+    /// `processes` were read after [`Holders::refresh`] or [`Holders::look_at_parents`] of this sample, the first time.
     /// `watched` is [`Processes::used_ticks`](super::Processes::used_ticks) of this sample.
     pub fn fill_descendants(
         &mut self,
@@ -225,13 +237,19 @@ impl Holders {
         watched: impl Fn(u32) -> Option<(u64, u64)>,
         boottime_ns: u64,
     ) {
+        if let Some(listing) = self.first_listing.take()
+            && let Ok(proc) = Folder::list(&self.roots.proc)
+        {
+            // All of them have been read since.
+            self.tree.update(&proc, &listing, processes);
+        }
         let is_new = |it: &Process| {
             it.start_ticks.is_some() && Some(it.pid) != self.own_pid && !self.tree.knows(it)
         };
         if processes.iter().any(is_new)
             && let Ok((proc, listing)) = self.list()
         {
-            self.tree.update(&proc, &listing);
+            self.tree.update(&proc, &listing, &[]);
         }
         let proc = Folder::list(&self.roots.proc).ok();
         self.tree

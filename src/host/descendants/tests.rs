@@ -84,7 +84,7 @@ impl Fake {
         })
         .unwrap();
         listing.sort_unstable();
-        self.tree.update(&proc, &listing);
+        self.tree.update(&proc, &listing, &[]);
         self.update(pids)
     }
 
@@ -282,4 +282,35 @@ fn a_real_child_that_works_is_seen() {
     child.wait().unwrap();
     assert!(first.count >= Some(1), "{first:?}");
     assert!(last.cpu_seconds > first.cpu_seconds, "{last:?}");
+}
+
+#[test]
+fn whose_stat_was_read_after_the_first_listing_is_not_read_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let line = |pid: u32, ppid: u32| {
+        fs::create_dir(folder.path().join(pid.to_string())).unwrap();
+        let line = format!(
+            "{pid} (x) S {ppid} 1 1 0 -1 0 1 0 0 0 5 0 0 0 20 0 1 0 7 4096 3 9 1 1 7 0 0\n"
+        );
+        fs::write(folder.path().join(format!("{pid}/stat")), line).unwrap();
+    };
+    line(1, 0);
+    line(60, 50);
+    // Its own stat cannot be read twice: it has been read before.
+    fs::create_dir(folder.path().join("50")).unwrap();
+    let mut holders = super::super::Holders::new(super::super::Roots {
+        proc: folder.path().to_owned(),
+        dev: "/nonexistent".into(),
+        ..super::super::Roots::default()
+    });
+    let mut processes = [Process {
+        pid: 50,
+        ppid: Some(1),
+        start_ticks: Some(7),
+        ..Process::default()
+    }];
+    holders.look_at_parents(SECOND);
+    holders.fill_descendants(&mut processes, |_| Some((0, 0)), SECOND);
+    assert_eq!(processes[0].descendants.as_ref().unwrap().count, Some(1));
+    assert_eq!(holders.tree().ancestors(60), [50]);
 }
