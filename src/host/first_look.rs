@@ -1,12 +1,12 @@
 //! Many processes that are new at once, as in the first sample: their files are read on several threads.
 //!
 //! Nearly all of that time is the kernel's, and it makes each process's files by itself. What is read is taken in
-//! afterwards, one process after the other; where this finds nothing, nothing is known yet, and the usual way
-//! says why.
+//! meanwhile, one process after the other as they come; where this finds nothing, nothing is known yet, and the
+//! usual way says why.
 
-use std::collections::HashMap;
 use std::num::NonZero;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::sync_channel;
 use std::thread;
 
 use rustix::fd::OwnedFd;
@@ -19,10 +19,10 @@ use super::visit::{DueReads, VisitReads};
 
 /// Fewer are read sooner than a thread is started.
 const FEW: usize = 32;
-/// So many are read before they are taken in: each has two descriptors open meanwhile.
-pub(super) const LOT: usize = 128;
-/// So many descriptors may be open for each: its folder, its stat, and what is read.
-pub(super) const DESCRIPTORS_EACH: usize = 3;
+/// So many wait to be taken in at most: each has two descriptors open meanwhile.
+const WAITING: usize = 64;
+/// So many descriptors may be open besides those that are kept: of whom waits, and of whom is being read.
+pub(super) const DESCRIPTORS: usize = 3 * (WAITING + MOST_THREADS);
 /// More threads would wait for one another.
 const MOST_THREADS: usize = 4;
 
@@ -54,35 +54,39 @@ impl FirstLook {
     }
 }
 
-/// Looks at processes that are not known; at none where they are few, or where there is one processor.
-pub(super) fn look_at(pids: &[u32], roots: &Roots) -> HashMap<u32, FirstLook> {
+/// Looks at processes that are not known, and calls `each` with them and with what was read of them, in no order;
+/// with none where they are few, or where there is one processor.
+pub(super) fn look_at(pids: &[u32], roots: &Roots, mut each: impl FnMut(u32, Option<FirstLook>)) {
     if pids.len() < FEW {
-        return HashMap::new();
+        return;
     }
     let threads = thread::available_parallelism().map_or(1, NonZero::get);
     if threads < 2 {
-        return HashMap::new();
+        return;
     }
     let next = AtomicUsize::new(0);
-    let work = || {
-        let (mut content, mut seen) = (Vec::new(), Vec::new());
-        while let Some(&pid) = pids.get(next.fetch_add(1, Ordering::Relaxed)) {
-            seen.extend(FirstLook::at(pid, roots, &mut content).map(|look| (pid, look)));
-        }
-        seen
-    };
+    let (looks, taken) = sync_channel(WAITING);
     thread::scope(|scope| {
-        let others = 1..threads.min(MOST_THREADS);
         let start = |_| {
+            let (looks, next) = (looks.clone(), &next);
+            let work = move || {
+                let mut content = Vec::new();
+                while let Some(&pid) = pids.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    let look = FirstLook::at(pid, roots, &mut content);
+                    if looks.send((pid, look)).is_err() {
+                        break;
+                    }
+                }
+            };
             let builder = thread::Builder::new().name("processes".to_owned());
-            // Without a thread, this one does it all.
+            // Without a thread, the others do its work.
             builder.spawn_scoped(scope, work).ok()
         };
-        let others: Vec<_> = others.filter_map(start).collect();
-        let mut seen: HashMap<u32, FirstLook> = work().into_iter().collect();
-        for other in others {
-            seen.extend(other.join().unwrap_or_default());
+        let workers: Vec<_> = (0..threads.min(MOST_THREADS)).filter_map(start).collect();
+        drop(looks);
+        taken.into_iter().for_each(|(pid, look)| each(pid, look));
+        for worker in workers {
+            let _ = worker.join();
         }
-        seen
-    })
+    });
 }

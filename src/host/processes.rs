@@ -8,14 +8,14 @@
 //! This file knows which pid is which process, and what descriptors there are; what is said of one is
 //! in `entry`.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use rustix::fd::OwnedFd;
 use rustix::io::{fcntl_dupfd_cloexec, pread};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::entry::{Presence, ProcessEntry, Surroundings};
-use super::first_look::{self, DESCRIPTORS_EACH, FirstLook, LOT};
+use super::first_look::{self, DESCRIPTORS, FirstLook};
 use super::folder::{Folder, is_gone, is_out_of_descriptors};
 use super::holders::Holders;
 use super::stat::{STAT_BYTES, parse_stat};
@@ -77,6 +77,19 @@ pub struct ProcessSample {
     pub unreadable: Vec<(u32, HostError)>,
 }
 
+impl ProcessSample {
+    /// Puts what was found into the order of these pids.
+    fn sort_as(&mut self, pids: &[u32]) {
+        let places: HashMap<u32, usize> =
+            pids.iter().zip(0..).map(|(&pid, at)| (pid, at)).collect();
+        let place = |pid: u32| places.get(&pid).copied();
+        self.processes
+            .sort_unstable_by_key(|process| place(process.pid));
+        self.gone.sort_unstable_by_key(|&pid| place(pid));
+        self.unreadable.sort_unstable_by_key(|(pid, _)| place(*pid));
+    }
+}
+
 impl Processes {
     /// An empty table. The time of the boot is read here and kept, so that start times do not move
     /// when the clock is set.
@@ -114,38 +127,18 @@ impl Processes {
             processes: Vec::with_capacity(pids.len()),
             ..ProcessSample::default()
         };
-        let mut ahead = HashMap::new();
-        for (at, &pid) in pids.iter().enumerate() {
-            if at % LOT == 0 {
-                ahead = self.look_ahead(pids[at..].iter().take(LOT));
-            }
-            let mut entry = self
-                .before
-                .remove(&pid)
-                .or_else(|| self.entries.remove(&pid));
-            let mut presence = self.refresh_entry(pid, &mut entry, ahead.remove(&pid), boottime_ns);
-            if let Err(HostError::Read { errno, .. }) = &presence
-                && is_out_of_descriptors(*errno)
-                && self.release_descriptors(&mut entry)
-            {
-                presence = self.refresh_entry(pid, &mut entry, None, boottime_ns);
-            }
-            match presence {
-                Ok(Presence::Here) => {
-                    sample
-                        .processes
-                        .extend(entry.as_ref().map(|entry| entry.process.clone()));
-                }
-                Ok(Presence::Gone) => {
-                    entry = None;
-                    sample.gone.push(pid);
-                }
-                Err(error) => sample.unreadable.push((pid, error)),
-            }
-            // One that could not be read this time is not forgotten for it.
-            if let Some(entry) = entry {
-                self.entries.insert(pid, entry);
-            }
+        let new = self.unknown(pids);
+        let roots = self.around.roots.clone();
+        let mut ahead = HashSet::new();
+        first_look::look_at(&new, &roots, |pid, look| {
+            ahead.insert(pid);
+            self.look_at(pid, look, boottime_ns, &mut sample);
+        });
+        for &pid in pids.iter().filter(|pid| !ahead.contains(pid)) {
+            self.look_at(pid, None, boottime_ns, &mut sample);
+        }
+        if !ahead.is_empty() {
+            sample.sort_as(pids);
         }
         self.before.clear();
         if self.around.settle_names() {
@@ -190,14 +183,49 @@ impl Processes {
             .fill_relatives(processes, holders.tree(), boottime_ns);
     }
 
-    /// Reads those that are not known, where they are many and descriptors are not few.
-    fn look_ahead<'a>(&self, pids: impl Iterator<Item = &'a u32>) -> HashMap<u32, FirstLook> {
+    /// Those that are not known, as many as there are descriptors to look at several of at once.
+    fn unknown(&self, pids: &[u32]) -> Vec<u32> {
         let is_known = |pid: &u32| self.before.contains_key(pid) || self.entries.contains_key(pid);
-        let new: Vec<u32> = pids.copied().filter(|pid| !is_known(pid)).collect();
-        if self.kept + DESCRIPTORS_EACH * new.len() > self.may_keep {
-            return HashMap::new();
+        let unknown = pids.iter().copied().filter(|pid| !is_known(pid));
+        let room = self.may_keep.saturating_sub(self.kept + DESCRIPTORS);
+        unknown.take(room).collect()
+    }
+
+    /// Looks at one process, of which `ahead` was read already, and says in `sample` what it came to.
+    fn look_at(
+        &mut self,
+        pid: u32,
+        ahead: Option<FirstLook>,
+        now_ns: u64,
+        sample: &mut ProcessSample,
+    ) {
+        let mut entry = self
+            .before
+            .remove(&pid)
+            .or_else(|| self.entries.remove(&pid));
+        let mut presence = self.refresh_entry(pid, &mut entry, ahead, now_ns);
+        if let Err(HostError::Read { errno, .. }) = &presence
+            && is_out_of_descriptors(*errno)
+            && self.release_descriptors(&mut entry)
+        {
+            presence = self.refresh_entry(pid, &mut entry, None, now_ns);
         }
-        first_look::look_at(&new, &self.around.roots)
+        match presence {
+            Ok(Presence::Here) => {
+                sample
+                    .processes
+                    .extend(entry.as_ref().map(|entry| entry.process.clone()));
+            }
+            Ok(Presence::Gone) => {
+                entry = None;
+                sample.gone.push(pid);
+            }
+            Err(error) => sample.unreadable.push((pid, error)),
+        }
+        // One that could not be read this time is not forgotten for it.
+        if let Some(entry) = entry {
+            self.entries.insert(pid, entry);
+        }
     }
 
     /// Looks at one process. `entry` is what is known of it, if anything, and is replaced where the
