@@ -189,6 +189,9 @@ fn observe(
     )?;
     // The stored history, where there is one, decides what a look at the machine cannot.
     let at_once = asks_only_for_limits(args);
+    if at_once {
+        live = live.of_gpus_only();
+    }
     let suffices = at_once || lock(verdict).feed(&live, args, global)?.suffices;
     let patience = asked.unwrap_or(if suffices { LOOK } else { WINDOW });
     if !at_once && !args.quiet && !args.json && io::stderr().is_terminal() {

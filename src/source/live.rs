@@ -50,6 +50,8 @@ pub struct Live {
     ticks_per_second: u64,
     /// It is looked at, and nothing is done by it: see [`Processes::let_quiet_rest`].
     is_for_show: bool,
+    /// Nobody asks who the processes are.
+    is_of_gpus_only: bool,
 }
 
 /// A pid that NVML names.
@@ -145,6 +147,7 @@ impl Live {
             named: HashMap::new(),
             ticks_per_second: rustix::param::clock_ticks_per_second(),
             is_for_show: false,
+            is_of_gpus_only: false,
         })
     }
 
@@ -153,6 +156,13 @@ impl Live {
     pub fn for_show(mut self) -> Self {
         self.is_for_show = true;
         self.processes.let_quiet_rest(true);
+        self
+    }
+
+    /// Only what NVML tells is sampled, and /proc is not read: for who asks about the GPUs' memory. The pids on
+    /// each GPU are known, `Snapshot::processes` is empty.
+    pub fn of_gpus_only(mut self) -> Self {
+        self.is_of_gpus_only = true;
         self
     }
 
@@ -168,18 +178,25 @@ impl Live {
         self.note_names(&sample.gpus);
         snapshot.gpus = sample.gpus.into_iter().map(|sampled| sampled.gpu).collect();
         snapshot.driver = self.nvml.driver().clone();
+        if !self.is_of_gpus_only {
+            self.add_processes(&mut snapshot);
+        }
+        snapshot.host = self.host.clone();
+        if let Some(Marks(mark)) = &mut self.marks {
+            mark(&mut snapshot);
+        }
+        snapshot
+    }
+
+    /// Who is on the GPUs, and who may be.
+    fn add_processes(&mut self, snapshot: &mut Snapshot) {
         self.look_for_holders(&snapshot.gpus);
         snapshot.processes = self.look_up(&snapshot.gpus);
         // What may be slow is asked for first, and taken last.
         self.notebooks.ask(&snapshot.processes);
         snapshot.reservations = self.reservations.refresh(host::read_clocks().boottime_ns);
-        snapshot.host = self.host.clone();
         self.versions.join(&mut snapshot.processes);
         self.notebooks.join(&mut snapshot.processes);
-        if let Some(Marks(mark)) = &mut self.marks {
-            mark(&mut snapshot);
-        }
-        snapshot
     }
 
     /// Remembers when NVML first named each pid.

@@ -1,7 +1,7 @@
 //! `check` as a gate: what is asked of it, and the exit code that answers.
 
 use std::path::PathBuf;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use mock_nvml::scene::Value as Played;
@@ -9,8 +9,8 @@ use mock_nvml::scene::{Fault, Gpu, Memory, Process, Scene};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
-use crate::machine::{GIB, Machine, Running};
-use crate::support::{Output, run, wait_until};
+use crate::machine::{GIB, Machine, Running, one_gpu};
+use crate::support::{self, Output, run, wait_until};
 
 /// GPUs of 80 GiB with so much used and, of that, so much held by one process; in GiB.
 fn gpu(index: u32, used: u64, held: Option<u64>) -> Value {
@@ -176,6 +176,38 @@ fn a_limit_alone_is_decided_by_the_first_sample() {
     assert_eq!(both["rules_applied"], true);
     assert!(both["window_seconds"].as_f64().unwrap() > 0.5, "{both}");
     assert_eq!(both["limits"][0]["exceeded"], false);
+}
+
+#[test]
+fn a_limit_alone_reads_nobodys_files() {
+    let Some(strace) = support::find("strace", "strace") else {
+        return;
+    };
+    let holder = Running::sleep();
+    let machine = Machine::new(&one_gpu(&[holder.pid()]));
+    let trace = machine.path("trace");
+    let opens = |arguments: &[&str]| {
+        let gpumem = machine.command(arguments);
+        let mut command = Command::new(&strace);
+        command
+            .args(["-f", "-qq", "-e", "trace=openat", "-o"])
+            .arg(&trace)
+            .arg(gpumem.get_program())
+            .args(gpumem.get_args());
+        for (name, value) in gpumem.get_envs() {
+            match value {
+                Some(value) => command.env(name, value),
+                None => command.env_remove(name),
+            };
+        }
+        let output = support::finish(&mut command);
+        assert_eq!(output.code, 0, "{output:?}");
+        let own = format!("\"/proc/{}\"", holder.pid());
+        let trace = std::fs::read_to_string(&trace).unwrap();
+        trace.lines().filter(|line| line.contains(&own)).count()
+    };
+    assert_eq!(opens(&["check", "--max-used", "99%"]), 0);
+    assert!(opens(&["ps"]) > 0, "an open of a process's folder is seen");
 }
 
 #[test]
