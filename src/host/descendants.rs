@@ -12,8 +12,11 @@
 //! kernel drop it; what was seen of such a child while it lived counts.
 
 use std::collections::{HashMap, HashSet};
+use std::num::NonZero;
 use std::sync::Arc;
+use std::thread;
 
+use super::first_look::MOST_THREADS;
 use super::folder::Folder;
 use super::mapped_devices::ProcEntry;
 use super::stat::{STAT_BYTES, Stat, parse_stat};
@@ -22,6 +25,9 @@ use crate::model::process::Descendants;
 
 /// So many descendants of one process are looked at.
 const MOST: usize = 4096;
+
+/// Fewer stats are read sooner than a thread is started.
+const MANY: usize = 256;
 
 /// So many generations are climbed.
 const MOST_ANCESTORS: usize = 16;
@@ -110,36 +116,28 @@ impl Tree {
             .filter(|(pid, node)| !is_there(**pid, node))
             .map(|(&pid, _)| pid)
             .collect();
-        let mut content = [0; STAT_BYTES];
         self.nodes.reserve(listing.len());
+        let mut unread = Vec::new();
         for &listed in listing {
             let known = before.remove(&listed.pid).filter(|node| {
                 node.inode == listed.inode && !node.ppid.is_some_and(|ppid| gone.contains(&ppid))
             });
             let node = known.or_else(|| {
-                if let Some(process) = read.get(&listed.pid)
-                    && let Some(start_ticks) = process.start_ticks
-                {
-                    return Some(Node {
-                        inode: listed.inode,
-                        start_ticks,
-                        ppid: process.ppid,
-                        // These are never watched.
-                        is_kernel: false,
-                    });
-                }
-                let stat = read_stat(proc, listed.pid, &mut content)?;
+                let process = read.get(&listed.pid)?;
                 Some(Node {
                     inode: listed.inode,
-                    start_ticks: stat.start_ticks,
-                    ppid: stat.ppid,
-                    is_kernel: stat.is_kernel_thread,
+                    start_ticks: process.start_ticks?,
+                    ppid: process.ppid,
+                    // These are never watched.
+                    is_kernel: false,
                 })
             });
-            if let Some(node) = node {
-                self.nodes.insert(listed.pid, node);
+            match node {
+                Some(node) => drop(self.nodes.insert(listed.pid, node)),
+                None => unread.push(listed),
             }
         }
+        self.nodes.extend(read_nodes(proc, &unread));
         self.children.clear();
         for (&pid, node) in &self.nodes {
             if let Some(ppid) = node.ppid.filter(|_| !node.is_kernel) {
@@ -374,6 +372,43 @@ fn all_used(root: u32, below: &[u32], now: &HashMap<u32, Used>) -> u64 {
     };
     let waited = now.get(&root).map_or(0, |it| it.waited_ticks);
     below.iter().map(of).fold(waited, u64::saturating_add)
+}
+
+/// Reads who these are: many of them, as in the first listing of a large machine, on several threads.
+fn read_nodes(proc: &Folder, listed: &[ProcEntry]) -> Vec<(u32, Node)> {
+    let read = |part: &[ProcEntry]| -> Vec<(u32, Node)> {
+        let mut content = [0; STAT_BYTES];
+        let mut node = |listed: &ProcEntry| {
+            let stat = read_stat(proc, listed.pid, &mut content)?;
+            let node = Node {
+                inode: listed.inode,
+                start_ticks: stat.start_ticks,
+                ppid: stat.ppid,
+                is_kernel: stat.is_kernel_thread,
+            };
+            Some((listed.pid, node))
+        };
+        part.iter().filter_map(&mut node).collect()
+    };
+    if listed.len() < MANY {
+        return read(listed);
+    }
+    let threads = thread::available_parallelism().map_or(1, NonZero::get);
+    let mut parts = listed.chunks(listed.len().div_ceil(threads.min(MOST_THREADS)));
+    let (read, first) = (&read, parts.next().unwrap_or_default());
+    thread::scope(|scope| {
+        let start = |part| {
+            let builder = thread::Builder::new().name("processes".to_owned());
+            (part, builder.spawn_scoped(scope, move || read(part)).ok())
+        };
+        let others: Vec<_> = parts.map(start).collect();
+        let mut nodes = read(first);
+        for (part, other) in others {
+            let seen = other.and_then(|other| other.join().ok());
+            nodes.extend(seen.unwrap_or_else(|| read(part)));
+        }
+        nodes
+    })
 }
 
 /// The stat of the process that has a pid now; `None` where there is none.

@@ -19,12 +19,14 @@ use super::visit::{DueReads, VisitReads};
 
 /// Fewer are read sooner than a thread is started.
 const FEW: usize = 32;
-/// So many wait to be taken in at most: each has two descriptors open meanwhile.
-const WAITING: usize = 64;
+/// So many are read by a thread before it hands them over.
+const BATCH: usize = 8;
+/// So many batches wait to be taken in at most: each process in them has two descriptors open meanwhile.
+const WAITING: usize = 4;
 /// So many descriptors may be open besides those that are kept: of whom waits, and of whom is being read.
-pub(super) const DESCRIPTORS: usize = 3 * (WAITING + MOST_THREADS);
+pub(super) const DESCRIPTORS: usize = 3 * BATCH * (WAITING + MOST_THREADS);
 /// More threads would wait for one another.
-const MOST_THREADS: usize = 4;
+pub(super) const MOST_THREADS: usize = 4;
 
 /// What was read of a process that was not known.
 #[derive(Debug)]
@@ -64,16 +66,18 @@ pub(super) fn look_at(pids: &[u32], roots: &Roots, mut each: impl FnMut(u32, Opt
     if threads < 2 {
         return;
     }
-    let next = AtomicUsize::new(0);
+    let (batches, next) = (pids.chunks(BATCH), AtomicUsize::new(0));
+    let next = || batches.clone().nth(next.fetch_add(1, Ordering::Relaxed));
     let (looks, taken) = sync_channel(WAITING);
     thread::scope(|scope| {
         let start = |_| {
             let (looks, next) = (looks.clone(), &next);
             let work = move || {
                 let mut content = Vec::new();
-                while let Some(&pid) = pids.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    let look = FirstLook::at(pid, roots, &mut content);
-                    if looks.send((pid, look)).is_err() {
+                while let Some(batch) = next() {
+                    let mut look = |&pid: &u32| (pid, FirstLook::at(pid, roots, &mut content));
+                    let seen: Vec<_> = batch.iter().map(&mut look).collect();
+                    if looks.send(seen).is_err() {
                         break;
                     }
                 }
@@ -82,9 +86,23 @@ pub(super) fn look_at(pids: &[u32], roots: &Roots, mut each: impl FnMut(u32, Opt
             // Without a thread, the others do its work.
             builder.spawn_scoped(scope, work).ok()
         };
-        let workers: Vec<_> = (0..threads.min(MOST_THREADS)).filter_map(start).collect();
+        let workers: Vec<_> = (1..threads.min(MOST_THREADS)).filter_map(start).collect();
         drop(looks);
-        taken.into_iter().for_each(|(pid, look)| each(pid, look));
+        let mut content = Vec::new();
+        loop {
+            // What was read is taken in first, so that few descriptors are open.
+            if let Ok(looks) = taken.try_recv() {
+                looks.into_iter().for_each(|(pid, look)| each(pid, look));
+            } else if let Some(batch) = next() {
+                for &pid in batch {
+                    each(pid, FirstLook::at(pid, roots, &mut content));
+                }
+            } else {
+                break;
+            }
+        }
+        let rest = taken.into_iter().flatten();
+        rest.for_each(|(pid, look)| each(pid, look));
         for worker in workers {
             let _ = worker.join();
         }

@@ -274,7 +274,7 @@ fn a_real_child_that_works_is_seen() {
     let mut last = first.clone();
     let mut second = 6;
     while last.cpu_seconds <= first.cpu_seconds && begun.elapsed().as_secs() < 60 {
-        std::thread::sleep(std::time::Duration::from_millis(100));
+        thread::sleep(std::time::Duration::from_millis(100));
         last = look(&mut holders, second * SECOND);
         second += 5;
     }
