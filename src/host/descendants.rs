@@ -151,6 +151,12 @@ impl Tree {
         self.nodes.is_empty()
     }
 
+    /// Whether this is one of the kernel's own; not known is no.
+    pub(super) fn is_kernels(&self, listed: ProcEntry) -> bool {
+        let node = self.nodes.get(&listed.pid);
+        node.is_some_and(|node| node.is_kernel && node.inode == listed.inode)
+    }
+
     /// Whether the process was there when /proc was last listed.
     pub(super) fn knows(&self, process: &Process) -> bool {
         let node = self.nodes.get(&process.pid);

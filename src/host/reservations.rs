@@ -12,12 +12,15 @@ use std::sync::Arc;
 
 use super::Roots;
 use super::cgroup::{CGROUP_BYTES, parse_cgroup};
+use super::descendants::Tree;
 use super::environ::{ENVIRON_BYTES, parse_environ};
 use super::folder::Folder;
 use super::fork_counter::ForkCounter;
+use super::holders::Holders;
 use super::mapped_devices::ProcEntry;
 use super::processes::Processes;
 use super::stat::{STAT_BYTES, parse_stat};
+use crate::model::Process;
 use crate::model::reservation::{Reservation, names_devices};
 
 /// How often everybody is listed.
@@ -71,6 +74,22 @@ enum ReservationHolder {
     Container(Arc<str>),
 }
 
+impl KnownReservation {
+    fn note(&mut self, scan: ReservationScan, now_ns: u64) {
+        self.looked_ns = now_ns;
+        match scan {
+            ReservationScan::Names(names) => {
+                self.names = names;
+                self.looks += 1;
+            }
+            ReservationScan::SameProgram => self.looks += 1,
+            // It may be held up in a driver, and whoever reads it with it: another time.
+            ReservationScan::Later => {}
+            ReservationScan::Never => self.looks = LOOKS,
+        }
+    }
+}
+
 impl Reservations {
     /// Knows no process yet.
     pub fn new(roots: Roots) -> Self {
@@ -85,9 +104,16 @@ impl Reservations {
     }
 
     /// Looks at who is new, where that is due; what is known stands in between, and where /proc cannot be listed.
-    /// `boottime_ns` is the time now, in nanoseconds since boot.
-    pub fn refresh(&mut self, boottime_ns: u64) -> Option<Arc<[Reservation]>> {
-        if boottime_ns >= self.list_ns && self.is_up_to_date(boottime_ns) {
+    /// `boottime_ns` is the time now, in nanoseconds since boot. `watched` were read in this sample, and of the
+    /// kernel's own `holders` know; neither are looked at again.
+    pub fn refresh(
+        &mut self,
+        boottime_ns: u64,
+        watched: &[Process],
+        holders: &Holders,
+    ) -> Option<Arc<[Reservation]>> {
+        if boottime_ns >= self.list_ns && self.is_up_to_date(boottime_ns, watched, holders.tree())
+        {
             self.list_ns = boottime_ns.saturating_add(LIST_NS);
             self.found = Some(self.claims(boottime_ns));
         }
@@ -95,14 +121,14 @@ impl Reservations {
     }
 
     /// Whether all were looked at who are there and are still to be looked at.
-    fn is_up_to_date(&mut self, now_ns: u64) -> bool {
+    fn is_up_to_date(&mut self, now_ns: u64, watched: &[Process], tree: &Tree) -> bool {
         let is_done = |known: &KnownReservation| known.looks >= LOOKS;
         // Counted before they are listed: who comes meanwhile has moved it the next time.
         let has_moved = self.forks.has_moved();
         if !has_moved && self.found.is_some() && self.known.values().all(is_done) {
             return true;
         }
-        let looked_at = self.look_at_all(now_ns);
+        let looked_at = self.look_at_all(now_ns, watched, tree);
         if looked_at.is_none() {
             self.forks.forget();
         }
@@ -110,7 +136,7 @@ impl Reservations {
     }
 
     /// Whether all were looked at; `None` where they could not be listed.
-    fn look_at_all(&mut self, now_ns: u64) -> Option<bool> {
+    fn look_at_all(&mut self, now_ns: u64, watched: &[Process], tree: &Tree) -> Option<bool> {
         let proc = Folder::list(&self.roots.proc).ok()?;
         let mut before = std::mem::take(&mut self.known);
         let mut left = AT_ONCE;
@@ -128,6 +154,7 @@ impl Reservations {
             return None;
         }
         let mut content = Vec::new();
+        let watched: HashMap<u32, &Process> = watched.iter().map(|it| (it.pid, it)).collect();
         for listed in listing {
             let same = before.remove(&listed.pid).filter(|it| it.listed == listed);
             let mut known = same.unwrap_or(KnownReservation {
@@ -140,19 +167,18 @@ impl Reservations {
             // Once in a list, and that may take several samples.
             let is_due = known.looks < LOOKS
                 && (known.looks == 0 || now_ns >= known.looked_ns.saturating_add(LIST_NS));
-            if is_due && left == 0 {
+            let seen = || match watched.get(&listed.pid) {
+                Some(process) => names_by(process),
+                None => tree.is_kernels(listed).then_some(ReservationScan::Never),
+            };
+            if is_due && let Some(scan) = seen() {
+                known.note(scan, now_ns);
+            } else if is_due && left == 0 {
                 is_over = false;
             } else if is_due {
                 left -= 1;
-                known.looks += 1;
-                known.looked_ns = now_ns;
-                match self.names(&mut known, &mut content) {
-                    ReservationScan::Names(names) => known.names = names,
-                    ReservationScan::SameProgram => {}
-                    // It may be held up in a driver, and whoever reads it with it: another time.
-                    ReservationScan::Later => known.looks -= 1,
-                    ReservationScan::Never => known.looks = LOOKS,
-                }
+                let scan = self.names(&mut known, &mut content);
+                known.note(scan, now_ns);
             }
             self.known.insert(listed.pid, known);
         }
@@ -194,21 +220,13 @@ impl Reservations {
             return ReservationScan::Names(None);
         }
         let environment = parse_environ(content);
-        let mut values = VARIABLES.iter().filter_map(|name| environment.get(*name));
-        if !values.any(|value| names_devices(value)) {
+        if !names_gpus(&environment) {
             return ReservationScan::Names(None);
         }
         let read = folder.read(c"cgroup", content, CGROUP_BYTES);
         let place = read.ok().map(|()| parse_cgroup(content));
         let container = place.and_then(|place| place.container?.id.clone());
-        let job = || {
-            environment
-                .get("SLURM_JOB_ID")
-                .cloned()
-                .map(ReservationHolder::Job)
-        };
-        let key = container.map(ReservationHolder::Container).or_else(job);
-        ReservationScan::Names(key.map(|key| (key, start_ticks)))
+        ReservationScan::of(&environment, container, start_ticks)
     }
 
     /// What those who name GPUs prove.
@@ -243,6 +261,37 @@ impl Reservations {
     }
 }
 
+/// Whose GPUs a process names that has been read in this sample; `None` where its environment was not.
+fn names_by(process: &Process) -> Option<ReservationScan> {
+    let (environment, start_ticks) = (process.environment.as_deref()?, process.start_ticks?);
+    if !names_gpus(environment) {
+        return Some(ReservationScan::Names(None));
+    }
+    let container = process.container.as_ref().and_then(|it| it.id.clone());
+    Some(ReservationScan::of(environment, container, start_ticks))
+}
+
+/// Whether an environment names GPUs.
+fn names_gpus(environment: &BTreeMap<Arc<str>, Arc<str>>) -> bool {
+    let mut values = VARIABLES.iter().filter_map(|name| environment.get(*name));
+    values.any(|value| names_devices(value))
+}
+
+impl ReservationScan {
+    /// That of a process whose environment names GPUs.
+    fn of(
+        environment: &BTreeMap<Arc<str>, Arc<str>>,
+        container: Option<Arc<str>>,
+        start_ticks: u64,
+    ) -> Self {
+        let job = || environment.get("SLURM_JOB_ID").cloned();
+        let holder = container
+            .map(ReservationHolder::Container)
+            .or_else(|| job().map(ReservationHolder::Job));
+        Self::Names(holder.map(|holder| (holder, start_ticks)))
+    }
+}
+
 /// What a look at a process came to.
 enum ReservationScan {
     Names(Option<(ReservationHolder, u64)>),
@@ -252,4 +301,68 @@ enum ReservationScan {
     Later,
     /// It is the kernel's own.
     Never,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_is_watched_is_not_looked_at_again() {
+        let proc = tempfile::tempdir().unwrap();
+        let roots = Roots {
+            proc: proc.path().to_owned(),
+            ..Roots::default()
+        };
+        let watched: Vec<Process> = (0..2 * AT_ONCE as u32)
+            .map(|at| {
+                std::fs::create_dir(proc.path().join((1000 + at).to_string())).unwrap();
+                Process {
+                    pid: 1000 + at,
+                    start_ticks: Some(7),
+                    environment: Some(Arc::default()),
+                    ..Process::default()
+                }
+            })
+            .collect();
+        let holders = Holders::new(roots.clone());
+        // Of more than are read in one sample, all is known after the first.
+        let mut reservations = Reservations::new(roots.clone());
+        assert!(reservations.refresh(1, &[], &holders).is_none());
+        let mut reservations = Reservations::new(roots);
+        let found = reservations.refresh(1, &watched, &holders);
+        assert_eq!(found.as_deref(), Some(&[][..]));
+        assert!(reservations.known.values().all(|it| it.looks == 1));
+    }
+
+    #[test]
+    fn who_names_gpus_is_asked_for_its_job_or_container() {
+        let of = |variables: &[(&str, &str)], id: Option<&str>| {
+            let variables = variables.iter();
+            let variables = variables.map(|(name, value)| (Arc::from(*name), Arc::from(*value)));
+            let container = |id: &str| crate::model::snapshot::Container {
+                id: Some(id.into()),
+                ..Default::default()
+            };
+            let process = Process {
+                start_ticks: Some(7),
+                environment: Some(Arc::new(variables.collect())),
+                container: id.map(container).map(Arc::new),
+                ..Process::default()
+            };
+            match names_by(&process) {
+                Some(ReservationScan::Names(names)) => names,
+                _ => panic!("it was read"),
+            }
+        };
+        let job = ("SLURM_JOB_ID", "12");
+        let gpus = ("CUDA_VISIBLE_DEVICES", "0,1");
+        assert_eq!(of(&[job], Some("c")), None);
+        let its_job = ReservationHolder::Job("12".into());
+        assert_eq!(of(&[job, gpus], None), Some((its_job, 7)));
+        let its_container = ReservationHolder::Container("c".into());
+        assert_eq!(of(&[job, gpus], Some("c")), Some((its_container, 7)));
+        assert_eq!(of(&[gpus], None), None);
+        assert!(names_by(&Process::default()).is_none());
+    }
 }

@@ -159,8 +159,7 @@ impl Live {
         self
     }
 
-    /// Only what NVML tells is sampled, and /proc is not read: for who asks about the GPUs' memory. The pids on
-    /// each GPU are known, `Snapshot::processes` is empty.
+    /// Only what NVML tells is sampled, pids among it; who the processes are is not, and /proc not read.
     pub fn of_gpus_only(mut self) -> Self {
         self.is_of_gpus_only = true;
         self
@@ -194,7 +193,9 @@ impl Live {
         snapshot.processes = self.look_up(&snapshot.gpus);
         // What may be slow is asked for first, and taken last.
         self.notebooks.ask(&snapshot.processes);
-        snapshot.reservations = self.reservations.refresh(host::read_clocks().boottime_ns);
+        let now_ns = host::read_clocks().boottime_ns;
+        let (watched, holders) = (&snapshot.processes, &self.holders);
+        snapshot.reservations = self.reservations.refresh(now_ns, watched, holders);
         self.versions.join(&mut snapshot.processes);
         self.notebooks.join(&mut snapshot.processes);
     }
