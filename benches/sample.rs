@@ -81,9 +81,9 @@ fn main() {
     let quick = env::args().any(|argument| argument == "--quick");
     let rounds = if quick { 3 } else { 21 };
     println!(
-        "| GPUs × processes | one shot: least floor | floor | `ps --json` | ratios | steady CPU: floor | gpumem | ratio | `check` RSS | `watch` RSS |"
+        "| GPUs × processes | one shot: least floor | floor | `ps --json` | ratios | `ps` | `check --max-used` | steady CPU: floor | gpumem | ratio | `check` RSS | `watch` RSS |"
     );
-    println!("|---|---|---|---|---|---|---|---|---|---|");
+    println!("|---|---|---|---|---|---|---|---|---|---|---|---|");
     let scales: &[(u32, u32)] = if quick {
         &[(8, 128)]
     } else {
@@ -94,13 +94,15 @@ fn main() {
         let once = stage.one_shot(rounds);
         let steady = stage.steady(if quick { 1 } else { 5 });
         println!(
-            "| {gpus} × {} | {:.1} ms | {:.1} ms | {:.1} ms | {:.2}, {:.2} | {:.2} ms | {:.2} ms | {:.2} | {:.1} MiB | {} |",
+            "| {gpus} × {} | {:.1} ms | {:.1} ms | {:.1} ms | {:.2}, {:.2} | {:.1} ms | {:.1} ms | {:.2} ms | {:.2} ms | {:.2} | {:.1} MiB | {} |",
             processes / gpus,
             once[0] * 1e3,
             once[1] * 1e3,
             once[2] * 1e3,
             once[2] / once[0],
             once[2] / once[1],
+            once[3] * 1e3,
+            once[4] * 1e3,
             steady.0 * 1e3,
             steady.1 * 1e3,
             steady.1 / steady.0,
@@ -236,14 +238,16 @@ impl Stage {
         command
     }
 
-    /// Median wall seconds of the least floor, the floor and `ps --json`, in turn.
-    fn one_shot(&self, rounds: usize) -> [f64; 3] {
-        let mut times = [const { Vec::new() }; 3];
+    /// Median wall seconds of the least floor, the floor, `ps --json`, `ps` and a limit on the memory used, in turn.
+    fn one_shot(&self, rounds: usize) -> [f64; 5] {
+        let mut times = [const { Vec::new() }; 5];
         for round in 0..=rounds {
             let commands = [
                 self.role("floor-stats"),
                 self.role("floor-once"),
                 self.gpumem(&["ps", "--json"]),
+                self.gpumem(&["ps"]),
+                self.gpumem(&["check", "--max-used", "100%"]),
             ];
             for (mut command, times) in commands.into_iter().zip(&mut times) {
                 let seconds = wall(&mut command);
