@@ -16,8 +16,7 @@ use std::num::NonZero;
 use std::sync::Arc;
 use std::thread;
 
-use super::first_look::MOST_THREADS;
-use super::folder::Folder;
+use super::folder::{Folder, MOST_THREADS};
 use super::mapped_devices::ProcEntry;
 use super::stat::{STAT_BYTES, Stat, parse_stat};
 use crate::model::Process;

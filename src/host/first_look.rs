@@ -13,7 +13,7 @@ use rustix::fd::OwnedFd;
 use rustix::io::pread;
 
 use super::Roots;
-use super::folder::Folder;
+use super::folder::{Folder, MOST_THREADS};
 use super::stat::{STAT_BYTES, parse_stat};
 use super::visit::{DueReads, VisitReads};
 
@@ -25,8 +25,6 @@ const BATCH: usize = 8;
 const WAITING: usize = 4;
 /// So many descriptors may be open besides those that are kept: of whom waits, and of whom is being read.
 pub(super) const DESCRIPTORS: usize = 3 * BATCH * (WAITING + MOST_THREADS);
-/// More threads would wait for one another.
-pub(super) const MOST_THREADS: usize = 4;
 
 /// What was read of a process that was not known.
 #[derive(Debug)]

@@ -16,6 +16,9 @@ use rustix::io::{self, Errno};
 /// The longest path that a link in /proc is read to.
 const LINK_BYTES: usize = 4096;
 
+/// More threads that read /proc would wait for one another.
+pub(super) const MOST_THREADS: usize = 4;
+
 /// Into so much room a file is read first: nearly all are shorter.
 const FIRST_BYTES: usize = 16 << 10;
 
