@@ -112,8 +112,7 @@ impl Reservations {
         watched: &[Process],
         holders: &Holders,
     ) -> Option<Arc<[Reservation]>> {
-        if boottime_ns >= self.list_ns && self.is_up_to_date(boottime_ns, watched, holders.tree())
-        {
+        if boottime_ns >= self.list_ns && self.is_up_to_date(boottime_ns, watched, holders.tree()) {
             self.list_ns = boottime_ns.saturating_add(LIST_NS);
             self.found = Some(self.claims(boottime_ns));
         }
