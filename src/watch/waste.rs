@@ -6,10 +6,13 @@
 use std::sync::Arc;
 
 use crate::model::suspect::{SeenSoFar, StillMissing};
-use crate::model::{Finding, Identity, Reclaimable, Snapshot, Suspect};
+use crate::model::{Finding, Identity, Reclaimable, Snapshot, Suspect, Time};
 use crate::reclaim::{Policy, by_snapshot, commands};
 use crate::rules::exemption::exempt_processes;
 use crate::rules::{Engine, serves};
+
+/// The same findings are planned for again after so long.
+const PLAN_AGAIN_SECONDS: f64 = 5.0;
 
 /// A process that is suspected.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -60,6 +63,31 @@ pub(crate) fn skipped(engine: &Engine, snapshot: &Snapshot) -> Vec<(Arc<str>, Ar
         ..commands::policy(serves)
     };
     by_snapshot::skipped(&found, snapshot, policy)
+}
+
+/// What a plan skips of what is found, from sample to sample. It is made anew where something else is found than
+/// before, and every five seconds: it looks at every process and its family, which takes longer than to judge them.
+#[derive(Debug, Default)]
+pub(super) struct SkippedFindings {
+    offered: Vec<Arc<str>>,
+    planned_at: Option<Time>,
+    skipped: Vec<(Arc<str>, Arc<str>)>,
+}
+
+impl SkippedFindings {
+    /// Those of a sample that was judged just now.
+    pub(super) fn of(&mut self, engine: &Engine, snapshot: &Snapshot) -> &[(Arc<str>, Arc<str>)] {
+        let offered = engine.unkept().filter(|finding| finding.is_offered());
+        let offered: Vec<Arc<str>> = offered.map(|it| Arc::clone(&it.id)).collect();
+        let age = self.planned_at.map(|at| snapshot.time.seconds_since(at));
+        let is_recent = age.is_some_and(|age| (0.0..PLAN_AGAIN_SECONDS).contains(&age));
+        if offered != self.offered || !is_recent {
+            self.skipped = skipped(engine, snapshot);
+            self.offered = offered;
+            self.planned_at = Some(snapshot.time);
+        }
+        &self.skipped
+    }
 }
 
 impl Waste {

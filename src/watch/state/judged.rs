@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::history::memory_series::Courses;
 use crate::model::{Snapshot, Time};
 use crate::rules::Engine;
-use crate::watch::waste;
+use crate::watch::waste::SkippedFindings;
 
 /// What was judged, and when the last sample came.
 #[derive(Debug)]
@@ -14,6 +14,8 @@ pub struct JudgedState {
     pub engine: Engine,
     /// How memory moved, as far as the engine has judged.
     pub courses: Courses,
+    /// What of it a plan would skip.
+    skipped: SkippedFindings,
     sampled_at: Duration,
     now: Duration,
 }
@@ -24,6 +26,7 @@ impl JudgedState {
         Self {
             engine,
             courses: Courses::default(),
+            skipped: SkippedFindings::default(),
             sampled_at: Duration::ZERO,
             now: Duration::ZERO,
         }
@@ -39,8 +42,8 @@ impl JudgedState {
         self.advance(now);
         self.sampled_at = now;
         self.engine.observe(snapshot);
-        let skipped = waste::skipped(&self.engine, snapshot);
-        self.engine.mark_skipped(&skipped);
+        let skipped = self.skipped.of(&self.engine, snapshot);
+        self.engine.mark_skipped(skipped);
         self.courses.follow(self.engine.history(), snapshot);
     }
 
@@ -48,6 +51,7 @@ impl JudgedState {
     pub(in crate::watch) fn forget(&mut self) {
         self.engine.forget();
         self.courses.forget();
+        self.skipped = SkippedFindings::default();
     }
 
     /// Time since the screen started, by the last event that had it.
