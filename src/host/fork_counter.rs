@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_process_moves_it_and_where_nothing_is_told_it_may_have_moved() {
+    fn a_new_process_moves_it_and_what_is_unknown_may_have_moved() {
         let mut counter = ForkCounter::new(&Roots::default());
         assert!(counter.has_moved(), "nothing was known before");
         let mut child = Command::new("true").stdout(Stdio::null()).spawn().unwrap();

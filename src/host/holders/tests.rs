@@ -119,7 +119,7 @@ fn holders_of_a_device_file_are_found_and_no_others() {
 }
 
 #[test]
-fn where_nobody_can_have_come_nobody_is_listed_but_those_who_are_due_and_all_each_half_minute() {
+fn without_a_new_process_only_those_that_are_due_are_listed_and_all_each_half_minute() {
     let fake = Fake::new();
     let count = |threads: u32, last_pid: u32| {
         let line = format!("0.00 0.00 0.00 1/{threads} {last_pid}\n");
