@@ -134,7 +134,7 @@ fn a_shell_gets_its_terminal_back_and_gives_it_again() {
         assert!(at_prompt.contains("other screen false"), "{at_prompt}");
         terminal.press(&format!("{line}\n"));
         let while_drawn = drawn(&terminal);
-        assert!(while_drawn.contains("paste false other screen true hidden cursor true"));
+        assert!(while_drawn.contains("paste true other screen true hidden cursor true"));
         for count in 2..4 {
             terminal.press("\u{1a}");
             let stopped = prompt(&terminal, count);

@@ -160,7 +160,7 @@ fn a_server_that_hangs_holds_up_no_sample() {
             (&["ps"][..], "asking its server] "),
             (
                 &["explain", &fake.kernel.to_string()],
-                "asking its server: ",
+                "asking its server; its details",
             ),
         ] {
             wait_until("it is said that its server is being asked", || {
