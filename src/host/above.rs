@@ -5,10 +5,10 @@
 //! child are the kernel's own, while an environment is inherited and copied, and a cgroup may be shared or
 //! tell nothing. Next: `place` puts this together with what the cgroup tells.
 
-use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
 
+use foldhash::HashMap;
 use rustix::io;
 
 use super::cmdline::{CMDLINE_BYTES, parse_cmdline};

@@ -11,10 +11,11 @@
 //! stat file (fields 16 and 17). Only where no process waits, because the parent ignores SIGCHLD, does the
 //! kernel drop it; what was seen of such a child while it lived counts.
 
-use std::collections::{HashMap, HashSet};
 use std::num::NonZero;
 use std::sync::Arc;
 use std::thread;
+
+use foldhash::{HashMap, HashMapExt as _, HashSet};
 
 use super::folder::{Folder, MOST_THREADS};
 use super::mapped_devices::ProcEntry;
@@ -47,6 +48,8 @@ pub(super) struct Tree {
     /// As much of it as was not yet waited for.
     late: HashMap<u32, u64>,
     looked_ns: Option<u64>,
+    /// At the last look no watched process had descendants, nor has anybody come or gone since.
+    is_settled: bool,
 }
 
 /// What of a process tells where it belongs.
@@ -97,12 +100,14 @@ impl Tree {
             counted: HashMap::new(),
             late: HashMap::new(),
             looked_ns: None,
+            is_settled: false,
         }
     }
 
     /// Takes in who is there now: `listing` is sorted by pid. `read` are those whose stat was read after the
     /// listing and need not be read again; nobody, where that is not known to be so.
     pub(super) fn update(&mut self, proc: &Folder, listing: &[ProcEntry], read: &[Process]) {
+        self.is_settled = false;
         let read: HashMap<u32, &Process> = read.iter().map(|it| (it.pid, it)).collect();
         let mut before = std::mem::take(&mut self.nodes);
         let is_there = |pid: u32, node: &Node| {
@@ -166,7 +171,7 @@ impl Tree {
     pub(super) fn descendants(&self, pid: u32) -> Vec<u32> {
         let mut found: Vec<u32> = Vec::new();
         // No process is its own ancestor; where numbers were given anew since the listing it looks so.
-        let mut seen = HashSet::from([pid]);
+        let mut seen = HashSet::from_iter([pid]);
         let mut next = Some(pid);
         let mut at = 0;
         while let Some(parent) = next {
@@ -186,6 +191,40 @@ impl Tree {
             .collect()
     }
 
+    /// What [`Tree::fill`] does, where that would come to the same as at the last look: no watched process had
+    /// descendants, /proc has not been listed since, the same processes are watched, by the same parents, and
+    /// have waited for nobody. Else it answers `false`, and [`Tree::fill`] has to be called.
+    pub(super) fn fill_unchanged(
+        &mut self,
+        processes: &mut [Process],
+        watched: impl Fn(u32) -> Option<(u64, u64)>,
+        now_ns: u64,
+    ) -> bool {
+        if !self.is_settled || processes.len() != self.sums.len() {
+            return false;
+        }
+        for process in processes {
+            let (Some(sum), Some(used), Some((own_ticks, waited_ticks))) = (
+                self.sums.get(&process.pid),
+                self.used.get_mut(&process.pid),
+                watched(process.pid),
+            ) else {
+                return false;
+            };
+            let is_same = process.start_ticks == Some(sum.start_ticks)
+                && (used.start_ticks, used.ppid) == (sum.start_ticks, process.ppid)
+                && used.waited_ticks == waited_ticks;
+            if !is_same {
+                return false;
+            }
+            // Should it become a descendant, what it has used until now does not count.
+            used.own_ticks = own_ticks;
+            process.descendants = Some(Arc::clone(&sum.result));
+        }
+        self.looked_ns = Some(now_ns);
+        true
+    }
+
     /// Tells each process what its descendants do. `watched` answers what a process with this pid had used
     /// itself and waited for at this sample, in clock ticks, where that has been read. All is left unknown
     /// where /proc cannot be read or was never listed.
@@ -198,7 +237,10 @@ impl Tree {
     ) {
         match proc.filter(|_| !self.nodes.is_empty()) {
             Some(proc) => self.sum(proc, processes, watched, now_ns),
-            None => self.sums.clear(),
+            None => {
+                self.sums.clear();
+                self.is_settled = false;
+            }
         }
         for process in processes.iter_mut() {
             let Some(start_ticks) = process.start_ticks else {
@@ -256,6 +298,10 @@ impl Tree {
             families.push((process.pid, start_ticks, below));
         }
         self.settle(&used, &families);
+        let is_childless = families.len() == processes.len()
+            && families.iter().all(|(.., below)| below.is_empty())
+            && self.counted.is_empty()
+            && self.late.is_empty();
         let mut sums = HashMap::with_capacity(families.len());
         for (pid, start_ticks, below) in families {
             let before = self.sums.get(&pid);
@@ -291,6 +337,8 @@ impl Tree {
                 },
             );
         }
+        let is_idle = |sum: &Sum| sum.result.cpu_percent == Some(0.0);
+        self.is_settled = is_childless && sums.values().all(is_idle);
         self.used = used;
         self.sums = sums;
     }

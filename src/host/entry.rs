@@ -5,18 +5,18 @@
 //! shared: each sample carries the same strings again.
 //!
 //! For a screen even the stat of a process that sleeps, and has done nothing for long, is read less often than
-//! samples are taken: again after a tenth of the time for which nothing of it has moved, and after five seconds at most. What
-//! that misses is as small beside what the rules ask for, which count in minutes. And what seldom changes is read
-//! every two minutes of a process of which nothing has moved for one: what has not run has opened nothing.
+//! samples are taken: again after a sixth of the time for which nothing of it has moved, and after ten seconds at most.
+//! What that misses is as small beside what the rules ask for, which count in minutes. And what seldom changes is read
+//! again after four times that time, and after two minutes at most: what has not run has opened nothing.
 //!
 //! Reading argv, the environment or maps takes a lock of the process's memory map. A process that is
 //! stuck in a driver (state D) may hold that lock for ever, and whoever reads them would hang with it:
 //! they are left until it is out of D, and the process is known by its short name meanwhile.
 
-use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use foldhash::{HashMap, HashMapExt as _};
 use rustix::fd::OwnedFd;
 use rustix::fs::{Access, access};
 
@@ -43,13 +43,13 @@ pub(super) const SECOND_NS: u64 = 1_000_000_000;
 pub(super) const REVISIT_NS: u64 = 30 * SECOND_NS;
 
 /// Of the time for which nothing of a process has moved, this part passes until its stat is read again;
-const QUIET_PART: u64 = 10;
+const QUIET_PART: u64 = 6;
 /// and no more than this.
-const QUIET_NS: u64 = 5 * SECOND_NS;
+const QUIET_NS: u64 = 10 * SECOND_NS;
 
-/// Of a process of which nothing has moved for so long,
-const LONG_QUIET_NS: u64 = 60 * SECOND_NS;
-/// a screen reads what seldom changes so often.
+/// So many times the time for which nothing of it has moved may pass until a screen reads again what seldom changes,
+const REVISIT_TIMES: u64 = 4;
+/// and no more than this.
 const REVISIT_QUIET_NS: u64 = 120 * SECOND_NS;
 
 /// The longest status that is read; groups come before `NSpid`, and a user may be in many.
@@ -87,6 +87,8 @@ pub struct ProcessEntry {
     moved_ns: u64,
     /// Until then its stat is as good as read.
     quiet_until_ns: u64,
+    /// The number of the last sample that it was in.
+    pub(super) sample: u64,
     /// It was seen to change its parent: only who adopts orphans becomes a parent later on.
     is_adopted: bool,
     /// When to read again what seldom changes.
@@ -119,6 +121,7 @@ impl ProcessEntry {
             sampled_ns: None,
             moved_ns: 0,
             quiet_until_ns: 0,
+            sample: 0,
             is_adopted: false,
             revisit_ns: 0,
             visited_ns: 0,
@@ -136,11 +139,18 @@ impl ProcessEntry {
         now_ns < due_ns && self.sampled_ns.is_some_and(|at| at <= now_ns)
     }
 
+    /// Whether what seldom changes is due to be read.
+    pub(super) fn is_visit_due(&self, now_ns: u64) -> bool {
+        now_ns >= self.revisit_ns
+    }
+
     /// What seldom changes was read now; `may_rest` says that it is for a screen.
     pub(super) fn note_visit(&mut self, may_rest: bool, now_ns: u64) {
-        let is_long_quiet = now_ns.saturating_sub(self.moved_ns) >= LONG_QUIET_NS;
-        let period_ns = match may_rest && is_long_quiet {
-            true => REVISIT_QUIET_NS,
+        let quiet_ns = now_ns.saturating_sub(self.moved_ns);
+        let period_ns = match may_rest {
+            true => quiet_ns
+                .saturating_mul(REVISIT_TIMES)
+                .clamp(REVISIT_NS, REVISIT_QUIET_NS),
             false => REVISIT_NS,
         };
         self.visited_ns = now_ns;

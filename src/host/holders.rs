@@ -243,6 +243,9 @@ impl Holders {
             // All of them have been read since.
             self.tree.update(&proc, &listing, processes);
         }
+        if self.tree.fill_unchanged(processes, &watched, boottime_ns) {
+            return;
+        }
         let is_new = |it: &Process| {
             it.start_ticks.is_some() && Some(it.pid) != self.own_pid && !self.tree.knows(it)
         };

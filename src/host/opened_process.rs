@@ -42,14 +42,16 @@ pub struct OpenedProcess {
 impl OpenedProcess {
     /// `None` where there is no such process.
     pub fn open(roots: &Roots, pid: u32) -> io::Result<Option<Self>> {
-        match Self::try_open(roots, pid) {
-            Ok(opened) => Ok(opened),
-            Err(errno) if is_gone(errno) => Ok(None),
-            Err(errno) => Err(errno),
-        }
+        unless_gone(Self::try_open(roots, pid, None))
     }
 
-    fn try_open(roots: &Roots, pid: u32) -> io::Result<Option<Self>> {
+    /// One whose numbers are known from before, and whose user is not asked for: its stat alone is read. Whether
+    /// it is still the same process has to be told by its start.
+    pub fn open_again(roots: &Roots, pid: u32, numbers: Vec<u32>) -> io::Result<Option<Self>> {
+        unless_gone(Self::try_open(roots, pid, Some(numbers)))
+    }
+
+    fn try_open(roots: &Roots, pid: u32, numbers: Option<Vec<u32>>) -> io::Result<Option<Self>> {
         let folder = Folder::open(&roots.proc, pid)?;
         let mut content = Vec::new();
         folder.read(c"stat", &mut content, STAT_BYTES)?;
@@ -57,15 +59,23 @@ impl OpenedProcess {
             return Ok(None);
         };
         let (start_ticks, ppid, state) = (stat.start_ticks, stat.ppid, stat.state);
-        folder.read(c"status", &mut content, STATUS_BYTES)?;
-        let status = parse_status(&content);
+        let mut uid = None;
+        let numbers = match numbers {
+            Some(numbers) => numbers,
+            None => {
+                folder.read(c"status", &mut content, STATUS_BYTES)?;
+                let status = parse_status(&content);
+                uid = status.uid;
+                status.pids()
+            }
+        };
         Ok(Some(Self {
             pid,
             start_ticks,
             ppid,
             state,
-            numbers: status.pids(),
-            uid: status.uid,
+            numbers,
+            uid,
             folder,
             root: OnceCell::new(),
         }))
@@ -120,6 +130,13 @@ impl OpenedProcess {
         self.folder
             .link(name, |target| String::from_utf8(target.to_vec()).ok())
             .ok()?
+    }
+}
+
+fn unless_gone(opened: io::Result<Option<OpenedProcess>>) -> io::Result<Option<OpenedProcess>> {
+    match opened {
+        Err(errno) if is_gone(errno) => Ok(None),
+        opened => opened,
     }
 }
 

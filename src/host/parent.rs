@@ -1,8 +1,9 @@
 //! Who started a process: its parent, as long as that has not merely adopted it.
 
-use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
+
+use foldhash::HashMap;
 
 use super::cmdline::{CMDLINE_BYTES, parse_cmdline};
 use super::folder::Folder;

@@ -8,8 +8,7 @@
 //! This file knows which pid is which process, and what descriptors there are; what is said of one is
 //! in `entry`.
 
-use std::collections::{HashMap, HashSet};
-
+use foldhash::{HashMap, HashMapExt as _, HashSet, HashSetExt as _};
 use rustix::fd::OwnedFd;
 use rustix::io::{fcntl_dupfd_cloexec, pread};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -57,12 +56,14 @@ pub fn raise_open_file_limit() {
 #[derive(Debug)]
 pub struct Processes {
     entries: HashMap<u32, Box<ProcessEntry>>,
-    /// Those of the sample before, while the next one is taken.
-    before: HashMap<u32, Box<ProcessEntry>>,
+    /// The number of the last sample.
+    number: u64,
+    /// How many of the entries were in it.
+    seen: usize,
     /// How many stat files may be kept open.
     may_keep: usize,
-    /// How many are, at most: counted before each sample, and up while it is taken.
-    kept: usize,
+    /// How many are, at most: counted in each sample in which one more is opened, and up from then on.
+    kept: Option<usize>,
     around: Surroundings,
 }
 
@@ -100,9 +101,10 @@ impl Processes {
         });
         Self {
             entries: HashMap::new(),
-            before: HashMap::new(),
+            number: 0,
+            seen: 0,
             may_keep: limit.saturating_sub(SPARE_DESCRIPTORS),
-            kept: 0,
+            kept: None,
             around: Surroundings::new(roots),
         }
     }
@@ -119,28 +121,38 @@ impl Processes {
     /// `boottime_ns` is the time now, in nanoseconds since boot (`Clocks::boottime_ns`); CPU use is
     /// reckoned from the last call to this one.
     pub fn sample(&mut self, pids: &[u32], boottime_ns: u64) -> ProcessSample {
-        std::mem::swap(&mut self.entries, &mut self.before);
-        let files = self.before.values().filter_map(|entry| entry.stat.as_ref());
-        self.kept = files.count();
+        self.number += 1;
+        self.seen = 0;
+        self.kept = None;
         self.around.begin(boottime_ns);
         let mut sample = ProcessSample {
             processes: Vec::with_capacity(pids.len()),
             ..ProcessSample::default()
         };
-        let new = self.unknown(pids);
-        let roots = self.around.roots.clone();
-        let mut ahead = HashSet::new();
-        first_look::look_at(&new, &roots, |pid, look| {
-            ahead.insert(pid);
-            self.look_at(pid, look, boottime_ns, &mut sample);
-        });
-        for &pid in pids.iter().filter(|pid| !ahead.contains(pid)) {
-            self.look_at(pid, None, boottime_ns, &mut sample);
+        let mut new = Vec::new();
+        for &pid in pids {
+            let known = self.entries.get_mut(&pid);
+            let is_known = known.is_some();
+            if let Some(entry) = known.filter(|it| it.stat.is_some() && it.is_quiet(boottime_ns))
+                && self.around.may_rest
+            {
+                entry.sample = self.number;
+                self.seen += 1;
+                sample.processes.push(entry.process.clone());
+            } else if is_known {
+                self.look_at(pid, None, boottime_ns, &mut sample);
+            } else {
+                new.push(pid);
+            }
         }
-        if !ahead.is_empty() {
+        if !new.is_empty() {
+            self.look_at_new(&new, boottime_ns, &mut sample);
             sample.sort_as(pids);
         }
-        self.before.clear();
+        if self.seen != self.entries.len() {
+            let number = self.number;
+            self.entries.retain(|_, entry| entry.sample == number);
+        }
         if self.around.settle_names() {
             for process in &mut sample.processes {
                 if let Some(entry) = self.entries.get_mut(&process.pid) {
@@ -183,12 +195,25 @@ impl Processes {
             .fill_relatives(processes, holders.tree(), boottime_ns);
     }
 
-    /// Those that are not known, as many as there are descriptors to look at several of at once.
-    fn unknown(&self, pids: &[u32]) -> Vec<u32> {
-        let is_known = |pid: &u32| self.before.contains_key(pid) || self.entries.contains_key(pid);
-        let unknown = pids.iter().copied().filter(|pid| !is_known(pid));
-        let room = self.may_keep.saturating_sub(self.kept + DESCRIPTORS);
-        unknown.take(room).collect()
+    /// Looks at those that are not known: at as many as there are descriptors for on several threads.
+    fn look_at_new(&mut self, new: &[u32], now_ns: u64, sample: &mut ProcessSample) {
+        let room = self.may_keep.saturating_sub(self.kept() + DESCRIPTORS);
+        let roots = self.around.roots.clone();
+        let mut ahead = HashSet::new();
+        first_look::look_at(&new[..room.min(new.len())], &roots, |pid, look| {
+            ahead.insert(pid);
+            self.look_at(pid, look, now_ns, sample);
+        });
+        for &pid in new.iter().filter(|pid| !ahead.contains(pid)) {
+            self.look_at(pid, None, now_ns, sample);
+        }
+    }
+
+    /// How many stat files are kept open, at most.
+    fn kept(&mut self) -> usize {
+        let entries = &self.entries;
+        let count = || entries.values().filter(|it| it.stat.is_some()).count();
+        *self.kept.get_or_insert_with(count)
     }
 
     /// Looks at one process, of which `ahead` was read already, and says in `sample` what it came to.
@@ -199,10 +224,7 @@ impl Processes {
         now_ns: u64,
         sample: &mut ProcessSample,
     ) {
-        let mut entry = self
-            .before
-            .remove(&pid)
-            .or_else(|| self.entries.remove(&pid));
+        let mut entry = self.entries.remove(&pid);
         let mut presence = self.refresh_entry(pid, &mut entry, ahead, now_ns);
         if let Err(HostError::Read { errno, .. }) = &presence
             && is_out_of_descriptors(*errno)
@@ -223,7 +245,9 @@ impl Processes {
             Err(error) => sample.unreadable.push((pid, error)),
         }
         // One that could not be read this time is not forgotten for it.
-        if let Some(entry) = entry {
+        if let Some(mut entry) = entry {
+            entry.sample = self.number;
+            self.seen += 1;
             self.entries.insert(pid, entry);
         }
     }
@@ -241,15 +265,19 @@ impl Processes {
         if let Some(known) = entry
             && let Some(file) = &known.stat
         {
-            if self.around.may_rest && known.is_quiet(now_ns) {
-                return Ok(Presence::Here);
-            }
+            // Where its stat answers after its folder was opened, the folder is its own. Without one the visit tries.
+            let folder = match known.is_visit_due(now_ns) {
+                true => Folder::open(&self.around.roots.proc, pid).ok(),
+                false => None,
+            };
             // Whatever else than a line it says: the process is dead, or will be asked for afresh.
             if let Ok(length @ 1..) = pread(file, &mut content, 0)
                 && let Some(stat) = parse_stat(&content[..length])
                 && known.process.start_ticks == Some(stat.start_ticks)
             {
-                return self.around.update(known, &stat, None, None, now_ns);
+                return self
+                    .around
+                    .update(known, &stat, folder.as_ref(), None, now_ns);
             }
             *entry = None;
         }
@@ -296,9 +324,10 @@ impl Processes {
             .around
             .update(&mut known, &stat, Some(&folder), reads, now_ns);
         if result == Ok(Presence::Here) {
-            if self.kept < self.may_keep {
+            let kept = self.kept();
+            if kept < self.may_keep {
                 known.stat = Some(file);
-                self.kept += 1;
+                self.kept = Some(kept + 1);
             }
             *entry = Some(known);
         }
@@ -335,13 +364,13 @@ impl Processes {
     /// Closes the stat files that are kept open, and keeps half as many from now on: others need
     /// descriptors too. Answers whether there were any.
     fn release_descriptors(&mut self, current: &mut Option<Box<ProcessEntry>>) -> bool {
-        let entries = self.entries.values_mut().chain(self.before.values_mut());
+        let entries = self.entries.values_mut();
         let released = entries
             .chain(current)
             .filter_map(|entry| entry.stat.take())
             .count();
         self.may_keep = self.may_keep.min(released) / 2;
-        self.kept = 0;
+        self.kept = Some(0);
         released > 0
     }
 }

@@ -6,10 +6,10 @@
 //! service or container. Each is looked at twice a minute at most, whoever's relative it is. What they
 //! listen for is not judged here.
 
-use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
 
+use foldhash::HashMap;
 use rustix::fs::{CWD, Mode, OFlags, openat};
 use rustix::io;
 
@@ -45,7 +45,18 @@ const CGROUPS: [&str; 3] = [
 #[derive(Debug, Default)]
 pub(super) struct Relatives {
     seen: HashMap<u32, SocketScan>,
+    /// When those were last forgotten whose look does not stand any more.
+    forgot_ns: Option<u64>,
     known: HashMap<u32, KnownRelatives>,
+}
+
+impl Relatives {
+    /// Forgets looks that do not stand any more, once a sample.
+    fn forget_outdated(&mut self, now_ns: u64) {
+        if self.forgot_ns.replace(now_ns) != Some(now_ns) {
+            self.seen.retain(|_, seen| is_fresh(seen.looked_ns, now_ns));
+        }
+    }
 }
 
 /// What a look at one process's sockets came to.
@@ -71,6 +82,8 @@ struct RelativeSockets {
 struct KnownRelatives {
     start_ticks: Option<u64>,
     looked_ns: u64,
+    /// When the process was last asked about.
+    asked_ns: u64,
     relatives: Arc<[Relative]>,
 }
 
@@ -81,24 +94,32 @@ fn is_fresh(looked_ns: u64, now_ns: u64) -> bool {
 impl Surroundings {
     /// Tells each process who of its relatives listens.
     pub(super) fn fill_relatives(&mut self, processes: &mut [Process], tree: &Tree, now_ns: u64) {
-        let mut before = std::mem::take(&mut self.relatives.known);
-        self.relatives
-            .seen
-            .retain(|_, seen| is_fresh(seen.looked_ns, now_ns));
-        let mut now = HashMap::with_capacity(processes.len());
+        let mut asked = 0;
         for process in processes.iter_mut().filter(|it| it.start_ticks.is_some()) {
-            let known = before.remove(&process.pid).filter(|it| {
+            asked += 1;
+            let known = self.relatives.known.get_mut(&process.pid);
+            if let Some(known) = known.filter(|it| {
                 it.start_ticks == process.start_ticks && is_fresh(it.looked_ns, now_ns)
-            });
-            let known = known.unwrap_or_else(|| KnownRelatives {
+            }) {
+                known.asked_ns = now_ns;
+                process.listening_relatives = Some(Arc::clone(&known.relatives));
+                continue;
+            }
+            self.relatives.forget_outdated(now_ns);
+            let relatives: Arc<[Relative]> = self.find_relatives(process, tree, now_ns).into();
+            process.listening_relatives = Some(Arc::clone(&relatives));
+            let known = KnownRelatives {
                 start_ticks: process.start_ticks,
                 looked_ns: now_ns,
-                relatives: self.find_relatives(process, tree, now_ns).into(),
-            });
-            process.listening_relatives = Some(Arc::clone(&known.relatives));
-            now.insert(process.pid, known);
+                asked_ns: now_ns,
+                relatives,
+            };
+            self.relatives.known.insert(process.pid, known);
         }
-        self.relatives.known = now;
+        let known = &mut self.relatives.known;
+        if known.len() != asked {
+            known.retain(|_, known| known.asked_ns == now_ns);
+        }
     }
 
     fn find_relatives(&mut self, process: &Process, tree: &Tree, now_ns: u64) -> Vec<Relative> {

@@ -7,8 +7,10 @@
 //! name GPUs are then looked at as closely as those that hold one ([`Processes`]), a few for each job or
 //! container. Next: what such a process proves is in [`crate::model::reservation`].
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::Arc;
+
+use foldhash::{HashMap, HashMapExt as _};
 
 use super::Roots;
 use super::cgroup::{CGROUP_BYTES, parse_cgroup};

@@ -5,7 +5,7 @@
 //! made of text that processes and clusters chose: bounded here, escaped by whoever shows it. Nothing is
 //! judged here; what a daemon or a hidden holder means is for `rules`.
 
-use std::collections::HashSet;
+use foldhash::HashSet;
 
 use super::device_file::minor_number_of;
 use super::process::Process;

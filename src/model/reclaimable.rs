@@ -5,9 +5,9 @@
 //! known keeps the process, and a plan by the snapshot alone does not skip it. What is read only when a plan is
 //! to be carried out is for that plan. Suspected is what suspects hold.
 
-use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
+use foldhash::{HashMap, HashSet};
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -84,8 +84,8 @@ impl Reclaimable {
             .filter(is_placeholder)
             .filter_map(identity)
             .collect();
-        let mut held: HashMap<Identity, Option<u64>> = HashMap::new();
-        let mut users = HashSet::new();
+        let mut held: HashMap<Identity, Option<u64>> = HashMap::default();
+        let mut users = std::collections::HashSet::new();
         for finding in findings {
             let Some(process) = finding
                 .process

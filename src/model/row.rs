@@ -4,8 +4,9 @@
 //! Every table and every selection is about these rows. What can be asked of one is in
 //! [`field`](super::field), the language in which it is asked in [`selector`](super::selector).
 
-use std::collections::HashMap;
 use std::sync::Arc;
+
+use foldhash::HashMap;
 
 use super::finding::Finding;
 use super::snapshot::{Gpu, GpuProcess, LastKnown, Process, Snapshot};

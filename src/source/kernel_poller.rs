@@ -19,15 +19,17 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use self::readers::{FileReaders, Read};
+use self::server_states::{apply, ask};
 use crate::deadline::{ANSWER_TIME, Answers, NotAsked, Worker};
 use crate::host::Roots;
 use crate::host::jupyter::{
-    Client, KernelCandidate, KernelState, LocalKernel, Server, ServerError, may_be_kernel,
+    KernelAncestors, KernelCandidate, KernelState, LocalKernel, Server, ServerError, may_be_kernel,
 };
 use crate::model::Process;
 use crate::model::snapshot::Jupyter;
 
 mod readers;
+mod server_states;
 
 /// How long a sample waits for what servers say again, where the one before is longer ago than an answer
 /// holds, as with an interval of a minute: one that came later would be old in each sample.
@@ -39,9 +41,6 @@ const REFRESH_AFTER: Duration = Duration::from_secs(5);
 
 /// An answer that is older says nothing about what goes on.
 const OLDEST: Duration = Duration::from_secs(30);
-
-/// How long a server has for all that it is asked.
-const SERVER_TIME: Duration = Duration::from_secs(3);
 
 /// How often a server is asked, and a kernel's starter looked for.
 const ASK_AGAIN_AFTER: Duration = Duration::from_secs(10);
@@ -87,6 +86,8 @@ pub(super) struct Notebooks {
     known: HashMap<KernelKey, KnownKernel>,
     /// When the thread was told last.
     refreshed: Option<Instant>,
+    /// The number of the last sample.
+    number: u64,
 }
 
 #[derive(Debug)]
@@ -98,6 +99,8 @@ struct KnownKernel {
     faded: Option<Arc<Jupyter>>,
     /// A sample has met it before; what it lacks is taken when it comes.
     is_met: bool,
+    /// The number of the last sample that it was in.
+    sample: u64,
 }
 
 impl KnownKernel {
@@ -124,14 +127,14 @@ impl Notebooks {
             thread: None,
             known: HashMap::new(),
             refreshed: None,
+            number: 0,
         }
     }
 
     /// Tells the thread which kernels there are.
     pub(super) fn ask(&mut self, processes: &[Process]) {
-        let candidates: Vec<KernelCandidate> = processes.iter().filter_map(candidate).collect();
-        if candidates.is_empty() {
-            self.known.clear();
+        self.note(processes);
+        if self.known.is_empty() {
             return;
         }
         if self.thread.is_none() {
@@ -144,11 +147,10 @@ impl Notebooks {
             self.thread = Worker::start("notebooks", QUEUES, poll).ok();
         }
         let now = Instant::now();
-        self.note(&candidates);
         if let Some(thread) = self.thread.as_ref().filter(|_| self.is_refresh_due(now)) {
             self.refreshed = Some(now);
             // One that is busy is told at the next sample.
-            match thread.ask(candidates) {
+            match thread.ask(processes.iter().filter_map(candidate).collect()) {
                 Ok(()) => {}
                 Err(NotAsked::Busy(_)) => self.refreshed = None,
                 Err(NotAsked::Ended) => self.thread = None,
@@ -198,20 +200,31 @@ impl Notebooks {
     }
 
     /// Forgets who is gone, and notes who is new.
-    fn note(&mut self, candidates: &[KernelCandidate]) {
-        let mut before = std::mem::take(&mut self.known);
-        for candidate in candidates {
-            let key = (candidate.pid, candidate.start_ticks);
-            let same = before
-                .remove(&key)
-                .filter(|known| known.found == candidate.jupyter);
-            let known = same.unwrap_or_else(|| KnownKernel {
-                found: candidate.jupyter.clone(),
+    fn note(&mut self, processes: &[Process]) {
+        self.number += 1;
+        let mut noted = 0;
+        for process in processes.iter().filter(|it| may_be_candidate(it)) {
+            let Some(key) = key(process) else {
+                continue;
+            };
+            noted += 1;
+            let same = self.known.get_mut(&key);
+            if let Some(known) = same.filter(|known| known.found == process.jupyter) {
+                known.sample = self.number;
+                continue;
+            }
+            let known = KnownKernel {
+                found: process.jupyter.clone(),
                 answer: None,
                 faded: None,
                 is_met: false,
-            });
+                sample: self.number,
+            };
             self.known.insert(key, known);
+        }
+        if noted != self.known.len() {
+            let number = self.number;
+            self.known.retain(|_, known| known.sample == number);
         }
     }
 
@@ -266,10 +279,13 @@ fn key(process: &Process) -> Option<KernelKey> {
     Some((process.pid, process.start_ticks?))
 }
 
+fn may_be_candidate(process: &Process) -> bool {
+    process.jupyter.is_some() || may_be_kernel(process.command.as_deref().unwrap_or_default())
+}
+
 fn candidate(process: &Process) -> Option<KernelCandidate> {
-    let (pid, start_ticks) = key(process)?;
-    let may_be = || may_be_kernel(process.command.as_deref().unwrap_or_default());
-    (process.jupyter.is_some() || may_be()).then(|| KernelCandidate {
+    let (pid, start_ticks) = key(process).filter(|_| may_be_candidate(process))?;
+    Some(KernelCandidate {
         pid,
         start_ticks,
         jupyter: process.jupyter.clone(),
@@ -348,11 +364,12 @@ impl KernelPoller {
         let now = Instant::now();
         let mut seen = self.take_read(Duration::ZERO);
         let mut unread = Vec::new();
+        let mut ancestors = KernelAncestors::default();
         for candidate in list {
             let key = (candidate.pid, candidate.start_ticks);
             if self.is_to_be_read(candidate, now) {
                 unread.push(candidate.clone());
-            } else if self.refresh(key, now) {
+            } else if self.refresh(key, &mut ancestors, now) {
                 seen.push(key);
             }
         }
@@ -421,7 +438,7 @@ impl KernelPoller {
     }
 
     /// Looks for a kernel's starter again where that is due; whether it was.
-    fn refresh(&mut self, key: KernelKey, now: Instant) -> bool {
+    fn refresh(&mut self, key: KernelKey, ancestors: &mut KernelAncestors, now: Instant) -> bool {
         let is_due = |watched: &&mut Watched| {
             now.saturating_duration_since(watched.looked_at) >= ASK_AGAIN_AFTER
         };
@@ -431,7 +448,7 @@ impl KernelPoller {
         watched.looked_at = now;
         watched
             .kernel
-            .take_if(|kernel| !kernel.refresh(&self.roots));
+            .take_if(|kernel| !kernel.refresh(&self.roots, ancestors));
         true
     }
 
@@ -546,49 +563,6 @@ impl KernelPoller {
 fn server_key(kernel: &LocalKernel) -> Option<KernelKey> {
     let server = kernel.server.as_ref()?;
     Some((server.listener.pid, server.listener.start_ticks))
-}
-
-/// Asks a server for its kernels; for those without a session only where one of them is wanted.
-fn ask(
-    roots: &Roots,
-    server: &Server,
-    wanted: &[Arc<str>],
-) -> Result<HashMap<String, KernelState>, ServerError> {
-    let begun = Instant::now();
-    let client = Client::new(roots, server)?;
-    let left = || {
-        let left = SERVER_TIME.saturating_sub(begun.elapsed());
-        left.max(Duration::from_millis(1))
-    };
-    let by_id = |states: Vec<KernelState>| states.into_iter().map(|it| (it.id.clone(), it));
-    let mut states: HashMap<String, KernelState> = by_id(client.sessions(left())?).collect();
-    if wanted.iter().any(|id| !states.contains_key(&**id)) {
-        for (id, state) in by_id(client.kernels(left())?) {
-            states.entry(id).or_insert(state);
-        }
-    }
-    Ok(states)
-}
-
-/// Puts a server's answer into what is known of a kernel.
-fn apply(jupyter: &mut Jupyter, result: &Result<HashMap<String, KernelState>, ServerError>) {
-    let states = match result {
-        Ok(states) => states,
-        Err(error) => {
-            jupyter.server_error = Some(error.to_string().into());
-            return;
-        }
-    };
-    let Some(state) = jupyter.kernel_id.as_deref().and_then(|id| states.get(id)) else {
-        jupyter.server_error = Some(ServerError::UnknownKernel.to_string().into());
-        return;
-    };
-    if let Some(path) = &state.path {
-        jupyter.notebook_path = Some(path.as_str().into());
-    }
-    jupyter.execution_state = state.execution_state.as_deref().map(Into::into);
-    jupyter.last_activity = state.last_activity;
-    jupyter.connections = state.connections;
 }
 
 #[cfg(test)]

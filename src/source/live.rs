@@ -10,17 +10,20 @@
 //! Who holds a GPU's device file and is on no list of NVML's is shown, too, with that file as all the
 //! evidence there is: what memory it holds is not known.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use foldhash::{HashMap, HashMapExt as _};
+
 use super::kernel_poller::Notebooks;
-use super::nvml::{self, Nvml, SampledGpu};
+use super::named_pids::NamedPids;
+use super::nvml::{self, Nvml};
 use super::sample_timer::SampleTimer;
 use super::versions::Versions;
 use super::{Control, NextSnapshot, Origin, Source, SourceError, Taken};
 use crate::host::{self, Clocks, Holders, Processes, Reservations, Roots};
-use crate::model::snapshot::{Gpu, Host, LastKnown, PidNamespace};
+use crate::model::snapshot::{Gpu, Host, PidNamespace};
 use crate::model::{Process, Snapshot, Time};
 use crate::units::MIB;
 
@@ -46,50 +49,12 @@ pub struct Live {
     /// What marks each snapshot with what else is known.
     marks: Option<Marks>,
     /// The pids that NVML names, for as long as it goes on naming them.
-    named: HashMap<u32, NamedPid>,
+    named: NamedPids,
     ticks_per_second: u64,
     /// It is looked at, and nothing is done by it: see [`Processes::let_quiet_rest`].
     is_for_show: bool,
     /// Nobody asks who the processes are.
     is_of_gpus_only: bool,
-}
-
-/// A pid that NVML names.
-#[derive(Clone, Debug)]
-struct NamedPid {
-    /// When it was first named, in nanoseconds since boot.
-    first_ns: u64,
-    /// Who had it when it was last looked at, where that was believed.
-    process: Option<Arc<LastKnown>>,
-}
-
-impl NamedPid {
-    /// Keeps who has the pid now; of another process than before, and one that is not believed, nothing.
-    fn note(&mut self, process: &Process, is_believed: bool) {
-        let known = self.process.as_deref();
-        let is_same = known.is_some_and(|known| known.start_ticks == process.start_ticks);
-        if !is_believed {
-            if !is_same {
-                self.process = None;
-            }
-            return;
-        }
-        let is_new = !is_same
-            || known.is_some_and(|known| {
-                known.command != process.command
-                    || known.comm != process.comm
-                    || known.user != process.user
-            });
-        if is_new && process.start_ticks.is_some() {
-            self.process = Some(Arc::new(LastKnown {
-                start_ticks: process.start_ticks,
-                start_time: process.start_time,
-                user: process.user.clone(),
-                comm: process.comm.clone(),
-                command: process.command.clone(),
-            }));
-        }
-    }
 }
 
 /// What marks snapshots.
@@ -144,7 +109,7 @@ impl Live {
             opened: (wall_clock(), host::read_clocks()),
             timer: SampleTimer::new(interval, Instant::now()),
             marks: None,
-            named: HashMap::new(),
+            named: NamedPids::default(),
             ticks_per_second: rustix::param::clock_ticks_per_second(),
             is_for_show: false,
             is_of_gpus_only: false,
@@ -174,7 +139,8 @@ impl Live {
 
         let sample = self.nvml.sample();
         snapshot.errors = sample.errors;
-        self.note_names(&sample.gpus);
+        let now = (Instant::now(), host::read_clocks().boottime_ns);
+        self.named.note(&sample.gpus, now);
         snapshot.gpus = sample.gpus.into_iter().map(|sampled| sampled.gpu).collect();
         snapshot.driver = self.nvml.driver().clone();
         if !self.is_of_gpus_only {
@@ -198,42 +164,6 @@ impl Live {
         snapshot.reservations = self.reservations.refresh(now_ns, watched, holders);
         self.versions.join(&mut snapshot.processes);
         self.notebooks.join(&mut snapshot.processes);
-    }
-
-    /// Remembers when NVML first named each pid.
-    fn note_names(&mut self, gpus: &[SampledGpu]) {
-        let now = (Instant::now(), host::read_clocks().boottime_ns);
-        let mut all_known = true;
-        let mut named = HashMap::with_capacity(self.named.len());
-        for SampledGpu { gpu, read_at, .. } in gpus {
-            let Some(rows) = &gpu.processes else {
-                all_known = false;
-                continue;
-            };
-            let age = read_at.map_or(Duration::ZERO, |at| now.0.saturating_duration_since(at));
-            let at = now
-                .1
-                .saturating_sub(u64::try_from(age.as_nanos()).unwrap_or(u64::MAX));
-            for row in rows {
-                let before = || NamedPid {
-                    first_ns: at,
-                    process: None,
-                };
-                let known = named
-                    .entry(row.pid)
-                    .or_insert_with(|| self.named.remove(&row.pid).unwrap_or_else(before));
-                known.first_ns = known.first_ns.min(at);
-            }
-        }
-        if all_known {
-            self.named = named;
-        } else {
-            // A list that cannot be read now does not say that a pid has left it, nor that it has not.
-            for unseen in self.named.values_mut() {
-                unseen.process = None;
-            }
-            self.named.extend(named);
-        }
     }
 
     /// Brings up to date who holds device files: where there are none, no process does.
@@ -288,7 +218,7 @@ impl Live {
         self.processes
             .fill_relatives(&mut processes, &self.holders, now_ns);
         for process in processes.iter_mut().filter(|it| is_listed(it.pid)) {
-            let named = self.named.get_mut(&process.pid);
+            let named = self.named.get_mut(process.pid);
             let named_ticks = named
                 .as_ref()
                 .map(|named| ticks(named.first_ns, self.ticks_per_second));
@@ -307,7 +237,7 @@ impl Live {
                 .map(|pid| match self.host.pid_namespace {
                     Some(PidNamespace::Host) => Process {
                         pid,
-                        last_known: self.named.get(&pid).and_then(|it| it.process.clone()),
+                        last_known: self.named.last_known(pid),
                         ..Process::default()
                     },
                     _ => unresolved(pid, "a pid of another pid namespace".into()),
@@ -484,32 +414,6 @@ mod tests {
             assert_eq!(rises(&mut level, mib * MIB), is_asked, "{mib}");
         }
         assert!(!rises(&mut u64::MAX.clone(), u64::MAX - 1));
-    }
-
-    #[test]
-    fn a_name_is_kept_of_the_process_that_was_believed_and_of_no_other() {
-        let process = |start_ticks, name: &str| Process {
-            pid: 7,
-            start_ticks: Some(start_ticks),
-            comm: Some(name.into()),
-            ..Process::default()
-        };
-        let name = |named: &NamedPid| Some(named.process.as_deref()?.comm.as_deref()?.to_owned());
-        let mut named = NamedPid {
-            first_ns: 0,
-            process: None,
-        };
-        named.note(&process(5, "stranger"), false);
-        assert_eq!(name(&named), None);
-        named.note(&process(5, "python"), true);
-        named.note(&process(5, "train"), true);
-        assert_eq!(name(&named).as_deref(), Some("train"));
-        // It has closed its files, and is the same one.
-        named.note(&process(5, "train"), false);
-        assert_eq!(name(&named).as_deref(), Some("train"));
-        // Another one has its number now.
-        named.note(&process(9, "stranger"), false);
-        assert_eq!(name(&named), None);
     }
 
     #[test]

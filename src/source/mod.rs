@@ -2,10 +2,11 @@
 //!
 //! [`Source`] is all that the rest of the house knows: the next snapshot, please. `live` joins NVML
 //! and /proc and stamps the time, when `sample_timer` says; `kernel_poller` asks Jupyter's servers for it, `versions`
-//! packages for theirs; `replay` plays recordings by a `playback`; `nvml` holds every NVML call.
+//! packages for theirs, `named_pids` keeps who NVML's pids were; `replay` plays recordings by a `playback`; `nvml` holds every NVML call.
 
 mod kernel_poller;
 pub mod live;
+mod named_pids;
 pub mod nvml;
 pub mod playback;
 pub mod replay;

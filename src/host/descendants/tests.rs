@@ -71,6 +71,12 @@ impl Fake {
         fs::remove_dir_all(self.stat(pid)).unwrap();
     }
 
+    /// The next folder with its number is another one, and does not get the number of this one's.
+    fn replace(&self, pid: u32) {
+        let old = self.folder.path().join(format!("old-{pid}"));
+        fs::rename(self.stat(pid), old).unwrap();
+    }
+
     /// What the descendants of these come to at the next listing, five seconds later.
     fn list_and_update(&mut self, pids: &[u32]) -> Vec<Descendants> {
         self.now_ns += 5 * SECOND;
@@ -190,13 +196,144 @@ fn a_child_that_ended_meanwhile_loses_nothing_and_counts_once() {
     fake.assert_used(70, 0, 0.0, 34.0);
 }
 
+impl Fake {
+    /// These as they are read now, and what they had used and waited for.
+    fn read(&self, pids: &[u32]) -> (Vec<Process>, HashMap<u32, (u64, u64)>) {
+        let mut used = HashMap::new();
+        let read = |&pid: &u32| {
+            let text = fs::read(self.stat(pid).join("stat")).unwrap();
+            let stat = parse_stat(&text).unwrap();
+            used.insert(pid, (stat.cpu_ticks, stat.waited_ticks));
+            Process {
+                pid,
+                ppid: stat.ppid,
+                start_ticks: Some(stat.start_ticks),
+                ..Process::default()
+            }
+        };
+        (pids.iter().map(read).collect(), used)
+    }
+
+    /// What a sample one second later tells of the first of these, and whether nothing was to be worked out.
+    fn sample(&mut self, pids: &[u32]) -> (bool, Descendants) {
+        self.now_ns += SECOND;
+        let (mut processes, used) = self.read(pids);
+        let watched = |pid: u32| used.get(&pid).copied();
+        let (tree, now_ns) = (&mut self.tree, self.now_ns);
+        let is_unchanged = tree.fill_unchanged(&mut processes, watched, now_ns);
+        if !is_unchanged {
+            let proc = Folder::list(self.folder.path()).unwrap();
+            tree.fill(Some(&proc), &mut processes, watched, now_ns);
+        }
+        let summed = processes.remove(0).descendants.unwrap();
+        (is_unchanged, (*summed).clone())
+    }
+
+    /// Until nothing moves any more.
+    fn settle(&mut self, pids: &[u32]) {
+        for _ in 0..4 {
+            self.sample(pids);
+        }
+        assert!(self.sample(pids).0, "{pids:?}");
+    }
+}
+
+#[test]
+fn without_children_nothing_is_worked_out_until_something_moves() {
+    let mut fake = Fake::new();
+    for pid in [70, 80] {
+        fake.put(pid, 1, 0, 0);
+    }
+    fake.list_and_update(&[70, 80]);
+    fake.settle(&[70, 80]);
+    let (is_unchanged, summed) = fake.sample(&[70, 80]);
+    assert_eq!((is_unchanged, summed.count), (true, Some(0)));
+    assert_eq!(
+        (summed.cpu_percent, summed.cpu_seconds),
+        (Some(0.0), Some(0.0))
+    );
+
+    // A child came and went between two listings: its parent has waited for what it used.
+    fake.put(70, 1, 0, 50);
+    let (is_unchanged, summed) = fake.sample(&[70, 80]);
+    assert_eq!((is_unchanged, summed.cpu_percent), (false, Some(50.0)));
+    assert_eq!(summed.cpu_seconds, Some(0.5));
+    let (is_unchanged, summed) = fake.sample(&[70, 80]);
+    assert_eq!((is_unchanged, summed.cpu_percent), (false, Some(0.0)));
+    fake.settle(&[70, 80]);
+
+    // Others are watched, or fewer.
+    fake.put(90, 1, 0, 0);
+    assert!(!fake.sample(&[70, 90]).0);
+    assert!(!fake.sample(&[70]).0);
+    fake.list_and_update(&[70, 80]);
+    fake.settle(&[70, 80]);
+
+    // Its number was given to another process.
+    fake.write(&Line {
+        pid: 70,
+        ppid: 1,
+        start: 9,
+        own: 0,
+        waited: 0,
+    });
+    let (is_unchanged, summed) = fake.sample(&[70, 80]);
+    assert_eq!((is_unchanged, summed), (false, Descendants::default()));
+    fake.put(70, 1, 0, 0);
+    fake.list_and_update(&[70, 80]);
+    fake.settle(&[70, 80]);
+
+    // It was adopted, and has a child with the next listing.
+    fake.put(70, 80, 0, 0);
+    assert!(!fake.sample(&[70, 80]).0);
+    fake.put(71, 70, 0, 0);
+    assert_eq!(fake.list_and_update(&[70])[0].count, Some(1));
+    assert_eq!(fake.sample(&[70, 80]).1.count, Some(1));
+    assert!(!fake.sample(&[70, 80]).0, "who has a child may have more");
+}
+
+#[test]
+fn what_a_process_used_before_it_was_adopted_is_not_its_new_parent_s() {
+    let mut fake = Fake::new();
+    for pid in [70, 80] {
+        fake.put(pid, 1, 0, 0);
+    }
+    fake.list_and_update(&[70, 80]);
+    fake.settle(&[70, 80]);
+    for ticks in [100, 200, 300] {
+        fake.put(80, 1, ticks, 0);
+        assert!(fake.sample(&[70, 80]).0);
+    }
+    // Its parent has died, and the other one adopts orphans.
+    fake.replace(80);
+    fake.put(80, 70, 310, 0);
+    fake.now_ns += 4 * SECOND;
+    let (mut processes, used) = fake.read(&[70, 80]);
+    let watched = |pid: u32| used.get(&pid).copied();
+    let proc = Folder::list(fake.folder.path()).unwrap();
+    let mut listing = Vec::new();
+    proc.entries(|name, inode| {
+        let pid = name.to_str().unwrap().parse();
+        listing.extend(pid.ok().map(|pid| ProcEntry { pid, inode }));
+        true
+    })
+    .unwrap();
+    listing.sort_unstable();
+    fake.tree.update(&proc, &listing, &[]);
+    let now_ns = fake.now_ns + SECOND;
+    assert!(!fake.tree.fill_unchanged(&mut processes, watched, now_ns));
+    fake.tree.fill(Some(&proc), &mut processes, watched, now_ns);
+    let summed = processes[0].descendants.as_deref().unwrap();
+    assert_eq!((summed.count, summed.cpu_percent), (Some(1), Some(2.0)));
+}
+
 #[test]
 fn a_number_that_is_given_again_is_another_process() {
     let mut fake = Fake::new();
     fake.put(70, 1, 0, 0);
     fake.put(71, 70, 1000, 0);
     assert_eq!(fake.list_and_update(&[70])[0].cpu_seconds, Some(10.0));
-    fake.end(71);
+    fake.replace(71);
     fake.write(&Line {
         pid: 71,
         ppid: 1,
@@ -204,18 +341,6 @@ fn a_number_that_is_given_again_is_another_process() {
         own: 5000,
         waited: 0,
     });
-    // Or the folder of the new one might get the number of the old one's.
-    let filler = tempfile::tempdir_in(fake.folder.path()).unwrap();
-    fake.end(71);
-    fs::create_dir(fake.folder.path().join("x")).unwrap();
-    fake.write(&Line {
-        pid: 71,
-        ppid: 1,
-        start: 9,
-        own: 5000,
-        waited: 0,
-    });
-    drop(filler);
     fake.assert_used(70, 0, 0.0, 10.0);
     // A watched one, too.
     let other = Process {

@@ -10,7 +10,9 @@
 //! process that could be it could be looked at.
 
 use std::path::Path;
+use std::rc::Rc;
 
+use foldhash::HashMap;
 use rustix::fs::{Access, access};
 
 use super::super::Roots;
@@ -22,20 +24,46 @@ const ANCESTORS: usize = 32;
 /// The process that started a kernel.
 #[derive(Debug)]
 pub enum Starter {
-    Alive(OpenedProcess),
+    Alive(Rc<OpenedProcess>),
     Gone,
     /// That cannot be told.
     Unknown,
 }
 
+/// So many ancestors are held open at once.
+const MOST_OPEN: usize = 64;
+
+/// The ancestors of kernels that are looked at one after the other: a server is opened once for all of its kernels.
+#[derive(Debug, Default)]
+pub struct KernelAncestors(HashMap<u32, Rc<OpenedProcess>>);
+
+impl KernelAncestors {
+    fn open(&mut self, roots: &Roots, pid: u32) -> Option<Rc<OpenedProcess>> {
+        if let Some(opened) = self.0.get(&pid) {
+            return Some(Rc::clone(opened));
+        }
+        let opened = Rc::new(OpenedProcess::open(roots, pid).ok()??);
+        if self.0.len() >= MOST_OPEN {
+            self.0.clear();
+        }
+        self.0.insert(pid, Rc::clone(&opened));
+        Some(opened)
+    }
+}
+
 /// Looks for the process that calls itself `number` and started `kernel`.
-pub fn find_starter(roots: &Roots, kernel: &OpenedProcess, number: u32) -> Starter {
+pub fn find_starter(
+    roots: &Roots,
+    kernel: &OpenedProcess,
+    number: u32,
+    ancestors: &mut KernelAncestors,
+) -> Starter {
     let mut parent = kernel.ppid;
     for _ in 0..ANCESTORS {
         let Some(pid) = parent else {
             return find_elsewhere(roots, kernel, number);
         };
-        let Ok(Some(ancestor)) = OpenedProcess::open(roots, pid) else {
+        let Some(ancestor) = ancestors.open(roots, pid) else {
             return Starter::Unknown;
         };
         if ancestor.numbers.is_empty() {
@@ -66,7 +94,9 @@ fn find_elsewhere(roots: &Roots, kernel: &OpenedProcess, number: u32) -> Starter
             Ok(None) => Starter::Gone,
             Ok(Some(process)) if process.start_ticks > kernel.start_ticks => Starter::Gone,
             // What has ended and was not taken notice of by its parent is neither.
-            Ok(Some(process)) if !matches!(process.state, 'Z' | 'X') => Starter::Alive(process),
+            Ok(Some(process)) if !matches!(process.state, 'Z' | 'X') => {
+                Starter::Alive(Rc::new(process))
+            }
             Ok(Some(_)) | Err(_) => Starter::Unknown,
         };
     }
@@ -96,7 +126,7 @@ fn find_in_namespace(roots: &Roots, kernel: &OpenedProcess, number: u32) -> Star
         }
         match process.link(c"ns/pid") {
             Some(other) if other == namespace && !matches!(process.state, 'Z' | 'X') => {
-                return Starter::Alive(process);
+                return Starter::Alive(Rc::new(process));
             }
             Some(other) if other != namespace => {}
             _ => return Starter::Unknown,
@@ -157,7 +187,7 @@ mod tests {
     fn find(processes: &[(u32, u32, u64, char, &str, &str)], number: u32) -> Found {
         let (_folder, roots) = proc(processes);
         let kernel = OpenedProcess::open(&roots, 90).unwrap().unwrap();
-        match find_starter(&roots, &kernel, number) {
+        match find_starter(&roots, &kernel, number, &mut KernelAncestors::default()) {
             Starter::Alive(process) => Found::Alive(process.pid, process.start_ticks),
             Starter::Gone => Found::Gone,
             Starter::Unknown => Found::Unknown,

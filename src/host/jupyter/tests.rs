@@ -179,6 +179,29 @@ fn orphan(variables: &[&str], ip: &str) -> (Proc, KernelCandidate) {
     (proc, candidate)
 }
 
+/// Looks again at a kernel by itself.
+fn refresh(kernel: &mut LocalKernel, proc: &Proc) -> bool {
+    kernel.refresh(&proc.roots(), &mut KernelAncestors::default())
+}
+
+#[test]
+fn kernels_that_are_looked_at_together_share_their_server() {
+    let (proc, candidate) = machine(&[], &[]);
+    let kernel = read_kernel(&proc.roots(), &candidate).unwrap();
+    let (mut first, mut second) = (kernel.clone(), kernel);
+    let mut ancestors = KernelAncestors::default();
+    assert!(first.refresh(&proc.roots(), &mut ancestors));
+    std::fs::remove_dir_all(proc.folder(50)).unwrap();
+    // It was there a moment ago, and is gone the next time.
+    assert!(second.refresh(&proc.roots(), &mut ancestors));
+    assert_eq!(second.jupyter.server_alive, Some(true));
+    assert!(refresh(&mut second, &proc));
+    assert_eq!(second.jupyter.server_alive, None);
+    // A kernel itself is looked at each time.
+    std::fs::remove_dir_all(proc.folder(90)).unwrap();
+    assert!(!second.refresh(&proc.roots(), &mut ancestors));
+}
+
 #[test]
 fn that_a_server_is_gone_is_believed_the_second_time() {
     let (proc, candidate) = orphan(&[], "127.0.0.1");
@@ -192,7 +215,7 @@ fn that_a_server_is_gone_is_believed_the_second_time() {
         "{text}"
     );
     assert!(proc.root_of(90).join("rt/jpserver-50.json").exists());
-    assert!(kernel.refresh(&proc.roots()));
+    assert!(refresh(&mut kernel, &proc));
     assert_eq!(kernel.jupyter.server_alive, Some(false));
 
     // Reading its files again does not begin the count again.
@@ -211,7 +234,7 @@ fn a_kernel_that_may_have_been_started_from_elsewhere_has_lost_no_server() {
         let (proc, candidate) = orphan(variables, ip);
         let mut kernel = read_kernel(&proc.roots(), &candidate).unwrap();
         for _ in 0..3 {
-            assert!(kernel.refresh(&proc.roots()));
+            assert!(refresh(&mut kernel, &proc));
             assert_eq!(kernel.jupyter.server_alive, None, "{variables:?} {ip}");
         }
     }
@@ -221,17 +244,17 @@ fn a_kernel_that_may_have_been_started_from_elsewhere_has_lost_no_server() {
 fn a_server_that_ends_later_is_not_asked_any_more() {
     let (proc, candidate) = machine(&[], &[]);
     let mut kernel = read_kernel(&proc.roots(), &candidate).unwrap();
-    assert!(kernel.refresh(&proc.roots()) && kernel.server.is_some());
+    assert!(refresh(&mut kernel, &proc) && kernel.server.is_some());
     std::fs::remove_dir_all(proc.folder(50)).unwrap();
     proc.process(90, 1, 900, &["JPY_PARENT_PID=50"]);
-    assert!(kernel.refresh(&proc.roots()));
+    assert!(refresh(&mut kernel, &proc));
     assert_eq!((kernel.jupyter.server_alive, &kernel.server), (None, &None));
     assert!(error(&kernel).contains("has exited"), "{kernel:?}");
-    assert!(kernel.refresh(&proc.roots()));
+    assert!(refresh(&mut kernel, &proc));
     assert_eq!(kernel.jupyter.server_alive, Some(false));
     // Its number is another's by now.
     proc.process(90, 1, 901, &[]);
-    assert!(!kernel.refresh(&proc.roots()));
+    assert!(!refresh(&mut kernel, &proc));
     assert!(read_kernel(&proc.roots(), &candidate).is_none());
 }
 

@@ -750,18 +750,18 @@ fn a_quiet_process_is_looked_at_less_often_and_a_busy_or_stopped_one_each_time()
         ..TRAIN
     };
     assert_eq!(see(&quiet, 1.0), (7.0, 'S'));
-    // Nothing has moved for less than ten seconds: each sample reads it.
-    assert_eq!(see(&quiet, 10.0), (7.0, 'S'));
-    assert_eq!(see(&with(800, 'S'), 10.5), (8.0, 'S'));
-    // After half a minute it is as it was for 2 to 3 s, and then seen to have moved.
-    assert_eq!(see(&with(800, 'S'), 40.5), (8.0, 'S'));
-    assert_eq!(see(&with(900, 'S'), 42.4), (8.0, 'S'));
-    assert_eq!(see(&with(900, 'S'), 43.6), (9.0, 'S'));
-    assert_eq!(see(&with(1000, 'S'), 43.7), (10.0, 'S'));
-    // However long it was quiet, no more than 5 s go by.
+    // Nothing has moved for less than six seconds: each sample reads it.
+    assert_eq!(see(&quiet, 6.0), (7.0, 'S'));
+    assert_eq!(see(&with(800, 'S'), 6.5), (8.0, 'S'));
+    // After half a minute it is as it was for 3.3 to 5 s, and then seen to have moved.
+    assert_eq!(see(&with(800, 'S'), 36.5), (8.0, 'S'));
+    assert_eq!(see(&with(900, 'S'), 39.7), (8.0, 'S'));
+    assert_eq!(see(&with(900, 'S'), 41.6), (9.0, 'S'));
+    assert_eq!(see(&with(1000, 'S'), 41.7), (10.0, 'S'));
+    // However long it was quiet, no more than 10 s go by.
     assert_eq!(see(&with(1000, 'S'), 9000.0), (10.0, 'S'));
-    assert_eq!(see(&with(1000, 'T'), 9003.0), (10.0, 'S'));
-    assert_eq!(see(&with(1000, 'T'), 9005.0), (10.0, 'T'));
+    assert_eq!(see(&with(1000, 'T'), 9006.0), (10.0, 'S'));
+    assert_eq!(see(&with(1000, 'T'), 9010.0), (10.0, 'T'));
     // Who does not sleep is looked at each time.
     assert_eq!(see(&with(1000, 'T'), 9100.0), (10.0, 'T'));
     assert_eq!(see(&with(1001, 'R'), 9100.1), (10.01, 'R'));
@@ -783,22 +783,144 @@ fn what_seldom_changes_is_read_less_often_of_who_rests_until_it_is_to_be_ended()
         only(processes.sample(&[7], at * SECOND)).io_bytes.unwrap()
     };
     assert_eq!(see(&mut processes, 1, 700, 1), 1);
-    // Not quiet for a minute: as often as of anybody.
+    // It was not seen to rest before: as often as of anybody.
     assert_eq!(see(&mut processes, 2, 700, 32), 2);
-    assert_eq!(see(&mut processes, 3, 700, 63), 3);
     // The next one is due after 80 to 120 s.
-    assert_eq!(see(&mut processes, 4, 700, 100), 3);
-    assert_eq!(see(&mut processes, 4, 700, 142), 3);
-    assert_eq!(see(&mut processes, 4, 700, 184), 4);
+    assert_eq!(see(&mut processes, 3, 700, 70), 2);
+    assert_eq!(see(&mut processes, 3, 700, 111), 2);
+    assert_eq!(see(&mut processes, 4, 700, 153), 4);
     // Something has moved: it may have done more.
-    assert_eq!(see(&mut processes, 5, 700, 220), 4);
-    assert_eq!(see(&mut processes, 5, 701, 226), 5);
-    assert_eq!(see(&mut processes, 6, 701, 260), 6);
-    assert_eq!(see(&mut processes, 7, 701, 300), 7);
+    assert_eq!(see(&mut processes, 5, 700, 190), 4);
+    assert_eq!(see(&mut processes, 5, 701, 201), 5);
+    // At rest for 10 s when it was read: again after 27 to 40 s.
+    assert_eq!(see(&mut processes, 6, 702, 221), 5);
+    assert_eq!(see(&mut processes, 6, 702, 231), 6);
+    assert_eq!(see(&mut processes, 7, 702, 257), 6);
+    assert_eq!(see(&mut processes, 7, 702, 271), 7);
+    assert_eq!(see(&mut processes, 8, 702, 340), 7);
     // Somebody is to be ended.
-    assert_eq!(see(&mut processes, 8, 701, 360), 7);
     processes.let_quiet_rest(false);
-    assert_eq!(see(&mut processes, 9, 701, 361), 9);
+    assert_eq!(see(&mut processes, 9, 702, 341), 9);
+}
+
+/// A process that rests, among two others that do: since when, and the table.
+fn resting() -> (Fake, Processes, u64) {
+    let fake = Fake::new(false);
+    let mut processes = fake.processes();
+    processes.let_quiet_rest(true);
+    for pid in [7, 8, 9] {
+        fake.stat(pid, &TRAIN);
+        fake.write(pid, "cmdline", "train\0");
+    }
+    for at in [1, 40, 80, 200, 400] {
+        assert_eq!(processes.sample(&[7, 8, 9], at * SECOND).processes.len(), 3);
+    }
+    (fake, processes, 400)
+}
+
+#[test]
+fn what_becomes_of_a_process_at_rest_is_seen_within_ten_seconds() {
+    let changed: [(&str, FakeStat); 5] = [
+        (
+            "exec",
+            FakeStat {
+                stack: 0x99,
+                ..TRAIN
+            },
+        ),
+        (
+            "name",
+            FakeStat {
+                comm: "other",
+                ..TRAIN
+            },
+        ),
+        ("parent", FakeStat { ppid: 1, ..TRAIN }),
+        (
+            "stopped",
+            FakeStat {
+                state: 'T',
+                ..TRAIN
+            },
+        ),
+        (
+            "recycled",
+            FakeStat {
+                start: 99_999,
+                ..TRAIN
+            },
+        ),
+    ];
+    for (what, stat) in changed {
+        let (fake, mut processes, at) = resting();
+        let before = processes.sample(&[7, 8, 9], (at + 1) * SECOND);
+        // Another program has another argv, and so has who gets the number next.
+        fake.write(7, "cmdline", "other\0");
+        if what == "recycled" {
+            fake.end(7);
+            fake.write(7, "cmdline", "other\0");
+        }
+        fake.stat(7, &stat);
+        let after = processes.sample(&[7, 8, 9], (at + 10) * SECOND);
+        let (old, new) = (&before.processes[0], &after.processes[0]);
+        assert_ne!(old, new, "{what}");
+        assert_eq!(before.processes[1..], after.processes[1..], "{what}");
+        let is_visited = matches!(what, "exec" | "name" | "recycled");
+        assert_eq!(
+            words(new),
+            [if is_visited { "other" } else { "train" }],
+            "{what}"
+        );
+        assert_eq!(
+            new.identity() == old.identity(),
+            what != "recycled",
+            "{what}"
+        );
+        assert_eq!(new.ppid, stat.ppid.into(), "{what}");
+    }
+    let (fake, mut processes, at) = resting();
+    fake.end(8);
+    let sample = processes.sample(&[7, 8, 9], (at + 10) * SECOND);
+    let pids: Vec<u32> = sample.processes.iter().map(|it| it.pid).collect();
+    assert_eq!((pids, sample.gone), (vec![7, 9], vec![8]));
+    // Who is not asked for is forgotten, and new when it is.
+    assert_eq!(
+        processes.sample(&[9], (at + 11) * SECOND).processes.len(),
+        1
+    );
+    assert_eq!(processes.entries.len(), 1);
+    let sample = processes.sample(&[9, 7], (at + 12) * SECOND);
+    let pids: Vec<u32> = sample.processes.iter().map(|it| it.pid).collect();
+    assert_eq!(pids, [9, 7], "in the order in which they are asked for");
+    assert_eq!(sample.processes[1].cpu_percent, None);
+}
+
+#[test]
+fn a_visit_that_is_due_reads_the_folder_of_the_process_and_of_no_other() {
+    let fake = Fake::new(false);
+    fake.stat(7, &TRAIN);
+    fake.write(7, "cmdline", "train\0");
+    let mut processes = fake.processes();
+    only(processes.sample(&[7], SECOND));
+    // It has died, and its number is another's by the time of the visit.
+    fake.end(7);
+    fake.stat(
+        7,
+        &FakeStat {
+            start: 77_777,
+            ..TRAIN
+        },
+    );
+    fake.write(7, "cmdline", "stranger\0");
+    let process = only(processes.sample(&[7], 90 * SECOND));
+    assert_eq!(
+        (process.start_ticks, words(&process)),
+        (Some(77_777), vec!["stranger"])
+    );
+    assert_eq!(
+        process.cpu_percent, None,
+        "nothing is known of it from before"
+    );
 }
 
 #[test]

@@ -61,6 +61,10 @@ impl FileReaders {
                 queue.waiting.push_back(candidate);
             }
         }
+        // How many processors there are takes a dozen calls to tell.
+        if queue.waiting.is_empty() {
+            return;
+        }
         let most = thread::available_parallelism().map_or(1, NonZero::get);
         let idle = most.min(READ_AT_ONCE).saturating_sub(queue.threads);
         let more = queue.waiting.len().min(idle);

@@ -3,9 +3,9 @@
 //! They are percentages of a whole life, which hardly move: a process is looked up when it is first listed, and
 //! once a minute from then on.
 
-use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
+use foldhash::HashMap;
 use nvml_wrapper::Device;
 
 use super::calls::Calls;

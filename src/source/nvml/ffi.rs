@@ -326,6 +326,8 @@ fn parse(
 #[derive(Debug, Default)]
 pub(super) struct UtilizationSamples {
     buffer: Vec<nvmlProcessUtilizationSample_t>,
+    /// How many of them the driver may have written to; the others are empty.
+    used: usize,
 }
 
 impl UtilizationSamples {
@@ -355,7 +357,8 @@ impl UtilizationSamples {
         };
         let mut capacity = self.buffer.len().max(128);
         for _ in 0..GROWTH_RETRIES {
-            self.buffer.clear();
+            let used = std::mem::replace(&mut self.used, capacity);
+            self.buffer[..used].fill(empty);
             self.buffer.resize(capacity, empty);
             let mut count = capacity as c_uint;
             // SAFETY: the handle is valid while `device` lives, and the buffer holds `count`
@@ -375,6 +378,7 @@ impl UtilizationSamples {
                 Err(code) => return Err(code),
                 Ok(()) => {
                     let count = (count as usize).min(capacity);
+                    self.used = count;
                     return Ok(self.buffer[..count].iter().map(|sample| UtilizationSample {
                         pid: sample.pid,
                         timestamp: sample.timeStamp,

@@ -3,7 +3,7 @@
 //! Drivers have named pid 0, the same process many times, and sizes beyond the GPU's; what is made of
 //! such figures would accuse somebody. What is left out is said, in words for the snapshot's errors.
 
-use std::collections::{HashMap, HashSet};
+use foldhash::{HashMap, HashMapExt as _};
 
 use super::ffi::ProcessRecord;
 use crate::model::snapshot::{GpuProcess, Memory, ProcessType};
@@ -26,8 +26,9 @@ pub(super) fn merge(
         (mps, ProcessType::Mps),
     ];
     let (mut without_pid, mut twice) = (0usize, 0usize);
-    for (records, kind) in lists {
-        let mut on_this = HashSet::with_capacity(records.len());
+    // By row: the list on which it was last.
+    let mut last_lists: Vec<usize> = Vec::with_capacity(rows.capacity());
+    for (list, (records, kind)) in lists.into_iter().enumerate() {
         for record in records {
             if record.pid == 0 {
                 without_pid += 1;
@@ -38,10 +39,11 @@ pub(super) fn merge(
                 record.gpu_instance_id,
                 record.compute_instance_id,
             );
-            twice += usize::from(!on_this.insert(key));
             let place = *places.entry(key).or_insert(rows.len());
             match rows.get_mut(place) {
                 Some(row) => {
+                    let last = std::mem::replace(&mut last_lists[place], list);
+                    twice += usize::from(last == list);
                     row.used_bytes = row.used_bytes.max(record.used_bytes);
                     row.kind = match (row.kind, kind) {
                         (ProcessType::Compute, ProcessType::Graphics) => {
@@ -51,14 +53,17 @@ pub(super) fn merge(
                         (_, kind) => kind,
                     };
                 }
-                None => rows.push(GpuProcess {
-                    pid: record.pid,
-                    kind,
-                    used_bytes: record.used_bytes,
-                    gpu_instance_id: record.gpu_instance_id,
-                    compute_instance_id: record.compute_instance_id,
-                    ..GpuProcess::default()
-                }),
+                None => {
+                    last_lists.push(list);
+                    rows.push(GpuProcess {
+                        pid: record.pid,
+                        kind,
+                        used_bytes: record.used_bytes,
+                        gpu_instance_id: record.gpu_instance_id,
+                        compute_instance_id: record.compute_instance_id,
+                        ..GpuProcess::default()
+                    });
+                }
             }
         }
     }

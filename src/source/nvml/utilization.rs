@@ -1,8 +1,8 @@
 //! How busy each process is, by the samples that the driver keeps.
 
-use std::collections::HashMap;
 use std::time::{Duration, Instant, SystemTime};
 
+use foldhash::HashMap;
 use nvml_wrapper::{Device, Nvml};
 
 use super::calls::Calls;

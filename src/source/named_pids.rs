@@ -1,0 +1,206 @@
+//! The pids that NVML names: since when, and who had each when it was last believed.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use foldhash::HashMap;
+
+use super::nvml::SampledGpu;
+use crate::model::Process;
+use crate::model::snapshot::LastKnown;
+
+/// The pids that NVML names, for as long as it goes on naming them.
+#[derive(Debug, Default)]
+pub(super) struct NamedPids {
+    pids: HashMap<u32, NamedPid>,
+    /// The number of the last sample.
+    number: u64,
+}
+
+/// A pid that NVML names.
+#[derive(Clone, Debug)]
+pub(super) struct NamedPid {
+    /// When it was first named, in nanoseconds since boot.
+    pub(super) first_ns: u64,
+    /// The number of the last sample in which it was named.
+    sample: u64,
+    /// Who had it when it was last looked at, where that was believed.
+    process: Option<Arc<LastKnown>>,
+}
+
+impl NamedPid {
+    /// Keeps who has the pid now; of another process than before, and one that is not believed, nothing.
+    pub(super) fn note(&mut self, process: &Process, is_believed: bool) {
+        let known = self.process.as_deref();
+        let is_same = known.is_some_and(|known| known.start_ticks == process.start_ticks);
+        if !is_believed {
+            if !is_same {
+                self.process = None;
+            }
+            return;
+        }
+        let is_new = !is_same
+            || known.is_some_and(|known| {
+                known.command != process.command
+                    || known.comm != process.comm
+                    || known.user != process.user
+            });
+        if is_new && process.start_ticks.is_some() {
+            self.process = Some(Arc::new(LastKnown {
+                start_ticks: process.start_ticks,
+                start_time: process.start_time,
+                user: process.user.clone(),
+                comm: process.comm.clone(),
+                command: process.command.clone(),
+            }));
+        }
+    }
+}
+
+impl NamedPids {
+    /// Remembers when NVML first named each pid. `now` is the time, and the same in nanoseconds since boot.
+    pub(super) fn note(&mut self, gpus: &[SampledGpu], now: (Instant, u64)) {
+        self.number += 1;
+        let sample = self.number;
+        let (mut all_known, mut seen) = (true, 0);
+        for SampledGpu { gpu, read_at, .. } in gpus {
+            let Some(rows) = &gpu.processes else {
+                all_known = false;
+                continue;
+            };
+            let age = read_at.map_or(Duration::ZERO, |at| now.0.saturating_duration_since(at));
+            let at = now
+                .1
+                .saturating_sub(u64::try_from(age.as_nanos()).unwrap_or(u64::MAX));
+            for row in rows {
+                let named = self.pids.entry(row.pid).or_insert(NamedPid {
+                    first_ns: at,
+                    sample: 0,
+                    process: None,
+                });
+                named.first_ns = named.first_ns.min(at);
+                seen += usize::from(std::mem::replace(&mut named.sample, sample) != sample);
+            }
+        }
+        if seen == self.pids.len() {
+            return;
+        }
+        if all_known {
+            self.pids.retain(|_, named| named.sample == sample);
+        } else {
+            // A list that cannot be read now does not say that a pid has left it, nor that it has not.
+            let unseen = self.pids.values_mut().filter(|it| it.sample != sample);
+            unseen.for_each(|it| it.process = None);
+        }
+    }
+
+    /// What is known of a pid that NVML names.
+    pub(super) fn get_mut(&mut self, pid: u32) -> Option<&mut NamedPid> {
+        self.pids.get_mut(&pid)
+    }
+
+    /// Who had a pid that NVML names, where that was believed.
+    pub(super) fn last_known(&self, pid: u32) -> Option<Arc<LastKnown>> {
+        self.pids.get(&pid)?.process.clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::GpuProcess;
+    use crate::model::snapshot::Gpu;
+
+    #[test]
+    fn a_pid_is_known_since_it_was_first_named_and_until_no_list_has_it() {
+        let start = Instant::now();
+        let mut named = NamedPids::default();
+        let mut note = |lists: &[Option<&[u32]>], second: u64| {
+            let row = |&pid: &u32| GpuProcess {
+                pid,
+                ..GpuProcess::default()
+            };
+            let gpu = |list: &Option<&[u32]>| SampledGpu {
+                gpu: Gpu {
+                    processes: list.map(|pids| pids.iter().map(row).collect()),
+                    ..Gpu::default()
+                },
+                read_at: Some(start + Duration::from_secs(second)),
+                process_utilization: None,
+            };
+            let gpus: Vec<SampledGpu> = lists.iter().map(gpu).collect();
+            let now = start + Duration::from_secs(second + 1);
+            named.note(&gpus, (now, (second + 1) * 1_000_000_000));
+            for named in named.pids.values_mut() {
+                named.note(&process(1, "x"), true);
+            }
+            let mut pids: Vec<(u32, u64)> = named
+                .pids
+                .iter()
+                .map(|(&pid, named)| (pid, named.first_ns / 1_000_000_000))
+                .collect();
+            pids.sort_unstable();
+            pids
+        };
+        assert_eq!(note(&[Some(&[7, 8]), Some(&[7])], 10), [(7, 10), (8, 10)]);
+        assert_eq!(note(&[Some(&[7, 9]), Some(&[9])], 20), [(7, 10), (9, 20)]);
+        // One list cannot be read: who was on it may be on it still.
+        assert_eq!(note(&[Some(&[9]), None], 30), [(7, 10), (9, 20)]);
+        // Who comes as another goes is new, and one who comes again too.
+        assert_eq!(note(&[Some(&[9]), Some(&[8])], 40), [(8, 40), (9, 20)]);
+        assert_eq!(note(&[Some(&[]), Some(&[])], 50), []);
+    }
+
+    #[test]
+    fn who_is_on_a_list_that_cannot_be_read_loses_its_name() {
+        let mut named = NamedPids::default();
+        let gpu = |processes| SampledGpu {
+            gpu: Gpu {
+                processes,
+                ..Gpu::default()
+            },
+            read_at: None,
+            process_utilization: None,
+        };
+        let rows = vec![GpuProcess {
+            pid: 7,
+            ..GpuProcess::default()
+        }];
+        named.note(&[gpu(Some(rows))], (Instant::now(), 5));
+        named.get_mut(7).unwrap().note(&process(1, "x"), true);
+        assert!(named.last_known(7).is_some());
+        named.note(&[gpu(None)], (Instant::now(), 6));
+        assert_eq!(named.last_known(7), None);
+        assert_eq!(named.get_mut(7).unwrap().first_ns, 5);
+    }
+
+    fn process(start_ticks: u64, name: &str) -> Process {
+        Process {
+            pid: 7,
+            start_ticks: Some(start_ticks),
+            comm: Some(name.into()),
+            ..Process::default()
+        }
+    }
+
+    #[test]
+    fn a_name_is_kept_of_the_process_that_was_believed_and_of_no_other() {
+        let name = |named: &NamedPid| Some(named.process.as_deref()?.comm.as_deref()?.to_owned());
+        let mut named = NamedPid {
+            first_ns: 0,
+            sample: 0,
+            process: None,
+        };
+        named.note(&process(5, "stranger"), false);
+        assert_eq!(name(&named), None);
+        named.note(&process(5, "python"), true);
+        named.note(&process(5, "train"), true);
+        assert_eq!(name(&named).as_deref(), Some("train"));
+        // It has closed its files, and is the same one.
+        named.note(&process(5, "train"), false);
+        assert_eq!(name(&named).as_deref(), Some("train"));
+        // Another one has its number now.
+        named.note(&process(9, "stranger"), false);
+        assert_eq!(name(&named), None);
+    }
+}
