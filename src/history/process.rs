@@ -9,6 +9,7 @@ use super::streak::{Clause, Streak};
 use std::sync::Arc;
 
 use crate::model::process::AskedRelease;
+use crate::model::shared::equal;
 use crate::model::{Gpu, GpuProcess, Identity, Process, Time};
 
 /// A row per GPU, and under MIG per instance: no process has more.
@@ -60,9 +61,9 @@ struct KnownProgram {
 
 impl KnownProgram {
     fn observe(&mut self, process: &Process) {
-        let is_same = self.command == process.command
-            && self.executable == process.executable
-            && self.comm == process.comm;
+        let is_same = equal(&self.command, &process.command)
+            && equal(&self.executable, &process.executable)
+            && equal(&self.comm, &process.comm);
         if !is_same {
             *self = Self {
                 command: process.command.clone(),

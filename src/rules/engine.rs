@@ -10,13 +10,14 @@
 //! What an exemption keeps is no finding, and no evidence of one; it is listed apart.
 
 use std::cmp::Reverse;
-use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
+
+use foldhash::{HashMap, HashMapExt as _, HashSet};
 
 use super::RuleSet;
 use super::exemption::{self, Exempts};
 use super::rule::{Rule, RuleInput, RuleOutput};
-use super::suspect;
+use super::suspect::Suspects;
 use super::undecided_reason::UndecidedReason;
 use crate::history::History;
 use crate::model::family::families;
@@ -35,7 +36,7 @@ pub struct Engine {
     resolved: Vec<Finding>,
     pending: Vec<Pending>,
     undecided: Vec<Undecided>,
-    suspects: Vec<Suspect>,
+    suspects: Suspects,
 }
 
 impl Engine {
@@ -72,16 +73,11 @@ impl Engine {
         self.undecided = self.name_doubts(&verdicts);
         self.pending = verdicts.pending;
         self.carry_over(verdicts.findings, snapshot);
-        self.suspects = match verdicts.candidates.is_empty() {
-            true => Vec::new(),
-            false => {
-                let found = self.active.identities().collect();
-                let seen = (&self.history, snapshot);
-                let before = std::mem::take(&mut self.suspects);
-                let keeps = self.settings.keep_rules();
-                suspect::suspects(seen, &found, keeps, verdicts.candidates, &before)
-            }
-        };
+        let found = self.active.identities().collect();
+        let seen = (&self.history, snapshot);
+        let keeps = self.settings.keep_rules();
+        self.suspects
+            .observe(seen, &found, keeps, verdicts.candidates);
     }
 
     fn judge(&self, snapshot: &Snapshot) -> RuleOutput {
@@ -195,7 +191,7 @@ impl Engine {
     fn carry_over(&mut self, mut found: Vec<Finding>, snapshot: &Snapshot) {
         let before = std::mem::take(&mut self.active);
         let kept_before = before.kept.clone();
-        let mut subjects: HashSet<FindingSubject> = HashSet::with_capacity(found.len());
+        let mut subjects: HashSet<FindingSubject> = HashSet::default();
         found.retain_mut(|finding| {
             let subject = FindingSubject::of(finding);
             // The GPUs that it is about may have changed; it keeps its name.
@@ -333,13 +329,13 @@ impl Engine {
     /// What looks like waste already and is not proved, the one that holds most first. It is never acted
     /// upon and counts for no exit code.
     pub fn suspects(&self) -> &[Suspect] {
-        &self.suspects
+        self.suspects.list()
     }
 
     /// How much could be had back, and how much is suspected.
     pub fn reclaimable(&self) -> Reclaimable {
         let seconds = self.history.span_seconds();
-        Reclaimable::new(self.unkept(), self.suspects.iter(), seconds)
+        Reclaimable::new(self.unkept(), self.suspects().iter(), seconds)
     }
 
     /// The rules that could not be decided on the history so far.
@@ -375,7 +371,7 @@ impl ActiveFindings {
     /// Puts findings into their order; no two are of the same subject.
     fn new(mut findings: Vec<Finding>, kept: Vec<Kept>) -> Self {
         findings.sort_by_key(|finding| (Reverse(finding.severity), finding.kind));
-        let mut first: HashSet<Identity> = HashSet::with_capacity(findings.len());
+        let mut first: HashSet<Identity> = HashSet::default();
         let (mut accusations, mut subordinate) = (Vec::with_capacity(findings.len()), Vec::new());
         for mut finding in findings {
             finding.also.clear();

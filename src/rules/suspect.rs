@@ -11,14 +11,17 @@
 //! CPU, and one that the rule could not decide later either. Unknown is no reason to suspect a process.
 //! Kinds only that `reap` takes by default: a server that waits does its work.
 
-use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
+
+use foldhash::{HashMap, HashSet};
 
 use super::exemption::{self, KeepRules};
 use super::subject;
 use crate::advice::quote;
 use crate::history::{Began, History, ProcessHistory, RowHistory, Use};
 use crate::model::finding::FindingGpu;
+use crate::model::process::{Jupyter, Parent};
+use crate::model::shared::equal;
 use crate::model::snapshot::ProcessType;
 use crate::model::suspect::{SeenSoFar, StillMissing, Suspect, SuspectEvidence};
 use crate::model::{Identity, Kind, Process, Snapshot, Time};
@@ -61,77 +64,171 @@ pub(super) struct Candidate {
     pub(super) is_undecidable: bool,
 }
 
-/// The suspects among the candidates, the one that holds most first; each process once. Of those in `found`
-/// something is found. `before` are those of the last sample, whose texts are kept where they are the same.
-pub(super) fn suspects(
-    (history, snapshot): (&History, &Snapshot),
-    found: &HashSet<Identity>,
-    keep_rules: KeepRules<'_>,
-    mut candidates: Vec<Candidate>,
-    before: &[Suspect],
-) -> Vec<Suspect> {
-    candidates.retain(|it| !it.is_undecidable && !found.contains(&it.process));
-    // As of several findings of a process, the kind about which something is to be done first.
-    candidates.sort_by(|a, b| (a.process, a.kind, &a.rule).cmp(&(b.process, b.kind, &b.rule)));
-    // Of two of the same number the first counts, as in `Snapshot::process`, which would look at each.
-    let listed = snapshot.processes.iter().rev();
-    let processes: HashMap<u32, &Process> = listed.map(|it| (it.pid, it)).collect();
-    let lives = GpuLives::new(snapshot, &processes);
-    let before = before.iter().map(|it| (it.process.identity, &it.message));
-    let before: HashMap<Identity, &Arc<str>> = before.collect();
-    let mut suspects: Vec<Suspect> = Vec::new();
-    let mut texts = RuleTexts::default();
-    let mut last = None;
-    for of_rule in candidates.chunk_by(|a, b| (a.process, &a.rule) == (b.process, &b.rule)) {
-        let identity = of_rule[0].process;
-        if last == Some(identity) {
-            continue;
-        }
-        let Some(&process) = processes.get(&identity.pid) else {
-            continue;
-        };
-        let Some(known) = history.process(identity) else {
-            continue;
-        };
-        let input = SuspectInput {
-            now: snapshot.time,
-            process,
-            known,
-            life: lives.of(identity.pid),
-            candidate: joined(of_rule),
-        };
-        let about = (input.candidate.kind, &input.candidate.rule);
-        if process.identity() == identity
-            && input.is_suspect()
-            && exemption::kept_by(keep_rules, process, about, snapshot).is_none()
-        {
-            texts.be_of(&input.candidate);
-            let before = before.get(&identity).copied();
-            suspects.push(input.suspect(&texts, before));
-            last = Some(identity);
-        }
-    }
-    suspects.sort_by(|a, b| {
-        let rank = |it: &Suspect| (it.memory_bytes, std::cmp::Reverse(it.process.pid));
-        rank(b).cmp(&rank(a))
-    });
-    suspects
+/// The suspects of the last sample.
+#[derive(Debug, Default)]
+pub(super) struct Suspects {
+    list: Vec<Suspect>,
+    named: HashMap<Identity, NamedSuspect>,
 }
 
-/// What a rule says of the GPUs of a process, as one: it is so since it is so on all of them.
-fn joined(candidates: &[Candidate]) -> Candidate {
-    let mut all = candidates[0].clone();
-    for other in &candidates[1..] {
-        all.gpus.extend(other.gpus.iter().cloned());
-        if other.since > all.since {
-            (all.since, all.began) = (other.since, other.began);
+/// What a suspect's name was made of, and where it is in the list: as long as it is called the same and holds the
+/// same, nothing that is said of it is written again.
+#[derive(Debug)]
+struct NamedSuspect {
+    at: usize,
+    command: Option<Arc<[Arc<str>]>>,
+    executable: Option<Arc<str>>,
+    comm: Option<Arc<str>>,
+    parent: Option<Arc<Parent>>,
+    jupyter: Option<Arc<Jupyter>>,
+}
+
+impl NamedSuspect {
+    fn new(process: &Process) -> Self {
+        Self {
+            at: 0,
+            command: process.command.clone(),
+            executable: process.executable.clone(),
+            comm: process.comm.clone(),
+            parent: process.parent.clone(),
+            jupyter: process.jupyter.clone(),
         }
-        all.samples = all.samples.min(other.samples);
-        all.needed = all.needed.max(other.needed);
-        all.max_cpu_percent = all.max_cpu_percent.min(other.max_cpu_percent);
     }
-    all.gpus = subject::by_gpu(all.gpus.into_iter());
-    all
+
+    /// Whether the process is called the same; only of one that has not ended.
+    fn is_name_of(&self, process: &Process) -> bool {
+        equal(&self.command, &process.command)
+            && equal(&self.executable, &process.executable)
+            && equal(&self.comm, &process.comm)
+            && self.parent == process.parent
+            && self.jupyter == process.jupyter
+    }
+}
+
+/// Whether the same is held on the same GPUs.
+fn hold_the_same(one: &[FindingGpu], other: &[FindingGpu]) -> bool {
+    let is_same = |(one, other): (&FindingGpu, &FindingGpu)| {
+        (one.index, one.used_bytes) == (other.index, other.used_bytes)
+    };
+    one.len() == other.len() && one.iter().zip(other).all(is_same)
+}
+
+impl Suspects {
+    /// The one that holds most first; each process once.
+    pub(super) fn list(&self) -> &[Suspect] {
+        &self.list
+    }
+
+    /// Takes those among the candidates of the next sample. Of those in `found` something is found.
+    pub(super) fn observe(
+        &mut self,
+        (history, snapshot): (&History, &Snapshot),
+        found: &HashSet<Identity>,
+        keep_rules: KeepRules<'_>,
+        mut candidates: Vec<Candidate>,
+    ) {
+        candidates.retain(|it| !it.is_undecidable && !found.contains(&it.process));
+        if candidates.is_empty() {
+            *self = Self::default();
+            return;
+        }
+        // As of several findings of a process, the kind about which something is to be done first.
+        candidates.sort_by(|a, b| (a.process, a.kind, &a.rule).cmp(&(b.process, b.kind, &b.rule)));
+        // Of two of the same number the first counts, as in `Snapshot::process`, which would look at each.
+        let listed = snapshot.processes.iter().rev();
+        let processes: HashMap<u32, &Process> = listed.map(|it| (it.pid, it)).collect();
+        let lives = GpuLives::new(snapshot, &processes);
+        let before = std::mem::take(&mut self.list);
+        let mut texts = RuleTexts::default();
+        let mut last = None;
+        let mut candidates = candidates.into_iter().peekable();
+        while let Some(mut candidate) = candidates.next() {
+            let identity = candidate.process;
+            let is_of_it = |it: &Candidate| it.process == identity && it.rule == candidate.rule;
+            let others: Vec<Candidate> =
+                std::iter::from_fn(|| candidates.next_if(is_of_it)).collect();
+            if last == Some(identity) {
+                continue;
+            }
+            candidate.join(others);
+            let Some(&process) = processes.get(&identity.pid) else {
+                continue;
+            };
+            let Some(known) = history.process(identity) else {
+                continue;
+            };
+            let input = SuspectInput {
+                now: snapshot.time,
+                process,
+                known,
+                life: lives.of(identity.pid),
+                candidate,
+            };
+            let about = (input.candidate.kind, &input.candidate.rule);
+            if process.identity() == identity
+                && input.is_suspect()
+                && exemption::kept_by(keep_rules, process, about, snapshot).is_none()
+            {
+                texts.be_of(&input.candidate);
+                let message = self.message(&input, &before);
+                self.list.push(input.suspect(&texts, message));
+                last = Some(identity);
+            }
+        }
+        self.list.sort_by(|a, b| {
+            let rank = |it: &Suspect| (it.memory_bytes, std::cmp::Reverse(it.process.pid));
+            rank(b).cmp(&rank(a))
+        });
+        self.find_places();
+    }
+
+    /// What is said of a suspect: the text of the last sample, where that is the same.
+    fn message(&mut self, input: &SuspectInput<'_>, before: &[Suspect]) -> Arc<str> {
+        let (process, candidate) = (input.process, &input.candidate);
+        if let Some(named) = self.named.get(&candidate.process)
+            && named.is_name_of(process)
+            && let Some(last) = before.get(named.at)
+            && (last.kind, last.process.identity) == (candidate.kind, candidate.process)
+            && hold_the_same(&last.gpus, &candidate.gpus)
+        {
+            return Arc::clone(&last.message);
+        }
+        self.named
+            .insert(candidate.process, NamedSuspect::new(process));
+        input.message().into()
+    }
+
+    /// Takes down where each is, and forgets who is none any more.
+    fn find_places(&mut self) {
+        if self.named.len() > self.list.len() {
+            let ids: HashSet<Identity> = self.list.iter().map(|it| it.process.identity).collect();
+            self.named.retain(|id, _| ids.contains(id));
+        }
+        for (at, suspect) in self.list.iter().enumerate() {
+            if let Some(named) = self.named.get_mut(&suspect.process.identity) {
+                named.at = at;
+            }
+        }
+    }
+}
+
+impl Candidate {
+    /// Takes in what the same rule says of other GPUs of the process: it is so since it is so on all of them.
+    fn join(&mut self, others: Vec<Self>) {
+        if others.is_empty() {
+            return;
+        }
+        for other in others {
+            self.gpus.extend(other.gpus);
+            if other.since > self.since {
+                (self.since, self.began) = (other.since, other.began);
+            }
+            self.samples = self.samples.min(other.samples);
+            self.needed = self.needed.max(other.needed);
+            self.max_cpu_percent = self.max_cpu_percent.min(other.max_cpu_percent);
+        }
+        self.gpus = subject::by_gpu(std::mem::take(&mut self.gpus).into_iter());
+    }
 }
 
 /// What is written alike of all suspects of a rule that asks for the same time: the command.
@@ -174,11 +271,11 @@ impl GpuLives {
             let rows = rows.flatten();
             rows.filter(|row| row.kind != ProcessType::Graphics)
         };
-        let mut lives: HashMap<u32, GpuLife> = HashMap::new();
+        let mut lives: HashMap<u32, GpuLife> = HashMap::default();
         if !rows().any(|row| row.lifetime_percent.is_some()) {
             return Self::default();
         }
-        let mut unknown = HashSet::new();
+        let mut unknown = HashSet::default();
         for row in rows() {
             let process = processes.get(&row.pid);
             let Some((percent, since)) = process.and_then(|it| row.lifetime_of(it)) else {
@@ -232,7 +329,6 @@ impl SuspectInput<'_> {
     /// Whether nothing shows it at work: neither on any GPU that it is on, nor on the CPU, of which both
     /// are known.
     fn is_quiet(&self) -> bool {
-        let rows = self.rows();
         let is_unused = |row: &RowHistory| {
             row.last_seen() == self.now
                 && matches!(row.last_use(), Use::NotUsed(_))
@@ -250,7 +346,7 @@ impl SuspectInput<'_> {
             _ => false,
         };
         !may_run
-            && rows.into_iter().all(is_unused)
+            && self.rows().all(is_unused)
             && cpu.known_at().is_some_and(is_recent)
             && mean.is_none_or(|mean| mean.percent < most)
             && last.is_none_or(|percent| percent < most)
@@ -299,8 +395,9 @@ impl SuspectInput<'_> {
     /// How long it was seen so, with the time before the first sample of which the driver told; seconds.
     fn watched_seconds(&self) -> f64 {
         let before = || {
-            let rows = self.rows().into_iter();
-            let runs = rows.filter_map(|row| Some(row.run()?.seconds_before));
+            let runs = self
+                .rows()
+                .filter_map(|row| Some(row.run()?.seconds_before));
             runs.reduce(f64::min).unwrap_or(0.0)
         };
         self.seconds()
@@ -343,10 +440,9 @@ impl SuspectInput<'_> {
     }
 
     /// Its rows but for those of graphics.
-    fn rows(&self) -> Vec<&RowHistory> {
+    fn rows(&self) -> impl Iterator<Item = &RowHistory> {
         let rows = self.known.rows().iter();
         rows.filter(|row| row.kind() != ProcessType::Graphics)
-            .collect()
     }
 
     fn evidence(&self) -> SuspectEvidence {
@@ -358,8 +454,7 @@ impl SuspectInput<'_> {
                 ..SuspectEvidence::default()
             };
         }
-        let rows = self.rows();
-        let mut runs = rows.iter().filter_map(|row| row.run()).peekable();
+        let mut runs = self.rows().filter_map(RowHistory::run).peekable();
         let is_listed = runs.peek().is_some();
         let by_device = runs.any(|run| run.by_device > 0);
         let lifetime = self.lifetime();
@@ -381,22 +476,22 @@ impl SuspectInput<'_> {
         }
     }
 
-    fn suspect(self, texts: &RuleTexts, before: Option<&Arc<str>>) -> Suspect {
-        let candidate = &self.candidate;
-        let (seconds, needed) = (self.seconds(), candidate.needed);
-        let kind = candidate.kind;
-        let due = candidate.since.plus_seconds(needed);
-        let name = format!("{} ({})", subject::name(self.process), self.process.pid);
-        let looks = match kind {
+    fn message(&self) -> String {
+        let looks = match self.candidate.kind {
             Kind::Stopped => "is stopped",
             Kind::Orphan => "may have outlived its job",
             _ => "looks idle",
         };
-        let message = format!(
-            "{name} holds {} and {looks}",
-            subject::held(&candidate.gpus)
-        );
-        let same = before.filter(|it| ***it == *message);
+        let name = subject::name(self.process);
+        let held = subject::held(&self.candidate.gpus);
+        format!("{name} ({}) holds {held} and {looks}", self.process.pid)
+    }
+
+    fn suspect(self, texts: &RuleTexts, message: Arc<str>) -> Suspect {
+        let candidate = &self.candidate;
+        let (seconds, needed) = (self.seconds(), candidate.needed);
+        let kind = candidate.kind;
+        let due = candidate.since.plus_seconds(needed);
         let wait = due.seconds_since(self.now).ceil();
         Suspect {
             rule: Arc::clone(&candidate.rule),
@@ -413,7 +508,7 @@ impl SuspectInput<'_> {
                 seconds: seconds as u64,
                 needed: Span::from_seconds(needed),
             },
-            message: same.map_or_else(|| message.into(), Arc::clone),
+            message,
             missing: StillMissing {
                 seconds: wait.max(0.0) as u64,
                 is_witnessed: candidate.began == Began::Witnessed,

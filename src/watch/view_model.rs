@@ -5,10 +5,10 @@
 //! text is made in `view`, for the rows that are visible only. Sorting compares values, never text
 //! made of them, and what is unknown comes last whichever way the order is turned.
 
-use std::collections::HashMap;
 use std::ops::Deref;
 use std::sync::Arc;
 
+use foldhash::HashMap;
 use unicode_width::UnicodeWidthStr;
 
 use super::column::Column;
@@ -22,7 +22,7 @@ use crate::model::finding::{Finding, Undecided};
 pub use crate::model::row::percent;
 use crate::model::row::{ProcessRow, RowPlace, places};
 use crate::model::snapshot::{Gpu, GpuProcess, Snapshot};
-use crate::model::{Identity, Reclaimable, Time};
+use crate::model::{Identity, Reclaimable, Start, Time};
 
 /// What makes two rows of different snapshots the same row.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -152,21 +152,25 @@ impl Screenful {
             reclaimable: Reclaimable::new(findings.iter(), [].iter(), f64::INFINITY),
             ..Waste::default()
         };
-        Self::judged(snapshot, (findings, undecided, waste), idle_since)
+        let idle = idle_times(&snapshot, idle_since);
+        Self::judged(snapshot, (findings, undecided, waste), &idle)
     }
 
-    /// The same, with what looks like waste.
+    /// The same, with what looks like waste, and with the [`idle_times`] of the snapshot.
     pub fn judged(
         snapshot: Snapshot,
         (findings, undecided, waste): (Vec<Finding>, Vec<Undecided>, Waste),
-        idle_since: impl Fn(Identity, u32) -> Option<Time>,
+        idle: &[Option<Time>],
     ) -> Self {
         let suspects = waste.suspects.iter().enumerate();
         let suspects: HashMap<Identity, usize> =
             suspects.map(|(at, it)| (it.identity, at)).collect();
-        let places = places(&snapshot, &findings).into_iter();
-        let rows = places.filter_map(|place| {
-            let facts = ProcessRow::new(&snapshot, &findings, place).idle(&idle_since);
+        let places = places(&snapshot, &findings);
+        let mut rows = Vec::with_capacity(places.len());
+        // Those that NVML lists come first, in the order of their times.
+        let idle = idle.iter().copied().chain(std::iter::repeat(None));
+        rows.extend(places.into_iter().zip(idle).filter_map(|(place, since)| {
+            let facts = ProcessRow::new(&snapshot, &findings, place).idle(|_, _| since);
             let identity = facts.identity?;
             let is_listed = facts.is_listed();
             // What is found is no guess any more.
@@ -196,8 +200,7 @@ impl Screenful {
                 is_listed,
                 place,
             })
-        });
-        let rows = rows.collect();
+        }));
         let mut screenful = Self {
             snapshot,
             findings,
@@ -284,6 +287,7 @@ impl Screenful {
             user: 5,
             ..Widths::default()
         };
+        let mut last_mark = None;
         for row in &self.rows {
             let subject = self.parts(row);
             widths.pid = widths.pid.max(digits(row.key.identity.pid));
@@ -310,7 +314,11 @@ impl Screenful {
                 widths.finding = widths.finding.max(wide(&badge(finding)));
             }
             if let Some(suspect) = self.suspect(row) {
-                widths.finding = widths.finding.max(wide(&suspect.mark.to_string()));
+                // Nearly all say the same.
+                if last_mark != Some(suspect.mark) {
+                    last_mark = Some(suspect.mark);
+                    widths.finding = widths.finding.max(wide(&suspect.mark.to_string()));
+                }
             }
         }
         widths.user = widths.user.min(12);
@@ -329,6 +337,35 @@ impl Screenful {
         };
         widths
     }
+}
+
+/// Since when the process of each row that NVML lists has not used its GPU, GPU by GPU, as `since` tells it of a
+/// process and a GPU's index.
+pub fn idle_times(
+    snapshot: &Snapshot,
+    since: impl Fn(Identity, u32) -> Option<Time>,
+) -> Vec<Option<Time>> {
+    // Of two of the same number the first counts, as in `Snapshot::process`.
+    let processes = snapshot.processes.iter().rev();
+    let who: HashMap<u32, Identity> = processes.map(|it| (it.pid, it.identity())).collect();
+    let mut times = Vec::with_capacity(
+        snapshot
+            .gpus
+            .iter()
+            .flat_map(|it| &it.processes)
+            .map(Vec::len)
+            .sum(),
+    );
+    for gpu in &snapshot.gpus {
+        times.extend(gpu.processes.iter().flatten().map(|row| {
+            let unknown = Identity {
+                pid: row.pid,
+                start: Start::Unknown,
+            };
+            since(who.get(&row.pid).copied().unwrap_or(unknown), gpu.index)
+        }));
+    }
+    times
 }
 
 /// What is made of the memory of a process with this finding, as the headline has it.

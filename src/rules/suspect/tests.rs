@@ -14,7 +14,7 @@ use crate::rules::exemption::Exemption;
 use crate::rules::scope::{GpuName, Scope};
 use crate::rules::testing::{PID, count, judge};
 use crate::rules::{Engine, RuleSet};
-use crate::units::GIB;
+use crate::units::{GIB, MIB};
 
 /// `python train.py` that holds 24 GiB on GPU 0 and has used 1000 s of CPU in a day; a sample every 2 s.
 fn idle() -> Scene {
@@ -570,6 +570,33 @@ fn several_gpus_are_one_suspect_and_the_biggest_comes_first() {
             .message
             .contains("8.0 GiB on GPUs 0 and 1")
     );
+}
+
+#[test]
+fn a_message_is_kept_until_the_name_or_what_is_held_changes() {
+    let mut scene = Scene::new(1, 2.0);
+    scene.holder(PID, &[0], 1970 * MIB);
+    scene.holder(7, &[0], 2000 * MIB);
+    let mut engine = judge(&mut scene, 20.0);
+    let message_of = |engine: &Engine, pid| {
+        let mut suspects = engine.suspects().iter();
+        let suspect = suspects.find(|it| it.process.pid == pid).unwrap();
+        Arc::clone(&suspect.message)
+    };
+    let before = [PID, 7].map(|pid| message_of(&engine, pid));
+    engine.observe(scene.step());
+    for (pid, before) in [PID, 7].into_iter().zip(&before) {
+        assert!(Arc::ptr_eq(before, &message_of(&engine, pid)), "{before}");
+    }
+    // So little is no movement. The other one comes first now, and each still has its own text.
+    scene.row(0, PID).used_bytes = Some(2010 * MIB);
+    engine.observe(scene.step());
+    assert_eq!(engine.suspects()[0].process.pid, PID);
+    assert!(message_of(&engine, PID).contains("2.0 GiB on GPU 0"));
+    assert!(Arc::ptr_eq(&before[1], &message_of(&engine, 7)));
+    scene.process(7).command = Some(["python", "other.py"].map(Arc::from).into());
+    engine.observe(scene.step());
+    assert!(message_of(&engine, 7).starts_with("python other.py (7) holds 2.0 GiB"));
 }
 
 #[test]

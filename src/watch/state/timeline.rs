@@ -5,17 +5,17 @@
 //! forgotten; a recording is not thinned, for it can be read again. A sample has the number that it came as,
 //! which stays the same when a recording is begun again.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 
 use crate::model::finding::{Finding, Undecided};
-use crate::model::{Identity, Snapshot, Start, Time};
+use crate::model::{Snapshot, Time};
 use crate::units::MIB;
 use crate::watch::view_model::Screenful;
 use crate::watch::waste::Waste;
 
 mod delta_frame;
 
-use delta_frame::{DeltaFrame, IdleTimes};
+use delta_frame::DeltaFrame;
 
 /// What the samples may take in memory, unless told otherwise.
 const MOST_BYTES: usize = 6 * MIB as usize;
@@ -74,19 +74,18 @@ impl Timeline {
         }
     }
 
-    /// Adds a judged sample. `idle_since` tells since when a process has not used a GPU;
+    /// Adds a judged sample. `idle` are its [`idle_times`](crate::watch::view_model::idle_times);
     /// `is_live` says that this sample cannot be had again, so that reach counts for more than detail.
     pub fn push(
         &mut self,
         snapshot: &Snapshot,
         findings: &[Finding],
-        undecided: Vec<Undecided>,
-        waste: Waste,
-        idle_since: impl Fn(Identity, u32) -> Option<Time>,
+        undecided: &[Undecided],
+        waste: &Waste,
+        idle: &[Option<Time>],
         is_live: bool,
     ) -> FrameRef {
         let before = self.entries.back().map(|entry| &entry.delta);
-        let idle = idle_times(snapshot, idle_since);
         let judged = (findings, undecided, waste);
         let (delta, has_beginning) = DeltaFrame::new(snapshot, judged, idle, before);
         let frame = FrameRef {
@@ -219,13 +218,7 @@ impl Timeline {
             return None;
         }
         let (snapshot, judged, idle) = entry.delta.unpack();
-        let idle: HashMap<(Identity, u32), Time> = keys(&snapshot)
-            .zip(idle)
-            .filter_map(|(key, since)| Some((key, since?)))
-            .collect();
-        Some(Screenful::judged(snapshot, judged, |identity, gpu| {
-            idle.get(&(identity, gpu)).copied()
-        }))
+        Some(Screenful::judged(snapshot, judged, idle))
     }
 
     /// Where the first sample of this number or a later one is.
@@ -233,30 +226,6 @@ impl Timeline {
         self.entries
             .partition_point(|entry| entry.reference.number < number)
     }
-}
-
-fn idle_times(snapshot: &Snapshot, since: impl Fn(Identity, u32) -> Option<Time>) -> IdleTimes {
-    keys(snapshot).map(|(who, gpu)| since(who, gpu)).collect()
-}
-
-/// Who is on which GPU, row by row.
-fn keys(snapshot: &Snapshot) -> impl Iterator<Item = (Identity, u32)> {
-    let processes = snapshot.processes.iter();
-    let who: HashMap<u32, Identity> = processes.map(|it| (it.pid, it.identity())).collect();
-    let keys: Vec<(Identity, u32)> = snapshot
-        .gpus
-        .iter()
-        .flat_map(|gpu| {
-            let rows = gpu.processes.iter().flatten();
-            rows.map(|row| (row.pid, gpu.index))
-        })
-        .map(|(pid, gpu)| {
-            let start = Start::Unknown;
-            let identity = who.get(&pid).copied().unwrap_or(Identity { pid, start });
-            (identity, gpu)
-        })
-        .collect();
-    keys.into_iter()
 }
 
 #[cfg(test)]

@@ -9,13 +9,14 @@
 
 use std::time::Duration;
 
+use crate::model::finding::Undecided;
 use crate::model::{Snapshot, Time};
 use crate::watch::Control;
 use crate::watch::keys::KeyAction;
 use crate::watch::state::playback::SeekTarget;
 use crate::watch::state::timeline::FrameRef;
 use crate::watch::state::{App, Effect, NOTHING_SEEN};
-use crate::watch::view_model::Screenful;
+use crate::watch::view_model::{Screenful, idle_times};
 use crate::watch::waste::Waste;
 
 mod pace;
@@ -37,19 +38,23 @@ pub fn receive(app: &mut App, snapshot: Snapshot) -> Option<Effect> {
     }
     app.playback.awaited = app.playback.interval;
     let was_behind = app.is_behind();
-    let history = app.judged.engine.history();
+    let engine = &app.judged.engine;
+    let (undecided, waste) = (engine.undecided(), Waste::of(engine));
+    let idle = idle_times(&snapshot, |identity, gpu| {
+        engine.history().idle_since(identity, gpu)
+    });
     let frame = app.timeline.push(
         &snapshot,
-        app.judged.engine.findings(),
-        app.judged.engine.undecided(),
-        Waste::of(&app.judged.engine),
-        |identity, gpu| history.idle_since(identity, gpu),
+        engine.findings(),
+        &undecided,
+        &waste,
+        &idle,
         app.setup.replay.is_none(),
     );
     match app.playback.seek_target {
         Some(seek_target) if seek_target.is_reached(frame) => {
             app.playback.seek_target = None;
-            show_newest(app, snapshot, frame);
+            show_newest(app, snapshot, frame, (undecided, waste), &idle);
             // A sample that was let through while a screen is paused does not set it going.
             Some(Effect::Control(Control::Playing(!app.playback.is_paused)))
         }
@@ -57,7 +62,7 @@ pub fn receive(app: &mut App, snapshot: Snapshot) -> Option<Effect> {
         // Of this machine it is told how far behind the screen is, and that grows.
         None if app.playback.is_paused || was_behind => app.is_live().then_some(Effect::Draw),
         None => {
-            show_newest(app, snapshot, frame);
+            show_newest(app, snapshot, frame, (undecided, waste), &idle);
             Some(Effect::Draw)
         }
     }
@@ -73,16 +78,16 @@ fn progress(app: &mut App) -> Option<Effect> {
     Some(Effect::Draw)
 }
 
-fn show_newest(app: &mut App, snapshot: Snapshot, frame: FrameRef) {
-    let engine = &app.judged.engine;
-    let judged = (
-        engine.findings().to_vec(),
-        engine.undecided(),
-        Waste::of(engine),
-    );
-    let screenful = Screenful::judged(snapshot, judged, |identity, gpu| {
-        engine.history().idle_since(identity, gpu)
-    });
+fn show_newest(
+    app: &mut App,
+    snapshot: Snapshot,
+    frame: FrameRef,
+    (undecided, waste): (Vec<Undecided>, Waste),
+    idle: &[Option<Time>],
+) {
+    let findings = app.judged.engine.findings().to_vec();
+    let judged = (findings, undecided, waste);
+    let screenful = Screenful::judged(snapshot, judged, idle);
     app.playback.shown = Some(frame.number);
     app.show(screenful);
 }

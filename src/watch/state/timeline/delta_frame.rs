@@ -4,6 +4,7 @@
 //! what does not, which is most: who a process is, what runs it, what helps. A field that is new to the model
 //! is among what does not change, and is right there, if larger than need be.
 
+use std::borrow::Borrow;
 use std::io;
 use std::mem::size_of;
 use std::sync::Arc;
@@ -14,11 +15,12 @@ use crate::model::Time;
 use crate::model::evidence::Evidence;
 use crate::model::finding::{Also, Finding, Undecided};
 use crate::model::process::Descendants;
+use crate::model::shared::equal;
 use crate::model::snapshot::{Gpu, GpuProcess, MigDevice, Process, ReadError, Snapshot};
 use crate::watch::waste::Waste;
 
 /// Since when each row's process has not used its GPU, row by row.
-pub(super) type IdleTimes = Vec<Option<Time>>;
+type IdleTimes<'a> = &'a [Option<Time>];
 
 /// So far a sample is searched for what the next one has in common with it.
 const REACH: usize = 1024;
@@ -36,7 +38,8 @@ pub(super) struct DeltaFrame {
     findings: Vec<SharedBetweenFrames<FindingDelta>>,
     undecided: SharedBetweenFrames<Vec<Undecided>>,
     waste: SharedBetweenFrames<Waste>,
-    idle: SharedBetweenFrames<IdleTimes>,
+    /// Since when each row's process has not used its GPU, row by row.
+    idle: SharedBetweenFrames<Vec<Option<Time>>>,
     own_bytes: usize,
 }
 
@@ -67,8 +70,8 @@ impl DeltaFrame {
     /// Packs a sample; also says whether there is a finding in it that was not in the one `before`.
     pub(super) fn new(
         snapshot: &Snapshot,
-        (findings, undecided, waste): (&[Finding], Vec<Undecided>, Waste),
-        idle: IdleTimes,
+        (findings, undecided, waste): (&[Finding], &[Undecided], &Waste),
+        idle: IdleTimes<'_>,
         before: Option<&Self>,
     ) -> (Self, bool) {
         let rows = snapshot.gpus.iter().enumerate().map(|(at, gpu)| {
@@ -112,14 +115,12 @@ impl DeltaFrame {
             rows,
             processes,
             findings,
-            undecided: SharedBetweenFrames::new(undecided, before.map(|it| &it.undecided), |it| {
+            undecided: SharedBetweenFrames::of(undecided, before.map(|it| &it.undecided), |it| {
                 let each = it.iter().map(|it| size_of::<Undecided>() + it.reason.len());
                 each.sum()
             }),
-            waste: SharedBetweenFrames::new(waste, before.map(|it| &it.waste), Waste::bytes),
-            idle: SharedBetweenFrames::new(idle, before.map(|it| &it.idle), |it| {
-                it.len() * size_of::<Option<Time>>()
-            }),
+            waste: SharedBetweenFrames::of(waste, before.map(|it| &it.waste), Waste::bytes),
+            idle: SharedBetweenFrames::of(idle, before.map(|it| &it.idle), |it| size_of_val(&**it)),
             own_bytes: 0,
         };
         delta.own_bytes = delta.count_own();
@@ -159,7 +160,13 @@ impl DeltaFrame {
     }
 
     /// What was delta.
-    pub(super) fn unpack(&self) -> (Snapshot, (Vec<Finding>, Vec<Undecided>, Waste), IdleTimes) {
+    pub(super) fn unpack(
+        &self,
+    ) -> (
+        Snapshot,
+        (Vec<Finding>, Vec<Undecided>, Waste),
+        IdleTimes<'_>,
+    ) {
         let mut snapshot = self.frame.clone();
         for (gpu, rows) in snapshot.gpus.iter_mut().zip(&self.rows) {
             let rows = rows.as_ref();
@@ -170,7 +177,7 @@ impl DeltaFrame {
         let findings = self.findings.iter().map(|it| it.get().unpack()).collect();
         let undecided = self.undecided.get().clone();
         let judged = (findings, undecided, self.waste.get().clone());
-        (snapshot, judged, self.idle.get().clone())
+        (snapshot, judged, self.idle.get())
     }
 }
 
@@ -320,7 +327,7 @@ fn is_same(known: &Process, process: &Process) -> bool {
     known.pid == *pid
         && known.start_ticks == *start_ticks
         && known.start_time == *start_time
-        && known.unresolved == *unresolved
+        && equal(&known.unresolved, unresolved)
         && known.last_known == *last_known
         && known.ppid == *ppid
         && known.process_group == *process_group
@@ -331,25 +338,25 @@ fn is_same(known: &Process, process: &Process) -> bool {
         && known.namespace_pid == *namespace_pid
         && known.parent == *parent
         && known.uid == *uid
-        && known.user == *user
-        && known.comm == *comm
-        && known.command == *command
+        && equal(&known.user, user)
+        && equal(&known.comm, comm)
+        && equal(&known.command, command)
         && known.environment == *environment
-        && known.executable == *executable
-        && known.terminal == *terminal
+        && equal(&known.executable, executable)
+        && equal(&known.terminal, terminal)
         && known.listening == *listening
         && known.sockets == *sockets
-        && known.listening_on == *listening_on
-        && known.listening_relatives == *listening_relatives
-        && known.gpu_files == *gpu_files
-        && known.framework == *framework
-        && known.framework_version == *framework_version
-        && known.libraries == *libraries
-        && known.cgroup == *cgroup
+        && equal(&known.listening_on, listening_on)
+        && equal(&known.listening_relatives, listening_relatives)
+        && equal(&known.gpu_files, gpu_files)
+        && equal(&known.framework, framework)
+        && equal(&known.framework_version, framework_version)
+        && equal(&known.libraries, libraries)
+        && equal(&known.cgroup, cgroup)
         && known.container == *container
         && known.kubernetes == *kubernetes
         && known.slurm == *slurm
-        && known.systemd_unit == *systemd_unit
+        && equal(&known.systemd_unit, systemd_unit)
         && known.jupyter == *jupyter
         && known.asked == *asked
 }
@@ -428,6 +435,18 @@ impl<T: PartialEq> SharedBetweenFrames<T> {
 }
 
 impl<T> SharedBetweenFrames<T> {
+    /// The same of a value that is somebody else's, and is copied only where it is not the known one.
+    fn of<B>(value: &B, known: Option<&Self>, more: impl FnOnce(&T) -> usize) -> Self
+    where
+        B: ?Sized + PartialEq + ToOwned<Owned = T>,
+        T: PartialEq + Borrow<B>,
+    {
+        match known {
+            Some(known) if known.get().borrow() == value => known.clone(),
+            _ => Self::new(value.to_owned(), None, more),
+        }
+    }
+
     fn get(&self) -> &T {
         &self.0.value
     }

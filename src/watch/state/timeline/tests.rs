@@ -1,10 +1,11 @@
 //! Samples go onto the timeline and come back as they were, in bounded room.
 
 use super::*;
-use crate::model::Kind;
 use crate::model::suspect::{SeenSoFar, StillMissing};
+use crate::model::{Identity, Kind};
 use crate::units::Span;
 use crate::watch::sample;
+use crate::watch::view_model::idle_times;
 use crate::watch::waste::SuspectMark;
 
 const KIBIBYTES: usize = 1024;
@@ -48,9 +49,9 @@ fn push(timeline: &mut Timeline, second: u32, processes: u32, is_live: bool) -> 
     timeline.push(
         &snapshot,
         &findings,
-        undecided,
-        Waste::default(),
-        idle_since,
+        &undecided,
+        &Waste::default(),
+        &idle_times(&snapshot, idle_since),
         is_live,
     )
 }
@@ -113,13 +114,14 @@ fn what_comes_back_is_what_was_shown() {
         timeline.push(
             &snapshot,
             &findings,
-            undecided.clone(),
-            waste.clone(),
-            idle_since,
+            &undecided,
+            &waste,
+            &idle_times(&snapshot, idle_since),
             false,
         );
         let judged = (findings, undecided, waste);
-        let screenful = Screenful::judged(snapshot, judged, idle_since);
+        let idle = idle_times(&snapshot, idle_since);
+        let screenful = Screenful::judged(snapshot, judged, &idle);
         shown.push(format!("{screenful:?}"));
     }
     for (number, shown) in (0..).zip(&shown) {
@@ -216,18 +218,18 @@ fn what_does_not_change_costs_next_to_nothing() {
     timeline.push(
         &snapshot,
         &[],
-        Vec::new(),
-        Waste::default(),
-        idle_since,
+        &[],
+        &Waste::default(),
+        &idle_times(&snapshot, idle_since),
         true,
     );
     let first = timeline.bytes;
     timeline.push(
         &snapshot,
         &[],
-        Vec::new(),
-        Waste::default(),
-        idle_since,
+        &[],
+        &Waste::default(),
+        &idle_times(&snapshot, idle_since),
         true,
     );
     let second = timeline.bytes - first;
@@ -246,9 +248,9 @@ fn it_is_bounded_whatever_comes() {
         timeline.push(
             &snapshot,
             &[],
-            Vec::new(),
-            Waste::default(),
-            idle_since,
+            &[],
+            &Waste::default(),
+            &idle_times(&snapshot, idle_since),
             true,
         );
         assert!(timeline.bytes <= MOST_BYTES);
@@ -261,9 +263,9 @@ fn it_is_bounded_whatever_comes() {
         timeline.push(
             &snapshot,
             &[],
-            Vec::new(),
-            Waste::default(),
-            idle_since,
+            &[],
+            &Waste::default(),
+            &idle_times(&snapshot, idle_since),
             true,
         );
     }
