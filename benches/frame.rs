@@ -158,11 +158,13 @@ fn filling(rounds: usize) -> Cost {
     for round in 0..rounds {
         cost.frame.take(|| {
             frames
-                .draw(|buffer| {
-                    for y in 0..SCREEN.height {
-                        let line = &lines[(round + usize::from(y)) % lines.len()];
-                        buffer.set_string(0, y, line, style);
-                    }
+                .draw(|canvas| {
+                    canvas.frame(style, false, |canvas| {
+                        for y in 0..SCREEN.height {
+                            let line = &lines[(round + usize::from(y)) % lines.len()];
+                            canvas.text(0, y, line, SCREEN.width, style);
+                        }
+                    });
                 })
                 .unwrap();
         });
@@ -233,7 +235,7 @@ impl Scene {
         let sink = Sink::default();
         let mut frames =
             DoubleBuffer::new(BufWriter::with_capacity(32 * 1024, sink.clone()), SCREEN);
-        let mut draw = |app: &App| frames.draw(|buffer| draw(app, buffer)).unwrap();
+        let mut draw = |app: &App| frames.draw(|canvas| draw(app, canvas)).unwrap();
         // All of the first frame is new, and it is not counted.
         draw(&self.app);
         for round in 0..rounds {

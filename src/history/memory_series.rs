@@ -3,10 +3,11 @@
 //!
 //! Beside [`History`], which rules ask and which keeps less of more: a series is at
 //! most [`MOST_BUCKETS`] stretches of time with what was held at least and at most in them, fewer where
-//! there are many processes, and the stretches grow with the time that it covers. It judges no process and
-//! asks no clock.
+//! there are many processes, and the stretches grow with the time that it covers. What stays level is one
+//! stretch, however long: most rows hold the same for hours, and are drawn every second. It judges no process
+//! and asks no clock.
 
-use std::collections::HashMap;
+use foldhash::HashMap;
 
 use super::{Average, History};
 use crate::model::{Gpu, GpuProcess, Identity, Snapshot, Start, Time};
@@ -21,6 +22,14 @@ const SHARED_BUCKETS: usize = 64 * 1024;
 const MOST_COURSES: usize = 4096;
 /// The width of a stretch once every sample has none of its own any more.
 const FIRST_WIDTH_MILLISECONDS: i64 = 1000;
+/// A sample tells of the time after it, as far as to the next one, but of no more than this, which the
+/// rules bridge, too, or than three times the usual distance of two samples.
+const VOUCHED_MILLISECONDS: i64 = 60_000;
+/// Samples that are no further apart tell of all the time between them, whatever distance is usual.
+const CLOSE_MILLISECONDS: i64 = VOUCHED_MILLISECONDS / 3;
+/// So many samples of a stretch that are close together count when the usual distance is asked for: where samples
+/// become rarer, the new distance is the usual one after as many.
+const MOST_REPEATS: u8 = 60;
 
 /// What was held in a stretch of time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -35,6 +44,8 @@ pub struct MemoryBucket {
     pub high_bytes: u64,
     /// At the last sample.
     pub last_bytes: u64,
+    /// How many samples in it came close after one that told the same; not counted beyond a bound.
+    pub repeats: u8,
 }
 
 /// How much a GPU was used in a stretch of time, by all or by one process.
@@ -46,14 +57,53 @@ pub struct Load {
     pub until: Time,
     /// Mean utilization; never without a sample.
     pub percent: Average,
+    /// As [`MemoryBucket::repeats`].
+    pub repeats: u8,
+    /// All its samples told the same.
+    is_level: bool,
 }
 
-/// What a series is made of.
-trait SeriesBucket {
+/// What a series is made of: what was seen in a stretch of time.
+pub trait SeriesBucket {
+    /// The first sample in it.
     fn since(&self) -> Time;
+    /// The last one.
     fn until(&self) -> Time;
-    /// Takes in the stretch that follows.
+    /// The most, to be drawn: of memory in bytes, of use the mean in percent.
+    fn most(&self) -> f64;
+    /// At its last sample, likewise.
+    fn last(&self) -> f64;
+    /// See [`MemoryBucket::repeats`].
+    fn repeats(&self) -> u8;
+    /// Whether the one that follows tells the same, and both tell nothing else.
+    fn is_level_with(&self, later: &Self) -> bool;
+    /// Takes in the one that follows.
     fn join(&mut self, later: &Self);
+    /// Counts a sample that came close after one that told the same.
+    fn repeat(&mut self);
+}
+
+/// Of how many milliseconds after it a sample tells, in a series that is seen up to there.
+pub fn vouched_milliseconds<S: SeriesBucket>(seen: &[S]) -> i64 {
+    let distances = || seen.windows(2).map(|two| two[1].since() - two[0].until());
+    if distances().all(|distance| distance <= CLOSE_MILLISECONDS) {
+        // Whichever is the usual one.
+        return VOUCHED_MILLISECONDS;
+    }
+    let mut held = [0i64; MOST_BUCKETS];
+    let mut count = 0;
+    for (place, distance) in held.iter_mut().zip(distances()) {
+        *place = distance;
+        count += 1;
+    }
+    // Those within a stretch that is level come first: all are close.
+    let close: usize = seen.iter().map(|it| usize::from(it.repeats())).sum();
+    let middle = (close + count) / 2;
+    let usual = match middle.checked_sub(close) {
+        Some(at) if at < count => *held[..count].select_nth_unstable(at).1,
+        _ => 0,
+    };
+    usual.saturating_mul(3).max(VOUCHED_MILLISECONDS)
 }
 
 /// Stretches of time, oldest first, and what each may span.
@@ -73,13 +123,19 @@ impl<S> Default for Downsampled<S> {
 }
 
 impl<S: SeriesBucket> Downsampled<S> {
-    /// Adds what follows, and keeps at most so many stretches.
+    /// Adds the sample that follows, and keeps at most so many stretches.
     fn push(&mut self, next: S, most: usize) {
-        if let Some(last) = self.stretches.last_mut()
-            && next.until() - last.since() < self.width
-        {
-            last.join(&next);
-            return;
+        if let Some(last) = self.stretches.last_mut() {
+            let is_close = next.since() - last.until() <= CLOSE_MILLISECONDS;
+            if is_close && last.is_level_with(&next) {
+                last.join(&next);
+                last.repeat();
+                return;
+            }
+            if next.until() - last.since() < self.width {
+                last.join(&next);
+                return;
+            }
         }
         if self.stretches.len() >= most {
             self.widen(most);
@@ -112,12 +168,38 @@ impl SeriesBucket for MemoryBucket {
         self.until
     }
 
+    fn most(&self) -> f64 {
+        self.high_bytes as f64
+    }
+
+    fn last(&self) -> f64 {
+        self.last_bytes as f64
+    }
+
+    fn repeats(&self) -> u8 {
+        self.repeats
+    }
+
+    fn is_level_with(&self, later: &Self) -> bool {
+        let own = [self.low_bytes, self.high_bytes];
+        own == [later.low_bytes; 2] && later.low_bytes == later.high_bytes
+    }
+
     fn join(&mut self, later: &Self) {
         self.until = later.until;
         self.low_bytes = self.low_bytes.min(later.low_bytes);
         self.high_bytes = self.high_bytes.max(later.high_bytes);
         self.last_bytes = later.last_bytes;
+        self.repeats = sum_of_repeats(self.repeats, later.repeats);
     }
+
+    fn repeat(&mut self) {
+        self.repeats = sum_of_repeats(self.repeats, 1);
+    }
+}
+
+fn sum_of_repeats(one: u8, other: u8) -> u8 {
+    one.saturating_add(other).min(MOST_REPEATS)
 }
 
 impl SeriesBucket for Load {
@@ -129,9 +211,31 @@ impl SeriesBucket for Load {
         self.until
     }
 
+    fn most(&self) -> f64 {
+        self.percent.mean().unwrap_or(0.0)
+    }
+
+    fn last(&self) -> f64 {
+        self.most()
+    }
+
+    fn repeats(&self) -> u8 {
+        self.repeats
+    }
+
+    fn is_level_with(&self, later: &Self) -> bool {
+        self.is_level && later.is_level && self.percent.mean() == later.percent.mean()
+    }
+
     fn join(&mut self, later: &Self) {
+        self.is_level = self.is_level_with(later);
         self.until = later.until;
         self.percent.add(later.percent);
+        self.repeats = sum_of_repeats(self.repeats, later.repeats);
+    }
+
+    fn repeat(&mut self) {
+        self.repeats = sum_of_repeats(self.repeats, 1);
     }
 }
 
@@ -159,6 +263,7 @@ impl MemorySeries {
             low_bytes: bytes,
             high_bytes: bytes,
             last_bytes: bytes,
+            repeats: 0,
         };
         self.held.push(bucket, most);
     }
@@ -170,6 +275,8 @@ impl MemorySeries {
             since: time,
             until: time,
             percent: average,
+            repeats: 0,
+            is_level: true,
         };
         self.used.push(load, most);
     }
@@ -313,144 +420,4 @@ fn identity_of(who: &HashMap<u32, Identity>, pid: u32) -> Identity {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::history::testing::Scene;
-    use crate::units::GIB;
-
-    fn series(values: impl IntoIterator<Item = (i64, u64)>) -> MemorySeries {
-        let mut course = MemorySeries::default();
-        for (seconds, bytes) in values {
-            let time = Time::from_unix_milliseconds(seconds * 1000);
-            course.observe(time, Some(bytes), None, MOST_BUCKETS);
-        }
-        course
-    }
-
-    #[test]
-    fn a_series_is_bounded_and_keeps_every_peak_and_the_ends() {
-        let bytes = |second: i64| if second == 7777 { 9 * GIB } else { 2 * GIB };
-        let course = series((0..20_000).map(|second| (second, bytes(second))));
-        let buckets = course.buckets();
-        assert!(buckets.len() <= MOST_BUCKETS && buckets.len() >= MOST_BUCKETS / 4);
-        assert_eq!(course.samples(), 20_000);
-        assert_eq!(buckets[0].since.unix_seconds(), 0);
-        assert_eq!(buckets[buckets.len() - 1].until.unix_seconds(), 19_999);
-        let peak: Vec<_> = buckets.iter().filter(|b| b.high_bytes > 2 * GIB).collect();
-        assert_eq!(peak.len(), 1);
-        assert!(peak[0].since.unix_seconds() <= 7777 && 7777 <= peak[0].until.unix_seconds());
-        assert!(buckets.windows(2).all(|two| two[0].until < two[1].since));
-    }
-
-    #[test]
-    fn many_outlines_are_coarser_and_keep_every_peak() {
-        let all_series = |processes: u32| {
-            let mut scene = Scene::new(1, 1.0);
-            for pid in 1..=processes {
-                scene.holder(pid, &[0], GIB);
-            }
-            let mut courses = Courses::default();
-            for second in 0..200 {
-                scene.row(0, 1).used_bytes = Some(if second == 77 { 3 } else { 1 } * GIB);
-                courses.observe(scene.step());
-            }
-            courses
-        };
-        let total = |courses: &Courses| {
-            let rows = courses.rows.values();
-            rows.map(|course| course.buckets().len()).sum::<usize>()
-        };
-        let few = all_series(10);
-        assert!(total(&few) > 10 * MOST_BUCKETS / 4);
-        let many = all_series(600);
-        assert!(total(&many) <= SHARED_BUCKETS && total(&many) >= 600 * LEAST_BUCKETS / 4);
-        let highest = |courses: &Courses| {
-            let buckets = courses.rows.values().flat_map(MemorySeries::buckets);
-            buckets.map(|bucket| bucket.high_bytes).max()
-        };
-        assert_eq!([highest(&few), highest(&many)], [Some(3 * GIB); 2]);
-    }
-
-    #[test]
-    fn a_gap_stays_a_gap_while_there_is_room() {
-        let course = series([(0, 1), (1, 2), (5000, 3)]);
-        let buckets = course.buckets().windows(2);
-        let gaps: Vec<i64> = buckets.map(|two| two[1].since - two[0].until).collect();
-        assert_eq!(gaps, [1000, 4_999_000]);
-    }
-
-    #[test]
-    fn how_much_a_gpu_was_used_is_outlined_as_well_and_bounded() {
-        let mut scene = Scene::new(1, 1.0);
-        scene.holder(7, &[0], GIB);
-        let mut courses = Courses::default();
-        for second in 0..1000 {
-            scene.gpu(0).gpu_percent = (second % 4 > 0).then_some(30 + second % 4 * 10);
-            courses.observe(scene.step());
-        }
-        let now = scene.step();
-        let course = courses.gpu(&now.gpus[0]).unwrap();
-        let loads = course.loads();
-        assert!(loads.len() <= MOST_BUCKETS && loads.len() >= MOST_BUCKETS / 4);
-        assert!(loads.windows(2).all(|two| two[0].until < two[1].since));
-        let samples: u64 = loads.iter().map(|load| load.percent.count()).sum();
-        assert_eq!(samples, 750, "what is not told is no sample");
-        let row = &now.gpus[0].processes.as_ref().unwrap()[0];
-        let row = courses.row(now.processes[0].identity(), &now.gpus[0], row);
-        let of_process = row.unwrap().loads();
-        assert!(!of_process.is_empty() && of_process.len() <= MOST_BUCKETS);
-    }
-
-    #[test]
-    fn a_number_that_was_handed_out_again_starts_a_new_outline() {
-        let mut scene = Scene::new(1, 1.0);
-        scene.holder(7, &[0], GIB);
-        let mut courses = Courses::default();
-        courses.observe(scene.step());
-        scene.process(7).start_ticks = Some(99);
-        let now = scene.step();
-        courses.observe(now);
-        let (gpu, who) = (&now.gpus[0], now.processes[0].identity());
-        let row = &gpu.processes.as_ref().unwrap()[0];
-        assert_eq!(courses.row(who, gpu, row).unwrap().samples(), 1);
-        assert_eq!(courses.last_on_gpu(7), Some((now.time, 0)));
-        assert_eq!(courses.last_on_gpu(8), None);
-    }
-
-    #[test]
-    fn an_unknown_value_is_no_sample_and_a_silent_gpu_no_news() {
-        let mut scene = Scene::new(1, 1.0);
-        scene.holder(7, &[0], GIB);
-        scene.row(0, 7).used_bytes = None;
-        let mut courses = Courses::default();
-        courses.observe(scene.step());
-        scene.gpu(0).stale_seconds = Some(3.0);
-        scene.row(0, 7).used_bytes = Some(GIB);
-        let now = scene.step();
-        courses.observe(now);
-        let (gpu, who) = (&now.gpus[0], now.processes[0].identity());
-        let course = courses.row(who, gpu, &gpu.processes.as_ref().unwrap()[0]);
-        assert_eq!(course.unwrap().samples(), 0);
-        assert!(course.unwrap().last_seen() < Some(now.time));
-    }
-
-    #[test]
-    fn it_begins_anew_where_the_history_does_and_passes_over_what_the_history_does() {
-        let mut scene = Scene::new(1, 1.0);
-        scene.memory(0, GIB, 80 * GIB);
-        let (mut history, mut courses) = (History::default(), Courses::default());
-        let mut see = |snapshot: &Snapshot| {
-            history.observe(snapshot);
-            courses.follow(&history, snapshot);
-            let course = courses.gpu(&snapshot.gpus[0]);
-            course.map(MemorySeries::samples)
-        };
-        let early = scene.step().clone();
-        see(&early);
-        assert_eq!(see(scene.step()), Some(2));
-        assert_eq!(see(&early), Some(2), "its clock is behind");
-        let mut next = scene.step().clone();
-        next.host.boot_id = Some("another boot".into());
-        assert_eq!(see(&next), Some(1));
-    }
-}
+mod tests;

@@ -30,8 +30,9 @@ mod streak;
 pub(crate) mod testing;
 mod unlisted_pid;
 
-use std::collections::HashMap;
 use std::sync::Arc;
+
+use foldhash::HashMap;
 
 use crate::model::{Gpu, GpuProcess, Identity, Process, Snapshot, Time};
 pub use average::Average;

@@ -3,7 +3,7 @@
 //!
 //! A zombie that is known for certain has a [`ProcessHistory`](super::ProcessHistory) like any other.
 
-use std::collections::HashMap;
+use foldhash::HashMap;
 
 use super::SampleTime;
 use super::row::Began;

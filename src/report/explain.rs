@@ -150,6 +150,9 @@ pub struct MemoryCurve {
     pub samples: u64,
     /// Stretches of time, oldest first; 240 at most.
     pub points: Vec<MemoryPoint>,
+    /// Of how many milliseconds after it a sample tells, for a chart.
+    #[serde(skip)]
+    pub vouched_milliseconds: i64,
 }
 
 /// What was held in a stretch of time.

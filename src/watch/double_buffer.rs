@@ -4,13 +4,14 @@
 //! what is drawn in `view/`.
 
 use std::io::{self, Write};
-use std::mem;
 
 use crossterm::queue;
 use crossterm::terminal::{Clear, ClearType};
 use ratatui::backend::{Backend, CrosstermBackend};
 use ratatui::buffer::{Buffer, Cell};
 use ratatui::layout::{Position, Rect};
+
+use super::canvas::{Canvas, is_narrow};
 
 /// Two frames: the one that is shown and the one that is being drawn.
 #[derive(Debug)]
@@ -19,7 +20,7 @@ pub struct DoubleBuffer<W: Write> {
     // gone, and hides the cursor again with every frame.
     backend: CrosstermBackend<W>,
     shown: Buffer,
-    next: Buffer,
+    canvas: Canvas,
     /// Room for the places of the cells that change.
     changes: Vec<Position>,
 }
@@ -27,11 +28,10 @@ pub struct DoubleBuffer<W: Write> {
 impl<W: Write> DoubleBuffer<W> {
     /// Cells for `output`, which is taken to be blank.
     pub fn new(output: W, area: Rect) -> Self {
-        let blank = Buffer::empty(area);
         Self {
             backend: CrosstermBackend::new(output),
-            shown: blank.clone(),
-            next: blank,
+            shown: Buffer::empty(area),
+            canvas: Canvas::new(area),
             changes: Vec::new(),
         }
     }
@@ -44,7 +44,7 @@ impl<W: Write> DoubleBuffer<W> {
     /// Takes a new size over and forgets what is shown, so that the next frame is drawn whole.
     pub fn resize(&mut self, area: Rect) {
         self.shown = Buffer::empty(area);
-        self.next = Buffer::empty(area);
+        self.canvas = Canvas::new(area);
     }
 
     /// Has the output cleared with the next frame, so that no blank screen is seen between.
@@ -56,90 +56,66 @@ impl<W: Write> DoubleBuffer<W> {
         queue!(self.backend, Clear(ClearType::All))
     }
 
-    /// Draws a frame and writes what has changed; nothing where nothing has. `paint` is given a frame of before
-    /// and has to write each cell.
+    /// Draws a frame and writes what has changed; nothing where nothing has.
     ///
     /// # Errors
     ///
     /// Where the output cannot be written to.
-    pub fn draw(&mut self, paint: impl FnOnce(&mut Buffer)) -> io::Result<()> {
-        paint(&mut self.next);
-        find_changes(&self.shown, &self.next, &mut self.changes);
+    pub fn draw(&mut self, paint: impl FnOnce(&mut Canvas)) -> io::Result<()> {
+        paint(&mut self.canvas);
+        find_changes(&self.shown, &self.canvas, &mut self.changes);
         if !self.changes.is_empty() {
             let cells = self.changes.iter();
             self.backend
-                .draw(cells.map(|&at| (at.x, at.y, &self.next[at])))?;
+                .draw(cells.map(|&at| (at.x, at.y, &self.canvas[at])))?;
             Backend::flush(&mut self.backend)?;
         }
-        mem::swap(&mut self.shown, &mut self.next);
+        for index in self.canvas.changed() {
+            self.shown.content[index].clone_from(&self.canvas.content[index]);
+        }
+        self.canvas.forget_changes();
         Ok(())
     }
 }
 
-/// The places that [`Buffer::diff_iter`] gives. That asks how wide every cell is, changed or not, which takes
-/// a third of its time; here only lines are asked that have changed and have cells which may be wide.
-fn find_changes(shown: &Buffer, next: &Buffer, changes: &mut Vec<Position>) {
+/// The places that [`Buffer::diff_iter`] gives. That compares all cells, and asks of each how wide it is; here
+/// only those are looked at that were written anew, and only lines are asked that have cells which may be wide.
+fn find_changes(shown: &Buffer, canvas: &Canvas, changes: &mut Vec<Position>) {
     changes.clear();
-    let area = next.area;
-    let width = usize::from(area.width).max(1);
-    let lines = shown.content.chunks(width).zip(next.content.chunks(width));
-    for (y, (before, now)) in (area.y..).zip(lines) {
+    let width = usize::from(canvas.area.width).max(1);
+    let mut changed = canvas.changed().peekable();
+    while let Some(&first) = changed.peek() {
+        let line = first / width;
+        let cells = line * width..(line + 1) * width;
+        let y = canvas.area.y + line as u16;
         let from = changes.len();
-        let mut are_narrow = true;
-        for (x, (before, now)) in (area.x..).zip(before.iter().zip(now)) {
-            if !is_same(before, now) {
+        let mut are_narrow = canvas.is_narrow(y);
+        while let Some(index) = changed.next_if(|index| cells.contains(index)) {
+            let (before, now) = (&shown.content[index], &canvas.content[index]);
+            if before != now {
+                are_narrow &= is_narrow(before.symbol());
+                let x = canvas.area.x + (index - cells.start) as u16;
                 changes.push(Position { x, y });
-                are_narrow &= is_narrow(before) && is_narrow(now);
             }
         }
         // Between wide cells a change may be of a cell that is under one.
-        if changes.len() == from || (are_narrow && now.iter().all(is_narrow)) {
+        if changes.len() == from || are_narrow {
             continue;
         }
         changes.truncate(from);
-        let line = |cells: &[Cell]| Buffer {
-            area: Rect::new(area.x, y, area.width, 1),
-            content: cells.to_vec(),
+        let line = |content: &[Cell]| Buffer {
+            area: Rect::new(canvas.area.x, y, canvas.area.width, 1),
+            content: content[cells.clone()].to_vec(),
         };
-        let (before, now) = (line(before), line(now));
+        let (before, now) = (line(&shown.content), line(&canvas.content));
         let cells = before.diff_iter(&now);
         changes.extend(cells.map(|(x, y, _)| Position { x, y }));
-    }
-}
-
-/// Whether two cells are equal. Their own comparison calls a function for the symbols of each of the thousands
-/// of cells, nearly all of which are a blank or one short character.
-fn is_same(before: &Cell, now: &Cell) -> bool {
-    let symbols = (before.symbol().as_bytes(), now.symbol().as_bytes());
-    let is_same_symbol = match symbols {
-        ([before], [now]) => before == now,
-        ([a, b, c], [x, y, z]) => (a, b, c) == (x, y, z),
-        (before, now) => before == now,
-    };
-    is_same_symbol
-        && before.fg == now.fg
-        && before.bg == now.bg
-        && before.modifier == now.modifier
-        && before.diff_option == now.diff_option
-}
-
-/// Whether a cell is certainly one column wide: ASCII, Latin-1, dashes and dots, lines, blocks, shapes and
-/// braille.
-fn is_narrow(cell: &Cell) -> bool {
-    match cell.symbol().as_bytes() {
-        [_] => true,
-        // U+00A1 to U+00FF but for the soft hyphen; U+2010 to U+2027.
-        [0xc2, 0xa1..=0xac | 0xae..=0xbf] | [0xc3, _] | [0xe2, 0x80, 0x90..=0xa7] => true,
-        // U+2500 to U+25BF, U+2800 to U+28FF.
-        [0xe2, 0x94..=0x96, _] | [0xe2, 0xa0..=0xa3, _] => true,
-        _ => false,
     }
 }
 
 #[cfg(test)]
 mod tests {
     use ratatui::style::{Color, Style};
-    use unicode_width::UnicodeWidthStr as _;
 
     use super::*;
 
@@ -148,9 +124,10 @@ mod tests {
         let mut out = Vec::new();
         let mut frames = DoubleBuffer::new(&mut out, Rect::new(0, 0, 20, 3));
         let paint = |text: &'static str| {
-            move |buffer: &mut Buffer| {
-                buffer.reset();
-                buffer.set_string(0, 1, text, Style::new());
+            move |canvas: &mut Canvas| {
+                canvas.frame(Style::new(), false, |canvas| {
+                    canvas.text(0, 1, text, 20, Style::new());
+                });
             }
         };
         for text in ["used:41GiB", "used:42GiB", "used:42GiB"] {
@@ -174,10 +151,9 @@ mod tests {
             frames.resize(Rect::new(0, 0, 30, 2));
             frames.clear().unwrap();
             frames
-                .draw(|buffer| {
-                    buffer.reset();
-                    assert_eq!(buffer.area.width, 30);
-                    buffer.set_string(0, 0, "whole", Style::new());
+                .draw(|canvas| {
+                    assert_eq!(canvas.area.width, 30);
+                    canvas.text(0, 0, "whole", 20, Style::new());
                 })
                 .unwrap();
         }
@@ -210,9 +186,10 @@ mod tests {
             (state >> 8) as usize % most
         };
         let area = Rect::new(0, 0, 9, 6);
-        let mut shown = Buffer::empty(area);
+        let mut canvas = Canvas::new(area);
         for _ in 0..2000 {
-            let mut next = shown.clone();
+            let shown = Buffer::clone(&canvas);
+            canvas.forget_changes();
             for _ in 0..random(5) {
                 let (x, y, symbol) = (random(8), random(6), symbols[random(symbols.len())]);
                 let style = match random(4) {
@@ -220,24 +197,12 @@ mod tests {
                     1 => Style::new().fg(Color::Red),
                     _ => Style::new(),
                 };
-                next.set_string(x as u16, y as u16, symbol, style);
+                canvas.text(x as u16, y as u16, symbol, 9, style);
             }
             let mut found = Vec::new();
-            find_changes(&shown, &next, &mut found);
-            let are_same = shown.content.iter().zip(&next.content);
-            assert!(are_same.into_iter().all(|(a, b)| is_same(a, b) == (a == b)));
-            let known = shown.diff_iter(&next).map(|(x, y, _)| Position { x, y });
+            find_changes(&shown, &canvas, &mut found);
+            let known = shown.diff_iter(&canvas).map(|(x, y, _)| Position { x, y });
             assert_eq!(found, known.collect::<Vec<_>>());
-            shown = next;
-        }
-    }
-
-    #[test]
-    fn what_is_called_narrow_is_one_column_wide() {
-        for char in '\u{80}'..='\u{ffff}' {
-            let mut cell = Cell::EMPTY;
-            cell.set_char(char);
-            assert!(!is_narrow(&cell) || cell.symbol().width() == 1, "{char:?}");
         }
     }
 }

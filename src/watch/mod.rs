@@ -14,10 +14,11 @@
 //!   [`memory_shares`]: what a GPU's memory is in use for; [`waste`]: what is suspected;
 //! - [`reaping`]: ending processes, by the [`reclaim_worker`];
 //! - [`ui_state`]: what is kept from one run to the next;
-//! - [`double_buffer`]: a frame, and what of it has changed;
+//! - [`canvas`]: the cells of a frame; [`double_buffer`]: what of it has changed;
 //! - [`terminal`]: the terminal, taken and given back; `output`: what waits to be written to it; `signals`: those sent to gpumem; [`once`]: a
 //!   picture instead.
 
+pub mod canvas;
 pub mod column;
 pub mod command;
 pub mod double_buffer;
@@ -301,7 +302,7 @@ fn drive(
         }
         if changed && !screen.is_behind() {
             screen
-                .draw(|buffer| view::draw(app, buffer))
+                .draw(|canvas| view::draw(app, canvas))
                 .map_err(WatchError::Terminal)?;
             changed = false;
             update(app, Event::Drawn);

@@ -16,6 +16,7 @@ use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use ratatui::buffer::Buffer;
 
 use super::Control;
+use super::canvas::Canvas;
 use super::reclaim_worker::{ReclaimRequest, ReclaimWorker};
 use super::text::head;
 use super::view;
@@ -274,9 +275,9 @@ impl Still {
     }
 
     fn draw(&self) -> Buffer {
-        let mut buffer = Buffer::empty(self.app.area);
-        view::draw(&self.app, &mut buffer);
-        buffer
+        let mut canvas = Canvas::new(self.app.area);
+        view::draw(&self.app, &mut canvas);
+        canvas.into_buffer()
     }
 
     /// What the picture shows, for who cannot see it.

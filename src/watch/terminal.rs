@@ -18,10 +18,10 @@ use crossterm::style::{Print, ResetColor};
 use crossterm::terminal::{
     EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode, enable_raw_mode,
 };
-use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use rustix::io::Errno;
 
+use super::canvas::Canvas;
 use super::double_buffer::DoubleBuffer;
 use super::output::TerminalOutput;
 pub(super) use super::output::is_foreground;
@@ -121,7 +121,7 @@ impl Screen {
     /// # Errors
     ///
     /// Where the terminal cannot be written to.
-    pub fn draw(&mut self, paint: impl FnOnce(&mut Buffer)) -> io::Result<()> {
+    pub fn draw(&mut self, paint: impl FnOnce(&mut Canvas)) -> io::Result<()> {
         if !TAKEN.load(Ordering::SeqCst) {
             return Ok(());
         }

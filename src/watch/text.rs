@@ -32,8 +32,13 @@ pub fn columns(text: &str) -> u16 {
 
 /// Whether every byte is a character of one column, as of nearly all text. Asking that costs a small part
 /// of dividing text into what is in one cell.
-pub(super) fn is_plain(text: &str) -> bool {
-    text.bytes().all(|byte| matches!(byte, b' '..=b'~'))
+fn is_plain(text: &str) -> bool {
+    text.bytes().all(is_plain_byte)
+}
+
+/// Whether a byte is a character of one column.
+pub(super) fn is_plain_byte(byte: u8) -> bool {
+    matches!(byte, b' '..=b'~')
 }
 
 /// Text that a process chose, made harmless; no more of it than `width` columns could show.

@@ -5,14 +5,11 @@
 //! held: what it holds is beside it, so that what the cells tell is whether it climbs. What stays
 //! level is as high as the share of the GPU that it holds; at the bottom it would look like nothing.
 
-use crate::history::memory_series::{MOST_BUCKETS, MemoryBucket, MemorySeries};
+use crate::history::memory_series::{MemoryBucket, MemorySeries, vouched_milliseconds};
 use crate::model::Time;
 
 /// The longest time that is shown: 30 minutes, as the slowest of the rules needs about as much.
 const WINDOW_SECONDS: f64 = 1800.0;
-/// A sample tells of the time after it, as far as to the next one, but of no more than this, which the
-/// rules bridge, too, or than three times the usual distance of two samples.
-const VOUCHED_MILLISECONDS: i64 = 60_000;
 /// How many heights there are.
 const STEPS: u64 = 7;
 /// A change by less than this part of what is held does not fill the scale: noise is no mountain.
@@ -42,8 +39,7 @@ impl Axis {
         let mut cells =
             AxisCells::new(i64::from(self.cells.max(1)), (self.end - self.start).max(1));
         let past = seen(course, None, self.end);
-        let distances = past.windows(2).map(|two| two[1].since - two[0].until);
-        let vouched = vouched_milliseconds(distances);
+        let vouched = vouched_milliseconds(past);
         // The last sample before the axis may tell of its beginning.
         let first = past.partition_point(|bucket| bucket.until < self.start);
         let buckets = &past[first.saturating_sub(1)..];
@@ -125,27 +121,6 @@ pub fn growth_bytes(course: &MemorySeries, end: Time) -> Option<i64> {
     let (first, last) = (buckets.first()?, buckets.last()?);
     let grown = i128::from(last.last_bytes) - i128::from(first.last_bytes);
     i64::try_from(grown).ok()
-}
-
-/// Of how many milliseconds after it a sample tells, where samples had these distances, oldest first.
-pub fn vouched_milliseconds(distances: impl Iterator<Item = i64>) -> i64 {
-    let mut held = [0i64; MOST_BUCKETS];
-    let mut count = 0;
-    let mut most = 0;
-    for (place, distance) in held.iter_mut().zip(distances) {
-        *place = distance;
-        count += 1;
-        most = most.max(distance);
-    }
-    if most <= VOUCHED_MILLISECONDS / 3 {
-        // Whichever is the usual one.
-        return VOUCHED_MILLISECONDS;
-    }
-    let usual = match &mut held[..count] {
-        [] => 0,
-        some => *some.select_nth_unstable(count / 2).1,
-    };
-    usual.saturating_mul(3).max(VOUCHED_MILLISECONDS)
 }
 
 /// The stretches of a course up to `end`, from `start` or from its first on.

@@ -3,7 +3,7 @@
 //! Each column is the most that was held in its share of the time, so that no peak is lost; a time
 //! without samples is blank. A forecast, where there is one, is a dotted line up to the memory there is.
 
-use super::MemoryPoint;
+use super::{MemoryCurve, MemoryPoint};
 
 /// A space, and eighths of a cell from the bottom.
 const BLOCKS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
@@ -18,8 +18,6 @@ const ASCII_DOT: char = '\'';
 const MOST_TO_COME: f64 = 2.0;
 /// With fewer columns, what is to come is not drawn.
 const LEAST_FOR_FORECAST: usize = 16;
-/// Milliseconds that may pass between two samples and are no gap, or three times their usual distance.
-const ALLOWED_GAP_MILLISECONDS: i64 = 60_000;
 
 /// How large a chart is, and what it is drawn with.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -55,7 +53,8 @@ pub struct Chart {
 
 /// Draws the points, and what is to come where there is room for it; `None` where there are fewer than
 /// two, or nothing to draw on.
-pub fn draw(points: &[MemoryPoint], forecast: Option<ForecastLine>, size: Size) -> Option<Chart> {
+pub fn draw(course: &MemoryCurve, forecast: Option<ForecastLine>, size: Size) -> Option<Chart> {
+    let points = &course.points;
     let (first, last) = (points.first()?, points.last()?);
     let length = last.until - first.since;
     if points.len() < 2 || length <= 0 || size.columns == 0 || size.rows == 0 {
@@ -78,7 +77,7 @@ pub fn draw(points: &[MemoryPoint], forecast: Option<ForecastLine>, size: Size) 
     } else {
         0
     };
-    let columns = fill(points, size.columns - to_come);
+    let columns = fill(points, course.vouched_milliseconds, size.columns - to_come);
     let steps = EIGHTHS * size.rows as u64;
     let height = |bytes: u64| {
         let share = (bytes - bottom) as f64 / ((high - bottom).max(1)) as f64;
@@ -120,7 +119,7 @@ pub fn draw(points: &[MemoryPoint], forecast: Option<ForecastLine>, size: Size) 
 }
 
 /// The most that was held in each column's share of the time; `None` where no sample was taken.
-fn fill(points: &[MemoryPoint], columns: usize) -> Vec<Option<u64>> {
+fn fill(points: &[MemoryPoint], allowed: i64, columns: usize) -> Vec<Option<u64>> {
     let begin = points[0].since;
     let length = points[points.len() - 1].until - begin;
     let column = |time| {
@@ -128,7 +127,6 @@ fn fill(points: &[MemoryPoint], columns: usize) -> Vec<Option<u64>> {
         usize::try_from(place).unwrap_or(0).min(columns - 1)
     };
     let mut filled: Vec<Option<u64>> = vec![None; columns];
-    let allowed = allowed_gap(points);
     for (place, point) in points.iter().enumerate() {
         // What was held at its last sample was held until the next one, unless that is long after.
         let next = points.get(place + 1).map(|next| next.since);
@@ -145,23 +143,13 @@ fn fill(points: &[MemoryPoint], columns: usize) -> Vec<Option<u64>> {
     filled
 }
 
-fn allowed_gap(points: &[MemoryPoint]) -> i64 {
-    let mut distances: Vec<i64> = points
-        .windows(2)
-        .map(|two| two[1].since - two[0].until)
-        .collect();
-    distances.sort_unstable();
-    let usual = distances.get(distances.len() / 2).copied().unwrap_or(0);
-    usual.saturating_mul(3).max(ALLOWED_GAP_MILLISECONDS)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::model::Time;
     use crate::units::GIB;
 
-    fn points(values: &[(i64, u64)]) -> Vec<MemoryPoint> {
+    fn points(values: &[(i64, u64)]) -> MemoryCurve {
         let point = |&(seconds, bytes): &(i64, u64)| {
             let time = Time::from_unix_milliseconds(seconds * 1000);
             MemoryPoint {
@@ -172,7 +160,11 @@ mod tests {
                 last_bytes: bytes,
             }
         };
-        values.iter().map(point).collect()
+        MemoryCurve {
+            samples: values.len() as u64,
+            points: values.iter().map(point).collect(),
+            vouched_milliseconds: 60_000,
+        }
     }
 
     fn size(columns: usize, rows: usize) -> Size {
@@ -221,7 +213,7 @@ mod tests {
 
     #[test]
     fn hardly_anything_makes_no_chart_and_nothing_overflows() {
-        assert_eq!(draw(&[], None, size(9, 1)), None);
+        assert_eq!(draw(&MemoryCurve::default(), None, size(9, 1)), None);
         assert_eq!(draw(&points(&[(0, 1)]), None, size(9, 1)), None);
         assert_eq!(draw(&points(&[(0, 1), (0, 2)]), None, size(9, 1)), None);
         assert_eq!(draw(&points(&[(0, 1), (1, 2)]), None, size(0, 1)), None);

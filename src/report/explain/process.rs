@@ -389,7 +389,7 @@ pub(super) fn course(
         rows,
         ascii: sheet.look.ascii,
     };
-    if let Some(chart) = chart::draw(points, forecast, size) {
+    if let Some(chart) = chart::draw(course, forecast, size) {
         let edge = if sheet.look.ascii { '|' } else { '▕' };
         let last_line = chart.lines.len() - 1;
         for (at, line) in chart.lines.iter().enumerate() {

@@ -77,15 +77,14 @@ pub fn bar(
 mod tests {
     use std::collections::BTreeSet;
 
-    use ratatui::buffer::Buffer;
     use ratatui::layout::Rect;
 
     use super::*;
     use crate::model::snapshot::{Gpu, GpuProcess, Memory, Snapshot};
     use crate::model::time::Time;
+    use crate::watch::canvas::Canvas;
     use crate::watch::memory_shares::{GpuShares, UseVerdict};
     use crate::watch::theme::{Depth, Theme};
-    use crate::watch::view::ascii;
 
     fn gpu(used: u64, reserved: Option<u64>) -> Gpu {
         Gpu {
@@ -112,21 +111,16 @@ mod tests {
         gpu.processes = Some(rows.iter().map(|(row, _)| *row).collect());
         let shares = GpuShares::new(&Snapshot::new(Time::default()), &gpu, &rows);
         let area = Rect::new(0, 0, 10, 1);
-        let mut buffer = Buffer::empty(area);
-        bar(
-            shares.whole.as_ref(),
-            false,
-            10,
-            Styles {
-                theme: Theme::Dark,
-                depth: Depth::Mono,
-            },
-            &mut LineWriter::new(&mut buffer, area, 0),
-        );
-        if is_ascii {
-            ascii::flatten(&mut buffer);
-        }
-        let cells = buffer.content.iter();
+        let mut canvas = Canvas::new(area);
+        let styles = Styles {
+            theme: Theme::Dark,
+            depth: Depth::Mono,
+        };
+        canvas.frame(Style::new(), is_ascii, |canvas| {
+            let mut writer = LineWriter::new(canvas, area, 0);
+            bar(shares.whole.as_ref(), false, 10, styles, &mut writer);
+        });
+        let cells = canvas.content.iter();
         cells.map(ratatui::buffer::Cell::symbol).collect()
     }
 
@@ -168,9 +162,11 @@ mod tests {
     fn each_share_has_a_glyph_of_its_own_and_a_likeness_of_its_own() {
         let glyphs = MemoryShare::ALL.map(MemoryShare::glyph);
         assert_eq!(BTreeSet::from(glyphs).len(), glyphs.len());
-        let mut buffer = Buffer::with_lines([glyphs.concat()]);
-        ascii::flatten(&mut buffer);
-        let cells = buffer.content.iter().map(ratatui::buffer::Cell::symbol);
+        let mut canvas = Canvas::new(Rect::new(0, 0, glyphs.len() as u16, 1));
+        canvas.frame(Style::new(), true, |canvas| {
+            LineWriter::new(canvas, canvas.area, 0).text(&glyphs.concat(), Style::new());
+        });
+        let cells = canvas.content.iter().map(ratatui::buffer::Cell::symbol);
         assert_eq!(cells.collect::<BTreeSet<_>>().len(), glyphs.len());
     }
 
@@ -185,7 +181,7 @@ mod tests {
         let whole = "MEMORY  ■ in use  □ reclaimable  ░ reserved";
         let text = |width: u16| {
             let area = Rect::new(0, 0, width, 1);
-            let mut buffer = Buffer::empty(area);
+            let mut canvas = Canvas::new(area);
             let styles = Styles {
                 theme: Theme::Dark,
                 depth: Depth::Ansi16,
@@ -194,9 +190,9 @@ mod tests {
                 &shares,
                 width,
                 styles,
-                &mut LineWriter::new(&mut buffer, area, 0),
+                &mut LineWriter::new(&mut canvas, area, 0),
             );
-            let cells = buffer.content.iter();
+            let cells = canvas.content.iter();
             let text: String = cells.map(ratatui::buffer::Cell::symbol).collect();
             text.trim_end().to_owned()
         };

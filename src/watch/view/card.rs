@@ -3,9 +3,10 @@
 //!
 //! The bar is in `bar`, the charts are in `charts`; how many cards stand side by side is in `layout.rs`.
 
-use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::Style;
+
+use crate::watch::canvas::Canvas;
 
 use super::bar::{bar, share_style};
 use super::chart::ChartWindow;
@@ -48,13 +49,13 @@ pub(super) struct Card<'a> {
 
 impl Card<'_> {
     /// Draws it, from top to bottom; charts take the lines that are left.
-    pub(super) fn draw(&self, area: Rect, buffer: &mut Buffer) {
-        self.title(&mut LineWriter::new(buffer, area, 0));
-        self.memory(&mut LineWriter::new(buffer, area, 1));
-        self.figures(&mut LineWriter::new(buffer, area, 2));
+    pub(super) fn draw(&self, area: Rect, canvas: &mut Canvas) {
+        self.title(&mut LineWriter::new(canvas, area, 0));
+        self.memory(&mut LineWriter::new(canvas, area, 1));
+        self.figures(&mut LineWriter::new(canvas, area, 2));
         let mut line = 3;
         for device in self.gpu.mig_devices.iter().zip(&self.shares.devices) {
-            self.part(device, &mut LineWriter::new(buffer, area, line));
+            self.part(device, &mut LineWriter::new(canvas, area, line));
             line += 1;
         }
         let rest = Rect {
@@ -62,7 +63,7 @@ impl Card<'_> {
             height: area.height.saturating_sub(line),
             ..area
         };
-        self.charts(rest, buffer);
+        self.charts(rest, canvas);
     }
 
     fn title(&self, writer: &mut LineWriter<'_>) {
@@ -172,7 +173,7 @@ impl Card<'_> {
     }
 
     /// The charts under their captions, side by side; that of utilization only where there is any.
-    fn charts(&self, area: Rect, buffer: &mut Buffer) {
+    fn charts(&self, area: Rect, canvas: &mut Canvas) {
         if area.height < CHARTS_ROWS_MIN {
             return;
         }
@@ -184,7 +185,7 @@ impl Card<'_> {
             styles: self.styles,
             title: String::new(),
         };
-        charts.draw(beside(area), buffer);
+        charts.draw(beside(area), canvas);
     }
 }
 

@@ -7,13 +7,12 @@
 //! is blank. `ascii` has likenesses of blocks and dots. The numbers come from
 //! [`history::memory_series`](crate::history::memory_series).
 
-use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::Style;
 
-use crate::history::memory_series::{Load, MemoryBucket};
+use crate::history::memory_series::{SeriesBucket, vouched_milliseconds};
 use crate::model::Time;
-use crate::watch::trend::vouched_milliseconds;
+use crate::watch::canvas::Canvas;
 
 /// Heights of a block, from nothing. The highest leaves a gap below the line above, so that charts on
 /// lines that follow each other do not melt into one.
@@ -211,38 +210,6 @@ impl ColumnNumbers {
     }
 }
 
-/// What was seen in a stretch of time.
-#[derive(Clone, Copy, PartialEq, Debug)]
-pub struct ChartBucket {
-    since: Time,
-    until: Time,
-    most: f64,
-    last: f64,
-}
-
-impl From<&MemoryBucket> for ChartBucket {
-    fn from(bucket: &MemoryBucket) -> Self {
-        Self {
-            since: bucket.since,
-            until: bucket.until,
-            most: bucket.high_bytes as f64,
-            last: bucket.last_bytes as f64,
-        }
-    }
-}
-
-impl From<&Load> for ChartBucket {
-    fn from(load: &Load) -> Self {
-        let mean = load.percent.mean().unwrap_or(0.0);
-        Self {
-            since: load.since,
-            until: load.until,
-            most: mean,
-            last: mean,
-        }
-    }
-}
-
 /// How many values a chart on this area has.
 pub fn columns(area: Rect) -> u16 {
     let (wide, _) = dots(area);
@@ -262,10 +229,10 @@ pub fn draw_values(
     top: f64,
     style: impl Fn(f64) -> Style,
     area: Rect,
-    buffer: &mut Buffer,
+    canvas: &mut Canvas,
 ) {
     // A chart that is not whole on the screen would end at another time than it says.
-    if area.is_empty() || area.intersection(buffer.area) != area {
+    if area.is_empty() || area.intersection(canvas.area) != area {
         return;
     }
     let (wide, high) = dots(area);
@@ -297,7 +264,7 @@ pub fn draw_values(
                 _ => None,
             };
             if let Some(c) = c {
-                buffer[(x, y)].set_char(c).set_style(style);
+                canvas.char(x, y, c, style);
             }
         }
     }
@@ -315,19 +282,12 @@ fn bits(column: u16, level: u16, below: u16) -> u32 {
 }
 
 /// What was seen before the end of a window: where a screen is paused, or shows the past, more is known by now.
-pub fn past<S>(seen: &[S], window: ChartWindow) -> &[S]
-where
-    for<'a> ChartBucket: From<&'a S>,
-{
-    let is_past = |stretch: &S| ChartBucket::from(stretch).since <= window.end;
-    &seen[..seen.partition_point(is_past)]
+pub fn past<S: SeriesBucket>(seen: &[S], window: ChartWindow) -> &[S] {
+    &seen[..seen.partition_point(|stretch| stretch.since() <= window.end)]
 }
 
 /// The most that was seen in each column's share of the window; `None` where no one saw any.
-pub fn values<S>(seen: &[S], window: ChartWindow, columns: u16) -> Vec<Option<f64>>
-where
-    for<'a> ChartBucket: From<&'a S>,
-{
+pub fn values<S: SeriesBucket>(seen: &[S], window: ChartWindow, columns: u16) -> Vec<Option<f64>> {
     let seen = past(seen, window);
     let mut numbers = ColumnNumbers::new(window, columns);
     let first = window.first_column(columns);
@@ -344,23 +304,17 @@ where
             }
         }
     };
-    let distances = seen.windows(2).map(|two| {
-        let [one, next] = [&two[0], &two[1]].map(ChartBucket::from);
-        next.since - one.until
-    });
-    let allowed = vouched_milliseconds(distances);
+    let allowed = vouched_milliseconds(seen);
     for (at, stretch) in seen.iter().enumerate() {
-        let stretch = ChartBucket::from(stretch);
-        let (from, to) = (column(stretch.since), column(stretch.until));
-        raise(from, to, stretch.most);
+        let (from, to) = (column(stretch.since()), column(stretch.until()));
+        raise(from, to, stretch.most());
         // What was so at its last sample was so until the next one, unless that is long after.
-        let next = seen.get(at + 1).map(|next| ChartBucket::from(next).since);
-        let next = next.unwrap_or(window.end);
-        if next - stretch.until <= allowed {
+        let next = seen.get(at + 1).map_or(window.end, S::since);
+        if next - stretch.until() <= allowed {
             raise(
                 to + 1,
                 column(next) - i64::from(at + 1 < seen.len()),
-                stretch.last,
+                stretch.last(),
             );
         }
     }
@@ -382,6 +336,7 @@ mod tests {
     use ratatui::buffer::Cell;
 
     use super::*;
+    use crate::history::memory_series::MemoryBucket;
 
     fn at(seconds: i64) -> Time {
         Time::from_unix_milliseconds(seconds * 1000)
@@ -393,10 +348,10 @@ mod tests {
         top: f64,
         style: Style,
         area: Rect,
-        buffer: &mut Buffer,
+        canvas: &mut Canvas,
     ) {
         let values = values(seen, window, columns(area));
-        draw_values(&values, top, |_| style, area, buffer);
+        draw_values(&values, top, |_| style, area, canvas);
     }
 
     /// What was held at so many seconds, sample by sample.
@@ -407,6 +362,7 @@ mod tests {
             low_bytes: bytes,
             high_bytes: bytes,
             last_bytes: bytes,
+            repeats: 0,
         };
         values.iter().map(bucket).collect()
     }
@@ -414,7 +370,7 @@ mod tests {
     /// A chart of a minute that ends at second `end`, of so many columns and lines, up to 100.
     fn drawn(values: &[(i64, u64)], end: i64, columns: u16, rows: u16) -> Vec<String> {
         let area = Rect::new(0, 0, columns, rows);
-        let mut buffer = Buffer::empty(area);
+        let mut canvas = Canvas::new(area);
         let window = ChartWindow::new(None, at(end));
         draw(
             &held(values),
@@ -422,9 +378,9 @@ mod tests {
             100.0,
             Style::new(),
             area,
-            &mut buffer,
+            &mut canvas,
         );
-        let lines = buffer.content.chunks(usize::from(columns));
+        let lines = canvas.content.chunks(usize::from(columns));
         let text = |line: &[Cell]| line.iter().map(Cell::symbol).collect();
         lines.map(text).collect()
     }
@@ -464,11 +420,11 @@ mod tests {
         );
         // Ten minutes: half a minute is no gap, five minutes are one.
         let area = Rect::new(0, 0, 10, 1);
-        let mut buffer = Buffer::empty(area);
+        let mut canvas = Canvas::new(area);
         let values = held(&[(0, 0), (30, 0), (330, 100), (380, 100)]);
         let window = ChartWindow::new(Some(at(0)), at(599));
-        draw(&values, window, 100.0, Style::new(), area, &mut buffer);
-        let text: String = buffer.content.iter().map(Cell::symbol).collect();
+        draw(&values, window, 100.0, Style::new(), area, &mut canvas);
+        let text: String = canvas.content.iter().map(Cell::symbol).collect();
         assert_eq!(text, "▁    ▇▇   ");
     }
 
@@ -512,7 +468,7 @@ mod tests {
                     0.0,
                     Style::new(),
                     area,
-                    &mut Buffer::empty(area),
+                    &mut Canvas::new(area),
                 );
             }
         }
@@ -520,12 +476,12 @@ mod tests {
 
     #[test]
     fn what_does_not_fit_is_not_drawn() {
-        let mut buffer = Buffer::empty(Rect::new(0, 0, 4, 2));
+        let mut canvas = Canvas::new(Rect::new(0, 0, 4, 2));
         let (values, window) = (held(&[(0, 1)]), ChartWindow::new(None, at(1)));
         for area in [Rect::new(2, 0, 4, 2), Rect::new(0, 1, 4, 2), Rect::ZERO] {
-            draw(&values, window, 1.0, Style::new(), area, &mut buffer);
+            draw(&values, window, 1.0, Style::new(), area, &mut canvas);
         }
-        assert_eq!(buffer, Buffer::empty(buffer.area));
+        assert_eq!(canvas.changed().count(), 0);
     }
 
     #[test]

@@ -3,14 +3,15 @@
 //! Where the cells are is in `layout/charts.rs`; a chart with its words is drawn by `plot`. All of a screen
 //! have the same window of time, so that they can be compared.
 
-use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 
-use super::chart::{self, ChartBucket, ChartWindow};
+use crate::watch::canvas::Canvas;
+
+use super::chart::{self, ChartWindow};
 use super::gpus::figures::{is_lost, memory_text};
 use super::line_writer::LineWriter;
 use super::plot::{Plot, Scale};
-use crate::history::memory_series::{Courses, MemorySeries};
+use crate::history::memory_series::{Courses, MemorySeries, SeriesBucket};
 use crate::model::evidence::Exhaustion;
 use crate::model::snapshot::{Gpu, Snapshot};
 use crate::report::escape::fit;
@@ -31,7 +32,7 @@ const WORD_FROM: u16 = 19;
 const COMMAND_MIN: u16 = 12;
 
 /// Draws the free rows.
-pub fn draw(app: &App, styles: Styles, panes: &ChartPanes, buffer: &mut Buffer) {
+pub fn draw(app: &App, styles: Styles, panes: &ChartPanes, canvas: &mut Canvas) {
     let Some(screenful) = &app.screenful else {
         return;
     };
@@ -56,10 +57,10 @@ pub fn draw(app: &App, styles: Styles, panes: &ChartPanes, buffer: &mut Buffer) 
                     styles,
                     title: format!("{word}{} ", gpu.index),
                 };
-                charts.draw(grid.charts(at), buffer);
+                charts.draw(grid.charts(at), canvas);
             }
         }
-        Some(grid) => mean(app, &gpus, window, styles, grid, buffer),
+        Some(grid) => mean(app, &gpus, window, styles, grid, canvas),
         None => {}
     }
     let Some(grid) = &panes.processes else {
@@ -77,21 +78,18 @@ pub fn draw(app: &App, styles: Styles, panes: &ChartPanes, buffer: &mut Buffer) 
             values: &app.charts,
             styles,
         };
-        charts.draw(grid.charts(at), buffer);
+        charts.draw(grid.charts(at), canvas);
     }
 }
 
 /// The values of a chart, of which there are those of the sample that is shown.
-pub(super) fn values<S>(
+pub(super) fn values<S: SeriesBucket>(
     known: &ChartValues,
     subject: ChartSubject,
     seen: &[S],
     window: ChartWindow,
     columns: u16,
-) -> ColumnValues
-where
-    for<'a> ChartBucket: From<&'a S>,
-{
+) -> ColumnValues {
     known.of(subject, columns, window.milliseconds(), || {
         chart::values(seen, window, columns)
     })
@@ -128,7 +126,7 @@ pub struct GpuCharts<'a> {
 
 impl GpuCharts<'_> {
     /// Draws memory and utilization; memory alone where there is no utilization.
-    pub fn draw(&self, slots: [ChartSlot; 2], buffer: &mut Buffer) {
+    pub fn draw(&self, slots: [ChartSlot; 2], canvas: &mut Canvas) {
         let (gpu, styles, title) = (self.gpu, self.styles, &self.title);
         let (held, used) = match self.course {
             Some(course) => (
@@ -139,8 +137,8 @@ impl GpuCharts<'_> {
         };
         let has_use = gpu.gpu_percent.is_some() || !used.is_empty();
         let [left, right] = if has_use { slots } else { [joined(slots); 2] };
-        let most = held.iter().map(|bucket| bucket.high_bytes).max();
-        let top = gpu.memory.map(|memory| memory.total_bytes).or(most);
+        let most = || held.iter().map(|bucket| bucket.high_bytes).max();
+        let top = gpu.memory.map(|memory| memory.total_bytes).or_else(most);
         let state = match (top, &gpu.memory_unavailable) {
             _ if is_lost(gpu) => " lost".to_owned(),
             (Some(_), _) => String::new(),
@@ -164,7 +162,7 @@ impl GpuCharts<'_> {
             color: ChartColor::Memory,
             styles,
         };
-        memory.draw(left, buffer, |columns| {
+        memory.draw(left, canvas, |columns| {
             let subject = ChartSubject::GpuMemory(gpu.index);
             values(self.values, subject, held, self.window, columns)
         });
@@ -177,7 +175,7 @@ impl GpuCharts<'_> {
                 color: ChartColor::Work,
                 styles,
             };
-            utilization.draw(right, buffer, |columns| {
+            utilization.draw(right, canvas, |columns| {
                 let subject = ChartSubject::GpuUse(gpu.index);
                 values(self.values, subject, used, self.window, columns)
             });
@@ -197,7 +195,7 @@ fn mean(
     window: ChartWindow,
     styles: Styles,
     grid: &ChartGrid,
-    buffer: &mut Buffer,
+    canvas: &mut Canvas,
 ) {
     let count = gpus.len();
     let courses = &app.judged.courses;
@@ -235,7 +233,7 @@ fn mean(
             color,
             styles,
         };
-        plot.draw(slot, buffer, values);
+        plot.draw(slot, canvas, values);
     };
     let [left, right] = grid.charts(0);
     plot(["memory in use", "mem"], ChartColor::Memory, left, &memory);
@@ -258,7 +256,7 @@ struct ProcessCharts<'a> {
 
 impl ProcessCharts<'_> {
     /// Draws memory and SM, with the marks of what the rules found; memory alone where SM is not known.
-    fn draw(&self, slots: [ChartSlot; 2], buffer: &mut Buffer) {
+    fn draw(&self, slots: [ChartSlot; 2], canvas: &mut Canvas) {
         let (subject, styles) = (self.subject, self.styles);
         let used = self.course.map_or(&[][..], MemorySeries::loads);
         let used = chart::past(used, self.window);
@@ -267,7 +265,7 @@ impl ProcessCharts<'_> {
             .is_some_and(|entry| entry.sm_percent.is_some());
         let has_use = is_known || !used.is_empty();
         let [left, right] = if has_use { slots } else { [joined(slots); 2] };
-        self.memory(left, buffer);
+        self.memory(left, canvas);
         if !has_use {
             return;
         }
@@ -282,14 +280,14 @@ impl ProcessCharts<'_> {
             color: ChartColor::Work,
             styles,
         };
-        let dots = plot.draw(right, buffer, |columns| {
+        let dots = plot.draw(right, canvas, |columns| {
             let subject = ChartSubject::ProcessUse(subject.row.key);
             values(self.values, subject, used, self.window, columns)
         });
-        self.unused(dots, buffer);
+        self.unused(dots, canvas);
     }
 
-    fn memory(&self, slot: ChartSlot, buffer: &mut Buffer) {
+    fn memory(&self, slot: ChartSlot, canvas: &mut Canvas) {
         let (subject, styles) = (self.subject, self.styles);
         let held = self.course.map_or(&[][..], MemorySeries::buckets);
         let held = chart::past(held, self.window);
@@ -313,17 +311,17 @@ impl ProcessCharts<'_> {
             color: ChartColor::Memory,
             styles,
         };
-        let dots = plot.draw(slot, buffer, |columns| {
+        let dots = plot.draw(slot, canvas, |columns| {
             let subject = ChartSubject::ProcessMemory(subject.row.key);
             values(self.values, subject, held, window, columns)
         });
         if let (Some(will), Some(scale)) = (will, &plot.scale) {
-            will.draw(window, subject.snapshot, scale, styles, dots, buffer);
+            will.draw(window, subject.snapshot, scale, styles, dots, canvas);
         }
     }
 
     /// Since when it has not used the GPU: a line at that time, and how long that is.
-    fn unused(&self, dots: Rect, buffer: &mut Buffer) {
+    fn unused(&self, dots: Rect, canvas: &mut Canvas) {
         let idle = self.subject.idle_seconds;
         let Some(seconds) = idle.filter(|seconds| *seconds >= UNUSED_SECONDS) else {
             return;
@@ -334,7 +332,7 @@ impl ProcessCharts<'_> {
         let column = self.window.column(since, dots.width);
         for y in dots.top()..dots.bottom() {
             if let Some(column) = column {
-                buffer[(dots.x + column, y)].set_char('│').set_style(style);
+                canvas.char(dots.x + column, y, '│', style);
             }
         }
         let after = column.map_or(0, |column| column + 2);
@@ -348,10 +346,10 @@ impl ProcessCharts<'_> {
             ..dots
         };
         if columns(&text) <= room.width {
-            LineWriter::new(buffer, room, 0).text(&text, style);
+            LineWriter::new(canvas, room, 0).text(&text, style);
         } else if columns(&text) <= before.width {
             let skipped = before.width - columns(&text);
-            let mut writer = LineWriter::new(buffer, before, 0);
+            let mut writer = LineWriter::new(canvas, before, 0);
             writer.skip(skipped).text(&text, style);
         }
     }
@@ -417,7 +415,7 @@ impl Coming {
         scale: &Scale,
         styles: Styles,
         dots: Rect,
-        buffer: &mut Buffer,
+        canvas: &mut Canvas,
     ) {
         let style = styles.caution();
         let Some(now) = window.column(snapshot.time, dots.width) else {
@@ -428,9 +426,7 @@ impl Coming {
             let share = f64::from(step) / f64::from(ahead);
             let grown = (self.at_edge_bytes - self.used_bytes) as f64 * share;
             let row = scale.row(self.used_bytes as f64 + grown, dots.height);
-            buffer[(dots.x + now + step, dots.y + row)]
-                .set_char('·')
-                .set_style(style);
+            canvas.char(dots.x + now + step, dots.y + row, '·', style);
         }
         let when = Span::from_seconds(self.seconds);
         let mark = if self.reaches { "─" } else { "▲" };
@@ -438,7 +434,7 @@ impl Coming {
             "{mark} {}: the GPU is full in {when}",
             Bytes(self.full_bytes)
         );
-        let mut writer = LineWriter::new(buffer, dots, 0);
+        let mut writer = LineWriter::new(canvas, dots, 0);
         if columns(&text) > writer.room() {
             return;
         }

@@ -7,9 +7,10 @@
 mod cells;
 pub mod figures;
 
-use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::Style;
+
+use crate::watch::canvas::Canvas;
 
 use self::cells::{cells, cells_heading, dense_cell, grid_cell};
 use self::figures::{is_lost, lost_text, memory_text, name, part_name, reason, stale_text, sum};
@@ -31,13 +32,13 @@ use crate::watch::text::{NOT_AVAILABLE, UNKNOWN, columns};
 use crate::watch::theme::{ChartColor, Styles};
 
 /// Draws the heading and the GPUs.
-pub fn draw(app: &App, styles: Styles, form: Gpus, heading: Rect, area: Rect, buffer: &mut Buffer) {
+pub fn draw(app: &App, styles: Styles, form: Gpus, heading: Rect, area: Rect, canvas: &mut Canvas) {
     let Some(screenful) = &app.screenful else {
         return;
     };
     let snapshot = &screenful.snapshot;
     if snapshot.gpus.is_empty() {
-        LineWriter::new(buffer, area, 0).text(
+        LineWriter::new(canvas, area, 0).text(
             "no GPU; `gpumem doctor` looks for the reason",
             styles.strong(),
         );
@@ -58,42 +59,42 @@ pub fn draw(app: &App, styles: Styles, form: Gpus, heading: Rect, area: Rect, bu
                     styles,
                 };
                 let place = layout::gpus::card(area, (across, height), shown.len(), at);
-                card.draw(place, buffer);
+                card.draw(place, canvas);
             }
         }
         Gpus::Lines => {
             let window = window(&app.judged.courses, snapshot);
             let columns = GpuColumns::new(&shown, area.width);
-            columns.heading(&window.label(), styles, heading, buffer);
+            columns.heading(&window.label(), styles, heading, canvas);
             let has_parts = has_room_for_parts(&gpus, area);
             let mut line = 0;
             for &(gpu, shares) in &shown {
-                columns.line(snapshot, (gpu, shares), styles, area, line, buffer);
+                columns.line(snapshot, (gpu, shares), styles, area, line, canvas);
                 if let Some(course) = app.judged.courses.gpu(gpu).filter(|_| !is_lost(gpu)) {
                     let place = Rect::new(area.x, area.y + line, area.width, 1);
-                    columns.history(app, (course, gpu), window, styles, place, buffer);
+                    columns.history(app, (course, gpu), window, styles, place, canvas);
                 }
                 line += 1;
                 let devices = gpu.mig_devices.iter().zip(&shares.devices);
                 for device in devices.filter(|_| has_parts) {
-                    let mut writer = LineWriter::new(buffer, area, line);
+                    let mut writer = LineWriter::new(canvas, area, line);
                     columns.device(gpu, device, styles, &mut writer);
                     line += 1;
                 }
             }
         }
         Gpus::Grid => {
-            cells_heading(&gpus, "memory %, util %", styles, heading, buffer);
+            cells_heading(&gpus, "memory %, util %", styles, heading, canvas);
             let cell = grid_cells(area.width, gpus.len());
-            cells(&shown, cell, 0, area, buffer, |gpu, writer| {
+            cells(&shown, cell, 0, area, canvas, |gpu, writer| {
                 grid_cell(snapshot, gpu, styles, writer);
             });
         }
         Gpus::Dense => {
-            cells_heading(&gpus, "memory %", styles, heading, buffer);
+            cells_heading(&gpus, "memory %", styles, heading, canvas);
             let indent = dense_indent(&gpus, heading);
             if indent > 0 {
-                LineWriter::new(buffer, area, 0).text(MEMORY, styles.heading());
+                LineWriter::new(canvas, area, 0).text(MEMORY, styles.heading());
             }
             let across = (area.width / DENSE_CELL).max(1);
             cells(
@@ -101,14 +102,14 @@ pub fn draw(app: &App, styles: Styles, form: Gpus, heading: Rect, area: Rect, bu
                 (across, DENSE_CELL),
                 indent,
                 area,
-                buffer,
+                canvas,
                 |gpu, writer| {
                     dense_cell(gpu, styles, writer);
                 },
             );
         }
         Gpus::Sum => {
-            LineWriter::new(buffer, area, 0).text(&sum(&gpus), styles.plain());
+            LineWriter::new(canvas, area, 0).text(&sum(&gpus), styles.plain());
         }
     }
 }
@@ -223,9 +224,9 @@ impl GpuColumns {
         these
     }
 
-    fn heading(&self, span: &str, styles: Styles, area: Rect, buffer: &mut Buffer) {
+    fn heading(&self, span: &str, styles: Styles, area: Rect, canvas: &mut Canvas) {
         let style = styles.heading();
-        let mut writer = LineWriter::new(buffer, area, 0);
+        let mut writer = LineWriter::new(canvas, area, 0);
         writer.right("GPU", self.index, style).skip(1);
         if self.name > 0 {
             writer.left("NAME", self.name, style).skip(1);
@@ -318,7 +319,7 @@ impl GpuColumns {
         window: ChartWindow,
         styles: Styles,
         line: Rect,
-        buffer: &mut Buffer,
+        canvas: &mut Canvas,
     ) {
         let name = if self.name > 0 { self.name + 1 } else { 0 };
         let balance = BALANCE.iter().filter(|_| self.has_balance);
@@ -332,13 +333,13 @@ impl GpuColumns {
             let subject = ChartSubject::GpuMemory(gpu.index);
             let held = values(&app.charts, subject, course.buckets(), window, held);
             let style = |share| styles.chart(ChartColor::Memory, share);
-            chart::draw_values(&held, total, style, place, buffer);
+            chart::draw_values(&held, total, style, place, canvas);
         }
         let place = place(x + if held > 0 { held + 1 } else { 0 }, used);
         let subject = ChartSubject::GpuUse(gpu.index);
         let used = values(&app.charts, subject, course.loads(), window, used);
         let style = |share| styles.chart(ChartColor::Work, share);
-        chart::draw_values(&used, 100.0, style, place, buffer);
+        chart::draw_values(&used, 100.0, style, place, canvas);
     }
 
     fn line(
@@ -348,9 +349,9 @@ impl GpuColumns {
         styles: Styles,
         area: Rect,
         line: u16,
-        buffer: &mut Buffer,
+        canvas: &mut Canvas,
     ) {
-        let mut writer = LineWriter::new(buffer, area, line);
+        let mut writer = LineWriter::new(canvas, area, line);
         writer
             .right(&gpu.index.to_string(), self.index, styles.strong())
             .skip(1);

@@ -4,9 +4,10 @@
 //! The clock and what could be had back are written in as many words as there is room for, what matters most
 //! in the fewest; the host's name gives way to them.
 
-use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::{Modifier, Style};
+
+use crate::watch::canvas::Canvas;
 
 use super::headline;
 use super::line_writer::LineWriter;
@@ -22,7 +23,7 @@ use crate::watch::theme::Styles;
 const HOST: u16 = 14;
 
 /// Draws the line.
-pub fn draw(app: &App, styles: Styles, area: Rect, buffer: &mut Buffer) {
+pub fn draw(app: &App, styles: Styles, area: Rect, canvas: &mut Canvas) {
     let (right, right_style) = clock(app, styles, area.width);
     let right_width = columns(&right);
     // What is now comes first: the rest of the line takes what the clock leaves.
@@ -30,7 +31,7 @@ pub fn draw(app: &App, styles: Styles, area: Rect, buffer: &mut Buffer) {
         width: area.width.saturating_sub(right_width + 1),
         ..area
     };
-    let mut writer = LineWriter::new(buffer, left, 0);
+    let mut writer = LineWriter::new(canvas, left, 0);
     if let Some(name) = &app.setup.replay {
         let name = clean(name, area.width);
         let [whole, _, least] = headline::widths(app);
@@ -53,7 +54,7 @@ pub fn draw(app: &App, styles: Styles, area: Rect, buffer: &mut Buffer) {
         writer
             .text("gpumem ", styles.strong())
             .text(app.setup.version, styles.plain());
-        LineWriter::new(buffer, area, 0).at_end(&right, right_style);
+        LineWriter::new(canvas, area, 0).at_end(&right, right_style);
         return;
     };
     let host = screenful.snapshot.host.hostname.as_deref();
@@ -88,7 +89,7 @@ pub fn draw(app: &App, styles: Styles, area: Rect, buffer: &mut Buffer) {
             .text(&value, style)
             .skip(2);
     }
-    LineWriter::new(buffer, area, 0).at_end(&right, right_style);
+    LineWriter::new(canvas, area, 0).at_end(&right, right_style);
 }
 
 /// The clock and the state, in as many words as there is room for.

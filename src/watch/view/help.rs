@@ -3,8 +3,9 @@
 //! It flows in as many columns as the width has room for, and nothing in it is cut: what is too long
 //! for its column goes on in the next line.
 
-use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
+
+use crate::watch::canvas::Canvas;
 
 use super::line_writer::LineWriter;
 use crate::watch::keys::Context;
@@ -12,7 +13,7 @@ use crate::watch::layout::help::{GAP, HelpPage, LABEL, body};
 use crate::watch::theme::Styles;
 
 /// Draws the help of `context` from line `first` on.
-pub fn draw(context: Context, styles: Styles, first: u16, area: Rect, buffer: &mut Buffer) {
+pub fn draw(context: Context, styles: Styles, first: u16, area: Rect, canvas: &mut Canvas) {
     let help = HelpPage::new(context, area.width);
     let body = body(area);
     let last = help.height().saturating_sub(usize::from(body.height));
@@ -25,7 +26,7 @@ pub fn draw(context: Context, styles: Styles, first: u16, area: Rect, buffer: &m
         };
         let visible = column.iter().skip(first).take(usize::from(body.height));
         for (row, line) in visible.enumerate() {
-            let mut writer = LineWriter::new(buffer, left, row as u16);
+            let mut writer = LineWriter::new(canvas, left, row as u16);
             writer.skip(GAP);
             match &line.text {
                 None => writer.text(&line.label, styles.heading().patch(styles.strong())),
@@ -44,7 +45,7 @@ pub fn draw(context: Context, styles: Styles, first: u16, area: Rect, buffer: &m
             (true, true) => "j k scrolls; ",
         };
         let text = format!("{more}any other key leaves this help");
-        LineWriter::new(buffer, area, body.height)
+        LineWriter::new(canvas, area, body.height)
             .skip(GAP)
             .text(&text, styles.faint());
     }
@@ -67,10 +68,10 @@ mod tests {
             theme: Theme::default(),
             depth: Depth::Mono,
         };
-        let mut buffer = Buffer::empty(area);
-        draw(context, styles, first, area, &mut buffer);
+        let mut canvas = Canvas::new(area);
+        draw(context, styles, first, area, &mut canvas);
         let width = usize::from(area.width).max(1);
-        let rows = buffer.content.chunks(width);
+        let rows = canvas.content.chunks(width);
         rows.map(|row| row.iter().map(Cell::symbol).collect())
             .collect()
     }

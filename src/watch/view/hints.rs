@@ -1,8 +1,9 @@
 //! The bottom line: the keys that have room, and how much of the table is out of sight.
 //! Where each is is in `layout/hints.rs`.
 
-use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
+
+use crate::watch::canvas::Canvas;
 
 use super::line_writer::LineWriter;
 use crate::watch::column::Column;
@@ -21,24 +22,24 @@ const SORT_BY: &str = "sort by";
 const LETTER_LINES: u16 = 4;
 
 /// Draws the line; while a column is being chosen, the columns' letters.
-pub fn draw(app: &App, styles: Styles, layout: &Layout, area: Rect, buffer: &mut Buffer) {
+pub fn draw(app: &App, styles: Styles, layout: &Layout, area: Rect, canvas: &mut Canvas) {
     if app.mode == Mode::ChooseSort {
-        return letters(app.table.choice.sort.column, styles, area, buffer);
+        return letters(app.table.choice.sort.column, styles, area, canvas);
     }
     if let Some(note) = &app.note {
-        LineWriter::new(buffer, area, 0).text(&clean(note, area.width), styles.caution());
+        LineWriter::new(canvas, area, 0).text(&clean(note, area.width), styles.caution());
         return;
     }
     if let Some(text) = before(app) {
-        LineWriter::new(buffer, area, 0).text(&text, styles.caution());
+        LineWriter::new(canvas, area, 0).text(&text, styles.caution());
     }
-    let mut writer = write(&shown(app, Some(layout), area.width), styles, area, buffer);
+    let mut writer = write(&shown(app, Some(layout), area.width), styles, area, canvas);
     writer.at_end(&after(app, Some(layout), area.width), styles.faint());
 }
 
 /// The columns with their letters, on as many lines as they take; where those would be too many, on one,
 /// from the first on with which the chosen one has room.
-fn letters(chosen: Column, styles: Styles, area: Rect, buffer: &mut Buffer) {
+fn letters(chosen: Column, styles: Styles, area: Rect, canvas: &mut Canvas) {
     let mut lines: Vec<Vec<Column>> = vec![Vec::new()];
     let mut used = columns(SORT_BY) + 1;
     for column in Column::ALL {
@@ -54,20 +55,17 @@ fn letters(chosen: Column, styles: Styles, area: Rect, buffer: &mut Buffer) {
             .for_each(|line| line.push(column));
     }
     let above = lines.len() as u16 - 1;
-    if above >= LETTER_LINES || area.y < buffer.area.y + above {
-        return letters_on_one(chosen, styles, LineWriter::new(buffer, area, 0));
+    if above >= LETTER_LINES || area.y < canvas.area.y + above {
+        return letters_on_one(chosen, styles, LineWriter::new(canvas, area, 0));
     }
     let place = Rect {
         y: area.y - above,
         height: above + 1,
         ..area
     };
-    for position in place.positions() {
-        buffer[position].reset();
-    }
-    buffer.set_style(place, styles.ground());
+    canvas.clear(place);
     for (at, line) in (0..).zip(lines) {
-        let mut writer = LineWriter::new(buffer, place, at);
+        let mut writer = LineWriter::new(canvas, place, at);
         match at {
             0 => writer.text(SORT_BY, styles.strong()),
             _ => writer.skip(columns(SORT_BY)),
@@ -126,8 +124,8 @@ fn letters_on_one(chosen: Column, styles: Styles, mut writer: LineWriter<'_>) {
 }
 
 /// Writes hints on the first line of `area`, from its left end; what follows them is the caller's.
-fn write<'a>(spots: &[Spot], styles: Styles, area: Rect, buffer: &'a mut Buffer) -> LineWriter<'a> {
-    let mut writer = LineWriter::new(buffer, area, 0);
+fn write<'a>(spots: &[Spot], styles: Styles, area: Rect, canvas: &'a mut Canvas) -> LineWriter<'a> {
+    let mut writer = LineWriter::new(canvas, area, 0);
     let mut end = 0;
     for Spot {
         from,
@@ -169,10 +167,10 @@ mod tests {
         ] {
             for width in 0..200 {
                 let area = Rect::new(0, 0, width, 1);
-                let mut buffer = Buffer::empty(area);
+                let mut canvas = Canvas::new(area);
                 let spots = spots(keys::table(context), width);
-                let _ = write(&spots, styles, area, &mut buffer);
-                let text: String = buffer.content.iter().map(Cell::symbol).collect();
+                let _ = write(&spots, styles, area, &mut canvas);
+                let text: String = canvas.content.iter().map(Cell::symbol).collect();
                 for spot in spots {
                     let Hint { key, word, .. } = spot.hint;
                     let there = &text[usize::from(spot.from)..usize::from(spot.to)];
@@ -189,9 +187,9 @@ mod tests {
             depth: Depth::Mono,
         };
         let line = |chosen, width| {
-            let mut buffer = Buffer::empty(Rect::new(0, 0, width, 1));
-            letters(chosen, styles, Rect::new(0, 0, width, 1), &mut buffer);
-            let text: String = buffer.content.iter().map(Cell::symbol).collect();
+            let mut canvas = Canvas::new(Rect::new(0, 0, width, 1));
+            letters(chosen, styles, Rect::new(0, 0, width, 1), &mut canvas);
+            let text: String = canvas.content.iter().map(Cell::symbol).collect();
             text.trim_end().to_owned()
         };
         for width in [40, 60, 80, 120, 200] {

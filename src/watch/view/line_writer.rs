@@ -4,16 +4,18 @@
 //! outside the screen are not written. Text that a process chose goes
 //! through [`clean`](crate::watch::text::clean) first.
 
-use ratatui::buffer::{Buffer, Cell};
+use std::borrow::Cow;
+
 use ratatui::layout::Rect;
 use ratatui::style::Style;
 
 use crate::report::escape::fit;
-use crate::watch::text::{columns, is_plain};
+use crate::watch::canvas::Canvas;
+use crate::watch::text::columns;
 
 /// Writes on one line.
 pub struct LineWriter<'a> {
-    buffer: &'a mut Buffer,
+    canvas: &'a mut Canvas,
     x: u16,
     y: u16,
     end: u16,
@@ -21,10 +23,10 @@ pub struct LineWriter<'a> {
 
 impl<'a> LineWriter<'a> {
     /// A writer at the left end of line `line` of `area`.
-    pub fn new(buffer: &'a mut Buffer, area: Rect, line: u16) -> Self {
-        let area = area.intersection(buffer.area);
+    pub fn new(canvas: &'a mut Canvas, area: Rect, line: u16) -> Self {
+        let area = area.intersection(canvas.area);
         Self {
-            buffer,
+            canvas,
             x: area.x,
             y: area.y.saturating_add(line),
             end: if line < area.height {
@@ -49,17 +51,13 @@ impl<'a> LineWriter<'a> {
     /// Writes `text`, cut with `…` at the end of the line.
     pub fn text(&mut self, text: &str, style: Style) -> &mut Self {
         let room = self.room();
-        if text.len() <= usize::from(room) && is_plain(text) {
-            for (at, cell) in (0..text.len()).zip(self.cells(text.len())) {
-                cell.set_symbol(&text[at..=at]).set_style(style);
-            }
-            self.x += text.len() as u16;
-        } else if room > 0 {
-            let text = fit(text, usize::from(room));
-            let end = self
-                .buffer
-                .set_stringn(self.x, self.y, text, usize::from(room), style);
-            self.x = end.0;
+        if room > 0 {
+            // No character takes more columns than bytes.
+            let text = match text.len() <= usize::from(room) {
+                true => Cow::Borrowed(text),
+                false => fit(text, usize::from(room)),
+            };
+            self.x = self.canvas.text(self.x, self.y, &text, room, style);
         }
         self
     }
@@ -91,20 +89,9 @@ impl<'a> LineWriter<'a> {
     /// Writes `symbol` so many times.
     pub fn fill(&mut self, symbol: &str, times: u16, style: Style) -> &mut Self {
         let times = times.min(self.room());
-        for cell in self.cells(usize::from(times)) {
-            cell.set_symbol(symbol).set_style(style);
-        }
+        self.canvas.fill(self.x, self.y, symbol, times, style);
         self.x += times;
         self
-    }
-
-    /// The next cells, of which there is room for so many.
-    fn cells(&mut self, count: usize) -> impl Iterator<Item = &mut Cell> {
-        let from = match count {
-            0 => 0,
-            _ => self.buffer.index_of(self.x, self.y),
-        };
-        self.buffer.content[from..from + count].iter_mut()
     }
 
     fn within(&mut self, end: u16, write: impl FnOnce(&mut Self) -> &mut Self) {
@@ -116,19 +103,21 @@ impl<'a> LineWriter<'a> {
 
 #[cfg(test)]
 mod tests {
+    use ratatui::buffer::Buffer;
+
     use super::*;
 
     #[test]
     fn a_writer_stays_on_its_line_and_wide_characters_in_their_column() {
-        let mut buffer = Buffer::empty(Rect::new(0, 0, 10, 2));
-        LineWriter::new(&mut buffer, Rect::new(2, 0, 6, 1), 0)
+        let mut canvas = Canvas::new(Rect::new(0, 0, 10, 2));
+        LineWriter::new(&mut canvas, Rect::new(2, 0, 6, 1), 0)
             .left("日本語", 4, Style::new())
             .right("1234", 3, Style::new());
-        LineWriter::new(&mut buffer, Rect::new(2, 0, 6, 1), 1).text("below", Style::new());
-        LineWriter::new(&mut buffer, Rect::new(50, 50, 6, 1), 0).text("beyond", Style::new());
+        LineWriter::new(&mut canvas, Rect::new(2, 0, 6, 1), 1).text("below", Style::new());
+        LineWriter::new(&mut canvas, Rect::new(50, 50, 6, 1), 0).text("beyond", Style::new());
         let mut expected = Buffer::empty(Rect::new(0, 0, 10, 2));
         expected.set_string(2, 0, "日…", Style::new());
         expected.set_string(6, 0, "1…", Style::new());
-        assert_eq!(buffer, expected);
+        assert_eq!(*canvas, expected);
     }
 }

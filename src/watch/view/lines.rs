@@ -1,8 +1,9 @@
 //! The lines of the lower panel, from its top down.
 
-use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::Style;
+
+use crate::watch::canvas::Canvas;
 
 use super::line_writer::LineWriter;
 use crate::model::finding::Finding;
@@ -18,18 +19,18 @@ pub struct PanelWriter<'a> {
     pub area: Rect,
     /// Whether nothing is there yet but the rule.
     pub is_blank: bool,
-    buffer: &'a mut Buffer,
+    canvas: &'a mut Canvas,
     used: u16,
 }
 
 impl<'a> PanelWriter<'a> {
     /// An empty panel.
-    pub fn new(styles: Styles, area: Rect, buffer: &'a mut Buffer) -> Self {
+    pub fn new(styles: Styles, area: Rect, canvas: &'a mut Canvas) -> Self {
         Self {
             styles,
             area,
             is_blank: true,
-            buffer,
+            canvas,
             used: 0,
         }
     }
@@ -40,14 +41,14 @@ impl<'a> PanelWriter<'a> {
     }
 
     /// The lines that have nothing on them yet, and where to write them otherwise than one below the other.
-    pub fn rest(&mut self) -> (Rect, &mut Buffer) {
+    pub fn rest(&mut self) -> (Rect, &mut Canvas) {
         let area = Rect {
             y: self.area.y.saturating_add(self.used),
             height: self.left(),
             ..self.area
         };
         self.is_blank = false;
-        (area.intersection(self.buffer.area), self.buffer)
+        (area.intersection(self.canvas.area), self.canvas)
     }
 
     /// Writes on the next line.
@@ -55,7 +56,7 @@ impl<'a> PanelWriter<'a> {
         let line = self.used;
         self.used += 1;
         self.is_blank = false;
-        LineWriter::new(self.buffer, self.area, line)
+        LineWriter::new(self.canvas, self.area, line)
     }
 
     /// Draws a rule with a title in it.
@@ -79,8 +80,7 @@ impl<'a> PanelWriter<'a> {
             height: 1,
             ..self.area
         };
-        let row = row.intersection(self.buffer.area);
-        self.buffer.set_style(row, self.styles.selected());
+        self.canvas.restyle(row, self.styles.selected());
     }
 
     /// Writes `text` on at most `limit` lines.

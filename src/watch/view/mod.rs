@@ -4,10 +4,8 @@
 //! (the selected process, or the [`findings`]), [`hints`] (the keys in the bottom line), [`mod@prompt`] (in
 //! their place while one types); over all the others [`page`] (of explanation), [`plan`] (how something
 //! would be ended), [`columns`] (a list to choose from) and [`help`]; [`small`] (a screen too small for panels). Where they go is in
-//! `layout.rs`; [`line_writer`] writes a line, [`lines`] those of the lower panel, [`ascii`] translates
-//! for terminals without Unicode.
+//! `layout.rs`; [`line_writer`] writes a line, [`lines`] those of the lower panel.
 
-pub mod ascii;
 pub mod bar;
 pub mod card;
 pub mod chart;
@@ -29,56 +27,55 @@ pub mod small;
 pub mod status;
 pub mod table;
 
-use ratatui::buffer::{Buffer, Cell};
-
+use super::canvas::Canvas;
 use super::state::{App, Mode};
 use super::theme::Styles;
 
-/// Draws the whole screen, each cell of it, whatever was there.
-pub fn draw(app: &App, buffer: &mut Buffer) {
+/// Draws the whole screen, whatever was there.
+pub fn draw(app: &App, canvas: &mut Canvas) {
     let styles = Styles {
         theme: app.theme,
         depth: app.setup.depth,
     };
-    let area = buffer.area;
-    let mut blank = Cell::EMPTY;
-    blank.set_style(styles.ground());
-    buffer.content.fill(blank);
+    canvas.frame(styles.ground(), app.setup.ascii, |canvas| {
+        panels(app, styles, canvas);
+    });
+}
+
+fn panels(app: &App, styles: Styles, canvas: &mut Canvas) {
+    let area = canvas.area;
     match (&app.mode, app.layout_of(area)) {
-        (Mode::Help(line), _) => help::draw(app.help_over, styles, *line, area, buffer),
+        (Mode::Help(line), _) => help::draw(app.help_over, styles, *line, area, canvas),
         (mode, None) => {
-            small::draw(app, styles, area, buffer);
+            small::draw(app, styles, area, canvas);
             if let Mode::Prompt(prompt) = mode {
-                prompt::draw(app, prompt, styles, area, buffer);
+                prompt::draw(app, prompt, styles, area, canvas);
             }
         }
-        (Mode::Page, Some(layout)) => page::draw(app, styles, &layout, area, buffer),
+        (Mode::Page, Some(layout)) => page::draw(app, styles, &layout, area, canvas),
         (_, Some(layout)) => {
-            header::draw(app, styles, layout.header, buffer);
+            header::draw(app, styles, layout.header, canvas);
             gpus::draw(
                 app,
                 styles,
                 layout.gpu_form,
                 layout.gpu_heading,
                 layout.gpus,
-                buffer,
+                canvas,
             );
-            table::draw(app, styles, &layout, buffer);
-            charts::draw(app, styles, &layout.chart_panes, buffer);
-            status::draw(app, styles, &layout, buffer);
+            table::draw(app, styles, &layout, canvas);
+            charts::draw(app, styles, &layout.chart_panes, canvas);
+            status::draw(app, styles, &layout, canvas);
             match &app.mode {
-                Mode::Prompt(prompt) => prompt::draw(app, prompt, styles, layout.hints, buffer),
-                _ => hints::draw(app, styles, &layout, layout.hints, buffer),
+                Mode::Prompt(prompt) => prompt::draw(app, prompt, styles, layout.hints, canvas),
+                _ => hints::draw(app, styles, &layout, layout.hints, canvas),
             }
             match &app.mode {
-                Mode::Plan => plan::draw(app, styles, area, buffer),
-                Mode::Columns(list) => columns::draw(list, styles, area, buffer),
+                Mode::Plan => plan::draw(app, styles, area, canvas),
+                Mode::Columns(list) => columns::draw(list, styles, area, canvas),
                 _ => {}
             }
         }
-    }
-    if app.setup.ascii {
-        ascii::flatten(buffer);
     }
 }
 

@@ -1,8 +1,9 @@
 //! The page of explanation, on all of the screen but the header and the line of keys.
 
-use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::Style;
+
+use crate::watch::canvas::Canvas;
 
 use super::line_writer::LineWriter;
 use super::{header, hints};
@@ -13,20 +14,20 @@ use crate::watch::state::App;
 use crate::watch::theme::Styles;
 
 /// Draws the header, the page and the line of keys.
-pub fn draw(app: &App, styles: Styles, layout: &Layout, area: Rect, buffer: &mut Buffer) {
+pub fn draw(app: &App, styles: Styles, layout: &Layout, area: Rect, canvas: &mut Canvas) {
     let Some(page) = &app.page else {
         return;
     };
-    header::draw(app, styles, Rect { height: 1, ..area }, buffer);
+    header::draw(app, styles, Rect { height: 1, ..area }, canvas);
     let notices = notice_lines(app, text(area).width);
     for (line, notice) in (0..).zip(&notices) {
-        LineWriter::new(buffer, text(area), line).text(notice, styles.caution());
+        LineWriter::new(canvas, text(area), line).text(notice, styles.caution());
     }
     let body = below(text(area), notices.len());
     let height = usize::from(body.height);
     let first = page.offset.min(page.lines.len().saturating_sub(height));
     for (line, text) in (0..body.height).zip(page.lines.iter().skip(first)) {
-        let mut writer = LineWriter::new(buffer, body, line);
+        let mut writer = LineWriter::new(canvas, body, line);
         for (mark, piece) in pieces(text) {
             writer.text(piece, style(mark, styles));
         }
@@ -36,7 +37,7 @@ pub fn draw(app: &App, styles: Styles, layout: &Layout, area: Rect, buffer: &mut
         height: 1,
         ..area
     };
-    hints::draw(app, styles, layout, keys, buffer);
+    hints::draw(app, styles, layout, keys, canvas);
 }
 
 fn style(mark: Emphasis, styles: Styles) -> Style {

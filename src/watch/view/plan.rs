@@ -4,9 +4,10 @@
 //! It takes the width that the lines need and no more than the screen has; the lines scroll, all else
 //! is.
 
-use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::Style;
+
+use crate::watch::canvas::Canvas;
 
 use super::line_writer::LineWriter;
 use crate::watch::layout::dialog::{Below, LineTone, lay_out};
@@ -14,23 +15,16 @@ use crate::watch::state::App;
 use crate::watch::theme::Styles;
 
 /// Draws what is open.
-pub fn draw(app: &App, styles: Styles, area: Rect, buffer: &mut Buffer) {
+pub fn draw(app: &App, styles: Styles, area: Rect, canvas: &mut Canvas) {
     let Some(dialog) = lay_out(app, area) else {
         return;
     };
     let (content, places) = (&dialog.content, &dialog.areas);
-    for y in places.whole.top()..places.whole.bottom() {
-        for x in places.whole.left()..places.whole.right() {
-            if let Some(cell) = buffer.cell_mut((x, y)) {
-                cell.reset();
-            }
-        }
-    }
-    buffer.set_style(places.whole, styles.ground());
+    canvas.clear(places.whole);
     if places.is_framed {
-        frame(places.whole, styles, buffer);
+        frame(places.whole, styles, canvas);
     }
-    rule(&content.title, styles, places.title, buffer);
+    rule(&content.title, styles, places.title, canvas);
     let hidden = dialog.last_offset();
     let offset = content.offset.min(hidden);
     for (at, (line, tone)) in dialog.lines.iter().skip(offset).enumerate() {
@@ -38,10 +32,10 @@ pub fn draw(app: &App, styles: Styles, area: Rect, buffer: &mut Buffer) {
         if at >= places.body.height {
             break;
         }
-        LineWriter::new(buffer, places.body, at).text(line, style(*tone, styles));
+        LineWriter::new(canvas, places.body, at).text(line, style(*tone, styles));
     }
     for (at, line) in (0..).zip(&dialog.below) {
-        let mut writer = LineWriter::new(buffer, places.below, at);
+        let mut writer = LineWriter::new(canvas, places.below, at);
         match line {
             Below::Rule if hidden == 0 => {
                 let room = writer.room();
@@ -85,7 +79,7 @@ pub fn draw(app: &App, styles: Styles, area: Rect, buffer: &mut Buffer) {
 }
 
 /// Draws the edges, so that what is beside the dialog is not read as a part of it.
-fn frame(area: Rect, styles: Styles, buffer: &mut Buffer) {
+fn frame(area: Rect, styles: Styles, canvas: &mut Canvas) {
     let bottom = area.bottom().saturating_sub(1);
     for y in area.top()..area.bottom() {
         let (left, end) = match y {
@@ -93,7 +87,7 @@ fn frame(area: Rect, styles: Styles, buffer: &mut Buffer) {
             _ if y == bottom => ("└", "┘"),
             _ => ("│", "│"),
         };
-        let mut writer = LineWriter::new(buffer, area, y - area.top());
+        let mut writer = LineWriter::new(canvas, area, y - area.top());
         writer.text(left, styles.faint());
         if y == area.top() || y == bottom {
             writer.fill("─", area.width.saturating_sub(2), styles.faint());
@@ -104,8 +98,8 @@ fn frame(area: Rect, styles: Styles, buffer: &mut Buffer) {
     }
 }
 
-fn rule(title: &str, styles: Styles, area: Rect, buffer: &mut Buffer) {
-    let mut writer = LineWriter::new(buffer, area, 0);
+fn rule(title: &str, styles: Styles, area: Rect, canvas: &mut Canvas) {
+    let mut writer = LineWriter::new(canvas, area, 0);
     writer
         .fill("─", 2, styles.faint())
         .skip(1)

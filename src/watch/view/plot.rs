@@ -4,8 +4,9 @@
 //! The dots are drawn by `chart`; where the parts are is in `layout/charts.rs`. The chart of a process has
 //! marks, too: the line that a leak will reach, and since when it is unused.
 
-use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
+
+use crate::watch::canvas::Canvas;
 
 use super::chart::{self, ChartWindow};
 use super::line_writer::LineWriter;
@@ -102,21 +103,21 @@ impl Plot<'_> {
     pub fn draw(
         &self,
         slot: ChartSlot,
-        buffer: &mut Buffer,
+        canvas: &mut Canvas,
         values: impl FnOnce(u16) -> ColumnValues,
     ) -> Rect {
-        self.caption(slot.area, buffer);
+        self.caption(slot.area, canvas);
         let Some(scale) = &self.scale else {
             return Rect::ZERO;
         };
-        let body = slot.body().intersection(buffer.area);
-        let dots = self.scale_beside(scale, body, buffer);
+        let body = slot.body().intersection(canvas.area);
+        let dots = self.scale_beside(scale, body, canvas);
         if dots.width < body.width {
-            self.grid(dots, buffer);
+            self.grid(dots, canvas);
         }
         let values = values(chart::columns(dots));
         let style = |share| self.styles.chart(self.color, share);
-        chart::draw_values(&values, scale.top, style, dots, buffer);
+        chart::draw_values(&values, scale.top, style, dots, canvas);
         if slot.has_times {
             let y = slot.area.bottom().saturating_sub(1);
             self.times(
@@ -125,15 +126,15 @@ impl Plot<'_> {
                     height: 1,
                     ..dots
                 },
-                buffer,
+                canvas,
             );
         }
         dots
     }
 
-    fn caption(&self, area: Rect, buffer: &mut Buffer) {
+    fn caption(&self, area: Rect, canvas: &mut Canvas) {
         let styles = self.styles;
-        let mut writer = LineWriter::new(buffer, area, 0);
+        let mut writer = LineWriter::new(canvas, area, 0);
         let now = self.now.as_deref().unwrap_or_default();
         let kept = match columns(now) {
             0 => 0,
@@ -147,7 +148,7 @@ impl Plot<'_> {
     }
 
     /// Writes the scale at the left of a body, where there is room for it; returns what is left of it.
-    fn scale_beside(&self, scale: &Scale, body: Rect, buffer: &mut Buffer) -> Rect {
+    fn scale_beside(&self, scale: &Scale, body: Rect, canvas: &mut Canvas) -> Rect {
         if body.width < SCALE_FROM {
             return body;
         }
@@ -163,7 +164,7 @@ impl Plot<'_> {
                 _ => "",
             };
             let edge = if label.is_empty() { "│" } else { "┤" };
-            let mut writer = LineWriter::new(buffer, body, line);
+            let mut writer = LineWriter::new(canvas, body, line);
             writer.right(label, width, style).text(edge, style);
         }
         Rect {
@@ -174,7 +175,7 @@ impl Plot<'_> {
     }
 
     /// Faint lines at the top, the middle and more parts of a high chart, so that what is low is read, too.
-    fn grid(&self, dots: Rect, buffer: &mut Buffer) {
+    fn grid(&self, dots: Rect, canvas: &mut Canvas) {
         if dots.height < MIDDLE_FROM {
             return;
         }
@@ -183,13 +184,13 @@ impl Plot<'_> {
         for part in 0..parts {
             let y = dots.y + dots.height * part / parts;
             for x in (dots.left()..dots.right()).step_by(GRID_COLUMNS) {
-                buffer[(x, y)].set_char('·').set_style(style);
+                canvas.char(x, y, '·', style);
             }
         }
     }
 
     /// Writes the times below the dots, as many as have room.
-    fn times(&self, line: Rect, buffer: &mut Buffer) {
+    fn times(&self, line: Rect, canvas: &mut Canvas) {
         let mut end = 0;
         for (at, text) in self.window.ticks(line.width) {
             let width = columns(&text);
@@ -203,7 +204,7 @@ impl Plot<'_> {
                 width,
                 ..line
             };
-            LineWriter::new(buffer, place, 0).text(&text, self.styles.faint());
+            LineWriter::new(canvas, place, 0).text(&text, self.styles.faint());
             end = from + width + 1;
         }
     }

@@ -1,9 +1,10 @@
 //! The line that is being typed, at the bottom, with what is wrong with it.
 
-use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::Modifier;
 use unicode_width::UnicodeWidthChar;
+
+use crate::watch::canvas::Canvas;
 
 use super::line_writer::LineWriter;
 use super::table;
@@ -17,22 +18,19 @@ use crate::watch::theme::Styles;
 const TYPED_MIN: u16 = 16;
 
 /// Draws the line on the last one of `area`.
-pub fn draw(app: &App, prompt: &Prompt, styles: Styles, area: Rect, buffer: &mut Buffer) {
-    let area = area.intersection(buffer.area);
+pub fn draw(app: &App, prompt: &Prompt, styles: Styles, area: Rect, canvas: &mut Canvas) {
+    let area = area.intersection(canvas.area);
     if area.is_empty() {
         return;
     }
     let line = Rect::new(area.x, area.bottom() - 1, area.width, 1);
-    for x in line.left()..line.right() {
-        buffer[(x, line.y)].reset();
-    }
-    buffer.set_style(line, styles.ground());
+    canvas.clear(line);
     let label = match prompt.purpose {
         Purpose::Filter => "filter: ",
         Purpose::Search => "find: ",
         Purpose::Seek => "go to: ",
     };
-    let mut writer = LineWriter::new(buffer, line, 0);
+    let mut writer = LineWriter::new(canvas, line, 0);
     writer.text(label, styles.prompt());
 
     // What is pasted may be as hostile as what a process chose.

@@ -1,8 +1,9 @@
 //! A screen too small for panels: the essentials in as few words as there is room for, and a line that
 //! says what it takes to see more.
 
-use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
+
+use crate::watch::canvas::Canvas;
 
 use super::gpus::figures::sum;
 use super::headline;
@@ -16,7 +17,7 @@ use crate::watch::view_model::badge;
 
 /// Draws what matters most first; a part that does not fit goes to the next line, if there is one.
 /// The last line is kept for why there are no panels.
-pub fn draw(app: &App, styles: Styles, area: Rect, buffer: &mut Buffer) {
+pub fn draw(app: &App, styles: Styles, area: Rect, canvas: &mut Canvas) {
     let mut parts = Vec::new();
     // What became of the last key; there is no bottom line to say it.
     if let Some(note) = &app.note {
@@ -58,7 +59,7 @@ pub fn draw(app: &App, styles: Styles, area: Rect, buffer: &mut Buffer) {
     let lines = match area.height {
         0 | 1 => area.height,
         height => {
-            LineWriter::new(buffer, area, height - 1).text(&too_small(area), styles.caution());
+            LineWriter::new(canvas, area, height - 1).text(&too_small(area), styles.caution());
             height - 1
         }
     };
@@ -72,7 +73,7 @@ pub fn draw(app: &App, styles: Styles, area: Rect, buffer: &mut Buffer) {
         if line >= lines {
             return;
         }
-        LineWriter::new(buffer, area, line)
+        LineWriter::new(canvas, area, line)
             .skip(x)
             .text(&text, style);
         x += columns(&text) + 2;

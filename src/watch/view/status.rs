@@ -1,8 +1,9 @@
 //! Below the table: what is known of the selected process and of its finding, or the [`findings`] as a
 //! list.
 
-use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
+
+use crate::watch::canvas::Canvas;
 
 use super::findings;
 use super::line_writer::LineWriter;
@@ -25,9 +26,9 @@ const SIDE_LINES: u16 = 4;
 const SIDE_GAP: u16 = 2;
 
 /// Draws the panel.
-pub fn draw(app: &App, styles: Styles, layout: &Layout, buffer: &mut Buffer) {
+pub fn draw(app: &App, styles: Styles, layout: &Layout, canvas: &mut Canvas) {
     let area = layout.status;
-    let mut lines = PanelWriter::new(styles, area, buffer);
+    let mut lines = PanelWriter::new(styles, area, canvas);
     let are_findings = are_shown(app);
     let is_silent = app
         .screenful
@@ -88,7 +89,7 @@ fn selected(subject: &Subject<'_>, lines: &mut PanelWriter<'_>) {
     let has_side = lines.area.width >= SIDE_FROM && lines.left() >= SIDE_LINES;
     if let (Ok(process), true) = (subject.process, has_side) {
         let facts = facts(subject, process, styles);
-        let (area, buffer) = lines.rest();
+        let (area, canvas) = lines.rest();
         let side = (area.width - SIDE_GAP) / 3;
         let text = Rect {
             width: area.width - side - SIDE_GAP,
@@ -99,15 +100,15 @@ fn selected(subject: &Subject<'_>, lines: &mut PanelWriter<'_>) {
             width: side,
             ..area
         };
-        details(subject, false, &mut PanelWriter::new(styles, text, buffer));
-        write_facts(&facts, styles, beside, buffer);
+        details(subject, false, &mut PanelWriter::new(styles, text, canvas));
+        write_facts(&facts, styles, beside, canvas);
         return;
     }
     details(subject, true, lines);
 }
 
 /// Where it belongs beside the text: a line each, as far as there are lines, and the rest in the last one.
-fn write_facts(facts: &[(String, String)], styles: Styles, area: Rect, buffer: &mut Buffer) {
+fn write_facts(facts: &[(String, String)], styles: Styles, area: Rect, canvas: &mut Canvas) {
     let wide = facts.iter().map(|(label, _)| columns(label)).max();
     let wide = (wide.unwrap_or(0) + 1).min(area.width / 2);
     let (lines, count) = (usize::from(area.height), facts.len());
@@ -117,7 +118,7 @@ fn write_facts(facts: &[(String, String)], styles: Styles, area: Rect, buffer: &
         count
     };
     for (at, (label, value)) in (0..).zip(&facts[..alone]) {
-        let mut writer = LineWriter::new(buffer, area, at);
+        let mut writer = LineWriter::new(canvas, area, at);
         let room = area.width.saturating_sub(wide);
         writer
             .left(label, wide, styles.faint())
@@ -125,7 +126,7 @@ fn write_facts(facts: &[(String, String)], styles: Styles, area: Rect, buffer: &
     }
     if alone < count && lines > 0 {
         let text = joined(&facts[alone..]);
-        let mut writer = LineWriter::new(buffer, area, alone as u16);
+        let mut writer = LineWriter::new(canvas, area, alone as u16);
         writer.left(&text, area.width, styles.faint());
     }
 }

@@ -1,8 +1,9 @@
 //! The process table: a row per process and GPU, made of text only where it is visible; what a cell says
 //! is in `cell`, what a process is called in `command.rs`.
 
-use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
+
+use crate::watch::canvas::Canvas;
 
 use self::cell::{cell, command_with_state};
 pub use self::cell::{is_halted, state_word};
@@ -31,10 +32,10 @@ const INDENTED: u16 = 8;
 const BLOCKS: [&str; 7] = ["▁", "▂", "▃", "▄", "▅", "▆", "▇"];
 
 /// Draws what limits the table, the heading and the visible rows.
-pub fn draw(app: &App, styles: Styles, layout: &Layout, buffer: &mut Buffer) {
+pub fn draw(app: &App, styles: Styles, layout: &Layout, canvas: &mut Canvas) {
     let area = layout.table;
     let Some(screenful) = &app.screenful else {
-        LineWriter::new(buffer, area, 0)
+        LineWriter::new(canvas, area, 0)
             .skip(GUTTER)
             .text("waiting for the first sample", styles.faint());
         return;
@@ -42,11 +43,11 @@ pub fn draw(app: &App, styles: Styles, layout: &Layout, buffer: &mut Buffer) {
     let columns = chosen(&app.table.columns, screenful.widths, area.width);
     let limits = layout.table_limits;
     if let Some(limited) = Limited::new(app).filter(|_| !limits.is_empty()) {
-        LineWriter::new(buffer, limits, 0)
+        LineWriter::new(canvas, limits, 0)
             .skip(GUTTER)
             .text(&limited.text(), styles.caution());
     }
-    draw_heading(app, &columns, styles, layout, buffer);
+    draw_heading(app, &columns, styles, layout, canvas);
     if app.table.listing.lines.is_empty() {
         let text = match app.table.choice.limits() {
             Some(limits) if !screenful.rows.is_empty() => {
@@ -58,7 +59,7 @@ pub fn draw(app: &App, styles: Styles, layout: &Layout, buffer: &mut Buffer) {
             }
             _ => nothing(screenful),
         };
-        LineWriter::new(buffer, area, 0)
+        LineWriter::new(canvas, area, 0)
             .skip(GUTTER)
             .text(&text, styles.plain());
         return;
@@ -87,7 +88,7 @@ pub fn draw(app: &App, styles: Styles, layout: &Layout, buffer: &mut Buffer) {
             break;
         };
         let row = Rect::new(area.x, area.y + line, area.width, 1);
-        table.draw_row(at, of_tree, &subject, row, buffer);
+        table.draw_row(at, of_tree, &subject, row, canvas);
         let is_selected = app.table.selected() == Some(at);
         let (mark, style) = match (is_selected, app.table.tagged.contains(&subject.row.key)) {
             (false, false) => continue,
@@ -96,9 +97,9 @@ pub fn draw(app: &App, styles: Styles, layout: &Layout, buffer: &mut Buffer) {
             (true, true) => (BOTH, styles.strong()),
         };
         if is_selected {
-            buffer.set_style(row.intersection(buffer.area), styles.selected());
+            canvas.restyle(row, styles.selected());
         }
-        LineWriter::new(buffer, row, 0).text(mark, style);
+        LineWriter::new(canvas, row, 0).text(mark, style);
     }
 }
 
@@ -135,12 +136,12 @@ fn draw_heading(
     columns: &[(Column, u16)],
     styles: Styles,
     layout: &Layout,
-    buffer: &mut Buffer,
+    canvas: &mut Canvas,
 ) {
     let sort = app.table.choice.sort;
     // What limits the rows is told here where it has no line of its own.
     let limited = Limited::new(app).filter(|_| layout.table_limits.is_empty());
-    let mut writer = LineWriter::new(buffer, layout.table_heading, 0);
+    let mut writer = LineWriter::new(canvas, layout.table_heading, 0);
     writer.skip(GUTTER);
     for &(column, width) in columns {
         let style = if column == sort.column {
@@ -250,10 +251,10 @@ impl TableView<'_> {
         line: &ListingLine,
         subject: &Subject<'_>,
         area: Rect,
-        buffer: &mut Buffer,
+        canvas: &mut Canvas,
     ) {
         let styles = self.styles;
-        let mut writer = LineWriter::new(buffer, area, 0);
+        let mut writer = LineWriter::new(canvas, area, 0);
         writer.skip(GUTTER);
         let has_state_column = self.columns.iter().any(|(it, _)| *it == Column::State);
         for &(column, width) in self.columns {

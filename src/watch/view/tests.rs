@@ -5,10 +5,9 @@ mod explained;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use ratatui::backend::TestBackend;
+use ratatui::buffer::{Buffer, Cell};
 use ratatui::layout::Rect;
 use ratatui::style::{Color, Modifier};
-use ratatui::{Terminal, TerminalOptions, Viewport};
 
 use super::*;
 use crate::model::finding::{Severity, Undecided};
@@ -50,13 +49,9 @@ pub(super) fn showing(snapshot: Snapshot, columns: u16, rows: u16) -> App {
 }
 
 pub(super) fn render(app: &App) -> Buffer {
-    let viewport = Viewport::Fixed(app.area);
-    let backend = TestBackend::new(app.area.width, app.area.height);
-    let mut terminal = Terminal::with_options(backend, TerminalOptions { viewport }).unwrap();
-    terminal
-        .draw(|frame| draw(app, frame.buffer_mut()))
-        .unwrap();
-    terminal.backend().buffer().clone()
+    let mut canvas = Canvas::new(app.area);
+    draw(app, &mut canvas);
+    canvas.into_buffer()
 }
 
 /// The screen as text, without the blanks at the ends of lines.
@@ -412,7 +407,7 @@ fn no_size_and_no_snapshot_panics() {
                 let key = keys.as_bytes()[dice.roll(keys.len() as u64) as usize];
                 let key = crossterm::event::KeyCode::Char(char::from(key));
                 update(&mut app, Event::Key(key.into()));
-                let mut buffer = Buffer::empty(app.area);
+                let mut buffer = Canvas::new(app.area);
                 draw(&app, &mut buffer);
                 assert!(
                     buffer

@@ -86,6 +86,7 @@ pub(super) fn page() -> Value {
             high_bytes: 2,
             last_bytes: 2,
         }],
+        vouched_milliseconds: 0,
     };
     let step = ExplainStep {
         moment: WhenPossible::Now,

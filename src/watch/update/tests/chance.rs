@@ -13,6 +13,7 @@ use super::*;
 use crate::model::Time;
 use crate::reclaim::target::Step;
 use crate::reclaim::{Outcome, Target};
+use crate::watch::canvas::Canvas;
 use crate::watch::column::Columns;
 use crate::watch::double_buffer::DoubleBuffer;
 use crate::watch::keys::{Context, Key, table};
@@ -460,9 +461,13 @@ impl Run {
     fn draw(&mut self) -> usize {
         let (app, before) = (&self.app, self.written.0.get());
         self.frames
-            .draw(|buffer| {
-                draw(app, buffer);
-                whole(buffer);
+            .draw(|canvas| {
+                draw(app, canvas);
+                whole(canvas);
+                // What was there before leaves no trace.
+                let mut blank = Canvas::new(app.area);
+                draw(app, &mut blank);
+                assert_eq!(**canvas, *blank);
             })
             .unwrap();
         self.written.0.get() - before

@@ -1,8 +1,9 @@
 //! GPUs in a grid: several on a line, each a cell with a bar or a number.
 
-use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::Style;
+
+use crate::watch::canvas::Canvas;
 
 use super::super::bar::bar;
 use super::super::line_writer::LineWriter;
@@ -23,10 +24,10 @@ pub(super) fn cells_heading(
     what: &str,
     styles: Styles,
     area: Rect,
-    buffer: &mut Buffer,
+    canvas: &mut Canvas,
 ) {
     let text = format!("{}: {what}", sum(gpus));
-    LineWriter::new(buffer, area, 0).text(&text, styles.heading());
+    LineWriter::new(canvas, area, 0).text(&text, styles.heading());
 }
 
 /// Lays GPUs out in cells, row by row, all of them `indent` further right.
@@ -35,7 +36,7 @@ pub(super) fn cells(
     (across, width): (u16, u16),
     indent: u16,
     area: Rect,
-    buffer: &mut Buffer,
+    canvas: &mut Canvas,
     mut draw: impl FnMut((&Gpu, &GpuShares), &mut LineWriter<'_>),
 ) {
     for (at, &gpu) in (0u16..).zip(shown) {
@@ -50,7 +51,7 @@ pub(super) fn cells(
             1,
         )
         .intersection(area);
-        draw(gpu, &mut LineWriter::new(buffer, cell, 0));
+        draw(gpu, &mut LineWriter::new(canvas, cell, 0));
     }
 }
 

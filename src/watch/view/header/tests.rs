@@ -40,7 +40,7 @@ fn press(app: &mut App, keys: &str) {
 
 fn line(app: &App, width: u16) -> String {
     let area = Rect::new(0, 0, width, 1);
-    let mut buffer = Buffer::empty(area);
+    let mut buffer = Canvas::new(area);
     let styles = Styles {
         theme: Theme::default(),
         depth: Depth::Mono,

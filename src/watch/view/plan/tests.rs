@@ -164,7 +164,7 @@ fn no_size_of_the_screen_panics() {
             for key in ['j', 'y', 'u', 's', 'G'] {
                 press(&mut app, KeyCode::Char(key));
                 let area = Rect::new(0, 0, columns, rows);
-                let mut buffer = Buffer::empty(area);
+                let mut buffer = Canvas::new(area);
                 let styles = Styles {
                     theme: app.theme,
                     depth: Depth::Mono,

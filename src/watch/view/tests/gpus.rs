@@ -224,7 +224,7 @@ fn no_history_and_no_form_panics() {
             }));
             for form in FORMS {
                 app.form = form;
-                draw(&app, &mut Buffer::empty(app.area));
+                draw(&app, &mut Canvas::new(app.area));
             }
         }
     }

@@ -1,18 +1,8 @@
-//! The screen for a terminal that knows only ASCII: drawn as ever, then each other character is
-//! replaced. So no panel has to know, and no name that a process chose slips through.
+//! What is written on a terminal that knows only ASCII in place of each other character. It is replaced where cells
+//! are written: so no panel has to know, and no name that a process chose slips through.
 
-use ratatui::buffer::Buffer;
-
-/// Replaces what is not ASCII; what has no likeness becomes `?`.
-pub fn flatten(buffer: &mut Buffer) {
-    for cell in &mut buffer.content {
-        if !cell.symbol().is_ascii() {
-            cell.set_symbol(likeness(cell.symbol()));
-        }
-    }
-}
-
-fn likeness(symbol: &str) -> &'static str {
+/// What is in a cell instead of what is not ASCII: `?` where nothing is like it.
+pub(super) fn likeness(symbol: &str) -> &'static str {
     match symbol {
         "▁" => "_",
         "▂" => ".",
