@@ -7,7 +7,8 @@
 //! For a screen even the stat of a process that sleeps, and has done nothing for long, is read less often than
 //! samples are taken: again after a sixth of the time for which nothing of it has moved, and after ten seconds at most.
 //! What that misses is as small beside what the rules ask for, which count in minutes. And what seldom changes is read
-//! again after four times that time, and after two minutes at most: what has not run has opened nothing.
+//! again after four times that time, and after five minutes at most: what has not run has opened nothing, and of what
+//! runs it is read twice a minute again.
 //!
 //! Reading argv, the environment or maps takes a lock of the process's memory map. A process that is
 //! stuck in a driver (state D) may hold that lock for ever, and whoever reads them would hang with it:
@@ -50,7 +51,7 @@ const QUIET_NS: u64 = 10 * SECOND_NS;
 /// So many times the time for which nothing of it has moved may pass until a screen reads again what seldom changes,
 const REVISIT_TIMES: u64 = 4;
 /// and no more than this.
-const REVISIT_QUIET_NS: u64 = 120 * SECOND_NS;
+const REVISIT_QUIET_NS: u64 = 300 * SECOND_NS;
 
 /// The longest status that is read; groups come before `NSpid`, and a user may be in many.
 pub(super) const STATUS_BYTES: usize = 16 << 10;
