@@ -63,6 +63,14 @@ pub struct Guarded {
     pub gpu_files: Option<Arc<[Arc<str>]>>,
 }
 
+impl Guarded {
+    /// Whether it handles no signal before it is sent SIGCONT. One that is traced (`t`) goes on when its tracer
+    /// lets it.
+    pub fn is_stopped(&self) -> bool {
+        self.state == Some('T')
+    }
+}
+
 /// What is known of gpumem's own process.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Ourselves {

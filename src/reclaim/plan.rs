@@ -405,6 +405,7 @@ fn target(
                     is_listed: false,
                     process_group: facts.and_then(|facts| facts.process_group),
                     session: facts.and_then(|facts| facts.session),
+                    is_stopped: facts.is_some_and(Guarded::is_stopped),
                 })
         }
         _ => None,
@@ -477,6 +478,7 @@ fn target_process(
         is_listed: !rows(process, seen.snapshot).is_empty(),
         process_group: process.process_group,
         session: process.session,
+        is_stopped: facts.is_some_and(Guarded::is_stopped),
     })
 }
 

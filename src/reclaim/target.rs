@@ -141,6 +141,9 @@ pub struct TargetProcess {
     pub process_group: Option<u32>,
     /// Its session.
     pub session: Option<u32>,
+    /// It is stopped: behind a signal that asks it to end it is sent SIGCONT, without which it handles none.
+    #[serde(default)]
+    pub is_stopped: bool,
 }
 
 impl TargetProcess {

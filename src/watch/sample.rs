@@ -285,6 +285,7 @@ pub fn target(pid: u32) -> Target {
             is_listed: true,
             process_group: None,
             session: None,
+            is_stopped: false,
         }],
         launcher: None,
         leader: pid,

@@ -22,6 +22,7 @@ fn member(pid: u32) -> TargetProcess {
         is_listed: true,
         process_group: None,
         session: None,
+        is_stopped: false,
     }
 }
 

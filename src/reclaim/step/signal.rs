@@ -3,14 +3,14 @@
 use std::fmt;
 
 use super::{FamilyInput, ReclaimWay, Started, StepContext, StepEffect, StepState, numbers};
-use crate::model::{self, Kind};
+use crate::model;
 use crate::reclaim::guard::Protection;
 use crate::reclaim::handles::HeldProcess;
 use crate::reclaim::launcher::launches;
 use crate::reclaim::ledger::{self, Failure, LedgerEvent};
 use crate::reclaim::policy::Signal;
 use crate::reclaim::process_control::{Handle, NotSent};
-use crate::reclaim::target::{Deed, LedgerProcess, Reason, Recipients, Step, Target};
+use crate::reclaim::target::{Deed, LedgerProcess, Recipients, Step, Target};
 use crate::reclaim::verify::Outcome;
 use crate::units::Span;
 
@@ -84,22 +84,31 @@ pub(super) fn write_deed(
     write!(f, "{} to {pids}", signals.join(" and "))
 }
 
+impl SendSignal {
+    /// Whether a stopped process is to go on, so that it handles the signal.
+    fn resumes(&self) -> bool {
+        !matches!(self.signal, Signal::Kill | Signal::Stop | Signal::Cont)
+    }
+}
+
 impl ReclaimWay for SendSignal {
     fn describe(&self, target: &Target) -> String {
-        let to = match self.recipients {
+        let members = target.members.iter();
+        let (to, any_stopped) = match self.recipients {
             Recipients::Launcher => target.launcher.as_ref().map_or_else(
-                || "its launcher".to_owned(),
-                |launcher| format!("{}, its launcher", launcher.pid),
+                || ("its launcher".to_owned(), false),
+                |it| (format!("{}, its launcher", it.pid), it.is_stopped),
             ),
-            Recipients::Leader => target.leader.to_string(),
-            Recipients::Family => numbers(target.members.iter().map(|it| it.pid)),
+            Recipients::Leader => {
+                let mut leader = members.filter(|it| it.pid == target.leader);
+                (target.leader.to_string(), leader.any(|it| it.is_stopped))
+            }
+            Recipients::Family => (
+                numbers(members.clone().map(|it| it.pid)),
+                members.clone().any(|it| it.is_stopped),
+            ),
         };
-        // A stopped process handles no other signal before it continues.
-        let is_stopped = match &target.reason {
-            Reason::Found { findings } => findings.iter().any(|it| it.kind == Kind::Stopped),
-            Reason::Named => false,
-        };
-        let resumes = match is_stopped && self.signal != Signal::Kill {
+        let resumes = match any_stopped && self.resumes() {
             true => " and SIGCONT",
             false => "",
         };
@@ -123,15 +132,15 @@ impl ReclaimWay for SendSignal {
         to: &[Handle],
     ) -> Result<Started, ledger::LedgerError> {
         let signal = self.signal;
-        let resumes = !matches!(signal, Signal::Kill | Signal::Stop | Signal::Cont);
+        let resumes = self.resumes();
         let (mut moving, mut stopped) = (Vec::new(), Vec::new());
         for &handle in to.iter().rev() {
             let Some(process) = context.held.get(handle).map(HeldProcess::process) else {
                 continue;
             };
             let facts = context.control.read_guarded(process.pid);
-            let is_stopped = facts
-                .is_some_and(|it| it.start_ticks == process.start_ticks && it.state == Some('T'));
+            let is_stopped =
+                facts.is_some_and(|it| it.start_ticks == process.start_ticks && it.is_stopped());
             match resumes && is_stopped {
                 true => stopped.push((handle, process)),
                 false => moving.push((handle, process)),

@@ -33,6 +33,7 @@ fn member() -> TargetProcess {
         is_listed: true,
         process_group: Some(7),
         session: Some(7),
+        is_stopped: true,
     }
 }
 

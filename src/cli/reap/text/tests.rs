@@ -34,6 +34,7 @@ fn target(pid: u32, bytes: Option<u64>) -> Target {
             is_listed: true,
             process_group: None,
             session: None,
+            is_stopped: false,
         }],
         launcher: None,
         leader: pid,
@@ -74,7 +75,7 @@ fn because(kind: Kind) -> Reason {
 #[test]
 fn a_stopped_process_is_continued_to_handle_the_signal() {
     let mut stopped = target(7, None);
-    stopped.reason = because(Kind::Stopped);
+    stopped.members[0].is_stopped = true;
     let term = &stopped.steps[0];
     assert_eq!(
         in_words(term, &stopped, READER),
