@@ -43,7 +43,7 @@ impl Value {
                 interpolate,
             } => (points, *interpolate),
         };
-        let next = points.partition_point(|(from, _)| *from <= second);
+        let next = place(points, second);
         let (Some(before), after) = (points.get(next.saturating_sub(1)), points.get(next)) else {
             return 0.0;
         };
@@ -65,6 +65,27 @@ impl Value {
             }
         }
     }
+}
+
+/// How many points are not after a second. They are mostly as far apart from each other, so that the place is
+/// where it is reckoned to be: monitors ask for thousands of values a second, and what the mock takes for them
+/// is measured as theirs.
+fn place(points: &[(f64, f64)], second: f64) -> usize {
+    let is_place = |next: usize| {
+        points[..next]
+            .last()
+            .is_none_or(|(from, _)| *from <= second)
+            && points.get(next).is_none_or(|(from, _)| *from > second)
+    };
+    if let [(first, _), .., (last, _)] = points {
+        let share = (second - first) / (last - first);
+        let reckoned = (share * (points.len() - 1) as f64).clamp(0.0, (points.len() - 1) as f64);
+        let next = reckoned as usize + 1;
+        if is_place(next) {
+            return next;
+        }
+    }
+    points.partition_point(|(from, _)| *from <= second)
 }
 
 impl Default for Value {
@@ -106,6 +127,30 @@ mod tests {
             (99.0, 20.0, 20.0),
         ] {
             assert_eq!((steps.at(second), line.at(second)), (step, moved));
+        }
+    }
+
+    #[test]
+    fn a_place_is_found_among_points_however_far_apart_they_are() {
+        let even: Vec<_> = (0..7).map(|at| (f64::from(at), 0.0)).collect();
+        let lists = [
+            even,
+            vec![
+                (0.0, 0.0),
+                (0.5, 0.0),
+                (90.0, 0.0),
+                (91.0, 0.0),
+                (400.0, 0.0),
+            ],
+            vec![(3.0, 0.0), (3.0, 0.0)],
+            vec![(5.0, 0.0)],
+            Vec::new(),
+        ];
+        for points in lists {
+            for second in (-10..1000).map(|half| f64::from(half) / 2.0) {
+                let known = points.partition_point(|(from, _)| *from <= second);
+                assert_eq!(place(&points, second), known, "{second} in {points:?}");
+            }
         }
     }
 
