@@ -106,6 +106,33 @@ pub fn vouched_milliseconds<S: SeriesBucket>(seen: &[S]) -> i64 {
     usual.saturating_mul(3).max(VOUCHED_MILLISECONDS)
 }
 
+/// Which times between the stretches of a series were seen. The usual distance is worked out only where a sample is
+/// far from the one before: mostly none is.
+pub struct Gaps<'a, S> {
+    seen: &'a [S],
+    vouched: Option<i64>,
+}
+
+impl<'a, S: SeriesBucket> Gaps<'a, S> {
+    /// Of a series that is seen up to there.
+    pub fn new(seen: &'a [S]) -> Self {
+        Self {
+            seen,
+            vouched: None,
+        }
+    }
+
+    /// Whether a sample tells of the time after it, up to the next one or to the end of what is looked at.
+    pub fn is_seen_between(&mut self, last: Time, next: Time) -> bool {
+        let distance = next - last;
+        distance <= CLOSE_MILLISECONDS
+            || distance
+                <= *self
+                    .vouched
+                    .get_or_insert_with(|| vouched_milliseconds(self.seen))
+    }
+}
+
 /// Stretches of time, oldest first, and what each may span.
 #[derive(Clone, Debug)]
 struct Downsampled<S> {

@@ -5,7 +5,7 @@
 //! held: what it holds is beside it, so that what the cells tell is whether it climbs. What stays
 //! level is as high as the share of the GPU that it holds; at the bottom it would look like nothing.
 
-use crate::history::memory_series::{MemoryBucket, MemorySeries, vouched_milliseconds};
+use crate::history::memory_series::{Gaps, MemoryBucket, MemorySeries};
 use crate::model::Time;
 
 /// The longest time that is shown: 30 minutes, as the slowest of the rules needs about as much.
@@ -39,16 +39,15 @@ impl Axis {
         let mut cells =
             AxisCells::new(i64::from(self.cells.max(1)), (self.end - self.start).max(1));
         let past = seen(course, None, self.end);
-        let vouched = vouched_milliseconds(past);
+        let mut gaps = Gaps::new(past);
         // The last sample before the axis may tell of its beginning.
         let first = past.partition_point(|bucket| bucket.until < self.start);
         let buckets = &past[first.saturating_sub(1)..];
         for (at, bucket) in buckets.iter().enumerate() {
             let next = buckets.get(at + 1).map_or(self.end, |next| next.since);
-            let until = if next - bucket.until <= vouched {
-                next
-            } else {
-                bucket.until
+            let until = match gaps.is_seen_between(bucket.until, next) {
+                true => next,
+                false => bucket.until,
             };
             if until < self.start {
                 continue;
@@ -56,9 +55,8 @@ impl Axis {
             // The cell that begins where a stretch ends is not of it.
             let first = cells.at(bucket.since - self.start);
             let last = cells.at(until - self.start - 1).max(first);
-            for cell in most.iter_mut().take(last + 1).skip(first) {
-                let known = cell.map_or(bucket.high_bytes, |known| known.max(bucket.high_bytes));
-                *cell = Some(known);
+            for cell in most.get_mut(first..=last).unwrap_or_default() {
+                *cell = Some(bucket.high_bytes).max(*cell);
             }
         }
         let known = || most.iter().flatten().copied();

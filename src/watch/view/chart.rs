@@ -10,7 +10,7 @@
 use ratatui::layout::Rect;
 use ratatui::style::Style;
 
-use crate::history::memory_series::{SeriesBucket, vouched_milliseconds};
+use crate::history::memory_series::{Gaps, SeriesBucket};
 use crate::model::Time;
 use crate::watch::canvas::Canvas;
 
@@ -293,29 +293,27 @@ pub fn values<S: SeriesBucket>(seen: &[S], window: ChartWindow, columns: u16) ->
     let first = window.first_column(columns);
     let mut column = |time: Time| numbers.of(time.min(window.end)).saturating_sub(first);
     let mut values: Vec<Option<f64>> = vec![None; usize::from(columns)];
+    // What began before the window is cut off.
     let mut raise = |from: i64, to: i64, value: f64| {
-        // What began before the window is cut off.
         let (from, end) = (usize::try_from(from.max(0)), usize::try_from(to + 1));
-        if let (Ok(from), Ok(end)) = (from, end)
-            && let Some(cells) = values.get_mut(from..end)
-        {
-            for cell in cells {
+        if let (Ok(from), Ok(end)) = (from, end) {
+            for cell in values.get_mut(from..end).unwrap_or_default() {
                 *cell = Some(cell.map_or(value, |known| known.max(value)));
             }
         }
     };
-    let allowed = vouched_milliseconds(seen);
+    let mut gaps = Gaps::new(seen);
     for (at, stretch) in seen.iter().enumerate() {
         let (from, to) = (column(stretch.since()), column(stretch.until()));
         raise(from, to, stretch.most());
         // What was so at its last sample was so until the next one, unless that is long after.
-        let next = seen.get(at + 1).map_or(window.end, S::since);
-        if next - stretch.until() <= allowed {
-            raise(
-                to + 1,
-                column(next) - i64::from(at + 1 < seen.len()),
-                stretch.last(),
-            );
+        let next = seen.get(at + 1).map(S::since);
+        let until = next.unwrap_or(window.end);
+        if gaps.is_seen_between(stretch.until(), until) {
+            let last = column(until) - i64::from(next.is_some());
+            if last > to {
+                raise(to + 1, last, stretch.last());
+            }
         }
     }
     values
