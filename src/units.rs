@@ -15,6 +15,22 @@ pub fn number_of<N: fmt::Display + PartialEq + From<u8>>(count: N, word: &str) -
     format!("{count} {word}{s}")
 }
 
+/// A number, shown without what is behind the point, as `{:.0}` shows it: a half as the even neighbour.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Rounded(pub f64);
+
+impl fmt::Display for Rounded {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        /// Whole numbers up to here are exact.
+        const MOST: f64 = (1u64 << f64::MANTISSA_DIGITS) as f64;
+        match self.0 {
+            // In whole numbers, as bytes are.
+            number @ 0.0..MOST => (number.round_ties_even() as u64).fmt(f),
+            number => write!(f, "{number:.0}"),
+        }
+    }
+}
+
 /// A number of bytes, shown as `512 B`, `1.5 KiB`, `20.0 GiB`; typed as `8GiB`, `512MiB`,
 /// `4096B`. A number alone is no size, for `8` would be as near to 8 bytes as to 8 GiB; only `0` is.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
@@ -297,6 +313,32 @@ pub struct Percent(pub f64);
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_number_is_rounded_as_floats_are_shown() {
+        let most = (1u64 << 53) as f64;
+        let some = [
+            0.0,
+            0.49,
+            0.5,
+            1.5,
+            2.5,
+            99.5,
+            1e9 + 0.5,
+            most,
+            most * 4.0,
+            -0.7,
+            -3.5,
+        ];
+        let many = (0..5000).map(|at| f64::from(at) * 0.125);
+        for number in some
+            .into_iter()
+            .chain(many)
+            .chain([f64::INFINITY, f64::NAN])
+        {
+            assert_eq!(Rounded(number).to_string(), format!("{number:.0}"));
+        }
+    }
 
     #[test]
     fn bytes_are_shown_as_the_float_would_be() {

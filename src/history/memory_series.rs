@@ -106,6 +106,14 @@ pub fn vouched_milliseconds<S: SeriesBucket>(seen: &[S]) -> i64 {
     usual.saturating_mul(3).max(VOUCHED_MILLISECONDS)
 }
 
+/// The stretches that had begun by `end`: where a screen is paused, or shows the past, more is known by now.
+pub fn seen_until<S: SeriesBucket>(stretches: &[S], end: Time) -> &[S] {
+    if stretches.last().is_none_or(|last| last.since() <= end) {
+        return stretches;
+    }
+    &stretches[..stretches.partition_point(|stretch| stretch.since() <= end)]
+}
+
 /// Which times between the stretches of a series were seen. The usual distance is worked out only where a sample is
 /// far from the one before: mostly none is.
 pub struct Gaps<'a, S> {

@@ -9,7 +9,7 @@
 use super::finding::{Finding, Kind};
 use super::row::ProcessRow;
 use super::snapshot::Process;
-use crate::units::Span;
+use crate::units::{Rounded, Span};
 
 pub mod gpu;
 mod group;
@@ -491,7 +491,7 @@ impl Field {
                 }
                 Notation::Seconds => Span::from_seconds(number).to_string(),
                 Notation::Percent if number < 1000.0 => format!("{number:.1}"),
-                _ => format!("{number:.0}"),
+                _ => Rounded(number).to_string(),
             }),
         }
     }

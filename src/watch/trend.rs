@@ -5,7 +5,7 @@
 //! held: what it holds is beside it, so that what the cells tell is whether it climbs. What stays
 //! level is as high as the share of the GPU that it holds; at the bottom it would look like nothing.
 
-use crate::history::memory_series::{Gaps, MemoryBucket, MemorySeries};
+use crate::history::memory_series::{Gaps, MemoryBucket, MemorySeries, seen_until};
 use crate::model::Time;
 
 /// The longest time that is shown: 30 minutes, as the slowest of the rules needs about as much.
@@ -38,10 +38,10 @@ impl Axis {
         let mut most: Vec<Option<u64>> = vec![None; usize::from(self.cells)];
         let mut cells =
             AxisCells::new(i64::from(self.cells.max(1)), (self.end - self.start).max(1));
-        let past = seen(course, None, self.end);
+        let past = seen_until(course.buckets(), self.end);
         let mut gaps = Gaps::new(past);
         // The last sample before the axis may tell of its beginning.
-        let first = past.partition_point(|bucket| bucket.until < self.start);
+        let first = first_from(past, self.start);
         let buckets = &past[first.saturating_sub(1)..];
         for (at, bucket) in buckets.iter().enumerate() {
             let next = buckets.get(at + 1).map_or(self.end, |next| next.since);
@@ -115,20 +115,21 @@ pub fn level_height(percent: f64) -> u8 {
 /// By how many bytes a course grew in the half hour before `end`; negative where it shrank, `None`
 /// where nothing was seen in it.
 pub fn growth_bytes(course: &MemorySeries, end: Time) -> Option<i64> {
-    let buckets = seen(course, Some(end.plus_seconds(-WINDOW_SECONDS)), end);
+    let past = seen_until(course.buckets(), end);
+    let buckets = &past[first_from(past, end.plus_seconds(-WINDOW_SECONDS))..];
     let (first, last) = (buckets.first()?, buckets.last()?);
     let grown = i128::from(last.last_bytes) - i128::from(first.last_bytes);
     i64::try_from(grown).ok()
 }
 
-/// The stretches of a course up to `end`, from `start` or from its first on.
-fn seen(course: &MemorySeries, start: Option<Time>, end: Time) -> &[MemoryBucket] {
-    let buckets = course.buckets();
-    let first = start.map_or(0, |start| {
-        buckets.partition_point(|bucket| bucket.until < start)
-    });
-    let after = buckets.partition_point(|bucket| bucket.since <= end);
-    buckets.get(first..after).unwrap_or_default()
+/// Where the first stretch is that had not ended before `start`.
+fn first_from(buckets: &[MemoryBucket], start: Time) -> usize {
+    match buckets.first() {
+        Some(first) if first.until < start => {
+            buckets.partition_point(|bucket| bucket.until < start)
+        }
+        _ => 0,
+    }
 }
 
 #[cfg(test)]

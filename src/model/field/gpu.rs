@@ -5,6 +5,7 @@
 
 use super::{STAYS, UNKNOWN};
 use crate::model::snapshot::Gpu;
+use crate::units::Rounded;
 
 /// How loaded something is that has an end.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -208,8 +209,10 @@ impl GpuField {
     fn write(&self, value: Option<f64>, most: Option<f64>, unit: &str) -> String {
         let prefix = self.prefix;
         match (value, most) {
-            (Some(value), Some(most)) => format!("{prefix}{value:.0}/{most:.0}{unit}"),
-            (Some(value), None) => format!("{prefix}{value:.0}{unit}"),
+            (Some(value), Some(most)) => {
+                format!("{prefix}{}/{}{unit}", Rounded(value), Rounded(most))
+            }
+            (Some(value), None) => format!("{prefix}{}{unit}", Rounded(value)),
             (None, _) => UNKNOWN.to_owned(),
         }
     }

@@ -10,7 +10,7 @@
 use ratatui::layout::Rect;
 use ratatui::style::Style;
 
-use crate::history::memory_series::{Gaps, SeriesBucket};
+use crate::history::memory_series::{Gaps, SeriesBucket, seen_until};
 use crate::model::Time;
 use crate::watch::canvas::Canvas;
 
@@ -281,9 +281,9 @@ fn bits(column: u16, level: u16, below: u16) -> u32 {
         .fold(0, |bits, (bit, _)| bits | bit)
 }
 
-/// What was seen before the end of a window: where a screen is paused, or shows the past, more is known by now.
+/// What was seen before the end of a window.
 pub fn past<S: SeriesBucket>(seen: &[S], window: ChartWindow) -> &[S] {
-    &seen[..seen.partition_point(|stretch| stretch.since() <= window.end)]
+    seen_until(seen, window.end)
 }
 
 /// The most that was seen in each column's share of the window; `None` where no one saw any.

@@ -271,7 +271,10 @@ impl TableView<'_> {
                     };
                     let head = self.app.table.listing.heads.get(&at);
                     let head = head.map(|head| family(*head, &self.screenful.snapshot));
-                    let text = format!("{}{text}", head.unwrap_or_default());
+                    let text = match head {
+                        Some(head) => format!("{head}{text}").into(),
+                        None => text,
+                    };
                     writer.left(&scrolled(&text, self.app.table.scrolled), width, style);
                 }
                 Column::History => {

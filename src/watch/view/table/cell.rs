@@ -23,7 +23,7 @@ pub(super) fn cell<'a>(
         .gpu
         .is_some_and(|gpu| gpu.process_memory_unavailable.is_some());
     let plain = |text: Option<String>| match text {
-        Some(text) => (Cow::Owned(clean(&text, width).into_owned()), styles.plain()),
+        Some(text) => (cleaned(text, width), styles.plain()),
         None => (Cow::Borrowed(UNKNOWN), styles.faint()),
     };
     match column {
@@ -57,6 +57,14 @@ pub(super) fn cell<'a>(
         }
         column => plain(column.text(subject)),
     }
+}
+
+/// Text that is made harmless: mostly as it is, and not copied.
+fn cleaned<'a>(text: String, width: u16) -> Cow<'a, str> {
+    Cow::Owned(match clean(&text, width) {
+        Cow::Borrowed(whole) if whole.len() == text.len() => text,
+        other => other.into_owned(),
+    })
 }
 
 /// The command, behind the state of a process that has halted: where the column of states is folded
