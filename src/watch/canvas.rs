@@ -14,16 +14,21 @@ use ratatui::style::Style;
 use super::text::is_plain_byte;
 
 mod ascii;
+mod cell_key;
 mod cell_set;
 
+use cell_key::{CellKey, Look};
 use cell_set::CellSet;
 
 /// The cells of the screen. They are read as those of ratatui's [`Buffer`], and written only here.
 #[derive(Debug)]
 pub struct Canvas {
     buffer: Buffer,
-    /// A cell with nothing on it.
-    blank: Cell,
+    /// What each cell shows, in few bytes: most cells are only compared in a frame, and lie in a third of the memory
+    /// so.
+    keys: Vec<CellKey>,
+    /// How a cell with nothing on it looks.
+    blank: Look,
     /// Whether what is not ASCII is replaced, for terminals that know nothing else.
     is_ascii: bool,
     /// Cells that this frame has written.
@@ -54,7 +59,8 @@ impl Canvas {
         blanks.insert(0..count);
         Self {
             buffer: Buffer::empty(area),
-            blank: Cell::EMPTY,
+            keys: vec![Look::new(Cell::EMPTY).with(" "); count],
+            blank: Look::new(Cell::EMPTY),
             is_ascii: false,
             written: CellSet::new(count),
             blanks,
@@ -69,6 +75,7 @@ impl Canvas {
     pub fn frame(&mut self, ground: Style, is_ascii: bool, paint: impl FnOnce(&mut Self)) {
         let mut blank = Cell::EMPTY;
         blank.set_style(ground);
+        let blank = Look::new(blank);
         if blank != self.blank {
             self.blank = blank;
             self.blanks.clear();
@@ -77,8 +84,9 @@ impl Canvas {
         self.written.clear();
         paint(self);
         let left = self.blanks.neither(&self.written);
+        let blank = self.blank.clone();
         for index in left {
-            self.set(index, " ", &self.blank.clone());
+            self.set(index, " ", &blank);
             self.blanks.insert(index..index + 1);
         }
     }
@@ -95,12 +103,13 @@ impl Canvas {
     /// Adds a style to that of what is there.
     pub fn restyle(&mut self, area: Rect, style: Style) {
         for index in self.lines(area).into_iter().flatten() {
-            let mut look = self.look(index, style);
-            if self.written.contains(index) {
-                look.set_symbol(self.buffer.content[index].symbol());
-            }
+            let look = self.look(index, style);
+            let symbol = match self.written.contains(index) {
+                true => self.buffer.content[index].symbol().to_owned(),
+                false => " ".to_owned(),
+            };
             self.begin(index..index + 1);
-            self.set(index, look.symbol(), &look);
+            self.set(index, &symbol, &look);
         }
     }
 
@@ -125,8 +134,7 @@ impl Canvas {
             plain = plain.saturating_sub(1);
         }
         let plain = plain.min(cells.len());
-        let each = (0..plain).map(|at| &text[at..=at]);
-        self.write(cells.start, each, style);
+        self.write(cells.start, text.bytes().take(plain), style);
         let (mut end, rest) = (x + plain as u16, &text[plain..]);
         let left = cells.len() - plain;
         if left > 0 && !rest.is_empty() {
@@ -181,10 +189,10 @@ impl Canvas {
     }
 
     /// Writes what is in a cell each, from one on, which have to be on its line.
-    fn write<'a>(
+    fn write<S: Symbol>(
         &mut self,
         start: usize,
-        symbols: impl ExactSizeIterator<Item = &'a str>,
+        symbols: impl ExactSizeIterator<Item = S>,
         style: Style,
     ) {
         let cells = start..start + symbols.len();
@@ -194,13 +202,17 @@ impl Canvas {
         let common = (!self.written.meets(cells.clone())).then(|| self.look(start, style));
         let is_ascii = self.is_ascii;
         for (index, symbol) in cells.clone().zip(symbols) {
-            let symbol = match is_ascii && !symbol.is_ascii() {
-                true => ascii::likeness(symbol),
-                false => symbol,
+            let own;
+            let look = match &common {
+                Some(look) => look,
+                None => {
+                    own = self.look(index, style);
+                    &own
+                }
             };
-            match &common {
-                Some(look) => self.set(index, symbol, look),
-                None => self.set(index, symbol, &self.look(index, style)),
+            let symbol = if is_ascii { symbol.ascii() } else { symbol };
+            if !self.keys[index].is_same(symbol.key(look)) {
+                symbol.with_text(|symbol| self.set(index, symbol, look));
             }
         }
         self.begin(cells);
@@ -213,28 +225,25 @@ impl Canvas {
     }
 
     /// How a cell looks that a style is added to: to what this frame has written, or to the ground.
-    fn look(&self, index: usize, style: Style) -> Cell {
-        let mut look = self.blank.clone();
+    fn look(&self, index: usize, style: Style) -> Look {
+        let mut look = self.blank.cell.clone();
         if self.written.contains(index) {
             let before = &self.buffer.content[index];
             (look.fg, look.bg, look.modifier) = (before.fg, before.bg, before.modifier);
         }
         look.set_style(style);
-        look
+        Look::new(look)
     }
 
-    /// Has a cell hold a symbol and look like another.
-    fn set(&mut self, index: usize, symbol: &str, look: &Cell) {
-        let cell = &mut self.buffer.content[index];
-        let has_symbol = match (cell.symbol().as_bytes(), symbol.as_bytes()) {
-            ([before], [now]) => before == now,
-            ([a, b, c], [x, y, z]) => (a, b, c) == (x, y, z),
-            (before, now) => before == now,
-        };
-        if has_symbol && has_look(cell, look) {
+    /// Has a cell hold a symbol and look so.
+    fn set(&mut self, index: usize, symbol: &str, look: &Look) {
+        let key = look.with(symbol);
+        if self.keys[index].is_same(key) {
             return;
         }
-        cell.clone_from(look);
+        self.keys[index] = key;
+        let cell = &mut self.buffer.content[index];
+        cell.clone_from(&look.cell);
         cell.set_symbol(symbol);
         self.changed.insert(index..index + 1);
         if is_narrow(symbol) {
@@ -245,9 +254,46 @@ impl Canvas {
     }
 }
 
-/// Whether two cells are equal but for what is in them.
-fn has_look(cell: &Cell, look: &Cell) -> bool {
-    cell.fg == look.fg && cell.bg == look.bg && cell.modifier == look.modifier
+/// What is written into a cell.
+trait Symbol: Copy {
+    /// Where only ASCII may be written, what is like it.
+    fn ascii(self) -> Self;
+    /// With a look.
+    fn key(self, look: &Look) -> CellKey;
+    /// As text.
+    fn with_text(self, write: impl FnOnce(&str));
+}
+
+impl Symbol for &str {
+    fn ascii(self) -> Self {
+        match self.is_ascii() {
+            true => self,
+            false => ascii::likeness(self),
+        }
+    }
+
+    fn key(self, look: &Look) -> CellKey {
+        look.with(self)
+    }
+
+    fn with_text(self, write: impl FnOnce(&str)) {
+        write(self);
+    }
+}
+
+/// A character of ASCII.
+impl Symbol for u8 {
+    fn ascii(self) -> Self {
+        self
+    }
+
+    fn key(self, look: &Look) -> CellKey {
+        look.with_byte(self)
+    }
+
+    fn with_text(self, write: impl FnOnce(&str)) {
+        write(char::from(self).encode_utf8(&mut [0; 4]));
+    }
 }
 
 /// Whether what a cell holds is certainly one column wide: ASCII, Latin-1, dashes and dots, lines, blocks,
