@@ -229,11 +229,16 @@ pub fn frameworks() -> &'static [Framework] {
 /// The row of a framework by its name, its title or another usual spelling, in any case and with or
 /// without what joins its words: `torch`, `TF`, `llama-cpp`. `None` where the table has none.
 pub fn find(name: &str) -> Option<&'static Framework> {
+    // As snapshots name it: that is asked of every process of which something is found, in every sample.
+    if let Some(row) = FRAMEWORKS.iter().find(|row| row.name == name) {
+        return Some(row);
+    }
     let wanted = plain(name);
+    let is_spelled = |text: &str, wanted: &str| letters(text).eq(wanted.chars());
     let named = |wanted: &str| {
         FRAMEWORKS
             .iter()
-            .find(|row| plain(row.name) == wanted || plain(row.title) == wanted)
+            .find(|row| is_spelled(row.name, wanted) || is_spelled(row.title, wanted))
     };
     named(&wanted).or_else(|| {
         let (_, name) = SPELLINGS.iter().find(|(spelling, _)| *spelling == wanted)?;
@@ -243,10 +248,12 @@ pub fn find(name: &str) -> Option<&'static Framework> {
 
 /// Letters and digits only, in lower case.
 fn plain(name: &str) -> String {
-    name.chars()
-        .filter(|c| c.is_alphanumeric())
-        .flat_map(char::to_lowercase)
-        .collect()
+    letters(name).collect()
+}
+
+fn letters(name: &str) -> impl Iterator<Item = char> {
+    let letters = name.chars().filter(|c| c.is_alphanumeric());
+    letters.flat_map(char::to_lowercase)
 }
 
 /// The row of what holds a process's memory, by framework and version. `None` where that is unknown.

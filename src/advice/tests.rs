@@ -200,6 +200,10 @@ fn a_framework_is_found_however_it_is_spelt() {
     for row in frameworks() {
         assert_eq!(find(row.name), Some(row));
         assert_eq!(find(row.title), Some(row));
+        // What is found at once is what is found by spelling.
+        let is_spelled =
+            |it: &&Framework| [it.name, it.title].map(plain).contains(&plain(row.name));
+        assert_eq!(frameworks().iter().find(is_spelled), Some(row));
     }
     for (spelling, name) in SPELLINGS {
         assert_eq!(plain(spelling), *spelling);
