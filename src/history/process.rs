@@ -8,7 +8,8 @@ use super::sample_time::{BRIDGED_GAP_MILLISECONDS, SampleTime};
 use super::streak::{Clause, Streak};
 use std::sync::Arc;
 
-use crate::model::process::AskedRelease;
+use crate::model::name_facts::NameFacts;
+use crate::model::process::{AskedRelease, Parent};
 use crate::model::shared::equal;
 use crate::model::{Gpu, GpuProcess, Identity, Process, Time};
 
@@ -46,30 +47,35 @@ pub struct ProcessHistory {
     next_row: usize,
     rows_summary: RowsSummary,
     hidden: Vec<Hidden>,
-    program: KnownProgram,
+    names: KnownNames,
 }
 
-/// The program that a process runs, and whether it draws a desktop: asked of every process in every sample, and
-/// told by dozens of names.
+/// What the names of a process tell, for as long as they stay the same.
 #[derive(Clone, Debug, Default)]
-struct KnownProgram {
+struct KnownNames {
     command: Option<Arc<[Arc<str>]>>,
     executable: Option<Arc<str>>,
     comm: Option<Arc<str>>,
-    is_display: bool,
+    framework: Option<Arc<str>>,
+    parent: Option<Arc<Parent>>,
+    facts: NameFacts,
 }
 
-impl KnownProgram {
+impl KnownNames {
     fn observe(&mut self, process: &Process) {
         let is_same = equal(&self.command, &process.command)
             && equal(&self.executable, &process.executable)
-            && equal(&self.comm, &process.comm);
+            && equal(&self.comm, &process.comm)
+            && equal(&self.framework, &process.framework)
+            && equal(&self.parent, &process.parent);
         if !is_same {
             *self = Self {
                 command: process.command.clone(),
                 executable: process.executable.clone(),
                 comm: process.comm.clone(),
-                is_display: process.is_display(),
+                framework: process.framework.clone(),
+                parent: process.parent.clone(),
+                facts: NameFacts::of(process),
             };
         }
     }
@@ -138,14 +144,14 @@ impl ProcessHistory {
             next_row: 0,
             rows_summary: RowsSummary::default(),
             hidden: Vec::new(),
-            program: KnownProgram::default(),
+            names: KnownNames::default(),
         }
     }
 
     pub(super) fn observe(&mut self, process: &Process, moment: SampleTime) {
         let previous = self.last_seen;
         self.asked.clone_from(&process.asked);
-        self.program.observe(process);
+        self.names.observe(process);
         self.last_seen = moment.time;
         (self.shown_rows, self.next_row) = (0, 0);
         self.rows_summary = RowsSummary {
@@ -209,7 +215,12 @@ impl ProcessHistory {
 
     /// Whether it draws a desktop.
     pub fn is_display(&self) -> bool {
-        self.program.is_display
+        self.names.facts.is_display
+    }
+
+    /// What its names tell.
+    pub fn names(&self) -> &NameFacts {
+        &self.names.facts
     }
 
     /// Since when it has read and written nothing and has had no socket; `None` where it has not been so,

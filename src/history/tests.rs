@@ -1,7 +1,7 @@
 //! Runs, gaps and resets, on scenes made by hand.
 
 use super::row::{NoUseSource, UnusedRun};
-use super::testing::{Scene, disorder};
+use super::testing::{Scene, TestRandom, disorder};
 use super::*;
 use crate::model::GpuProcess;
 use crate::model::snapshot::ProcessType;
@@ -465,4 +465,72 @@ fn no_order_of_snapshots_and_no_lack_in_them_panics() {
             }
         });
     }
+}
+
+#[test]
+fn what_names_tell_is_told_anew_when_any_of_them_changes() {
+    use crate::model::name_facts::NameFacts;
+    use crate::model::process::Parent;
+    use std::sync::Arc;
+    let words = |line: &str| -> Arc<[Arc<str>]> { line.split(' ').map(Arc::from).collect() };
+    let commands = [
+        "python train.py",
+        "python serve.py",
+        "python -m ipykernel_launcher -f x",
+        "VLLM::EngineCore",
+        "/usr/bin/keep-gpu --x",
+        "/usr/lib/xorg/Xorg :0",
+        "nvidia-cuda-mps-server",
+        "gunicorn: worker [app]",
+        "ray::IDLE",
+    ];
+    let files = ["/usr/bin/python3", "/usr/sbin/sshd", "/usr/bin/Xorg"];
+    let short = ["python3", "nvidia-cuda-mps", "systemd"];
+    let frameworks = ["pytorch", "vllm"];
+    let spawned = ["python", "-c", "from multiprocessing.spawn import x"].map(Arc::from);
+    let mut random = TestRandom::new(3);
+    let mut roll = |below: u64| random.below(below) as usize;
+    let (mut scene, mut history) = watched(0.0);
+    let mut kinds = [0; 9];
+    for _ in 0..3000 {
+        let process = scene.process(PID);
+        let pick = |list: &[&str], at: usize| list.get(at).map(|it| Arc::<str>::from(*it));
+        // Mostly nothing changes; what does may come as another copy of the same.
+        match roll(12) {
+            0 => process.command = commands.get(roll(10)).map(|line| words(line)),
+            1 => process.command = Some(spawned.clone().into()),
+            2 => process.executable = pick(&files, roll(5)),
+            3 => process.comm = pick(&short, roll(4)),
+            4 => process.framework = pick(&frameworks, roll(3)),
+            5 => {
+                process.parent = (roll(4) > 0).then(|| {
+                    let command = commands.get(roll(10)).map(|line| words(line));
+                    Arc::new(Parent {
+                        command,
+                        ..Parent::default()
+                    })
+                });
+            }
+            _ => {}
+        }
+        let (identity, facts) = (process.identity(), NameFacts::of(process));
+        history.observe(scene.step());
+        assert_eq!(history.process(identity).unwrap().names(), &facts);
+        let seen = [
+            facts.is_display,
+            facts.is_kernel,
+            facts.is_worker_of_a_server,
+            facts.looks_like_a_server,
+            facts.has_mps_role,
+            facts.is_never_killed,
+            facts.placeholder.is_some(),
+            facts.pool.is_some(),
+            facts == NameFacts::default(),
+        ];
+        for (kind, seen) in kinds.iter_mut().zip(seen) {
+            *kind += usize::from(seen);
+        }
+    }
+    assert!(kinds.iter().all(|it| *it > 10), "{kinds:?}");
+    assert_eq!(NameFacts::of(&Process::default()), NameFacts::default());
 }

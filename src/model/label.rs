@@ -5,7 +5,7 @@
 //! made of text that processes and clusters chose: bounded here, escaped by whoever shows it. Nothing is
 //! judged here; what a daemon or a hidden holder means is for `rules`.
 
-use foldhash::HashSet;
+use foldhash::{HashSet, HashSetExt as _};
 
 use super::device_file::minor_number_of;
 use super::process::Process;
@@ -174,8 +174,11 @@ impl Snapshot {
     /// The processes that hold a GPU device file open and that NVML lists on no GPU. Monitors and the
     /// driver's daemons are none: they have no memory of their own there.
     pub fn unlisted_holders(&self) -> impl Iterator<Item = &Process> {
-        let rows = self.gpus.iter().flat_map(|gpu| gpu.processes.iter());
-        let listed: HashSet<u32> = rows.flatten().map(|row| row.pid).collect();
+        let rows = || self.gpus.iter().flat_map(|gpu| gpu.processes.iter());
+        // All at once: they are listed in every sample.
+        let count = rows().map(Vec::len).sum();
+        let mut listed = HashSet::with_capacity(count);
+        listed.extend(rows().flatten().map(|row| row.pid));
         self.processes.iter().filter(move |process| {
             let holds = process.gpu_files.as_ref().is_some_and(|it| !it.is_empty());
             holds && !listed.contains(&process.pid) && !process.is_monitor()

@@ -9,7 +9,7 @@
 //! held, [`json`] how all of them are written, [`keep`] what keeps a process, [`label`] how every view names what it shows, [`pool`]
 //! which workers are started again, [`release`] what a process reports of memory it gave back, [`reservation`] which GPUs jobs and containers were given, [`row`] a
 //! process on a GPU, [`field`] what can be known of one and [`selector`] the language in which it is asked, [`mod@totals`] what groups of them hold,
-//! [`program`] what a process is by its program's name, [`shared`] whether what is shared is the same, [`mod@unit`] what a
+//! [`processes_by_pid`] finds many of them, [`program`] what a process is by its program's name, [`server_name`] whether that is a server's, [`name_facts`] all that names tell at once, [`shared`] whether what is shared is the same, [`mod@unit`] what a
 //! systemd unit is to the processes in it, [`unread`] who may be where that is not known.
 
 pub mod balance;
@@ -23,15 +23,18 @@ pub mod json;
 pub mod keep;
 pub mod label;
 pub mod local_time;
+pub mod name_facts;
 mod placeholder;
 pub mod pool;
 pub mod process;
+pub mod processes_by_pid;
 pub mod program;
 pub mod reclaimable;
 pub mod release;
 pub mod reservation;
 pub mod row;
 pub mod selector;
+pub mod server_name;
 pub mod shared;
 pub mod snapshot;
 pub mod suspect;

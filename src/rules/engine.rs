@@ -22,6 +22,7 @@ use super::undecided_reason::UndecidedReason;
 use crate::history::History;
 use crate::model::family::families;
 use crate::model::finding::{Action, Also, Finding, Kept, Pending, Undecided};
+use crate::model::processes_by_pid::ProcessesByPid;
 use crate::model::{Gpu, Identity, Kind, Reclaimable, Snapshot, Suspect, Unread};
 
 /// How many findings that have ceased are kept.
@@ -72,9 +73,10 @@ impl Engine {
         self.withhold(&mut verdicts, snapshot);
         self.undecided = self.name_doubts(&verdicts);
         self.pending = verdicts.pending;
-        self.carry_over(verdicts.findings, snapshot);
+        let processes = ProcessesByPid::new(snapshot);
+        self.carry_over(verdicts.findings, (snapshot, &processes));
         let found = self.active.identities().collect();
-        let seen = (&self.history, snapshot);
+        let seen = (&self.history, snapshot, &processes);
         let keeps = self.settings.keep_rules();
         self.suspects
             .observe(seen, &found, keeps, verdicts.candidates);
@@ -188,7 +190,11 @@ impl Engine {
     }
 
     /// What stands now: each finding of before lasts, cannot be seen, or has ceased.
-    fn carry_over(&mut self, mut found: Vec<Finding>, snapshot: &Snapshot) {
+    fn carry_over(
+        &mut self,
+        mut found: Vec<Finding>,
+        (snapshot, processes): (&Snapshot, &ProcessesByPid<'_>),
+    ) {
         let before = std::mem::take(&mut self.active);
         let kept_before = before.kept.clone();
         let mut subjects: HashSet<FindingSubject> = HashSet::default();
@@ -216,7 +222,7 @@ impl Engine {
             }
         }
         let (mut open, kept) = self.exempt(found, &kept_before, snapshot);
-        self.mark_kept(&mut open, snapshot);
+        self.mark_kept(&mut open, (snapshot, processes));
         self.active = ActiveFindings::new(open, kept);
     }
 
@@ -254,14 +260,19 @@ impl Engine {
 
     /// Marks what `reap` leaves alone because something keeps the process; of a process that is not seen now,
     /// what was known before holds.
-    fn mark_kept(&self, open: &mut [Finding], snapshot: &Snapshot) {
+    fn mark_kept(
+        &self,
+        open: &mut [Finding],
+        (snapshot, processes): (&Snapshot, &ProcessesByPid<'_>),
+    ) {
         let may_be_reaped = |it: &&mut Finding| it.kind.may_be_reaped();
         for finding in open.iter_mut().filter(may_be_reaped) {
             let Some(accused) = &finding.process else {
                 continue;
             };
-            let process = snapshot.process(accused.pid);
+            let process = processes.get(accused.pid);
             if let Some(process) = process.filter(|it| it.identity() == accused.identity) {
+                let process = (process, self.history.process(accused.identity));
                 let about = (finding.kind, &finding.rule);
                 finding.kept_by =
                     exemption::kept_by(self.settings.keep_rules(), process, about, snapshot);

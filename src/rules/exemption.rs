@@ -8,7 +8,8 @@
 use std::sync::Arc;
 
 use super::scope::{Match, Scope, ScopeInput};
-use super::server::serves;
+use super::server;
+use crate::history::ProcessHistory;
 use crate::model::finding::{Ends, Finding, FindingGpu, Kept, Kind};
 use crate::model::keep::{Exempt, KeptBy};
 use crate::model::program::never_killed;
@@ -150,10 +151,10 @@ pub(super) struct KeepRules<'a> {
 
 /// What keeps a process from being killed for a finding of this kind and rule, as far as a snapshot shows it:
 /// an exemption that is, or may be, for it on any of its GPUs, its owner, the program that it runs, or that
-/// it serves. What `reap` skips for it is neither reclaimable nor suspected.
+/// it serves. What `reap` skips for it is neither reclaimable nor suspected. `known` is what the history has of it.
 pub(super) fn kept_by(
     keep_rules: KeepRules<'_>,
-    process: &Process,
+    (process, known): (&Process, Option<&ProcessHistory>),
     (kind, rule): (Kind, &Arc<str>),
     snapshot: &Snapshot,
 ) -> Option<KeptBy> {
@@ -178,10 +179,19 @@ pub(super) fn kept_by(
     }
     process.kept_by_owner(now).or_else(|| {
         let (executable, comm) = (process.executable.as_deref(), process.comm.as_deref());
-        let name = never_killed(executable, comm, keep_rules.never);
+        // A hundred names, of which it was seen that it has none.
+        let may_be_one =
+            !keep_rules.never.is_empty() || known.is_none_or(|known| known.names().is_never_killed);
+        let name = may_be_one
+            .then(|| never_killed(executable, comm, keep_rules.never))
+            .flatten();
         let program = name.map(|name| KeptBy::Program { name: name.into() });
+        let is_server = || match known {
+            Some(known) => server::is_server(process, known, snapshot),
+            None => server::serves(process, snapshot),
+        };
         // What is asked for by name takes a server as well.
-        let is_server = || kind.ends() == Ends::Always && serves(process, snapshot);
+        let is_server = || kind.ends() == Ends::Always && is_server();
         program.or_else(|| is_server().then_some(KeptBy::Server))
     })
 }

@@ -148,6 +148,7 @@ impl RuleKind for HoardSettings {
                 rule,
                 seen,
                 process,
+                known,
                 row,
                 plateau,
                 settings: &settings,
@@ -179,6 +180,7 @@ struct Judged<'a> {
     rule: &'a ConfiguredRule<HoardSettings>,
     seen: RuleInput<'a>,
     process: &'a Process,
+    known: &'a ProcessHistory,
     row: &'a RowHistory,
     plateau: &'a Plateau,
     settings: &'a HoardSettings,
@@ -200,7 +202,7 @@ impl Judged<'_> {
         let (sm, memory) = (plateau.sm_percent.mean(), plateau.memory_percent.mean());
         let most = sm.into_iter().chain(memory).reduce(f64::max);
         if most.is_some_and(|percent| percent >= bound)
-            || server::serves(self.process, self.seen.snapshot)
+            || server::is_server(self.process, self.known, self.seen.snapshot)
         {
             return None;
         }

@@ -39,7 +39,7 @@ use serde::{Deserialize, Serialize};
 use super::lasting::{LEAST_COVERAGE, is_covered, on};
 use super::rule::{ConfiguredRule, RuleInput, RuleKind, RuleOutput};
 use super::scope::ScopeInput;
-use super::suspect::Candidate;
+use super::suspect::{Candidate, CandidateGpus};
 use super::undecided_reason::UndecidedReason;
 use super::{server, stuck};
 use crate::history::{Began, Device, ProcessHistory, RowHistory, Use};
@@ -232,7 +232,7 @@ pub(super) fn judge<S: Idleness>(
             process,
             known,
             &settings,
-            *is_active.get_or_init(was_active),
+            || *is_active.get_or_init(was_active),
         ) {
             Cell::None => None,
             Cell::Sleeps { since } => Some(since),
@@ -278,19 +278,25 @@ pub(super) fn judge<S: Idleness>(
                 since,
                 until,
                 bytes,
-            } => idle.push(IdleOn {
-                row,
-                gpu: FindingGpu {
-                    index: candidate.index,
-                    uuid: seen.history.gpu_uuid(row).cloned(),
-                    used_bytes: Some(bytes),
-                },
-                needed: candidate.needed(),
-                settings: candidate.settings,
-                evidence,
-                since,
-                until,
-            }),
+            } => {
+                // Most are on one GPU.
+                if idle.is_empty() {
+                    idle.reserve_exact(1);
+                }
+                idle.push(IdleOn {
+                    row,
+                    gpu: FindingGpu {
+                        index: candidate.index,
+                        uuid: seen.history.gpu_uuid(row).cloned(),
+                        used_bytes: Some(bytes),
+                    },
+                    needed: candidate.needed(),
+                    settings: candidate.settings,
+                    evidence,
+                    since,
+                    until,
+                });
+            }
         }
     }
     let least = idle
@@ -331,12 +337,12 @@ fn is_never_idle(
     let is_stopped = matches!(known.state(), Some(('T' | 't', _)));
     let cannot_run = is_stopped || stuck::is_beyond_signals(seen, known);
     // The daemons of the Multi-Process Service wait for their clients, and hold memory for them.
-    let is_mps = process.mps_role(None).is_some();
+    let is_mps = known.names().has_mps_role;
     is_busy
         || cannot_run
         || is_mps
         || known.is_display()
-        || server::serves(process, seen.snapshot) != (target == IdleTarget::Server)
+        || server::is_server(process, known, seen.snapshot) != (target == IdleTarget::Server)
 }
 
 /// A process on a GPU that may be idle there.
@@ -484,7 +490,7 @@ impl IdleCandidate<'_> {
             rule: Arc::clone(self.rule),
             kind,
             process: self.known.identity(),
-            gpus: vec![on(self.seen, self.row)],
+            gpus: CandidateGpus::One(on(self.seen, self.row)),
             since,
             began,
             samples: run.map_or(0, |run| run.samples),

@@ -13,6 +13,7 @@
 use crate::model::pool::{self, tool};
 use crate::model::process::Relative;
 use crate::model::program::file_name;
+use crate::model::server_name::is_kernel_command;
 use crate::model::{Process, Snapshot};
 
 /// Where torch's ranks meet unless they are told otherwise, torchrun's own agents, and the port of
@@ -162,7 +163,7 @@ pub(super) fn has_listening_family(process: &Process, snapshot: &Snapshot) -> bo
 
 fn is_front_end(relative: &Relative, process: &Process, snapshot: &Snapshot) -> bool {
     let command = relative.command.as_deref().unwrap_or_default();
-    if is_attendant(command) || super::server::is_kernel_command(command) {
+    if is_attendant(command) || is_kernel_command(command) {
         return false;
     }
     if pool::named(command).is_some_and(|pool| pool.listens_for_itself) {

@@ -36,7 +36,7 @@ use serde::{Deserialize, Serialize};
 
 use super::lasting::{FindingText, ProcessFinding, expect, on};
 use super::rule::{ConfiguredRule, RuleInput, RuleKind, RuleOutput};
-use super::suspect::Candidate;
+use super::suspect::{Candidate, CandidateGpus};
 use super::undecided_reason::UndecidedReason;
 use super::{idle, server, stuck, subject};
 use crate::advice;
@@ -192,7 +192,7 @@ impl RuleKind for OrphanSettings {
                 rule: rule.name().clone(),
                 kind: Self::KIND,
                 process: known.identity(),
-                gpus: unused.gpus,
+                gpus: CandidateGpus::Several(unused.gpus),
                 since,
                 began,
                 samples,
@@ -403,9 +403,9 @@ fn is_never_orphan(
         || is_active
         || stuck::is_beyond_signals(seen, known)
         || process.is_monitor()
-        || process.is_display()
+        || known.is_display()
         || idle::descendants_use_a_gpu(seen, process, needed)
-        || server::serves(process, seen.snapshot)
+        || server::is_server(process, known, seen.snapshot)
 }
 
 /// Whether a process may be what its unit is there for. A daemon that forks twice looks like a worker that

@@ -114,7 +114,7 @@ impl RuleKind for PlaceholderSettings {
         known: &ProcessHistory,
         verdicts: &mut RuleOutput,
     ) {
-        let finding = match process.placeholder() {
+        let finding = match known.names().placeholder {
             Some(program) => by_name(rule, seen, process, known, program, verdicts),
             None => by_conduct(rule, seen, process, known, verdicts),
         };
@@ -201,7 +201,7 @@ fn by_name(
 }
 
 /// Whether its results may be waited for, or it may be at work otherwise.
-fn may_be_awaited(seen: RuleInput<'_>, process: &Process) -> bool {
+fn may_be_awaited(seen: RuleInput<'_>, process: &Process, known: &ProcessHistory) -> bool {
     let world = process
         .environment
         .as_deref()
@@ -210,7 +210,7 @@ fn may_be_awaited(seen: RuleInput<'_>, process: &Process) -> bool {
     world.is_some_and(|size| &**size != "1")
         || process.jupyter.is_some()
         || below != Some(0)
-        || server::serves(process, seen.snapshot)
+        || server::is_server(process, known, seen.snapshot)
 }
 
 /// A GPU that is kept from others by bursts of use.
@@ -240,7 +240,7 @@ fn kept(
         || row.is_of_instance()
         || period > LONGEST_PERIOD_SECONDS
         || bursts.power_share_max.is_some_and(is_at_work)
-        || may_be_awaited(seen, process)
+        || may_be_awaited(seen, process, known)
     {
         return None;
     }

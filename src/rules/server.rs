@@ -8,112 +8,34 @@
 //! So does what an administrator made a service of its own, whatever its program is called, unless it is known
 //! not to listen. A worker that a notebook's kernel started works for the notebook alone.
 
-use std::sync::Arc;
-
 use super::listening;
-use crate::model::pool::tool;
-use crate::model::program::{file_name, is_interpreter};
+use crate::history::ProcessHistory;
+use crate::model::name_facts::NameFacts;
+use crate::model::server_name::is_kernel_command;
 use crate::model::unit::{Role, role};
 use crate::model::{Process, Snapshot};
-
-/// Frameworks that serve and do little else.
-const FRAMEWORKS: &[&str] = &[
-    "vllm",
-    "sglang",
-    "tgi",
-    "triton",
-    "triton-server",
-    "tritonserver",
-    "tensorrt-llm",
-    "lmdeploy",
-    "ollama",
-    "llama.cpp",
-];
-
-/// Programs that serve.
-const PROGRAMS: &[&str] = &[
-    "aphrodite",
-    "bentoml",
-    "daphne",
-    "fastapi",
-    "flask",
-    "gunicorn",
-    "hypercorn",
-    "infinity_emb",
-    "koboldcpp",
-    "litserve",
-    "llama-server",
-    "lmdeploy",
-    "marimo",
-    "mlc_llm",
-    "mlflow",
-    "ollama",
-    "rasa",
-    "sglang",
-    "streamlit",
-    "tabby",
-    "tensorflow_model_server",
-    "text-embeddings-router",
-    "text-generation-launcher",
-    "text-generation-server",
-    "torchserve",
-    "tritonserver",
-    "trtllm-serve",
-    "uvicorn",
-    "uwsgi",
-    "vllm",
-    "waitress-serve",
-    "whisper-server",
-    "wyoming-faster-whisper",
-    "xinference-local",
-    "xinference-worker",
-];
-
-/// Beginnings of the modules that serve (`python -m MODULE`).
-const MODULES: &[&str] = &[
-    "fastchat.serve",
-    "gunicorn",
-    "huggingfaceserver",
-    "hypercorn",
-    "llama_cpp.server",
-    "lmdeploy",
-    "marimo",
-    "sglang.launch_server",
-    "tensorrt_llm.commands.serve",
-    "aphrodite.endpoints",
-    "flask",
-    "streamlit",
-    "text_generation_server",
-    "tritonserver",
-    "uvicorn",
-    "vllm.entrypoints",
-    "wyoming_faster_whisper",
-];
-
-/// What the workers of servers call themselves. They hold the memory, and do not listen: their parent
-/// does.
-const WORKERS: &[&str] = &[
-    "VLLM::",
-    "sglang::",
-    "ray::ServeReplica",
-    "triton_python_backend_stub",
-];
-
-/// Words of which one in the name of a script says that it serves.
-const WORDS: &[&str] = &["gradio", "serve", "server", "serving", "webui"];
 
 /// Whether the process serves, as far as can be told: it listens for clients, or somebody who works with it does;
 /// or it looks like a server and is not known not to listen.
 pub fn serves(process: &Process, snapshot: &Snapshot) -> bool {
+    serves_by(process, &NameFacts::of(process), snapshot)
+}
+
+/// The same of a process that the history knows, and what its names tell.
+pub(super) fn is_server(process: &Process, known: &ProcessHistory, snapshot: &Snapshot) -> bool {
+    serves_by(process, known.names(), snapshot)
+}
+
+fn serves_by(process: &Process, names: &NameFacts, snapshot: &Snapshot) -> bool {
     // A notebook listens to its own server, whatever library is loaded in it.
-    if process.jupyter.is_some() || is_kernel(process) {
+    if process.jupyter.is_some() || names.is_kernel {
         return false;
     }
     let has_clients = listening::has_clients(process, snapshot);
     if has_clients == Some(true) {
         return true;
     }
-    let is_worker = is_worker(process);
+    let is_worker = names.is_worker_of_a_server;
     // The process that it worked for is gone, and with it whoever could ask.
     if is_worker
         && process.parent_is_reaper == Some(true)
@@ -134,7 +56,7 @@ pub fn serves(process: &Process, snapshot: &Snapshot) -> bool {
     }
     // An old recording does not tell where it listens: there its name has to do.
     let has_listen_arguments = || process.listening == Some(true) && has_port_argument(process);
-    (looks_like_server(process) && (may_listen(process) || family_listens(process, snapshot)))
+    (names.looks_like_a_server && (may_listen(process) || family_listens(process, snapshot)))
         || (has_clients.is_none() && has_listen_arguments())
 }
 
@@ -146,18 +68,14 @@ fn family_listens(process: &Process, snapshot: &Snapshot) -> bool {
             && other.listening == Some(true)
             && (shares(process.session, other.session)
                 || shares(process.process_group, other.process_group))
-            && looks_like_server(other)
+            && other.looks_like_a_server()
     })
-}
-
-fn is_worker(process: &Process) -> bool {
-    program(process).is_some_and(|program| WORKERS.iter().any(|worker| program.starts_with(worker)))
 }
 
 /// Whether a notebook's kernel started the process, be the kernel itself in the snapshot or not.
 fn is_child_of_a_kernel(process: &Process, parent: Option<&Process>) -> bool {
     let started_by = process.parent.as_deref();
-    parent.is_some_and(|parent| parent.jupyter.is_some() || is_kernel(parent))
+    parent.is_some_and(|parent| parent.jupyter.is_some() || parent.is_kernel())
         || started_by
             .and_then(|parent| parent.command.as_deref())
             .is_some_and(is_kernel_command)
@@ -171,64 +89,6 @@ fn is_service(process: &Process) -> bool {
         && process.session == Some(process.pid)
 }
 
-/// Whether the process is a notebook kernel by its command line.
-pub(super) fn is_kernel(process: &Process) -> bool {
-    is_kernel_command(process.command.as_deref().unwrap_or_default())
-}
-
-/// Whether a command line is a notebook kernel's.
-pub(super) fn is_kernel_command(command: &[Arc<str>]) -> bool {
-    command.iter().any(|argument| {
-        matches!(
-            &**argument,
-            "ipykernel_launcher" | "ipykernel" | "colab_kernel_launcher"
-        )
-    }) || command
-        .iter()
-        .any(|argument| file_name(argument) == "ipykernel_launcher.py")
-}
-
-fn program(process: &Process) -> Option<&str> {
-    process
-        .command
-        .as_deref()?
-        .first()
-        .map(|program| file_name(program))
-}
-
-fn looks_like_server(process: &Process) -> bool {
-    if process
-        .framework
-        .as_deref()
-        .is_some_and(|name| FRAMEWORKS.contains(&name))
-    {
-        return true;
-    }
-    let command = process.command.as_deref().unwrap_or_default();
-    let Some(program) = program(process) else {
-        return false;
-    };
-    if PROGRAMS.contains(&program) {
-        return true;
-    }
-    if !is_interpreter(program) {
-        return false;
-    }
-    let Some((tool, _)) = tool(command) else {
-        return false;
-    };
-    let is_module = command.iter().any(|argument| &**argument == "-m");
-    let is_in = |module: &str| {
-        let rest = tool.strip_prefix(module);
-        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
-    };
-    if is_module && MODULES.iter().any(|module| is_in(module)) {
-        return true;
-    }
-    // A script of one's own: only its name tells, by a whole word.
-    PROGRAMS.contains(&tool) || words(tool).any(|word| WORDS.contains(&&*word))
-}
-
 /// Whether an argument says where to listen.
 fn has_port_argument(process: &Process) -> bool {
     let command = process.command.as_deref().unwrap_or_default();
@@ -237,27 +97,10 @@ fn has_port_argument(process: &Process) -> bool {
         .any(|argument| &**argument == "--port" || argument.starts_with("--port="))
 }
 
-/// The words of a name, in lower case: `modelServer_v2.py` has `model`, `server`, `v2`, `py`.
-fn words(name: &str) -> impl Iterator<Item = String> {
-    let mut words = vec![String::new()];
-    let mut was_lower = false;
-    for character in name.chars() {
-        let is_break = !character.is_alphanumeric() || (was_lower && character.is_uppercase());
-        if is_break {
-            words.push(String::new());
-        }
-        if character.is_alphanumeric()
-            && let Some(word) = words.last_mut()
-        {
-            word.extend(character.to_lowercase());
-        }
-        was_lower = character.is_lowercase();
-    }
-    words.into_iter().filter(|word| !word.is_empty())
-}
-
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
     use crate::model::Time;
     use crate::model::process::{Parent, Relation, Relative};

@@ -18,9 +18,11 @@ use foldhash::{HashMap, HashSet};
 use super::exemption::{self, KeepRules};
 use super::subject;
 use crate::advice::quote;
+use crate::history::cpu::Mean;
 use crate::history::{Began, History, ProcessHistory, RowHistory, Use};
 use crate::model::finding::FindingGpu;
 use crate::model::process::{Jupyter, Parent};
+use crate::model::processes_by_pid::ProcessesByPid;
 use crate::model::shared::equal;
 use crate::model::snapshot::ProcessType;
 use crate::model::suspect::{SeenSoFar, StillMissing, Suspect, SuspectEvidence};
@@ -50,7 +52,7 @@ pub(super) struct Candidate {
     pub(super) kind: Kind,
     pub(super) process: Identity,
     /// Where it holds memory.
-    pub(super) gpus: Vec<FindingGpu>,
+    pub(super) gpus: CandidateGpus,
     /// Since when it has been seen so.
     pub(super) since: Time,
     /// Whether that is since when it is so.
@@ -62,6 +64,30 @@ pub(super) struct Candidate {
     pub(super) max_cpu_percent: f64,
     /// The rule will not be able to tell then either.
     pub(super) is_undecidable: bool,
+}
+
+/// Where a candidate holds memory: nearly all are on one GPU, and come anew in each sample.
+#[derive(Clone, PartialEq, Debug)]
+pub(super) enum CandidateGpus {
+    One(FindingGpu),
+    /// In the order of a finding's.
+    Several(Vec<FindingGpu>),
+}
+
+impl CandidateGpus {
+    fn as_slice(&self) -> &[FindingGpu] {
+        match self {
+            Self::One(gpu) => std::slice::from_ref(gpu),
+            Self::Several(gpus) => gpus,
+        }
+    }
+
+    fn into_vec(self) -> Vec<FindingGpu> {
+        match self {
+            Self::One(gpu) => vec![gpu],
+            Self::Several(gpus) => gpus,
+        }
+    }
 }
 
 /// The suspects of the last sample.
@@ -109,6 +135,7 @@ impl NamedSuspect {
 fn hold_the_same(one: &[FindingGpu], other: &[FindingGpu]) -> bool {
     let is_same = |(one, other): (&FindingGpu, &FindingGpu)| {
         (one.index, one.used_bytes) == (other.index, other.used_bytes)
+            && equal(&one.uuid, &other.uuid)
     };
     one.len() == other.len() && one.iter().zip(other).all(is_same)
 }
@@ -122,7 +149,7 @@ impl Suspects {
     /// Takes those among the candidates of the next sample. Of those in `found` something is found.
     pub(super) fn observe(
         &mut self,
-        (history, snapshot): (&History, &Snapshot),
+        (history, snapshot, processes): (&History, &Snapshot, &ProcessesByPid<'_>),
         found: &HashSet<Identity>,
         keep_rules: KeepRules<'_>,
         mut candidates: Vec<Candidate>,
@@ -134,11 +161,9 @@ impl Suspects {
         }
         // As of several findings of a process, the kind about which something is to be done first.
         candidates.sort_by(|a, b| (a.process, a.kind, &a.rule).cmp(&(b.process, b.kind, &b.rule)));
-        // Of two of the same number the first counts, as in `Snapshot::process`, which would look at each.
-        let listed = snapshot.processes.iter().rev();
-        let processes: HashMap<u32, &Process> = listed.map(|it| (it.pid, it)).collect();
-        let lives = GpuLives::new(snapshot, &processes);
-        let before = std::mem::take(&mut self.list);
+        let lives = GpuLives::new(snapshot, processes);
+        let mut before = std::mem::take(&mut self.list);
+        self.list.reserve_exact(before.len());
         let mut texts = RuleTexts::default();
         let mut last = None;
         let mut candidates = candidates.into_iter().peekable();
@@ -151,7 +176,7 @@ impl Suspects {
                 continue;
             }
             candidate.join(others);
-            let Some(&process) = processes.get(&identity.pid) else {
+            let Some(process) = processes.get(identity.pid) else {
                 continue;
             };
             let Some(known) = history.process(identity) else {
@@ -167,11 +192,17 @@ impl Suspects {
             let about = (input.candidate.kind, &input.candidate.rule);
             if process.identity() == identity
                 && input.is_suspect()
-                && exemption::kept_by(keep_rules, process, about, snapshot).is_none()
+                && exemption::kept_by(keep_rules, (process, Some(known)), about, snapshot).is_none()
             {
                 texts.be_of(&input.candidate);
-                let message = self.message(&input, &before);
-                self.list.push(input.suspect(&texts, message));
+                let suspect = match self.last_of(&input, &mut before) {
+                    Some(last) => {
+                        let gpus = std::mem::take(&mut last.gpus);
+                        input.suspect(&texts, Arc::clone(&last.message), gpus)
+                    }
+                    None => input.named(&texts),
+                };
+                self.list.push(suspect);
                 last = Some(identity);
             }
         }
@@ -182,20 +213,24 @@ impl Suspects {
         self.find_places();
     }
 
-    /// What is said of a suspect: the text of the last sample, where that is the same.
-    fn message(&mut self, input: &SuspectInput<'_>, before: &[Suspect]) -> Arc<str> {
+    /// The suspect of the last sample, where it is called the same and holds the same.
+    fn last_of<'a>(
+        &mut self,
+        input: &SuspectInput<'_>,
+        before: &'a mut [Suspect],
+    ) -> Option<&'a mut Suspect> {
         let (process, candidate) = (input.process, &input.candidate);
         if let Some(named) = self.named.get(&candidate.process)
             && named.is_name_of(process)
-            && let Some(last) = before.get(named.at)
+            && let Some(last) = before.get_mut(named.at)
             && (last.kind, last.process.identity) == (candidate.kind, candidate.process)
-            && hold_the_same(&last.gpus, &candidate.gpus)
+            && hold_the_same(&last.gpus, candidate.gpus.as_slice())
         {
-            return Arc::clone(&last.message);
+            return Some(last);
         }
         self.named
             .insert(candidate.process, NamedSuspect::new(process));
-        input.message().into()
+        None
     }
 
     /// Takes down where each is, and forgets who is none any more.
@@ -218,8 +253,9 @@ impl Candidate {
         if others.is_empty() {
             return;
         }
+        let mut gpus = self.gpus.as_slice().to_vec();
         for other in others {
-            self.gpus.extend(other.gpus);
+            gpus.extend_from_slice(other.gpus.as_slice());
             if other.since > self.since {
                 (self.since, self.began) = (other.since, other.began);
             }
@@ -227,7 +263,7 @@ impl Candidate {
             self.needed = self.needed.max(other.needed);
             self.max_cpu_percent = self.max_cpu_percent.min(other.max_cpu_percent);
         }
-        self.gpus = subject::by_gpu(std::mem::take(&mut self.gpus).into_iter());
+        self.gpus = CandidateGpus::Several(subject::by_gpu(gpus.into_iter()));
     }
 }
 
@@ -265,7 +301,7 @@ struct GpuLife {
 struct GpuLives(HashMap<u32, GpuLife>);
 
 impl GpuLives {
-    fn new(snapshot: &Snapshot, processes: &HashMap<u32, &Process>) -> Self {
+    fn new(snapshot: &Snapshot, processes: &ProcessesByPid<'_>) -> Self {
         let rows = || {
             let rows = snapshot.gpus.iter().flat_map(|gpu| &gpu.processes);
             let rows = rows.flatten();
@@ -277,7 +313,7 @@ impl GpuLives {
         }
         let mut unknown = HashSet::default();
         for row in rows() {
-            let process = processes.get(&row.pid);
+            let process = processes.get(row.pid);
             let Some((percent, since)) = process.and_then(|it| row.lifetime_of(it)) else {
                 unknown.insert(row.pid);
                 continue;
@@ -322,13 +358,16 @@ impl SuspectInput<'_> {
 
     fn is_suspect(&self) -> bool {
         // A process that is stopped does nothing, whatever was seen of it before.
-        self.candidate.kind == Kind::Stopped
-            || (self.is_quiet() && (self.is_known_quiet() || self.was_seen_quiet()))
+        if self.candidate.kind == Kind::Stopped {
+            return true;
+        }
+        let mean = self.known.cpu().mean(self.candidate.needed);
+        self.is_quiet(mean) && (self.is_known_quiet() || self.was_seen_quiet(mean.is_some()))
     }
 
     /// Whether nothing shows it at work: neither on any GPU that it is on, nor on the CPU, of which both
-    /// are known.
-    fn is_quiet(&self) -> bool {
+    /// are known. `mean` is its CPU use over the time that the rule asks for.
+    fn is_quiet(&self, mean: Option<Mean>) -> bool {
         let is_unused = |row: &RowHistory| {
             row.last_seen() == self.now
                 && matches!(row.last_use(), Use::NotUsed(_))
@@ -337,7 +376,6 @@ impl SuspectInput<'_> {
         let cpu = self.known.cpu();
         let is_recent = |at: Time| self.now.seconds_since(at) <= OLDEST_CPU_SECONDS;
         let most = self.candidate.max_cpu_percent;
-        let mean = cpu.mean(self.candidate.needed);
         let last = self.cpu_percent();
         let may_run = match self.process.state {
             // It reads or writes a disk.
@@ -379,7 +417,7 @@ impl SuspectInput<'_> {
     }
 
     /// It was seen to wait for some seconds, and did not start just now.
-    fn was_seen_quiet(&self) -> bool {
+    fn was_seen_quiet(&self, has_cpu: bool) -> bool {
         let needed = self.candidate.needed;
         let share = needed * LEAST_SHARE;
         let least = match self.candidate.began {
@@ -388,7 +426,6 @@ impl SuspectInput<'_> {
         };
         let is_settled = self.age_seconds().is_none_or(|age| age >= share);
         // What it uses of the CPU tells only from the second sample on.
-        let has_cpu = self.known.cpu().mean(needed).is_some();
         is_settled && has_cpu && self.watched_seconds() >= least
     }
 
@@ -483,11 +520,18 @@ impl SuspectInput<'_> {
             _ => "looks idle",
         };
         let name = subject::name(self.process);
-        let held = subject::held(&self.candidate.gpus);
+        let held = subject::held(self.candidate.gpus.as_slice());
         format!("{name} ({}) holds {held} and {looks}", self.process.pid)
     }
 
-    fn suspect(self, texts: &RuleTexts, message: Arc<str>) -> Suspect {
+    /// The suspect that it is, with a sentence of its own.
+    fn named(self, texts: &RuleTexts) -> Suspect {
+        let (message, gpus) = (self.message().into(), self.candidate.gpus.clone());
+        self.suspect(texts, message, gpus.into_vec())
+    }
+
+    /// The suspect that it is; `gpus` are the candidate's.
+    fn suspect(self, texts: &RuleTexts, message: Arc<str>, gpus: Vec<FindingGpu>) -> Suspect {
         let candidate = &self.candidate;
         let (seconds, needed) = (self.seconds(), candidate.needed);
         let kind = candidate.kind;
@@ -497,7 +541,7 @@ impl SuspectInput<'_> {
             rule: Arc::clone(&candidate.rule),
             kind,
             process: subject::process(self.process),
-            memory_bytes: subject::sum(&candidate.gpus),
+            memory_bytes: subject::sum(&gpus),
             since: candidate.since,
             seen_seconds: seconds,
             needed_seconds: needed,
@@ -514,7 +558,7 @@ impl SuspectInput<'_> {
                 is_witnessed: candidate.began == Began::Witnessed,
             },
             command: Arc::clone(&texts.command),
-            gpus: self.candidate.gpus,
+            gpus,
         }
     }
 }

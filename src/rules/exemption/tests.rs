@@ -363,3 +363,42 @@ fn who_is_kept_on_one_gpu_is_not_to_be_ended() {
     let answer = exempt_processes(&[keep(user("ann"))], &ownerless).len();
     assert_eq!(answer, 1, "whose it is is not known");
 }
+
+#[test]
+fn what_is_kept_is_so_with_and_without_what_the_history_knows() {
+    let lines = [
+        "python train.py",
+        "python serve.py",
+        "python -m ipykernel_launcher -f x",
+        "VLLM::EngineCore",
+        "/usr/sbin/sshd -D",
+    ];
+    let own: [Arc<str>; 1] = ["python3".into()];
+    let (mut scene, mut history) = (Scene::new(1, 1.0), crate::history::History::default());
+    scene.holder(42, &[0], 1 << 30);
+    let mut seen = std::collections::BTreeSet::new();
+    for line in lines {
+        for executable in ["/usr/bin/python3", "/usr/sbin/sshd", ""] {
+            for listening in [None, Some(false), Some(true)] {
+                let process = scene.process(42);
+                process.command = Some(line.split(' ').map(Arc::from).collect());
+                process.executable = (!executable.is_empty()).then(|| executable.into());
+                process.listening = listening;
+                history.observe(scene.step());
+                let process = &scene.now.processes[0];
+                let known = history.process(process.identity());
+                assert!(known.is_some());
+                for never in [&own[..], &[]] {
+                    let keep_rules = KeepRules { keeps: &[], never };
+                    for kind in [Kind::Idle, Kind::ServerIdle] {
+                        let about = (kind, &"idle".into());
+                        let kept = |known| kept_by(keep_rules, (process, known), about, &scene.now);
+                        assert_eq!(kept(known), kept(None), "{line} {executable} {listening:?}");
+                        seen.insert(format!("{:?}", kept(known)));
+                    }
+                }
+            }
+        }
+    }
+    assert_eq!(seen.len(), 4, "{seen:?}");
+}

@@ -41,13 +41,13 @@ pub(super) fn is_busy(process: &Process) -> bool {
     kernel.and_then(|kernel| kernel.execution_state.as_deref()) == Some("busy")
 }
 
-/// What the cell does at `now`; `stands` says that its process is accused already.
+/// What the cell does at `now`; `holds` tells whether its process is accused already.
 pub(super) fn of(
     (history, now): (&History, Time),
     process: &Process,
     known: &ProcessHistory,
     settings: &IdleSettings,
-    holds: bool,
+    holds: impl FnOnce() -> bool,
 ) -> Cell {
     if !is_busy(process) {
         return Cell::None;
@@ -72,7 +72,7 @@ pub(super) fn of(
             }
         }
     }
-    let trace = if holds {
+    let trace = if holds() {
         TRACE_TO_STAY_PERCENT
     } else {
         TRACE_OF_CPU_PERCENT

@@ -69,6 +69,9 @@ impl KindEvidence for IdleEvidence {
 const SLEEPING_CELL: &str = "ask its owner: a cell that only sleeps or waits keeps the kernel busy and the \
                              memory held; interrupt it, save what is needed";
 
+/// What most messages take.
+const MESSAGE_BYTES: usize = 96;
+
 /// A GPU on which a process is idle.
 pub(super) struct IdleOn<'a> {
     pub(super) row: &'a RowHistory,
@@ -102,7 +105,10 @@ pub(super) fn finding<S: Idleness>(
     let sleeps = evidence.busy_seconds.is_some();
     let bytes = gpus.iter().filter_map(|gpu| gpu.used_bytes).sum();
     let duration_seconds = until.seconds_since(since);
-    let message = format!(
+    let mut message = String::with_capacity(MESSAGE_BYTES);
+    // Writing to a String cannot fail.
+    let _ = write!(
+        message,
         "{} ({}) has held {} on {} without using {} for {}{}",
         subject::name(process),
         process.pid,
@@ -137,8 +143,8 @@ pub(super) fn finding<S: Idleness>(
         actions: if works_elsewhere
             || sleeps
             || S::TARGET == IdleTarget::Server
-            || process.pool().is_some()
-            || process.placeholder().is_some()
+            || known.names().pool.is_some()
+            || known.names().placeholder.is_some()
         {
             vec![Action::Notify]
         } else {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::*;
-use crate::history::testing::Scene;
+use crate::history::testing::{Scene, TestRandom};
 use crate::model::Reclaimable;
 use crate::model::finding::{Action, Finding};
 use crate::model::keep::KeptBy;
@@ -685,5 +685,72 @@ fn an_unknown_size_makes_the_sum_a_least_one() {
     assert_eq!(
         (&*of(0.0), &*of(30.0)),
         ("nothing to reclaim at a first look", "nothing to reclaim")
+    );
+}
+
+#[test]
+fn what_is_said_of_a_suspect_is_what_this_sample_shows() {
+    let mut random = TestRandom::new(7);
+    let mut scene = Scene::new(3, 1.0);
+    let pids = [PID, PID + 1, PID + 2, PID + 3];
+    for (pid, gpus) in pids.into_iter().zip([&[0][..], &[1], &[2, 0], &[0, 1, 2]]) {
+        scene.holder(pid, gpus, u64::from(pid % 10) * GIB);
+    }
+    let mut engine = Engine::new(RuleSet::default());
+    let (mut seen, mut messages) = (0, std::collections::BTreeSet::new());
+    for _ in 0..4000 {
+        for row in scene
+            .now
+            .gpus
+            .iter_mut()
+            .flat_map(|gpu| &mut gpu.processes)
+            .flatten()
+        {
+            row.sm_percent = Some(if random.below(400) == 0 { 50 } else { 0 });
+            if random.below(200) == 0 {
+                row.used_bytes = Some((2 + random.below(6)) * GIB);
+            }
+        }
+        if random.below(100) == 0 {
+            let process = scene.process(pids[random.below(4) as usize]);
+            let script = ["train.py", "fit.py"][random.below(2) as usize];
+            process.command = Some(["python".into(), script.into()].into());
+        }
+        if random.below(500) == 0 {
+            // Another one in its slot.
+            let number = random.below(3);
+            scene.gpu(0).uuid = Some(format!("GPU-x{number}").into());
+        }
+        let snapshot = scene.step();
+        engine.observe(snapshot);
+        for suspect in engine.suspects() {
+            let pid = suspect.process.pid;
+            let mut held = Vec::new();
+            for gpu in &snapshot.gpus {
+                let mut rows = gpu.processes.iter().flatten();
+                held.extend(rows.find(|row| row.pid == pid).map(|row| FindingGpu {
+                    index: gpu.index,
+                    uuid: gpu.uuid.clone(),
+                    used_bytes: row.used_bytes,
+                }));
+            }
+            assert_eq!(suspect.memory_bytes, subject::sum(&suspect.gpus));
+            // It looks idle on some of its GPUs.
+            held.retain(|on| suspect.gpus.iter().any(|it| it.index == on.index));
+            assert_eq!(suspect.gpus, held);
+            let (name, on) = (
+                subject::name(snapshot.process(pid).unwrap()),
+                subject::held(&held),
+            );
+            let message = format!("{name} ({pid}) holds {on} and looks idle");
+            assert_eq!(&*suspect.message, message);
+            seen += 1;
+            messages.insert(message);
+        }
+    }
+    assert!(
+        seen > 1000 && messages.len() > 10,
+        "{seen} {}",
+        messages.len()
     );
 }

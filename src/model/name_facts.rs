@@ -1,0 +1,46 @@
+//! What the names of a process alone tell of it: what it runs, what it calls itself, who started it.
+//!
+//! Told by hundreds of names, and asked several times of every process in every sample: whoever watches keeps it
+//! while the names stay the same.
+
+use super::Process;
+use super::pool::Pool;
+use super::program::never_killed;
+
+/// What the command line, the program file, the short name, the framework and the parent's command line tell.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct NameFacts {
+    /// [`Process::is_display`].
+    pub is_display: bool,
+    /// [`Process::is_kernel`].
+    pub is_kernel: bool,
+    /// [`Process::is_worker_of_a_server`].
+    pub is_worker_of_a_server: bool,
+    /// [`Process::looks_like_a_server`].
+    pub looks_like_a_server: bool,
+    /// [`Process::mps_role`] of it alone.
+    pub has_mps_role: bool,
+    /// Whether its program is on the list of those that are [`never_killed`].
+    pub is_never_killed: bool,
+    /// [`Process::placeholder`].
+    pub placeholder: Option<&'static str>,
+    /// [`Process::pool`].
+    pub pool: Option<&'static Pool>,
+}
+
+impl NameFacts {
+    /// Of a process as it is called now.
+    pub fn of(process: &Process) -> Self {
+        let (executable, comm) = (process.executable.as_deref(), process.comm.as_deref());
+        Self {
+            is_display: process.is_display(),
+            is_kernel: process.is_kernel(),
+            is_worker_of_a_server: process.is_worker_of_a_server(),
+            looks_like_a_server: process.looks_like_a_server(),
+            has_mps_role: process.mps_role(None).is_some(),
+            is_never_killed: never_killed(executable, comm, &[]).is_some(),
+            placeholder: process.placeholder(),
+            pool: process.pool(),
+        }
+    }
+}
