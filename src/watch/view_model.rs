@@ -222,7 +222,9 @@ impl Screenful {
 
     /// What the memory of each GPU is in use for.
     fn add_up(&self) -> Vec<GpuShares> {
-        let mut rows = vec![Vec::new(); self.snapshot.gpus.len()];
+        let listed = |gpu: &Gpu| gpu.processes.as_ref().map_or(0, Vec::len);
+        let gpus = self.snapshot.gpus.iter();
+        let mut rows: Vec<_> = gpus.map(|gpu| Vec::with_capacity(listed(gpu))).collect();
         for row in self.rows.iter().filter(|row| row.is_listed) {
             if let Some(rows) = row.place.gpu.and_then(|gpu| rows.get_mut(gpu)) {
                 rows.push((row.entry, row.verdict));
@@ -287,7 +289,7 @@ impl Screenful {
             user: 5,
             ..Widths::default()
         };
-        let mut last_mark = None;
+        let (mut last_mark, mut last_badge, mut last_framework) = (None, None, None);
         for row in &self.rows {
             let subject = self.parts(row);
             widths.pid = widths.pid.max(digits(row.key.identity.pid));
@@ -302,16 +304,29 @@ impl Screenful {
                 let place = process.place();
                 widths.place = widths.place.max(place.map_or(0, |text| wide(&text)));
                 widths.user = widths.user.max(columns(process.user.as_ref()));
-                let framework = match process.framework_version {
-                    Some(_) => process.framework_text().map_or(0, |text| wide(&text)),
-                    None => columns(process.framework.as_ref()),
-                };
-                widths.framework = widths.framework.max(framework);
+                let runs = (&process.framework, &process.framework_version);
+                // Most run the same.
+                if last_framework != Some(runs) {
+                    last_framework = Some(runs);
+                    let framework = match process.framework_version {
+                        Some(_) => process.framework_text().map_or(0, |text| wide(&text)),
+                        None => columns(process.framework.as_ref()),
+                    };
+                    widths.framework = widths.framework.max(framework);
+                }
             }
             let ended = subject.ended.and_then(|it| it.user.as_ref());
             widths.user = widths.user.max(columns(ended));
             if let Some(finding) = subject.finding {
-                widths.finding = widths.finding.max(wide(&badge(finding)));
+                // All that it is made of; many are found at the same time.
+                let parts = (
+                    (finding.kind, finding.duration_seconds.to_bits()),
+                    (finding.also.len(), finding.kept_by.is_some()),
+                );
+                if last_badge != Some(parts) {
+                    last_badge = Some(parts);
+                    widths.finding = widths.finding.max(wide(&badge(finding)));
+                }
             }
             if let Some(suspect) = self.suspect(row) {
                 // Nearly all say the same.
@@ -478,5 +493,45 @@ mod tests {
         let screenful = Screenful::new(snapshot, Vec::new(), Vec::new(), |_, _| None);
         assert_eq!(screenful.rows[0].idle_seconds, Some(0.0));
         assert_eq!(screenful.rows[1].idle_seconds, None);
+    }
+
+    #[test]
+    fn columns_are_as_wide_as_the_widest_of_all_rows() {
+        let mut dice = sample::dice::Dice(0x9e37_79b9_7f4a_7c15);
+        let versions = ["2.9.1", "12.10.3+cu130", "2"];
+        for _ in 0..300 {
+            let mut snapshot = sample::snapshot(2, 6);
+            for process in &mut snapshot.processes {
+                let name = ["jax", "pytorch", "llama.cpp-and-more"][dice.roll(3) as usize];
+                process.framework = (!dice.chance()).then(|| name.into());
+                let version = versions[dice.roll(3) as usize];
+                process.framework_version = dice.chance().then(|| version.into());
+            }
+            let mut findings: Vec<Finding> = Vec::new();
+            for at in 0..6 {
+                if !dice.chance() {
+                    continue;
+                }
+                let mut finding = sample::finding(&snapshot, 0, at);
+                finding.duration_seconds = [59.0, 3600.0, 864_000.0][dice.roll(3) as usize];
+                if dice.chance() {
+                    finding
+                        .also
+                        .push(crate::model::finding::Also::from(&finding));
+                }
+                if dice.chance() {
+                    finding.kept_by = Some(crate::model::keep::KeptBy::Server);
+                }
+                findings.push(finding);
+            }
+            let texts = snapshot.processes.iter();
+            let texts = texts.filter_map(|it| it.framework_text());
+            let framework = texts.map(|text| wide(&text)).max();
+            let finding = findings.iter().map(|it| wide(&badge(it))).max();
+            let screenful = Screenful::new(snapshot, findings, Vec::new(), |_, _| None);
+            let widths = screenful.widths;
+            assert_eq!(widths.framework, framework.map_or(0, |it| it.clamp(10, 16)));
+            assert_eq!(widths.finding, finding.map_or(0, |it| it.clamp(8, 18)));
+        }
     }
 }
