@@ -12,7 +12,7 @@
 use std::cmp::Reverse;
 use std::sync::Arc;
 
-use foldhash::{HashMap, HashMapExt as _, HashSet};
+use foldhash::{HashMap, HashMapExt as _, HashSet, HashSetExt as _};
 
 use super::RuleSet;
 use super::exemption::{self, Exempts};
@@ -197,7 +197,7 @@ impl Engine {
     ) {
         let before = std::mem::take(&mut self.active);
         let kept_before = before.kept.clone();
-        let mut subjects: HashSet<FindingSubject> = HashSet::default();
+        let mut subjects: HashSet<FindingSubject> = HashSet::with_capacity(found.len());
         found.retain_mut(|finding| {
             let subject = FindingSubject::of(finding);
             // The GPUs that it is about may have changed; it keeps its name.
@@ -381,8 +381,9 @@ enum FindingPlace {
 impl ActiveFindings {
     /// Puts findings into their order; no two are of the same subject.
     fn new(mut findings: Vec<Finding>, kept: Vec<Kept>) -> Self {
-        findings.sort_by_key(|finding| (Reverse(finding.severity), finding.kind));
-        let mut first: HashSet<Identity> = HashSet::default();
+        // A finding is large: it is put into its place once, and not moved about until it has it.
+        findings.sort_by_cached_key(|finding| (Reverse(finding.severity), finding.kind));
+        let mut first: HashSet<Identity> = HashSet::with_capacity(findings.len());
         let (mut accusations, mut subordinate) = (Vec::with_capacity(findings.len()), Vec::new());
         for mut finding in findings {
             finding.also.clear();
@@ -393,15 +394,12 @@ impl ActiveFindings {
                 subordinate.push(finding);
             }
         }
-        accusations.sort_by(|a, b| {
-            let rank = |finding: &Finding| {
-                (
-                    Reverse(finding.severity),
-                    Reverse(finding.memory_bytes),
-                    finding.since,
-                )
-            };
-            rank(a).cmp(&rank(b)).then_with(|| a.id.cmp(&b.id))
+        accusations.sort_by_cached_key(|finding| {
+            (
+                Reverse(finding.severity),
+                Reverse(finding.memory_bytes),
+                (finding.since, Arc::clone(&finding.id)),
+            )
         });
         let mut current = Self {
             places: HashMap::with_capacity(accusations.len() + subordinate.len()),

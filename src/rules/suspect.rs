@@ -11,6 +11,7 @@
 //! CPU, and one that the rule could not decide later either. Unknown is no reason to suspect a process.
 //! Kinds only that `reap` takes by default: a server that waits does its work.
 
+use std::cmp::Reverse;
 use std::sync::Arc;
 
 use foldhash::{HashMap, HashSet};
@@ -160,7 +161,12 @@ impl Suspects {
             return;
         }
         // As of several findings of a process, the kind about which something is to be done first.
-        candidates.sort_by(|a, b| (a.process, a.kind, &a.rule).cmp(&(b.process, b.kind, &b.rule)));
+        // The processes of a snapshot are in the order of their numbers already, mostly.
+        let rank = |it: &Candidate| (it.process, it.kind);
+        let is_behind = |a: &Candidate, b: &Candidate| (rank(a), &a.rule) <= (rank(b), &b.rule);
+        if !candidates.is_sorted_by(is_behind) {
+            candidates.sort_by(|a, b| (rank(a), &a.rule).cmp(&(rank(b), &b.rule)));
+        }
         let lives = GpuLives::new(snapshot, processes);
         let mut before = std::mem::take(&mut self.list);
         self.list.reserve_exact(before.len());
@@ -206,10 +212,9 @@ impl Suspects {
                 last = Some(identity);
             }
         }
-        self.list.sort_by(|a, b| {
-            let rank = |it: &Suspect| (it.memory_bytes, std::cmp::Reverse(it.process.pid));
-            rank(b).cmp(&rank(a))
-        });
+        // A suspect is large: it is put into its place once, and not moved about until it has it.
+        let rank = |it: &Suspect| (it.memory_bytes, Reverse(it.process.pid));
+        self.list.sort_by_cached_key(|it| Reverse(rank(it)));
         self.find_places();
     }
 

@@ -19,9 +19,10 @@ use crate::history::memory_series::{Courses, MemorySeries};
 use crate::model::field::SortValue;
 pub use crate::model::field::badge;
 use crate::model::finding::{Finding, Undecided};
+use crate::model::processes_by_pid::ProcessesByPid;
 pub use crate::model::row::percent;
 use crate::model::row::{ProcessRow, RowPlace, places};
-use crate::model::snapshot::{Gpu, GpuProcess, Snapshot};
+use crate::model::snapshot::{Gpu, GpuProcess, Process, Snapshot};
 use crate::model::{Identity, Reclaimable, Start, Time};
 
 /// What makes two rows of different snapshots the same row.
@@ -360,9 +361,7 @@ pub fn idle_times(
     snapshot: &Snapshot,
     since: impl Fn(Identity, u32) -> Option<Time>,
 ) -> Vec<Option<Time>> {
-    // Of two of the same number the first counts, as in `Snapshot::process`.
-    let processes = snapshot.processes.iter().rev();
-    let who: HashMap<u32, Identity> = processes.map(|it| (it.pid, it.identity())).collect();
+    let processes = ProcessesByPid::new(snapshot);
     let mut times = Vec::with_capacity(
         snapshot
             .gpus
@@ -377,7 +376,8 @@ pub fn idle_times(
                 pid: row.pid,
                 start: Start::Unknown,
             };
-            since(who.get(&row.pid).copied().unwrap_or(unknown), gpu.index)
+            let identity = processes.get(row.pid).map_or(unknown, Process::identity);
+            since(identity, gpu.index)
         }));
     }
     times

@@ -3,6 +3,7 @@
 //!
 //! Kept with every sample of the timeline, and so no more of a suspect than the screen shows.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use crate::model::suspect::{SeenSoFar, StillMissing};
@@ -55,7 +56,12 @@ pub(crate) fn skipped(engine: &Engine, snapshot: &Snapshot) -> Vec<(Arc<str>, Ar
     if !engine.unkept().any(Finding::is_offered) {
         return Vec::new();
     }
-    let found: Vec<Finding> = engine.unkept().cloned().collect();
+    // Mostly nothing stands behind another finding.
+    let accusations = engine.findings();
+    let found = match engine.unkept().nth(accusations.len()) {
+        None => Cow::Borrowed(accusations),
+        Some(_) => Cow::Owned(engine.unkept().cloned().collect::<Vec<Finding>>()),
+    };
     let settings = engine.settings();
     let policy = Policy {
         never: settings.never().to_vec(),

@@ -1,8 +1,8 @@
 //! The life of findings: pending, active, subordinate, resolved, and the same again after a restart.
 
 use super::*;
-use crate::history::testing::Scene;
-use crate::model::Kind;
+use crate::history::testing::{Scene, TestRandom};
+use crate::model::{Kind, Severity};
 use crate::rules::testing::{PID, judge};
 use crate::units::GIB;
 
@@ -112,10 +112,7 @@ fn the_gravest_is_the_accusation_whatever_its_kind() {
     let orphan = settings.rule_mut("orphan").unwrap();
     assert!(
         orphan
-            .set(
-                "severity",
-                &crate::rules::testing::written(crate::model::Severity::Info)
-            )
+            .set("severity", &crate::rules::testing::written(Severity::Info))
             .is_ok()
     );
     let mut engine = Engine::new(settings);
@@ -201,4 +198,46 @@ fn what_was_found_before_stays_and_nothing_is_done_about_it() {
     scene.row(0, PID).sm_percent = Some(50);
     engine.observe(scene.step());
     assert_eq!(actions(&engine, PID), None);
+}
+
+#[test]
+fn accusations_are_in_the_order_of_a_plain_sort() {
+    let engine = judge(&mut idle(), 3600.0);
+    let [template] = engine.findings() else {
+        panic!("{:?}", engine.findings())
+    };
+    let mut random = TestRandom::new(5);
+    for _ in 0..200 {
+        let count = random.below(40);
+        let found: Vec<Finding> = (0..count)
+            .map(|_| {
+                let mut finding = template.clone();
+                finding.id = random.below(30).to_string().into();
+                finding.rule = format!("rule-{}", random.below(3)).into();
+                finding.kind = [Kind::Idle, Kind::Orphan, Kind::Hoard][random.below(3) as usize];
+                finding.severity = [Severity::Info, Severity::Warning, Severity::Critical]
+                    [random.below(3) as usize];
+                finding.memory_bytes = [None, Some(1), Some(2)][random.below(3) as usize];
+                finding.since = template.since.plus_seconds(random.below(3) as f64);
+                let process = finding.process.as_mut().unwrap();
+                process.identity.pid = random.below(25) as u32;
+                finding
+            })
+            .collect();
+        let mut plain = found.clone();
+        plain.sort_by_key(|finding| (Reverse(finding.severity), finding.kind));
+        let mut seen = HashSet::new();
+        plain.retain(|it| seen.insert(it.process.as_ref().unwrap().identity));
+        plain.sort_by(|a, b| {
+            let rank = |it: &Finding| (Reverse(it.severity), Reverse(it.memory_bytes), it.since);
+            rank(a).cmp(&rank(b)).then_with(|| a.id.cmp(&b.id))
+        });
+        let sorted = ActiveFindings::new(found, Vec::new()).accusations;
+        let names = |list: &[Finding]| -> Vec<_> {
+            let parts = list.iter();
+            let parts = parts.map(|it| (it.id.clone(), it.rule.clone(), it.kind, it.severity));
+            parts.collect()
+        };
+        assert_eq!(names(&sorted), names(&plain));
+    }
 }

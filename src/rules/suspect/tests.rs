@@ -723,6 +723,8 @@ fn what_is_said_of_a_suspect_is_what_this_sample_shows() {
         }
         let snapshot = scene.step();
         engine.observe(snapshot);
+        let rank = |it: &Suspect| (Reverse(it.memory_bytes), it.process.pid);
+        assert!(engine.suspects().is_sorted_by_key(rank));
         for suspect in engine.suspects() {
             let pid = suspect.process.pid;
             let mut held = Vec::new();
