@@ -468,7 +468,7 @@ fn no_order_of_snapshots_and_no_lack_in_them_panics() {
 }
 
 #[test]
-fn what_names_tell_is_told_anew_when_any_of_them_changes() {
+fn names_are_read_again_when_any_of_them_changes() {
     use crate::model::name_facts::NameFacts;
     use crate::model::process::Parent;
     use std::sync::Arc;

@@ -525,7 +525,7 @@ mod tests {
                 findings.push(finding);
             }
             let texts = snapshot.processes.iter();
-            let texts = texts.filter_map(|it| it.framework_text());
+            let texts = texts.filter_map(Process::framework_text);
             let framework = texts.map(|text| wide(&text)).max();
             let finding = findings.iter().map(|it| wide(&badge(it))).max();
             let screenful = Screenful::new(snapshot, findings, Vec::new(), |_, _| None);

@@ -689,7 +689,7 @@ fn an_unknown_size_makes_the_sum_a_least_one() {
 }
 
 #[test]
-fn what_is_said_of_a_suspect_is_what_this_sample_shows() {
+fn a_suspect_holds_what_this_sample_shows() {
     let mut random = TestRandom::new(7);
     let mut scene = Scene::new(3, 1.0);
     let pids = [PID, PID + 1, PID + 2, PID + 3];
