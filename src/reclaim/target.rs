@@ -141,7 +141,7 @@ pub struct TargetProcess {
     pub process_group: Option<u32>,
     /// Its session.
     pub session: Option<u32>,
-    /// It is stopped: behind a signal that asks it to end it is sent SIGCONT, without which it handles none.
+    /// It is stopped: a signal that asks it to end is followed by SIGCONT, as it handles no other until it goes on.
     #[serde(default)]
     pub is_stopped: bool,
 }
