@@ -130,7 +130,7 @@ fn one_that_is_stopped_is_made_to_go_on() {
     support::wait_until("it is stopped", || state(&holder) == 'T');
     let pid = holder.pid.to_string();
     // What is shown is what is sent.
-    let output = stage.run(&["kill", &pid, "--dry-run"]);
+    let output = stage.run(&["kill", &pid]);
     let shown = format!("SIGTERM and SIGCONT to {pid}");
     assert!(output.stdout.contains(&shown), "{output:?}");
     stage.release(&holder, Duration::ZERO);
