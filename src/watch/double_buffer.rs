@@ -6,7 +6,7 @@
 use std::io::{self, Write};
 
 use crossterm::queue;
-use crossterm::terminal::{Clear, ClearType};
+use crossterm::terminal::{BeginSynchronizedUpdate, Clear, ClearType, EndSynchronizedUpdate};
 use ratatui::backend::{Backend, CrosstermBackend};
 use ratatui::buffer::{Buffer, Cell};
 use ratatui::layout::{Position, Rect};
@@ -21,6 +21,8 @@ pub struct DoubleBuffer<W: Write> {
     backend: CrosstermBackend<W>,
     shown: Buffer,
     canvas: Canvas,
+    /// Whether what is on the output is not known, so that it is cleared with the next frame.
+    is_unknown: bool,
     /// Room for the places of the cells that change.
     changes: Vec<Position>,
 }
@@ -32,6 +34,7 @@ impl<W: Write> DoubleBuffer<W> {
             backend: CrosstermBackend::new(output),
             shown: Buffer::empty(area),
             canvas: Canvas::new(area),
+            is_unknown: false,
             changes: Vec::new(),
         }
     }
@@ -41,22 +44,15 @@ impl<W: Write> DoubleBuffer<W> {
         &mut self.backend
     }
 
-    /// Takes a new size over and forgets what is shown, so that the next frame is drawn whole.
+    /// Takes a new size over and forgets what is shown: the next frame clears the output and is drawn whole.
     pub fn resize(&mut self, area: Rect) {
         self.shown = Buffer::empty(area);
         self.canvas = Canvas::new(area);
+        self.is_unknown = true;
     }
 
-    /// Has the output cleared with the next frame, so that no blank screen is seen between.
-    ///
-    /// # Errors
-    ///
-    /// Where the output cannot be written to.
-    pub fn clear(&mut self) -> io::Result<()> {
-        queue!(self.backend, Clear(ClearType::All))
-    }
-
-    /// Draws a frame and writes what has changed; nothing where nothing has.
+    /// Draws a frame and writes what has changed; nothing where nothing has. A terminal that knows synchronized
+    /// output (DEC's private mode 2026, which others pass over) shows all of it at once.
     ///
     /// # Errors
     ///
@@ -64,11 +60,17 @@ impl<W: Write> DoubleBuffer<W> {
     pub fn draw(&mut self, paint: impl FnOnce(&mut Canvas)) -> io::Result<()> {
         paint(&mut self.canvas);
         find_changes(&self.shown, &self.canvas, &mut self.changes);
-        if !self.changes.is_empty() {
+        if self.is_unknown || !self.changes.is_empty() {
+            queue!(self.backend, BeginSynchronizedUpdate)?;
+            if self.is_unknown {
+                queue!(self.backend, Clear(ClearType::All))?;
+            }
             let cells = self.changes.iter();
             self.backend
                 .draw(cells.map(|&at| (at.x, at.y, &self.canvas[at])))?;
+            queue!(self.backend, EndSynchronizedUpdate)?;
             Backend::flush(&mut self.backend)?;
+            self.is_unknown = false;
         }
         for index in self.canvas.changed() {
             self.shown.content[index].clone_from(&self.canvas.content[index]);
@@ -137,10 +139,11 @@ mod tests {
         let text = String::from_utf8(out).unwrap();
         let (first, after) = text.split_once("\x1b[2;7H").unwrap();
         assert!(first.contains("\x1b[2;1Hused:41GiB"), "{text:?}");
-        // The one digit (line 2, column 7), once; then only what ends a frame.
+        // The one digit (line 2, column 7), once; then only what ends a frame. Both are shown at once.
         let (digit, end) = after.split_at(1);
         assert_eq!(digit, "2");
-        assert!(first.ends_with(end), "{text:?}");
+        assert!(end.ends_with("\x1b[?2026l"), "{text:?}");
+        assert!(first.ends_with(&format!("{end}\x1b[?2026h")), "{text:?}");
     }
 
     #[test]
@@ -149,7 +152,6 @@ mod tests {
         let mut frames = DoubleBuffer::new(&mut out, Rect::new(0, 0, 20, 3));
         for _ in 0..2 {
             frames.resize(Rect::new(0, 0, 30, 2));
-            frames.clear().unwrap();
             frames
                 .draw(|canvas| {
                     assert_eq!(canvas.area.width, 30);
@@ -159,7 +161,8 @@ mod tests {
         }
         drop(frames);
         let text = String::from_utf8(out).unwrap();
-        assert_eq!(text.matches("\x1b[2J").count(), 2, "{text:?}");
+        let at_once = "\x1b[?2026h\x1b[2J";
+        assert_eq!(text.matches(at_once).count(), 2, "{text:?}");
         assert_eq!(text.matches("whole").count(), 2, "{text:?}");
     }
 

@@ -331,7 +331,7 @@ fn drive(
             changed = true;
             match effect {
                 Effect::Draw => {}
-                Effect::Repaint => screen.resize(app.area).map_err(WatchError::Terminal)?,
+                Effect::Repaint => screen.resize(app.area),
                 Effect::Suspend => suspend()?,
                 Effect::Stop => stop()?,
                 Effect::Resume if terminal::is_foreground() => {
@@ -370,7 +370,8 @@ fn resume(app: &mut App, screen: &mut Screen) -> io::Result<()> {
     // The window may have changed meanwhile.
     let (columns, rows) = terminal::size();
     update(app, Event::Resize(columns, rows));
-    screen.resize(app.area)
+    screen.resize(app.area);
+    Ok(())
 }
 
 /// The next message; a tick where none comes in time.

@@ -16,7 +16,8 @@ use crossterm::event::{DisableBracketedPaste, EnableBracketedPaste};
 use crossterm::queue;
 use crossterm::style::{Print, ResetColor};
 use crossterm::terminal::{
-    EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode, enable_raw_mode,
+    EndSynchronizedUpdate, EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode,
+    enable_raw_mode,
 };
 use ratatui::layout::Rect;
 use rustix::io::Errno;
@@ -102,17 +103,9 @@ impl Screen {
         self.output.flush()
     }
 
-    /// Takes a new size over and clears the screen, so that the next frame is drawn whole.
-    ///
-    /// # Errors
-    ///
-    /// Where the terminal cannot be written to.
-    pub fn resize(&mut self, area: Rect) -> io::Result<()> {
+    /// Takes a new size over; the next frame clears the screen and is drawn whole.
+    pub fn resize(&mut self, area: Rect) {
         self.frames.resize(area);
-        if TAKEN.load(Ordering::SeqCst) {
-            self.frames.clear()?;
-        }
-        Ok(())
     }
 
     /// Draws a frame and writes what changed; nothing where nothing did, or while the terminal is
@@ -154,6 +147,8 @@ pub fn give_back() {
     // Nothing fails in a vector.
     let _ = queue!(
         bytes,
+        // A frame that was cut off must not be waited for.
+        EndSynchronizedUpdate,
         Print(MOUSE_OFF),
         DisableBracketedPaste,
         ResetColor,

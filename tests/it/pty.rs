@@ -15,7 +15,10 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
-use rustix::termios::{Action, LocalModes, Termios, Winsize, tcflow, tcgetattr, tcsetwinsize};
+use rustix::termios::{
+    Action, LocalModes, OptionalActions, Termios, Winsize, tcflow, tcgetattr, tcsetattr,
+    tcsetwinsize,
+};
 
 use mock_nvml::scene::{Fault, Gpu, Process, Scene};
 use vt100::{MouseProtocolEncoding, MouseProtocolMode};
@@ -25,6 +28,40 @@ use crate::support;
 
 /// Nothing here takes longer on a machine that is alive.
 const DEADLINE: Duration = Duration::from_secs(60);
+
+/// What a frame begins and ends with, for terminals that show it at once.
+const FRAME: [&[u8]; 2] = [b"\x1b[?2026h", b"\x1b[?2026l"];
+
+/// How many of the last bytes belong to a frame that has not ended, or may.
+fn unfinished(bytes: &[u8]) -> usize {
+    let [begin, end] = FRAME;
+    let last = |mark: &[u8]| bytes.windows(mark.len()).rposition(|it| it == mark);
+    match (last(begin), last(end)) {
+        (Some(begun), ended) if ended.is_none_or(|ended| ended < begun) => bytes.len() - begun,
+        _ => (1..begin.len())
+            .rev()
+            .find(|&length| bytes.ends_with(&begin[..length]))
+            .unwrap_or_default(),
+    }
+}
+
+#[test]
+fn a_frame_is_shown_once_it_has_ended() {
+    for (bytes, expected) in [
+        ("", 0),
+        ("ab", 0),
+        ("ab\x1b", 1),
+        ("ab\x1b[?202", 6),
+        ("ab\x1b[?2026l", 0),
+        ("ab\x1b[?2026hc", 9),
+        ("ab\x1b[?2026hc\x1b[?2026", 16),
+        ("ab\x1b[?2026hc\x1b[?2026l", 0),
+        ("ab\x1b[?2026hc\x1b[?2026ld\x1b[?2026h", 8),
+        ("ab\x1b[?2026hc\x1b[?2026l\x1b[?", 3),
+    ] {
+        assert_eq!(unfinished(bytes.as_bytes()), expected, "{bytes:?}");
+    }
+}
 
 /// A program on a terminal of its own.
 pub struct Terminal {
@@ -77,7 +114,10 @@ impl Terminal {
             .open(name.to_str().unwrap())
             .unwrap();
         tcsetwinsize(&slave, size(rows, columns)).unwrap();
-        let before = tcgetattr(&slave).unwrap();
+        let mut before = tcgetattr(&slave).unwrap();
+        // An interrupt throws away what is written and not read yet, as a busy machine may not have.
+        before.local_modes |= LocalModes::NOFLSH;
+        tcsetattr(&slave, OptionalActions::Now, &before).unwrap();
         let end = || Stdio::from(slave.try_clone().unwrap());
         // A controlling terminal has to be taken by the child itself; setsid does that for us.
         let mut command = Command::new("setsid");
@@ -115,13 +155,18 @@ impl Terminal {
         let reads = Arc::clone(&is_read);
         thread::spawn(move || {
             let mut bytes = [0; 4096];
+            let mut waiting = Vec::new();
             while let Ok(length @ 1..) = reader.read(&mut bytes) {
                 while !reads.load(Ordering::SeqCst) {
                     thread::sleep(Duration::from_millis(10));
                 }
-                parser.lock().unwrap().process(&bytes[..length]);
                 log.lock().unwrap().extend_from_slice(&bytes[..length]);
+                waiting.extend_from_slice(&bytes[..length]);
+                let shown = waiting.len() - unfinished(&waiting);
+                let shown = waiting.drain(..shown).collect::<Vec<u8>>();
+                parser.lock().unwrap().process(&shown);
             }
+            parser.lock().unwrap().process(&waiting);
         });
         Self {
             child,
@@ -171,6 +216,12 @@ impl Terminal {
             screen.mouse_protocol_mode(),
             screen.mouse_protocol_encoding(),
         )
+    }
+
+    /// The last bytes that came.
+    fn last_written(&self, count: usize) -> Vec<u8> {
+        let output = self.output.lock().unwrap();
+        output[output.len().saturating_sub(count)..].to_vec()
     }
 
     /// How many bytes came so far.
@@ -374,7 +425,8 @@ impl Terminal {
             drop(parser);
             assert!(
                 begun.elapsed() < DEADLINE,
-                "still in the alternate screen, without cursor, or asking for the mouse or pastes"
+                "still in the alternate screen, without cursor, or asking for the mouse or pastes: …{}",
+                self.last_written(400).escape_ascii()
             );
             thread::sleep(Duration::from_millis(20));
         }
