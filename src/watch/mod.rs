@@ -67,7 +67,7 @@ use crate::source::{NextSnapshot, Origin, Source};
 use column::{Column, Columns};
 use reclaim_worker::mailbox::{MailboxReceiver, Received, ReclaimHandle, mailbox};
 use reclaim_worker::{ReclaimRequest, ReclaimWorker};
-use signals::{SignalWatch, stop, stop_in_background, suspend};
+use signals::{SignalWatch, fail_in_background, stop, stop_in_background, suspend};
 use state::{App, Effect, Event, Setup};
 use terminal::Screen;
 use theme::{Depth, Theme};
@@ -333,13 +333,19 @@ fn drive(
                 Effect::Draw => {}
                 Effect::Repaint => screen.resize(app.area),
                 Effect::Suspend => suspend()?,
-                Effect::Stop => stop()?,
-                Effect::Resume if terminal::is_foreground() => {
-                    resume(app, screen).map_err(WatchError::Terminal)?;
+                Effect::Stop if signals.is_to_stop() => stop()?,
+                Effect::Stop => {}
+                Effect::Resume => {
+                    // In the background it would be stopped for its first touch of the terminal, and could then not
+                    // even end.
+                    let is_to_go_on = terminal::is_foreground() || signals.is_to_end();
+                    // It may have come to the foreground meanwhile.
+                    if terminal::is_foreground() {
+                        resume(app, screen).map_err(WatchError::Terminal)?;
+                    } else if !is_to_go_on {
+                        stop_in_background()?;
+                    }
                 }
-                // It would be stopped for its first touch of the terminal, and could then not even end.
-                Effect::Resume if signals.is_to_end() => {}
-                Effect::Resume => stop_in_background()?,
                 Effect::Quit => return Ok(WatchOutcome::Quit),
                 Effect::Die(signal) => return Ok(WatchOutcome::Signal(signal)),
                 Effect::Fail(error) => return Err(WatchError::Source(error)),
@@ -531,8 +537,21 @@ fn pressed(key: KeyEvent) -> impl Iterator<Item = KeyEvent> {
 
 /// Sends keys, clicks and sizes, until no one listens.
 fn read_keys(start: Instant, sender: &SyncSender<ThreadMessage>) {
+    fail_in_background();
+    let mut is_last_try = false;
     loop {
-        let message = match crossterm::event::read() {
+        let read = crossterm::event::read();
+        if let Err(error) = &read
+            && terminal::is_gone(error)
+            && !is_last_try
+        {
+            // In the background. In the foreground it may have come back meanwhile, or the terminal is gone.
+            is_last_try = terminal::is_foreground();
+            thread::sleep(TRY_AGAIN);
+            continue;
+        }
+        is_last_try = false;
+        let message = match read {
             Ok(crossterm::event::Event::Key(key)) => {
                 let mut keys = pressed(key).map(|key| ThreadMessage::Event(Event::Key(key)));
                 if keys.try_for_each(|key| sender.send(key)).is_err() {

@@ -1,11 +1,12 @@
 //! Signals that are sent to gpumem, as events; and stopping, as a shell's job does.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::SyncSender;
 use std::thread;
 use std::time::Duration;
 
+use nix::sys::signal::{SigSet, Signal};
 // Of a group or session from outside this PID namespace the number is 0 here, which rustix takes for impossible.
 use nix::unistd::{getpgrp, getsid};
 use rustix::process::kill_current_process_group;
@@ -26,6 +27,8 @@ pub(super) struct SignalWatch {
     flags: Vec<SigId>,
     /// Whether one of the signals that end gpumem has come, by signal.
     asked: Vec<Arc<AtomicBool>>,
+    /// Which of the two came last: the one that stops gpumem, or the one that continues it.
+    last_of_job: Arc<AtomicUsize>,
 }
 
 impl SignalWatch {
@@ -48,6 +51,12 @@ impl SignalWatch {
             flags.push(flag::register(signal, Arc::clone(&asked)).map_err(failed)?);
             all_asked.push(asked);
         }
+        // Events are taken in later than signals come, and not in their order.
+        let last_of_job = Arc::default();
+        for signal in [SIGTSTP, SIGCONT] {
+            let came = flag::register_usize(signal, Arc::clone(&last_of_job), signal as usize);
+            flags.push(came.map_err(failed)?);
+        }
         let mut signals = Signals::new(ends.iter().chain(&[SIGTSTP, SIGCONT])).map_err(failed)?;
         let handle = signals.handle();
         spawn("signals", sender, move |sender| {
@@ -64,7 +73,14 @@ impl SignalWatch {
             handle,
             flags,
             asked: all_asked,
+            last_of_job,
         })
+    }
+
+    /// Whether gpumem is still to stop: its shell may have continued it before it came to that, and would wait for
+    /// one that it knows to run.
+    pub(super) fn is_to_stop(&self) -> bool {
+        self.last_of_job.load(Ordering::SeqCst) != SIGCONT as usize
     }
 
     /// Whether gpumem was told to end, also where that event is still on its way; looks for it for a moment.
@@ -115,6 +131,16 @@ pub(super) fn stop() -> Result<(), WatchError> {
 /// Stops again: gpumem was continued in the background, where it may not have the terminal.
 pub(super) fn stop_in_background() -> Result<(), WatchError> {
     low_level::emulate_default_handler(SIGTTOU).map_err(WatchError::Terminal)
+}
+
+/// Has a read of the terminal fail (`EIO`) where this thread is in the background. Else a key that is meant for the
+/// shell, typed there while gpumem has just been continued, stops all of it at once, and again each time that it is
+/// continued: a signal that ends it would wait for as long.
+pub(super) fn fail_in_background() {
+    let mut signals = SigSet::empty();
+    signals.add(Signal::SIGTTIN);
+    // It fails for no signal that there is.
+    let _ = signals.thread_block();
 }
 
 /// Whether there is a shell to continue a stopped gpumem. A terminal that was opened for gpumem alone

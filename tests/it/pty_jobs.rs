@@ -150,6 +150,11 @@ fn a_shell_gets_its_terminal_back_and_gives_it_again() {
     }
 }
 
+/// Kills the job, and waits until it has ended. Bash's `wait` returns where it has not heard yet that a stopped job
+/// goes on.
+const KILL: &str =
+    "p=$(jobs -p %1); kill %1; while kill -0 $p 2>/dev/null; do sleep 0.1; done; echo ended\n";
+
 #[test]
 fn in_the_background_it_leaves_the_terminal_alone_and_can_be_ended() {
     let Some(mut terminal) = shell() else {
@@ -166,9 +171,53 @@ fn in_the_background_it_leaves_the_terminal_alone_and_can_be_ended() {
     // for the signal.
     terminal.press("until [[ $(jobs) == *Stopped* ]]; do sleep 0.1; done\n");
     prompt(&terminal, 4);
-    terminal.press("kill %1; wait %1; echo ended by $?\n");
-    terminal.wait_for("its end", |text| text.contains("ended by 143"));
+    terminal.press(KILL);
+    terminal.wait_for("its end", |text| text.contains("\nended"));
     assert_eq!(settled(&terminal), at_prompt);
+    terminal.press("exit\n");
+    terminal.end();
+}
+
+#[test]
+fn what_is_typed_for_the_shell_does_not_keep_it_from_its_end() {
+    let Some(mut terminal) = shell() else {
+        return;
+    };
+    let at_prompt = settled(&terminal);
+    terminal.press("\"$GPUMEM\" watch --demo\n");
+    drawn(&terminal);
+    terminal.press("\u{1a}");
+    prompt(&terminal, 2);
+    // The second line lies in the terminal while gpumem has been continued and is in the background.
+    terminal.press(&format!("bg; sleep 1\n{KILL}"));
+    terminal.wait_for("its end", |text| text.contains("\nended"));
+    assert_eq!(settled(&terminal), at_prompt);
+    terminal.press("exit\n");
+    terminal.end();
+}
+
+#[test]
+fn a_shell_that_is_quick_finds_it_running() {
+    let Some(mut terminal) = shell() else {
+        return;
+    };
+    let at_prompt = settled(&terminal);
+    // The shell waits for the one that is stopped first, which is not gpumem.
+    terminal.press("bash -c '\"$GPUMEM\" watch --demo; true'\n");
+    let while_drawn = drawn(&terminal);
+    for _ in 0..10 {
+        terminal.press("\u{1a}");
+        terminal.wait_for("prompt", |text| text.trim_end().ends_with("ready>"));
+        terminal.press("fg\n");
+        assert_eq!(drawn(&terminal), while_drawn);
+    }
+    terminal.press("\u{1a}");
+    prompt(&terminal, 2);
+    // It has not stopped yet for want of the terminal.
+    terminal.press("bg; sleep 0.1; fg\n");
+    assert_eq!(drawn(&terminal), while_drawn);
+    terminal.press("q");
+    assert_eq!(prompt(&terminal, 3), at_prompt);
     terminal.press("exit\n");
     terminal.end();
 }
