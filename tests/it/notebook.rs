@@ -257,6 +257,13 @@ impl Server {
                 place.path("work").display()
             ))
             .args(flags);
+        // Left to itself it looks for a port, and finds it taken when it listens; its file names the port then too.
+        if !flags
+            .iter()
+            .any(|flag| flag.starts_with("--ServerApp.sock"))
+        {
+            command.arg(format!("--ServerApp.port={}", support::free_port()));
+        }
         change(&mut command);
         let running = Running::start(&mut command);
         let server = Self {

@@ -20,7 +20,6 @@ use rustix::process::{Pid, Signal, kill_process_group};
 use serde_json::{Value, json};
 
 use crate::machine::{GIB, Machine, Running, one_gpu};
-use crate::release_servers::ports;
 use crate::support::{self, wait_until};
 
 /// Where `.ci/servers` has put a server; `None` where it was not run, with a printed reason.
@@ -173,7 +172,7 @@ fn llama(arguments: &[&str]) -> Option<Server> {
     model.args(["tiny_gguf.py", "models/tiny.gguf"]);
     let made = support::finish(model.current_dir(machine.path("")));
     assert_eq!(made.code, 0, "{made:?}");
-    let [port, _] = ports();
+    let port = support::free_port();
     let mut command = Command::new(program);
     command
         .args(["--port", &port.to_string(), "--threads", "1"])
@@ -317,10 +316,8 @@ fn torchserve(more: &[&str]) -> Option<(Server, u16)> {
             .current_dir(machine.path("")),
     );
     assert_eq!(made.code, 0, "{made:?}");
-    let [inference, metrics, grpc, management_grpc] = [ports(), ports()].concat()[..] else {
-        unreachable!()
-    };
-    let [workers, _] = ports();
+    let [inference, metrics, grpc, management_grpc, workers] =
+        [(); 5].map(|()| support::free_port());
     let configuration = format!(
         "inference_address=http://127.0.0.1:{inference}\n\
          management_address=http://127.0.0.1:8081\n\

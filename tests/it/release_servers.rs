@@ -186,13 +186,7 @@ struct StandIn {
     port: u16,
 }
 
-/// Two ports that are free.
-pub fn ports() -> [u16; 2] {
-    let bound = [0; 2].map(|_| TcpListener::bind("127.0.0.1:0").unwrap());
-    bound.map(|it| it.local_addr().unwrap().port())
-}
-
-/// Starts a server on a port that was free a moment ago.
+/// Starts a server on a port of its own.
 fn run(
     python: &PathBuf,
     program: &Program,
@@ -200,7 +194,7 @@ fn run(
     environment: &[(&str, &str)],
     machine: &Machine,
 ) -> (Running, u16) {
-    let [port, metrics] = ports();
+    let (port, metrics) = (support::free_port(), support::free_port());
     let mut listens = port.to_string();
     if program.row == "triton-server" {
         listens = format!("{port} {metrics}");
@@ -243,19 +237,13 @@ impl StandIn {
         if program.arguments.contains(&"FOLDER/c.pem") {
             support::certificate(&machine.path("")).unwrap();
         }
-        let (running, port) = loop {
-            let (mut running, port) = run(python, program, manner, environment, &machine);
-            let mut has_ended = false;
-            wait_until("it listens", || {
-                has_ended = running.0.try_wait().unwrap().is_some();
-                has_ended || machine.path("ready").exists()
-            });
-            // Another test may have taken its port before it could.
-            if !has_ended {
-                break (running, port);
-            }
-        };
+        let (mut running, port) = run(python, program, manner, environment, &machine);
         let ready = machine.path("ready");
+        wait_until("it listens", || {
+            let ended = running.0.try_wait().unwrap();
+            assert!(ended.is_none(), "it ended before it listened: {ended:?}");
+            ready.exists()
+        });
         let ready: Value = serde_json::from_slice(&fs::read(ready).unwrap()).unwrap();
         let holder = u32::try_from(ready["holder"].as_u64().unwrap()).unwrap();
         machine.play(&one_gpu(&[holder]));

@@ -1,8 +1,10 @@
 //! What the tests share: running the binary, finding real programs, comparing generated files.
 
 use std::io::Write as _;
+use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 use std::{env, fs, thread};
 
@@ -150,6 +152,23 @@ pub fn wait_until(what: &str, mut so: impl FnMut() -> bool) {
         );
         thread::sleep(Duration::from_millis(20));
     }
+}
+
+/// A port that nobody listens on, and that is given to nobody else here: tests start many servers at once, and what
+/// one looks for before it listens another takes meanwhile. The seven that follow are given to nobody either: some
+/// take more than one. Below those that the kernel gives to whoever asks for none.
+pub fn free_port() -> u16 {
+    const FIRST: u16 = 10_000;
+    const EACH: u16 = 8;
+    const COUNT: u16 = 2700;
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    // Another run of the tests begins elsewhere.
+    let from = (std::process::id().wrapping_mul(0x9e37_79b9) >> 16) as u16;
+    (0..COUNT)
+        .map(|_| from.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed)) % COUNT)
+        .map(|index| FIRST + index * EACH)
+        .find(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok())
+        .expect("a port that is free")
 }
 
 /// Makes a certificate that nobody signs, `c.pem`, and its key, `k.pem`, in a folder; `None`, after a printed reason,

@@ -1,7 +1,6 @@
 //! A Slurm of one node: a job array, a step, and what a job leaves behind.
 
 use std::fs;
-use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -125,9 +124,6 @@ fn configuration(folder: &Path) -> String {
         .unwrap()
         .to_owned();
     let host = host.split('.').next().unwrap();
-    let free = || TcpListener::bind("127.0.0.1:0").unwrap();
-    let (one, two) = (free(), free());
-    let port = |listener: &TcpListener| listener.local_addr().unwrap().port();
     format!(
         "ClusterName=test\n\
          SlurmctldHost={host}(127.0.0.1)\n\
@@ -156,8 +152,8 @@ fn configuration(folder: &Path) -> String {
          GresTypes=gpu\n\
          NodeName={host} NodeAddr=127.0.0.1 CPUs=8 RealMemory=1000 Gres=gpu:2 State=UNKNOWN\n\
          PartitionName=all Nodes={host} Default=YES State=UP\n",
-        port(&one),
-        port(&two)
+        support::free_port(),
+        support::free_port()
     )
 }
 

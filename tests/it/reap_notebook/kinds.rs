@@ -168,7 +168,7 @@ fn voila_and_its_kernels_are_left_to_their_dashboard() {
         "nbformat": 4, "nbformat_minor": 5,
     });
     fs::write(place.path("a.ipynb"), notebook.to_string()).unwrap();
-    let port = free_port();
+    let port = support::free_port();
     let mut command = place.command(&python);
     command.args(["-m", "voila", "--no-browser", &format!("--port={port}")]);
     // It keeps its kernels' connection files in a folder of its own there.
@@ -201,7 +201,7 @@ fn a_kernel_of_a_kernel_gateway_is_left_to_its_client() {
         return;
     };
     let place = Place::new();
-    let port = free_port();
+    let port = support::free_port();
     let mut command = place.command(&python);
     command.args(["-m", "kernel_gateway"]);
     let port_flag = format!("--KernelGatewayApp.port={port}");
@@ -249,10 +249,4 @@ fn a_kernel_that_a_person_typed_is_recognised_and_not_found_for_its_end() {
     let target = Stage::new(&[kernel]).target();
     assert!(matches!(target.steps[0], Step::Signal { .. }), "{target:?}");
     assert_eq!(target.respawn_seconds, 0.0);
-}
-
-/// A port that nobody listens on, as far as can be told.
-fn free_port() -> u16 {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    listener.local_addr().unwrap().port()
 }
