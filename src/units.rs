@@ -313,6 +313,7 @@ pub struct Percent(pub f64);
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::dice::Dice;
 
     #[test]
     fn a_number_is_rounded_as_floats_are_shown() {
@@ -342,14 +343,8 @@ mod tests {
 
     #[test]
     fn bytes_are_shown_as_the_float_would_be() {
-        let mut state = 1u64;
-        let mut random = || {
-            state = state
-                .wrapping_mul(6_364_136_223_846_793_005)
-                .wrapping_add(1);
-            state >> 11
-        };
-        let some = (0..20_000).map(|at| random() >> (at % 53));
+        let mut dice = Dice::new(1);
+        let some = (0..20_000).map(|at| dice.next() >> (11 + at % 53));
         // Halves of a tenth, which go to the even one, and what is beside them.
         let halves = (0..400u64).flat_map(|at| {
             let half = at * (MIB / 20);

@@ -1,5 +1,6 @@
 //! A scene for tests: one machine whose snapshots are made by hand, a step of time after another.
 
+use crate::model::dice::Dice;
 use std::sync::Arc;
 
 use crate::model::snapshot::{Memory, ProcessType};
@@ -140,53 +141,35 @@ impl Scene {
 /// A recording as it should not be: gaps, duplicates, snapshots out of order, lists and processes that
 /// come and go, numbers that are none. The same for the same seed.
 pub(crate) fn disorder(seed: u64, snapshots: usize, mut observe: impl FnMut(&Snapshot)) {
-    let mut random = TestRandom(seed);
+    let mut dice = Dice(seed);
     let mut scene = Scene::new(3, 10.0);
     for pid in 1..5 {
         scene.holder(pid, &[pid % 3, (pid + 1) % 3], 1 << 30);
     }
     let mut past: Vec<Snapshot> = Vec::new();
     for _ in 0..snapshots {
-        let mut snapshot = match random.below(8) {
+        let mut snapshot = match dice.roll(8) {
             0 => scene.now.clone(),
-            1 if !past.is_empty() => past[random.below(past.len() as u64) as usize].clone(),
-            2 => scene.pass(random.below(20_000) as f64 - 2_000.0).clone(),
+            1 if !past.is_empty() => past[dice.roll(past.len() as u64) as usize].clone(),
+            2 => scene.pass(dice.roll(20_000) as f64 - 2_000.0).clone(),
             // A few steps on, so that there is something to disturb.
-            _ => scene.pass(random.below(30) as f64 * 10.0).clone(),
+            _ => scene.pass(dice.roll(30) as f64 * 10.0).clone(),
         };
-        match random.below(10) {
+        match dice.roll(10) {
             0 => snapshot.gpus[0].processes = None,
             1 => snapshot.gpus.rotate_left(1),
-            2 => snapshot.processes.truncate(random.below(5) as usize),
-            3 => snapshot.host.suspended_seconds = Some(random.below(3) * 100),
+            2 => snapshot.processes.truncate(dice.roll(5) as usize),
+            3 => snapshot.host.suspended_seconds = Some(dice.roll(3) * 100),
             4 => snapshot.processes.extend(snapshot.processes.clone()),
             5 => snapshot.gpus[1].stale_seconds = Some(f64::NAN),
             6 => snapshot.processes.iter_mut().for_each(|process| {
-                process.start_ticks = Some(random.below(3));
-                process.cpu_seconds = Some(f64::from_bits(random.below(u64::MAX)));
+                process.start_ticks = Some(dice.roll(3));
+                process.cpu_seconds = Some(f64::from_bits(dice.roll(u64::MAX)));
             }),
-            7 => snapshot.time = Time::from_unix_milliseconds(random.below(u64::MAX) as i64),
+            7 => snapshot.time = Time::from_unix_milliseconds(dice.roll(u64::MAX) as i64),
             _ => {}
         }
         observe(&snapshot);
         past.push(snapshot);
-    }
-}
-
-/// xorshift: the same numbers in every run.
-pub(crate) struct TestRandom(u64);
-
-impl TestRandom {
-    /// The numbers of a seed.
-    pub(crate) fn new(seed: u64) -> Self {
-        Self(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1)
-    }
-
-    /// The next one, less than `end`.
-    pub(crate) fn below(&mut self, end: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % end
     }
 }

@@ -1,9 +1,10 @@
 //! Runs, gaps and resets, on scenes made by hand.
 
 use super::row::{NoUseSource, UnusedRun};
-use super::testing::{Scene, TestRandom, disorder};
+use super::testing::{Scene, disorder};
 use super::*;
 use crate::model::GpuProcess;
+use crate::model::dice::Dice;
 use crate::model::snapshot::ProcessType;
 use crate::units::{GIB, MIB};
 
@@ -488,8 +489,8 @@ fn names_are_read_again_when_any_of_them_changes() {
     let short = ["python3", "nvidia-cuda-mps", "systemd"];
     let frameworks = ["pytorch", "vllm"];
     let spawned = ["python", "-c", "from multiprocessing.spawn import x"].map(Arc::from);
-    let mut random = TestRandom::new(3);
-    let mut roll = |below: u64| random.below(below) as usize;
+    let mut dice = Dice::new(3);
+    let mut roll = |below: u64| dice.roll(below) as usize;
     let (mut scene, mut history) = watched(0.0);
     let mut kinds = [0; 9];
     for _ in 0..3000 {

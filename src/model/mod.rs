@@ -14,6 +14,8 @@
 
 pub mod balance;
 pub mod device_file;
+#[cfg(test)]
+pub mod dice;
 pub mod evidence;
 pub mod family;
 pub mod field;

@@ -195,6 +195,7 @@ fn has_word(name: &str, wanted: &[&str]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::dice::Dice;
 
     /// The words of a name, in lower case, each made.
     fn words(name: &str) -> Vec<String> {
@@ -223,16 +224,12 @@ mod tests {
             "serve", "Serve", "SERVER", "server", "r", "S", "webui", "UI", "_", "-", ".", "x", "1",
             "é", "İ", "ß", "日", " ",
         ];
-        let mut seed = 88_172_645_463_325_252u64;
-        let mut roll = |below: usize| {
-            seed ^= seed << 13;
-            seed ^= seed >> 7;
-            seed ^= seed << 17;
-            (seed % below as u64) as usize
-        };
+        let mut dice = Dice(88_172_645_463_325_252);
         let mut found = 0;
         for _ in 0..20_000 {
-            let name: String = (0..roll(6)).map(|_| parts[roll(parts.len())]).collect();
+            let name: String = (0..dice.roll(6))
+                .map(|_| parts[dice.place(parts.len())])
+                .collect();
             let is_there = words(&name).iter().any(|word| WORDS.contains(&&**word));
             assert_eq!(has_word(&name, WORDS), is_there, "{name:?}");
             found += usize::from(is_there);

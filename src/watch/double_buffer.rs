@@ -117,6 +117,7 @@ fn find_changes(shown: &Buffer, canvas: &Canvas, changes: &mut Vec<Position>) {
 
 #[cfg(test)]
 mod tests {
+    use crate::model::dice::Dice;
     use ratatui::style::{Color, Style};
 
     use super::*;
@@ -183,19 +184,19 @@ mod tests {
             "❤\u{fe0f}",
             "e\u{301}",
         ];
-        let mut state = 7u32;
-        let mut random = |most: usize| {
-            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-            (state >> 8) as usize % most
-        };
+        let mut dice = Dice::new(7);
         let area = Rect::new(0, 0, 9, 6);
         let mut canvas = Canvas::new(area);
         for _ in 0..2000 {
             let shown = Buffer::clone(&canvas);
             canvas.forget_changes();
-            for _ in 0..random(5) {
-                let (x, y, symbol) = (random(8), random(6), symbols[random(symbols.len())]);
-                let style = match random(4) {
+            for _ in 0..dice.place(5) {
+                let (x, y, symbol) = (
+                    dice.place(8),
+                    dice.place(6),
+                    symbols[dice.place(symbols.len())],
+                );
+                let style = match dice.place(4) {
                     0 => Style::new().bg(Color::Red),
                     1 => Style::new().fg(Color::Red),
                     _ => Style::new(),

@@ -4,6 +4,7 @@ mod chance;
 
 use super::scale::{BUCKET_SECONDS, MOST_BUCKETS};
 use super::*;
+use crate::model::dice::Dice;
 use crate::units::MIB;
 
 const DEMAND: Demand = Demand {
@@ -11,22 +12,6 @@ const DEMAND: Demand = Demand {
     seconds: 900.0,
 };
 const BASE: f64 = 8000.0;
-
-/// xorshift: the same numbers in every run.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0
-    }
-
-    fn share(&mut self) -> f64 {
-        (self.next() >> 11) as f64 / (1u64 << 53) as f64
-    }
-}
 
 fn instant(seconds: f64) -> Time {
     Time::from_unix_milliseconds(1_763_706_000_000).plus_seconds(seconds)
@@ -186,8 +171,8 @@ fn a_leak_is_found_under_what_comes_and_goes() {
     });
     assert_leak(80.0, |t| BASE + 15.0 * t + 2000.0 * (t / 8.0).fract());
     for seed in 1..20 {
-        let mut random = Random(seed * 0x9E37_79B9);
-        let played = play(5.0, 45.0, |t| BASE + 20.0 * t + 60.0 * random.share());
+        let mut dice = Dice(seed * 0x9E37_79B9);
+        let played = play(5.0, 45.0, |t| BASE + 20.0 * t + 60.0 * dice.share());
         assert_eq!(played.turns.len(), 1, "seed {seed}: {:?}", played.turns);
     }
 }
@@ -375,13 +360,13 @@ fn a_high_water_is_no_leak() {
     // Batches of any size: records come ever more rarely, by any amount.
     let mut alarms = 0;
     for seed in 1..=24 {
-        let mut random = Random(seed * 0x9E37_79B9);
+        let mut dice = Dice(seed * 0x9E37_79B9);
         let (mut more, mut before) = (0.0, 0.0);
-        let often = 3.0 + 5.0 * random.share();
+        let often = 3.0 + 5.0 * dice.share();
         let played = play(30.0, 360.0, |t| {
             let ages = ((t + 2.0) / (before + 2.0)).ln();
-            if random.share() < 1.0 - (-often * ages).exp() {
-                more += 1000.0 * (0.3 + 1.4 * random.share());
+            if dice.share() < 1.0 - (-often * ages).exp() {
+                more += 1000.0 * (0.3 + 1.4 * dice.share());
             }
             before = t;
             BASE + more
@@ -396,10 +381,10 @@ fn a_high_water_is_no_leak() {
 fn a_band_that_was_filled_before_is_no_leak() {
     // The lowest of what moves below a fixed top creeps up for hours.
     for seed in 1..20 {
-        let mut random = Random(seed * 0x9E37_79B9);
+        let mut dice = Dice(seed * 0x9E37_79B9);
         let played = play(20.0, 300.0, |t| {
             let room = 2000.0 * (1.0 - 0.9 * t / 300.0);
-            81_500.0 - room * (1.0 - random.share().sqrt())
+            81_500.0 - room * (1.0 - dice.share().sqrt())
         });
         assert_eq!(played.turns, [0.0; 0], "seed {seed}");
     }
@@ -501,8 +486,8 @@ fn spikes_shifts_and_a_few_steps_are_no_leak() {
 #[test]
 fn shapes_that_change_are_no_leak() {
     for seed in 1..40 {
-        let mut random = Random(seed * 0x9E37_79B9);
-        let played = play(10.0, 90.0, |_| BASE + 9000.0 * random.share());
+        let mut dice = Dice(seed * 0x9E37_79B9);
+        let played = play(10.0, 90.0, |_| BASE + 9000.0 * dice.share());
         assert_eq!(played.turns, [0.0; 0], "seed {seed}");
     }
 }
@@ -512,8 +497,8 @@ fn what_is_still_costs_a_few_words_and_what_moves_a_bounded_number() {
     let still = play(1.0, 600.0, |t| BASE + (t % 2.0));
     assert!(still.growth.moved.is_none());
     assert!(size_of::<Growth>() <= 64, "{}", size_of::<Growth>());
-    let mut random = Random(7);
-    let wild = play(1.0, 600.0, |_| 30_000.0 * random.share());
+    let mut dice = Dice(7);
+    let wild = play(1.0, 600.0, |_| 30_000.0 * dice.share());
     let detector = wild.growth.moved.unwrap();
     let series = &detector.series;
     assert!(series.buckets.capacity() <= MOST_BUCKETS);
@@ -537,23 +522,23 @@ fn old_buckets_are_wide_and_young_ones_narrow() {
 #[test]
 fn no_input_panics_or_grows_without_bound() {
     for seed in 1..60 {
-        let mut random = Random(seed * 0x9E37_79B9);
+        let mut dice = Dice(seed * 0x9E37_79B9);
         let mut growth = Growth::default();
         let mut milliseconds = 0i64;
         for _ in 0..2000 {
-            milliseconds = match random.next() % 40 {
-                0 => random.next() as i64,
-                1 => milliseconds.saturating_sub(random.next() as i64 % 1_000_000),
-                2 => milliseconds.saturating_add(random.next() as i64 % 100_000_000),
-                _ => milliseconds.saturating_add((random.next() % 60_000) as i64),
+            milliseconds = match dice.next() % 40 {
+                0 => dice.next() as i64,
+                1 => milliseconds.saturating_sub(dice.next() as i64 % 1_000_000),
+                2 => milliseconds.saturating_add(dice.next() as i64 % 100_000_000),
+                _ => milliseconds.saturating_add((dice.next() % 60_000) as i64),
             };
-            let bytes = match random.next() % 8 {
+            let bytes = match dice.next() % 8 {
                 0 => None,
-                1 => Some(random.next()),
+                1 => Some(dice.next()),
                 2 => Some(u64::MAX),
-                _ => Some(random.next() % (80 << 30)),
+                _ => Some(dice.next() % (80 << 30)),
             };
-            let gap = random.next() as i64 % 100_000;
+            let gap = dice.next() as i64 % 100_000;
             growth.observe(Time::from_unix_milliseconds(milliseconds), bytes, gap);
             growth.verdict(&DEMAND);
             let buckets = growth

@@ -103,6 +103,7 @@ fn small(record: &[u8], at: usize) -> Option<u16> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::dice::Dice;
 
     impl ReadAt for Vec<u8> {
         fn read_at(&self, offset: u64, into: &mut [u8]) -> Option<()> {
@@ -166,22 +167,16 @@ mod tests {
     #[test]
     fn no_file_however_damaged_is_more_than_not_found() {
         let whole = file();
-        let mut state = 1_u64;
-        let mut next = || {
-            state = state
-                .wrapping_mul(6_364_136_223_846_793_005)
-                .wrapping_add(1);
-            usize::try_from(state >> 33).unwrap()
-        };
+        let mut dice = Dice::new(1);
         for length in 0..whole.len() {
             let cut = whole[..length].to_vec();
             assert_eq!(find_section(&cut, b".PyRuntime"), None, "{length}");
         }
         for _ in 0..20_000 {
             let mut file = whole.clone();
-            for _ in 0..=next() % 4 {
-                let at = next() % file.len();
-                file[at] = [0, 1, 0x7f, 0x80, 0xff][next() % 5];
+            for _ in 0..=dice.roll(4) {
+                let at = dice.place(file.len());
+                file[at] = [0, 1, 0x7f, 0x80, 0xff][dice.place(5)];
             }
             let _ = find_section(&file, b".PyRuntime");
         }

@@ -1,5 +1,6 @@
 //! Interpreters that are made up, folders that are not safe, and what a script does when it is run.
 
+use crate::model::dice::Dice;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fs;
@@ -231,13 +232,7 @@ fn each_version_but_3_14_is_refused_by_its_name() {
 
 #[test]
 fn an_interpreter_by_chance_is_an_error_or_ends_soon() {
-    let mut state = 7_u64;
-    let mut next = || {
-        state = state
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1);
-        state >> 20
-    };
+    let mut dice = Dice::new(7);
     let interesting = [
         0,
         1,
@@ -256,17 +251,17 @@ fn an_interpreter_by_chance_is_an_error_or_ends_soon() {
     let mut readable = 0;
     for _ in 0..30_000 {
         let memory = python();
-        for _ in 0..=next() % 3 {
-            let value = match next() % 4 {
-                0 => next(),
-                1 => next() % 9000,
-                _ => interesting[next() as usize % interesting.len()],
+        for _ in 0..=dice.roll(3) {
+            let value = match dice.roll(4) {
+                0 => dice.next(),
+                1 => dice.roll(9000),
+                _ => interesting[dice.place(interesting.len())],
             };
-            let at = match next() % 4 {
-                0 => RUNTIME + 8 + 8 * TABLE[next() as usize % TABLE.len()].0 as u64,
-                1 => RUNTIME + 8 * (next() % 120),
-                2 => INTERPRETER + [7272, 7280, 7344, 7360, 8072][next() as usize % 5],
-                _ => [MAIN, OTHER][next() as usize % 2] + 8 * (next() % 100),
+            let at = match dice.roll(4) {
+                0 => RUNTIME + 8 + 8 * TABLE[dice.place(TABLE.len())].0 as u64,
+                1 => RUNTIME + 8 * dice.roll(120),
+                2 => INTERPRETER + [7272, 7280, 7344, 7360, 8072][dice.place(5)],
+                _ => [MAIN, OTHER][dice.place(2)] + 8 * dice.roll(100),
             };
             memory.word(at, value);
         }

@@ -1,6 +1,7 @@
 //! Selectors as they are typed, and which rows they mean.
 
 use super::*;
+use crate::model::dice::Dice;
 use crate::model::row::places;
 use crate::model::snapshot::{Jupyter, ProcessType, Slurm};
 use crate::watch::sample;
@@ -275,18 +276,6 @@ fn every_example_of_the_table_is_a_selector() {
     }
 }
 
-/// A small generator with a seed (xorshift), so that a failure can be repeated.
-struct Dice(u64);
-
-impl Dice {
-    fn roll(&mut self, below: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 % below as u64) as usize
-    }
-}
-
 #[test]
 fn any_text_is_a_selector_or_an_error_and_a_selector_is_its_text() {
     const PIECES: [&str; 38] = [
@@ -299,7 +288,7 @@ fn any_text_is_a_selector_or_an_error_and_a_selector_is_its_text() {
     for _ in 0..50_000 {
         let count = dice.roll(10);
         let text: String = (0..count)
-            .map(|_| PIECES[dice.roll(PIECES.len())])
+            .map(|_| PIECES[dice.place(PIECES.len())])
             .collect();
         is_begun(&text);
         if let Ok(Some(selector)) = Selector::parse(&text) {

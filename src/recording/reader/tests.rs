@@ -1,5 +1,6 @@
 //! Reads what is whole, damaged, foreign and endless.
 
+use crate::model::dice::Dice;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::sync::Arc;
@@ -444,15 +445,9 @@ fn no_flipped_byte_loses_another_line() {
     let expected = snapshots(5);
     let lines = lines(&expected);
     let plain = lines.concat();
-    let mut seed = 7u64;
-    let mut random = |below: usize| {
-        seed = seed
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
-        (seed >> 33) as usize % below
-    };
+    let mut dice = Dice::new(7);
     for _ in 0..600 {
-        let (at, byte) = (random(plain.len()), random(256) as u8);
+        let (at, byte) = (dice.place(plain.len()), dice.roll(256) as u8);
         let mut bytes = plain.clone();
         bytes[at] = byte;
         let mut end = 0;
@@ -481,7 +476,7 @@ fn no_flipped_byte_loses_another_line() {
     let compressed = zstd::encode_all(&plain[..], 3).unwrap();
     for _ in 0..600 {
         let mut bytes = compressed.clone();
-        bytes[random(compressed.len())] = random(256) as u8;
+        bytes[dice.place(compressed.len())] = dice.roll(256) as u8;
         let (snapshots, _, error) = read(bytes);
         assert!(!snapshots.is_empty() || error.is_some());
     }

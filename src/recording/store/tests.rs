@@ -1,5 +1,6 @@
 //! Tests of the store, on made-up times.
 
+use crate::model::dice::Dice;
 use std::collections::HashSet;
 use std::os::unix::fs::{MetadataExt as _, symlink};
 use std::process::Command;
@@ -21,14 +22,8 @@ fn time(seconds: i64) -> Time {
 /// A snapshot of some hundred bytes that do not compress.
 fn at(seconds: i64) -> Snapshot {
     let mut snapshot = Snapshot::new(time(seconds));
-    let mut state = seconds as u64;
-    let mut noise = String::new();
-    for _ in 0..20 {
-        state = state
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(99_991);
-        noise.push_str(&format!("{state:x}"));
-    }
+    let mut dice = Dice::new(seconds as u64);
+    let noise: String = (0..20).map(|_| format!("{:x}", dice.next())).collect();
     snapshot.host.hostname = Some(noise.into());
     snapshot
 }

@@ -1,7 +1,8 @@
 //! The life of findings: pending, active, subordinate, resolved, and the same again after a restart.
 
 use super::*;
-use crate::history::testing::{Scene, TestRandom};
+use crate::history::testing::Scene;
+use crate::model::dice::Dice;
 use crate::model::{Kind, Severity};
 use crate::rules::testing::{PID, judge};
 use crate::units::GIB;
@@ -206,21 +207,21 @@ fn accusations_are_in_the_order_of_a_plain_sort() {
     let [template] = engine.findings() else {
         panic!("{:?}", engine.findings())
     };
-    let mut random = TestRandom::new(5);
+    let mut dice = Dice::new(5);
     for _ in 0..200 {
-        let count = random.below(40);
+        let count = dice.roll(40);
         let found: Vec<Finding> = (0..count)
             .map(|_| {
                 let mut finding = template.clone();
-                finding.id = random.below(30).to_string().into();
-                finding.rule = format!("rule-{}", random.below(3)).into();
-                finding.kind = [Kind::Idle, Kind::Orphan, Kind::Hoard][random.below(3) as usize];
-                finding.severity = [Severity::Info, Severity::Warning, Severity::Critical]
-                    [random.below(3) as usize];
-                finding.memory_bytes = [None, Some(1), Some(2)][random.below(3) as usize];
-                finding.since = template.since.plus_seconds(random.below(3) as f64);
+                finding.id = dice.roll(30).to_string().into();
+                finding.rule = format!("rule-{}", dice.roll(3)).into();
+                finding.kind = [Kind::Idle, Kind::Orphan, Kind::Hoard][dice.roll(3) as usize];
+                finding.severity =
+                    [Severity::Info, Severity::Warning, Severity::Critical][dice.roll(3) as usize];
+                finding.memory_bytes = [None, Some(1), Some(2)][dice.roll(3) as usize];
+                finding.since = template.since.plus_seconds(dice.roll(3) as f64);
                 let process = finding.process.as_mut().unwrap();
-                process.identity.pid = random.below(25) as u32;
+                process.identity.pid = dice.roll(25) as u32;
                 finding
             })
             .collect();

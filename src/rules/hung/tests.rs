@@ -1,8 +1,9 @@
 //! Each clause of the rule, on scenes made by hand.
 
 use super::*;
-use crate::history::testing::{Scene, TestRandom, disorder};
+use crate::history::testing::{Scene, disorder};
 use crate::model::GpuProcess;
+use crate::model::dice::Dice;
 use crate::model::snapshot::ProcessType;
 use crate::rules::testing::written;
 use crate::rules::{Engine, RuleSet as AllSettings};
@@ -446,7 +447,7 @@ fn no_disorder_of_snapshots_panics() {
 fn found_with_losses(
     (scene, engine): (&mut Scene, &mut Engine),
     (seconds, lost): (f64, u64),
-    random: &mut TestRandom,
+    dice: &mut Dice,
     mut change: impl FnMut(&mut Scene, f64),
 ) -> Vec<f64> {
     let start = scene.now.time;
@@ -455,8 +456,8 @@ fn found_with_losses(
         let at = scene.now.time.seconds_since(start);
         change(scene, at);
         let mut snapshot = scene.step().clone();
-        if random.below(100) < lost {
-            if random.below(2) == 0 {
+        if dice.roll(100) < lost {
+            if dice.roll(2) == 0 {
                 continue;
             }
             snapshot.gpus[0].power_watts = None;
@@ -473,14 +474,14 @@ fn found_with_losses(
 fn a_third_of_the_samples_may_be_lost_at_any_seed() {
     let mut late = 0;
     for seed in 1..=60 {
-        let mut random = TestRandom::new(seed);
+        let mut dice = Dice::new(seed);
         let (mut scene, mut engine) = worked(60.0);
         let losses = (2_400.0, 30);
-        let found = found_with_losses((&mut scene, &mut engine), losses, &mut random, |_, _| {});
+        let found = found_with_losses((&mut scene, &mut engine), losses, &mut dice, |_, _| {});
         assert_eq!(found, [0.0; 0], "{seed}: it works");
         hang(&mut scene, 0);
         let losses = (3_600.0, 30);
-        let found = found_with_losses((&mut scene, &mut engine), losses, &mut random, |_, _| {});
+        let found = found_with_losses((&mut scene, &mut engine), losses, &mut dice, |_, _| {});
         let first = *found
             .first()
             .unwrap_or_else(|| panic!("{seed}: {:?}", reasons(&engine)));
@@ -502,10 +503,10 @@ fn a_third_of_the_samples_may_be_lost_at_any_seed() {
 fn work_between_low_power_phases_is_no_hang_however_many_samples_are_lost() {
     for lost in [0, 30, 60] {
         for seed in 1..=40 {
-            let mut random = TestRandom::new(seed);
+            let mut dice = Dice::new(seed);
             let (mut scene, mut engine) = worked(1200.0);
-            let length = 120.0 + random.below(300) as f64;
-            let light = 0.3 + random.below(50) as f64 / 100.0;
+            let length = 120.0 + dice.roll(300) as f64;
+            let light = 0.3 + dice.roll(50) as f64 / 100.0;
             let phases = |scene: &mut Scene, at: f64| {
                 if at % length < length * light {
                     hang(scene, 0);
@@ -514,7 +515,7 @@ fn work_between_low_power_phases_is_no_hang_however_many_samples_are_lost() {
                 }
             };
             let losses = (7_200.0, lost);
-            let found = found_with_losses((&mut scene, &mut engine), losses, &mut random, phases);
+            let found = found_with_losses((&mut scene, &mut engine), losses, &mut dice, phases);
             assert_eq!(found, [0.0; 0], "{lost} of 100, seed {seed}");
         }
     }

@@ -1,9 +1,10 @@
 //! Each clause of the rule, on scenes made by hand.
 
+use crate::model::dice::Dice;
 use std::sync::Arc;
 
 use super::*;
-use crate::history::testing::{Scene, TestRandom, disorder};
+use crate::history::testing::{Scene, disorder};
 use crate::model::evidence::Evidence;
 use crate::model::finding::Action;
 use crate::model::process::{AskedRelease, Descendants, Parent};
@@ -993,10 +994,10 @@ fn a_sample_that_came_a_moment_later_than_the_gpus_figure_makes_nothing_unknown(
 /// Two hours of a process that keeps a GPU warm by a burst every minute or so, in snapshots of which each
 /// saw the driver's last ten seconds of a minute; when it was accused, and what was undecided at the end.
 fn kept_warm(seed: u64, sampled_seconds: Option<f64>) -> (Vec<f64>, Vec<String>) {
-    let mut random = TestRandom::new(seed);
-    let period = 45.0 + random.below(300) as f64 / 10.0;
-    let burst = 0.5 + random.below(25) as f64 / 10.0;
-    let mut phase = random.below(600) as f64 / 10.0;
+    let mut dice = Dice::new(seed);
+    let period = 45.0 + dice.roll(300) as f64 / 10.0;
+    let burst = 0.5 + dice.roll(25) as f64 / 10.0;
+    let mut phase = dice.roll(600) as f64 / 10.0;
     let mut scene = scene();
     scene.interval_seconds = 60.0;
     scene.gpu(0).sampled_seconds = sampled_seconds;

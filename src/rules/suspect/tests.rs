@@ -1,10 +1,11 @@
 //! Who looks like waste at a first look, and who never does.
 
+use crate::model::dice::Dice;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::*;
-use crate::history::testing::{Scene, TestRandom};
+use crate::history::testing::Scene;
 use crate::model::Reclaimable;
 use crate::model::finding::{Action, Finding};
 use crate::model::keep::KeptBy;
@@ -690,7 +691,7 @@ fn an_unknown_size_makes_the_sum_a_least_one() {
 
 #[test]
 fn a_suspect_holds_what_this_sample_shows() {
-    let mut random = TestRandom::new(7);
+    let mut dice = Dice::new(7);
     let mut scene = Scene::new(3, 1.0);
     let pids = [PID, PID + 1, PID + 2, PID + 3];
     for (pid, gpus) in pids.into_iter().zip([&[0][..], &[1], &[2, 0], &[0, 1, 2]]) {
@@ -706,19 +707,19 @@ fn a_suspect_holds_what_this_sample_shows() {
             .flat_map(|gpu| &mut gpu.processes)
             .flatten()
         {
-            row.sm_percent = Some(if random.below(400) == 0 { 50 } else { 0 });
-            if random.below(200) == 0 {
-                row.used_bytes = Some((2 + random.below(6)) * GIB);
+            row.sm_percent = Some(if dice.roll(400) == 0 { 50 } else { 0 });
+            if dice.roll(200) == 0 {
+                row.used_bytes = Some((2 + dice.roll(6)) * GIB);
             }
         }
-        if random.below(100) == 0 {
-            let process = scene.process(pids[random.below(4) as usize]);
-            let script = ["train.py", "fit.py"][random.below(2) as usize];
+        if dice.roll(100) == 0 {
+            let process = scene.process(pids[dice.roll(4) as usize]);
+            let script = ["train.py", "fit.py"][dice.roll(2) as usize];
             process.command = Some(["python".into(), script.into()].into());
         }
-        if random.below(500) == 0 {
+        if dice.roll(500) == 0 {
             // Another one in its slot.
-            let number = random.below(3);
+            let number = dice.roll(3);
             scene.gpu(0).uuid = Some(format!("GPU-x{number}").into());
         }
         let snapshot = scene.step();

@@ -83,27 +83,24 @@ fn bits(mut word: u64) -> impl Iterator<Item = usize> {
 
 #[cfg(test)]
 mod tests {
+    use crate::model::dice::Dice;
     use std::collections::BTreeSet;
 
     use super::*;
 
     #[test]
     fn it_is_a_set_for_any_ranges() {
-        let mut state = 5u32;
-        let mut random = |most: usize| {
-            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-            (state >> 8) as usize % most
-        };
+        let mut dice = Dice::new(5);
         for count in [0, 1, 63, 64, 65, 200, 300] {
             let mut sets = [CellSet::new(count), CellSet::new(count)];
             let mut known = [BTreeSet::new(), BTreeSet::new()];
             for _ in 0..300 {
-                let (from, to) = (random(count + 1), random(count + 1));
+                let (from, to) = (dice.place(count + 1), dice.place(count + 1));
                 let cells = from.min(to)..from.max(to);
-                let at = random(2);
+                let at = dice.place(2);
                 let is_met = cells.clone().any(|cell| known[at].contains(&cell));
                 assert_eq!(sets[at].meets(cells.clone()), is_met, "{cells:?}");
-                if random(2) == 0 {
+                if dice.place(2) == 0 {
                     sets[at].insert(cells.clone());
                     known[at].extend(cells);
                 } else {

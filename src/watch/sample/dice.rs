@@ -3,21 +3,11 @@
 use std::sync::Arc;
 
 use crate::model::Time;
+pub use crate::model::dice::Dice;
 use crate::model::snapshot::{Process, Snapshot};
 use crate::watch::sample;
 
-/// A small generator with a seed (xorshift), so that a failure can be repeated.
-pub struct Dice(pub u64);
-
 impl Dice {
-    /// A number below `below`; 0 where that is 0.
-    pub fn roll(&mut self, below: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % below.max(1)
-    }
-
     /// One in four.
     pub fn chance(&mut self) -> bool {
         self.roll(4) == 0

@@ -1,12 +1,12 @@
 //! Growth by chance: requests, caches, and bands that memory drifts through.
 
-use super::{BASE, Random, assert_never, play};
+use super::{BASE, Dice, assert_never, play};
 
-/// Times at random, so many minutes between two on average.
+/// Times at dice, so many minutes between two on average.
 fn by_chance(seed: u64, mean: f64) -> impl FnMut() -> f64 {
-    let (mut random, mut at) = (Random(seed * 0x9e37_79b9 + 1), 0.0);
+    let (mut dice, mut at) = (Dice(seed * 0x9e37_79b9 + 1), 0.0);
     move || {
-        at -= mean * (1.0 - random.share()).ln();
+        at -= mean * (1.0 - dice.share()).ln();
         at
     }
 }
@@ -15,11 +15,11 @@ fn by_chance(seed: u64, mean: f64) -> impl FnMut() -> f64 {
 fn a_cache_that_fills_by_chance_is_no_leak_and_requests_that_leak_are() {
     for seed in 1..=20 {
         // Keys by Zipf's law, the common ones first.
-        let (mut random, mut next) = (Random(seed * 77), by_chance(seed, 0.04));
+        let (mut dice, mut next) = (Dice(seed * 77), by_chance(seed, 0.04));
         let (mut known, mut at) = ([false; 120], next());
         let cache = play(30.0, 180.0, |t| {
             while at <= t {
-                known[(120f64.powf(random.share()) - 1.0) as usize] = true;
+                known[(120f64.powf(dice.share()) - 1.0) as usize] = true;
                 at = next();
             }
             BASE + 60.0 * known.iter().filter(|known| **known).count() as f64
@@ -43,11 +43,11 @@ fn a_cache_that_fills_by_chance_is_no_leak_and_requests_that_leak_are() {
 #[test]
 fn requests_that_come_and_go_are_no_leak() {
     for seed in 1..=20 {
-        let (mut random, mut next) = (Random(seed * 77), by_chance(seed, 0.4));
+        let (mut dice, mut next) = (Dice(seed * 77), by_chance(seed, 0.4));
         let (mut ends, mut at) = (Vec::new(), next());
         let played = play(30.0, 300.0, |t| {
             while at <= t {
-                ends.push(at - 6.0 * (1.0 - random.share()).ln());
+                ends.push(at - 6.0 * (1.0 - dice.share()).ln());
                 at = next();
             }
             ends.retain(|end| *end > t);
@@ -72,12 +72,12 @@ fn a_band_that_was_filled_hours_ago_is_no_news() {
 fn requests_that_leak_are_one_leak_however_they_come() {
     let mut anew = 0;
     for seed in 1..=40 {
-        let (mut random, mut next) = (Random(seed * 77), by_chance(seed, 0.6));
+        let (mut dice, mut next) = (Dice(seed * 77), by_chance(seed, 0.6));
         let (mut going, mut at, mut kept) = (Vec::new(), next(), 0.0);
         let played = play(30.0, 180.0, |t| {
             while at <= t {
-                kept += 90.0 * random.share();
-                going.push(at - 0.6 * (1.0 - random.share()).ln());
+                kept += 90.0 * dice.share();
+                going.push(at - 0.6 * (1.0 - dice.share()).ln());
                 at = next();
             }
             going.retain(|end| *end > t);

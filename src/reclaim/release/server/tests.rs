@@ -1,24 +1,13 @@
 //! Conversations with servers that are data: what is asked in which order, and ten thousand races in which
 //! requests come at every instant.
 
+use crate::model::dice::Dice;
 use std::collections::HashMap;
 use std::time::Duration;
 
 use super::conversation::{AskFailed, Conversation, ServerChannel};
 use super::*;
 use crate::model::process::Relative;
-
-/// A small source of chance (xorshift64*), so that a race can be run again.
-struct Chance(u64);
-
-impl Chance {
-    fn below(&mut self, most: u64) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        self.0.wrapping_mul(0x2545_F491_4F6C_DD1D) % most
-    }
-}
 
 /// What unloading does to requests that run.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -42,7 +31,7 @@ struct Simulated {
     harmed: u32,
     asked: Vec<String>,
     is_unloaded: bool,
-    chance: Chance,
+    dice: Dice,
 }
 
 impl Simulated {
@@ -61,7 +50,7 @@ impl ServerChannel for Simulated {
         let is_deed = is_deed(ask);
         if !is_deed {
             // There, and back.
-            self.now_us += 200 + self.chance.below(3_000);
+            self.now_us += 200 + self.dice.roll(3_000);
         }
         let running = self.running();
         if is_deed {
@@ -74,7 +63,7 @@ impl ServerChannel for Simulated {
                 .iter()
                 .filter(|(from, _)| *from <= self.now_us);
             let last = last.map(|(_, to)| *to).max().unwrap_or(0);
-            self.now_us = self.now_us.max(last) + self.chance.below(3_000);
+            self.now_us = self.now_us.max(last) + self.dice.roll(3_000);
             self.is_unloaded = true;
         }
         Ok((self.answers)(ask, running > 0, self.is_unloaded))
@@ -176,16 +165,16 @@ fn ten_thousand_races_harm_no_request() {
     let mut outcomes: HashMap<(&str, &str), u32> = HashMap::new();
     for race in 0..10_000u64 {
         let (row, answers, effect) = servers[usize::try_from(race % 3).unwrap()];
-        let mut chance = Chance(race + 1);
+        let mut dice = Dice::new(race + 1);
         // Up to four requests in the four seconds in which it is asked, of up to half a second each.
         let mut requests = Vec::new();
-        for _ in 0..chance.below(5) {
-            let from = chance.below(4_000_000);
-            requests.push((from, from + 1 + chance.below(500_000)));
+        for _ in 0..dice.roll(5) {
+            let from = dice.roll(4_000_000);
+            requests.push((from, from + 1 + dice.roll(500_000)));
         }
         let mut server = Simulated {
             requests,
-            now_us: chance.below(2_000_000),
+            now_us: dice.roll(2_000_000),
             until_us: 30_000_000,
             effect,
             answers,
@@ -194,7 +183,7 @@ fn ten_thousand_races_harm_no_request() {
             harmed: 0,
             asked: Vec::new(),
             is_unloaded: false,
-            chance,
+            dice,
         };
         let answer = run(row, &mut server, true);
         assert_eq!(server.harmed, 0, "{row} {race}: {:?}", server.asked);
@@ -231,7 +220,7 @@ fn idle(answers: fn(&ServerRequest, bool, bool) -> UnloadAnswer, until_us: u64) 
         harmed: 0,
         asked: Vec::new(),
         is_unloaded: false,
-        chance: Chance(7),
+        dice: Dice::new(7),
     }
 }
 

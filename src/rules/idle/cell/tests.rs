@@ -1,8 +1,9 @@
 //! A cell that does nothing, judged at every moment.
 
+use crate::model::dice::Dice;
 use std::sync::Arc;
 
-use crate::history::testing::{Scene, TestRandom};
+use crate::history::testing::Scene;
 use crate::model::finding::{Action, Kind};
 use crate::model::process::Descendants;
 use crate::model::snapshot::Jupyter;
@@ -277,7 +278,7 @@ fn the_setting_decides_for_how_long() {
 #[test]
 fn samples_that_are_lost_and_a_heartbeat_change_nothing() {
     for seed in 1..=20 {
-        let mut random = TestRandom::new(seed);
+        let mut dice = Dice::new(seed);
         let mut scene = scene();
         let mut engine = engine();
         accused(&mut engine, &mut scene, 600.0, |scene, _| busy(scene));
@@ -285,8 +286,8 @@ fn samples_that_are_lost_and_a_heartbeat_change_nothing() {
         let start = scene.now.time;
         let mut was_found = false;
         while scene.now.time.seconds_since(start) < 6.0 * HOUR {
-            scene.process(PID).cpu_percent = Some(random.below(12) as f64 / 10.0);
-            let lost = random.below(100) < 20;
+            scene.process(PID).cpu_percent = Some(dice.roll(12) as f64 / 10.0);
+            let lost = dice.roll(100) < 20;
             let snapshot = scene.step();
             if lost {
                 continue;

@@ -96,6 +96,7 @@ fn at(date: Date, clock: &str, is_utc: bool) -> Option<Time> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::dice::Dice;
 
     fn time(text: &str) -> Time {
         text.parse().unwrap()
@@ -157,22 +158,15 @@ mod tests {
 
     #[test]
     fn nothing_that_is_typed_panics() {
-        // xorshift: the same texts in every run.
-        let mut seed: u64 = 0x9E37_79B9_7F4A_7C15;
-        let mut random = move || {
-            seed ^= seed << 13;
-            seed ^= seed >> 7;
-            seed ^= seed << 17;
-            seed
-        };
+        let mut dice = Dice(0x9E37_79B9_7F4A_7C15);
         let letters: Vec<char> = "0123456789::::  --++.TZmshd年\u{1b}e".chars().collect();
         for _ in 0..50_000 {
-            let length = random() % 22;
+            let length = dice.roll(22);
             let text: String = (0..length)
-                .map(|_| letters[random() as usize % letters.len()])
+                .map(|_| letters[dice.place(letters.len())])
                 .collect();
-            let shown = Time::from_unix_milliseconds((random() as i64) >> (random() % 64));
-            let now = Time::from_unix_milliseconds((random() as i64) >> (random() % 64));
+            let shown = Time::from_unix_milliseconds((dice.next() as i64) >> dice.roll(64));
+            let now = Time::from_unix_milliseconds((dice.next() as i64) >> dice.roll(64));
             if let Err(error) = parse(&text, shown, Some(now)) {
                 assert!(error.contains("10:04"), "{error}");
             }

@@ -1,0 +1,35 @@
+//! Chance with a seed, for tests: what fails once fails in every run.
+
+/// A small generator (xorshift, G. Marsaglia 2003), with its state, which may be any number but 0.
+#[derive(Clone, Debug)]
+pub struct Dice(pub u64);
+
+impl Dice {
+    /// The numbers of a seed, which may be small.
+    pub fn new(seed: u64) -> Self {
+        Self(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1)
+    }
+
+    /// The next number.
+    pub fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
+
+    /// A number below `below`; 0 where that is 0.
+    pub fn roll(&mut self, below: u64) -> u64 {
+        self.next() % below.max(1)
+    }
+
+    /// The place of one of so many.
+    pub fn place(&mut self, count: usize) -> usize {
+        self.roll(count as u64) as usize
+    }
+
+    /// From 0 to less than 1.
+    pub fn share(&mut self) -> f64 {
+        (self.next() >> 11) as f64 / (1u64 << 53) as f64
+    }
+}
