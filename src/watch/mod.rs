@@ -15,13 +15,14 @@
 //! - [`reaping`]: ending processes, by the [`reclaim_worker`];
 //! - [`ui_state`]: what is kept from one run to the next;
 //! - [`canvas`]: the cells of a frame; [`double_buffer`]: what of it has changed;
-//! - [`terminal`]: the terminal, taken and given back; `output`: what waits to be written to it; `signals`: those sent to gpumem; [`once`]: a
-//!   picture instead.
+//! - [`terminal`]: the terminal, taken and given back; `output`: what waits to be written to it; `keyboard`:
+//!   what comes from it; `signals`: those sent to gpumem; [`once`]: a picture instead.
 
 pub mod canvas;
 pub mod column;
 pub mod command;
 pub mod double_buffer;
+mod keyboard;
 pub mod keys;
 pub mod layout;
 pub mod listing;
@@ -53,7 +54,6 @@ use std::sync::mpsc::{
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use signal_hook::consts::SIGHUP;
 
 use crate::deadline::Task;
@@ -67,7 +67,7 @@ use crate::source::{NextSnapshot, Origin, Source};
 use column::{Column, Columns};
 use reclaim_worker::mailbox::{MailboxReceiver, Received, ReclaimHandle, mailbox};
 use reclaim_worker::{ReclaimRequest, ReclaimWorker};
-use signals::{SignalWatch, fail_in_background, stop, stop_in_background, suspend};
+use signals::{SignalWatch, stop, stop_in_background, suspend};
 use state::{App, Effect, Event, Setup};
 use terminal::Screen;
 use theme::{Depth, Theme};
@@ -250,7 +250,9 @@ pub fn run(
         spawn("sampling", &sender, move |sender| {
             sample(source, &controls, start, sender);
         })?;
-        spawn("keyboard", &sender, move |sender| read_keys(start, sender))?;
+        spawn("keyboard", &sender, move |sender| {
+            keyboard::read(start, sender);
+        })?;
         reclaiming = Some(spawn("reclaim", &sender, move |sender| {
             work(worker, &requests, sender);
         })?);
@@ -520,62 +522,6 @@ fn in_full(error: &dyn std::error::Error) -> String {
         cause = error.source();
     }
     text
-}
-
-/// The keys that were pressed. A terminal sends the same for Alt and a character as for Esc and then that
-/// character; no key here has Alt, so it is the second.
-fn pressed(key: KeyEvent) -> impl Iterator<Item = KeyEvent> {
-    let is_second =
-        key.modifiers.contains(KeyModifiers::ALT) && matches!(key.code, KeyCode::Char(_));
-    let esc = is_second.then(|| KeyEvent::from(KeyCode::Esc));
-    let modifiers = match is_second {
-        true => key.modifiers - KeyModifiers::ALT,
-        false => key.modifiers,
-    };
-    esc.into_iter().chain([KeyEvent { modifiers, ..key }])
-}
-
-/// Sends keys, clicks and sizes, until no one listens.
-fn read_keys(start: Instant, sender: &SyncSender<ThreadMessage>) {
-    fail_in_background();
-    let mut is_last_try = false;
-    loop {
-        let read = crossterm::event::read();
-        if let Err(error) = &read
-            && terminal::is_gone(error)
-            && !is_last_try
-        {
-            // In the background. In the foreground it may have come back meanwhile, or the terminal is gone.
-            is_last_try = terminal::is_foreground();
-            thread::sleep(TRY_AGAIN);
-            continue;
-        }
-        is_last_try = false;
-        let message = match read {
-            Ok(crossterm::event::Event::Key(key)) => {
-                let mut keys = pressed(key).map(|key| ThreadMessage::Event(Event::Key(key)));
-                if keys.try_for_each(|key| sender.send(key)).is_err() {
-                    return;
-                }
-                continue;
-            }
-            Ok(crossterm::event::Event::Mouse(event)) => {
-                let now = start.elapsed();
-                ThreadMessage::Event(Event::Mouse { now, event })
-            }
-            Ok(crossterm::event::Event::Paste(text)) => ThreadMessage::Event(Event::Paste(text)),
-            Ok(crossterm::event::Event::Resize(..)) => {
-                let (columns, rows) = terminal::size();
-                ThreadMessage::Event(Event::Resize(columns, rows))
-            }
-            Ok(_) => continue,
-            Err(error) => ThreadMessage::Failed(WatchError::Keyboard(error)),
-        };
-        let failed = matches!(message, ThreadMessage::Failed(_));
-        if sender.send(message).is_err() || failed {
-            return;
-        }
-    }
 }
 
 /// Starts a thread that sends messages; a panic of it is one, too.

@@ -6,7 +6,6 @@ use std::sync::mpsc::SyncSender;
 use std::thread;
 use std::time::Duration;
 
-use nix::sys::signal::{SigSet, Signal};
 // Of a group or session from outside this PID namespace the number is 0 here, which rustix takes for impossible.
 use nix::unistd::{getpgrp, getsid};
 use rustix::process::kill_current_process_group;
@@ -131,16 +130,6 @@ pub(super) fn stop() -> Result<(), WatchError> {
 /// Stops again: gpumem was continued in the background, where it may not have the terminal.
 pub(super) fn stop_in_background() -> Result<(), WatchError> {
     low_level::emulate_default_handler(SIGTTOU).map_err(WatchError::Terminal)
-}
-
-/// Has a read of the terminal fail (`EIO`) where this thread is in the background. Else a key that is meant for the
-/// shell, typed there while gpumem has just been continued, stops all of it at once, and again each time that it is
-/// continued: a signal that ends it would wait for as long.
-pub(super) fn fail_in_background() {
-    let mut signals = SigSet::empty();
-    signals.add(Signal::SIGTTIN);
-    // It fails for no signal that there is.
-    let _ = signals.thread_block();
 }
 
 /// Whether there is a shell to continue a stopped gpumem. A terminal that was opened for gpumem alone

@@ -1,0 +1,96 @@
+//! What comes from the terminal: keys, clicks, pastes and sizes, as events.
+
+use std::sync::mpsc::SyncSender;
+use std::thread;
+use std::time::Instant;
+
+use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+use nix::sys::signal::{SigSet, Signal};
+
+use super::{TRY_AGAIN, ThreadMessage, WatchError, terminal};
+use crate::watch::state::Event;
+
+/// Sends keys, clicks and sizes, until no one listens.
+pub(super) fn read(start: Instant, sender: &SyncSender<ThreadMessage>) {
+    fail_in_background();
+    let mut is_last_try = false;
+    loop {
+        let read = crossterm::event::read();
+        if let Err(error) = &read
+            && terminal::is_gone(error)
+            && !is_last_try
+        {
+            // In the background. In the foreground it may have come back meanwhile, or the terminal is gone.
+            is_last_try = terminal::is_foreground();
+            thread::sleep(TRY_AGAIN);
+            continue;
+        }
+        is_last_try = false;
+        let message = match read {
+            Ok(crossterm::event::Event::Key(key)) => {
+                let mut keys = pressed(key).map(|key| ThreadMessage::Event(Event::Key(key)));
+                if keys.try_for_each(|key| sender.send(key)).is_err() {
+                    return;
+                }
+                continue;
+            }
+            Ok(crossterm::event::Event::Mouse(event)) => {
+                let now = start.elapsed();
+                ThreadMessage::Event(Event::Mouse { now, event })
+            }
+            Ok(crossterm::event::Event::Paste(text)) => ThreadMessage::Event(Event::Paste(text)),
+            Ok(crossterm::event::Event::Resize(..)) => {
+                let (columns, rows) = terminal::size();
+                ThreadMessage::Event(Event::Resize(columns, rows))
+            }
+            Ok(_) => continue,
+            Err(error) => ThreadMessage::Failed(WatchError::Keyboard(error)),
+        };
+        let failed = matches!(message, ThreadMessage::Failed(_));
+        if sender.send(message).is_err() || failed {
+            return;
+        }
+    }
+}
+
+/// Has a read of the terminal fail (`EIO`) where this thread is in the background. Else a key that is meant for the
+/// shell, typed there while gpumem has just been continued, stops all of it at once, and again each time that it is
+/// continued: a signal that ends it would wait for as long.
+fn fail_in_background() {
+    let mut signals = SigSet::empty();
+    signals.add(Signal::SIGTTIN);
+    // It fails for no signal that there is.
+    let _ = signals.thread_block();
+}
+
+/// The keys that were pressed. A terminal sends the same for Alt and a character as for Esc and then that
+/// character; no key here has Alt, so it is the second.
+fn pressed(key: KeyEvent) -> impl Iterator<Item = KeyEvent> {
+    let is_second =
+        key.modifiers.contains(KeyModifiers::ALT) && matches!(key.code, KeyCode::Char(_));
+    let esc = is_second.then(|| KeyEvent::from(KeyCode::Esc));
+    let modifiers = match is_second {
+        true => key.modifiers - KeyModifiers::ALT,
+        false => key.modifiers,
+    };
+    esc.into_iter().chain([KeyEvent { modifiers, ..key }])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn esc_and_a_key_that_come_at_once_are_two_keys() {
+        let keys = |code, modifiers| pressed(KeyEvent::new(code, modifiers)).collect::<Vec<_>>();
+        let q = KeyEvent::from(KeyCode::Char('q'));
+        let alt = KeyModifiers::ALT;
+        assert_eq!(keys(q.code, alt), [KeyCode::Esc.into(), q]);
+        assert_eq!(keys(q.code, KeyModifiers::NONE), [q]);
+        let control = KeyModifiers::CONTROL;
+        let both = keys(q.code, alt | control);
+        assert_eq!(both[1], KeyEvent::new(q.code, control));
+        // These have sequences of their own.
+        assert_eq!(keys(KeyCode::Up, alt), [KeyEvent::new(KeyCode::Up, alt)]);
+    }
+}
