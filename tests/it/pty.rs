@@ -24,10 +24,7 @@ use mock_nvml::scene::{Fault, Gpu, Process, Scene};
 use vt100::{MouseProtocolEncoding, MouseProtocolMode};
 
 use crate::machine::{GIB, Machine, Running, one_gpu};
-use crate::support;
-
-/// Nothing here takes longer on a machine that is alive.
-const DEADLINE: Duration = Duration::from_secs(60);
+use crate::support::{self, PATIENCE};
 
 /// What a frame begins and ends with, for terminals that show it at once.
 const FRAME: [&[u8]; 2] = [b"\x1b[?2026h", b"\x1b[?2026l"];
@@ -273,7 +270,7 @@ impl Terminal {
                 return text;
             }
             assert!(
-                begun.elapsed() < DEADLINE,
+                begun.elapsed() < PATIENCE,
                 "no {what} on the screen:\n{text}"
             );
             thread::sleep(Duration::from_millis(20));
@@ -326,7 +323,7 @@ impl Terminal {
         let begun = Instant::now();
         while self.state() != 'T' {
             assert!(
-                begun.elapsed() < DEADLINE,
+                begun.elapsed() < PATIENCE,
                 "it does not stop:\n{}",
                 self.text()
             );
@@ -367,7 +364,7 @@ impl Terminal {
                 return status;
             }
             assert!(
-                begun.elapsed() < DEADLINE,
+                begun.elapsed() < PATIENCE,
                 "it does not end:\n{}",
                 self.text()
             );
@@ -379,7 +376,7 @@ impl Terminal {
     pub fn end_by_interrupt(&mut self) -> ExitStatus {
         let begun = Instant::now();
         while self.child.try_wait().unwrap().is_none() {
-            assert!(begun.elapsed() < DEADLINE, "{}", self.text());
+            assert!(begun.elapsed() < PATIENCE, "{}", self.text());
             // Its end may come first.
             let _ = self.master.write_all(b"\x03");
             thread::sleep(Duration::from_millis(50));
@@ -424,7 +421,7 @@ impl Terminal {
             }
             drop(parser);
             assert!(
-                begun.elapsed() < DEADLINE,
+                begun.elapsed() < PATIENCE,
                 "still in the alternate screen, without cursor, or asking for the mouse or pastes: …{}",
                 self.last_written(400).escape_ascii()
             );

@@ -520,15 +520,13 @@ fn a_server_to_which_a_client_is_connected_is_not_touched() {
             let ReleaseAnswer::Busy(why) = &answer else {
                 panic!("{}: {answer:?}", program.row);
             };
-            assert!(why.contains("a client is connected to it"), "{why}");
+            // A busy server may not have heard yet that one that asked before has left.
+            assert!(why.contains("connected to it"), "{why}");
             server.assert_untouched();
             drop(client);
-            let answer = probed(&way);
-            assert!(
-                matches!(&answer, ReleaseAnswer::Done(_)),
-                "{}: {answer:?}",
-                program.row
-            );
+            wait_until("it may be asked", || {
+                matches!(probed(&way), ReleaseAnswer::Done(_))
+            });
         },
     );
 }

@@ -141,15 +141,15 @@ pub fn python_with(modules: &[&str]) -> Option<PathBuf> {
     None
 }
 
-/// Waits until something is so; fails after a minute and a half, for notebook servers start their kernels
-/// when a busy machine of two cores lets them.
+/// Nothing takes longer on a machine that is alive: notebook servers and Ray start when a busy one of two cores lets
+/// them.
+pub const PATIENCE: Duration = Duration::from_secs(180);
+
+/// Waits until something is so; fails where it does not come.
 pub fn wait_until(what: &str, mut so: impl FnMut() -> bool) {
     let begun = Instant::now();
     while !so() {
-        assert!(
-            begun.elapsed() < Duration::from_secs(90),
-            "in vain waited until {what}"
-        );
+        assert!(begun.elapsed() < PATIENCE, "in vain waited until {what}");
         thread::sleep(Duration::from_millis(20));
     }
 }
@@ -163,7 +163,7 @@ pub fn free_port() -> u16 {
     const COUNT: u16 = 2700;
     static NEXT: AtomicU16 = AtomicU16::new(0);
     // Another run of the tests begins elsewhere.
-    let from = (std::process::id().wrapping_mul(0x9e37_79b9) >> 16) as u16;
+    let from = (std::process::id().wrapping_mul(0x9e37_79b9) >> 20) as u16;
     (0..COUNT)
         .map(|_| from.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed)) % COUNT)
         .map(|index| FIRST + index * EACH)
