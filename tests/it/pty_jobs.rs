@@ -150,50 +150,50 @@ fn a_shell_gets_its_terminal_back_and_gives_it_again() {
     }
 }
 
-/// Kills the job, and waits until it has ended. Bash's `wait` returns where it has not heard yet that a stopped job
-/// goes on.
-const KILL: &str =
-    "p=$(jobs -p %1); kill %1; while kill -0 $p 2>/dev/null; do sleep 0.1; done; echo ended\n";
-
-#[test]
-fn in_the_background_it_leaves_the_terminal_alone_and_can_be_ended() {
-    let Some(mut terminal) = shell() else {
-        return;
-    };
+/// A shell in which gpumem was stopped by Ctrl-Z, and what the terminal is like at its prompt.
+fn stopped() -> Option<(Terminal, String)> {
+    let mut terminal = shell()?;
     let at_prompt = settled(&terminal);
     terminal.press("\"$GPUMEM\" watch --demo\n");
     drawn(&terminal);
     terminal.press("\u{1a}");
     prompt(&terminal, 2);
+    Some((terminal, at_prompt))
+}
+
+/// Types a line, and one that kills the job; it has to end, and to leave the terminal as it was. Bash's `wait` returns
+/// where it has not heard yet that a stopped job goes on.
+fn assert_killed(terminal: &mut Terminal, first: &str, at_prompt: &str) {
+    const KILL: &str =
+        "p=$(jobs -p %1); kill %1; while kill -0 $p 2>/dev/null; do sleep 0.1; done; echo ended\n";
+    terminal.press(&format!("{first}{KILL}"));
+    terminal.wait_for("its end", |text| text.contains("\nended"));
+    assert_eq!(settled(terminal), at_prompt);
+    terminal.press("exit\n");
+    terminal.end();
+}
+
+#[test]
+fn in_the_background_it_leaves_the_terminal_alone_and_can_be_ended() {
+    let Some((mut terminal, at_prompt)) = stopped() else {
+        return;
+    };
     terminal.press("bg\n");
     assert_eq!(prompt(&terminal, 3), at_prompt);
     // It stops again, for want of the terminal. A shell that has not heard of it yet does not continue it
     // for the signal.
     terminal.press("until [[ $(jobs) == *Stopped* ]]; do sleep 0.1; done\n");
     prompt(&terminal, 4);
-    terminal.press(KILL);
-    terminal.wait_for("its end", |text| text.contains("\nended"));
-    assert_eq!(settled(&terminal), at_prompt);
-    terminal.press("exit\n");
-    terminal.end();
+    assert_killed(&mut terminal, "", &at_prompt);
 }
 
 #[test]
 fn what_is_typed_for_the_shell_does_not_keep_it_from_its_end() {
-    let Some(mut terminal) = shell() else {
+    let Some((mut terminal, at_prompt)) = stopped() else {
         return;
     };
-    let at_prompt = settled(&terminal);
-    terminal.press("\"$GPUMEM\" watch --demo\n");
-    drawn(&terminal);
-    terminal.press("\u{1a}");
-    prompt(&terminal, 2);
     // The second line lies in the terminal while gpumem has been continued and is in the background.
-    terminal.press(&format!("bg; sleep 1\n{KILL}"));
-    terminal.wait_for("its end", |text| text.contains("\nended"));
-    assert_eq!(settled(&terminal), at_prompt);
-    terminal.press("exit\n");
-    terminal.end();
+    assert_killed(&mut terminal, "bg; sleep 1\n", &at_prompt);
 }
 
 #[test]
