@@ -122,14 +122,9 @@ impl Floor {
                 mig(device, &mut 0, &mut 0);
                 let fan: Symbol<'_, Indexed> = library.get(b"nvmlDeviceGetFanSpeed_v2\0").unwrap();
                 fan(device, 0, &mut 0);
-                let mps: Symbol<'_, List> = library
-                    .get(b"nvmlDeviceGetMPSComputeRunningProcesses_v3\0")
-                    .unwrap();
-                mps(
-                    device,
-                    &mut 1024,
-                    vec![ProcessInfo::default(); 1024].as_mut_ptr(),
-                );
+                let mps: Symbol<'_, List> =
+                    library.get(b"nvmlDeviceGetMPSComputeRunningProcesses_v3\0").unwrap();
+                mps(device, &mut 1024, vec![ProcessInfo::default(); 1024].as_mut_ptr());
             }
             Self {
                 memory: *library.get(b"nvmlDeviceGetMemoryInfo_v2\0").unwrap(),
@@ -138,12 +133,8 @@ impl Floor {
                 temperature: *library.get(b"nvmlDeviceGetTemperature\0").unwrap(),
                 clock: *library.get(b"nvmlDeviceGetClockInfo\0").unwrap(),
                 state: *library.get(b"nvmlDeviceGetPerformanceState\0").unwrap(),
-                compute: *library
-                    .get(b"nvmlDeviceGetComputeRunningProcesses_v3\0")
-                    .unwrap(),
-                graphics: *library
-                    .get(b"nvmlDeviceGetGraphicsRunningProcesses_v3\0")
-                    .unwrap(),
+                compute: *library.get(b"nvmlDeviceGetComputeRunningProcesses_v3\0").unwrap(),
+                graphics: *library.get(b"nvmlDeviceGetGraphicsRunningProcesses_v3\0").unwrap(),
                 utilization: *library.get(b"nvmlDeviceGetProcessUtilization\0").unwrap(),
                 records: vec![ProcessInfo::default(); 1024],
                 samples: vec![Sample::default(); 1024],
@@ -208,10 +199,7 @@ impl Floor {
                 }
             }
             let _ = std::fs::read_link(format!("/proc/{pid}/exe"));
-            for entry in std::fs::read_dir(format!("/proc/{pid}/fd"))
-                .into_iter()
-                .flatten()
-            {
+            for entry in std::fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten() {
                 let _ = entry.map(|entry| std::fs::read_link(entry.path()));
             }
         }
@@ -234,9 +222,7 @@ pub fn read_all_descriptors() -> usize {
     let mut processes = RawDir::new(proc.as_fd(), &mut entries);
     while let Some(Ok(process)) = processes.next() {
         let name = process.file_name().to_bytes();
-        let Some(pid) = std::str::from_utf8(name)
-            .ok()
-            .filter(|it| it.parse::<u32>().is_ok())
+        let Some(pid) = std::str::from_utf8(name).ok().filter(|it| it.parse::<u32>().is_ok())
         else {
             continue;
         };

@@ -151,9 +151,8 @@ fn filling(rounds: usize) -> Cost {
     let sink = Sink::default();
     let mut frames = DoubleBuffer::new(sink.clone(), SCREEN);
     let mut cost = Cost::default();
-    let lines: Vec<String> = ('a'..='z')
-        .map(|letter| letter.to_string().repeat(usize::from(SCREEN.width)))
-        .collect();
+    let lines: Vec<String> =
+        ('a'..='z').map(|letter| letter.to_string().repeat(usize::from(SCREEN.width))).collect();
     let style = Style::new().fg(Color::Green);
     for round in 0..rounds {
         cost.frame.take(|| {
@@ -192,10 +191,7 @@ impl Scene {
         let engine = Engine::new(RuleSet::default());
         let interval = Duration::from_secs(1);
         let app = App::new(setup, engine, interval, SCREEN.width, SCREEN.height);
-        let mut scene = Self {
-            machine: Machine::new(gpus, family),
-            app,
-        };
+        let mut scene = Self { machine: Machine::new(gpus, family), app };
         for _ in 0..history {
             let event = scene.machine.event();
             update(&mut scene.app, event);
@@ -207,11 +203,8 @@ impl Scene {
         if let Some(Effect::Reclaim(ReclaimRequest::Plan(question))) =
             update(&mut self.app, pressed(key))
         {
-            let plan = Plan {
-                time: question.snapshot.time,
-                targets: Vec::new(),
-                refused: Vec::new(),
-            };
+            let plan =
+                Plan { time: question.snapshot.time, targets: Vec::new(), refused: Vec::new() };
             let line =
                 |at: u32| format!("{at}: SIGTERM, then SIGKILL after 10s, to python train.py");
             let proposal = Proposal {
@@ -219,10 +212,7 @@ impl Scene {
                 lines: (0..PROCESSES).map(line).collect(),
                 titles: Vec::new(),
             };
-            let planned = ReclaimProgress::Planned {
-                number: question.number,
-                plan: Ok(proposal),
-            };
+            let planned = ReclaimProgress::Planned { number: question.number, plan: Ok(proposal) };
             update(&mut self.app, Event::Reclaim(planned));
         }
     }
@@ -299,10 +289,7 @@ impl Machine {
             .collect();
         for pid in 1..=PROCESSES {
             let gpu = &mut now.gpus[(pid % gpus) as usize];
-            gpu.processes.get_or_insert_default().push(GpuProcess {
-                pid,
-                ..GpuProcess::default()
-            });
+            gpu.processes.get_or_insert_default().push(GpuProcess { pid, ..GpuProcess::default() });
             let first = pid - (pid - 1) % family;
             now.processes.push(Process {
                 pid,

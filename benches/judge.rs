@@ -40,10 +40,8 @@ fn main() {
     println!("|---|---|---|---|---|---|---|---|");
     for (gpus_each, idle_percent) in [(1, 0), (1, 10), (16, 0), (16, 10), (16, 100)] {
         let machine = format!("{gpus_each},{idle_percent},{hour}");
-        let status = Command::new(env::current_exe().unwrap())
-            .env(MACHINE, machine)
-            .status()
-            .unwrap();
+        let status =
+            Command::new(env::current_exe().unwrap()).env(MACHINE, machine).status().unwrap();
         assert!(status.success());
     }
     replay(if quick { 1_000 } else { 40_000 });
@@ -86,10 +84,7 @@ fn measure(gpus_each: u32, idle_percent: u32, seconds: u32) {
 
 /// The least that any judgement has to do: look at each row.
 fn add_up(snapshot: &Snapshot) -> u64 {
-    let rows = snapshot
-        .gpus
-        .iter()
-        .flat_map(|gpu| gpu.processes.iter().flatten());
+    let rows = snapshot.gpus.iter().flat_map(|gpu| gpu.processes.iter().flatten());
     rows.map(|row| row.used_bytes.unwrap_or(0) + u64::from(row.sm_percent.unwrap_or(0)))
         .fold(0, u64::wrapping_add)
 }
@@ -151,11 +146,7 @@ impl Machine {
                 });
             }
         }
-        Self {
-            now,
-            ticks: 0,
-            idle_percent,
-        }
+        Self { now, ticks: 0, idle_percent }
     }
 
     fn step(&mut self) -> &Snapshot {
@@ -164,11 +155,8 @@ impl Machine {
         let idle = |pid: u32| pid % 100 < self.idle_percent;
         for gpu in &mut self.now.gpus {
             for row in gpu.processes.iter_mut().flatten() {
-                let percent = if idle(row.pid) {
-                    0
-                } else {
-                    1 + (row.pid + self.ticks as u32) % 90
-                };
+                let percent =
+                    if idle(row.pid) { 0 } else { 1 + (row.pid + self.ticks as u32) % 90 };
                 row.sm_percent = Some(percent);
                 row.memory_percent = Some(percent / 2);
                 // One in twenty leaks, one in twenty goes up and down, one in twenty jumps about.
@@ -271,11 +259,6 @@ fn wall_seconds(work: impl FnOnce()) -> f64 {
 fn resident_mib() -> f64 {
     let status = fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-    let kib: f64 = line
-        .unwrap()
-        .trim()
-        .trim_end_matches(" kB")
-        .parse()
-        .unwrap();
+    let kib: f64 = line.unwrap().trim().trim_end_matches(" kB").parse().unwrap();
     kib / 1024.0
 }

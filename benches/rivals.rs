@@ -90,11 +90,9 @@ fn main() -> ExitCode {
     let (mut contestants, mut missing) = (Vec::new(), Vec::new());
     for contender in contenders {
         match contender {
-            Ok((command, least_ratio)) => contestants.push(Contestant {
-                command,
-                least_ratio,
-                cost: Cost::default(),
-            }),
+            Ok((command, least_ratio)) => {
+                contestants.push(Contestant { command, least_ratio, cost: Cost::default() })
+            }
             Err(reason) => missing.push(reason),
         }
     }
@@ -117,11 +115,7 @@ fn main() -> ExitCode {
         let (name, cost) = (name(&contestant.command), &contestant.cost);
         let milliseconds = |cpu_seconds: f64| cpu_seconds / WINDOW.as_secs_f64() * 1e3;
         let sorted = sorted(cost.cpu_seconds.clone());
-        let ratios = cost
-            .cpu_seconds
-            .iter()
-            .zip(&ours)
-            .map(|(it, ours)| it / ours);
+        let ratios = cost.cpu_seconds.iter().zip(&ours).map(|(it, ours)| it / ours);
         let ratio = median(ratios.collect());
         println!(
             "| {name} | {:.2} | {:.2} | {:.2}, {:.2} | {ratio:.2} | {:.1} MiB, {:.1} MiB | {:.1} KiB/s |",
@@ -264,10 +258,7 @@ impl Stage {
         scene.write(&folder.path().join("scene.json")).unwrap();
         let library = folder.path().join("libnvidia-ml.so.1");
         symlink(mock_nvml::library(), library).unwrap();
-        Self {
-            folder,
-            _sleepers: sleepers,
-        }
+        Self { folder, _sleepers: sleepers }
     }
 
     /// A program that meets the driver and no settings of whoever runs this.
@@ -281,12 +272,7 @@ impl Stage {
             .env("LANG", "C.UTF-8")
             .env_remove("LC_ALL")
             .env_remove("NO_COLOR");
-        for home in [
-            "HOME",
-            "XDG_CONFIG_HOME",
-            "XDG_STATE_HOME",
-            "XDG_CACHE_HOME",
-        ] {
+        for home in ["HOME", "XDG_CONFIG_HOME", "XDG_STATE_HOME", "XDG_CACHE_HOME"] {
             command.env(home, folder);
         }
         command
@@ -344,10 +330,7 @@ fn children(pid: u32) -> Vec<u32> {
     let mut children = Vec::new();
     for thread in fs::read_dir(format!("/proc/{pid}/task")).unwrap().flatten() {
         let text = fs::read_to_string(thread.path().join("children")).unwrap_or_default();
-        children.extend(
-            text.split_whitespace()
-                .map(|pid| pid.parse::<u32>().unwrap()),
-        );
+        children.extend(text.split_whitespace().map(|pid| pid.parse::<u32>().unwrap()));
     }
     children
 }
@@ -355,12 +338,7 @@ fn children(pid: u32) -> Vec<u32> {
 fn status_mib(pid: u32, field: &str) -> f64 {
     let text = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let line = text.lines().find_map(|line| line.strip_prefix(field));
-    let kib: f64 = line
-        .unwrap()
-        .trim()
-        .trim_end_matches(" kB")
-        .parse()
-        .unwrap();
+    let kib: f64 = line.unwrap().trim().trim_end_matches(" kB").parse().unwrap();
     kib / 1024.0
 }
 
@@ -379,20 +357,13 @@ impl Terminal {
         let mut options = File::options();
         let slave = options.read(true).write(true).open(name.to_str().unwrap());
         let slave = slave.unwrap();
-        let size = Winsize {
-            ws_row: ROWS.get(),
-            ws_col: COLUMNS.get(),
-            ws_xpixel: 0,
-            ws_ypixel: 0,
-        };
+        let size =
+            Winsize { ws_row: ROWS.get(), ws_col: COLUMNS.get(), ws_xpixel: 0, ws_ypixel: 0 };
         tcsetwinsize(&slave, size).unwrap();
         // A controlling terminal has to be taken by the program itself. As setsid leads no group of
         // processes here, it becomes the program, and does not fork.
         let mut command = Command::new("setsid");
-        command
-            .arg("--ctty")
-            .arg(program.get_program())
-            .args(program.get_args());
+        command.arg("--ctty").arg(program.get_program()).args(program.get_args());
         for (name, value) in program.get_envs() {
             match value {
                 Some(value) => command.env(name, value),

@@ -64,14 +64,9 @@ fn main() {
             return;
         }
         Ok("gpumem-steady") => {
-            let options = nvml::NvmlOptions {
-                library: Some(library),
-                ..nvml::NvmlOptions::default()
-            };
-            let roots = Roots {
-                dev: env::var_os(DEV).unwrap().into(),
-                ..Roots::default()
-            };
+            let options =
+                nvml::NvmlOptions { library: Some(library), ..nvml::NvmlOptions::default() };
+            let roots = Roots { dev: env::var_os(DEV).unwrap().into(), ..Roots::default() };
             let mut live = Live::open_at(options, Duration::from_secs(1), roots).unwrap();
             println!("{}", cpu_per_round(|| drop(live.sample())));
             return;
@@ -84,11 +79,7 @@ fn main() {
         "| GPUs × processes | one shot: least floor | floor | `ps --json` | ratios | `ps` | `check --max-used` | steady CPU: floor | gpumem | ratio | `check` RSS | `watch` RSS |"
     );
     println!("|---|---|---|---|---|---|---|---|---|---|---|---|");
-    let scales: &[(u32, u32)] = if quick {
-        &[(8, 128)]
-    } else {
-        &[(8, 128), (16, 1000)]
-    };
+    let scales: &[(u32, u32)] = if quick { &[(8, 128)] } else { &[(8, 128), (16, 1000)] };
     for &(gpus, processes) in scales {
         let stage = Stage::new(gpus, processes, &library);
         let once = stage.one_shot(rounds);
@@ -107,9 +98,7 @@ fn main() {
             steady.1 * 1e3,
             steady.1 / steady.0,
             stage.check_mib(),
-            stage
-                .watch_mib()
-                .map_or("-".to_owned(), |mib| format!("{mib:.1} MiB")),
+            stage.watch_mib().map_or("-".to_owned(), |mib| format!("{mib:.1} MiB")),
         );
     }
     look_at_everybody(if quick { 200 } else { 2000 }, rounds);
@@ -207,11 +196,7 @@ impl Stage {
             }));
         }
         scene.write(&folder.path().join("scene.json")).unwrap();
-        Self {
-            folder,
-            _sleepers: sleepers,
-            library: library.to_owned(),
-        }
+        Self { folder, _sleepers: sleepers, library: library.to_owned() }
     }
 
     fn command(&self, program: &Path) -> Command {
@@ -225,10 +210,7 @@ impl Stage {
 
     fn gpumem(&self, arguments: &[&str]) -> Command {
         let mut command = self.command(Path::new(env!("CARGO_BIN_EXE_gpumem")));
-        command
-            .args(arguments)
-            .arg("--nvml-library")
-            .arg(&self.library);
+        command.args(arguments).arg("--nvml-library").arg(&self.library);
         command
     }
 
@@ -265,11 +247,7 @@ impl Stage {
         let seconds = |role: &str| -> f64 {
             let output = self.role(role).stdout(Stdio::piped()).output().unwrap();
             assert!(output.status.success(), "{role}");
-            String::from_utf8(output.stdout)
-                .unwrap()
-                .trim()
-                .parse()
-                .unwrap()
+            String::from_utf8(output.stdout).unwrap().trim().parse().unwrap()
         };
         let (mut floor, mut ours) = (Vec::new(), Vec::new());
         for _ in 0..rounds {
@@ -298,17 +276,12 @@ impl Stage {
         let words: Vec<_> = words.map(|word| format!("'{}'", word.display())).collect();
         let line = format!("stty rows 60 columns 200; exec {}", words.join(" "));
         let mut script = self.command(Path::new("script"));
-        let script = script
-            .args(["-qec", &line, "/dev/null"])
-            .env("TERM", "xterm-256color");
+        let script = script.args(["-qec", &line, "/dev/null"]).env("TERM", "xterm-256color");
         let mut terminal = script.stdin(Stdio::piped()).spawn().ok()?;
         std::thread::sleep(Duration::from_secs(4));
         let pid = child_of(terminal.id()).and_then(|pid| child_of(pid).or(Some(pid)));
         let most = pid.and_then(most_resident_mib);
-        let _ = terminal
-            .stdin
-            .take()
-            .map(|mut keys| std::io::Write::write_all(&mut keys, b"q"));
+        let _ = terminal.stdin.take().map(|mut keys| std::io::Write::write_all(&mut keys, b"q"));
         let _ = terminal.kill();
         let _ = terminal.wait();
         most
@@ -325,15 +298,12 @@ fn most_resident_mib(pid: u32) -> Option<f64> {
 
 /// A process whose parent this is.
 fn child_of(parent: u32) -> Option<u32> {
-    std::fs::read_dir("/proc")
-        .ok()?
-        .flatten()
-        .find_map(|entry| {
-            let stat = std::fs::read_to_string(entry.path().join("stat")).ok()?;
-            let fields = &stat[stat.rfind(')')? + 2..];
-            let is_child = fields.split(' ').nth(1)?.parse() == Ok(parent);
-            is_child.then(|| entry.file_name().to_str()?.parse().ok())?
-        })
+    std::fs::read_dir("/proc").ok()?.flatten().find_map(|entry| {
+        let stat = std::fs::read_to_string(entry.path().join("stat")).ok()?;
+        let fields = &stat[stat.rfind(')')? + 2..];
+        let is_child = fields.split(' ').nth(1)?.parse() == Ok(parent);
+        is_child.then(|| entry.file_name().to_str()?.parse().ok())?
+    })
 }
 
 fn wall(command: &mut Command) -> f64 {

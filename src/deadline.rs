@@ -25,10 +25,7 @@ pub struct Deadline {
 impl Deadline {
     /// So long from now.
     pub fn after(time: Duration) -> Self {
-        Self {
-            started: Instant::now(),
-            time,
-        }
+        Self { started: Instant::now(), time }
     }
 
     /// The time that is left; zero once it is over.
@@ -128,10 +125,7 @@ impl<Q: Send + 'static, A: Send + 'static> Worker<Q, A> {
         Builder::new().name(name.to_owned()).spawn(move || {
             let _: Option<()> = asked.into_iter().try_for_each(&mut work);
         })?;
-        Ok(Self {
-            questions: sender,
-            answers,
-        })
+        Ok(Self { questions: sender, answers })
     }
 
     /// Asks without waiting.
@@ -140,12 +134,10 @@ impl<Q: Send + 'static, A: Send + 'static> Worker<Q, A> {
     ///
     /// Where it was not taken.
     pub fn ask(&self, question: Q) -> Result<(), NotAsked<Q>> {
-        self.questions
-            .try_send(question)
-            .map_err(|error| match error {
-                TrySendError::Full(question) => NotAsked::Busy(question),
-                TrySendError::Disconnected(_) => NotAsked::Ended,
-            })
+        self.questions.try_send(question).map_err(|error| match error {
+            TrySendError::Full(question) => NotAsked::Busy(question),
+            TrySendError::Disconnected(_) => NotAsked::Ended,
+        })
     }
 
     /// The next answer, waiting for it as long as is given.
@@ -158,10 +150,7 @@ impl<Q: Send + 'static, A: Send + 'static> Worker<Q, A> {
     pub fn by_hand((questions, answers): (usize, usize)) -> (Self, Receiver<Q>, Answers<A>) {
         let (sender, asked) = sync_channel(questions);
         let (answering, answers) = sync_channel(answers);
-        let worker = Self {
-            questions: sender,
-            answers,
-        };
+        let worker = Self { questions: sender, answers };
         (worker, asked, answering)
     }
 }
@@ -260,10 +249,7 @@ mod tests {
             }
         });
         drop((worker, ended));
-        assert_eq!(
-            has_ended.recv_timeout(LONG),
-            Err(RecvTimeoutError::Disconnected)
-        );
+        assert_eq!(has_ended.recv_timeout(LONG), Err(RecvTimeoutError::Disconnected));
         let worker = Worker::<u8, u8>::start("worker", (1, 1), |_| |_| None).unwrap();
         worker.ask(1).unwrap();
         assert_eq!(worker.take(LONG), None, "its queue is closed");

@@ -128,10 +128,7 @@ impl FromStr for Bytes {
             // Nothing is nothing in every unit.
             "" if number == 0.0 => 1u64,
             "" => {
-                return Err(ParseError::NoUnit {
-                    text: text.to_owned(),
-                    units: &["GiB", "MiB"],
-                });
+                return Err(ParseError::NoUnit { text: text.to_owned(), units: &["GiB", "MiB"] });
             }
             "b" => 1,
             "k" | "kib" => 1 << 10,
@@ -204,9 +201,7 @@ impl FromStr for Amount {
 /// Splits `1.5GiB` into its number and its unit.
 fn split(text: &str) -> Option<(f64, &str)> {
     let text = text.trim();
-    let end = text
-        .find(|c: char| !c.is_ascii_digit() && c != '.')
-        .unwrap_or(text.len());
+    let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let number = text[..end].parse().ok()?;
     Some((number, text[end..].trim_start()))
 }
@@ -231,23 +226,15 @@ impl Span {
     pub fn exact(self) -> String {
         let mut rest = self.0.as_millis();
         let mut text = String::new();
-        for (unit, milliseconds) in [
-            ("d", 86_400_000),
-            ("h", 3_600_000),
-            ("m", 60_000),
-            ("s", 1_000),
-            ("ms", 1),
-        ] {
+        for (unit, milliseconds) in
+            [("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000), ("ms", 1)]
+        {
             if rest >= milliseconds {
                 text.push_str(&format!("{}{unit}", rest / milliseconds));
                 rest %= milliseconds;
             }
         }
-        if text.is_empty() {
-            "0s".to_owned()
-        } else {
-            text
-        }
+        if text.is_empty() { "0s".to_owned() } else { text }
     }
 }
 
@@ -261,11 +248,7 @@ impl fmt::Display for Span {
             3600..86_400 => format!("{}h {:02}m", seconds / 3600, seconds / 60 % 60),
             _ => format!("{}d {:02}h", seconds / 86_400, seconds / 3600 % 24),
         };
-        f.pad(if seconds == 0 && self.0.is_zero() {
-            "0s"
-        } else {
-            &text
-        })
+        f.pad(if seconds == 0 && self.0.is_zero() { "0s" } else { &text })
     }
 }
 
@@ -285,9 +268,7 @@ impl FromStr for Span {
         }
         while !rest.is_empty() {
             let (number, tail) = split(rest).ok_or_else(error)?;
-            let end = tail
-                .find(|c: char| !c.is_ascii_alphabetic())
-                .unwrap_or(tail.len());
+            let end = tail.find(|c: char| !c.is_ascii_alphabetic()).unwrap_or(tail.len());
             seconds += number
                 * match &tail[..end] {
                     "ms" => 0.001,
@@ -300,9 +281,7 @@ impl FromStr for Span {
                 };
             rest = tail[end..].trim_start();
         }
-        Duration::try_from_secs_f64(seconds)
-            .map(Self)
-            .map_err(|_| error())
+        Duration::try_from_secs_f64(seconds).map(Self).map_err(|_| error())
     }
 }
 
@@ -318,25 +297,9 @@ mod tests {
     #[test]
     fn a_number_is_rounded_as_floats_are_shown() {
         let most = (1u64 << 53) as f64;
-        let some = [
-            0.0,
-            0.49,
-            0.5,
-            1.5,
-            2.5,
-            99.5,
-            1e9 + 0.5,
-            most,
-            most * 4.0,
-            -0.7,
-            -3.5,
-        ];
+        let some = [0.0, 0.49, 0.5, 1.5, 2.5, 99.5, 1e9 + 0.5, most, most * 4.0, -0.7, -3.5];
         let many = (0..5000).map(|at| f64::from(at) * 0.125);
-        for number in some
-            .into_iter()
-            .chain(many)
-            .chain([f64::INFINITY, f64::NAN])
-        {
+        for number in some.into_iter().chain(many).chain([f64::INFINITY, f64::NAN]) {
             assert_eq!(Rounded(number).to_string(), format!("{number:.0}"));
         }
     }
@@ -348,13 +311,7 @@ mod tests {
         // Halves of a tenth, which go to the even one, and what is beside them.
         let halves = (0..400u64).flat_map(|at| {
             let half = at * (MIB / 20);
-            [
-                half,
-                half + 1,
-                half.saturating_sub(1),
-                at * (GIB / 4),
-                at * 256,
-            ]
+            [half, half + 1, half.saturating_sub(1), at * (GIB / 4), at * 256]
         });
         for bytes in some.chain(halves).chain([u64::MAX >> 11, 1023, 1024]) {
             let (name, size) = (1..)
@@ -396,17 +353,9 @@ mod tests {
         ] {
             assert_eq!(text.parse(), Ok(Bytes(bytes)), "{text}");
         }
-        for text in [
-            "",
-            "GiB",
-            "8GB",
-            "8 apples",
-            "-1",
-            "1e99",
-            "99999999999TiB",
-            "1.2.3MiB",
-            "NaN",
-        ] {
+        for text in
+            ["", "GiB", "8GB", "8 apples", "-1", "1e99", "99999999999TiB", "1.2.3MiB", "NaN"]
+        {
             assert!(text.parse::<Bytes>().is_err(), "{text}");
         }
     }
@@ -416,10 +365,7 @@ mod tests {
         for (text, expected) in [
             ("8", "\"8\" has no unit; write 8GiB or 8MiB"),
             (" 1.5 ", "\" 1.5 \" has no unit; write 1.5GiB or 1.5MiB"),
-            (
-                "1073741824",
-                "\"1073741824\" has no unit; write 1073741824GiB or 1073741824MiB",
-            ),
+            ("1073741824", "\"1073741824\" has no unit; write 1073741824GiB or 1073741824MiB"),
         ] {
             assert_eq!(text.parse::<Bytes>().unwrap_err().to_string(), expected);
         }
@@ -479,21 +425,9 @@ mod tests {
             ("0", 0.0),
             ("1d", 86_400.0),
         ] {
-            assert_eq!(
-                text.parse::<Span>().map(Span::seconds),
-                Ok(seconds),
-                "{text}"
-            );
+            assert_eq!(text.parse::<Span>().map(Span::seconds), Ok(seconds), "{text}");
         }
-        for text in [
-            "",
-            "10",
-            "m",
-            "10x",
-            "ten minutes",
-            "-5s",
-            "99999999999999999999d",
-        ] {
+        for text in ["", "10", "m", "10x", "ten minutes", "-5s", "99999999999999999999d"] {
             assert!(text.parse::<Span>().is_err(), "{text}");
         }
     }

@@ -71,9 +71,7 @@ impl Remark {
         };
         let port = values(words, flags.port).last().and_then(|port| {
             let is_number = port.bytes().all(|byte| byte.is_ascii_digit());
-            port.parse::<u16>()
-                .ok()
-                .filter(|port| is_number && *port > 0)
+            port.parse::<u16>().ok().filter(|port| is_number && *port > 0)
         });
         if let Some(port) = port {
             // A container's own loopback is not the machine's; where its port leads, only its owner knows.
@@ -123,9 +121,7 @@ fn server<'p>(process: &'p Process, flags: &Flags) -> Option<&'p [std::sync::Arc
     let parent = process.parent.as_deref();
     let parent = parent.and_then(|parent| parent.command.as_deref());
     let mut started_by = ancestors.chain(parent);
-    started_by
-        .find(|words| serves(words) && has_port(words))
-        .or(own)
+    started_by.find(|words| serves(words) && has_port(words)).or(own)
 }
 
 /// What follows a flag, in the next word or behind `=`.
@@ -133,26 +129,18 @@ pub(super) fn values<'a>(
     words: &'a [std::sync::Arc<str>],
     flag: &'static str,
 ) -> impl Iterator<Item = &'a str> {
-    words
-        .iter()
-        .enumerate()
-        .filter_map(move |(at, word)| match word.strip_prefix(flag)? {
-            "" => words.get(at + 1).map(|word| &**word),
-            rest => rest.strip_prefix('='),
-        })
+    words.iter().enumerate().filter_map(move |(at, word)| match word.strip_prefix(flag)? {
+        "" => words.get(at + 1).map(|word| &**word),
+        rest => rest.strip_prefix('='),
+    })
 }
 
 /// Whether it is a `llama-server` that was told its model: it cannot unload that, and where a router
 /// started it, the port is not the router's, to which one speaks.
 fn is_routers_child(words: &[std::sync::Arc<str>]) -> bool {
-    let is_server = words
-        .first()
-        .is_some_and(|program| file_name(program) == "llama-server");
+    let is_server = words.first().is_some_and(|program| file_name(program) == "llama-server");
     let has_flag = |flag: &&str| words.iter().any(|word| &**word == *flag);
-    is_server
-        && ["-m", "--model", "-hf", "--hf-repo", "-mu"]
-            .iter()
-            .any(has_flag)
+    is_server && ["-m", "--model", "-hf", "--hf-repo", "-mu"].iter().any(has_flag)
 }
 
 /// Whether it names one address, not all of the machine's.
@@ -194,11 +182,7 @@ mod tests {
     #[test]
     fn what_the_command_line_has_is_filled_in() {
         for (framework, command, words) in [
-            (
-                "vllm",
-                "vllm serve m --port 8011",
-                "'http://localhost:8011/sleep?level=1&mode=wait'",
-            ),
+            ("vllm", "vllm serve m --port 8011", "'http://localhost:8011/sleep?level=1&mode=wait'"),
             (
                 "vllm",
                 "python -m vllm.entrypoints.openai.api_server --port=1 --host=0.0.0.0 --port=8011",
@@ -219,11 +203,7 @@ mod tests {
                 "tritonserver --http-port=9000 --load-model=bert",
                 "http://localhost:9000/v2/repository/models/bert/unload",
             ),
-            (
-                "llama.cpp",
-                "llama-server --port 9090",
-                "http://localhost:9090/models/unload",
-            ),
+            ("llama.cpp", "llama-server --port 9090", "http://localhost:9090/models/unload"),
         ] {
             let text = filled_in(framework, command);
             assert!(text.contains(words), "{words}: {text}");
@@ -242,14 +222,8 @@ mod tests {
             ..server("vllm", "VLLM::EngineCore")
         };
         for (parent, place) in [
-            (
-                "/v/bin/python /v/bin/vllm serve m --port 8000",
-                "localhost:8000/",
-            ),
-            (
-                "python -m vllm.entrypoints.openai.api_server --port=8011",
-                "localhost:8011/",
-            ),
+            ("/v/bin/python /v/bin/vllm serve m --port 8000", "localhost:8000/"),
+            ("python -m vllm.entrypoints.openai.api_server --port=8011", "localhost:8011/"),
             ("vllm serve m", "HOST:PORT"),
             ("supervisor --port 9001", "HOST:PORT"),
         ] {
@@ -279,34 +253,14 @@ mod tests {
             ("vllm", "vllm serve m --port 99999", "HOST:PORT"),
             ("vllm", "vllm serve m --port +80", "HOST:PORT"),
             ("vllm", "vllm serve m --port $(reboot)", "HOST:PORT"),
-            (
-                "vllm",
-                "vllm serve m --port 80 --host `reboot`",
-                "localhost:80/",
-            ),
+            ("vllm", "vllm serve m --port 80 --host `reboot`", "localhost:80/"),
             ("vllm", "vllm serve m --port 80 --host ::", "localhost:80/"),
             ("triton-server", "tritonserver", "HOST:8000"),
-            (
-                "triton-server",
-                "tritonserver --load-model=a --load-model=b",
-                "models/MODEL/unload",
-            ),
-            (
-                "triton-server",
-                "tritonserver --load-model=a/../;b",
-                "models/MODEL/unload",
-            ),
+            ("triton-server", "tritonserver --load-model=a --load-model=b", "models/MODEL/unload"),
+            ("triton-server", "tritonserver --load-model=a/../;b", "models/MODEL/unload"),
             // Its port is for the router that started it.
-            (
-                "llama.cpp",
-                "llama-server --port 40123 -m /models/a.gguf",
-                "HOST:8080",
-            ),
-            (
-                "ollama",
-                "/usr/bin/ollama runner --port 40123",
-                "HOST:11434",
-            ),
+            ("llama.cpp", "llama-server --port 40123 -m /models/a.gguf", "HOST:8080"),
+            ("ollama", "/usr/bin/ollama runner --port 40123", "HOST:11434"),
         ] {
             let text = filled_in(framework, command);
             assert!(text.contains(words), "{words}: {text}");

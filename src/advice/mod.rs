@@ -58,26 +58,15 @@ pub enum When {
 
 impl Remark {
     const fn new(text: &'static str, source: &'static str) -> Self {
-        Self {
-            text,
-            source,
-            measured: None,
-            when: When::Always,
-        }
+        Self { text, source, measured: None, when: When::Always }
     }
 
     const fn unless_set(self, settings: &'static [(&'static str, &'static str)]) -> Self {
-        Self {
-            when: When::UnlessSet(settings),
-            ..self
-        }
+        Self { when: When::UnlessSet(settings), ..self }
     }
 
     const fn only_if_set(self, settings: &'static [(&'static str, &'static str)]) -> Self {
-        Self {
-            when: When::OnlyIfSet(settings),
-            ..self
-        }
+        Self { when: When::OnlyIfSet(settings), ..self }
     }
 
     /// Whether the line holds of this process. Where its environment may not be read, nothing counts as
@@ -236,9 +225,7 @@ pub fn find(name: &str) -> Option<&'static Framework> {
     let wanted = plain(name);
     let is_spelled = |text: &str, wanted: &str| letters(text).eq(wanted.chars());
     let named = |wanted: &str| {
-        FRAMEWORKS
-            .iter()
-            .find(|row| is_spelled(row.name, wanted) || is_spelled(row.title, wanted))
+        FRAMEWORKS.iter().find(|row| is_spelled(row.name, wanted) || is_spelled(row.title, wanted))
     };
     named(&wanted).or_else(|| {
         let (_, name) = SPELLINGS.iter().find(|(spelling, _)| *spelling == wanted)?;
@@ -297,30 +284,20 @@ pub fn stays_beside(process: &Process) -> Option<String> {
     let takes = |row: &Framework| !matches!(row.name, "deepspeed" | "nccl" | "ray");
     let row = rows.find(|row| takes(row) && row.inside.is_empty())?;
     let title = row.title;
-    Some(format!(
-        "{title} is loaded too: what that has taken goes back only when the process ends"
-    ))
+    Some(format!("{title} is loaded too: what that has taken goes back only when the process ends"))
 }
 
 /// What gives this process's memory back, gentlest first, in brief: what returns it while the process
 /// lives, if anything does, and its end.
 pub fn lines(process: &Process) -> Vec<Remark> {
-    let end = if place::is_notebook(process) && !process.has_lost_server() {
-        KERNEL
-    } else {
-        END
-    };
+    let end = if place::is_notebook(process) && !process.has_lost_server() { KERNEL } else { END };
     inside(process).into_iter().chain([end]).collect()
 }
 
 /// The same for a finding: its end as it is right where the process runs.
 pub fn steps(process: &Process) -> Vec<String> {
     let places = place_lines(process);
-    let ends = if places.is_empty() {
-        vec![END.text.to_owned()]
-    } else {
-        places
-    };
+    let ends = if places.is_empty() { vec![END.text.to_owned()] } else { places };
     inside(process)
         .map(|line| line.text_for(process))
         .into_iter()

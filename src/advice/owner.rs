@@ -28,11 +28,7 @@ pub struct Owner {
 
 impl Owner {
     fn new(name: impl Into<String>, command: Option<String>, line: impl Into<String>) -> Self {
-        Self {
-            name: name.into(),
-            command,
-            line: line.into(),
-        }
+        Self { name: name.into(), command, line: line.into() }
     }
 
     /// With a command, and the words before it.
@@ -66,10 +62,7 @@ pub fn owner(process: &Process) -> Option<Owner> {
 fn notebook(process: &Process) -> Option<Owner> {
     let is_within = process.container.is_some()
         || process.kubernetes.is_some()
-        || process
-            .slurm
-            .as_deref()
-            .is_some_and(|job| job.over != Some(true));
+        || process.slurm.as_deref().is_some_and(|job| job.over != Some(true));
     (is_within && !process.has_lost_server())
         .then(|| Owner::new("its notebook's server", None, place::notebook(process)))
 }
@@ -100,10 +93,7 @@ fn slurm(process: &Process) -> Option<Owner> {
                 "end its Slurm step: `scancel {job}.{step}`; or all of its job: `scancel {job}`"
             ),
         ),
-        None => (
-            format!("scancel {job}"),
-            format!("end its Slurm job: `scancel {job}`"),
-        ),
+        None => (format!("scancel {job}"), format!("end its Slurm job: `scancel {job}`")),
     };
     Some(match doubt {
         None => Owner::new(name, Some(whole), ends),
@@ -118,9 +108,7 @@ fn doubt(process: &Process, slurm: &Slurm, job: &str) -> Option<String> {
     let is_named_otherwise = process.cgroup.as_deref().is_some_and(|cgroup| {
         let mut parts = cgroup.split('/');
         parts.any(|part| part.ends_with("slurmstepd.scope"))
-            && !cgroup
-                .split('/')
-                .any(|part| part == format!("job_{number}"))
+            && !cgroup.split('/').any(|part| part == format!("job_{number}"))
     });
     if is_named_otherwise && !number.starts_with('s') {
         return Some(format!(
@@ -146,11 +134,7 @@ fn pod(process: &Process) -> Option<Owner> {
         environment.is_some_and(|it| it.get(name).is_some() && it.get(name) == value.as_ref())
     };
     let is_certain = !is_claimed("POD_NAMESPACE", &pod.namespace);
-    let name = pod
-        .pod_name
-        .as_deref()
-        .and_then(quote)
-        .filter(|_| is_certain);
+    let name = pod.pod_name.as_deref().and_then(quote).filter(|_| is_certain);
     let space = pod.namespace.as_deref().and_then(quote);
     let uid = pod.pod_uid.as_deref().and_then(quote);
     Some(match (name, space, uid) {
@@ -169,11 +153,7 @@ fn pod(process: &Process) -> Option<Owner> {
                  {uid}`, and scale down what owns it, or delete it"
             ),
         ),
-        _ => Owner::new(
-            "a pod",
-            None,
-            "scale down what owns its pod, or delete the pod",
-        ),
+        _ => Owner::new("a pod", None, "scale down what owns its pod, or delete the pod"),
     })
 }
 
@@ -187,11 +167,7 @@ fn container(process: &Process) -> Option<Owner> {
     let Some(command) = stop(runtime, space, which.as_deref(), container) else {
         return Some(unnamed(which, runtime, process));
     };
-    let kind = if runtime == Some("nspawn") {
-        "machine"
-    } else {
-        "container"
-    };
+    let kind = if runtime == Some("nspawn") { "machine" } else { "container" };
     let name = format!("{kind} {}", which.as_deref().unwrap_or_default());
     let user = match (container.user.as_deref(), runtime) {
         (Some(user), _) => match quote(user) {
@@ -222,9 +198,7 @@ fn container(process: &Process) -> Option<Owner> {
         _ => None,
     };
     if let Some(harder) = harder {
-        owner
-            .line
-            .push_str(&format!("; where it takes no notice of that, `{harder}`"));
+        owner.line.push_str(&format!("; where it takes no notice of that, `{harder}`"));
     }
     if !user.is_empty() && user != ", as root" {
         // A command alone would be typed as whoever reads it, and find another's container or none.
@@ -272,23 +246,14 @@ fn unnamed(which: Option<String>, runtime: Option<&str>, process: &Process) -> O
         Some(runtime) => format!("a container of {runtime}"),
         None => "a container".to_owned(),
     };
-    let by = starter(process).map_or_else(
-        || "what started it".to_owned(),
-        |it| format!("what started it: {it}"),
-    );
-    Owner::new(
-        name,
-        None,
-        format!("stop its container,{which} and all that runs in it, with {by}"),
-    )
+    let by = starter(process)
+        .map_or_else(|| "what started it".to_owned(), |it| format!("what started it: {it}"));
+    Owner::new(name, None, format!("stop its container,{which} and all that runs in it, with {by}"))
 }
 
 /// Who started the first process of a container, where that is this one and it is known.
 fn starter(process: &Process) -> Option<String> {
-    let parent = process
-        .parent
-        .as_deref()
-        .filter(|_| process.namespace_pid == Some(1))?;
+    let parent = process.parent.as_deref().filter(|_| process.namespace_pid == Some(1))?;
     let name = parent.comm.as_deref().and_then(quote)?;
     Some(format!("{name} ({})", parent.pid))
 }
@@ -328,11 +293,7 @@ fn unit(process: &Process) -> Option<Owner> {
     Some(match process.user.as_deref().and_then(quote) {
         Some(user) => {
             let command = format!("systemctl --user --machine={user}@ stop {unit}");
-            Owner::typed(
-                name,
-                command,
-                &format!("stop its unit, as root or as {user}"),
-            )
+            Owner::typed(name, command, &format!("stop its unit, as root or as {user}"))
         }
         None => Owner::new(
             name,

@@ -18,10 +18,7 @@ const SHUT_DOWN: &str = "Kernel > Shut Down Kernel in Jupyter; interrupting it f
 pub fn place_lines(process: &Process) -> Vec<String> {
     let mut lines = Vec::new();
     if process.state == Some('T') {
-        lines.push(format!(
-            "it is stopped, continue it: `kill -CONT {}`",
-            process.pid
-        ));
+        lines.push(format!("it is stopped, continue it: `kill -CONT {}`", process.pid));
     }
     if is_notebook(process) {
         // Its container or unit is the server's, with everybody else's notebooks.
@@ -45,10 +42,7 @@ pub fn place_lines(process: &Process) -> Vec<String> {
 /// Whether a person works in this process through a notebook; one that a program runs is a batch job.
 pub(super) fn is_notebook(process: &Process) -> bool {
     process.jupyter.as_ref().is_some_and(|kernel| {
-        !matches!(
-            kernel.application.as_deref(),
-            Some("papermill" | "nbconvert" | "batch")
-        )
+        !matches!(kernel.application.as_deref(), Some("papermill" | "nbconvert" | "batch"))
     })
 }
 
@@ -120,7 +114,5 @@ pub fn quote(name: &str) -> Option<String> {
 fn is_plain(name: &str) -> bool {
     !name.is_empty()
         && name.len() <= LONGEST_NAME
-        && name
-            .chars()
-            .all(|c| c.is_alphanumeric() || c == ' ' || c.is_ascii_graphic())
+        && name.chars().all(|c| c.is_alphanumeric() || c == ' ' || c.is_ascii_graphic())
 }

@@ -13,26 +13,14 @@ struct SnippetPart {
 }
 
 const PARTS: [SnippetPart; 4] = [
-    SnippetPart {
-        name: "pytorch",
-        body: include_str!("snippet/pytorch.py"),
-        has_pools: false,
-    },
+    SnippetPart { name: "pytorch", body: include_str!("snippet/pytorch.py"), has_pools: false },
     SnippetPart {
         name: "tensorflow",
         body: include_str!("snippet/tensorflow.py"),
         has_pools: true,
     },
-    SnippetPart {
-        name: "jax",
-        body: include_str!("snippet/jax.py"),
-        has_pools: true,
-    },
-    SnippetPart {
-        name: "cupy",
-        body: include_str!("snippet/cupy.py"),
-        has_pools: false,
-    },
+    SnippetPart { name: "jax", body: include_str!("snippet/jax.py"), has_pools: true },
+    SnippetPart { name: "cupy", body: include_str!("snippet/cupy.py"), has_pools: false },
 ];
 
 /// The frameworks for which there is one.

@@ -9,11 +9,7 @@ use crate::model::process::Jupyter;
 mod several;
 
 fn process(framework: Option<&str>) -> Process {
-    Process {
-        pid: 4242,
-        framework: framework.map(Arc::from),
-        ..Process::default()
-    }
+    Process { pid: 4242, framework: framework.map(Arc::from), ..Process::default() }
 }
 
 fn notebook(application: Option<&str>, path: Option<&str>) -> Process {
@@ -22,21 +18,13 @@ fn notebook(application: Option<&str>, path: Option<&str>) -> Process {
         notebook_path: path.map(Arc::from),
         ..Jupyter::default()
     };
-    Process {
-        jupyter: Some(Arc::new(kernel)),
-        ..process(None)
-    }
+    Process { jupyter: Some(Arc::new(kernel)), ..process(None) }
 }
 
 fn with(process: Process, environment: &[(&str, &str)]) -> Process {
-    let environment: BTreeMap<Arc<str>, Arc<str>> = environment
-        .iter()
-        .map(|(name, value)| (Arc::from(*name), Arc::from(*value)))
-        .collect();
-    Process {
-        environment: Some(Arc::new(environment)),
-        ..process
-    }
+    let environment: BTreeMap<Arc<str>, Arc<str>> =
+        environment.iter().map(|(name, value)| (Arc::from(*name), Arc::from(*value))).collect();
+    Process { environment: Some(Arc::new(environment)), ..process }
 }
 
 fn texts(process: &Process) -> Vec<&'static str> {
@@ -57,9 +45,7 @@ fn all(row: &Framework) -> impl Iterator<Item = (&'static str, Remark)> {
     ];
     let takes = [("takes", row.takes)];
     takes.into_iter().chain(
-        parts
-            .into_iter()
-            .flat_map(|(part, lines)| lines.iter().map(move |line| (part, *line))),
+        parts.into_iter().flat_map(|(part, lines)| lines.iter().map(move |line| (part, *line))),
     )
 }
 
@@ -217,10 +203,7 @@ fn a_framework_is_found_however_it_is_spelt() {
 
 #[test]
 fn the_gentlest_way_comes_first_and_the_end_last() {
-    let kernel = Process {
-        framework: Some("pytorch".into()),
-        ..notebook(None, None)
-    };
+    let kernel = Process { framework: Some("pytorch".into()), ..notebook(None, None) };
     let lines = texts(&kernel);
     assert!(lines[0].contains("torch.cuda.empty_cache()"));
     assert_eq!(lines[1..], [KERNEL.text]);
@@ -234,10 +217,8 @@ fn the_gentlest_way_comes_first_and_the_end_last() {
 #[test]
 fn the_first_tensorflow_has_a_row_of_its_own() {
     let of_version = |version: Option<&str>| {
-        let process = Process {
-            framework_version: version.map(Arc::from),
-            ..process(Some("tensorflow"))
-        };
+        let process =
+            Process { framework_version: version.map(Arc::from), ..process(Some("tensorflow")) };
         of(&process).map(|row| row.name)
     };
     assert_eq!(of_version(Some("1")), Some("tensorflow1"));
@@ -263,10 +244,8 @@ fn what_is_set_is_not_advised() {
     let limited = with(jax(), &[("XLA_PYTHON_CLIENT_MEM_FRACTION", ".9")]);
     assert!(start(&limited).contains("XLA_PYTHON_CLIENT_PREALLOCATE=false"));
 
-    let expandable = with(
-        process(Some("pytorch")),
-        &[("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")],
-    );
+    let expandable =
+        with(process(Some("pytorch")), &[("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")]);
     let has_advice = |process: &Process| {
         let row = of(process).unwrap();
         let mut lines = row.at_start.iter();
@@ -279,15 +258,9 @@ fn what_is_set_is_not_advised() {
 #[test]
 fn jax_returns_memory_only_with_the_allocator_that_does() {
     assert_eq!(texts(&process(Some("jax"))), [END.text]);
-    let platform = with(
-        process(Some("jax")),
-        &[("XLA_PYTHON_CLIENT_ALLOCATOR", "platform")],
-    );
+    let platform = with(process(Some("jax")), &[("XLA_PYTHON_CLIENT_ALLOCATOR", "platform")]);
     assert!(texts(&platform)[0].contains("jax.clear_caches()"));
-    let other = with(
-        process(Some("jax")),
-        &[("XLA_PYTHON_CLIENT_ALLOCATOR", "bfc")],
-    );
+    let other = with(process(Some("jax")), &[("XLA_PYTHON_CLIENT_ALLOCATOR", "bfc")]);
     assert_eq!(texts(&other), [END.text]);
 }
 
@@ -313,10 +286,7 @@ fn no_server_is_asked_to_free_memory_in_a_way_that_breaks_running_requests() {
             );
             // Whoever puts it to sleep has to know what it takes, and how it wakes.
             for (call, gates) in [
-                (
-                    "/sleep?",
-                    &["--enable-sleep-mode", "VLLM_SERVER_DEV_MODE=1", "/wake_up"][..],
-                ),
+                ("/sleep?", &["--enable-sleep-mode", "VLLM_SERVER_DEV_MODE=1", "/wake_up"][..]),
                 (
                     "/release_memory_occupation",
                     &[

@@ -3,11 +3,7 @@
 use super::{Framework, Remark};
 
 /// What a launcher gives each of the processes that it starts; the value may be any.
-const IS_A_RANK: &[(&str, &str)] = &[
-    ("TORCHELASTIC_RUN_ID", ""),
-    ("LOCAL_RANK", ""),
-    ("RANK", ""),
-];
+const IS_A_RANK: &[(&str, &str)] = &[("TORCHELASTIC_RUN_ID", ""), ("LOCAL_RANK", ""), ("RANK", "")];
 
 const TORCHRUN: Remark = Remark::new(
     "end the launcher, not a rank: `kill -TERM` to torchrun, which ends its ranks within 30 seconds; \

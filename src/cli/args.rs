@@ -269,12 +269,7 @@ pub struct CheckArgs {
     pub wait_free: Vec<WaitFree>,
 
     /// How long --wait-free waits; then exit with 1
-    #[arg(
-        long,
-        value_name = "DURATION",
-        default_value = "5m",
-        requires = "wait_free"
-    )]
+    #[arg(long, value_name = "DURATION", default_value = "5m", requires = "wait_free")]
     pub timeout: Span,
 
     /// Print nothing: the exit code is the answer
@@ -308,9 +303,8 @@ impl std::str::FromStr for WaitFree {
             Some((size, gpu)) => (size, Some(gpu.to_owned())),
             None => (text, None),
         };
-        let size: Bytes = size
-            .parse()
-            .map_err(|error: crate::units::ParseError| error.to_string())?;
+        let size: Bytes =
+            size.parse().map_err(|error: crate::units::ParseError| error.to_string())?;
         if size.0 == 0 {
             return Err("0 bytes are always free; write 8GiB or 8GiB:0".into());
         }
@@ -384,21 +378,11 @@ pub struct RecordArgs {
     pub store: bool,
 
     /// Remove from the store what is older
-    #[arg(
-        long,
-        value_name = "DURATION",
-        default_value = "24h",
-        requires = "store"
-    )]
+    #[arg(long, value_name = "DURATION", default_value = "24h", requires = "store")]
     pub store_age: Span,
 
     /// Remove the oldest from the store where it would grow larger
-    #[arg(
-        long,
-        value_name = "SIZE",
-        default_value = "256MiB",
-        requires = "store"
-    )]
+    #[arg(long, value_name = "SIZE", default_value = "256MiB", requires = "store")]
     pub store_size: Bytes,
 }
 

@@ -28,11 +28,7 @@ pub(super) fn run(json: bool, from: &Recorded, global: &Global) -> anyhow::Resul
     let mut backtest = Backtest::new(config.rules);
     session::play_all(replay, |snapshot| backtest.observe(&snapshot))?;
     let outcome = backtest.conclude();
-    if json {
-        print(&json::document(&outcome)?)
-    } else {
-        print(&outcome.to_text())
-    }
+    if json { print(&json::document(&outcome)?) } else { print(&outcome.to_text()) }
 }
 
 /// More than these are counted and not listed: a recording may be made to have any number of them.
@@ -201,9 +197,7 @@ impl Backtest {
     }
 
     fn summary(&mut self, rule: &Arc<str>) -> Option<&mut Summary> {
-        self.summaries
-            .iter_mut()
-            .find(|summary| summary.rule == *rule)
+        self.summaries.iter_mut().find(|summary| summary.rule == *rule)
     }
 
     fn conclude(mut self) -> BacktestOutcome {
@@ -263,11 +257,7 @@ impl BacktestOutcome {
             event.write(out)?;
         }
         if self.events_left_out > 0 {
-            writeln!(
-                out,
-                "and {} more, which are not listed",
-                self.events_left_out
-            )?;
+            writeln!(out, "and {} more, which are not listed", self.events_left_out)?;
         }
         if !self.events.is_empty() {
             writeln!(out)?;

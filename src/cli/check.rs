@@ -86,17 +86,12 @@ fn could_not_measure(report: &CheckReport) -> String {
     let Some(first) = reasons.next() else {
         return "could not measure everything".to_owned();
     };
-    let gpu = first
-        .gpu
-        .map_or_else(String::new, |gpu| format!("GPU {gpu}: "));
+    let gpu = first.gpu.map_or_else(String::new, |gpu| format!("GPU {gpu}: "));
     let more = match reasons.count() {
         0 => String::new(),
         more => format!(" (and {more} more)"),
     };
-    format!(
-        "could not measure everything: {gpu}{}: {}{more}",
-        first.call, first.error
-    )
+    format!("could not measure everything: {gpu}{}: {}{more}", first.call, first.error)
 }
 
 /// What is asked, and the interval between samples.
@@ -112,10 +107,7 @@ fn prepare(
     }
     let commands = CommandSource::new(&config, &args.recorded);
     let interval = args.interval.unwrap_or(config.sample.interval);
-    Ok((
-        Arc::new(Mutex::new(CheckVerdict::new(args, settings, commands))),
-        interval.0,
-    ))
+    Ok((Arc::new(Mutex::new(CheckVerdict::new(args, settings, commands))), interval.0))
 }
 
 /// Whether limits are asked for and no rule is, so that one snapshot has the answer.
@@ -145,9 +137,7 @@ fn choose(settings: &mut RuleSet, names: &[String], kinds: &[Kind]) -> anyhow::R
         let rules: Vec<Arc<str>> = of_kind(kind);
         if rules.is_empty() {
             let among = if names.is_empty() { "" } else { " of --rule" };
-            return Err(
-                UsageError(format!("--kind {kind}: no rule{among} is of this kind")).into(),
-            );
+            return Err(UsageError(format!("--kind {kind}: no rule{among} is of this kind")).into());
         }
         chosen.extend(rules);
     }
@@ -176,16 +166,10 @@ fn observe(
         }
         return lock(verdict).prove_gpus().map_err(Into::into);
     }
-    let asked = if args.wait_free.is_empty() {
-        args.window
-    } else {
-        Some(args.timeout)
-    };
+    let asked = if args.wait_free.is_empty() { args.window } else { Some(args.timeout) };
     let mut live = live(
         global,
-        asked.map_or(interval, |asked| {
-            interval.min(asked.0.max(Duration::from_millis(10)))
-        }),
+        asked.map_or(interval, |asked| interval.min(asked.0.max(Duration::from_millis(10)))),
     )?;
     // The stored history, where there is one, decides what a look at the machine cannot.
     let at_once = asks_only_for_limits(args);
@@ -197,11 +181,7 @@ fn observe(
     if !at_once && !args.quiet && !args.json && io::stderr().is_terminal() {
         warn(&lock(verdict).purpose(patience));
     }
-    let window = SampleWindow {
-        interval,
-        length: patience,
-        begins_answered: true,
-    };
+    let window = SampleWindow { interval, length: patience, begins_answered: true };
     session::sample(&mut live, window, |snapshot| {
         let mut verdict = lock(verdict);
         let progress = verdict.observe(snapshot);

@@ -30,10 +30,7 @@ impl CommandSource {
 
     /// By rules, which spare some processes.
     pub(super) fn by_rules(rules: &RuleSet, is_live: bool) -> Self {
-        Self {
-            configured: ConfiguredPolicy::new(rules),
-            is_live,
-        }
+        Self { configured: ConfiguredPolicy::new(rules), is_live }
     }
 
     /// Fills in what to type; `all` that was found in the snapshot decides it.
@@ -59,9 +56,7 @@ impl CommandSource {
         };
         let steps = |finding: &Finding| NextSteps::new(finding, &plan, snapshot, typed_by);
         let findings = findings.iter();
-        findings
-            .map(|finding| (Arc::clone(&finding.id), steps(finding)))
-            .collect()
+        findings.map(|finding| (Arc::clone(&finding.id), steps(finding))).collect()
     }
 
     /// The command by which a process releases memory and lives on; `None` where no way is seen.
@@ -75,12 +70,7 @@ impl CommandSource {
 
     /// The plan, and who would type what it comes to; `None` where there can be none.
     fn plan(&self, findings: &[Finding], snapshot: &Snapshot) -> Option<(Plan, Option<u32>)> {
-        let scene = PlanSource {
-            snapshot,
-            findings,
-            configured: &self.configured,
-            selected: None,
-        };
+        let scene = PlanSource { snapshot, findings, configured: &self.configured, selected: None };
         let policy = commands::policy(serves);
         if self.is_live {
             // Without /proc nothing can be ended, and the findings are what they are.

@@ -85,9 +85,7 @@ pub(super) fn run(words: impl Iterator<Item = OsString>) -> Exit {
     if mind_rights(None).is_err() {
         return Exit::Findings;
     }
-    let words: Vec<String> = words
-        .map(|word| word.to_string_lossy().into_owned())
-        .collect();
+    let words: Vec<String> = words.map(|word| word.to_string_lossy().into_owned()).collect();
     let Some(cursor) = cursor::find(&words) else {
         return Exit::Findings;
     };

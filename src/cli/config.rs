@@ -97,9 +97,7 @@ fn rule_line(rule: &dyn Rule, response: Response) -> String {
 fn keep_line(keep: &Exemption, now: Time) -> String {
     let mut words = vec![keep.scope.to_string()];
     let kinds = keep.kinds.iter().map(ToString::to_string);
-    let names: Vec<String> = kinds
-        .chain(keep.rules.iter().map(ToString::to_string))
-        .collect();
+    let names: Vec<String> = kinds.chain(keep.rules.iter().map(ToString::to_string)).collect();
     if !names.is_empty() {
         words.push(format!("only from {}", names.join(", ")));
     }
@@ -166,10 +164,7 @@ fn not_ours(path: &Path, why: &NotOurs) -> config::ConfigError {
         true => "; or leave it out: sudo -H, or --config with a file of root's",
         false => "",
     };
-    config::ConfigError::NotOurs {
-        path: path.to_owned(),
-        why: format!("{why}{sudo}"),
-    }
+    config::ConfigError::NotOurs { path: path.to_owned(), why: format!("{why}{sudo}") }
 }
 
 fn prove_notify(config: &Config) -> Result<(), config::ConfigError> {

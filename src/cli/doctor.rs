@@ -96,16 +96,8 @@ pub(super) fn run(args: &Doctor, global: &Global) -> anyhow::Result<Exit> {
     checks.extend(terminal::checks(&terminal::read(global.color)));
 
     let report = conclude(checks, sample.as_ref());
-    print(&if args.json {
-        document(&report)?
-    } else {
-        report.to_text(style(global.color))
-    })?;
-    Ok(if report.works {
-        Exit::Clean
-    } else {
-        Exit::CannotMeasure
-    })
+    print(&if args.json { document(&report)? } else { report.to_text(style(global.color)) })?;
+    Ok(if report.works { Exit::Clean } else { Exit::CannotMeasure })
 }
 
 /// Of files that do not answer.
@@ -151,13 +143,7 @@ fn conclude(checks: Vec<DoctorCheck>, sample: Option<&nvml::NvmlSample>) -> Doct
         let why = first.map_or_else(String::new, |it| format!(": {}: {}", it.title, it.seen));
         format!("gpumem cannot do its work here{why}")
     };
-    DoctorReport {
-        schema: SCHEMA,
-        version: env!("CARGO_PKG_VERSION"),
-        works,
-        summary,
-        checks,
-    }
+    DoctorReport { schema: SCHEMA, version: env!("CARGO_PKG_VERSION"), works, summary, checks }
 }
 
 /// What came of it; `None` where it takes longer from its start on, or there was no thread for it.
@@ -181,10 +167,7 @@ mod tests {
             read_at: None,
             process_utilization: None,
         };
-        nvml::NvmlSample {
-            gpus: readable.iter().map(gpu).collect(),
-            errors: Vec::new(),
-        }
+        nvml::NvmlSample { gpus: readable.iter().map(gpu).collect(), errors: Vec::new() }
     }
 
     #[test]
@@ -198,10 +181,7 @@ mod tests {
         for sample in [None, Some(&sample(&[])), Some(&sample(&[false]))] {
             let report = conclude(checks.clone(), sample);
             assert!(!report.works);
-            assert_eq!(
-                report.summary,
-                "gpumem cannot do its work here: answers: gone"
-            );
+            assert_eq!(report.summary, "gpumem cannot do its work here: answers: gone");
         }
     }
 }

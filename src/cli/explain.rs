@@ -117,8 +117,7 @@ fn handler_of(found: &ExplainSubject, last: &Snapshot) -> anyhow::Result<String>
     let process = last.processes.iter().find(|process| process.pid == *pid);
     let framework = process.and_then(|process| process.framework.as_deref());
     let own = framework.and_then(|name| advice::snippet(Some(name)));
-    own.or_else(|| advice::snippet(None))
-        .context("there is no handler")
+    own.or_else(|| advice::snippet(None)).context("there is no handler")
 }
 
 /// The page of the framework of this name; all of them for `list`.
@@ -136,11 +135,7 @@ fn frameworks(name: &str) -> Result<ExplainReport, UsageError> {
 }
 
 fn put(report: &ExplainReport, json: bool, look: PageStyle) -> anyhow::Result<()> {
-    if json {
-        print(&document(&report)?)
-    } else {
-        print(&text::page(report, look))
-    }
+    if json { print(&document(&report)?) } else { print(&text::page(report, look)) }
 }
 
 /// As shells say how wide a terminal is.
@@ -193,11 +188,7 @@ impl SampledHistory {
             courses: &self.courses,
             last,
             needed: self.needed,
-            more: if self.is_live {
-                More::ByWindow
-            } else {
-                More::Nowhere
-            },
+            more: if self.is_live { More::ByWindow } else { More::Nowhere },
         }
     }
 
@@ -240,20 +231,14 @@ fn observe(
     if args.window.is_some() && io::stderr().is_terminal() {
         warn(&format!("sampling for {window} (--window)"));
     }
-    let window = SampleWindow {
-        interval,
-        length: window,
-        begins_answered: false,
-    };
+    let window = SampleWindow { interval, length: window, begins_answered: false };
     session::sample(&mut live, window, |snapshot| {
         seen.observe(snapshot);
         let last = seen.last.as_ref().filter(|_| args.window.is_none());
-        Ok(
-            match last.is_some_and(|last| target.find(seen, last).is_ok()) {
-                true => ControlFlow::Break(()),
-                false => ControlFlow::Continue(()),
-            },
-        )
+        Ok(match last.is_some_and(|last| target.find(seen, last).is_ok()) {
+            true => ControlFlow::Break(()),
+            false => ControlFlow::Continue(()),
+        })
     })
 }
 

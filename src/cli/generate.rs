@@ -70,10 +70,8 @@ fn with_values_in_fish(script: &str) -> String {
 /// Every manual page: its file's name and its text.
 pub fn man_pages() -> Vec<(String, String)> {
     let cli = command();
-    let mut others: Vec<_> = cli
-        .get_subcommands()
-        .map(|command| format!("gpumem-{}(1)", command.get_name()))
-        .collect();
+    let mut others: Vec<_> =
+        cli.get_subcommands().map(|command| format!("gpumem-{}(1)", command.get_name())).collect();
     others.push("gpumem-performance(7)".to_owned());
     let performance = PERFORMANCE.replace("@VERSION@", env!("CARGO_PKG_VERSION"));
     let mut pages = vec![
@@ -84,14 +82,8 @@ pub fn man_pages() -> Vec<(String, String)> {
         let name = format!("gpumem-{}", subcommand.get_name());
         // The page's title is the command's name, and its usage line the way it is typed.
         let typed = format!("gpumem {}", subcommand.get_name());
-        let command = subcommand
-            .clone()
-            .display_name(name.clone())
-            .bin_name(typed);
-        pages.push((
-            format!("{name}.1"),
-            render(command, &["gpumem(1)".to_owned()]),
-        ));
+        let command = subcommand.clone().display_name(name.clone()).bin_name(typed);
+        pages.push((format!("{name}.1"), render(command, &["gpumem(1)".to_owned()])));
     }
     pages
 }
@@ -121,10 +113,7 @@ pub fn man_page(command: Option<&str>) -> Result<String, String> {
 const SECTIONS: &[(&str, &str)] = &[
     ("gpumem", include_str!("manual/gpumem.roff")),
     ("gpumem-check", include_str!("manual/gpumem-check.roff")),
-    (
-        "gpumem-completions",
-        include_str!("manual/gpumem-completions.roff"),
-    ),
+    ("gpumem-completions", include_str!("manual/gpumem-completions.roff")),
     ("gpumem-config", include_str!("manual/gpumem-config.roff")),
     ("gpumem-doctor", include_str!("manual/gpumem-doctor.roff")),
     ("gpumem-explain", include_str!("manual/gpumem-explain.roff")),
@@ -166,19 +155,13 @@ pub(super) fn commands_and_meanings() -> Vec<(String, String)> {
 /// A page, `see_also` being the pages that it refers to at its end.
 fn render(mut command: clap::Command, see_also: &[String]) -> String {
     let manual = format!("gpumem {}", env!("CARGO_PKG_VERSION"));
-    let name = command
-        .get_display_name()
-        .unwrap_or_else(|| command.get_name())
-        .to_owned();
+    let name = command.get_display_name().unwrap_or_else(|| command.get_name()).to_owned();
     let exit_status = exit_status(&command);
     let usage = command.render_usage().to_string();
     let nested: Vec<clap::Command> = command.get_subcommands().cloned().collect();
     let is_main = name == "gpumem";
     // The release's month is not in the page, so that it does not change with the day it is made.
-    let man = Man::new(command)
-        .date("")
-        .source(manual)
-        .manual("GPU memory monitor and reaper");
+    let man = Man::new(command).date("").source(manual).manual("GPU memory monitor and reaper");
     let mut page = Vec::new();
     // Writing to a Vec cannot fail.
     let _ = man.render_title(&mut page);
@@ -195,11 +178,7 @@ fn render(mut command: clap::Command, see_also: &[String]) -> String {
     let sections = SECTIONS.iter().find(|(of, _)| *of == name);
     let rules = || format!(".SH RULES\n.nf\n{}.fi\n", roff(&rules::manual()));
     if let Some((_, text)) = sections {
-        page.push_str(
-            &text
-                .replace(EXIT_STATUS, &exit_status)
-                .replace(RULES, &rules()),
-        );
+        page.push_str(&text.replace(EXIT_STATUS, &exit_status).replace(RULES, &rules()));
     }
     page.push_str(".SH \"SEE ALSO\"\n");
     let references: Vec<_> = see_also

@@ -52,12 +52,8 @@ pub(super) fn run(args: &Ps, global: &Global) -> anyhow::Result<Exit> {
     selection.check_gpus(&snapshot.gpus)?;
     let everyone = selection.narrow(&mut snapshot, engine.as_ref());
     let is_blind = unreadable && !snapshot.gpus.is_empty();
-    let by = args
-        .by
-        .map(|field| (field, sums(&snapshot, engine.as_ref(), field)));
-    let is_judged = engine
-        .as_ref()
-        .is_some_and(|it| it.reclaimable().is_known());
+    let by = args.by.map(|field| (field, sums(&snapshot, engine.as_ref(), field)));
+    let is_judged = engine.as_ref().is_some_and(|it| it.reclaimable().is_known());
     if args.json {
         if is_blind {
             warn("not every GPU could be read; see the snapshot's errors");
@@ -68,9 +64,7 @@ pub(super) fn run(args: &Ps, global: &Global) -> anyhow::Result<Exit> {
         })?;
     } else {
         for error in &snapshot.errors {
-            let gpu = error
-                .gpu
-                .map_or_else(String::new, |gpu| format!("GPU {gpu}: "));
+            let gpu = error.gpu.map_or_else(String::new, |gpu| format!("GPU {gpu}: "));
             warn(&format!("{gpu}{}: {}", error.call, error.error));
         }
         let options = processes::ProcessesOptions {
@@ -79,9 +73,7 @@ pub(super) fn run(args: &Ps, global: &Global) -> anyhow::Result<Exit> {
             style: style(global.color),
             everyone,
         };
-        let headline = engine
-            .as_ref()
-            .and_then(|it| headline(it, &snapshot, is_blind));
+        let headline = engine.as_ref().and_then(|it| headline(it, &snapshot, is_blind));
         let results = RuleResults {
             findings: engine.as_ref().map_or(&[], Engine::findings),
             suspects: engine.as_ref().map_or(&[], Engine::suspects),
@@ -96,11 +88,7 @@ pub(super) fn run(args: &Ps, global: &Global) -> anyhow::Result<Exit> {
         })?;
     }
     // With no GPU at all there is nothing that was not measured.
-    Ok(if is_blind {
-        Exit::CannotMeasure
-    } else {
-        Exit::Clean
-    })
+    Ok(if is_blind { Exit::CannotMeasure } else { Exit::Clean })
 }
 
 /// What the rows that are shown come to by this field.
@@ -120,13 +108,8 @@ fn headline(engine: &Engine, shown: &Snapshot, is_blind: bool) -> Option<String>
         let shown = shown.process(process.pid);
         shown.is_some_and(|it| it.identity() == process.identity)
     };
-    let findings = engine
-        .unkept()
-        .filter(|finding| finding.process.as_ref().is_some_and(is_shown));
-    let suspects = engine
-        .suspects()
-        .iter()
-        .filter(|suspect| is_shown(&suspect.process));
+    let findings = engine.unkept().filter(|finding| finding.process.as_ref().is_some_and(is_shown));
+    let suspects = engine.suspects().iter().filter(|suspect| is_shown(&suspect.process));
     let seconds = engine.history().span_seconds();
     let sum = Reclaimable::new(findings, suspects, seconds);
     let is_known = !is_blind && !shown.gpus.is_empty();

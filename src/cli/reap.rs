@@ -148,22 +148,13 @@ fn carry_out(
     guard: Guard,
     report: &mut ReapReport,
 ) -> anyhow::Result<Carried> {
-    let Observation {
-        live,
-        mut engine,
-        snapshot,
-        ..
-    } = look;
+    let Observation { live, mut engine, snapshot, .. } = look;
     let Some(mut live) = live else {
         warn("this is the plan that root would make there; nothing of a recording is killed");
         return Ok(Carried::Not);
     };
-    let mine: Vec<&Target> = report
-        .targets
-        .iter()
-        .map(|it| &it.target)
-        .filter(|target| !target.is_advice())
-        .collect();
+    let mine: Vec<&Target> =
+        report.targets.iter().map(|it| &it.target).filter(|target| !target.is_advice()).collect();
     if !args.yes {
         if mine.is_empty() {
             return Ok(Carried::Not);
@@ -209,9 +200,7 @@ fn carry_out(
             sent => format!("; it was sent: {}", sent.join(", ")),
         };
         let (leader, name) = (target.leader, signals::name(signal));
-        warn(&format!(
-            "interrupted by {name} at {leader}: nothing more is sent{sent}"
-        ));
+        warn(&format!("interrupted by {name} at {leader}: nothing more is sent{sent}"));
         report.status = ReapStatus::Interrupted;
         report.freed_bytes = Some(report.freed());
         return Ok(Carried::Interrupted(signal));

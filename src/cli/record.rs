@@ -51,10 +51,7 @@ impl Recording {
                     (Ok(()), true) if writer.is_behind() => {}
                     (Ok(()), true) => {
                         *failing = false;
-                        warn(&format!(
-                            "writing to the store {} again",
-                            writer.folder().display()
-                        ));
+                        warn(&format!("writing to the store {} again", writer.folder().display()));
                     }
                     (Err(error), false) => {
                         *failing = true;
@@ -91,11 +88,7 @@ pub(super) fn run(args: &RecordArgs, global: &Global) -> anyhow::Result<Exit> {
         config.sample.interval
     };
     let interval = args.interval.unwrap_or(default);
-    let sink = if args.store {
-        open_store(args, global)?
-    } else {
-        open_file(args)?
-    };
+    let sink = if args.store { open_store(args, global)? } else { open_file(args)? };
     // Only once there is somewhere to write and something to read is there anything to end.
     let mut live = live(global, interval.0)?;
     let recording = Arc::new(Mutex::new(Recording { sink, snapshots: 0 }));
@@ -108,14 +101,9 @@ pub(super) fn run(args: &RecordArgs, global: &Global) -> anyhow::Result<Exit> {
             Err(recording::RecordingError::Closed { .. }) => return Ok(Exit::Clean),
             result => result?,
         }
-        let elapsed = snapshot
-            .time
-            .seconds_since(*first.get_or_insert(snapshot.time));
+        let elapsed = snapshot.time.seconds_since(*first.get_or_insert(snapshot.time));
         let due = elapsed + interval.seconds() / 2.0;
-        if args
-            .duration
-            .is_some_and(|duration| due >= duration.seconds())
-        {
+        if args.duration.is_some_and(|duration| due >= duration.seconds()) {
             recording.end()?;
             break;
         }
@@ -129,10 +117,7 @@ fn open_file(args: &RecordArgs) -> anyhow::Result<Sink> {
     if args.max_size.0 == 0 {
         return Err(UsageError("--max-size must be larger than 0; write 100MiB".to_owned()).into());
     }
-    let rotation = Rotation {
-        max_bytes: args.max_size.0,
-        keep,
-    };
+    let rotation = Rotation { max_bytes: args.max_size.0, keep };
     Ok(Sink::File(match &args.file {
         Some(path) if path.as_os_str() != "-" => Writer::append(path, Some(rotation))?,
         _ => Writer::to_stdout()?,
@@ -145,13 +130,10 @@ fn open_store(args: &RecordArgs, global: &Global) -> anyhow::Result<Sink> {
     }
     if args.store_size.0 < LEAST_STORE_BYTES {
         return Err(
-            UsageError("--store-size must be at least 1MiB; write 256MiB".to_owned()).into(),
+            UsageError("--store-size must be at least 1MiB; write 256MiB".to_owned()).into()
         );
     }
-    let limits = StoreLimits {
-        max_age: args.store_age.0,
-        max_bytes: args.store_size.0,
-    };
+    let limits = StoreLimits { max_age: args.store_age.0, max_bytes: args.store_size.0 };
     let (folder, access) = store::to_write(global)?;
     Ok(Sink::Store {
         writer: Box::new(StoreWriter::open(&folder, limits, access)?),

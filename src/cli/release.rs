@@ -130,11 +130,7 @@ fn judged(target: Target, answer: Option<ReleaseAnswer>) -> ProbedTarget {
             (None, Some(Outcome::TimedOut { why }))
         }
     };
-    ProbedTarget {
-        target,
-        proved,
-        outcome,
-    }
+    ProbedTarget { target, proved, outcome }
 }
 
 /// Shows the plan, and carries it out if that is wanted.
@@ -183,12 +179,7 @@ fn carry_out(
     guard: Guard,
     report: &mut ReleaseDocument,
 ) -> anyhow::Result<Carried> {
-    let Observation {
-        live,
-        mut engine,
-        snapshot,
-        ..
-    } = look;
+    let Observation { live, mut engine, snapshot, .. } = look;
     let due: Vec<Target> = text::due(report).into_iter().cloned().collect();
     let Some(mut live) = live.filter(|_| !due.is_empty()) else {
         if args.yes {
@@ -235,9 +226,7 @@ fn carry_out(
             [] => String::new(),
             sent => format!("; it was sent: {}", sent.join(", ")),
         };
-        warn(&format!(
-            "interrupted by {name} at {leader}: no other process is asked{sent}"
-        ));
+        warn(&format!("interrupted by {name} at {leader}: no other process is asked{sent}"));
         report.status = ReapStatus::Interrupted;
         return Ok(Carried::Interrupted(signal));
     }

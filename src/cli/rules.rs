@@ -48,10 +48,8 @@ pub(super) fn run(args: &Args, global: &Global) -> anyhow::Result<Exit> {
     let config = config::load(global)?;
     let chosen = choose(&config.rules, args.name.as_deref())?;
     if args.json {
-        let document = RulesDocument {
-            schema: SCHEMA,
-            rules: chosen.into_iter().map(listed).collect(),
-        };
+        let document =
+            RulesDocument { schema: SCHEMA, rules: chosen.into_iter().map(listed).collect() };
         print(&json::document(&document)?)?;
     } else {
         print(&text(&chosen))?;
@@ -108,9 +106,7 @@ fn text(rules: &[&dyn Rule]) -> String {
             0 => {}
             1 => text.push_str("\n  1 override for some; see gpumem config show\n"),
             count => {
-                text.push_str(&format!(
-                    "\n  {count} overrides for some; see gpumem config show\n"
-                ));
+                text.push_str(&format!("\n  {count} overrides for some; see gpumem config show\n"));
             }
         }
     }

@@ -12,10 +12,7 @@ use crate::rules::Engine;
 
 /// The user that gpumem runs as.
 pub(super) fn me() -> Me {
-    Me {
-        uid: Some(rustix::process::geteuid().as_raw()),
-        name: std::env::var("USER").ok(),
-    }
+    Me { uid: Some(rustix::process::geteuid().as_raw()), name: std::env::var("USER").ok() }
 }
 
 /// The GPUs and processes that were asked for; without any named, all of them.
@@ -35,12 +32,7 @@ impl Selection {
         let by_user = Selector::of_field(Field::User, true, users);
         let terms = terms.terms.iter().cloned().map(Some);
         let selector = Selector::all([by_gpu.clone(), by_user].into_iter().chain(terms));
-        Self {
-            selector,
-            by_gpu,
-            me: me(),
-            is_of_users: !users.is_empty(),
-        }
+        Self { selector, by_gpu, me: me(), is_of_users: !users.is_empty() }
     }
 
     /// All of it as one selector; `None` where it leaves nothing out.
@@ -148,10 +140,7 @@ impl Selection {
             .collect();
         // What holds no GPU is on none that was asked for.
         let is_loose = |at: usize| {
-            let place = RowPlace {
-                process: Some(at),
-                ..RowPlace::default()
-            };
+            let place = RowPlace { process: Some(at), ..RowPlace::default() };
             !selector.asks_for_gpus()
                 && places.iter().all(|place| place.process != Some(at))
                 && fits(&ProcessRow::new(snapshot, findings, place))
@@ -168,9 +157,7 @@ impl Selection {
             })
             .all(|place| fitting.contains(place));
         let mut at = 0..;
-        snapshot
-            .processes
-            .retain(|_| at.next().is_some_and(|at| left.contains(&at)));
+        snapshot.processes.retain(|_| at.next().is_some_and(|at| left.contains(&at)));
         for (gpu_at, gpu) in snapshot.gpus.iter_mut().enumerate() {
             let is_fitting = |entry: usize| {
                 let mut fitting = fitting.iter();
@@ -191,9 +178,7 @@ fn rows<'a>(snapshot: &'a Snapshot, engine: Option<&'a Engine>) -> Vec<ProcessRo
     let findings = engine.map_or(&[][..], Engine::findings);
     let idle_since = |identity, gpu| engine?.history().idle_since(identity, gpu);
     let places = places(snapshot, findings).into_iter();
-    places
-        .map(|place| ProcessRow::new(snapshot, findings, place).idle(idle_since))
-        .collect()
+    places.map(|place| ProcessRow::new(snapshot, findings, place).idle(idle_since)).collect()
 }
 
 /// Whether `wanted`, an index, a UUID or the beginning of one, names this GPU.
@@ -204,10 +189,6 @@ pub(super) fn names(wanted: &str, gpu: &Gpu) -> bool {
 /// What was typed names a GPU that is not among these.
 pub(super) fn no_such_gpu(typed: &str, gpus: &[Gpu]) -> UsageError {
     let known: Vec<_> = gpus.iter().map(|gpu| gpu.index.to_string()).collect();
-    let known = if known.is_empty() {
-        "none".to_owned()
-    } else {
-        known.join(", ")
-    };
+    let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
     UsageError(format!("{typed}: there is no such GPU; there are {known}"))
 }

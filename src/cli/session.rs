@@ -22,10 +22,7 @@ pub(super) fn nvml_options(global: &Global) -> anyhow::Result<nvml::NvmlOptions>
     if global.nvml_timeout.0.is_zero() {
         return Err(UsageError("--nvml-timeout must be longer than 0; write 2s".to_owned()).into());
     }
-    Ok(nvml::NvmlOptions {
-        library: global.nvml_library.clone(),
-        timeout: global.nvml_timeout.0,
-    })
+    Ok(nvml::NvmlOptions { library: global.nvml_library.clone(), timeout: global.nvml_timeout.0 })
 }
 
 /// A recording, if one was named.
@@ -66,10 +63,7 @@ pub(super) fn warn_of_damage(replay: &Replay) {
     }
     let more = replay.damage_count().saturating_sub(SHOWN as u64);
     if more > 0 {
-        warn(&format!(
-            "{}: {more} more damaged lines were skipped",
-            replay.name()
-        ));
+        warn(&format!("{}: {more} more damaged lines were skipped", replay.name()));
     }
 }
 

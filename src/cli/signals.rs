@@ -22,18 +22,14 @@ pub(super) fn on_thread(
     mut caught: impl FnMut(i32) -> bool + Send + 'static,
 ) -> anyhow::Result<()> {
     let mut signals = Signals::new(signals).context(CANNOT)?;
-    let spawned = thread::Builder::new()
-        .name("signals".to_owned())
-        .spawn(move || {
-            for signal in signals.forever() {
-                if !caught(signal) {
-                    return;
-                }
+    let spawned = thread::Builder::new().name("signals".to_owned()).spawn(move || {
+        for signal in signals.forever() {
+            if !caught(signal) {
+                return;
             }
-        });
-    spawned
-        .map(drop)
-        .context("cannot start a thread for signals")
+        }
+    });
+    spawned.map(drop).context("cannot start a thread for signals")
 }
 
 /// From now on, the second of one of these signals ends the program at once, also where a full pipe takes

@@ -109,11 +109,8 @@ fn absolute(path: Option<&OsStr>) -> Option<PathBuf> {
 
 fn with_places<T>(chosen: Option<&Path>, ask: impl FnOnce(Places<'_>) -> T) -> T {
     let variable = env::var_os;
-    let (state, xdg, home) = (
-        variable("STATE_DIRECTORY"),
-        variable("XDG_STATE_HOME"),
-        variable("HOME"),
-    );
+    let (state, xdg, home) =
+        (variable("STATE_DIRECTORY"), variable("XDG_STATE_HOME"), variable("HOME"));
     ask(Places {
         chosen,
         state_directory: state.as_deref(),
@@ -130,11 +127,7 @@ fn with_places<T>(chosen: Option<&Path>, ask: impl FnOnce(Places<'_>) -> T) -> T
 /// of 077 keeps it to root. A user's own history is the user's.
 pub(super) fn to_write(global: &Global) -> anyhow::Result<(PathBuf, Access)> {
     with_places(global.store_dir.as_deref(), |places| {
-        let access = if places.is_root {
-            Access::Everyone
-        } else {
-            Access::Owner
-        };
+        let access = if places.is_root { Access::Everyone } else { Access::Owner };
         let folder = places.to_write().ok_or_else(|| {
             let why = "there is no HOME to keep a store in; name a directory with --store-dir";
             UsageError(why.to_owned())
@@ -291,9 +284,7 @@ fn choose(
             warn_unless_quiet(&format!("the store {name} is not used: {why}"));
             continue;
         }
-        let latest = store
-            .latest()
-            .filter(|latest| same_machine(&latest.host, host));
+        let latest = store.latest().filter(|latest| same_machine(&latest.host, host));
         let Some(latest) = latest else {
             if chosen {
                 warn_unless_quiet(&format!("the store {name} holds no snapshot of this boot"));
@@ -309,10 +300,7 @@ fn choose(
             ));
             continue;
         }
-        if found
-            .as_ref()
-            .is_none_or(|(_, best)| best.time < latest.time)
-        {
+        if found.as_ref().is_none_or(|(_, best)| best.time < latest.time) {
             found = Some((store, latest));
         }
     }
@@ -364,18 +352,12 @@ pub(super) fn survey(global: &Global, host: &Host, now: Time) -> Survey {
             folder,
         }
     };
-    Survey {
-        to_write,
-        stores: to_read.into_iter().map(look).collect(),
-    }
+    Survey { to_write, stores: to_read.into_iter().map(look).collect() }
 }
 
 /// There need not be a store, and another user's may be closed.
 fn is_no_news(error: &io::Error) -> bool {
-    matches!(
-        error.kind(),
-        io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied
-    )
+    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied)
 }
 
 /// Whoever can write to a store can make up a history. A plain user believes one that was chosen.
@@ -414,47 +396,28 @@ mod tests {
 
     #[test]
     fn the_store_is_where_it_was_named_then_where_it_is_usual() {
-        let user = Places {
-            home: os("/home/ann"),
-            ..Places::default()
-        };
+        let user = Places { home: os("/home/ann"), ..Places::default() };
         let own = PathBuf::from("/home/ann/.local/state/gpumem/store");
         assert_eq!(user.to_write(), Some(own.clone()));
         assert_eq!(user.to_read(), [own, SYSTEM.into()]);
 
-        let xdg = Places {
-            xdg_state_home: os("/state"),
-            ..user
-        };
+        let xdg = Places { xdg_state_home: os("/state"), ..user };
         assert_eq!(xdg.to_write(), Some("/state/gpumem/store".into()));
-        let relative = Places {
-            xdg_state_home: os("state"),
-            home: os(""),
-            ..user
-        };
+        let relative = Places { xdg_state_home: os("state"), home: os(""), ..user };
         assert_eq!(relative.to_write(), None);
         assert_eq!(relative.to_read(), [PathBuf::from(SYSTEM)]);
 
-        let root = Places {
-            is_root: true,
-            ..xdg
-        };
+        let root = Places { is_root: true, ..xdg };
         assert_eq!(root.to_write(), Some(SYSTEM.into()));
         assert_eq!(root.to_read(), [PathBuf::from(SYSTEM)]);
 
-        let service = Places {
-            state_directory: os("/var/lib/gpumem:/var/lib/other"),
-            ..root
-        };
+        let service = Places { state_directory: os("/var/lib/gpumem:/var/lib/other"), ..root };
         assert_eq!(service.to_write(), Some(SYSTEM.into()));
         assert_eq!(user.state(), Some("/home/ann/.local/state/gpumem".into()));
         assert_eq!(root.state(), Some("/var/lib/gpumem".into()));
         assert_eq!(service.state(), Some("/var/lib/gpumem".into()));
         assert_eq!(relative.state(), None);
-        let chosen = Places {
-            chosen: Some(Path::new("here")),
-            ..service
-        };
+        let chosen = Places { chosen: Some(Path::new("here")), ..service };
         assert_eq!(chosen.to_read(), [PathBuf::from("here")]);
         assert_eq!(chosen.to_write(), Some("here".into()));
     }
@@ -507,10 +470,7 @@ mod tests {
         let mut rules = RuleSet::default();
         let before = longest(&rules);
         assert!(before >= Duration::from_secs(600));
-        assert!(
-            before < Duration::from_secs(7200),
-            "a cell that sleeps is no reason to wait"
-        );
+        assert!(before < Duration::from_secs(7200), "a cell that sleeps is no reason to wait");
         let day = written(Span::from_seconds(80_000.0));
         let idle = rules.rule_mut("idle").unwrap();
         assert!(idle.set("duration", &day).is_ok());

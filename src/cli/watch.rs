@@ -196,9 +196,7 @@ fn once(
             (still, last, true)
         }
     };
-    still
-        .press(args.keys.as_ref(), &mut worker)
-        .map_err(|error| UsageError(error.to_string()))?;
+    still.press(args.keys.as_ref(), &mut worker).map_err(|error| UsageError(error.to_string()))?;
     print(&match format {
         Once::Text => still.text(has_escapes(global.color)),
         Once::Svg | Once::Animation => still.svg(),
@@ -241,9 +239,7 @@ fn animate(
     let mut filled = 0.0;
     while filled <= DEMO_HISTORY_SECONDS {
         let snapshot = snapshots.next().context("the demo is too short")??;
-        let seconds = snapshot
-            .time
-            .seconds_since(*first.get_or_insert(snapshot.time));
+        let seconds = snapshot.time.seconds_since(*first.get_or_insert(snapshot.time));
         let has_frame = seconds >= filled;
         if has_frame {
             filled += FILLING_SECONDS;
@@ -339,11 +335,7 @@ mod tests {
             (Color::Always, true, Mono, Ansi16),
             (Color::Always, true, True, True),
         ] {
-            assert_eq!(
-                depth(color, is_wanted, has),
-                depth_wanted,
-                "{color:?} {has:?}"
-            );
+            assert_eq!(depth(color, is_wanted, has), depth_wanted, "{color:?} {has:?}");
         }
     }
 }

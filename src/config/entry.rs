@@ -81,9 +81,8 @@ fn rule_name(config: &Config, section: &Section<'_>) -> Result<Arc<str>, ConfigE
     }
     match config.origins.get(&format!("rule.{name}")) {
         None => Ok(name),
-        Some(first) => Err(entry.error(format!(
-            "there is a rule {name:?} already, at {first}; write another name"
-        ))),
+        Some(first) => Err(entry
+            .error(format!("there is a rule {name:?} already, at {first}; write another name"))),
     }
 }
 
@@ -97,8 +96,7 @@ fn kind_of<'c>(config: &'c Config, section: &Section<'_>) -> Result<&'c dyn Rule
     let kind = one_of(entry, &kinds, "kind")?;
     let mut rules = config.rules.rules().iter();
     let base = rules.find(|rule| **rule.name() == *kind);
-    base.map(|rule| &**rule)
-        .ok_or_else(|| section.wrong("has no kind"))
+    base.map(|rule| &**rule).ok_or_else(|| section.wrong("has no kind"))
 }
 
 fn add_override(config: &mut Config, section: &Section<'_>) -> Result<(), ConfigError> {
@@ -134,9 +132,8 @@ fn add_override(config: &mut Config, section: &Section<'_>) -> Result<(), Config
     refuse_processes(kind, &scope, section)?;
     let settings = section.entries.iter();
     let settings = settings.filter(|entry| names.contains(&entry.name));
-    let changes: Vec<(&str, Value)> = settings
-        .map(|entry| (entry.name, entry.value.clone()))
-        .collect();
+    let changes: Vec<(&str, Value)> =
+        settings.map(|entry| (entry.name, entry.value.clone())).collect();
     if changes.is_empty() {
         let names = names.join(", ");
         return Err(section.wrong(format!("changes nothing; add one of {names}")));
@@ -148,9 +145,7 @@ fn add_override(config: &mut Config, section: &Section<'_>) -> Result<(), Config
         return Err(section.wrong(message));
     }
     let origin = section.origin();
-    config
-        .origins
-        .insert(format!("override.{name}.{place}"), origin);
+    config.origins.insert(format!("override.{name}.{place}"), origin);
     Ok(())
 }
 
@@ -186,13 +181,7 @@ fn add_keep(config: &mut Config, section: &Section<'_>) -> Result<(), ConfigErro
         refuse_processes(*kind, &scope, section)?;
     }
     let place = config.rules.keeps().len();
-    config.rules.add_keep(Exemption {
-        scope,
-        reason,
-        until,
-        kinds,
-        rules,
-    });
+    config.rules.add_keep(Exemption { scope, reason, until, kinds, rules });
     let origin = section.origin();
     config.origins.insert(format!("keep.{place}"), origin);
     Ok(())
@@ -226,9 +215,7 @@ fn until_in(entry: &Entry<'_>, section: &Section<'_>) -> Result<Time, ConfigErro
         day.ok().map(|date| date.to_datetime(TimeOfDay::midnight()))
     };
     let zone = zone(section, "until")?;
-    shown
-        .and_then(|shown| zone.instant(shown))
-        .ok_or_else(wrong)
+    shown.and_then(|shown| zone.instant(shown)).ok_or_else(wrong)
 }
 
 fn kind_in(config: &Config, entry: &Entry<'_>) -> Result<Kind, ConfigError> {
@@ -252,9 +239,7 @@ fn one_of(entry: &Entry<'_>, names: &[&str], what: &str) -> Result<Arc<str>, Con
     }
     let (shown, hint) = (shown(&entry.value), near(name, names.iter().copied()));
     let names = names.join(", ");
-    Err(entry.error(format!(
-        "{shown} is no {what}{hint}; the {what}s are: {names}"
-    )))
+    Err(entry.error(format!("{shown} is no {what}{hint}; the {what}s are: {names}")))
 }
 
 /// A rule about GPUs accuses no process, and so none can be asked who it is.

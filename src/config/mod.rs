@@ -69,18 +69,14 @@ pub struct SampleConfig {
 
 impl Default for SampleConfig {
     fn default() -> Self {
-        Self {
-            interval: Span::from_seconds(1.0),
-        }
+        Self { interval: Span::from_seconds(1.0) }
     }
 }
 
 fn interval<'de, D: Deserializer<'de>>(from: D) -> Result<Span, D::Error> {
     let example = "a duration such as \"1s\" or \"500ms\", from 100ms to 10m";
     let is_allowed = |span: &Span| INTERVAL_SECONDS.contains(&span.seconds());
-    setting::parsed(from, example, |written| {
-        setting::span(written).filter(is_allowed)
-    })
+    setting::parsed(from, example, |written| setting::span(written).filter(is_allowed))
 }
 
 /// A configuration that cannot be used.
@@ -197,31 +193,19 @@ pub fn load(paths: &[PathBuf], required: bool) -> Result<Config, ConfigError> {
 }
 
 fn is_absent(error: &io::Error) -> bool {
-    matches!(
-        error.kind(),
-        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory
-    )
+    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
 }
 
 fn text(path: &Path) -> Result<String, ConfigError> {
-    let unreadable = |source| ConfigError::Unreadable {
-        path: path.to_owned(),
-        source,
-    };
+    let unreadable = |source| ConfigError::Unreadable { path: path.to_owned(), source };
     let file = File::open(path).map_err(unreadable)?;
     if file.metadata().map_err(unreadable)?.is_dir() {
-        return Err(ConfigError::Directory {
-            path: path.to_owned(),
-        });
+        return Err(ConfigError::Directory { path: path.to_owned() });
     }
     let mut bytes = Vec::new();
-    file.take(MOST_BYTES + 1)
-        .read_to_end(&mut bytes)
-        .map_err(unreadable)?;
+    file.take(MOST_BYTES + 1).read_to_end(&mut bytes).map_err(unreadable)?;
     if bytes.len() as u64 > MOST_BYTES {
-        return Err(ConfigError::TooLarge {
-            path: path.to_owned(),
-        });
+        return Err(ConfigError::TooLarge { path: path.to_owned() });
     }
     String::from_utf8(bytes).map_err(|error| {
         let valid = &error.as_bytes()[..error.utf8_error().valid_up_to()];

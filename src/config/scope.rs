@@ -40,9 +40,7 @@ impl From<&Hours> for HoursKeys {
 /// The zone that a table names, else the machine's; `key` is what goes by it.
 pub(super) fn zone(section: &Section<'_>, key: &str) -> Result<Zone, ConfigError> {
     let named = section.read::<HoursKeys>()?.timezone;
-    let at = section
-        .get(key)
-        .map_or(section.at.clone(), |entry| entry.source.span());
+    let at = section.get(key).map_or(section.at.clone(), |entry| entry.source.span());
     named.map_or_else(Zone::local, Ok).map_err(|error| {
         let key = section.get(key).map_or(&section.key, |entry| &entry.key);
         section.file.wrong(at, key, error.to_string())

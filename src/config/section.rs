@@ -88,12 +88,7 @@ impl<'f> Section<'f> {
         };
         let mut entries: Vec<_> = table.iter().map(entry).collect();
         entries.sort_by_key(|entry| entry.at.start);
-        Self {
-            file,
-            key: key.to_owned(),
-            at,
-            entries,
-        }
+        Self { file, key: key.to_owned(), at, entries }
     }
 
     pub(super) fn get(&self, name: &str) -> Option<&Entry<'f>> {

@@ -94,25 +94,16 @@ fn everything_that_may_be_written_is_read() {
             gpu: Some(GpuName::Index(3)),
             ..Scope::default()
         },
-        &[
-            ("duration", written(Span::from_seconds(7_200.0))),
-            ("enabled", written(true)),
-        ],
+        &[("duration", written(Span::from_seconds(7_200.0))), ("enabled", written(true))],
     )
     .unwrap();
     idle.add_override(
-        Scope {
-            gpu: Some(GpuName::Uuid("GPU-89d1f0e5".into())),
-            ..Scope::default()
-        },
+        Scope { gpu: Some(GpuName::Uuid("GPU-89d1f0e5".into())), ..Scope::default() },
         &[("max_cpu_percent", written(Percent(200.0)))],
     )
     .unwrap();
     assert_eq!(config.sample.interval, Span::from_seconds(0.5));
-    assert_eq!(
-        *rule(&config, "idle"),
-        *(Box::new(idle) as Box<dyn rules::rule::Rule>)
-    );
+    assert_eq!(*rule(&config, "idle"), *(Box::new(idle) as Box<dyn rules::rule::Rule>));
     assert_ne!(config, Config::default());
 }
 
@@ -124,19 +115,10 @@ fn what_is_in_force_reads_back_as_the_same() {
         assert_eq!(parse(&written).unwrap(), config, "{written}");
     }
     let written = parse(WHOLE).unwrap().to_toml();
-    assert!(
-        written.contains("duration = \"1h30m\" # config.toml:8\n"),
-        "{written}"
-    );
-    assert!(
-        written.contains("[[override]] # config.toml:12\n"),
-        "{written}"
-    );
+    assert!(written.contains("duration = \"1h30m\" # config.toml:8\n"), "{written}");
+    assert!(written.contains("[[override]] # config.toml:12\n"), "{written}");
     let defaults = Config::default().to_toml();
-    assert!(
-        defaults.contains("min_memory = \"1GiB\" # default\n"),
-        "{defaults}"
-    );
+    assert!(defaults.contains("min_memory = \"1GiB\" # default\n"), "{defaults}");
 }
 
 #[test]
@@ -173,10 +155,7 @@ fn a_mistake_is_reported_with_file_line_key_and_what_is_allowed() {
             "config.toml:1: ruls: is not known; did you mean \"rule\"?; allowed: sample, reap, rules, rule, \
              override, keep",
         ),
-        (
-            "[sample]\nx = 1",
-            "config.toml:2: sample.x: is not known; allowed: interval",
-        ),
+        ("[sample]\nx = 1", "config.toml:2: sample.x: is not known; allowed: interval"),
         (
             "[rules.idle]\nduration = 10",
             "config.toml:2: rules.idle.duration: 10 is not allowed; write a duration such as \"30s\", \
@@ -187,14 +166,8 @@ fn a_mistake_is_reported_with_file_line_key_and_what_is_allowed() {
             "config.toml:1: rules.idle.duration: \"10 apples\" is not allowed; write a duration such as \
              \"30s\", \"10m\" or \"2h\", from 1s to 1d",
         ),
-        (
-            "rules = 3",
-            "config.toml:1: rules: is to be a table; write [rules]",
-        ),
-        (
-            "rules.idle = [1]",
-            "config.toml:1: rules.idle: is to be a table; write [rules.idle]",
-        ),
+        ("rules = 3", "config.toml:1: rules: is to be a table; write [rules]"),
+        ("rules.idle = [1]", "config.toml:1: rules.idle: is to be a table; write [rules.idle]"),
         (
             "[sample]\ninterval = \"1ms\"",
             "config.toml:2: sample.interval: \"1ms\" is not allowed; write a duration such as \"1s\" or \
@@ -275,31 +248,17 @@ fn a_later_layer_wins_setting_by_setting_and_adds_its_overrides() {
         |user: &str| format!("[[override]]\nrule=\"idle\"\nuser=\"{user}\"\nduration=\"1h\"\n");
     fs::write(
         &system,
-        format!(
-            "[rules.idle]\nduration=\"20m\"\nseverity=\"info\"\n{}",
-            override_of("ann")
-        ),
+        format!("[rules.idle]\nduration=\"20m\"\nseverity=\"info\"\n{}", override_of("ann")),
     )
     .unwrap();
-    fs::write(
-        &user,
-        format!("[rules.idle]\nduration=\"30m\"\n{}", override_of("bob")),
-    )
-    .unwrap();
+    fs::write(&user, format!("[rules.idle]\nduration=\"30m\"\n{}", override_of("bob"))).unwrap();
     let config = load(&[system.clone(), user], false).unwrap();
     let idle = rule(&config, "idle");
-    let values: Vec<toml::Value> = idle
-        .settings()
-        .into_iter()
-        .map(|(_, value)| value)
-        .collect();
+    let values: Vec<toml::Value> = idle.settings().into_iter().map(|(_, value)| value).collect();
     assert!(values.contains(&written(Span::from_seconds(1_800.0))));
     assert!(values.contains(&written(crate::model::Severity::Info)));
-    let users: Vec<_> = idle
-        .overrides()
-        .iter()
-        .map(|change| change.scope.user.as_deref())
-        .collect();
+    let users: Vec<_> =
+        idle.overrides().iter().map(|change| change.scope.user.as_deref()).collect();
     assert_eq!(users, [Some("ann"), Some("bob")]);
     let origin = format!("severity = \"info\" # {}:3", system.display());
     assert!(config.to_toml().contains(&origin), "{}", config.to_toml());
@@ -309,10 +268,7 @@ fn a_later_layer_wins_setting_by_setting_and_adds_its_overrides() {
 fn what_cannot_be_read_is_reported_plainly_and_what_is_absent_is_no_error() {
     let folder = Folder::new("unreadable");
     let absent = folder.0.join("absent.toml");
-    assert_eq!(
-        load(std::slice::from_ref(&absent), false).unwrap(),
-        Config::default()
-    );
+    assert_eq!(load(std::slice::from_ref(&absent), false).unwrap(), Config::default());
     assert_eq!(load(&[absent.join("x")], false).unwrap(), Config::default());
     assert!(matches!(
         load(std::slice::from_ref(&absent), true),
@@ -329,38 +285,22 @@ fn what_cannot_be_read_is_reported_plainly_and_what_is_absent_is_no_error() {
         Err(ConfigError::NotText { line: 2, .. })
     ));
     fs::write(&file, vec![b'\n'; (MOST_BYTES + 1) as usize]).unwrap();
-    assert!(matches!(
-        load(std::slice::from_ref(&file), true),
-        Err(ConfigError::TooLarge { .. })
-    ));
+    assert!(matches!(load(std::slice::from_ref(&file), true), Err(ConfigError::TooLarge { .. })));
 }
 
 #[test]
 fn the_chosen_file_is_read_alone_and_relative_folders_are_ignored() {
     let listed = |chosen: Option<&str>, xdg: Option<&str>, home: Option<&str>| -> Vec<String> {
-        paths(
-            chosen.map(Path::new),
-            xdg.map(OsStr::new),
-            home.map(OsStr::new),
-        )
-        .iter()
-        .map(|path| path.display().to_string())
-        .collect()
+        paths(chosen.map(Path::new), xdg.map(OsStr::new), home.map(OsStr::new))
+            .iter()
+            .map(|path| path.display().to_string())
+            .collect()
     };
     let system = "/etc/gpumem/config.toml";
     assert_eq!(listed(Some("x.toml"), Some("/c"), Some("/h")), ["x.toml"]);
-    assert_eq!(
-        listed(None, Some("/c"), Some("/h")),
-        [system, "/c/gpumem/config.toml"]
-    );
-    assert_eq!(
-        listed(None, None, Some("/h")),
-        [system, "/h/.config/gpumem/config.toml"]
-    );
-    assert_eq!(
-        listed(None, Some("c"), Some("/h")),
-        [system, "/h/.config/gpumem/config.toml"]
-    );
+    assert_eq!(listed(None, Some("/c"), Some("/h")), [system, "/c/gpumem/config.toml"]);
+    assert_eq!(listed(None, None, Some("/h")), [system, "/h/.config/gpumem/config.toml"]);
+    assert_eq!(listed(None, Some("c"), Some("/h")), [system, "/h/.config/gpumem/config.toml"]);
     assert_eq!(listed(None, Some(""), Some("h")), [system]);
 }
 

@@ -20,19 +20,13 @@ pub(super) fn document(config: &Config) -> String {
 }
 
 fn write_all(config: &Config, out: &mut String) -> fmt::Result {
-    writeln!(
-        out,
-        "# the configuration in force, and where each value comes from\n"
-    )?;
+    writeln!(out, "# the configuration in force, and where each value comes from\n")?;
     write_settings(config, "sample", values(&config.sample), out)?;
     writeln!(out, "\n# what `gpumem reap --watch` does about findings")?;
     write_settings(config, "reap", values(&config.reap), out)?;
     let is_named = |rule: &dyn Rule| **rule.name() != *rule.kind().name();
-    let (named, kinds): (Vec<_>, Vec<_>) = config
-        .rules
-        .rules()
-        .iter()
-        .partition(|rule| is_named(&***rule));
+    let (named, kinds): (Vec<_>, Vec<_>) =
+        config.rules.rules().iter().partition(|rule| is_named(&***rule));
     for rule in &kinds {
         writeln!(out, "\n# {}", rule.meaning())?;
         let settings = settings_and_action(config, &***rule);
@@ -105,11 +99,7 @@ fn write_override(
 
 fn write_keep(config: &Config, place: usize, keep: &Exemption, out: &mut String) -> fmt::Result {
     let origin = origin(config, &format!("keep.{place}"));
-    writeln!(
-        out,
-        "\n[[keep]] # {origin}\nreason = {}",
-        quoted(&keep.reason)
-    )?;
+    writeln!(out, "\n[[keep]] # {origin}\nreason = {}", quoted(&keep.reason))?;
     if let Some(until) = keep.until {
         writeln!(out, "until = {until}")?;
     }
@@ -135,10 +125,10 @@ fn write_list(key: &'static str, names: Vec<&str>, out: &mut String) -> fmt::Res
 
 /// Where a value comes from; a path may hold what a comment may not.
 fn origin(config: &Config, key: &str) -> String {
-    config.origins.get(key).map_or_else(
-        || "default".to_owned(),
-        |origin| origin.escape_debug().to_string(),
-    )
+    config
+        .origins
+        .get(key)
+        .map_or_else(|| "default".to_owned(), |origin| origin.escape_debug().to_string())
 }
 
 fn quoted(text: &str) -> String {

@@ -9,10 +9,7 @@ use super::subject::holder;
 pub(super) fn of(process: &Process, snapshot: &Snapshot) -> Kin {
     let families = family::families(snapshot);
     let Some(family) = family::member(&families, process.pid) else {
-        return Kin {
-            launcher: process.parent.clone(),
-            ..Kin::default()
-        };
+        return Kin { launcher: process.parent.clone(), ..Kin::default() };
     };
     let ties = family.ties.iter();
     let member = |branch: &family::Branch| FamilyLine {

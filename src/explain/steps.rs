@@ -26,11 +26,7 @@ pub(super) fn of_process(
 ) -> Vec<ExplainStep> {
     let lasting = || findings.iter().filter(|it| it.resolved_at.is_none());
     let general = if process.identity().is_certain() {
-        general(
-            process,
-            gpus,
-            lasting().any(|it| is_past_talking_to(it.kind)),
-        )
+        general(process, gpus, lasting().any(|it| is_past_talking_to(it.kind)))
     } else {
         Vec::new()
     };
@@ -86,10 +82,7 @@ fn general(process: &Process, gpus: &[OnGpu], is_past_talking_to: bool) -> Vec<E
         let beside = beside.into_iter().filter_map(|row| lines(row).next());
         let own = row.into_iter().flat_map(lines).take(most);
         own.chain(beside)
-            .map(|line| ExplainStep {
-                text: line.text_for(process),
-                ..step(moment, line)
-            })
+            .map(|line| ExplainStep { text: line.text_for(process), ..step(moment, line) })
             .collect::<Vec<ExplainStep>>()
     };
     let mut steps = Vec::new();
@@ -102,10 +95,7 @@ fn general(process: &Process, gpus: &[OnGpu], is_past_talking_to: bool) -> Vec<E
     let places = advice::place_lines(process).into_iter();
     let places = places.map(|text| plain(WhenPossible::End, text));
     let (awake, mut ends): (Vec<ExplainStep>, Vec<ExplainStep>) = places.partition(goes_on);
-    let awake = awake.into_iter().map(|step| ExplainStep {
-        moment: WhenPossible::Now,
-        ..step
-    });
+    let awake = awake.into_iter().map(|step| ExplainStep { moment: WhenPossible::Now, ..step });
     steps.extend(awake);
     if process.jupyter.is_none() {
         steps.extend(lines(|row| row.at_end, WhenPossible::End, MOST_AT_END));
@@ -127,9 +117,7 @@ fn general(process: &Process, gpus: &[OnGpu], is_past_talking_to: bool) -> Vec<E
     } else {
         if ends.is_empty() {
             // A job, a container or a unit is ended by whoever runs it, a kernel by its server.
-            let mut end = advice::lines(process)
-                .last()
-                .map(|line| step(WhenPossible::End, line));
+            let mut end = advice::lines(process).last().map(|line| step(WhenPossible::End, line));
             if let Some(end) = &mut end {
                 let pid = process.pid;
                 end.text.push_str(&if state == Some(STOPPED) {
@@ -154,11 +142,7 @@ fn general(process: &Process, gpus: &[OnGpu], is_past_talking_to: bool) -> Vec<E
         }
     }
     steps.extend(ends);
-    steps.extend(lines(
-        |row| row.at_start,
-        WhenPossible::NextStart,
-        MOST_AT_START,
-    ));
+    steps.extend(lines(|row| row.at_start, WhenPossible::NextStart, MOST_AT_START));
     steps
 }
 
@@ -193,9 +177,7 @@ fn signals(text: &str, pid: u32) -> bool {
 
 /// What can be done about a GPU: what the rules say of it itself.
 pub(super) fn of_gpu(findings: &[Finding]) -> Vec<ExplainStep> {
-    let own = findings
-        .iter()
-        .filter(|it| it.process.is_none() && it.resolved_at.is_none());
+    let own = findings.iter().filter(|it| it.process.is_none() && it.resolved_at.is_none());
     let mut steps: Vec<ExplainStep> = Vec::new();
     for text in own.flat_map(|finding| &finding.advice) {
         if !steps.iter().any(|step| step.text == *text) {
@@ -203,10 +185,8 @@ pub(super) fn of_gpu(findings: &[Finding]) -> Vec<ExplainStep> {
         }
     }
     let accused = findings.iter().filter(|it| it.resolved_at.is_none());
-    let mut pids: Vec<u32> = accused
-        .filter_map(|finding| finding.process.as_ref())
-        .map(|process| process.pid)
-        .collect();
+    let mut pids: Vec<u32> =
+        accused.filter_map(|finding| finding.process.as_ref()).map(|process| process.pid).collect();
     pids.sort_unstable();
     pids.dedup();
     let more = pids.iter().take(3).map(u32::to_string);
@@ -220,19 +200,11 @@ pub(super) fn of_gpu(findings: &[Finding]) -> Vec<ExplainStep> {
 
 /// Whether such a process cannot be made to run anything: it has no terminal, or does not go on.
 fn is_past_talking_to(kind: Kind) -> bool {
-    matches!(
-        kind,
-        Kind::Dead | Kind::Stuck | Kind::Orphan | Kind::Stopped | Kind::Hung
-    )
+    matches!(kind, Kind::Dead | Kind::Stuck | Kind::Orphan | Kind::Stopped | Kind::Hung)
 }
 
 fn plain(moment: WhenPossible, text: String) -> ExplainStep {
-    ExplainStep {
-        moment,
-        text,
-        source: None,
-        measured: None,
-    }
+    ExplainStep { moment, text, source: None, measured: None }
 }
 
 fn step(moment: WhenPossible, line: &Remark) -> ExplainStep {

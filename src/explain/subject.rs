@@ -21,10 +21,7 @@ use crate::units::Span;
 /// What `asked` names is the first of the findings.
 pub fn process(seen: KnownSoFar<'_>, pid: u32, asked: Option<&Finding>) -> ExplainReport {
     let last = seen.last;
-    let unknown = Process {
-        pid,
-        ..Process::default()
-    };
+    let unknown = Process { pid, ..Process::default() };
     let known = last.process(pid).unwrap_or(&unknown);
     let identity = known.identity();
     let process = if identity.is_certain() {
@@ -60,9 +57,7 @@ pub fn process(seen: KnownSoFar<'_>, pid: u32, asked: Option<&Finding>) -> Expla
         framework_title: advice::of(&process).map(|row| row.title.to_owned()),
         first_seen: past.map(history::ProcessHistory::first_seen),
         arrival_seen: past.is_some_and(|past| Some(past.first_seen()) > history.first_time()),
-        runtime_seconds: process
-            .start_time
-            .map(|start| last.time.seconds_since(start)),
+        runtime_seconds: process.start_time.map(|start| last.time.seconds_since(start)),
         cpu_percent_mean: past
             .and_then(|past| past.cpu().mean(window))
             .map(|mean| mean.percent)
@@ -120,9 +115,9 @@ fn report(seen: KnownSoFar<'_>) -> ExplainReport {
             ),
             More::ByWaiting => "; `gpumem record --store` keeps one".to_owned(),
         };
-        report.notes.push(format!(
-            "the history is {span} long, and some rules look back {needed}{more}"
-        ));
+        report
+            .notes
+            .push(format!("the history is {span} long, and some rules look back {needed}{more}"));
     }
     report
 }
@@ -241,10 +236,7 @@ fn verdict_of_process(
             .filter(|pending| pending.pid == Some(identity.pid) && identity.is_certain())
             .cloned()
             .collect(),
-        kept: kept
-            .filter(|kept| is_its(&&kept.finding))
-            .cloned()
-            .collect(),
+        kept: kept.filter(|kept| is_its(&&kept.finding)).cloned().collect(),
         undecided: undecided(seen, |doubt| match (doubt.pid, doubt.gpu) {
             (Some(pid), _) => pid == identity.pid,
             (None, Some(gpu)) => gpus.contains(&gpu),
@@ -356,10 +348,7 @@ fn who(last: &Snapshot, pid: u32) -> GpuHolder {
     if let Some(known) = process.filter(|process| process.identity().is_certain()) {
         return named(known);
     }
-    let ownerless = Process {
-        pid,
-        ..Process::default()
-    };
+    let ownerless = Process { pid, ..Process::default() };
     let ended = process.filter(|process| process.ended().is_some());
     GpuHolder {
         name: match process.and_then(|process| process.unresolved.as_deref()) {
@@ -390,10 +379,7 @@ fn named(process: &Process) -> GpuHolder {
 /// A process with all that it holds, on whichever GPUs.
 pub(super) fn holder(pid: u32, last: &Snapshot) -> GpuHolder {
     let rows = || {
-        let rows = last
-            .gpus
-            .iter()
-            .flat_map(|gpu| gpu.processes.iter().flatten());
+        let rows = last.gpus.iter().flat_map(|gpu| gpu.processes.iter().flatten());
         rows.filter(|row| row.pid == pid)
     };
     let sum = |sum: u64, row: &GpuProcess| Some(sum.saturating_add(row.used_bytes?));

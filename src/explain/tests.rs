@@ -19,11 +19,7 @@ use crate::units::GIB;
 const WIDTHS: [usize; 3] = [40, 80, 120];
 
 fn style_of(width: usize) -> PageStyle {
-    PageStyle {
-        width,
-        style: Style::default(),
-        ascii: false,
-    }
+    PageStyle { width, style: Style::default(), ascii: false }
 }
 
 /// What was seen of a scene.
@@ -57,12 +53,7 @@ fn seen(scene: &mut Scene, steps: usize, change: impl Fn(&mut Scene, usize)) -> 
         engine.observe(&last);
         courses.follow(engine.history(), &last);
     }
-    Observed {
-        engine,
-        courses,
-        last,
-        more: More::Nowhere,
-    }
+    Observed { engine, courses, last, more: More::Nowhere }
 }
 
 fn words(text: &str) -> Option<Arc<str>> {
@@ -124,10 +115,7 @@ fn an_idle_notebook_is_named_with_its_verdict_and_its_kernel_is_shut_down() {
     }
     // A kernel that is killed is started again; and its end comes last.
     assert!(!text.contains("`kill"), "{text}");
-    let last = shown
-        .steps
-        .iter()
-        .rfind(|it| it.moment != WhenPossible::NextStart);
+    let last = shown.steps.iter().rfind(|it| it.moment != WhenPossible::NextStart);
     assert!(last.unwrap().text.starts_with("shut the kernel down"));
 }
 
@@ -175,17 +163,12 @@ fn a_family_is_a_tree_and_everybody_else_is_no_member() {
     let lines: Vec<_> = members.iter().map(|it| (it.depth, it.holder.pid)).collect();
     assert_eq!(lines, [(0, 7), (1, 8), (2, 9)]);
     let lines: Vec<&str> = text.lines().collect();
-    let tree = lines
-        .iter()
-        .position(|line| line.contains("belongs together with"));
+    let tree = lines.iter().position(|line| line.contains("belongs together with"));
     let tree = &lines[tree.unwrap() + 1..][..3];
     for (line, start) in tree.iter().zip(["      7 ", "        8 ", "          9 "]) {
         assert!(line.starts_with(start), "{text}");
     }
-    let own: Vec<bool> = tree
-        .iter()
-        .map(|line| line.ends_with("(this one)"))
-        .collect();
+    let own: Vec<bool> = tree.iter().map(|line| line.ends_with("(this one)")).collect();
     assert_eq!(own, [false, true, false], "{text}");
     // One that belongs to no family has no tree.
     assert!(page(&seen, "10").0.process.unwrap().kin.members.is_empty());
@@ -202,10 +185,7 @@ fn memory_that_moves_is_drawn() {
     let (report, text) = page(&seen, "7");
     assert!(text.contains("▕") && text.contains('█'), "{text}");
     assert!(text.contains("now 25.8 GiB: 24.8 GiB more than"), "{text}");
-    let ascii = PageStyle {
-        ascii: true,
-        ..style_of(80)
-    };
+    let ascii = PageStyle { ascii: true, ..style_of(80) };
     assert!(text::page(&report, ascii).is_ascii());
 }
 
@@ -223,10 +203,7 @@ fn a_leak_shows_when_its_gpu_is_full_and_draws_it_where_there_is_room() {
         let findings = report.process.unwrap().verdict.findings;
         assert_eq!(findings[0].kind, crate::model::Kind::Leak, "{text}");
         assert!(text.contains("full at about 2025-11-21 "), "{text}");
-        assert!(
-            text.contains(&format!("if this continues: {free}.0 GiB are free")),
-            "{text}"
-        );
+        assert!(text.contains(&format!("if this continues: {free}.0 GiB are free")), "{text}");
         assert_eq!(text.contains('·'), is_near, "{text}");
         assert_eq!(text.contains("50.8 GiB ▕"), is_near, "{text}");
     }
@@ -287,23 +264,14 @@ fn of_an_unresolved_pid_nothing_is_shown_but_why() {
     let seen = seen(&mut scene, 300, |_, _| {});
     let (report, text) = page(&seen, "7");
     assert!(text.starts_with("pid 7: not resolved\n"), "{text}");
-    assert!(
-        text.contains("it started after NVML named the pid"),
-        "{text}"
-    );
+    assert!(text.contains("it started after NVML named the pid"), "{text}");
     let json = json::document(&report).unwrap();
     for strange in ["secret", "stranger", "`kill"] {
-        assert!(
-            !text.contains(strange) && !json.contains(strange),
-            "{text}{json}"
-        );
+        assert!(!text.contains(strange) && !json.contains(strange), "{text}{json}");
     }
     let (_, gpu) = page(&seen, "gpu:0");
     assert!(gpu.contains("(not resolved: it started"), "{gpu}");
-    assert!(
-        !gpu.contains("secret") && !gpu.contains("stranger"),
-        "{gpu}"
-    );
+    assert!(!gpu.contains("secret") && !gpu.contains("stranger"), "{gpu}");
 }
 
 #[test]
@@ -333,10 +301,7 @@ fn the_balance_adds_up_and_a_hidden_holder_is_named_with_its_evidence() {
     assert!(text.contains("3 other processes"), "{text}");
     let (_, text) = page(&seen, "8");
     assert!(text.contains("NVML does not list it"), "{text}");
-    assert!(
-        text.contains("11.0 GiB there are in use by no process"),
-        "{text}"
-    );
+    assert!(text.contains("11.0 GiB there are in use by no process"), "{text}");
     assert!(text.contains("unattributed: GPU 0"), "{text}");
 }
 
@@ -406,11 +371,8 @@ fn what_a_process_calls_itself_breaks_no_page() {
                 ..Jupyter::default()
             }));
         }
-        scene.now.errors = vec![ReadError {
-            gpu: Some(0),
-            call: name.clone(),
-            error: name.clone(),
-        }];
+        scene.now.errors =
+            vec![ReadError { gpu: Some(0), call: name.clone(), error: name.clone() }];
         let mut copy = scene.clone();
         let seen = seen(&mut copy, 100, |_, _| {});
         page(&seen, "7");
@@ -426,10 +388,7 @@ fn a_process_that_takes_no_input_is_not_asked_to_free_memory_itself() {
     scene.process(7).framework = words("pytorch");
     let seen = seen(&mut scene, 300, |_, _| {});
     let (report, text) = page(&seen, "7");
-    assert_eq!(
-        report.process.unwrap().verdict.findings[0].kind,
-        crate::model::Kind::Orphan
-    );
+    assert_eq!(report.process.unwrap().verdict.findings[0].kind, crate::model::Kind::Orphan);
     assert!(!text.contains("empty_cache"), "{text}");
     assert!(text.contains("`gpumem kill 7`"), "{text}");
 }
@@ -455,25 +414,17 @@ fn how_to_kill_a_stopped_process_is_shown_once_and_last() {
     scene.process(7).state = Some('T');
     let (report, text) = page(&seen(&mut scene, 300, |_, _| {}), "7");
     let shown = report.process.unwrap();
-    assert_eq!(
-        shown.verdict.findings[0].kind,
-        crate::model::Kind::Stopped,
-        "{text}"
-    );
+    assert_eq!(shown.verdict.findings[0].kind, crate::model::Kind::Stopped, "{text}");
     let ends = |text: &str| text.contains("kill -TERM 7");
-    let naming: Vec<usize> = (0..shown.steps.len())
-        .filter(|&at| ends(&shown.steps[at].text))
-        .collect();
+    let naming: Vec<usize> =
+        (0..shown.steps.len()).filter(|&at| ends(&shown.steps[at].text)).collect();
     assert_eq!(naming, [shown.steps.len() - 1], "{text}");
     let end = &shown.steps[naming[0]];
     assert_eq!(end.moment, WhenPossible::End);
     assert!(end.text.contains("`kill -TERM 7; kill -CONT 7`"), "{text}");
     assert!(end.text.contains("frees 2.0 GiB"), "{text}");
     // Slurm ends its jobs itself; the signal is there for where that does not help.
-    let job = Slurm {
-        job_id: words("42"),
-        ..Slurm::default()
-    };
+    let job = Slurm { job_id: words("42"), ..Slurm::default() };
     scene.process(7).slurm = Some(Arc::new(job));
     let (report, text) = page(&seen(&mut scene, 300, |_, _| {}), "7");
     let steps = report.process.unwrap().steps;
@@ -521,19 +472,13 @@ fn a_zombie_with_threads_and_the_first_of_a_namespace_are_ended_as_they_can_be()
     let first = |scene: &mut Scene, _| scene.process(4242).namespace_pid = Some(1);
     let (report, _) = page(&seen(&mut scene, 3, first), "4242");
     let text = json::document(&report).unwrap();
-    assert!(
-        text.contains("`kill -KILL 4242` kills everything in there"),
-        "{text}"
-    );
+    assert!(text.contains("`kill -KILL 4242` kills everything in there"), "{text}");
 }
 
 #[test]
 fn a_parent_that_adopts_orphans_may_have_started_it_all_the_same() {
     // A service of systemd's, and the work of a container's first process.
-    for (leader, words) in [
-        (true, "whether it started it is not"),
-        (false, "leader is gone"),
-    ] {
+    for (leader, words) in [(true, "whether it started it is not"), (false, "leader is gone")] {
         let mut scene = Scene::new(1, 1.0);
         scene.holder(4242, &[0], 2 * GIB);
         let adopted = |scene: &mut Scene, _| {

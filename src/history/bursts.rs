@@ -90,10 +90,7 @@ impl Bursts {
         let next = Self {
             until: moment.time,
             samples: known.samples + 1,
-            power_share_max: known
-                .power_share_max
-                .zip(power)
-                .map(|(most, power)| most.max(power)),
+            power_share_max: known.power_share_max.zip(power).map(|(most, power)| most.max(power)),
             is_on: is_used,
             ..known
         };
@@ -123,11 +120,8 @@ mod tests {
     /// Plays samples of 10 s, `#` with use and `.` without, `?` unknown, ` ` missing.
     fn play(samples: &str) -> Option<Bursts> {
         let (mut known, mut was_used) = (None, None);
-        let gpu = Gpu {
-            power_watts: Some(100.0),
-            power_limit_watts: Some(400.0),
-            ..Gpu::default()
-        };
+        let gpu =
+            Gpu { power_watts: Some(100.0), power_limit_watts: Some(400.0), ..Gpu::default() };
         for (at, sample) in samples.chars().enumerate() {
             let moment = SampleTime {
                 time: Time::from_unix_milliseconds(at as i64 * 10_000),
@@ -167,11 +161,7 @@ mod tests {
         assert_eq!(count(".......#.......#..........#"), 1, "it comes late");
         assert_eq!(count(".......#.......#...#"), 1, "it comes early");
         assert_eq!(count(".......#.......#####"), 0, "it is long");
-        assert_eq!(
-            count(&"...#".repeat(9)),
-            1,
-            "it is as short as the sampling"
-        );
+        assert_eq!(count(&"...#".repeat(9)), 1, "it is as short as the sampling");
         assert_eq!(count(".......#.......#..?"), 0, "it is not known");
         assert_eq!(count(".......#.......#.   ."), 0, "samples are missing");
         assert_eq!(count(&"#".repeat(50)), 0, "it works");

@@ -70,18 +70,14 @@ impl Cpu {
         }
         self.counter = seconds;
         self.known_at = Some(time);
-        for (tier, spacing) in [
-            (&mut self.fine, FINE_MILLISECONDS),
-            (&mut self.coarse, COARSE_MILLISECONDS),
-        ] {
+        for (tier, spacing) in
+            [(&mut self.fine, FINE_MILLISECONDS), (&mut self.coarse, COARSE_MILLISECONDS)]
+        {
             if tier.back().is_none_or(|point| time - point.time >= spacing) {
                 if tier.len() == POINTS {
                     tier.pop_front();
                 }
-                tier.push_back(CpuPoint {
-                    time,
-                    total: self.total,
-                });
+                tier.push_back(CpuPoint { time, total: self.total });
             }
         }
     }
@@ -115,10 +111,7 @@ impl Cpu {
             .filter(|point| point.time < now)
             .min_by_key(distance)?;
         let window = now.seconds_since(nearest.time);
-        Some(Mean {
-            percent: (self.total - nearest.total) / window * 100.0,
-            seconds: window,
-        })
+        Some(Mean { percent: (self.total - nearest.total) / window * 100.0, seconds: window })
     }
 
     /// Since when, as far back as is known, no more than `percent` of a core was used in any six minutes;
@@ -172,10 +165,7 @@ mod tests {
         let half = cpu.mean(2_400.0).unwrap();
         assert!((half.percent - 200.0).abs() < 3.0, "{half:?}");
         let all = cpu.mean(86_400.0).unwrap();
-        assert!(
-            (all.percent - 300.0).abs() < 0.1 && all.seconds > 4_790.0,
-            "{all:?}"
-        );
+        assert!((all.percent - 300.0).abs() < 0.1 && all.seconds > 4_790.0, "{all:?}");
     }
 
     #[test]

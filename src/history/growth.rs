@@ -118,18 +118,10 @@ impl Growth {
         let Some(bytes) = bytes else {
             return;
         };
-        let value = u32::try_from(bytes / UNIT)
-            .unwrap_or(u32::MAX - 1)
-            .min(u32::MAX - 1);
+        let value = u32::try_from(bytes / UNIT).unwrap_or(u32::MAX - 1).min(u32::MAX - 1);
         let Some((first, last)) = self.seen else {
             self.seen = Some((time, time));
-            self.still = Some(Bucket {
-                start: 0,
-                low: value,
-                high: value,
-                held: 0,
-                samples: 1,
-            });
+            self.still = Some(Bucket { start: 0, low: value, high: value, held: 0, samples: 1 });
             return;
         };
         if time <= last {
@@ -137,13 +129,8 @@ impl Growth {
         }
         self.seen = Some((first, time));
         let hole = (time - last > allowed_gap).then(|| seconds(last, first));
-        let sample = Bucket {
-            start: seconds(time, first),
-            low: value,
-            high: value,
-            held: 0,
-            samples: 1,
-        };
+        let sample =
+            Bucket { start: seconds(time, first), low: value, high: value, held: 0, samples: 1 };
         if let Some(detector) = &mut self.moved {
             detector.observe(sample, hole);
             return;
@@ -179,11 +166,7 @@ impl Growth {
                 let has_stopped = pace.has_stopped();
                 // A quarter of an hour is one of growth, not of growth and the silence after it.
                 if trend.grown_bytes >= demand.bytes && trend.rising_seconds >= needed {
-                    if has_stopped {
-                        Verdict::Stopped(trend)
-                    } else {
-                        Verdict::Leak(trend)
-                    }
+                    if has_stopped { Verdict::Stopped(trend) } else { Verdict::Leak(trend) }
                 } else if has_stopped {
                     Verdict::Not
                 } else {
@@ -197,10 +180,7 @@ impl Growth {
                     Verdict::Slowing(trend, outlook)
                 }
                 None if f64::from(detector.series.now) < needed && detector.series.has_risen() => {
-                    Verdict::TooShort {
-                        seconds: f64::from(detector.series.now),
-                        needed,
-                    }
+                    Verdict::TooShort { seconds: f64::from(detector.series.now), needed }
                 }
                 _ => Verdict::Not,
             },

@@ -65,9 +65,7 @@ pub(super) fn is_unexplained(gpu: &Gpu) -> Option<bool> {
     let memory = gpu.memory?;
     let used = match memory.reserved_bytes {
         Some(_) => memory.used_bytes,
-        None => memory
-            .used_bytes
-            .saturating_sub((memory.total_bytes / RESERVED_SHARE).max(GIB)),
+        None => memory.used_bytes.saturating_sub((memory.total_bytes / RESERVED_SHARE).max(GIB)),
     };
     let listed = gpu.process_bytes()?;
     Some(used.saturating_sub(listed) >= LEAST_UNEXPLAINED_BYTES)

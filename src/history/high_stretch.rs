@@ -50,20 +50,13 @@ impl Floors {
     /// Takes in the number; `None` where it is not known. Up to the allowed gap that changes nothing,
     /// beyond it all is forgotten.
     pub(super) fn observe(&mut self, value: Option<u64>, moment: SampleTime) {
-        if self
-            .until
-            .is_some_and(|until| moment.time - until > moment.allowed_gap)
-        {
+        if self.until.is_some_and(|until| moment.time - until > moment.allowed_gap) {
             *self = Self::default();
         }
         let Some(least) = value else {
             return;
         };
-        let mut floor = HighFloor {
-            since: moment.time,
-            least,
-            before: self.samples,
-        };
+        let mut floor = HighFloor { since: moment.time, least, before: self.samples };
         while let Some(higher) = self.floors.pop_if(|known| known.least >= least) {
             floor = HighFloor { least, ..higher };
         }
@@ -115,9 +108,7 @@ mod tests {
     }
 
     fn since(floors: &Floors, least: u64) -> Option<(i64, u64)> {
-        floors
-            .at_least(least)
-            .map(|stretch| (stretch.since - at(0).time, stretch.samples))
+        floors.at_least(least).map(|stretch| (stretch.since - at(0).time, stretch.samples))
     }
 
     #[test]

@@ -21,11 +21,7 @@ impl Interval {
     pub(super) fn push(&mut self, milliseconds: i64) {
         self.recent[self.count % KEPT] = milliseconds.clamp(1, LONGEST_MILLISECONDS);
         // Beyond twice the size only the place in the ring matters.
-        self.count = if self.count + 1 == 2 * KEPT {
-            KEPT
-        } else {
-            self.count + 1
-        };
+        self.count = if self.count + 1 == 2 * KEPT { KEPT } else { self.count + 1 };
         let mut sorted = self.recent;
         let known = &mut sorted[..self.count.min(KEPT)];
         known.sort_unstable();

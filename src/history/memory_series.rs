@@ -124,20 +124,14 @@ pub struct Gaps<'a, S> {
 impl<'a, S: SeriesBucket> Gaps<'a, S> {
     /// Of a series that is seen up to there.
     pub fn new(seen: &'a [S]) -> Self {
-        Self {
-            seen,
-            vouched: None,
-        }
+        Self { seen, vouched: None }
     }
 
     /// Whether a sample tells of the time after it, up to the next one or to the end of what is looked at.
     pub fn is_seen_between(&mut self, last: Time, next: Time) -> bool {
         let distance = next - last;
         distance <= CLOSE_MILLISECONDS
-            || distance
-                <= *self
-                    .vouched
-                    .get_or_insert_with(|| vouched_milliseconds(self.seen))
+            || distance <= *self.vouched.get_or_insert_with(|| vouched_milliseconds(self.seen))
     }
 }
 
@@ -150,10 +144,7 @@ struct Downsampled<S> {
 
 impl<S> Default for Downsampled<S> {
     fn default() -> Self {
-        Self {
-            stretches: Vec::new(),
-            width: 0,
-        }
+        Self { stretches: Vec::new(), width: 0 }
     }
 }
 
@@ -306,13 +297,7 @@ impl MemorySeries {
     fn observe_use(&mut self, time: Time, percent: u32, most: usize) {
         let mut average = Average::default();
         average.push(Some(f64::from(percent)));
-        let load = Load {
-            since: time,
-            until: time,
-            percent: average,
-            repeats: 0,
-            is_level: true,
-        };
+        let load = Load { since: time, until: time, percent: average, repeats: 0, is_level: true };
         self.used.push(load, most);
     }
 
@@ -440,18 +425,13 @@ impl Courses {
     /// When a process of this number was last on a GPU, and on which (NVML's index).
     pub fn last_on_gpu(&self, pid: u32) -> Option<(Time, u32)> {
         let of_pid = self.rows.iter().filter(|(key, _)| key.who.pid == pid);
-        of_pid
-            .filter_map(|(key, course)| Some((course.last_seen?, key.gpu)))
-            .max()
+        of_pid.filter_map(|(key, course)| Some((course.last_seen?, key.gpu))).max()
     }
 }
 
 /// Which process a pid is, by the snapshot.
 fn identity_of(who: &HashMap<u32, Identity>, pid: u32) -> Identity {
-    who.get(&pid).copied().unwrap_or(Identity {
-        pid,
-        start: Start::Unknown,
-    })
+    who.get(&pid).copied().unwrap_or(Identity { pid, start: Start::Unknown })
 }
 
 #[cfg(test)]

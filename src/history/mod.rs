@@ -185,19 +185,14 @@ impl History {
         self.observe_unused(snapshot, moment);
         self.observe_hidden(snapshot, moment);
         self.observe_what_is_missing(moment);
-        self.has_low_power_phase = self
-            .devices
-            .iter()
-            .any(|device| device.low_power_phase().is_some());
+        self.has_low_power_phase =
+            self.devices.iter().any(|device| device.low_power_phase().is_some());
         true
     }
 
     fn is_other_boot(&self, snapshot: &Snapshot) -> bool {
         let differs = |known: &Option<Arc<str>>, now: &Option<Arc<str>>| {
-            known
-                .as_ref()
-                .zip(now.as_ref())
-                .is_some_and(|(known, now)| known != now)
+            known.as_ref().zip(now.as_ref()).is_some_and(|(known, now)| known != now)
         };
         differs(&self.boot_id, &snapshot.host.boot_id)
             || differs(&self.hostname, &snapshot.host.hostname)
@@ -223,18 +218,14 @@ impl History {
     }
 
     fn forget(&mut self) {
-        *self = Self {
-            resets: self.resets,
-            ..Self::default()
-        };
+        *self = Self { resets: self.resets, ..Self::default() };
     }
 
     fn remember_host(&mut self, snapshot: &Snapshot) {
         let host = &snapshot.host;
-        for (known, now) in [
-            (&mut self.hostname, &host.hostname),
-            (&mut self.boot_id, &host.boot_id),
-        ] {
+        for (known, now) in
+            [(&mut self.hostname, &host.hostname), (&mut self.boot_id, &host.boot_id)]
+        {
             if known.is_none() {
                 known.clone_from(now);
             }
@@ -275,11 +266,7 @@ impl History {
                 continue;
             };
             // What a GPU that does not answer shows is what it said last: no news.
-            let Some(rows) = gpu
-                .processes
-                .as_ref()
-                .filter(|_| gpu.stale_seconds.is_none())
-            else {
+            let Some(rows) = gpu.processes.as_ref().filter(|_| gpu.stale_seconds.is_none()) else {
                 self.devices[device].observe(gpu, moment, false, None);
                 continue;
             };
@@ -287,10 +274,8 @@ impl History {
             let was_listed = previous.is_some() && self.devices[device].listed_at() == previous;
             let alone = power::alone(gpu, rows).and_then(|row| {
                 let process = self.processes.get(&row.pid)?;
-                (process.last_seen() == moment.time).then(|| Alone {
-                    who: process.identity(),
-                    sm_percent: row.sm_percent,
-                })
+                (process.last_seen() == moment.time)
+                    .then(|| Alone { who: process.identity(), sm_percent: row.sm_percent })
             });
             self.devices[device].observe(gpu, moment, true, alone);
             devices[place].was_listed = was_listed;
@@ -328,10 +313,8 @@ impl History {
                 for listed in of_one {
                     let gpu = &snapshot.gpus[listed.gpu as usize];
                     let shown = devices[listed.gpu as usize];
-                    if let Some(row) = gpu
-                        .processes
-                        .as_ref()
-                        .and_then(|rows| rows.get(listed.row as usize))
+                    if let Some(row) =
+                        gpu.processes.as_ref().and_then(|rows| rows.get(listed.row as usize))
                     {
                         process.observe_row(shown, gpu, row, moment);
                     }
@@ -343,8 +326,7 @@ impl History {
             for listed in of_one {
                 let process = place.map(|place| &snapshot.processes[place]);
                 let shown = devices[listed.gpu as usize];
-                self.unlisted
-                    .observe(shown.device, pid, process, moment, shown.was_listed);
+                self.unlisted.observe(shown.device, pid, process, moment, shown.was_listed);
                 self.unresolved_rows.push(UnresolvedRow {
                     gpu: listed.gpu as usize,
                     row: listed.row as usize,
@@ -353,8 +335,7 @@ impl History {
             }
         }
         // As the GPUs list them, whatever they were taken in by.
-        self.unresolved_rows
-            .sort_unstable_by_key(|unresolved| (unresolved.gpu, unresolved.row));
+        self.unresolved_rows.sort_unstable_by_key(|unresolved| (unresolved.gpu, unresolved.row));
     }
 
     /// Looks for unused GPUs; only called where a process was given one.
@@ -407,11 +388,7 @@ impl History {
                     let row = rows.and_then(|rows| rows.get(unresolved.row));
                     unresolved.gpu == place && row.map(|row| row.pid) == process.process_group
                 });
-                let is_unexplained = if leader_is_listed {
-                    Some(true)
-                } else {
-                    unexplained[place]
-                };
+                let is_unexplained = if leader_is_listed { Some(true) } else { unexplained[place] };
                 let holds = holds_file.and(is_unexplained);
                 known.observe_hidden(device, gpu, holds, moment);
             }
@@ -436,13 +413,10 @@ impl History {
     fn observe_what_is_missing(&mut self, moment: SampleTime) {
         let devices = &self.devices;
         let is_listed = |device: usize| devices[device].listed_at() == Some(moment.time);
-        self.processes
-            .retain(|_, process| process.observe_what_is_missing(moment, is_listed));
+        self.processes.retain(|_, process| process.observe_what_is_missing(moment, is_listed));
         let processes = &self.processes;
         self.unlisted.forget(moment, |pid| {
-            processes
-                .get(&pid)
-                .is_some_and(|process| process.last_seen() == moment.time)
+            processes.get(&pid).is_some_and(|process| process.last_seen() == moment.time)
         });
     }
 
@@ -469,9 +443,7 @@ impl History {
         self.unresolved_rows.iter().filter_map(|unresolved| {
             let gpu = snapshot.gpus.get(unresolved.gpu)?;
             let row = gpu.processes.as_ref()?.get(unresolved.row)?;
-            let process = unresolved
-                .process
-                .and_then(|place| snapshot.processes.get(place));
+            let process = unresolved.process.and_then(|place| snapshot.processes.get(place));
             Some((gpu, row, process))
         })
     }
@@ -547,9 +519,7 @@ impl History {
     pub fn idle_since(&self, identity: Identity, gpu: u32) -> Option<Time> {
         self.rows_on(identity, gpu)
             .map(|row| row.run().map(|run| run.since))
-            .try_fold(None, |latest, since| {
-                since.map(|since| latest.max(Some(since)))
-            })
+            .try_fold(None, |latest, since| since.map(|since| latest.max(Some(since))))
             .flatten()
     }
 
@@ -565,9 +535,7 @@ impl History {
 
     /// Seconds from the first snapshot to the last; 0 without any.
     pub fn span_seconds(&self) -> f64 {
-        self.first
-            .zip(self.last)
-            .map_or(0.0, |(first, last)| last.seconds_since(first))
+        self.first.zip(self.last).map_or(0.0, |(first, last)| last.seconds_since(first))
     }
 
     /// Seconds between two snapshots, as a rule; `None` before the second one.

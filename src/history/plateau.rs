@@ -105,20 +105,14 @@ mod tests {
     #[test]
     fn it_begins_anew_when_what_is_held_changes() {
         let length = |samples| of(samples).map(|plateau| (plateau.seconds(), plateau.samples));
-        assert_eq!(
-            length(&[(0, Some(1000)), (10, Some(1030))]),
-            Some((10.0, 2))
-        );
+        assert_eq!(length(&[(0, Some(1000)), (10, Some(1030))]), Some((10.0, 2)));
         assert_eq!(
             length(&[(0, Some(1000)), (10, Some(1030)), (20, Some(985))]),
             Some((0.0, 1)),
             "it creeps"
         );
         assert_eq!(length(&[(0, Some(0)), (10, Some(0))]), Some((10.0, 2)));
-        assert_eq!(
-            length(&[(0, Some(10)), (10, None), (60, Some(10))]),
-            Some((60.0, 2))
-        );
+        assert_eq!(length(&[(0, Some(10)), (10, None), (60, Some(10))]), Some((60.0, 2)));
         assert_eq!(length(&[(0, Some(10)), (61, Some(10))]), Some((0.0, 1)));
         assert_eq!(length(&[(0, Some(10)), (61, None)]), None);
     }

@@ -149,16 +149,13 @@ impl Draw {
     /// Takes in a sample of the GPU, whose process list was read where `alone` is given.
     pub(super) fn observe(&mut self, gpu: &Gpu, alone: Option<Alone>, moment: SampleTime) {
         self.alone = alone.map(|alone| alone.who);
-        self.phase
-            .take_if(|phase| moment.time - phase.until >= BRIDGED_GAP_MILLISECONDS);
+        self.phase.take_if(|phase| moment.time - phase.until >= BRIDGED_GAP_MILLISECONDS);
         let is_watts = |watts: &f64| watts.is_finite() && *watts >= 0.0;
         let power = gpu.power_watts.filter(is_watts);
         if power.is_some() {
             self.read_at = Some(moment.time);
         }
-        self.is_read = self
-            .read_at
-            .is_some_and(|at| moment.time - at <= moment.allowed_gap);
+        self.is_read = self.read_at.is_some_and(|at| moment.time - at <= moment.allowed_gap);
         let (Some(percent), Some(power)) = (gpu.gpu_percent, power) else {
             return;
         };
@@ -166,10 +163,8 @@ impl Draw {
             return;
         }
         // The GPU as a whole says that it is over, whoever used it.
-        let is_over = self
-            .phase
-            .as_ref()
-            .is_some_and(|phase| !self.is_low(phase.who, percent, power));
+        let is_over =
+            self.phase.as_ref().is_some_and(|phase| !self.is_low(phase.who, percent, power));
         if is_over && let Some(phase) = self.phase.take() {
             self.count_as_work(&phase);
         }
@@ -258,19 +253,14 @@ impl Draw {
         phase.power.push(Some(power));
         phase.memory.push(gpu.memory_percent.map(f64::from));
         phase.clock.push(gpu.sm_clock_mhz.map(f64::from));
-        phase
-            .temperature
-            .push(gpu.temperature_celsius.map(f64::from));
+        phase.temperature.push(gpu.temperature_celsius.map(f64::from));
         phase.power_limit = gpu.power_limit_watts.or(phase.power_limit);
         self.phase = Some(phase);
     }
 
     /// What the GPU drew while the process was alone at work, where enough was seen of that.
     pub(super) fn work(&self, who: Identity) -> Option<&Work> {
-        self.works
-            .iter()
-            .find(|work| work.who == who)
-            .filter(|work| work.is_known())
+        self.works.iter().find(|work| work.who == who).filter(|work| work.is_known())
     }
 
     pub(super) fn low_power_phase(&self) -> Option<&LowPowerPhase> {

@@ -164,11 +164,8 @@ impl ProcessHistory {
         self.observe_silence(process, moment);
         let lost_parent = process.parent_is_reaper;
         let lost_leader = process.group_leader_alive.map(|is_alive| !is_alive);
-        let is_abandoned = if process.has_lost_server() {
-            Some(true)
-        } else {
-            both(lost_parent, lost_leader)
-        };
+        let is_abandoned =
+            if process.has_lost_server() { Some(true) } else { both(lost_parent, lost_leader) };
         self.abandoned.observe(is_abandoned, moment);
         if self.abandoned.streak().is_none() {
             self.hidden = Vec::new();
@@ -199,15 +196,13 @@ impl ProcessHistory {
         let asked = self.asked.as_deref();
         let asked = asked.filter(|it| it.overlaps(previous, moment.time, 0.0));
         let seconds = self.asked_cpu.without(seconds, asked);
-        self.cpu
-            .observe(moment.time, seconds, percent, moment.allowed_gap);
+        self.cpu.observe(moment.time, seconds, percent, moment.allowed_gap);
     }
 
     /// Takes in what it has read and written, and which sockets it has.
     fn observe_silence(&mut self, process: &Process, moment: SampleTime) {
-        let unchanged = process
-            .io_bytes
-            .map(|now| self.io_bytes.is_none_or(|before| now == before));
+        let unchanged =
+            process.io_bytes.map(|now| self.io_bytes.is_none_or(|before| now == before));
         let is_alone = process.sockets.map(|sockets| sockets == 0);
         self.silent.observe(both(unchanged, is_alone), moment);
         self.io_bytes = process.io_bytes.or(self.io_bytes);
@@ -238,11 +233,7 @@ impl ProcessHistory {
                 }
                 let is_witnessed =
                     before.is_some_and(|(_, it)| moment.time - it.until <= moment.allowed_gap);
-                let began = if is_witnessed {
-                    Began::Witnessed
-                } else {
-                    Began::Unwitnessed
-                };
+                let began = if is_witnessed { Began::Witnessed } else { Began::Unwitnessed };
                 *before = Some((state, Streak::new(moment.time, began)));
             }
         }
@@ -275,9 +266,8 @@ impl ProcessHistory {
         is_unexplained: Option<bool>,
         moment: SampleTime,
     ) {
-        let is_still = self
-            .still
-            .is_some_and(|it| it.until == moment.time && it.since < moment.time);
+        let is_still =
+            self.still.is_some_and(|it| it.until == moment.time && it.since < moment.time);
         let holds = both(is_unexplained, hidden::is_unused(gpu, is_still));
         hidden::observe(&mut self.hidden, device, holds, moment);
     }
@@ -324,8 +314,7 @@ impl ProcessHistory {
         self.rows.reserve_exact(1);
         // The process appeared with its row, or the row in a list that was being read: either way its
         // beginning was seen.
-        self.rows
-            .push(RowHistory::new(device, row, moment.time, shown.was_listed));
+        self.rows.push(RowHistory::new(device, row, moment.time, shown.was_listed));
         self.shown_rows += 1;
         Some(self.rows.len() - 1)
     }
@@ -390,9 +379,7 @@ impl ProcessHistory {
     /// Since when its CPU seconds have not advanced by more than a trace from sample to sample; `None`
     /// where the last snapshot did not tell them.
     pub fn still_since(&self) -> Option<Time> {
-        self.still
-            .filter(|still| still.until == self.last_seen)
-            .map(|still| still.since)
+        self.still.filter(|still| still.until == self.last_seen).map(|still| still.since)
     }
 
     /// Since when its parent has been gone (a reaper adopted it) and the leader of its process group too;

@@ -54,12 +54,8 @@ pub enum Use {
 impl Use {
     /// Reads a process's row on a GPU that answered.
     pub fn of(gpu: &Gpu, row: &GpuProcess) -> Self {
-        let engines = [
-            row.sm_percent,
-            row.memory_percent,
-            row.encoder_percent,
-            row.decoder_percent,
-        ];
+        let engines =
+            [row.sm_percent, row.memory_percent, row.encoder_percent, row.decoder_percent];
         if engines.iter().flatten().any(|percent| *percent > 0) {
             return Self::Used;
         }
@@ -90,9 +86,7 @@ pub(super) fn is_unexplained(gpu: &Gpu, rows: &[GpuProcess]) -> bool {
         true => DESKTOP_PERCENT,
         false => 0,
     };
-    gpu.gpu_percent
-        .is_some_and(|percent| percent > 0 && percent > noise())
-        && !is_used(gpu, rows)
+    gpu.gpu_percent.is_some_and(|percent| percent > 0 && percent > noise()) && !is_used(gpu, rows)
 }
 
 /// Whether a sample says of one of a GPU's processes that it used it.
@@ -204,11 +198,7 @@ impl RowHistory {
             moved_at: None,
             last_use: Use::Unknown,
             known_at: time,
-            before: if is_witnessed {
-                Began::Witnessed
-            } else {
-                Began::Unwitnessed
-            },
+            before: if is_witnessed { Began::Witnessed } else { Began::Unwitnessed },
             run: None,
             cpu_at_until: None,
             plateau: None,
@@ -235,8 +225,7 @@ impl RowHistory {
         let previous = self.last_seen;
         self.last_seen = moment.time;
         self.kind = row.kind;
-        self.growth
-            .observe(moment.time, row.used_bytes, moment.allowed_gap);
+        self.growth.observe(moment.time, row.used_bytes, moment.allowed_gap);
         match (row.used_bytes, self.used) {
             (Some(bytes), _) => self.used = Some((bytes, moment.time)),
             (None, Some((_, reported_at))) if moment.time - reported_at > moment.allowed_gap => {
@@ -336,11 +325,7 @@ impl RowHistory {
                         used <= TICK_OF_CPU + CPU_OF_NO_BURST * gap as f64 / 1000.0
                     })
                 };
-                let covered = if is_vouched {
-                    gap
-                } else {
-                    moment.sampled(gap, sampled_seconds)
-                };
+                let covered = if is_vouched { gap } else { moment.sampled(gap, sampled_seconds) };
                 self.run = Some(UnusedRun {
                     until: moment.time,
                     samples: run.samples + 1,
@@ -358,8 +343,7 @@ impl RowHistory {
     /// sample.
     fn cpu_was_still(&self, gap: i64, cpu_total: Option<f64>) -> bool {
         let trace = TICKS_OF_CPU + TRACE_OF_CPU * gap as f64 / 1000.0;
-        self.cpu_used_since(cpu_total)
-            .is_some_and(|used| used <= trace)
+        self.cpu_used_since(cpu_total).is_some_and(|used| used <= trace)
     }
 
     /// CPU seconds since the run's last sample.

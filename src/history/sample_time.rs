@@ -23,11 +23,7 @@ impl SampleTime {
     /// How much of the milliseconds since the sample before a sample vouches for: an interval, with
     /// some lateness.
     pub(super) fn vouched(self, gap: i64) -> i64 {
-        if gap <= self.interval + self.interval / 2 {
-            gap
-        } else {
-            gap.min(self.interval)
-        }
+        if gap <= self.interval + self.interval / 2 { gap } else { gap.min(self.interval) }
     }
 
     /// How much of them the driver's samples vouch for, which were read for `told` seconds of them.
@@ -48,10 +44,6 @@ impl SampleTime {
     /// How much of them two samples vouch for that say the same: all, where no more are missing between
     /// them than change nothing.
     pub(super) fn bridged(self, gap: i64) -> i64 {
-        if gap <= self.allowed_gap {
-            gap
-        } else {
-            self.vouched(gap)
-        }
+        if gap <= self.allowed_gap { gap } else { self.vouched(gap) }
     }
 }

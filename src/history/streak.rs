@@ -19,12 +19,7 @@ pub struct Streak {
 
 impl Streak {
     pub(super) fn new(time: Time, began: Began) -> Self {
-        Self {
-            since: time,
-            until: time,
-            samples: 1,
-            began,
-        }
+        Self { since: time, until: time, samples: 1, began }
     }
 
     /// Takes in another sample that shows the same. After a gap it begins anew, unless something else
@@ -58,16 +53,11 @@ impl Clause {
         match (holds, &mut self.streak) {
             (Some(true), Some(streak)) => streak.extend(moment, false),
             (Some(true), None) => {
-                let is_witnessed = self
-                    .denied_at
-                    .is_some_and(|at| moment.time - at <= moment.allowed_gap);
+                let is_witnessed =
+                    self.denied_at.is_some_and(|at| moment.time - at <= moment.allowed_gap);
                 self.streak = Some(Streak::new(
                     moment.time,
-                    if is_witnessed {
-                        Began::Witnessed
-                    } else {
-                        Began::Unwitnessed
-                    },
+                    if is_witnessed { Began::Witnessed } else { Began::Unwitnessed },
                 ));
             }
             (Some(false), _) => {
@@ -101,12 +91,7 @@ mod tests {
     #[test]
     fn an_unknown_value_breaks_no_streak_for_a_minute() {
         let mut clause = Clause::default();
-        for (seconds, holds) in [
-            (0, Some(false)),
-            (10, Some(true)),
-            (20, None),
-            (70, Some(true)),
-        ] {
+        for (seconds, holds) in [(0, Some(false)), (10, Some(true)), (20, None), (70, Some(true))] {
             clause.observe(holds, at(seconds));
         }
         let streak = *clause.streak().unwrap();

@@ -28,10 +28,7 @@ impl Scene {
                 ..Gpu::default()
             })
             .collect();
-        Self {
-            now,
-            interval_seconds,
-        }
+        Self { now, interval_seconds }
     }
 
     /// Adds `python train.py`, started a day ago, that holds memory on GPUs and uses none of them.
@@ -98,18 +95,11 @@ impl Scene {
     }
 
     pub(crate) fn row(&mut self, gpu: u32, pid: u32) -> &mut GpuProcess {
-        self.rows(gpu)
-            .iter_mut()
-            .find(|row| row.pid == pid)
-            .unwrap()
+        self.rows(gpu).iter_mut().find(|row| row.pid == pid).unwrap()
     }
 
     pub(crate) fn process(&mut self, pid: u32) -> &mut Process {
-        self.now
-            .processes
-            .iter_mut()
-            .find(|process| process.pid == pid)
-            .unwrap()
+        self.now.processes.iter_mut().find(|process| process.pid == pid).unwrap()
     }
 
     /// Lets an interval pass, in which each process uses the CPU as its `cpu_percent` says.

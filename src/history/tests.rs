@@ -23,9 +23,7 @@ fn watched(seconds: f64) -> (Scene, History) {
 
 fn idle_seconds(scene: &mut Scene, history: &History) -> Option<f64> {
     let identity = scene.process(PID).identity();
-    history
-        .idle_since(identity, 0)
-        .map(|since| scene.now.time.seconds_since(since))
+    history.idle_since(identity, 0).map(|since| scene.now.time.seconds_since(since))
 }
 
 fn run<'a>(scene: &mut Scene, history: &'a History) -> &'a UnusedRun {
@@ -46,20 +44,14 @@ fn a_run_begins_with_the_first_sample_without_use() {
     assert_eq!(idle_seconds(&mut scene, &history), Some(0.0));
     history.observe(scene.step());
     let run = run(&mut scene, &history);
-    assert_eq!(
-        (run.began, run.samples, run.seconds()),
-        (Began::Witnessed, 2, 10.0)
-    );
+    assert_eq!((run.began, run.samples, run.seconds()), (Began::Witnessed, 2, 10.0));
     assert_eq!(history.span_seconds(), 130.0);
     assert_eq!(history.interval_seconds(), Some(10.0));
 }
 
 #[test]
 fn every_engine_counts_as_use() {
-    let gpu = |percent| Gpu {
-        gpu_percent: percent,
-        ..Gpu::default()
-    };
+    let gpu = |percent| Gpu { gpu_percent: percent, ..Gpu::default() };
     let row = |sm, memory, encoder, decoder| GpuProcess {
         sm_percent: sm,
         memory_percent: memory,
@@ -68,25 +60,13 @@ fn every_engine_counts_as_use() {
         ..GpuProcess::default()
     };
     for (row, device, expected) in [
-        (
-            row(Some(0), None, None, None),
-            Some(90),
-            Use::NotUsed(NoUseSource::Process),
-        ),
-        (
-            row(Some(0), Some(0), Some(0), Some(0)),
-            None,
-            Use::NotUsed(NoUseSource::Process),
-        ),
+        (row(Some(0), None, None, None), Some(90), Use::NotUsed(NoUseSource::Process)),
+        (row(Some(0), Some(0), Some(0), Some(0)), None, Use::NotUsed(NoUseSource::Process)),
         (row(Some(1), None, None, None), None, Use::Used),
         (row(Some(0), Some(1), None, None), None, Use::Used),
         (row(Some(0), None, Some(1), None), None, Use::Used),
         (row(None, None, None, Some(1)), Some(0), Use::Used),
-        (
-            row(None, None, None, None),
-            Some(0),
-            Use::NotUsed(NoUseSource::Device),
-        ),
+        (row(None, None, None, None), Some(0), Use::NotUsed(NoUseSource::Device)),
         (row(None, None, None, None), Some(1), Use::DeviceUsed),
         (row(None, None, None, None), None, Use::Unknown),
     ] {
@@ -96,20 +76,14 @@ fn every_engine_counts_as_use() {
 
 #[test]
 fn the_zero_of_an_mps_client_proves_nothing() {
-    let client = GpuProcess {
-        kind: ProcessType::Mps,
-        sm_percent: Some(0),
-        ..GpuProcess::default()
-    };
+    let client =
+        GpuProcess { kind: ProcessType::Mps, sm_percent: Some(0), ..GpuProcess::default() };
     for (device, expected) in [
         (Some(60), Use::DeviceUsed),
         (Some(0), Use::NotUsed(NoUseSource::Device)),
         (None, Use::Unknown),
     ] {
-        let gpu = Gpu {
-            gpu_percent: device,
-            ..Gpu::default()
-        };
+        let gpu = Gpu { gpu_percent: device, ..Gpu::default() };
         assert_eq!(Use::of(&gpu, &client), expected, "{device:?}");
     }
 }
@@ -155,11 +129,7 @@ fn a_longer_gap_ends_a_run_unless_the_cpu_was_unused() {
         let (mut scene, mut history) = watched(100.0);
         scene.process(PID).cpu_percent = Some(cpu_percent);
         history.observe(scene.pass(gap));
-        assert_eq!(
-            idle_seconds(&mut scene, &history),
-            Some(idle),
-            "{gap} s at {cpu_percent} %"
-        );
+        assert_eq!(idle_seconds(&mut scene, &history), Some(idle), "{gap} s at {cpu_percent} %");
         assert_eq!(run(&mut scene, &history).began, Began::Unwitnessed);
     }
 }
@@ -207,11 +177,7 @@ fn without_ticks_the_start_time_distinguishes_them() {
     assert_eq!(idle_seconds(&mut scene, &history), Some(10.0));
     scene.process(PID).start_time = None;
     history.observe(scene.step());
-    assert_eq!(
-        idle_seconds(&mut scene, &history),
-        None,
-        "nobody is known by a pid alone"
-    );
+    assert_eq!(idle_seconds(&mut scene, &history), None, "nobody is known by a pid alone");
 }
 
 #[test]
@@ -255,11 +221,7 @@ fn sleep_boot_host_and_clock_start_everything_afresh_and_are_counted() {
     history.observe(scene.step());
     scene.now.host.suspended_seconds = Some(8);
     history.observe(scene.step());
-    assert_eq!(
-        idle_seconds(&mut scene, &history),
-        Some(120.0),
-        "a rounding is no sleep"
-    );
+    assert_eq!(idle_seconds(&mut scene, &history), Some(120.0), "a rounding is no sleep");
     scene.now.host.suspended_seconds = Some(5_000);
     history.observe(scene.step());
     assert_eq!(idle_seconds(&mut scene, &history), Some(0.0));
@@ -278,15 +240,7 @@ fn sleep_boot_host_and_clock_start_everything_afresh_and_are_counted() {
     assert_eq!(idle_seconds(&mut scene, &history), Some(0.0));
     history.observe(scene.pass(3_600.0));
     let resets = history.resets();
-    assert_eq!(
-        (
-            resets.slept,
-            resets.other_boot,
-            resets.clock_went_back,
-            resets.gap
-        ),
-        (1, 2, 1, 1)
-    );
+    assert_eq!((resets.slept, resets.other_boot, resets.clock_went_back, resets.gap), (1, 2, 1, 1));
     assert_eq!(resets.last, Some((Reset::Gap, scene.now.time)));
 }
 
@@ -312,10 +266,7 @@ fn a_snapshot_that_comes_too_late_is_passed_over() {
         assert!(history.observe(scene.step()), "the next one goes on");
     }
     assert_eq!(idle_seconds(&mut scene, &history), Some(140.0));
-    assert_eq!(
-        (history.resets().strays, history.resets().clock_went_back),
-        (6, 0)
-    );
+    assert_eq!((history.resets().strays, history.resets().clock_went_back), (6, 0));
 }
 
 #[test]
@@ -377,11 +328,7 @@ fn a_thousand_processes_on_sixteen_gpus_stay_small() {
     for _ in 0..26 * 60 {
         history.observe(scene.step());
     }
-    let size: usize = history
-        .processes
-        .values()
-        .map(|process| process.size())
-        .sum();
+    let size: usize = history.processes.values().map(|process| process.size()).sum();
     assert!(size < 12 << 20, "{size} bytes");
     let per_row = size_of::<RowHistory>();
     assert!(per_row < 1024, "{per_row} bytes a row");
@@ -393,14 +340,8 @@ fn a_thousand_processes_on_sixteen_gpus_stay_small() {
 fn unlisted_pids_are_bounded_and_forgotten_with_their_rows() {
     let mut scene = Scene::new(1, 10.0);
     for pid in 1..6_000 {
-        scene.now.processes.push(Process {
-            pid,
-            ..Process::default()
-        });
-        scene.rows(0).push(GpuProcess {
-            pid,
-            ..GpuProcess::default()
-        });
+        scene.now.processes.push(Process { pid, ..Process::default() });
+        scene.rows(0).push(GpuProcess { pid, ..GpuProcess::default() });
     }
     let mut history = History::default();
     scene.play(30.0, |snapshot| {
@@ -408,14 +349,8 @@ fn unlisted_pids_are_bounded_and_forgotten_with_their_rows() {
     });
     assert_eq!(history.unlisted.len(), 4_096);
     let unlisted = history.unlisted_pid(&scene.now.gpus[0], 1).unwrap();
-    assert_eq!(
-        (unlisted.streak.samples, unlisted.streak.seconds()),
-        (4, 30.0)
-    );
-    assert_eq!(
-        (unlisted.state, unlisted.streak.began),
-        (None, Began::Unwitnessed)
-    );
+    assert_eq!((unlisted.streak.samples, unlisted.streak.seconds()), (4, 30.0));
+    assert_eq!((unlisted.state, unlisted.streak.began), (None, Began::Unwitnessed));
     scene.rows(0).clear();
     scene.step();
     scene.play(60.0, |snapshot| {
@@ -456,9 +391,7 @@ fn no_order_of_snapshots_and_no_lack_in_them_panics() {
                 for gpu in 0..3 {
                     assert!(history.idle_since(identity, gpu) <= history.last_time());
                 }
-                let rows = history
-                    .process(identity)
-                    .map_or(&[][..], ProcessHistory::rows);
+                let rows = history.process(identity).map_or(&[][..], ProcessHistory::rows);
                 for run in rows.iter().filter_map(RowHistory::run) {
                     assert!((0.0..=1.0).contains(&run.coverage()), "{run:?}");
                     assert!(history.first_time() <= Some(run.since), "{run:?}");
@@ -506,10 +439,7 @@ fn names_are_read_again_when_any_of_them_changes() {
             5 => {
                 process.parent = (roll(4) > 0).then(|| {
                     let command = commands.get(roll(10)).map(|line| words(line));
-                    Arc::new(Parent {
-                        command,
-                        ..Parent::default()
-                    })
+                    Arc::new(Parent { command, ..Parent::default() })
                 });
             }
             _ => {}

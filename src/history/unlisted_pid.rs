@@ -44,11 +44,7 @@ impl UnlistedPids {
             known.streak.extend(moment, false);
             known.state = state;
         } else if self.0.len() < MOST_UNLISTED {
-            let began = if was_listed {
-                Began::Witnessed
-            } else {
-                Began::Unwitnessed
-            };
+            let began = if was_listed { Began::Witnessed } else { Began::Unwitnessed };
             let streak = Streak::new(moment.time, began);
             self.0.insert((device, pid), UnlistedPid { streak, state });
         }

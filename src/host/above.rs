@@ -161,10 +161,8 @@ pub(super) fn look_above(
             }
         }
         if ancestor.is_step_daemon && ancestor.folder.owner() == Ok(0) {
-            above.step = step(&ancestor, content).map(|step| SlurmStep {
-                array: array(proc, below.0, &step.job, content),
-                ..step
-            });
+            above.step = step(&ancestor, content)
+                .map(|step| SlurmStep { array: array(proc, below.0, &step.job, content), ..step });
             break;
         }
         below = (pid, ancestor.start_ticks);
@@ -178,10 +176,7 @@ fn step(daemon: &Ancestor, content: &mut Vec<u8>) -> Option<SlurmStep> {
     if !daemon.has_memory {
         return None;
     }
-    daemon
-        .folder
-        .read(c"cmdline", content, CMDLINE_BYTES)
-        .ok()?;
+    daemon.folder.read(c"cmdline", content, CMDLINE_BYTES).ok()?;
     parse_title(content)
 }
 
@@ -192,9 +187,7 @@ fn parse_title(title: &[u8]) -> Option<SlurmStep> {
     let (job, step) = inner.rsplit_once('.')?;
     let is_word = |text: &str| {
         (1..=40).contains(&text.len())
-            && text
-                .bytes()
-                .all(|byte| byte.is_ascii_alphanumeric() || byte == b'+')
+            && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'+')
     };
     (is_word(job) && is_word(step)).then(|| SlurmStep {
         job: job.into(),
@@ -224,21 +217,13 @@ pub(super) fn array_in(
         is_number.then(|| Arc::clone(value))
     };
     let is_its = number("SLURM_JOB_ID").is_some_and(|claimed| *claimed == *job);
-    let array = (
-        number("SLURM_ARRAY_JOB_ID")?,
-        number("SLURM_ARRAY_TASK_ID")?,
-    );
+    let array = (number("SLURM_ARRAY_JOB_ID")?, number("SLURM_ARRAY_TASK_ID")?);
     is_its.then_some(array)
 }
 
 /// What the parent of a container's first process says of the container.
 fn watcher(parent: &Ancestor, above: &mut Above, content: &mut Vec<u8>) {
-    if !parent.has_memory
-        || parent
-            .folder
-            .read(c"cmdline", content, CMDLINE_BYTES + 1)
-            .is_err()
-    {
+    if !parent.has_memory || parent.folder.read(c"cmdline", content, CMDLINE_BYTES + 1).is_err() {
         return;
     }
     let Some(command) = parse_cmdline(content) else {
@@ -261,19 +246,15 @@ fn watched(command: &[Arc<str>]) -> Option<Container> {
             if names.contains(&&**word) {
                 return name(words.next()?);
             }
-            let joined = names
-                .iter()
-                .find_map(|it| word.strip_prefix(it)?.strip_prefix('='));
+            let joined = names.iter().find_map(|it| word.strip_prefix(it)?.strip_prefix('='));
             if let Some(joined) = joined {
                 return name(joined);
             }
         }
         None
     };
-    let container = |runtime: &str| Container {
-        runtime: Some(runtime.into()),
-        ..Container::default()
-    };
+    let container =
+        |runtime: &str| Container { runtime: Some(runtime.into()), ..Container::default() };
     if program == "conmon" {
         let is_crio = arguments.iter().any(|word| word.contains("/crio"));
         return Some(Container {
@@ -284,11 +265,7 @@ fn watched(command: &[Arc<str>]) -> Option<Container> {
     }
     if program.starts_with("containerd-shim") {
         let namespace = after(&["-namespace", "--namespace"])?;
-        let runtime = if *namespace == *"moby" {
-            "docker"
-        } else {
-            "containerd"
-        };
+        let runtime = if *namespace == *"moby" { "docker" } else { "containerd" };
         return Some(Container {
             // In a pod it is the pod's, and its containers have their own.
             id: after(&["-id", "--id"]).filter(|_| *namespace != *"k8s.io"),
@@ -307,10 +284,7 @@ fn watched(command: &[Arc<str>]) -> Option<Container> {
         });
     }
     if matches!(program, "runc" | "crun") && arguments.iter().any(|word| **word == *"run") {
-        return Some(Container {
-            id: Some(Arc::clone(arguments.last()?)),
-            ..container(program)
-        });
+        return Some(Container { id: Some(Arc::clone(arguments.last()?)), ..container(program) });
     }
     None
 }
@@ -391,20 +365,11 @@ mod tests {
     fn a_step_daemon_names_its_job() {
         let of =
             |title: &str| parse_title(title.as_bytes()).map(|it| format!("{} {}", it.job, it.step));
-        assert_eq!(
-            of("slurmstepd: [7.batch]\0\0\0").as_deref(),
-            Some("7 batch")
-        );
+        assert_eq!(of("slurmstepd: [7.batch]\0\0\0").as_deref(), Some("7 batch"));
         assert_eq!(of("slurmstepd: [12.0]").as_deref(), Some("12 0"));
         assert_eq!(of("slurmstepd: [12.extern]").as_deref(), Some("12 extern"));
-        for title in [
-            "slurmstepd",
-            "/usr/sbin/slurmstepd infinity",
-            "[]",
-            "[.]",
-            "[7]",
-            "[7;x.0]",
-        ] {
+        for title in ["slurmstepd", "/usr/sbin/slurmstepd infinity", "[]", "[.]", "[7]", "[7;x.0]"]
+        {
             assert_eq!(of(title), None, "{title}");
         }
     }
@@ -417,10 +382,7 @@ mod tests {
         assert_eq!(is, Some(("3".into(), "4".into())));
         assert_eq!(of(&format!("SLURM_JOB_ID=9\0{array}")), None);
         assert_eq!(of(array), None);
-        assert_eq!(
-            of("SLURM_JOB_ID=8\0SLURM_ARRAY_JOB_ID=3\0SLURM_ARRAY_TASK_ID=$(x)\0"),
-            None
-        );
+        assert_eq!(of("SLURM_JOB_ID=8\0SLURM_ARRAY_JOB_ID=3\0SLURM_ARRAY_TASK_ID=$(x)\0"), None);
     }
 
     #[test]
@@ -429,8 +391,7 @@ mod tests {
             let command: Vec<Arc<str>> = line.split(' ').map(Arc::from).collect();
             watched(&command).map(|it| {
                 let all = [it.runtime, it.namespace, it.id, it.name];
-                all.map(|it| it.as_deref().unwrap_or("-").to_owned())
-                    .join(" ")
+                all.map(|it| it.as_deref().unwrap_or("-").to_owned()).join(" ")
             })
         };
         for (line, expected) in [
@@ -461,13 +422,7 @@ mod tests {
         ] {
             assert_eq!(of(line).as_deref(), Some(expected), "{line}");
         }
-        for line in [
-            "/usr/lib/systemd/systemd",
-            "conmon",
-            "runc init",
-            "bash -c x",
-            "bwrap -x",
-        ] {
+        for line in ["/usr/lib/systemd/systemd", "conmon", "runc init", "bash -c x", "bwrap -x"] {
             assert_eq!(of(line), None, "{line}");
         }
     }

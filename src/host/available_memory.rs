@@ -69,24 +69,15 @@ mod tests {
             dev: "/nonexistent".into(),
             root: folder.path().to_owned(),
         };
-        write(
-            "proc/meminfo",
-            "MemTotal: 9000 kB\nMemAvailable:   5000 kB\n",
-        );
-        write(
-            "proc/7/stat",
-            "7 (x) S 1 1 1 0 0 0 0 0 0 0 0 0 0 0 20 0 1 0 70 0 0 0 0 0 0 0 0\n",
-        );
+        write("proc/meminfo", "MemTotal: 9000 kB\nMemAvailable:   5000 kB\n");
+        write("proc/7/stat", "7 (x) S 1 1 1 0 0 0 0 0 0 0 0 0 0 0 20 0 1 0 70 0 0 0 0 0 0 0 0\n");
         write("proc/7/status", "Uid:\t0\t0\n");
         write("proc/7/cgroup", "1:cpu:/x\n0::/a/b\n");
         assert_eq!(read_available_memory(&roots, 7), Some(5_120_000));
         write("sys/fs/cgroup/a/memory.max", "max\n");
         write("sys/fs/cgroup/a/b/memory.max", "1000000\n");
         write("sys/fs/cgroup/a/b/memory.current", "900000\n");
-        write(
-            "sys/fs/cgroup/a/b/memory.stat",
-            "anon 1\nactive_file 100000\ninactive_file 50000\n",
-        );
+        write("sys/fs/cgroup/a/b/memory.stat", "anon 1\nactive_file 100000\ninactive_file 50000\n");
         assert_eq!(read_available_memory(&roots, 7), Some(250_000));
         write("sys/fs/cgroup/a/memory.max", "100\n");
         write("sys/fs/cgroup/a/memory.current", "900\n");

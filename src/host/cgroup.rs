@@ -197,10 +197,9 @@ impl<'a> FoundOwner<'a> {
         if self.qos.is_none() && contains(name, b"kubepods-pod") {
             self.qos = Some("guaranteed");
         }
-        for (class, in_name) in [
-            ("besteffort", &b"kubepods-besteffort"[..]),
-            ("burstable", b"kubepods-burstable"),
-        ] {
+        for (class, in_name) in
+            [("besteffort", &b"kubepods-besteffort"[..]), ("burstable", b"kubepods-burstable")]
+        {
             let is_below = name == class.as_bytes() && before == b"kubepods";
             if is_below || contains(name, in_name) {
                 self.qos = Some(class);
@@ -251,10 +250,7 @@ fn container(component: &[u8]) -> Option<(Option<&'static str>, &[u8])> {
     if !id.iter().all(|&byte| is_lower_hex(byte)) {
         return None;
     }
-    let Some(before) = before
-        .strip_suffix(b"-")
-        .or_else(|| before.strip_suffix(b":"))
-    else {
+    let Some(before) = before.strip_suffix(b"-").or_else(|| before.strip_suffix(b":")) else {
         return before.is_empty().then_some((None, id));
     };
     let prefix = before.rsplit(|&byte| byte == b':').next()?;
@@ -276,9 +272,7 @@ fn runtime_of_folder(folder: &[u8]) -> Option<&'static str> {
 fn lxc<'a>(component: &'a [u8], before: &[u8]) -> Option<&'a [u8]> {
     match before {
         b"lxc" | b"lxc.payload" => Some(component),
-        _ => component
-            .strip_prefix(b"lxc.payload.")
-            .filter(|name| !name.is_empty()),
+        _ => component.strip_prefix(b"lxc.payload.").filter(|name| !name.is_empty()),
     }
 }
 
@@ -291,9 +285,7 @@ fn nspawn(component: &[u8]) -> Option<&[u8]> {
         name.strip_suffix(b".service")
     };
     let name = of_scope().or_else(of_unit)?;
-    let is_virtual = [&b"qemu"[..], b"lxc\\x2d"]
-        .iter()
-        .any(|kind| name.starts_with(kind));
+    let is_virtual = [&b"qemu"[..], b"lxc\\x2d"].iter().any(|kind| name.starts_with(kind));
     (!name.is_empty() && !is_virtual).then_some(name)
 }
 
@@ -312,9 +304,7 @@ fn pod_uid(name: &[u8]) -> Option<&[u8]> {
         })
     };
     let is_plain = |uid: &&[u8]| uid.iter().all(|&byte| is_lower_hex(byte));
-    uid_of(36)
-        .filter(is_grouped)
-        .or_else(|| uid_of(32).filter(is_plain))
+    uid_of(36).filter(is_grouped).or_else(|| uid_of(32).filter(is_plain))
 }
 
 /// An id of Slurm from version 26.05 on: `s` and 13 digits of Crockford's base 32.

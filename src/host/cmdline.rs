@@ -46,12 +46,7 @@ pub fn parse_cmdline(bytes: &[u8]) -> Option<Arc<[Arc<str>]>> {
         last.push('…');
     }
     secrets::hide(&mut arguments);
-    Some(
-        arguments
-            .iter()
-            .map(|argument| Arc::from(&**argument))
-            .collect(),
-    )
+    Some(arguments.iter().map(|argument| Arc::from(&**argument)).collect())
 }
 
 #[cfg(test)]
@@ -75,34 +70,20 @@ mod tests {
     #[test]
     fn arguments_end_at_nul() {
         for (bytes, expected) in [
-            (
-                &b"python\0train.py\0--lr\x000.1\0"[..],
-                &["python", "train.py", "--lr", "0.1"][..],
-            ),
+            (&b"python\0train.py\0--lr\x000.1\0"[..], &["python", "train.py", "--lr", "0.1"][..]),
             (b"sh\0-c\0\0x\0", &["sh", "-c", "", "x"]),
             (b"prog\0-a\0\0", &["prog", "-a", ""]),
             (b"a b\nc\0\xffd\0", &["a b\nc", "\u{fffd}d"]),
             (b"unterminated", &["unterminated"]),
         ] {
-            assert_eq!(
-                arguments(bytes).unwrap(),
-                expected,
-                "{}",
-                bytes.escape_ascii()
-            );
+            assert_eq!(arguments(bytes).unwrap(), expected, "{}", bytes.escape_ascii());
         }
     }
 
     #[test]
     fn the_padding_of_a_title_is_no_argument() {
-        assert_eq!(
-            arguments(b"ray::train()\0\0\0\0\0\0").unwrap(),
-            ["ray::train()"]
-        );
-        assert_eq!(
-            arguments(b"nginx: worker process").unwrap(),
-            ["nginx: worker process"]
-        );
+        assert_eq!(arguments(b"ray::train()\0\0\0\0\0\0").unwrap(), ["ray::train()"]);
+        assert_eq!(arguments(b"nginx: worker process").unwrap(), ["nginx: worker process"]);
     }
 
     #[test]

@@ -186,9 +186,7 @@ impl Tree {
     /// Its parent, that one's parent, and so on, below the first process; bounded in number.
     pub(super) fn ancestors(&self, pid: u32) -> Vec<u32> {
         let parent = |pid: u32| self.nodes.get(&pid)?.ppid.filter(|&ppid| ppid > 1);
-        std::iter::successors(parent(pid), |&pid| parent(pid))
-            .take(MOST_ANCESTORS)
-            .collect()
+        std::iter::successors(parent(pid), |&pid| parent(pid)).take(MOST_ANCESTORS).collect()
     }
 
     /// What [`Tree::fill`] does, where that would come to the same as at the last look: no watched process had
@@ -269,12 +267,7 @@ impl Tree {
             {
                 used.insert(
                     process.pid,
-                    Used {
-                        start_ticks,
-                        ppid: process.ppid,
-                        own_ticks,
-                        waited_ticks,
-                    },
+                    Used { start_ticks, ppid: process.ppid, own_ticks, waited_ticks },
                 );
             }
         }
@@ -328,14 +321,7 @@ impl Tree {
                 _ => Arc::new(summed),
             };
             let ticks = total;
-            sums.insert(
-                pid,
-                Sum {
-                    start_ticks,
-                    ticks,
-                    result: summed,
-                },
-            );
+            sums.insert(pid, Sum { start_ticks, ticks, result: summed });
         }
         let is_idle = |sum: &Sum| sum.result.cpu_percent == Some(0.0);
         self.is_settled = is_childless && sums.values().all(is_idle);
@@ -348,10 +334,7 @@ impl Tree {
         let is_same = |now: Option<&Used>, then: &Used| {
             now.is_some_and(|now| now.start_ticks == then.start_ticks)
         };
-        let ended = self
-            .used
-            .iter()
-            .filter(|(pid, it)| !is_same(now.get(pid), it));
+        let ended = self.used.iter().filter(|(pid, it)| !is_same(now.get(pid), it));
         let ended: Vec<(u32, Used)> = ended.map(|(&pid, it)| (pid, *it)).collect();
         let mut waited: HashMap<u32, u64> = HashMap::new();
         for (pid, it) in ended {
@@ -408,9 +391,7 @@ impl Tree {
             }
             // What was seen of those who have ended since was counted.
             let counted = self.counted.get(&pid).copied().unwrap_or_default();
-            let waited_before = before
-                .map_or(0, |it| it.waited_ticks)
-                .saturating_add(counted);
+            let waited_before = before.map_or(0, |it| it.waited_ticks).saturating_add(counted);
             ticks = ticks.saturating_add(it.waited_ticks.saturating_sub(waited_before));
         }
         ticks

@@ -70,14 +70,7 @@ mod tests {
     fn files_are_listed_in_order_and_folders_are_not() {
         let dev = tempfile::tempdir().unwrap();
         assert_eq!(read_device_files(dev.path()).unwrap(), []);
-        for name in [
-            "nvidia10",
-            "nvidia2",
-            "nvidiactl",
-            "nvidia-uvm",
-            "null",
-            "nvme0",
-        ] {
+        for name in ["nvidia10", "nvidia2", "nvidiactl", "nvidia-uvm", "null", "nvme0"] {
             fs::write(dev.path().join(name), "").unwrap();
         }
         fs::create_dir(dev.path().join("nvidia-caps")).unwrap();

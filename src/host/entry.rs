@@ -149,9 +149,7 @@ impl ProcessEntry {
     pub(super) fn note_visit(&mut self, may_rest: bool, now_ns: u64) {
         let quiet_ns = now_ns.saturating_sub(self.moved_ns);
         let period_ns = match may_rest {
-            true => quiet_ns
-                .saturating_mul(REVISIT_TIMES)
-                .clamp(REVISIT_NS, REVISIT_QUIET_NS),
+            true => quiet_ns.saturating_mul(REVISIT_TIMES).clamp(REVISIT_NS, REVISIT_QUIET_NS),
             false => REVISIT_NS,
         };
         self.visited_ns = now_ns;
@@ -239,8 +237,7 @@ impl Surroundings {
             self.has_gpu_device_files = is_driver_behind_files(&self.roots);
             self.devices_ns = None;
         }
-        self.devices_ns
-            .get_or_insert_with(|| now_ns.saturating_add(REVISIT_NS));
+        self.devices_ns.get_or_insert_with(|| now_ns.saturating_add(REVISIT_NS));
     }
 
     /// Whether something was left unread in this sample for want of a descriptor.
@@ -257,8 +254,7 @@ impl Surroundings {
     pub fn start_time(&self, start_ticks: u64) -> Option<Time> {
         let since_boot = start_ticks.checked_mul(1000)? / self.ticks_per_second;
         let boot = self.boot_seconds?.checked_mul(1000)?;
-        boot.checked_add(i64::try_from(since_boot).ok()?)
-            .map(Time::from_unix_milliseconds)
+        boot.checked_add(i64::try_from(since_boot).ok()?).map(Time::from_unix_milliseconds)
     }
 
     /// Brings what is known of a process up to `stat`, and reads more of it where that is due.
@@ -337,30 +333,20 @@ impl Surroundings {
         entry.is_adopted |= has_new_parent && !is_new;
         if is_new || has_new_parent || is_due {
             process.ppid = stat.ppid;
-            process.parent_is_reaper = if entry.is_adopted {
-                Some(true)
-            } else {
-                self.is_reaper(stat.ppid)
-            };
-            self.parents
-                .note(process, &self.roots.proc, &mut self.content);
+            process.parent_is_reaper =
+                if entry.is_adopted { Some(true) } else { self.is_reaper(stat.ppid) };
+            self.parents.note(process, &self.roots.proc, &mut self.content);
         }
 
         self.exists.insert(process.pid, Some(true));
         // A number is not given out again while a group or a session has it: once its leader is
         // gone, it stays so.
         let gone = |known, is_same| is_same && known == Some(false);
-        if !gone(
-            process.group_leader_alive,
-            process.process_group == stat.process_group,
-        ) {
+        if !gone(process.group_leader_alive, process.process_group == stat.process_group) {
             process.process_group = stat.process_group;
             process.group_leader_alive = self.exists(stat.process_group);
         }
-        if !gone(
-            process.session_leader_alive,
-            process.session == stat.session,
-        ) {
+        if !gone(process.session_leader_alive, process.session == stat.session) {
             process.session = stat.session;
             process.session_leader_alive = self.exists(stat.session);
         }
@@ -434,12 +420,7 @@ impl Surroundings {
     /// sample for each pid.
     fn exists(&mut self, pid: Option<u32>) -> Option<bool> {
         let pid = pid?;
-        let Self {
-            roots,
-            sees_all,
-            exists,
-            ..
-        } = self;
+        let Self { roots, sees_all, exists, .. } = self;
         *exists.entry(pid).or_insert_with(|| {
             let path = roots.proc.join(rustix::path::DecInt::new(pid));
             match access(&path, Access::EXISTS) {
@@ -462,9 +443,7 @@ impl Surroundings {
         }
         let read = Folder::open(&self.roots.proc, pid)
             .and_then(|folder| folder.read(c"status", &mut self.content, STATUS_BYTES));
-        let adopts = read
-            .ok()
-            .and_then(|()| is_reaper(&parse_status(&self.content)));
+        let adopts = read.ok().and_then(|()| is_reaper(&parse_status(&self.content)));
         self.reapers.insert(pid, adopts);
         adopts
     }

@@ -102,9 +102,8 @@ pub fn parse_environ(bytes: &[u8]) -> BTreeMap<Arc<str>, Arc<str>> {
         };
         let (name, value) = (&variable[..at], &variable[at + 1..]);
         // Nearly none is on the list: most of them are told from it by their length and first letter.
-        let is_likely = name
-            .first()
-            .is_some_and(|&first| LENGTHS[usize::from(first)] >> at & 1 == 1);
+        let is_likely =
+            name.first().is_some_and(|&first| LENGTHS[usize::from(first)] >> at & 1 == 1);
         if is_likely
             && let Ok(index) = NAMES.binary_search_by(|known| known.as_bytes().cmp(name))
             && !variables.contains_key(NAMES[index])
@@ -124,9 +123,7 @@ pub fn carries_variable(roots: &Roots, process: &ListedProcess, variable: &str) 
     };
     has_memory(&folder, process.start_ticks, &mut content) == Some(true)
         && folder.read(c"environ", &mut content, ENVIRON_BYTES).is_ok()
-        && content
-            .split(|&byte| byte == 0)
-            .any(|it| it == variable.as_bytes())
+        && content.split(|&byte| byte == 0).any(|it| it == variable.as_bytes())
 }
 
 /// Whether the memory of the process that started then can be read without being held up as it is;
@@ -158,9 +155,7 @@ mod tests {
 
     fn variables(bytes: &[u8]) -> Vec<(String, String)> {
         let variables = parse_environ(bytes).into_iter();
-        variables
-            .map(|(name, value)| (name.to_string(), value.to_string()))
-            .collect()
+        variables.map(|(name, value)| (name.to_string(), value.to_string())).collect()
     }
 
     #[test]
@@ -177,11 +172,7 @@ mod tests {
     fn what_is_on_the_list_is_kept_and_nothing_else() {
         let bytes = b"HOME=/root\0RANK=3\0JUPYTER_TOKEN=abc\0AWS_SECRET_ACCESS_KEY=x\0\
             RANKS=9\0RAN=1\0rank=2\0TF_GPU_ALLOCATOR=a=b\0WORLD_SIZE=\0";
-        let expected = [
-            ("RANK", "3"),
-            ("TF_GPU_ALLOCATOR", "a=b"),
-            ("WORLD_SIZE", ""),
-        ];
+        let expected = [("RANK", "3"), ("TF_GPU_ALLOCATOR", "a=b"), ("WORLD_SIZE", "")];
         let expected = expected.map(|(name, value)| (name.to_owned(), value.to_owned()));
         assert_eq!(variables(bytes), expected);
     }
@@ -197,41 +188,25 @@ mod tests {
 
     #[test]
     fn the_first_of_a_name_counts() {
-        assert_eq!(
-            variables(b"RANK=0\0RANK=1\0"),
-            [("RANK".to_owned(), "0".to_owned())]
-        );
+        assert_eq!(variables(b"RANK=0\0RANK=1\0"), [("RANK".to_owned(), "0".to_owned())]);
     }
 
     #[test]
     fn a_secret_in_a_value_is_left_out() {
         let bytes = b"GPUMEM_KEEP=for https://ann:s3cret@host until 12:00\0";
-        assert_eq!(
-            variables(bytes)[0].1,
-            "for https://ann:***@host until 12:00"
-        );
+        assert_eq!(variables(bytes)[0].1, "for https://ann:***@host until 12:00");
     }
 
     #[test]
     fn what_is_cut_torn_or_hostile_is_bounded_and_valid() {
-        for bytes in [
-            &b""[..],
-            b"\0\0\0",
-            b"RANK=1",
-            b"RANK\0",
-            b"=\0",
-            b"=RANK=1\0",
-            b"\xff=1\0",
-        ] {
+        for bytes in [&b""[..], b"\0\0\0", b"RANK=1", b"RANK\0", b"=\0", b"=RANK=1\0", b"\xff=1\0"]
+        {
             assert_eq!(variables(bytes), [], "{}", bytes.escape_ascii());
         }
         let (_, value) = &variables(b"HOSTNAME=\x1b[31m\xff\n\0")[0];
         assert_eq!(value, "\u{1b}[31m\u{fffd}\n");
         let long = format!("HOSTNAME={}é\0", "x".repeat(VALUE_BYTES - 1));
         let (_, value) = &variables(long.as_bytes())[0];
-        assert!(
-            value.ends_with("x…") && value.len() <= VALUE_BYTES + 3,
-            "{value}"
-        );
+        assert!(value.ends_with("x…") && value.len() <= VALUE_BYTES + 3, "{value}");
     }
 }

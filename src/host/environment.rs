@@ -175,10 +175,7 @@ mod tests {
                 break seen;
             }
         };
-        assert_eq!(
-            seen[0],
-            ("GPUMEM_TEST_NAME".to_owned(), "a\x1b[2J".to_owned())
-        );
+        assert_eq!(seen[0], ("GPUMEM_TEST_NAME".to_owned(), "a\x1b[2J".to_owned()));
         assert_eq!(seen[1].1, "***");
         let other = read_environment(&roots, child.id(), ticks + 1);
         assert_eq!(other, Err(EnvironmentError::Gone));

@@ -45,12 +45,7 @@ impl FirstLook {
         let stat = parse_stat(&line[..length]).filter(|stat| !stat.is_released)?;
         let due = DueReads::all(&stat);
         let reads = due.read(&folder, &roots.dev, (None, &[]), content).ok()?;
-        Some(Self {
-            folder,
-            file,
-            content: line[..length].into(),
-            reads,
-        })
+        Some(Self { folder, file, content: line[..length].into(), reads })
     }
 }
 

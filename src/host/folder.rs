@@ -213,14 +213,7 @@ mod tests {
         std::fs::write(folder.path().join("environ"), &long).unwrap();
         let opened = Folder::list(folder.path()).unwrap();
         let mut content = vec![1; 7];
-        for limit in [
-            1,
-            FIRST_BYTES - 1,
-            FIRST_BYTES,
-            FIRST_BYTES + 1,
-            99_999,
-            200_000,
-        ] {
+        for limit in [1, FIRST_BYTES - 1, FIRST_BYTES, FIRST_BYTES + 1, 99_999, 200_000] {
             opened.read(c"environ", &mut content, limit).unwrap();
             assert_eq!(content, long[..limit.min(long.len())], "{limit}");
         }

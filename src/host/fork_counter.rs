@@ -42,10 +42,7 @@ impl ForkCounter {
     /// Whether a process may have come or gone since the last call; `true` where that cannot be told.
     pub(super) fn has_moved(&mut self) -> bool {
         let mut content = [0; LOADAVG_BYTES];
-        let read = self
-            .file
-            .as_ref()
-            .and_then(|file| pread(file, &mut content, 0).ok());
+        let read = self.file.as_ref().and_then(|file| pread(file, &mut content, 0).ok());
         let now = read.and_then(|length| parse_loadavg(&content[..length]));
         let before = std::mem::replace(&mut self.last, now);
         now.is_none() || now != before
@@ -61,10 +58,7 @@ impl ForkCounter {
 fn parse_loadavg(content: &[u8]) -> Option<ForkCount> {
     let mut fields = std::str::from_utf8(content).ok()?.split_ascii_whitespace();
     let (_, threads) = fields.nth(3)?.split_once('/')?;
-    Some(ForkCount {
-        threads: threads.parse().ok()?,
-        last_pid: fields.next()?.parse().ok()?,
-    })
+    Some(ForkCount { threads: threads.parse().ok()?, last_pid: fields.next()?.parse().ok()? })
 }
 
 #[cfg(test)]
@@ -97,10 +91,7 @@ mod tests {
         assert!(counter.has_moved());
 
         let folder = tempfile::tempdir().unwrap();
-        let roots = Roots {
-            proc: folder.path().into(),
-            ..Roots::default()
-        };
+        let roots = Roots { proc: folder.path().into(), ..Roots::default() };
         let mut counter = ForkCounter::new(&roots);
         assert!(counter.has_moved() && counter.has_moved());
         std::fs::write(folder.path().join("loadavg"), "0 0 0 1/2 3").unwrap();

@@ -62,18 +62,12 @@ const fn mark(name: &'static str, folder: &'static str, prefix: &'static str) ->
 }
 
 const fn shared(name: &'static str, folder: &'static str, prefix: &'static str) -> FrameworkMark {
-    FrameworkMark {
-        needs_driver: true,
-        ..mark(name, folder, prefix)
-    }
+    FrameworkMark { needs_driver: true, ..mark(name, folder, prefix) }
 }
 
 impl FrameworkMark {
     const fn numbered(self) -> Self {
-        Self {
-            is_numbered: true,
-            ..self
-        }
+        Self { is_numbered: true, ..self }
     }
 }
 
@@ -143,11 +137,7 @@ const MARKS: [FrameworkMark; 58] = [
     shared("deepspeed", "/cpu_adam/", "cpu_adam."),
     shared("deepspeed", "/fused_lamb/", "fused_lamb."),
     shared("deepspeed", "/async_io/", "async_io."),
-    shared(
-        "deepspeed",
-        "/transformer_inference/",
-        "transformer_inference.",
-    ),
+    shared("deepspeed", "/transformer_inference/", "transformer_inference."),
 ];
 
 const _: () = assert!(MARKS.len() < 64, "marks seen are the bits of a word");
@@ -261,9 +251,7 @@ impl SeenMarks {
             let marks = MARKS.iter().enumerate();
             marks.filter(|&(at, mark)| is_seen(at, mark))
         };
-        let mapped = seen()
-            .map(|(_, mark)| mark.name)
-            .find(|name| !LIBRARIES.contains(name));
+        let mapped = seen().map(|(_, mark)| mark.name).find(|name| !LIBRARIES.contains(name));
         // A program's name proves nothing where nothing of a GPU is loaded.
         let framework = mapped.map(|mapped| engine(command).unwrap_or(mapped));
         let mut libraries: Vec<&str> = Vec::new();
@@ -287,11 +275,7 @@ impl SeenMarks {
             .iter()
             .position(|(of, _)| Some(*of) == framework)
             .map(|at| self.versions.swap_remove(at).1);
-        Loaded {
-            framework,
-            version,
-            libraries,
-        }
+        Loaded { framework, version, libraries }
     }
 }
 

@@ -27,8 +27,7 @@ const FILES: usize = 256;
 /// (`nvmap`, `nvhost-…`, `nvgpu/…`).
 pub fn is_gpu_file(name: &[u8]) -> bool {
     let is_after = |prefix: &[u8], next: fn(&u8) -> bool| {
-        name.strip_prefix(prefix)
-            .is_some_and(|rest| rest.first().is_some_and(next))
+        name.strip_prefix(prefix).is_some_and(|rest| rest.first().is_some_and(next))
     };
     matches!(name, b"nvidiactl" | b"dxg" | b"nvmap")
         || is_after(b"nvidia", u8::is_ascii_digit)
@@ -43,9 +42,7 @@ pub fn has_gpu_device_files(dev: &Path) -> bool {
     let Ok(names) = std::fs::read_dir(dev) else {
         return false;
     };
-    names
-        .filter_map(Result::ok)
-        .any(|entry| is_gpu_file(entry.file_name().as_bytes()))
+    names.filter_map(Result::ok).any(|entry| is_gpu_file(entry.file_name().as_bytes()))
 }
 
 /// Whether the driver of this machine is reached through device files: there are some, or this very
@@ -134,10 +131,7 @@ pub(super) struct Files<'a> {
 
 impl<'a> Files<'a> {
     pub(super) fn under(dev: &'a Path) -> Self {
-        Self {
-            dev: dev.as_os_str().as_bytes(),
-            held: Vec::new(),
-        }
+        Self { dev: dev.as_os_str().as_bytes(), held: Vec::new() }
     }
 
     /// Keeps a file that is one of the GPU's.
@@ -152,9 +146,7 @@ impl<'a> Files<'a> {
 }
 
 fn is_gpu_file_under(dev: &[u8], target: &[u8]) -> bool {
-    let name = target
-        .strip_prefix(dev)
-        .and_then(|name| name.strip_prefix(b"/"));
+    let name = target.strip_prefix(dev).and_then(|name| name.strip_prefix(b"/"));
     name.is_some_and(is_gpu_file)
 }
 
@@ -225,16 +217,7 @@ mod tests {
         ] {
             assert!(is_gpu_file(name.as_bytes()), "{name}");
         }
-        for name in [
-            "",
-            "null",
-            "nvidia",
-            "nvidia-",
-            "nvme0",
-            "nvidiax",
-            "nvram",
-            "dri/card0",
-        ] {
+        for name in ["", "null", "nvidia", "nvidia-", "nvme0", "nvidiax", "nvram", "dri/card0"] {
             assert!(!is_gpu_file(name.as_bytes()), "{name}");
         }
     }

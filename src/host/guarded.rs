@@ -114,10 +114,7 @@ pub fn read_guarded(roots: &Roots, pid: u32) -> Result<Option<Guarded>, HostErro
     let path = || roots.proc.join(pid.to_string()).join("stat");
     let read = |errno| match errno {
         errno if is_gone(errno) => Ok(None),
-        errno => Err(HostError::Read {
-            path: path(),
-            errno,
-        }),
+        errno => Err(HostError::Read { path: path(), errno }),
     };
     let folder = match Folder::open(&roots.proc, pid) {
         Ok(folder) => folder,
@@ -152,9 +149,8 @@ pub fn read_guarded(roots: &Roots, pid: u32) -> Result<Option<Guarded>, HostErro
     if folder.read(c"oom_score_adj", &mut content, 16).is_ok() {
         guarded.oom_score_adj = text(&content).and_then(|text| text.parse().ok());
     }
-    guarded.executable = folder
-        .link(c"exe", |target| Arc::from(String::from_utf8_lossy(target)))
-        .ok();
+    guarded.executable =
+        folder.link(c"exe", |target| Arc::from(String::from_utf8_lossy(target))).ok();
     let limit = CMDLINE_BYTES + 1;
     if has_memory && folder.read(c"cmdline", &mut content, limit).is_ok() {
         guarded.command = parse_cmdline(&content);
@@ -162,9 +158,7 @@ pub fn read_guarded(roots: &Roots, pid: u32) -> Result<Option<Guarded>, HostErro
     if has_memory && folder.read(c"environ", &mut content, ENVIRON_BYTES).is_ok() {
         guarded.environment = Some(Arc::new(parse_environ(&content)));
     }
-    guarded.gpu_files = read_held(&folder, &roots.dev)
-        .ok()
-        .and_then(|held| held.gpu_files);
+    guarded.gpu_files = read_held(&folder, &roots.dev).ok().and_then(|held| held.gpu_files);
     Ok(Some(guarded))
 }
 
@@ -183,9 +177,7 @@ pub fn read_signal_masks(roots: &Roots, pid: u32) -> Option<SignalMasks> {
 /// Where its own stat cannot be read: then it is not known which processes it must not touch.
 pub fn read_ourselves(roots: &Roots) -> Result<Ourselves, HostError> {
     let pid = std::process::id();
-    let malformed = || HostError::Malformed {
-        path: roots.proc.join(pid.to_string()).join("stat"),
-    };
+    let malformed = || HostError::Malformed { path: roots.proc.join(pid.to_string()).join("stat") };
     let own = read_guarded(roots, pid)?.ok_or_else(malformed)?;
     let mut ancestors = Vec::new();
     let mut next = own.ppid;
@@ -195,10 +187,7 @@ pub fn read_ourselves(roots: &Roots) -> Result<Ourselves, HostError> {
             break;
         }
         // Who has gone meanwhile has no ancestors to spare.
-        next = read_guarded(roots, parent)
-            .ok()
-            .flatten()
-            .and_then(|it| it.ppid);
+        next = read_guarded(roots, parent).ok().flatten().and_then(|it| it.ppid);
     }
     let status = fs::read(roots.proc.join("self/status")).unwrap_or_default();
     let host = read_host(roots);
@@ -353,11 +342,9 @@ mod tests {
         assert_eq!(read_guarded(&roots, 7).unwrap().unwrap().command, None);
         assert_eq!(read_wait_channel(&roots, 7).as_deref(), Some("?"));
         let wchan = folder.path().join("7/task/7/wchan");
-        for (content, channel) in [
-            ("uvm_spin_loop", "uvm_spin_loop"),
-            ("0", "?"),
-            ("\x1b[31m", "?"),
-        ] {
+        for (content, channel) in
+            [("uvm_spin_loop", "uvm_spin_loop"), ("0", "?"), ("\x1b[31m", "?")]
+        {
             fs::write(&wchan, content).unwrap();
             assert_eq!(read_wait_channel(&roots, 7).as_deref(), Some(channel));
         }
@@ -368,9 +355,7 @@ mod tests {
     #[test]
     fn the_right_to_signal_others_is_a_bit() {
         assert!(may_kill(b"CapEff:\t000001ffffffffff\n"));
-        assert!(may_kill(
-            b"Name:\tx\nCapEff:\t0000000000000020\nCapBnd:\t0\n"
-        ));
+        assert!(may_kill(b"Name:\tx\nCapEff:\t0000000000000020\nCapBnd:\t0\n"));
         for status in [&b"CapEff:\t00000000000000df"[..], b"CapEff:\t1f\n", b""] {
             assert!(!may_kill(status), "{}", status.escape_ascii());
         }

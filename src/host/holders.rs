@@ -255,8 +255,7 @@ impl Holders {
             self.tree.update(&proc, &listing, &[]);
         }
         let proc = Folder::list(&self.roots.proc).ok();
-        self.tree
-            .fill(proc.as_ref(), processes, watched, boottime_ns);
+        self.tree.fill(proc.as_ref(), processes, watched, boottime_ns);
     }
 
     /// Which process descends from which, as of the last listing.
@@ -266,10 +265,7 @@ impl Holders {
 
     /// Everybody who holds a GPU device file, as far as it is known: sorted.
     pub fn pids(&self) -> Vec<u32> {
-        let holds = self
-            .known
-            .iter()
-            .filter(|it| it.verdict == HolderState::Holds);
+        let holds = self.known.iter().filter(|it| it.verdict == HolderState::Holds);
         let open = holds.map(|it| it.listed.pid);
         let mapped = self.mapped.iter().map(|it| it.listed.pid);
         let mut pids: Vec<u32> = open.chain(mapped).collect();
@@ -281,9 +277,7 @@ impl Holders {
     /// The GPU device files that this very process has mapped, where that was seen when everybody's
     /// maps were looked at.
     pub fn mapped_files(&self, process: &Process) -> Option<&Arc<[Arc<str>]>> {
-        let place = self
-            .mapped
-            .binary_search_by_key(&process.pid, |it| it.listed.pid);
+        let place = self.mapped.binary_search_by_key(&process.pid, |it| it.listed.pid);
         let mapped = self.mapped.get(place.ok()?)?;
         (process.start_ticks == Some(mapped.start_ticks)).then_some(&mapped.files)
     }
@@ -431,10 +425,7 @@ impl Holders {
             return;
         }
         let listed: Vec<ProcEntry> = if self.wants_maps {
-            let free = self
-                .known
-                .iter()
-                .filter(|it| it.verdict == HolderState::Free);
+            let free = self.known.iter().filter(|it| it.verdict == HolderState::Free);
             free.map(|it| it.listed).collect()
         } else {
             self.mapped.iter().map(|it| it.listed).collect()

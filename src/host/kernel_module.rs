@@ -29,9 +29,7 @@ pub enum KernelModule {
 /// Looks at the module's own file under `proc`.
 pub fn read_kernel_module(proc: &Path) -> KernelModule {
     match read_start(&proc.join("driver/nvidia/version"), VERSION_BYTES) {
-        Ok(text) => KernelModule::Loaded {
-            version: parse_module_version(&text),
-        },
+        Ok(text) => KernelModule::Loaded { version: parse_module_version(&text) },
         Err(error) if error.kind() == io::ErrorKind::NotFound => KernelModule::Absent,
         Err(_) => KernelModule::Unreadable,
     }
@@ -41,12 +39,8 @@ pub fn read_kernel_module(proc: &Path) -> KernelModule {
 /// `NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.159.03  Release Build …`.
 pub fn parse_module_version(text: &[u8]) -> Option<Arc<str>> {
     let text = String::from_utf8_lossy(text);
-    let line = text
-        .lines()
-        .find_map(|line| line.strip_prefix("NVRM version:"))?;
-    line.split_whitespace()
-        .find(|word| is_version(word))
-        .map(Arc::from)
+    let line = text.lines().find_map(|line| line.strip_prefix("NVRM version:"))?;
+    line.split_whitespace().find(|word| is_version(word)).map(Arc::from)
 }
 
 fn is_version(word: &str) -> bool {
@@ -88,16 +82,11 @@ mod tests {
         assert_eq!(read_kernel_module(root.path()), KernelModule::Absent);
         std::fs::create_dir_all(root.path().join("driver/nvidia")).unwrap();
         let file = root.path().join("driver/nvidia/version");
-        std::fs::write(
-            &file,
-            "NVRM version: NVIDIA UNIX x86_64 Kernel Module  470.256.02\n",
-        )
-        .unwrap();
+        std::fs::write(&file, "NVRM version: NVIDIA UNIX x86_64 Kernel Module  470.256.02\n")
+            .unwrap();
         assert_eq!(
             read_kernel_module(root.path()),
-            KernelModule::Loaded {
-                version: Some("470.256.02".into())
-            }
+            KernelModule::Loaded { version: Some("470.256.02".into()) }
         );
         std::fs::remove_file(&file).unwrap();
         std::fs::create_dir(&file).unwrap();

@@ -49,16 +49,8 @@ fn read_boot_id(proc: &Path) -> Option<Arc<str>> {
 
 /// Whose pids these are, by the target of `/proc/self/ns/pid`: `pid:[4026531836]`.
 pub(super) fn parse_pid_namespace(link: &str) -> Option<PidNamespace> {
-    let number: u64 = link
-        .strip_prefix("pid:[")?
-        .strip_suffix(']')?
-        .parse()
-        .ok()?;
-    Some(if number == INITIAL_PID_NAMESPACE {
-        PidNamespace::Host
-    } else {
-        PidNamespace::Container
-    })
+    let number: u64 = link.strip_prefix("pid:[")?.strip_suffix(']')?.parse().ok()?;
+    Some(if number == INITIAL_PID_NAMESPACE { PidNamespace::Host } else { PidNamespace::Container })
 }
 
 /// When the machine was booted, by the wall clock of now; `None` where that cannot be read.
@@ -124,10 +116,7 @@ pub fn read_clocks() -> Clocks {
     // In this order, so that a machine which never slept does not seem to have slept -1 ns.
     let monotonic_ns = nanoseconds(ClockId::Monotonic);
     let boottime_ns = nanoseconds(ClockId::Boottime);
-    Clocks {
-        boottime_ns,
-        monotonic_ns,
-    }
+    Clocks { boottime_ns, monotonic_ns }
 }
 
 /// The wall clock, which may be set: for what is told to others or compared with what they say.
@@ -154,11 +143,8 @@ mod tests {
     #[test]
     fn without_proc_the_rest_is_unknown() {
         let nowhere = Path::new("/nonexistent");
-        let host = read_host(&Roots {
-            proc: nowhere.into(),
-            dev: nowhere.into(),
-            root: nowhere.into(),
-        });
+        let host =
+            read_host(&Roots { proc: nowhere.into(), dev: nowhere.into(), root: nowhere.into() });
         assert_eq!((host.boot_id, host.pid_namespace), (None, None));
         assert_eq!(read_boot_seconds(nowhere), None);
     }
@@ -199,10 +185,7 @@ mod tests {
         assert_eq!(clocks(7_000_000_001).suspended_seconds(Some(6)), 6);
         assert_eq!(clocks(6_999_999_999).suspended_seconds(Some(7)), 7);
         assert_eq!(clocks(9_000_000_000).suspended_seconds(Some(6)), 9);
-        let backwards = Clocks {
-            boottime_ns: 1,
-            monotonic_ns: 2,
-        };
+        let backwards = Clocks { boottime_ns: 1, monotonic_ns: 2 };
         assert_eq!(backwards.suspended_seconds(None), 0);
 
         let now = read_clocks();

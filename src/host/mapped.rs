@@ -17,9 +17,7 @@ pub fn read_own_mapped_file(proc: &Path, is_it: impl Fn(&Path) -> bool) -> Optio
     let mut lines = BufReader::new(file.take(MAPS_BYTES)).split(b'\n');
     lines.find_map(|line| {
         let line = line.ok()?;
-        parse_mapped_file(&line)
-            .filter(|path| is_it(path))
-            .map(Path::to_owned)
+        parse_mapped_file(&line).filter(|path| is_it(path)).map(Path::to_owned)
     })
 }
 
@@ -33,9 +31,7 @@ pub fn parse_mapped_file(line: &[u8]) -> Option<&Path> {
         return None;
     }
     let path = &line[at..];
-    Some(Path::new(OsStr::from_bytes(
-        path.strip_suffix(b" (deleted)").unwrap_or(path),
-    )))
+    Some(Path::new(OsStr::from_bytes(path.strip_suffix(b" (deleted)").unwrap_or(path))))
 }
 
 #[cfg(test)]
@@ -47,10 +43,7 @@ mod tests {
         let parse = |line: &str| parse_mapped_file(line.as_bytes()).map(Path::to_owned);
         let start = "7f0c1a200000-7f0c1a3f5000 r-xp 00028000 08:01 1053";
         for (end, path) in [
-            (
-                "       /usr/lib/libnvidia-ml.so.1",
-                "/usr/lib/libnvidia-ml.so.1",
-            ),
+            ("       /usr/lib/libnvidia-ml.so.1", "/usr/lib/libnvidia-ml.so.1"),
             (" /a folder/lib.so (deleted)", "/a folder/lib.so"),
         ] {
             assert_eq!(parse(&format!("{start}{end}")), Some(path.into()));
@@ -67,9 +60,6 @@ mod tests {
         let found = read_own_mapped_file(Path::new("/proc"), |path| path == own);
         assert_eq!(found, Some(own));
         assert_eq!(read_own_mapped_file(Path::new("/proc"), |_| false), None);
-        assert_eq!(
-            read_own_mapped_file(Path::new("/nonexistent"), |_| true),
-            None
-        );
+        assert_eq!(read_own_mapped_file(Path::new("/nonexistent"), |_| true), None);
     }
 }

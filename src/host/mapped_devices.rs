@@ -85,11 +85,7 @@ fn read_mapped(
     if has_memory {
         folder.read_list(c"maps", content, MAPS_BYTES)?;
     }
-    Ok(Some(Mapped {
-        listed,
-        start_ticks,
-        files: parse_mapped(content, &roots.dev).into(),
-    }))
+    Ok(Some(Mapped { listed, start_ticks, files: parse_mapped(content, &roots.dev).into() }))
 }
 
 /// The GPU device files under `dev` in the content of `/proc/PID/maps`, of which the end may be
@@ -123,10 +119,7 @@ mod tests {
             7f04-7f05 rw-s 00010000 00:06 513   /dev/nvidia0 (deleted)\n\
             7f06-7f07 rw-s 00020000 00:06 513   /dev/nvidia0\n\
             7ffd-7ffe rw-p 00000000 00:00 0   [stack]\n";
-        assert_eq!(
-            mapped(maps),
-            ["/dev/nvidia0".into(), "/dev/nvidiactl".into()]
-        );
+        assert_eq!(mapped(maps), ["/dev/nvidia0".into(), "/dev/nvidiactl".into()]);
     }
 
     #[test]

@@ -107,11 +107,7 @@ pub struct Roots {
 
 impl Default for Roots {
     fn default() -> Self {
-        Self {
-            proc: "/proc".into(),
-            dev: "/dev".into(),
-            root: "/".into(),
-        }
+        Self { proc: "/proc".into(), dev: "/dev".into(), root: "/".into() }
     }
 }
 
@@ -150,21 +146,12 @@ mod tests {
     #[test]
     fn errors_name_the_file_and_the_remedy() {
         let path = PathBuf::from("/proc/70");
-        let read = |errno| HostError::Read {
-            path: path.clone(),
-            errno,
-        };
+        let read = |errno| HostError::Read { path: path.clone(), errno };
         for (error, parts) in [
             (read(Errno::ACCESS), ["/proc/70", "run as root"]),
             (read(Errno::MFILE), ["/proc/70", "ulimit -n"]),
-            (
-                HostError::Malformed { path: path.clone() },
-                ["/proc/70", "proc file system"],
-            ),
-            (
-                HostError::Hidden { path: path.clone() },
-                ["/proc/70", "hidepid"],
-            ),
+            (HostError::Malformed { path: path.clone() }, ["/proc/70", "proc file system"]),
+            (HostError::Hidden { path: path.clone() }, ["/proc/70", "hidepid"]),
         ] {
             let text = error.to_string();
             assert!(parts.iter().all(|part| text.contains(part)), "{text}");

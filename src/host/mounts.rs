@@ -81,9 +81,7 @@ pub fn parse_mounts(text: &[u8], proc: &Path) -> Mounts {
 }
 
 fn parse_hidepid(options: &str) -> Hidepid {
-    let mut values = options
-        .split(',')
-        .filter_map(|option| option.strip_prefix("hidepid="));
+    let mut values = options.split(',').filter_map(|option| option.strip_prefix("hidepid="));
     match values.next() {
         Some("1" | "noaccess") => Hidepid::NoAccess,
         Some("2" | "invisible") => Hidepid::Invisible,
@@ -134,10 +132,7 @@ mod tests {
         assert_eq!(parse(v1).1, Cgroups::V1);
         assert_eq!(parse(v2).1, Cgroups::V2);
         assert_eq!(parse(&format!("{v1}{v2}")).1, Cgroups::Hybrid);
-        assert_eq!(
-            parse("32 31 0:29 / /x rw cgroup2\n - \n\n").1,
-            Cgroups::None
-        );
+        assert_eq!(parse("32 31 0:29 / /x rw cgroup2\n - \n\n").1, Cgroups::None);
     }
 
     #[test]
@@ -145,9 +140,6 @@ mod tests {
         assert!(read_mounts(Path::new("/proc")).is_some_and(|mounts| mounts.hidepid.is_some()));
         assert!(read_is_initial_cgroup_namespace(Path::new("/proc")).is_some());
         assert_eq!(read_mounts(Path::new("/nonexistent")), None);
-        assert_eq!(
-            read_is_initial_cgroup_namespace(Path::new("/nonexistent")),
-            None
-        );
+        assert_eq!(read_is_initial_cgroup_namespace(Path::new("/nonexistent")), None);
     }
 }

@@ -25,13 +25,10 @@ pub struct MpsDaemons {
 /// hidden from this user is not seen.
 pub fn read_mps_daemons(proc: &Path) -> Option<MpsDaemons> {
     let mut daemons = MpsDaemons::default();
-    let processes = fs::read_dir(proc)
-        .ok()?
-        .filter_map(Result::ok)
-        .filter(|entry| {
-            let name = entry.file_name();
-            name.as_encoded_bytes().iter().all(u8::is_ascii_digit)
-        });
+    let processes = fs::read_dir(proc).ok()?.filter_map(Result::ok).filter(|entry| {
+        let name = entry.file_name();
+        name.as_encoded_bytes().iter().all(u8::is_ascii_digit)
+    });
     for process in processes.take(MOST_TRIED) {
         let folder = process.path();
         // What cannot be read has ended.
@@ -59,11 +56,7 @@ mod tests {
         let proc = tempfile::tempdir().unwrap();
         assert_eq!(read_mps_daemons(proc.path()), Some(MpsDaemons::default()));
         for (pid, comm, cmdline) in [
-            (
-                "7",
-                "nvidia-cuda-mps\n",
-                "/usr/bin/nvidia-cuda-mps-control\0-d\0",
-            ),
+            ("7", "nvidia-cuda-mps\n", "/usr/bin/nvidia-cuda-mps-control\0-d\0"),
             ("8", "nvidia-cuda-mps\n", "nvidia-cuda-mps-server\0"),
             ("9", "nvidia-cuda-mps\n", "vim\0nvidia-cuda-mps-server\0"),
             ("10", "python3\n", "nvidia-cuda-mps-server\0"),
@@ -75,13 +68,7 @@ mod tests {
             fs::write(folder.join("cmdline"), cmdline).unwrap();
         }
         fs::create_dir(proc.path().join("12")).unwrap();
-        assert_eq!(
-            read_mps_daemons(proc.path()),
-            Some(MpsDaemons {
-                controls: 1,
-                servers: 1
-            })
-        );
+        assert_eq!(read_mps_daemons(proc.path()), Some(MpsDaemons { controls: 1, servers: 1 }));
         assert_eq!(read_mps_daemons(Path::new("/nonexistent")), None);
     }
 }

@@ -57,10 +57,7 @@ impl NameQuestion {
             id: container
                 .filter(|it| !matches!(it.runtime.as_deref(), Some("lxc" | "nspawn")))
                 .and_then(|container| container.id.clone()),
-            pod_uid: place
-                .kubernetes
-                .as_ref()
-                .and_then(|pod| pod.pod_uid.clone()),
+            pod_uid: place.kubernetes.as_ref().and_then(|pod| pod.pod_uid.clone()),
             first: first.filter(|_| is_unnamed),
         };
         let is_any = question.id.is_some() || question.pod_uid.is_some();
@@ -101,13 +98,7 @@ type NameAnswer = (NameQuestion, ContainerNames);
 impl Names {
     /// Those under `root`.
     pub fn new(root: PathBuf) -> Self {
-        Self {
-            root,
-            known: HashMap::new(),
-            wanted: Vec::new(),
-            thread: None,
-            pending: 0,
-        }
+        Self { root, known: HashMap::new(), wanted: Vec::new(), thread: None, pending: 0 }
     }
 
     /// The names asked for, where they are known by now; where not, [`Names::settle`] asks.
@@ -232,10 +223,7 @@ impl ContainerNames {
         Self {
             container: get(&["nerdctl/name"]),
             pod: get(&["io.kubernetes.pod.name", "io.kubernetes.cri.sandbox-name"]),
-            namespace: get(&[
-                "io.kubernetes.pod.namespace",
-                "io.kubernetes.cri.sandbox-namespace",
-            ]),
+            namespace: get(&["io.kubernetes.pod.namespace", "io.kubernetes.cri.sandbox-namespace"]),
             container_in_pod: get(&[
                 "io.kubernetes.container.name",
                 "io.kubernetes.cri.container-name",
@@ -266,13 +254,10 @@ const TASKS: [&str; 2] = [
 fn read_containerd(root: &Path, id: &str) -> Option<ContainerNames> {
     TASKS.iter().find_map(|tasks| {
         let namespaces = std::fs::read_dir(root.join(tasks)).ok()?;
-        namespaces
-            .take(ENTRIES)
-            .filter_map(Result::ok)
-            .find_map(|namespace| {
-                let config = read_json(&namespace.path().join(id).join("config.json"))?;
-                Some(ContainerNames::from_labels(&config["annotations"]))
-            })
+        namespaces.take(ENTRIES).filter_map(Result::ok).find_map(|namespace| {
+            let config = read_json(&namespace.path().join(id).join("config.json"))?;
+            Some(ContainerNames::from_labels(&config["annotations"]))
+        })
     })
 }
 
@@ -281,9 +266,8 @@ fn read_containerd(root: &Path, id: &str) -> Option<ContainerNames> {
 fn read_libpod(root: &Path, id: &str) -> Option<ContainerNames> {
     let folders =
         ["run", "var/lib"].map(|top| root.join(top).join("containers/storage/overlay-containers"));
-    let config = folders
-        .iter()
-        .find_map(|folder| read_json(&folder.join(id).join("userdata/config.json")));
+    let config =
+        folders.iter().find_map(|folder| read_json(&folder.join(id).join("userdata/config.json")));
     let mut answer = config.map_or_else(ContainerNames::default, |config| {
         ContainerNames::from_labels(&config["annotations"])
     });
@@ -305,9 +289,7 @@ fn named_in_index(path: &Path, id: &str) -> Option<Arc<str>> {
         names: Option<Vec<String>>,
     }
     let containers: Vec<Indexed> = serde_json::from_slice(&read_file(path)?).ok()?;
-    let container = containers
-        .into_iter()
-        .find(|container| container.id == id)?;
+    let container = containers.into_iter().find(|container| container.id == id)?;
     name(container.names?.first()?)
 }
 
@@ -315,49 +297,39 @@ fn named_in_index(path: &Path, id: &str) -> Option<Arc<str>> {
 /// for a name (runc: `libcontainer/state_linux.go`; crun: `src/libcrun/status.c`).
 fn read_by_first(root: &Path, (pid, start_ticks): (u32, u64)) -> Option<ContainerNames> {
     let runtimes = [
-        (
-            "runc",
-            "state.json",
-            "init_process_pid",
-            "init_process_start",
-        ),
+        ("runc", "state.json", "init_process_pid", "init_process_start"),
         ("crun", "status", "pid", "process-start-time"),
     ];
-    runtimes
-        .iter()
-        .find_map(|&(runtime, file, its_pid, its_start)| {
-            let containers = std::fs::read_dir(root.join("run").join(runtime)).ok()?;
-            let mut containers = containers.take(ENTRIES).filter_map(Result::ok);
-            containers.find_map(|container| {
-                let state = read_json(&container.path().join(file))?;
-                let is_it = state[its_pid].as_u64() == Some(pid.into())
-                    && state[its_start].as_u64() == Some(start_ticks);
-                is_it.then_some(())?;
-                Some(ContainerNames {
-                    runtime: Some(runtime.into()),
-                    id: name(container.file_name().to_str()?),
-                    ..ContainerNames::default()
-                })
+    runtimes.iter().find_map(|&(runtime, file, its_pid, its_start)| {
+        let containers = std::fs::read_dir(root.join("run").join(runtime)).ok()?;
+        let mut containers = containers.take(ENTRIES).filter_map(Result::ok);
+        containers.find_map(|container| {
+            let state = read_json(&container.path().join(file))?;
+            let is_it = state[its_pid].as_u64() == Some(pid.into())
+                && state[its_start].as_u64() == Some(start_ticks);
+            is_it.then_some(())?;
+            Some(ContainerNames {
+                runtime: Some(runtime.into()),
+                id: name(container.file_name().to_str()?),
+                ..ContainerNames::default()
             })
         })
+    })
 }
 
 /// Kubelet keeps a pod's logs in a folder named `NAMESPACE_NAME_UID` (its `pkg/kubelet/kuberuntime`).
 fn read_pod_logs(root: &Path, uid: &str) -> Option<ContainerNames> {
     let folders = std::fs::read_dir(root.join("var/log/pods")).ok()?;
-    folders
-        .take(ENTRIES)
-        .filter_map(Result::ok)
-        .find_map(|folder| {
-            let folder = folder.file_name();
-            let pod = folder.to_str()?.strip_suffix(uid)?.strip_suffix('_')?;
-            let (namespace, pod) = pod.split_once('_')?;
-            Some(ContainerNames {
-                namespace: name(namespace),
-                pod: name(pod),
-                ..ContainerNames::default()
-            })
+    folders.take(ENTRIES).filter_map(Result::ok).find_map(|folder| {
+        let folder = folder.file_name();
+        let pod = folder.to_str()?.strip_suffix(uid)?.strip_suffix('_')?;
+        let (namespace, pod) = pod.split_once('_')?;
+        Some(ContainerNames {
+            namespace: name(namespace),
+            pod: name(pod),
+            ..ContainerNames::default()
         })
+    })
 }
 
 /// A name, bounded; none where it is empty.
@@ -430,30 +402,13 @@ mod tests {
     #[test]
     fn docker_names_its_containers() {
         let file = "var/lib/docker/containers/{ID}/config.v2.json";
-        let expected = ContainerNames {
-            container: some("trainer"),
-            ..ContainerNames::default()
-        };
+        let expected = ContainerNames { container: some("trainer"), ..ContainerNames::default() };
         let config = r#"{"ID":"{ID}","Name":"/trainer","Config":{"Labels":{}}}"#;
-        for path in [
-            "/docker/{ID}",
-            "/system.slice/docker-{ID}.scope",
-            "/ecs/{ID}",
-        ] {
+        for path in ["/docker/{ID}", "/system.slice/docker-{ID}.scope", "/ecs/{ID}"] {
             assert_eq!(names(path, &[(file, config)]), expected, "{path}");
         }
-        for broken in [
-            "",
-            "[]",
-            "{}",
-            r#"{"Name":7}"#,
-            r#"{"Name":"/"}"#,
-            "{\"Name\":",
-        ] {
-            assert_eq!(
-                names("/docker/{ID}", &[(file, broken)]),
-                ContainerNames::default()
-            );
+        for broken in ["", "[]", "{}", r#"{"Name":7}"#, r#"{"Name":"/"}"#, "{\"Name\":"] {
+            assert_eq!(names("/docker/{ID}", &[(file, broken)]), ContainerNames::default());
         }
         assert_eq!(names("/docker/{ID}", &[]), ContainerNames::default());
     }
@@ -475,10 +430,8 @@ mod tests {
             assert_eq!(found, expected, "{top}");
         }
         let file = "run/containerd/io.containerd.runtime.v2.task/default/{ID}/config.json";
-        let found = names(
-            "/default/{ID}",
-            &[(file, r#"{"annotations":{"nerdctl/name":"trainer"}}"#)],
-        );
+        let found =
+            names("/default/{ID}", &[(file, r#"{"annotations":{"nerdctl/name":"trainer"}}"#)]);
         assert_eq!(found.container, some("trainer"));
     }
 
@@ -491,10 +444,7 @@ mod tests {
         let userdata = format!("run/{folder}/{{ID}}/userdata/config.json");
         let found = names(
             "/kubepods/burstable/pod{UID}/crio-{ID}",
-            &[
-                (&userdata, config),
-                (&format!("var/lib/{folder}/containers.json"), index),
-            ],
+            &[(&userdata, config), (&format!("var/lib/{folder}/containers.json"), index)],
         );
         assert_eq!((found.pod, found.container), (some("train-0"), None));
         for file in ["containers.json", "volatile-containers.json"] {
@@ -509,10 +459,7 @@ mod tests {
         let log = "var/log/pods/research_train-0_{UID}/main/0.log";
         for path in ["/kubepods/burstable/pod{UID}/{ID}", "/kubepods/pod{UID}"] {
             let found = names(path, &[(log, ""), ("var/log/pods/x_y_z/0.log", "")]);
-            assert_eq!(
-                (found.namespace, found.pod),
-                (some("research"), some("train-0"))
-            );
+            assert_eq!((found.namespace, found.pod), (some("research"), some("train-0")));
         }
     }
 
@@ -527,14 +474,8 @@ mod tests {
         assert_eq!(read_file(root.path()), None);
         assert_eq!(read_file(Path::new("/dev/null")), None);
         let pipe = root.path().join("pipe");
-        rustix::fs::mknodat(
-            rustix::fs::CWD,
-            &pipe,
-            rustix::fs::FileType::Fifo,
-            Mode::RUSR,
-            0,
-        )
-        .unwrap();
+        rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, Mode::RUSR, 0)
+            .unwrap();
         assert_eq!(read_file(&pipe), None);
         assert!(!is_id("../../../../etc/passwd"));
     }

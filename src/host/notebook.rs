@@ -40,14 +40,8 @@ const SPAWNED: &str = "--multiprocessing-fork";
 const NO_HISTORY: &str = "--HistoryManager.hist_file=:memory:";
 
 /// Flags that carry a connection file.
-const FLAGS: [&str; 6] = [
-    "-f",
-    "--f",
-    "--file",
-    "--connection-file",
-    "--control_file",
-    "--IPKernelApp.connection_file",
-];
+const FLAGS: [&str; 6] =
+    ["-f", "--f", "--file", "--connection-file", "--control_file", "--IPKernelApp.connection_file"];
 
 /// The kernel that a process is, by its argv; `None` where it is none. Clients of a kernel
 /// (`--existing`) are none.
@@ -114,9 +108,7 @@ pub fn parse_kernel<S: AsRef<str>>(arguments: &[S]) -> Option<Jupyter> {
 /// Whether a process may be a kernel of marimo's: it spawns them as Python spawns any process, so
 /// that only their parent's argv tells (`parse_child_of_marimo`).
 pub fn may_be_marimo<S: AsRef<str>>(arguments: &[S]) -> bool {
-    arguments
-        .iter()
-        .any(|argument| argument.as_ref() == SPAWNED)
+    arguments.iter().any(|argument| argument.as_ref() == SPAWNED)
 }
 
 /// The kernel that a spawned process is, by its parent's argv: `marimo edit notebook.py`. `None`
@@ -197,10 +189,7 @@ pub fn is_server<S: AsRef<str>>(arguments: &[S]) -> bool {
 pub fn is_hub_server<S: AsRef<str>>(arguments: &[S]) -> bool {
     matches!(
         started(arguments),
-        Some((
-            "jupyterhub-singleuser" | "jupyterhub.singleuser" | "jupyter-labhub" | "labhub",
-            _
-        ))
+        Some(("jupyterhub-singleuser" | "jupyterhub.singleuser" | "jupyter-labhub" | "labhub", _))
     )
 }
 
@@ -228,10 +217,7 @@ fn started<S: AsRef<str>>(arguments: &[S]) -> Option<(&str, &[S])> {
 }
 
 fn of_application(name: &str) -> Jupyter {
-    Jupyter {
-        application: Some(name.into()),
-        ..Jupyter::default()
-    }
+    Jupyter { application: Some(name.into()), ..Jupyter::default() }
 }
 
 /// The last part of a path, without `.py`.
@@ -242,9 +228,7 @@ fn program(path: &str) -> &str {
 
 /// ID of `…/kernel-ID.json`.
 fn kernel_name(path: &str) -> Option<&str> {
-    file_name(path)
-        .strip_prefix("kernel-")?
-        .strip_suffix(".json")
+    file_name(path).strip_prefix("kernel-")?.strip_suffix(".json")
 }
 
 /// Whether ID is one that VS Code gives, which starts kernels without a server: `v2-4711AbCd`,
@@ -259,9 +243,7 @@ pub(super) fn is_uuid(text: &str) -> bool {
     let mut groups = text.split('-');
     let is_hexadecimal = |group: &str| group.bytes().all(|byte| byte.is_ascii_hexdigit());
     [8, 4, 4, 4, 12].iter().all(|&digits| {
-        groups
-            .next()
-            .is_some_and(|group| group.len() == digits && is_hexadecimal(group))
+        groups.next().is_some_and(|group| group.len() == digits && is_hexadecimal(group))
     }) && groups.next().is_none()
 }
 
@@ -314,36 +296,18 @@ mod tests {
     fn what_runs_a_kernel_is_recognised_by_its_argv() {
         let launch = "/opt/conda/bin/python -m ipykernel_launcher";
         for (line, expected) in [
-            (
-                format!("{launch} -f /run/kernel-{ID}.json"),
-                Some("jupyter"),
-            ),
-            (
-                format!("{launch} -f /run/kernel-4711.json"),
-                Some("jupyter"),
-            ),
-            (
-                format!("{launch} --f=/r/kernel-v2-12AbCd.json"),
-                Some("vscode"),
-            ),
+            (format!("{launch} -f /run/kernel-{ID}.json"), Some("jupyter")),
+            (format!("{launch} -f /run/kernel-4711.json"), Some("jupyter")),
+            (format!("{launch} --f=/r/kernel-v2-12AbCd.json"), Some("vscode")),
             (
                 format!("{launch} --f=/home/ann/.local/share/jupyter/runtime/kernel-v3{ID}.json"),
                 Some("vscode"),
             ),
             // As papermill 2.7, nbconvert 7.17 and nbclient 0.11 start them.
-            (
-                format!("{launch} -f /tmp/tmpzg22om0z.json {NO_HISTORY}"),
-                Some("batch"),
-            ),
+            (format!("{launch} -f /tmp/tmpzg22om0z.json {NO_HISTORY}"), Some("batch")),
             (format!("{launch} -f /tmp/tmpzg22om0z.json"), None),
-            (
-                format!("python3 -m colab_kernel_launcher -f /run/kernel-{ID}.json"),
-                Some("colab"),
-            ),
-            (
-                "/venv/bin/python -m marimo._ipc.launch_kernel".to_owned(),
-                Some("marimo"),
-            ),
+            (format!("python3 -m colab_kernel_launcher -f /run/kernel-{ID}.json"), Some("colab")),
+            ("/venv/bin/python -m marimo._ipc.launch_kernel".to_owned(), Some("marimo")),
             (launch.to_owned(), Some("ipykernel")),
             ("python -m ipykernel --debug".to_owned(), Some("ipykernel")),
             (
@@ -371,22 +335,13 @@ mod tests {
     #[test]
     fn what_runs_a_batch_is_recognised_by_its_own_argv() {
         for (line, expected) in [
-            (
-                "/v/bin/python3 /v/bin/papermill a.ipynb out.ipynb",
-                ("papermill", Some("a.ipynb")),
-            ),
-            (
-                "python -m papermill -p x 1 in/a.ipynb out.ipynb",
-                ("papermill", Some("in/a.ipynb")),
-            ),
+            ("/v/bin/python3 /v/bin/papermill a.ipynb out.ipynb", ("papermill", Some("a.ipynb"))),
+            ("python -m papermill -p x 1 in/a.ipynb out.ipynb", ("papermill", Some("in/a.ipynb"))),
             (
                 "/v/bin/python3 /v/bin/jupyter-nbconvert --to notebook --execute a.ipynb --output o",
                 ("nbconvert", Some("a.ipynb")),
             ),
-            (
-                "jupyter nbconvert --execute a.ipynb",
-                ("nbconvert", Some("a.ipynb")),
-            ),
+            ("jupyter nbconvert --execute a.ipynb", ("nbconvert", Some("a.ipynb"))),
             (
                 "/v/bin/python3 /v/bin/jupyter-execute a.ipynb --output=o.ipynb",
                 ("batch", Some("a.ipynb")),
@@ -405,14 +360,8 @@ mod tests {
         assert!(may_be_marimo(&spawned) && parse_kernel(&spawned).is_none());
         assert!(!may_be_marimo(&["python", "train.py"]));
         for (parent, expected) in [
-            (
-                "/v/bin/python /v/bin/marimo edit a/b.py",
-                Some(Some("a/b.py")),
-            ),
-            (
-                "python -m marimo --log-level=info edit --port 1 b.py",
-                Some(Some("b.py")),
-            ),
+            ("/v/bin/python /v/bin/marimo edit a/b.py", Some(Some("a/b.py"))),
+            ("python -m marimo --log-level=info edit --port 1 b.py", Some(Some("b.py"))),
             ("marimo edit", Some(None)),
             ("marimo run b.py", None),
             ("python train.py edit", None),
@@ -429,10 +378,7 @@ mod tests {
     #[test]
     fn a_hubs_server_is_recognised_by_its_argv() {
         for (line, expected) in [
-            (
-                "/opt/conda/bin/python3 /opt/conda/bin/jupyterhub-singleuser --port=1",
-                true,
-            ),
+            ("/opt/conda/bin/python3 /opt/conda/bin/jupyterhub-singleuser --port=1", true),
             ("python -m jupyterhub.singleuser", true),
             ("/v/bin/python /v/bin/jupyter-lab", false),
         ] {
@@ -444,16 +390,10 @@ mod tests {
     #[test]
     fn servers_without_a_file_are_recognised_by_their_argv() {
         for (line, expected) in [
-            (
-                "/v/bin/python /v/bin/voila --no-browser a.ipynb",
-                Some("voila"),
-            ),
+            ("/v/bin/python /v/bin/voila --no-browser a.ipynb", Some("voila")),
             ("python -m voila a.ipynb", Some("voila")),
             ("jupyter voila a.ipynb", Some("voila")),
-            (
-                "/v/bin/python /v/bin/jupyter-kernelgateway --port 1",
-                Some("kernelgateway"),
-            ),
+            ("/v/bin/python /v/bin/jupyter-kernelgateway --port 1", Some("kernelgateway")),
             ("jupyter kernelgateway", Some("kernelgateway")),
             ("python -m kernel_gateway", Some("kernelgateway")),
             ("python -m jupyter_server", None),
@@ -467,16 +407,8 @@ mod tests {
     #[test]
     fn servers_and_consoles_are_recognised_by_their_argv() {
         for (line, console, serves) in [
-            (
-                "/v/bin/python /v/bin/jupyter-console",
-                Some("jupyter-console"),
-                false,
-            ),
-            (
-                "python -m qtconsole --kernel x",
-                Some("jupyter-qtconsole"),
-                false,
-            ),
+            ("/v/bin/python /v/bin/jupyter-console", Some("jupyter-console"), false),
+            ("python -m qtconsole --kernel x", Some("jupyter-qtconsole"), false),
             ("/usr/bin/python3 /usr/bin/spyder", Some("spyder"), false),
             ("/v/bin/python /v/bin/jupyter-lab --port 1", None, true),
             ("python -m jupyter_server", None, true),

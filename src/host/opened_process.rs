@@ -109,27 +109,23 @@ impl OpenedProcess {
     /// Its environment when it began; `None` where it may not be read.
     pub fn environment(&self) -> Option<Environment> {
         let mut content = Vec::new();
-        let read = self
-            .has_memory()
-            .then(|| self.folder.read(c"environ", &mut content, ENVIRON_BYTES))?;
+        let read =
+            self.has_memory().then(|| self.folder.read(c"environ", &mut content, ENVIRON_BYTES))?;
         read.ok().map(|()| Environment::new(content))
     }
 
     pub fn command(&self) -> Option<Arc<[Arc<str>]>> {
         let mut content = Vec::new();
-        let read = self.has_memory().then(|| {
-            self.folder
-                .read(c"cmdline", &mut content, CMDLINE_BYTES + 1)
-        })?;
+        let read = self
+            .has_memory()
+            .then(|| self.folder.read(c"cmdline", &mut content, CMDLINE_BYTES + 1))?;
         read.ok()?;
         parse_cmdline(&content)
     }
 
     /// The target of one of its links (`cwd`, `ns/pid`), where it may be read and is UTF-8.
     pub fn link(&self, name: &std::ffi::CStr) -> Option<String> {
-        self.folder
-            .link(name, |target| String::from_utf8(target.to_vec()).ok())
-            .ok()?
+        self.folder.link(name, |target| String::from_utf8(target.to_vec()).ok()).ok()?
     }
 }
 
@@ -160,9 +156,7 @@ impl Environment {
         let value = self.ends.iter().find_map(|&end| {
             let variable = &self.content[start..end];
             start = end + 1;
-            variable
-                .strip_prefix(name.as_bytes())
-                .and_then(|rest| rest.strip_prefix(b"="))
+            variable.strip_prefix(name.as_bytes()).and_then(|rest| rest.strip_prefix(b"="))
         })?;
         let value = std::str::from_utf8(value).ok()?;
         (!value.is_empty() && value.len() <= VALUE_BYTES).then_some(value)
@@ -191,22 +185,14 @@ mod tests {
 
     fn runtime(environment: &str) -> Option<String> {
         let environment = Environment::new(environment.replace(' ', "\0").into_bytes());
-        environment
-            .runtime_folder()
-            .map(|folder| folder.to_str().unwrap().to_owned())
+        environment.runtime_folder().map(|folder| folder.to_str().unwrap().to_owned())
     }
 
     #[test]
     fn the_runtime_folder_follows_jupyters_own_order() {
         for (environment, expected) in [
-            (
-                "HOME=/h XDG_DATA_HOME=/x JUPYTER_DATA_DIR=/d JUPYTER_RUNTIME_DIR=/r",
-                Some("/r"),
-            ),
-            (
-                "HOME=/h XDG_DATA_HOME=/x JUPYTER_DATA_DIR=/d",
-                Some("/d/runtime"),
-            ),
+            ("HOME=/h XDG_DATA_HOME=/x JUPYTER_DATA_DIR=/d JUPYTER_RUNTIME_DIR=/r", Some("/r")),
+            ("HOME=/h XDG_DATA_HOME=/x JUPYTER_DATA_DIR=/d", Some("/d/runtime")),
             ("HOME=/h XDG_DATA_HOME=/x", Some("/x/jupyter/runtime")),
             (
                 "XDG_RUNTIME_DIR=/run/user/1 HOME=/h JUPYTER_RUNTIME_DIR=",

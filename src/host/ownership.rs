@@ -62,28 +62,17 @@ pub enum NotOurs {
         name(*uid),
         component.display()
     )]
-    Writable {
-        component: PathBuf,
-        uid: u32,
-        mode: u32,
-    },
+    Writable { component: PathBuf, uid: u32, mode: u32 },
     /// It lies in a directory for everybody's files.
     #[error(
         "{} is a shared directory (of {}, mode {mode:04o}); move it to a directory of its own",
         component.display(),
         name(*uid)
     )]
-    Shared {
-        component: PathBuf,
-        uid: u32,
-        mode: u32,
-    },
+    Shared { component: PathBuf, uid: u32, mode: u32 },
     /// It is not known who may.
     #[error("who may write to {} is not known: {cause}; see that it can be read", component.display())]
-    Unknown {
-        component: PathBuf,
-        cause: io::Error,
-    },
+    Unknown { component: PathBuf, cause: io::Error },
 }
 
 /// A user's name, or number where there is none.
@@ -142,19 +131,14 @@ pub fn prove_directory_ours(folder: &Path) -> Result<(), NotOurs> {
 ///
 /// Where others may.
 pub fn prove_leaf_ours(path: &Path) -> Result<(), NotOurs> {
-    let metadata = fs::metadata(path).map_err(|cause| NotOurs::Unknown {
-        component: path.to_owned(),
-        cause,
-    })?;
+    let metadata = fs::metadata(path)
+        .map_err(|cause| NotOurs::Unknown { component: path.to_owned(), cause })?;
     prove_one(path, &metadata, rustix::process::geteuid().as_raw())
 }
 
 fn prove_directory(folder: &Path, own: u32) -> Result<(), NotOurs> {
     prove(folder, own)?;
-    let unknown = |cause| NotOurs::Unknown {
-        component: folder.to_owned(),
-        cause,
-    };
+    let unknown = |cause| NotOurs::Unknown { component: folder.to_owned(), cause };
     let entries = match fs::read_dir(folder) {
         Ok(entries) => entries,
         Err(error) if is_absent(&error) => return Ok(()),
@@ -174,20 +158,14 @@ fn prove_directory(folder: &Path, own: u32) -> Result<(), NotOurs> {
 
 /// Follows a path as the kernel would, and looks at every directory and link on the way.
 fn prove(path: &Path, own: u32) -> Result<(), NotOurs> {
-    let unknown = |component: &Path, cause| NotOurs::Unknown {
-        component: component.to_owned(),
-        cause,
-    };
+    let unknown =
+        |component: &Path, cause| NotOurs::Unknown { component: component.to_owned(), cause };
     let path = std::path::absolute(path).map_err(|cause| unknown(path, cause))?;
     let mut left: VecDeque<OsString> = VecDeque::new();
     push_front(&mut left, &path);
     let mut at = PathBuf::from("/");
     let mut links = 0;
-    let mut shared = prove_step(
-        &at,
-        &metadata_of(&at).map_err(|cause| unknown(&at, cause))?,
-        own,
-    )?;
+    let mut shared = prove_step(&at, &metadata_of(&at).map_err(|cause| unknown(&at, cause))?, own)?;
     while let Some(component) = left.pop_front() {
         if component == ".." {
             // What is above was looked at on the way down.
@@ -284,10 +262,7 @@ fn owner(path: &Path, metadata: &Metadata, own: u32) -> NotOurs {
 }
 
 fn is_absent(error: &io::Error) -> bool {
-    matches!(
-        error.kind(),
-        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory
-    )
+    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
 }
 
 #[cfg(test)]
@@ -337,12 +312,9 @@ mod tests {
 
     #[test]
     fn what_others_may_write_to_on_the_way_is_named() {
-        for (what, bits) in [
-            ("etc", 0o775),
-            ("etc", 0o757),
-            ("etc/config.toml", 0o664),
-            ("etc/config.toml", 0o646),
-        ] {
+        for (what, bits) in
+            [("etc", 0o775), ("etc", 0o757), ("etc/config.toml", 0o664), ("etc/config.toml", 0o646)]
+        {
             let (_folder, path) = tree();
             mode(&path.join(what), bits);
             symlink("etc/config.toml", path.join("link")).unwrap();

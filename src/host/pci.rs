@@ -73,10 +73,7 @@ mod tests {
         };
         assert_eq!(
             read_pci_gpus(sys.path()).unwrap(),
-            [
-                gpu("0000:17:00.0", None),
-                gpu("0000:65:00.0", Some("vfio-pci"))
-            ]
+            [gpu("0000:17:00.0", None), gpu("0000:65:00.0", Some("vfio-pci"))]
         );
     }
 }

@@ -120,10 +120,7 @@ impl Whereabouts {
 /// A variable of a process's environment, where it is a number.
 fn number(process: &Process, key: &str) -> Option<Arc<str>> {
     let value = name(process.environment.as_deref()?.get(key)?)?;
-    value
-        .bytes()
-        .all(|byte| byte.is_ascii_digit())
-        .then_some(value)
+    value.bytes().all(|byte| byte.is_ascii_digit()).then_some(value)
 }
 
 /// Says in `process` where it runs. What is there already and does not change is kept, because
@@ -214,11 +211,7 @@ fn slurm(process: &Process, known: &Whereabouts) -> Option<Slurm> {
     if step.is_none() && known_place.is_none() {
         // Somebody may have taken the variables along, but no step of that job is here.
         let job_id = known.job(process).filter(|_| over == Some(true))?;
-        let mut slurm = Slurm {
-            job_id: Some(Arc::clone(&job_id)),
-            over,
-            ..Slurm::default()
-        };
+        let mut slurm = Slurm { job_id: Some(Arc::clone(&job_id)), over, ..Slurm::default() };
         set_array(&mut slurm, array_of(process, &job_id));
         return Some(slurm);
     }
@@ -299,11 +292,7 @@ mod tests {
         let environ = "POD_NAME=other\0POD_NAMESPACE=prod\0HOSTNAME=third\0";
         let pod = completed(path, environ, Some(&names)).kubernetes.unwrap();
         assert_eq!(
-            (
-                pod.pod_name.as_deref(),
-                pod.namespace.as_deref(),
-                pod.container_name.as_deref()
-            ),
+            (pod.pod_name.as_deref(), pod.namespace.as_deref(), pod.container_name.as_deref()),
             (Some("train-0"), Some("research"), Some("main"))
         );
         let pod = completed(path, environ, None).kubernetes.unwrap();
@@ -311,18 +300,10 @@ mod tests {
             (pod.pod_name.as_deref(), pod.namespace.as_deref()),
             (Some("other"), Some("prod"))
         );
-        let pod = completed(path, "HOSTNAME=third\0", None)
-            .kubernetes
-            .unwrap();
+        let pod = completed(path, "HOSTNAME=third\0", None).kubernetes.unwrap();
         assert_eq!(pod.pod_name.as_deref(), Some("third"));
-        let own = rustix::system::uname()
-            .nodename()
-            .to_str()
-            .unwrap()
-            .to_owned();
-        let pod = completed(path, &format!("HOSTNAME={own}\0"), None)
-            .kubernetes
-            .unwrap();
+        let own = rustix::system::uname().nodename().to_str().unwrap().to_owned();
+        let pod = completed(path, &format!("HOSTNAME={own}\0"), None).kubernetes.unwrap();
         assert_eq!(pod.pod_name, None);
         // An environment makes no pod.
         assert_eq!(completed("/docker/{ID}", environ, None).kubernetes, None);
@@ -334,11 +315,7 @@ mod tests {
         let newer = "/system.slice/slurmstepd.scope/s0123456789ABC/step_0/user/task_0";
         let slurm = completed(newer, environ, None).slurm.unwrap();
         assert_eq!(
-            (
-                slurm.job_id.as_deref(),
-                slurm.step_id.as_deref(),
-                slurm.job_name.as_deref()
-            ),
+            (slurm.job_id.as_deref(), slurm.step_id.as_deref(), slurm.job_name.as_deref()),
             (Some("77"), Some("0"), Some("train"))
         );
         let slurm = completed(newer, "", None).slurm.unwrap();
@@ -391,10 +368,7 @@ mod tests {
         });
         let slurm = process.slurm.unwrap();
         assert_eq!(slurm.id().as_deref(), Some("3_4"));
-        assert_eq!(
-            (slurm.job_id.as_deref(), slurm.step_id.as_deref()),
-            (Some("8"), Some("batch"))
-        );
+        assert_eq!((slurm.job_id.as_deref(), slurm.step_id.as_deref()), (Some("8"), Some("batch")));
         assert_eq!(process.systemd_unit, None);
         // An array that the environment of another job names is not its own.
         let other = "SLURM_JOB_ID=9\0SLURM_ARRAY_JOB_ID=3\0SLURM_ARRAY_TASK_ID=4\0";
@@ -429,10 +403,7 @@ mod tests {
     #[test]
     fn pids_of_its_own_are_a_container_whatever_the_cgroup_is() {
         let process = |known: &Whereabouts| {
-            let mut process = Process {
-                namespace_pid: Some(1),
-                ..Process::default()
-            };
+            let mut process = Process { namespace_pid: Some(1), ..Process::default() };
             complete(&mut process, known, None);
             process.container.unwrap()
         };

@@ -38,13 +38,8 @@ pub fn raise_open_file_limit() {
     let limit = getrlimit(Resource::Nofile);
     if limit.current != limit.maximum {
         // What may be refused is not needed.
-        let _ = setrlimit(
-            Resource::Nofile,
-            Rlimit {
-                current: limit.maximum,
-                maximum: limit.maximum,
-            },
-        );
+        let _ =
+            setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
     }
     // The descriptor is closed at once and the table stays. Without it, it is only slower.
     if let Ok(any) = std::fs::File::open("/") {
@@ -84,8 +79,7 @@ impl ProcessSample {
         let places: HashMap<u32, usize> =
             pids.iter().zip(0..).map(|(&pid, at)| (pid, at)).collect();
         let place = |pid: u32| places.get(&pid).copied();
-        self.processes
-            .sort_unstable_by_key(|process| place(process.pid));
+        self.processes.sort_unstable_by_key(|process| place(process.pid));
         self.gone.sort_unstable_by_key(|&pid| place(pid));
         self.unreadable.sort_unstable_by_key(|(pid, _)| place(*pid));
     }
@@ -96,9 +90,7 @@ impl Processes {
     /// when the clock is set.
     pub fn new(roots: Roots) -> Self {
         let limit = getrlimit(Resource::Nofile).current;
-        let limit = limit.map_or(usize::MAX, |limit| {
-            usize::try_from(limit).unwrap_or(usize::MAX)
-        });
+        let limit = limit.map_or(usize::MAX, |limit| usize::try_from(limit).unwrap_or(usize::MAX));
         Self {
             entries: HashMap::new(),
             number: 0,
@@ -125,10 +117,8 @@ impl Processes {
         self.seen = 0;
         self.kept = None;
         self.around.begin(boottime_ns);
-        let mut sample = ProcessSample {
-            processes: Vec::with_capacity(pids.len()),
-            ..ProcessSample::default()
-        };
+        let mut sample =
+            ProcessSample { processes: Vec::with_capacity(pids.len()), ..ProcessSample::default() };
         let mut new = Vec::new();
         for &pid in pids {
             let known = self.entries.get_mut(&pid);
@@ -191,8 +181,7 @@ impl Processes {
         holders: &Holders,
         boottime_ns: u64,
     ) {
-        self.around
-            .fill_relatives(processes, holders.tree(), boottime_ns);
+        self.around.fill_relatives(processes, holders.tree(), boottime_ns);
     }
 
     /// Looks at those that are not known: at as many as there are descriptors for on several threads.
@@ -234,9 +223,7 @@ impl Processes {
         }
         match presence {
             Ok(Presence::Here) => {
-                sample
-                    .processes
-                    .extend(entry.as_ref().map(|entry| entry.process.clone()));
+                sample.processes.extend(entry.as_ref().map(|entry| entry.process.clone()));
             }
             Ok(Presence::Gone) => {
                 entry = None;
@@ -275,9 +262,7 @@ impl Processes {
                 && let Some(stat) = parse_stat(&content[..length])
                 && known.process.start_ticks == Some(stat.start_ticks)
             {
-                return self
-                    .around
-                    .update(known, &stat, folder.as_ref(), None, now_ns);
+                return self.around.update(known, &stat, folder.as_ref(), None, now_ns);
             }
             *entry = None;
         }
@@ -299,10 +284,7 @@ impl Processes {
                     Ok(length) => &content[..length],
                     Err(errno) if is_gone(errno) => return Ok(Presence::Gone),
                     Err(errno) => {
-                        return Err(HostError::Read {
-                            path: path(),
-                            errno,
-                        });
+                        return Err(HostError::Read { path: path(), errno });
                     }
                 }
             }
@@ -320,9 +302,7 @@ impl Processes {
                 ..Process::default()
             })),
         };
-        let result = self
-            .around
-            .update(&mut known, &stat, Some(&folder), reads, now_ns);
+        let result = self.around.update(&mut known, &stat, Some(&folder), reads, now_ns);
         if result == Ok(Presence::Here) {
             let kept = self.kept();
             if kept < self.may_keep {
@@ -344,20 +324,14 @@ impl Processes {
             }
             Err(errno) if is_gone(errno) => return Ok(None),
             Err(errno) => {
-                return Err(HostError::Read {
-                    path: path(),
-                    errno,
-                });
+                return Err(HostError::Read { path: path(), errno });
             }
         };
         match folder.file(c"stat") {
             Ok(file) => Ok(Some((folder, file))),
             // The folder was there: the process has died since.
             Err(errno) if is_gone(errno) => Ok(None),
-            Err(errno) => Err(HostError::Read {
-                path: path(),
-                errno,
-            }),
+            Err(errno) => Err(HostError::Read { path: path(), errno }),
         }
     }
 
@@ -365,10 +339,7 @@ impl Processes {
     /// descriptors too. Answers whether there were any.
     fn release_descriptors(&mut self, current: &mut Option<Box<ProcessEntry>>) -> bool {
         let entries = self.entries.values_mut();
-        let released = entries
-            .chain(current)
-            .filter_map(|entry| entry.stat.take())
-            .count();
+        let released = entries.chain(current).filter_map(|entry| entry.stat.take()).count();
         self.may_keep = self.may_keep.min(released) / 2;
         self.kept = Some(0);
         released > 0

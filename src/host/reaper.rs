@@ -44,11 +44,8 @@ mod tests {
 
     #[test]
     fn firsts_and_subreapers_adopt_and_shells_do_not() {
-        let process = |name, innermost_pid| ProcStatus {
-            name,
-            innermost_pid,
-            ..ProcStatus::default()
-        };
+        let process =
+            |name, innermost_pid| ProcStatus { name, innermost_pid, ..ProcStatus::default() };
         for (status, adopts) in [
             (process(Some(&b"systemd"[..]), Some(900)), Some(true)),
             (process(Some(b"containerd-shim"), Some(900)), Some(true)),

@@ -35,11 +35,7 @@ const MOST_LISTED: usize = 16;
 const CGROUP_BYTES: usize = 8 << 10;
 
 /// Where cgroups are mounted, below the root: the unified hierarchy, or that of memory.
-const CGROUPS: [&str; 3] = [
-    "sys/fs/cgroup",
-    "sys/fs/cgroup/unified",
-    "sys/fs/cgroup/memory",
-];
+const CGROUPS: [&str; 3] = ["sys/fs/cgroup", "sys/fs/cgroup/unified", "sys/fs/cgroup/memory"];
 
 /// Who was looked at.
 #[derive(Debug, Default)]
@@ -148,19 +144,12 @@ impl Surroundings {
             }
         }
         for pid in tree.descendants(process.pid).into_iter().take(MOST) {
-            let listens = self
-                .scan_sockets(pid, now_ns)
-                .and_then(|it| it.listens.clone());
+            let listens = self.scan_sockets(pid, now_ns).and_then(|it| it.listens.clone());
             add(pid, Relation::Descendant, listens);
         }
         if has_cgroup_of_its_own(process) {
-            for pid in read_cgroup(&self.roots.root, process)
-                .into_iter()
-                .take(MOST)
-            {
-                let listens = self
-                    .scan_sockets(pid, now_ns)
-                    .and_then(|it| it.listens.clone());
+            for pid in read_cgroup(&self.roots.root, process).into_iter().take(MOST) {
+                let listens = self.scan_sockets(pid, now_ns).and_then(|it| it.listens.clone());
                 add(pid, Relation::Cgroup, listens);
             }
         }
@@ -186,13 +175,7 @@ impl Surroundings {
             let listens = listens.ok().flatten();
             self.relatives.seen.insert(
                 pid,
-                SocketScan {
-                    start_ticks,
-                    looked_ns: now_ns,
-                    checked_ns: now_ns,
-                    session,
-                    listens,
-                },
+                SocketScan { start_ticks, looked_ns: now_ns, checked_ns: now_ns, session, listens },
             );
         }
         self.relatives.seen.get(&pid)
@@ -214,11 +197,7 @@ impl Surroundings {
             let read = folder.read(c"cmdline", &mut self.content, CMDLINE_BYTES + 1);
             command = read.ok().and_then(|()| parse_cmdline(&self.content));
         }
-        Ok(Some(RelativeSockets {
-            start_ticks,
-            command,
-            on,
-        }))
+        Ok(Some(RelativeSockets { start_ticks, command, on }))
     }
 }
 

@@ -36,12 +36,8 @@ const ASKED_EACH: usize = 4;
 /// More jobs and containers than this are not told of.
 const MOST: usize = 256;
 /// The variables that name GPUs.
-const VARIABLES: [&str; 4] = [
-    "CUDA_VISIBLE_DEVICES",
-    "NVIDIA_VISIBLE_DEVICES",
-    "SLURM_JOB_GPUS",
-    "SLURM_STEP_GPUS",
-];
+const VARIABLES: [&str; 4] =
+    ["CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "SLURM_JOB_GPUS", "SLURM_STEP_GPUS"];
 
 /// The jobs and containers that were given GPUs.
 #[derive(Debug)]
@@ -242,13 +238,7 @@ impl Reservations {
         let mut asked: Vec<Vec<u32>> = Vec::new();
         for mut processes in by_key.into_values().take(MOST) {
             processes.sort_unstable();
-            asked.push(
-                processes
-                    .into_iter()
-                    .take(ASKED_EACH)
-                    .map(|it| it.1)
-                    .collect(),
-            );
+            asked.push(processes.into_iter().take(ASKED_EACH).map(|it| it.1).collect());
         }
         let pids: Vec<u32> = asked.iter().flatten().copied().collect();
         let sample = self.processes.sample(&pids, now_ns);
@@ -311,10 +301,7 @@ mod tests {
     #[test]
     fn who_is_watched_is_not_looked_at_again() {
         let proc = tempfile::tempdir().unwrap();
-        let roots = Roots {
-            proc: proc.path().to_owned(),
-            ..Roots::default()
-        };
+        let roots = Roots { proc: proc.path().to_owned(), ..Roots::default() };
         let watched: Vec<Process> = (0..2 * AT_ONCE as u32)
             .map(|at| {
                 std::fs::create_dir(proc.path().join((1000 + at).to_string())).unwrap();

@@ -102,9 +102,8 @@ fn read_can_trace(proc: &Path) -> Option<bool> {
 
 /// Whether the line `CapEff` of `/proc/PID/status` has `CAP_SYS_PTRACE`.
 pub fn parse_can_trace(status: &[u8]) -> Option<bool> {
-    let line = status
-        .split(|&byte| byte == b'\n')
-        .find_map(|line| line.strip_prefix(b"CapEff:"))?;
+    let line =
+        status.split(|&byte| byte == b'\n').find_map(|line| line.strip_prefix(b"CapEff:"))?;
     let bits = u64::from_str_radix(std::str::from_utf8(line).ok()?.trim(), 16).ok()?;
     Some(bits & (1 << CAP_SYS_PTRACE) != 0)
 }
@@ -189,10 +188,7 @@ pub struct OpenFileLimit {
 /// The limit on open files (getrlimit(2), `RLIMIT_NOFILE`).
 pub fn open_file_limit() -> OpenFileLimit {
     let limit = getrlimit(Resource::Nofile);
-    OpenFileLimit {
-        soft: limit.current,
-        hard: limit.maximum,
-    }
+    OpenFileLimit { soft: limit.current, hard: limit.maximum }
 }
 
 #[cfg(test)]
@@ -230,19 +226,10 @@ mod tests {
         assert_eq!((rights.first, rights.can_trace), (Visibility::Seen, None));
 
         let own = fs::metadata(proc.path()).unwrap().uid();
-        assert_eq!(
-            look_at_another_users(proc.path(), own),
-            Visibility::NoProcess
-        );
-        assert_eq!(
-            look_at_another_users(proc.path(), own + 1),
-            Visibility::Seen
-        );
+        assert_eq!(look_at_another_users(proc.path(), own), Visibility::NoProcess);
+        assert_eq!(look_at_another_users(proc.path(), own + 1), Visibility::Seen);
         fs::rename(proc.path().join("1"), proc.path().join("self")).unwrap();
-        assert_eq!(
-            look_at_another_users(proc.path(), own + 1),
-            Visibility::NoProcess
-        );
+        assert_eq!(look_at_another_users(proc.path(), own + 1), Visibility::NoProcess);
     }
 
     #[test]

@@ -65,10 +65,7 @@ const KEY: &str = "-----BEGIN";
 /// What ends a value that no quote encloses.
 fn ends_value(c: char) -> bool {
     c.is_whitespace()
-        || matches!(
-            c,
-            ',' | ';' | '&' | '}' | ')' | ']' | '"' | '\'' | '`' | '#' | '|'
-        )
+        || matches!(c, ',' | ';' | '&' | '}' | ')' | ']' | '"' | '\'' | '`' | '#' | '|')
 }
 
 /// Hides the secrets of a whole argv, in place.
@@ -76,11 +73,7 @@ pub(super) fn hide(arguments: &mut [Cow<'_, str>]) {
     let mut line = SecretScan::default();
     let mut is_script = false;
     for argument in arguments {
-        let form = if is_script {
-            WordKind::Script
-        } else {
-            WordKind::Argument
-        };
+        let form = if is_script { WordKind::Script } else { WordKind::Argument };
         let hides = line.hide(argument, form);
         // What `-c` is followed by is text of many words, not one variable of any content.
         is_script =
@@ -226,10 +219,7 @@ impl SecretScan {
 /// What a word says of the next by itself.
 fn after(word: &str) -> Follows {
     // Of `"Authorization: Bearer` as of `Bearer`.
-    let last = word
-        .rsplit([' ', ':', '"', '\'', '='])
-        .next()
-        .unwrap_or(word);
+    let last = word.rsplit([' ', ':', '"', '\'', '=']).next().unwrap_or(word);
     if last.starts_with("--") {
         Follows::Value(judge(last))
     } else if last.eq_ignore_ascii_case("bearer") {
@@ -309,11 +299,7 @@ fn hide_assigned(argument: &str) -> Option<String> {
     let is_whole = verdict >= Secrecy::Secret || !value.contains("://");
     let hidden = is_whole.then(|| hidden(verdict, value)).flatten();
     // `--args="--token x"`
-    let within = || {
-        value
-            .contains(char::is_whitespace)
-            .then(|| hide_in_text(value))
-    };
+    let within = || value.contains(char::is_whitespace).then(|| hide_in_text(value));
     let hidden = hidden.or_else(|| within().flatten())?;
     Some(format!("{name}={hidden}"))
 }
@@ -383,9 +369,7 @@ fn word_end(text: &str) -> usize {
     }
     // One that nothing closes is no quote.
     match quote {
-        Some((_, at)) => text[at..]
-            .find(char::is_whitespace)
-            .map_or(text.len(), |end| at + end),
+        Some((_, at)) => text[at..].find(char::is_whitespace).map_or(text.len(), |end| at + end),
         None => text.len(),
     }
 }
@@ -478,16 +462,9 @@ fn in_address(text: &str, sign: usize) -> Option<(usize, usize, String)> {
     let (name, has_secret) = match user.split_once(':') {
         Some((name, secret)) => (format!("{name}:"), !secret.is_empty()),
         // A name alone is a token where users do not log in by name.
-        None => (
-            String::new(),
-            scheme.starts_with("http") && !user.is_empty(),
-        ),
+        None => (String::new(), scheme.starts_with("http") && !user.is_empty()),
     };
-    let name = if name.len() > 1 || !has_secret {
-        name
-    } else {
-        String::new()
-    };
+    let name = if name.len() > 1 || !has_secret { name } else { String::new() };
     has_secret.then(|| (begin, begin + user.len(), format!("{name}{HIDDEN}")))
 }
 
@@ -502,9 +479,7 @@ fn behind_name(text: &str, floor: usize, sign: usize) -> Option<(usize, usize, S
     let is_quoted = unquoted.len() < before.len();
     let is_of_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
     let begin = unquoted.rfind(|c: char| !is_of_name(c));
-    let begin = begin.map_or(0, |at| {
-        at + unquoted[at..].chars().next().map_or(1, char::len_utf8)
-    });
+    let begin = begin.map_or(0, |at| at + unquoted[at..].chars().next().map_or(1, char::len_utf8));
     let name = unquoted[begin..].trim_start_matches('-');
     if name.is_empty() {
         return None;
@@ -563,10 +538,7 @@ fn behind_name(text: &str, floor: usize, sign: usize) -> Option<(usize, usize, S
             match close {
                 Some(_) => (inner, end),
                 // One that nothing closes is no quote.
-                None => (
-                    begin,
-                    begin + value.find(char::is_whitespace).unwrap_or(value.len()),
-                ),
+                None => (begin, begin + value.find(char::is_whitespace).unwrap_or(value.len())),
             }
         }
         None => {

@@ -67,10 +67,7 @@ pub(super) fn holds_listener(roots: &Roots, folder: &Folder, address: SocketAddr
     }
     let is_reached = takers.iter().any(|(reach, _)| *reach != Reach::Perhaps);
     let sockets = read_held(folder, &roots.dev).ok()?.sockets?;
-    if takers
-        .iter()
-        .all(|(_, inode)| sockets.inodes.contains(inode))
-    {
+    if takers.iter().all(|(_, inode)| sockets.inodes.contains(inode)) {
         Some(is_reached)
     } else {
         (!sockets.is_partial).then_some(false)
@@ -107,9 +104,7 @@ pub(super) fn count_connections(roots: &Roots, folder: &Folder) -> Option<usize>
             _ => return None,
         }
         let lines = content.split(|&byte| byte == b'\n');
-        let of_its = lines
-            .filter_map(parse_established)
-            .filter(|port| ports.contains(port));
+        let of_its = lines.filter_map(parse_established).filter(|port| ports.contains(port));
         count += of_its.count();
     }
     Some(count)
@@ -184,8 +179,7 @@ impl Listening {
     /// Starts a sample: what is too old is forgotten.
     pub(super) fn begin(&mut self, now_ns: u64) {
         self.now_ns = now_ns;
-        self.namespaces
-            .retain(|_, known| now_ns.saturating_sub(known.read_ns) < VALID_NS);
+        self.namespaces.retain(|_, known| now_ns.saturating_sub(known.read_ns) < VALID_NS);
     }
 
     /// Where the process with this folder listens, by its sockets.
@@ -203,10 +197,10 @@ impl Listening {
             let Some(namespace) = read_namespace(folder, c"ns/net") else {
                 return Ok(Listens::default());
             };
-            let known = self.namespaces.entry(namespace).or_insert(Tables {
-                read_ns: self.now_ns,
-                tables: [None, None, None],
-            });
+            let known = self
+                .namespaces
+                .entry(namespace)
+                .or_insert(Tables { read_ns: self.now_ns, tables: [None, None, None] });
             // The cheapest first.
             let order = [SocketTable::Unix, SocketTable::Tcp, SocketTable::Tcp6];
             for (table, known) in order.iter().zip(&mut known.tables) {
@@ -448,18 +442,12 @@ fn parse_unix(line: &[u8]) -> Option<SocketLine<'_>> {
     let inode = (field()?, field()?).1.parse().ok()?;
     let name = rest.strip_prefix(b" ").unwrap_or(rest);
     if flags & ACCEPTS != 0 && kind == PACKETS && name.starts_with(b"@cuda-uvmfd-") {
-        return Some(SocketLine::Listens(Socket {
-            place: SocketKind::OfDriver,
-            inode,
-        }));
+        return Some(SocketLine::Listens(Socket { place: SocketKind::OfDriver, inode }));
     }
     if flags & ACCEPTS == 0 || kind != STREAM {
         return Some(SocketLine::Other);
     }
-    Some(SocketLine::Listens(Socket {
-        place: SocketKind::Unix(name),
-        inode,
-    }))
+    Some(SocketLine::Listens(Socket { place: SocketKind::Unix(name), inode }))
 }
 
 #[cfg(test)]

@@ -166,10 +166,7 @@ pub fn read_start_ticks(proc: &Path, pid: u32) -> Result<Option<u64>, HostError>
             None => Err(HostError::Malformed { path: path() }),
         },
         Err(errno) if is_gone(errno) => Ok(None),
-        Err(errno) => Err(HostError::Read {
-            path: path(),
-            errno,
-        }),
+        Err(errno) => Err(HostError::Read { path: path(), errno }),
     }
 }
 
@@ -217,14 +214,9 @@ mod tests {
 
     #[test]
     fn a_name_may_hold_anything() {
-        for comm in [
-            &b"a) S 1 1 1 (b"[..],
-            b") R 1 2 3",
-            b"line\nbreak",
-            b"((((",
-            b"",
-            b"\xff\xfe\x1b[31m",
-        ] {
+        for comm in
+            [&b"a) S 1 1 1 (b"[..], b") R 1 2 3", b"line\nbreak", b"((((", b"", b"\xff\xfe\x1b[31m"]
+        {
             let bytes = line(comm, "Z 9 8 7");
             let stat = parse_stat(&bytes).unwrap();
             assert_eq!((stat.comm, stat.state, stat.ppid), (comm, 'Z', Some(9)));
@@ -236,10 +228,7 @@ mod tests {
     fn what_is_outside_the_namespace_is_unknown() {
         let bytes = line(b"x", "S 0 0 0");
         let stat = parse_stat(&bytes).unwrap();
-        assert_eq!(
-            (stat.ppid, stat.process_group, stat.session),
-            (None, None, None)
-        );
+        assert_eq!((stat.ppid, stat.process_group, stat.session), (None, None, None));
         assert!(!stat.is_released);
         assert!(parse_stat(&line(b"x", "X 0 -1 -1")).unwrap().is_released);
     }
@@ -261,10 +250,7 @@ mod tests {
 
     #[test]
     fn a_cut_line_is_no_line() {
-        let last = LINE
-            .windows(6)
-            .position(|field| field == b"140722")
-            .unwrap();
+        let last = LINE.windows(6).position(|field| field == b"140722").unwrap();
         for end in 0..=last + 6 {
             // Up to here the last field that is needed may lack digits.
             assert_eq!(parse_stat(&LINE[..end]), None, "{end}");

@@ -58,10 +58,7 @@ pub fn parse_signal_masks(bytes: &[u8]) -> Option<SignalMasks> {
         let value = lines.find_map(|line| line.strip_suffix(b"\n")?.strip_prefix(name))?;
         u64::from_str_radix(std::str::from_utf8(value).ok()?, 16).ok()
     };
-    Some(SignalMasks {
-        caught: mask(b"SigCgt:\t")?,
-        blocked: mask(b"SigBlk:\t")?,
-    })
+    Some(SignalMasks { caught: mask(b"SigCgt:\t")?, blocked: mask(b"SigBlk:\t")? })
 }
 
 /// Reads the content of `/proc/PID/status`, of which the end may be missing.
@@ -121,12 +118,7 @@ mod tests {
         let caught: Vec<u32> = (0..70).filter(|&it| masks.catches(it)).collect();
         assert_eq!(caught, [2, 10, 12]);
         assert!(masks.blocks(10) && !masks.blocks(12));
-        for cut in [
-            &bytes[..bytes.len() - 1],
-            &bytes[..30],
-            b"",
-            b"SigCgt:\tx\nSigBlk:\t0\n",
-        ] {
+        for cut in [&bytes[..bytes.len() - 1], &bytes[..30], b"", b"SigCgt:\tx\nSigBlk:\t0\n"] {
             assert_eq!(parse_signal_masks(cut), None);
         }
     }
@@ -134,20 +126,12 @@ mod tests {
     #[test]
     fn what_is_cut_or_strange_is_unknown() {
         assert_eq!(parse_status(b""), ProcStatus::default());
-        for unknown in [
-            &b""[..],
-            b"NSpid:\t\n",
-            b"NSpid:\t42\tx\n",
-            b"NSpid:\t42\t7",
-        ] {
+        for unknown in [&b""[..], b"NSpid:\t\n", b"NSpid:\t42\tx\n", b"NSpid:\t42\t7"] {
             assert!(parse_status(unknown).pids().is_empty());
         }
         assert_eq!(parse_status(b"Uid:\t10").uid, None);
         assert_eq!(parse_status(b"Uid:\t99999999999\t0\n").uid, None);
-        assert_eq!(
-            parse_status(b"Uid:\t\xff\t0\nNSpid:\t\n"),
-            ProcStatus::default()
-        );
+        assert_eq!(parse_status(b"Uid:\t\xff\t0\nNSpid:\t\n"), ProcStatus::default());
         assert_eq!(parse_status(b"Name:\t\\nUid:\\t0\nUid:\t5\n").uid, Some(5));
     }
 }

@@ -45,13 +45,7 @@ impl Users {
             Ok(name) => (name.map(Arc::from), None),
             Err(_) => (None, Some(now_ns.saturating_add(RETRY_NS))),
         };
-        self.0.insert(
-            uid,
-            UserAnswer {
-                name: name.clone(),
-                retry_ns,
-            },
-        );
+        self.0.insert(uid, UserAnswer { name: name.clone(), retry_ns });
         name
     }
 }

@@ -279,9 +279,7 @@ impl Surroundings {
                 now_ns,
             };
             let content = &mut self.content;
-            entry
-                .whereabouts
-                .renew(process, cgroup, &mut around, content);
+            entry.whereabouts.renew(process, cgroup, &mut around, content);
         }
         if let Some(loaded) = reads.loaded {
             // What it had loaded stands where its maps may not be read any more.

@@ -27,9 +27,7 @@ pub const WORTH_MENTIONING_BYTES: u64 = 512 * MIB;
 impl Balance {
     /// The memory in use without a listed process, where it is worth a word.
     pub fn notable_bytes(&self) -> Option<u64> {
-        self.unattributed
-            .ok()
-            .filter(|&bytes| bytes >= WORTH_MENTIONING_BYTES)
+        self.unattributed.ok().filter(|&bytes| bytes >= WORTH_MENTIONING_BYTES)
     }
 }
 
@@ -78,9 +76,8 @@ impl Snapshot {
             ));
         }
         if !gpu.is_unread() && !self.lists_all(gpu) {
-            balance.unattributed = balance
-                .unattributed
-                .and(Err("the driver does not list all of its processes"));
+            balance.unattributed =
+                balance.unattributed.and(Err("the driver does not list all of its processes"));
         }
         Some(balance)
     }
@@ -93,10 +90,7 @@ mod tests {
     use crate::model::snapshot::{GpuProcess, Memory};
 
     fn gpu(reserved_bytes: Option<u64>, held: &[Option<u64>]) -> Gpu {
-        let row = |&used_bytes: &Option<u64>| GpuProcess {
-            used_bytes,
-            ..GpuProcess::default()
-        };
+        let row = |&used_bytes: &Option<u64>| GpuProcess { used_bytes, ..GpuProcess::default() };
         Gpu {
             memory: Some(Memory {
                 total_bytes: 100,
@@ -130,23 +124,14 @@ mod tests {
             let balance = snapshot.balance(&gpu).unwrap();
             (balance.process_bytes, balance.unattributed.is_ok())
         };
-        assert_eq!(
-            parts(&snapshot, gpu(Some(10), &[Some(15)])),
-            (Some(15), true)
-        );
+        assert_eq!(parts(&snapshot, gpu(Some(10), &[Some(15)])), (Some(15), true));
         assert_eq!(parts(&snapshot, gpu(None, &[Some(15)])), (Some(15), false));
-        assert_eq!(
-            parts(&snapshot, gpu(Some(10), &[Some(15), None])),
-            (None, false)
-        );
+        assert_eq!(parts(&snapshot, gpu(Some(10), &[Some(15), None])), (None, false));
         let mut divided = gpu(Some(10), &[Some(15)]);
         divided.mig_mode = Some(true);
         assert_eq!(parts(&snapshot, divided), (Some(15), false));
         assert_eq!(snapshot.balance(&Gpu::default()), None);
         snapshot.host.pid_namespace = Some(PidNamespace::Container);
-        assert_eq!(
-            parts(&snapshot, gpu(Some(10), &[Some(15)])),
-            (Some(15), false)
-        );
+        assert_eq!(parts(&snapshot, gpu(Some(10), &[Some(15)])), (Some(15), false));
     }
 }

@@ -44,11 +44,7 @@ mod tests {
 
     #[test]
     fn a_process_holds_the_gpu_whose_file_it_has_open() {
-        let gpu = |minor_number| Gpu {
-            index: 1,
-            minor_number,
-            ..Gpu::default()
-        };
+        let gpu = |minor_number| Gpu { index: 1, minor_number, ..Gpu::default() };
         assert_eq!(gpu(Some(12)).device_file(), "/dev/nvidia12");
         assert_eq!(gpu(None).device_file(), "/dev/nvidia1");
         let process = |files: Option<&[&str]>| Process {

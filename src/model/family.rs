@@ -90,9 +90,7 @@ pub fn families(snapshot: &Snapshot) -> Vec<Family> {
 
 /// The family that a process is in.
 pub fn member(families: &[Family], pid: u32) -> Option<&Family> {
-    families
-        .iter()
-        .find(|family| family.members.binary_search(&pid).is_ok())
+    families.iter().find(|family| family.members.binary_search(&pid).is_ok())
 }
 
 impl Family {
@@ -150,10 +148,7 @@ impl Family {
             .into_iter()
             .flatten()
             .find(|&pid| is_other(&pid) && find(pid).is_some_and(is_dead));
-        started_by
-            .filter(is_other)
-            .or(process.ppid.filter(is_other))
-            .or(dead)
+        started_by.filter(is_other).or(process.ppid.filter(is_other)).or(dead)
     }
 }
 

@@ -101,28 +101,16 @@ pub const FIELDS: [FieldSpec; 25] = {
         .on_screen('g', 4, 0)
         .in_ps(STAYS)
         .sorts("gpu", "GPU, then GPU memory"),
-        field(
-            Field::Pid,
-            &["pid"],
-            Number,
-            "pid:4242",
-            "the process id, here or in its container",
-        )
-        .number("PID", false)
-        .on_screen('p', 1, 0)
-        .in_ps(STAYS)
-        .sorts("pid", "Process id"),
-        field(
-            Field::User,
-            &["user"],
-            Text,
-            "user:ann,bob",
-            "the owner, by name or uid",
-        )
-        .text("USER")
-        .on_screen('u', 5, 0)
-        .in_ps(STAYS)
-        .sorts("user", "Owner"),
+        field(Field::Pid, &["pid"], Number, "pid:4242", "the process id, here or in its container")
+            .number("PID", false)
+            .on_screen('p', 1, 0)
+            .in_ps(STAYS)
+            .sorts("pid", "Process id"),
+        field(Field::User, &["user"], Text, "user:ann,bob", "the owner, by name or uid")
+            .text("USER")
+            .on_screen('u', 5, 0)
+            .in_ps(STAYS)
+            .sorts("user", "Owner"),
         field(
             Field::Memory,
             &["mem", "memory"],
@@ -134,62 +122,32 @@ pub const FIELDS: [FieldSpec; 25] = {
         .on_screen('m', 2, 10)
         .in_ps(STAYS)
         .sorts("memory", "GPU memory, the largest first"),
-        field(
-            Field::MemoryPercent,
-            &[],
-            Percent,
-            "",
-            "its share of the GPU's memory",
-        )
-        .number("MEM%", true)
-        .called("memory-percent")
-        .on_screen('n', 11, 5),
+        field(Field::MemoryPercent, &[], Percent, "", "its share of the GPU's memory")
+            .number("MEM%", true)
+            .called("memory-percent")
+            .on_screen('n', 11, 5),
         field(Field::History, &[], Bytes, "", "how its memory moved")
             .text("HISTORY")
             .called("history")
             .most_first()
             .on_screen('y', 9, 10),
-        field(
-            Field::SmPercent,
-            &["sm"],
-            Percent,
-            "sm<5",
-            "use of the GPU, in percent",
-        )
-        .number("SM%", true)
-        .on_screen('s', 6, 4)
-        .in_ps(6)
-        .sorts("sm", "SM utilization, the highest first"),
-        field(
-            Field::CpuPercent,
-            &["cpu"],
-            Percent,
-            "cpu>100",
-            "use of the CPU, in percent",
-        )
-        .number("CPU%", true)
-        .on_screen('c', 10, 6),
-        field(
-            Field::CpuTime,
-            &["cputime"],
-            Seconds,
-            "cputime>1h",
-            "CPU time since it started",
-        )
-        .number("CPU TIME", true)
-        .in_ps(2)
-        .sorts("cpu-time", "Total CPU time, the longest first"),
-        field(
-            Field::HostMemory,
-            &["rss", "host"],
-            Bytes,
-            "rss>1GiB",
-            "host memory",
-        )
-        .number("HOST MEM", true)
-        .on_screen('h', 14, 10)
-        .in_ps(1)
-        .sorts("host-memory", "Resident host memory, the largest first"),
+        field(Field::SmPercent, &["sm"], Percent, "sm<5", "use of the GPU, in percent")
+            .number("SM%", true)
+            .on_screen('s', 6, 4)
+            .in_ps(6)
+            .sorts("sm", "SM utilization, the highest first"),
+        field(Field::CpuPercent, &["cpu"], Percent, "cpu>100", "use of the CPU, in percent")
+            .number("CPU%", true)
+            .on_screen('c', 10, 6),
+        field(Field::CpuTime, &["cputime"], Seconds, "cputime>1h", "CPU time since it started")
+            .number("CPU TIME", true)
+            .in_ps(2)
+            .sorts("cpu-time", "Total CPU time, the longest first"),
+        field(Field::HostMemory, &["rss", "host"], Bytes, "rss>1GiB", "host memory")
+            .number("HOST MEM", true)
+            .on_screen('h', 14, 10)
+            .in_ps(1)
+            .sorts("host-memory", "Resident host memory, the largest first"),
         field(
             Field::State,
             &["state"],
@@ -200,36 +158,18 @@ pub const FIELDS: [FieldSpec; 25] = {
         .text("STATE")
         .on_screen('t', 12, 8)
         .in_ps(7),
-        field(
-            Field::Idle,
-            &["idle"],
-            Seconds,
-            "idle>10m",
-            "how long it has been idle",
-        )
-        .number("IDLE", true)
-        .on_screen('i', 7, 8),
-        field(
-            Field::Runtime,
-            &["runtime", "time"],
-            Seconds,
-            "runtime>2h",
-            "how long it has run",
-        )
-        .number("RUNTIME", true)
-        .on_screen('r', 13, 8)
-        .in_ps(4)
-        .sorts("runtime", "Time since start, the longest first"),
-        field(
-            Field::Framework,
-            &["framework"],
-            Text,
-            "framework:pytorch",
-            "what it computes with",
-        )
-        .text("FRAMEWORK")
-        .on_screen('f', 15, 0)
-        .in_ps(3),
+        field(Field::Idle, &["idle"], Seconds, "idle>10m", "how long it has been idle")
+            .number("IDLE", true)
+            .on_screen('i', 7, 8),
+        field(Field::Runtime, &["runtime", "time"], Seconds, "runtime>2h", "how long it has run")
+            .number("RUNTIME", true)
+            .on_screen('r', 13, 8)
+            .in_ps(4)
+            .sorts("runtime", "Time since start, the longest first"),
+        field(Field::Framework, &["framework"], Text, "framework:pytorch", "what it computes with")
+            .text("FRAMEWORK")
+            .on_screen('f', 15, 0)
+            .in_ps(3),
         field(
             Field::Place,
             &["where"],
@@ -251,47 +191,17 @@ pub const FIELDS: [FieldSpec; 25] = {
         .most_first()
         .on_screen('x', 3, 0)
         .in_ps(8),
-        field(
-            Field::Command,
-            &["command", "cmd"],
-            Text,
-            "command:train.py",
-            "the command line",
-        )
-        .text("COMMAND")
-        .on_screen('d', 0, 0)
-        .in_ps(STAYS)
-        .sorts("command", "Command line"),
+        field(Field::Command, &["command", "cmd"], Text, "command:train.py", "the command line")
+            .text("COMMAND")
+            .on_screen('d', 0, 0)
+            .in_ps(STAYS)
+            .sorts("command", "Command line"),
         field(Field::Name, &["name"], Text, "name:python", "the program"),
-        field(
-            Field::Notebook,
-            &["notebook"],
-            Text,
-            "notebook:a.ipynb",
-            "the notebook",
-        ),
-        field(
-            Field::Container,
-            &["container"],
-            Text,
-            "container:bert",
-            "the container",
-        ),
-        field(
-            Field::Pod,
-            &["pod"],
-            Text,
-            "pod:bert-0",
-            "the pod or its namespace",
-        ),
+        field(Field::Notebook, &["notebook"], Text, "notebook:a.ipynb", "the notebook"),
+        field(Field::Container, &["container"], Text, "container:bert", "the container"),
+        field(Field::Pod, &["pod"], Text, "pod:bert-0", "the pod or its namespace"),
         field(Field::Job, &["job"], Text, "job:812", "the Slurm job"),
-        field(
-            Field::Unit,
-            &["unit"],
-            Text,
-            "unit:vllm",
-            "the systemd unit",
-        ),
+        field(Field::Unit, &["unit"], Text, "unit:vllm", "the systemd unit"),
         field(
             Field::Kind,
             &["kind", "type"],
@@ -299,13 +209,7 @@ pub const FIELDS: [FieldSpec; 25] = {
             "kind:compute",
             "which of NVML's lists it is on",
         ),
-        field(
-            Field::Is,
-            &["is"],
-            OneOf(|| TRAITS.to_vec()),
-            "is:mine",
-            "mine, unlisted",
-        ),
+        field(Field::Is, &["is"], OneOf(|| TRAITS.to_vec()), "is:mine", "mine, unlisted"),
     ]
 };
 
@@ -401,9 +305,7 @@ fn finding_names() -> Vec<&'static str> {
 /// What a state is called; `None` of a letter that no kernel of today has.
 pub fn state_name(letter: char) -> Option<&'static str> {
     let mut states = STATES.iter();
-    states
-        .find(|(_, state)| *state == letter)
-        .map(|(name, _)| *name)
+    states.find(|(_, state)| *state == letter).map(|(name, _)| *name)
 }
 
 /// The state that a single letter is; `T` is stopped and `t` traced, as for ps.
@@ -464,10 +366,10 @@ impl Field {
         let process = row.process.ok();
         match self {
             Self::Gpu => row.place_on_gpus(),
-            Self::Pid => Some(process.map_or_else(
-                || row.pid().unwrap_or_default().to_string(),
-                Process::pid_text,
-            )),
+            Self::Pid => Some(
+                process
+                    .map_or_else(|| row.pid().unwrap_or_default().to_string(), Process::pid_text),
+            ),
             Self::User => match row.user() {
                 Some(user) => Some(user.to_string()),
                 None => process?.uid.map(|uid| uid.to_string()),
@@ -522,10 +424,7 @@ mod tests {
     fn every_field_has_one_line_and_every_column_a_place_of_its_own() {
         for spec in FIELDS {
             assert_eq!(spec.field.spec().example, spec.example, "{:?}", spec.field);
-            assert_eq!(
-                spec.title.is_empty(),
-                spec.letter == ' ' && spec.gives_way == 0
-            );
+            assert_eq!(spec.title.is_empty(), spec.letter == ' ' && spec.gives_way == 0);
         }
         let mut needs: Vec<usize> = ON_SCREEN.map(|field| field.spec().need).to_vec();
         needs.sort_unstable();

@@ -106,10 +106,7 @@ mod tests {
             let read: serde_json::Value = serde_json::from_str(&text).unwrap();
             assert_eq!(read, value);
             assert!(!text.contains(|c| c != '\n' && is_hostile(c)), "{text:?}");
-            assert!(
-                text.contains("日本 é 👍") && text.contains("\\u202e"),
-                "{text}"
-            );
+            assert!(text.contains("日本 é 👍") && text.contains("\\u202e"), "{text}");
             assert!(text.contains("\\udb40\\udc41"), "{text}");
         }
     }
@@ -117,13 +114,7 @@ mod tests {
     #[test]
     fn what_is_plain_is_as_serde_writes_it() {
         let value = serde_json::json!({"a": "b\u{1b}", "é": 1.5});
-        assert_eq!(
-            to_string(&value).unwrap(),
-            serde_json::to_string(&value).unwrap()
-        );
-        assert_eq!(
-            document(&value).unwrap(),
-            serde_json::to_string_pretty(&value).unwrap() + "\n"
-        );
+        assert_eq!(to_string(&value).unwrap(), serde_json::to_string(&value).unwrap());
+        assert_eq!(document(&value).unwrap(), serde_json::to_string_pretty(&value).unwrap() + "\n");
     }
 }

@@ -51,9 +51,7 @@ impl KeepEnd {
         }
         let is_day = value.len() == "2026-12-01".len();
         let end = if is_day {
-            Date::from_str(value)
-                .and_then(Date::tomorrow)
-                .map(|date| date.at(0, 0, 0, 0))
+            Date::from_str(value).and_then(Date::tomorrow).map(|date| date.at(0, 0, 0, 0))
         } else {
             DateTime::from_str(value)
         };

@@ -97,16 +97,13 @@ impl Process {
         };
         let executable = self.executable.as_deref();
         let program = self.command.as_deref().and_then(|command| command.first());
-        let by_program = executable
-            .and_then(file)
-            .or_else(|| file(program.filter(|_| executable.is_none())?));
+        let by_program =
+            executable.and_then(file).or_else(|| file(program.filter(|_| executable.is_none())?));
         // A short name is cut before the two differ; without argv it is all there is.
         let comm = self.comm.as_deref().filter(|_| program.is_none());
         let by_comm = comm.filter(|comm| MPS_SERVER.get(..COMM_BYTES) == Some(comm));
         let is_client = on_gpu.is_some_and(|row| row.kind == ProcessType::Mps);
-        by_program
-            .or_else(|| by_comm.map(|_| "mps server"))
-            .or(is_client.then_some("mps client"))
+        by_program.or_else(|| by_comm.map(|_| "mps server")).or(is_client.then_some("mps client"))
     }
 }
 
@@ -119,9 +116,7 @@ impl Host {
             1 => "1 process's".to_owned(),
             count => format!("{count} processes'"),
         };
-        Some(format!(
-            "{whose} files could not be read; run as root to see hidden holders"
-        ))
+        Some(format!("{whose} files could not be read; run as root to see hidden holders"))
     }
 }
 
@@ -187,10 +182,7 @@ impl Snapshot {
 
     /// The GPUs whose device files such a process holds open: `0-3,6`; empty where it is none of these.
     pub fn held_gpus(&self, process: &Process) -> String {
-        let held = self
-            .gpus
-            .iter()
-            .filter(|gpu| gpu.is_open_in(process) == Some(true));
+        let held = self.gpus.iter().filter(|gpu| gpu.is_open_in(process) == Some(true));
         ranges(held.map(|gpu| gpu.index))
     }
 
@@ -207,11 +199,8 @@ impl Snapshot {
             shown = files.iter().map(|file| &**file).collect();
         }
         let more = shown.len().saturating_sub(FILES_NAMED);
-        let names: Vec<&str> = shown
-            .iter()
-            .take(FILES_NAMED)
-            .map(|file| head(file, NAME_CHARS))
-            .collect();
+        let names: Vec<&str> =
+            shown.iter().take(FILES_NAMED).map(|file| head(file, NAME_CHARS)).collect();
         let mut text = format!("holds {}", names.join(", "));
         if more > 0 {
             text.push_str(&format!(" and {more} more"));
@@ -243,9 +232,7 @@ pub fn ranges(numbers: impl Iterator<Item = u32>) -> String {
 }
 
 fn head(text: &str, chars: usize) -> &str {
-    text.char_indices()
-        .nth(chars)
-        .map_or(text, |(at, _)| &text[..at])
+    text.char_indices().nth(chars).map_or(text, |(at, _)| &text[..at])
 }
 
 #[cfg(test)]
@@ -272,12 +259,8 @@ mod tests {
         );
         assert_eq!(process.place().as_deref(), Some("docker:0123456789ab"));
         process.slurm = Some(
-            Slurm {
-                job_id: Some("812".into()),
-                step_id: Some("batch".into()),
-                ..Slurm::default()
-            }
-            .into(),
+            Slurm { job_id: Some("812".into()), step_id: Some("batch".into()), ..Slurm::default() }
+                .into(),
         );
         assert_eq!(process.place().as_deref(), Some("job:812.batch"));
         process.kubernetes = Some(
@@ -318,10 +301,7 @@ mod tests {
             command: Some(vec!["x".into()].into()),
             ..Process::default()
         };
-        let row = |kind| GpuProcess {
-            kind,
-            ..GpuProcess::default()
-        };
+        let row = |kind| GpuProcess { kind, ..GpuProcess::default() };
         let mps = row(ProcessType::Mps);
         let server = of("/usr/bin/nvidia-cuda-mps-server (deleted)");
         assert_eq!(server.mps_role(Some(&mps)), Some("mps server"));
@@ -330,15 +310,9 @@ mod tests {
         let other = of("/usr/bin/python3");
         assert_eq!(other.mps_role(Some(&mps)), Some("mps client"));
         assert_eq!(other.mps_role(Some(&row(ProcessType::Compute))), None);
-        let zombie = Process {
-            comm: Some("nvidia-cuda-mps".into()),
-            ..Process::default()
-        };
+        let zombie = Process { comm: Some("nvidia-cuda-mps".into()), ..Process::default() };
         assert_eq!(zombie.mps_role(None), Some("mps server"));
-        let liar = Process {
-            comm: Some("nvidia-cuda-mps".into()),
-            ..of("/usr/bin/python3")
-        };
+        let liar = Process { comm: Some("nvidia-cuda-mps".into()), ..of("/usr/bin/python3") };
         assert_eq!(liar.mps_role(None), None);
     }
 
@@ -360,10 +334,7 @@ mod tests {
         snapshot.gpus = vec![Gpu {
             index: 0,
             minor_number: Some(4),
-            processes: Some(vec![GpuProcess {
-                pid: 1,
-                ..GpuProcess::default()
-            }]),
+            processes: Some(vec![GpuProcess { pid: 1, ..GpuProcess::default() }]),
             ..Gpu::default()
         }];
         let holder = |pid, files: &[&str]| Process {
@@ -375,25 +346,15 @@ mod tests {
             holder(1, &["/dev/nvidia4"]),
             holder(2, &["/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia4"]),
             holder(3, &[]),
-            Process {
-                pid: 4,
-                ..Process::default()
-            },
+            Process { pid: 4, ..Process::default() },
         ];
         let pids: Vec<u32> = snapshot.unlisted_holders().map(|it| it.pid).collect();
-        assert_eq!(
-            pids,
-            [2],
-            "neither who is listed nor who holds nothing known"
-        );
+        assert_eq!(pids, [2], "neither who is listed nor who holds nothing known");
         let holder = &snapshot.processes[1];
         assert_eq!(snapshot.gpus[0].is_open_in(holder), Some(true));
         let text = snapshot.holding(holder);
         assert_eq!(text, "holds /dev/nvidia4, not listed by NVML");
         snapshot.gpus[0].processes = None;
-        assert_eq!(
-            snapshot.holding(&snapshot.processes[1]),
-            "holds /dev/nvidia4"
-        );
+        assert_eq!(snapshot.holding(&snapshot.processes[1]), "holds /dev/nvidia4");
     }
 }

@@ -39,10 +39,7 @@ impl Time {
 
     fn in_zone(self, zone: TimeZone) -> LocalTime {
         let timestamp = Timestamp::from_millisecond(self.unix_milliseconds()).ok();
-        LocalTime {
-            time: self,
-            zoned: timestamp.map(|timestamp| timestamp.to_zoned(zone)),
-        }
+        LocalTime { time: self, zoned: timestamp.map(|timestamp| timestamp.to_zoned(zone)) }
     }
 
     /// The instant at which the clock of the shown zone says so; where it does twice, the first, and where it
@@ -116,11 +113,7 @@ mod tests {
         let local = time.in_zone(nameless);
         assert_eq!(local.to_string(), "2025-11-21 03:20:00 -03");
         assert_eq!(
-            (
-                local.date().as_str(),
-                local.clock().as_str(),
-                local.zone().as_str()
-            ),
+            (local.date().as_str(), local.clock().as_str(), local.zone().as_str()),
             ("2025-11-21", "03:20:00", "-03")
         );
     }
@@ -143,9 +136,6 @@ mod tests {
     fn what_no_calendar_has_stays_as_it_is() {
         let never = Time::from_unix_milliseconds(i64::MAX).local();
         assert_eq!(never.to_string(), format!("@{}ms", i64::MAX));
-        assert_eq!(
-            (never.date().as_str(), never.clock()),
-            ("", never.to_string())
-        );
+        assert_eq!((never.date().as_str(), never.clock()), ("", never.to_string()));
     }
 }

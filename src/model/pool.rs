@@ -148,11 +148,9 @@ pub fn named<T: AsRef<str>>(command: &[T]) -> Option<&'static Pool> {
         return (!title.starts_with("ray::ServeReplica")).then_some(&RAY);
     }
     // Each program writes its title so, where it can.
-    for (beginning, pool) in [
-        ("gunicorn: worker", &GUNICORN),
-        ("gunicorn: master", &GUNICORN),
-        ("[celeryd", &CELERY),
-    ] {
+    for (beginning, pool) in
+        [("gunicorn: worker", &GUNICORN), ("gunicorn: master", &GUNICORN), ("[celeryd", &CELERY)]
+    {
         if title.starts_with(beginning) {
             return Some(pool);
         }
@@ -204,9 +202,7 @@ pub fn tool<T: AsRef<str>>(command: &[T]) -> Option<(&str, &[T])> {
 /// Whether it is a process that Python's `multiprocessing` spawned.
 pub fn is_spawned<T: AsRef<str>>(command: &[T]) -> bool {
     let mut arguments = command.iter().map(AsRef::as_ref);
-    let is_python = arguments
-        .next()
-        .is_some_and(|it| is_interpreter(file_name(it)));
+    let is_python = arguments.next().is_some_and(|it| is_interpreter(file_name(it)));
     let mut after = arguments.skip_while(|it| *it != "-c").skip(1);
     let code = after.next().unwrap_or_default();
     is_python
@@ -254,62 +250,17 @@ mod tests {
                 "Celery",
                 true,
             ),
-            (
-                "/v/bin/python -m celery -A t worker",
-                "bash",
-                "Celery",
-                false,
-            ),
-            (
-                "python /v/bin/dask worker tcp://x:8786",
-                "bash",
-                "Dask",
-                false,
-            ),
-            (
-                spawned,
-                "python /v/bin/dask worker tcp://x:8786",
-                "Dask",
-                true,
-            ),
-            (
-                spawned,
-                "python /v/bin/dask cuda worker tcp://x:8786",
-                "Dask",
-                true,
-            ),
+            ("/v/bin/python -m celery -A t worker", "bash", "Celery", false),
+            ("python /v/bin/dask worker tcp://x:8786", "bash", "Dask", false),
+            (spawned, "python /v/bin/dask worker tcp://x:8786", "Dask", true),
+            (spawned, "python /v/bin/dask cuda worker tcp://x:8786", "Dask", true),
             ("ray::IDLE", "/v/ray/raylet --x", "Ray", true),
             ("ray::Trainer.step", "/v/ray/raylet", "Ray", true),
-            (
-                "python -u /v/ray/_private/workers/default_worker.py --node",
-                "raylet",
-                "Ray",
-                true,
-            ),
-            (
-                "python /v/bin/rq worker gpu",
-                "python /v/bin/rq worker gpu",
-                "RQ",
-                true,
-            ),
-            (
-                "gunicorn: worker [app]",
-                "gunicorn: master [app]",
-                "Gunicorn",
-                true,
-            ),
-            (
-                "python /v/bin/gunicorn app",
-                "python /v/bin/gunicorn app",
-                "Gunicorn",
-                true,
-            ),
-            (
-                spawned,
-                "python -m uvicorn app:app --workers 2",
-                "Uvicorn",
-                true,
-            ),
+            ("python -u /v/ray/_private/workers/default_worker.py --node", "raylet", "Ray", true),
+            ("python /v/bin/rq worker gpu", "python /v/bin/rq worker gpu", "RQ", true),
+            ("gunicorn: worker [app]", "gunicorn: master [app]", "Gunicorn", true),
+            ("python /v/bin/gunicorn app", "python /v/bin/gunicorn app", "Gunicorn", true),
+            (spawned, "python -m uvicorn app:app --workers 2", "Uvicorn", true),
             (
                 "python /v/ts/model_service_worker.py --sock-type unix",
                 "java -jar ts.jar",
@@ -324,11 +275,7 @@ mod tests {
             }
             let pool = process.pool().map(|pool| pool.name);
             assert_eq!(pool, Some(name), "{command}");
-            assert_eq!(
-                process.is_restarted_by_its_pool(),
-                is_restarted,
-                "{command}"
-            );
+            assert_eq!(process.is_restarted_by_its_pool(), is_restarted, "{command}");
             process.parent_is_reaper = Some(true);
             assert!(!process.is_restarted_by_its_pool(), "{command}");
         }
@@ -354,9 +301,7 @@ mod tests {
 
     #[test]
     fn the_words_fit_under_a_finding() {
-        for pool in [
-            CELERY, DASK, RAY, RAY_IDLE, RQ, GUNICORN, UVICORN, TORCHSERVE,
-        ] {
+        for pool in [CELERY, DASK, RAY, RAY_IDLE, RQ, GUNICORN, UVICORN, TORCHSERVE] {
             assert!(pool.words.contains('`') && !pool.words.ends_with('.'));
             assert!(!pool.words.contains("  ") && !pool.source.is_empty());
             assert!(!pool.restarted_by.is_empty() && !pool.words.contains('\\'));

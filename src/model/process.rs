@@ -156,10 +156,7 @@ impl Process {
             (None, Some(time)) => Start::Time(time),
             (None, None) => Start::Unknown,
         };
-        Identity {
-            pid: self.pid,
-            start,
-        }
+        Identity { pid: self.pid, start }
     }
 
     /// What it was while it lived, where it has ended and NVML still lists it: of one that /proc knows, or of
@@ -416,10 +413,7 @@ impl Jupyter {
     /// Whether a program runs the notebook from its first cell to its last, as any script.
     pub fn is_batch(&self) -> bool {
         let application = self.application.as_deref();
-        matches!(
-            application,
-            Some("papermill" | "nbconvert" | "nbclient" | "batch")
-        )
+        matches!(application, Some("papermill" | "nbconvert" | "nbclient" | "batch"))
     }
 
     /// Whether a server stands behind the kernel, or may, that knows what it does and starts it again where

@@ -16,10 +16,7 @@ pub struct ProcessesByPid<'a> {
 impl<'a> ProcessesByPid<'a> {
     /// Those of this snapshot.
     pub fn new(snapshot: &'a Snapshot) -> Self {
-        Self {
-            snapshot,
-            all: OnceCell::new(),
-        }
+        Self { snapshot, all: OnceCell::new() }
     }
 
     /// As [`Snapshot::process`], which looks at each: of two of the same number the first.

@@ -164,9 +164,7 @@ const COMM_BYTES: usize = 15;
 
 /// The last part of a path.
 pub fn file_name(path: &str) -> &str {
-    path.rsplit('/')
-        .find(|part| !part.is_empty())
-        .unwrap_or(path)
+    path.rsplit('/').find(|part| !part.is_empty()).unwrap_or(path)
 }
 
 /// Whether a program runs what its arguments name.
@@ -247,9 +245,7 @@ fn is_one_of(process: &Process, names: &[&str]) -> bool {
     }
     command.is_empty()
         && process.comm.as_deref().is_some_and(|comm| {
-            names
-                .iter()
-                .any(|name| name.get(..COMM_BYTES).unwrap_or(name) == comm)
+            names.iter().any(|name| name.get(..COMM_BYTES).unwrap_or(name) == comm)
         })
 }
 
@@ -272,11 +268,7 @@ mod tests {
             of(&["/usr/bin/nvidia-persistenced", "--user", "x"], None, None),
             of(&["watcher"], Some("/usr/bin/nvtop"), None),
             of(&["x"], Some("/usr/bin/nv-hostengine (deleted)"), None),
-            of(
-                &["python3", "-u", "/home/ann/.local/bin/nvitop"],
-                None,
-                None,
-            ),
+            of(&["python3", "-u", "/home/ann/.local/bin/nvitop"], None, None),
             of(&[], None, Some("nvidia-persiste")),
         ] {
             assert!(process.is_monitor() && !process.is_display(), "{process:?}");
@@ -295,10 +287,7 @@ mod tests {
             of(&[], None, None),
             Process::default(),
         ] {
-            assert!(
-                !process.is_monitor() && !process.is_display(),
-                "{process:?}"
-            );
+            assert!(!process.is_monitor() && !process.is_display(), "{process:?}");
         }
     }
 }

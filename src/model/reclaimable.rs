@@ -79,18 +79,12 @@ impl Reclaimable {
     ) -> Self {
         let identity = |finding: &Finding| Some(finding.process.as_ref()?.identity);
         let is_placeholder = |it: &&Finding| it.kind == Kind::Placeholder;
-        let placeholders: HashSet<Identity> = findings
-            .clone()
-            .filter(is_placeholder)
-            .filter_map(identity)
-            .collect();
+        let placeholders: HashSet<Identity> =
+            findings.clone().filter(is_placeholder).filter_map(identity).collect();
         let mut held: HashMap<Identity, Option<u64>> = HashMap::default();
         let mut users = std::collections::HashSet::new();
         for finding in findings {
-            let Some(process) = finding
-                .process
-                .as_ref()
-                .filter(|_| finding.is_reclaimable())
+            let Some(process) = finding.process.as_ref().filter(|_| finding.is_reclaimable())
             else {
                 continue;
             };
@@ -104,10 +98,7 @@ impl Reclaimable {
         let mut sum = Self {
             processes: held.len(),
             users: users.len(),
-            bytes: held
-                .values()
-                .flatten()
-                .fold(0, |sum, bytes| sum.saturating_add(*bytes)),
+            bytes: held.values().flatten().fold(0, |sum, bytes| sum.saturating_add(*bytes)),
             is_least: held.values().any(Option::is_none),
             is_first_look: history_seconds < FIRST_LOOK_SECONDS,
             ..Self::default()
@@ -172,12 +163,8 @@ impl Reclaimable {
             _ => short.clone(),
         };
         let rest = suspected.clone().filter(|_| shortest.is_empty());
-        [
-            (whole, suspected.clone()),
-            (short, suspected),
-            (shortest, rest),
-        ]
-        .map(|(found, suspected)| Headline { found, suspected })
+        [(whole, suspected.clone()), (short, suspected), (shortest, rest)]
+            .map(|(found, suspected)| Headline { found, suspected })
     }
 }
 

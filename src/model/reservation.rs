@@ -103,11 +103,8 @@ impl Reservation {
     /// The places of its GPUs among those of a snapshot, in their order; what is not known to be one of them is
     /// left out.
     pub fn places(&self, gpus: &[Gpu]) -> Vec<usize> {
-        let mut places: Vec<usize> = self
-            .devices
-            .iter()
-            .filter_map(|device| self.position(device, gpus))
-            .collect();
+        let mut places: Vec<usize> =
+            self.devices.iter().filter_map(|device| self.position(device, gpus)).collect();
         places.sort_unstable();
         places.dedup();
         places

@@ -146,10 +146,7 @@ impl<'a> ProcessRow<'a> {
         let index = self.gpu.map(|gpu| gpu.index);
         let is_here = |suspect: &&Suspect| suspect.gpus.iter().any(|on| Some(on.index) == index);
         let suspect = self.identity.and_then(suspect_of).filter(is_here);
-        Self {
-            suspect: suspect.filter(|_| self.finding.is_none()),
-            ..self
-        }
+        Self { suspect: suspect.filter(|_| self.finding.is_none()), ..self }
     }
 
     /// With how long it has not used its GPU; `idle_since` tells since when a process has not used the
@@ -161,10 +158,7 @@ impl<'a> ProcessRow<'a> {
                 .map(|since| self.snapshot.time.seconds_since(since).max(0.0)),
             _ => None,
         };
-        Self {
-            idle_seconds,
-            ..self
-        }
+        Self { idle_seconds, ..self }
     }
 
     /// Its number, as NVML gives it; `None` of a GPU as a whole.
@@ -187,9 +181,7 @@ impl<'a> ProcessRow<'a> {
 
     /// GPU instance and compute instance, under MIG.
     pub fn instance(&self) -> (Option<u32>, Option<u32>) {
-        self.entry.map_or((None, None), |entry| {
-            (entry.gpu_instance_id, entry.compute_instance_id)
-        })
+        self.entry.map_or((None, None), |entry| (entry.gpu_instance_id, entry.compute_instance_id))
     }
 
     /// What it holds on this GPU.
@@ -257,10 +249,7 @@ impl<'a> ProcessRow<'a> {
 
 /// The process behind a pid that NVML gives, where anything is known of one.
 fn identity(pid: u32, process: Option<&Process>) -> Identity {
-    let unknown = Identity {
-        pid,
-        start: Start::Unknown,
-    };
+    let unknown = Identity { pid, start: Start::Unknown };
     process.map_or(unknown, Process::identity)
 }
 

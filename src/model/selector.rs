@@ -168,16 +168,8 @@ struct Term {
 #[derive(Clone, PartialEq, Debug)]
 enum Test {
     Word(Needle),
-    Text {
-        field: Field,
-        whole: bool,
-        any: Vec<Needle>,
-    },
-    Number {
-        field: Field,
-        sign: Sign,
-        any: Vec<Quantity>,
-    },
+    Text { field: Field, whole: bool, any: Vec<Needle> },
+    Number { field: Field, sign: Sign, any: Vec<Quantity> },
 }
 
 /// The sign between name and value.
@@ -224,14 +216,7 @@ impl Selector {
     /// What has any of these texts as its value of a field: a part of it, or `whole`; `None` without any.
     pub fn of_field(field: Field, whole: bool, any: &[String]) -> Option<Self> {
         let any: Vec<Needle> = any.iter().map(Needle::new).collect();
-        let term = Term {
-            is_negated: false,
-            test: Test::Text {
-                field,
-                whole,
-                any: any.clone(),
-            },
-        };
+        let term = Term { is_negated: false, test: Test::Text { field, whole, any: any.clone() } };
         (!any.is_empty()).then(|| Self { terms: vec![term] })
     }
 
@@ -286,9 +271,7 @@ impl Selector {
     ) -> Selected {
         let mut by_process: HashMap<Identity, Vec<ProcessRow<'_>>> = HashMap::new();
         for row in rows {
-            let rows = row
-                .identity
-                .map(|identity| by_process.entry(identity).or_default());
+            let rows = row.identity.map(|identity| by_process.entry(identity).or_default());
             rows.into_iter().for_each(|rows| rows.push(*row));
         }
         let mut selected = Selected::default();
@@ -317,9 +300,7 @@ impl Selector {
                     gpus.any(|gpu| self.fits(&ProcessRow::of_gpu(snapshot, gpu, Some(finding)), me))
                 }
                 Some(process) => {
-                    let rows = by_process
-                        .get(&process.identity)
-                        .map_or(&[][..], |rows| rows);
+                    let rows = by_process.get(&process.identity).map_or(&[][..], |rows| rows);
                     // Where it holds files only, its rows are not those of its finding's GPUs.
                     let counts = |row: &ProcessRow<'_>| {
                         let index = row.gpu.map(|gpu| gpu.index);
@@ -347,23 +328,13 @@ impl Selector {
     pub fn named_gpus<'g>(&self, gpus: &'g [Gpu]) -> Vec<NamedGpus<'_, 'g>> {
         let mut named = Vec::new();
         for term in self.terms.iter().filter(|term| !term.is_negated) {
-            let Test::Text {
-                field: Field::Gpu,
-                whole,
-                any,
-            } = &term.test
-            else {
+            let Test::Text { field: Field::Gpu, whole, any } = &term.test else {
                 continue;
             };
-            named.extend(any.iter().map(|needle| {
-                NamedGpus {
-                    typed: needle.typed(),
-                    is_uuid: needle.is_uuid(),
-                    gpus: gpus
-                        .iter()
-                        .filter(|gpu| is_called(gpu, needle, *whole, false))
-                        .collect(),
-                }
+            named.extend(any.iter().map(|needle| NamedGpus {
+                typed: needle.typed(),
+                is_uuid: needle.is_uuid(),
+                gpus: gpus.iter().filter(|gpu| is_called(gpu, needle, *whole, false)).collect(),
             }));
         }
         named
@@ -374,9 +345,7 @@ impl Selector {
         snapshot.gpus.retain(|gpu| self.allows_gpu(gpu));
         let left = &snapshot.gpus;
         snapshot.errors.retain(|error| {
-            error
-                .gpu
-                .is_none_or(|index| left.iter().any(|gpu| gpu.index == index))
+            error.gpu.is_none_or(|index| left.iter().any(|gpu| gpu.index == index))
         });
     }
 
@@ -392,8 +361,7 @@ impl Selector {
 
     /// Whether it asks for what one snapshot cannot tell: idle times, and what the rules find.
     pub fn needs_history(&self) -> bool {
-        self.fields()
-            .any(|field| matches!(field, None | Some(Field::Idle | Field::Finding)))
+        self.fields().any(|field| matches!(field, None | Some(Field::Idle | Field::Finding)))
     }
 
     /// What its terms ask for; `None` of a word, which may be anywhere.

@@ -85,12 +85,7 @@ const MODULES: &[&str] = &[
 
 /// What the workers of servers call themselves. They hold the memory, and do not listen: their parent
 /// does.
-const WORKERS: &[&str] = &[
-    "VLLM::",
-    "sglang::",
-    "ray::ServeReplica",
-    "triton_python_backend_stub",
-];
+const WORKERS: &[&str] = &["VLLM::", "sglang::", "ray::ServeReplica", "triton_python_backend_stub"];
 
 /// Words of which one in the name of a script says that it serves.
 const WORDS: &[&str] = &["gradio", "serve", "server", "serving", "webui"];
@@ -116,29 +111,16 @@ impl Process {
 /// Whether a command line is a notebook kernel's.
 pub fn is_kernel_command(command: &[Arc<str>]) -> bool {
     command.iter().any(|argument| {
-        matches!(
-            &**argument,
-            "ipykernel_launcher" | "ipykernel" | "colab_kernel_launcher"
-        )
-    }) || command
-        .iter()
-        .any(|argument| file_name(argument) == "ipykernel_launcher.py")
+        matches!(&**argument, "ipykernel_launcher" | "ipykernel" | "colab_kernel_launcher")
+    }) || command.iter().any(|argument| file_name(argument) == "ipykernel_launcher.py")
 }
 
 fn program(process: &Process) -> Option<&str> {
-    process
-        .command
-        .as_deref()?
-        .first()
-        .map(|program| file_name(program))
+    process.command.as_deref()?.first().map(|program| file_name(program))
 }
 
 fn looks_like_server(process: &Process) -> bool {
-    if process
-        .framework
-        .as_deref()
-        .is_some_and(|name| FRAMEWORKS.contains(&name))
-    {
+    if process.framework.as_deref().is_some_and(|name| FRAMEWORKS.contains(&name)) {
         return true;
     }
     let command = process.command.as_deref().unwrap_or_default();
@@ -227,9 +209,7 @@ mod tests {
         let mut dice = Dice(88_172_645_463_325_252);
         let mut found = 0;
         for _ in 0..20_000 {
-            let name: String = (0..dice.roll(6))
-                .map(|_| parts[dice.place(parts.len())])
-                .collect();
+            let name: String = (0..dice.roll(6)).map(|_| parts[dice.place(parts.len())]).collect();
             let is_there = words(&name).iter().any(|word| WORDS.contains(&&**word));
             assert_eq!(has_word(&name, WORDS), is_there, "{name:?}");
             found += usize::from(is_there);

@@ -108,9 +108,7 @@ impl<'de> Deserialize<'de> for Schema {
                 if text == SCHEMA {
                     Ok(Schema)
                 } else {
-                    Err(E::custom(format_args!(
-                        "schema is {text:?}, this gpumem reads {SCHEMA:?}"
-                    )))
+                    Err(E::custom(format_args!("schema is {text:?}, this gpumem reads {SCHEMA:?}")))
                 }
             }
         }
@@ -428,17 +426,8 @@ mod tests {
             r#"{"index":3,"gpu_percent":null,"processes":null,"later":{"x":1}}"#,
         )
         .unwrap();
-        assert_eq!(
-            gpu,
-            Gpu {
-                index: 3,
-                ..Gpu::default()
-            }
-        );
-        assert_eq!(
-            serde_json::to_string(&gpu).unwrap(),
-            r#"{"index":3,"mig_devices":[]}"#
-        );
+        assert_eq!(gpu, Gpu { index: 3, ..Gpu::default() });
+        assert_eq!(serde_json::to_string(&gpu).unwrap(), r#"{"index":3,"mig_devices":[]}"#);
     }
 
     #[test]
@@ -481,10 +470,7 @@ mod tests {
             lifetime_since: since,
             ..GpuProcess::default()
         };
-        let process = |start_time| Process {
-            start_time,
-            ..Process::default()
-        };
+        let process = |start_time| Process { start_time, ..Process::default() };
         let started = process(Some(at(1_000)));
         for since in [at(1_000), at(970), at(90_000)] {
             let found = row(Some(since)).lifetime_of(&started);
@@ -497,15 +483,9 @@ mod tests {
 
     #[test]
     fn the_sum_of_processes_is_unknown_where_one_is() {
-        let row = |pid, used_bytes| GpuProcess {
-            pid,
-            used_bytes,
-            ..GpuProcess::default()
-        };
-        let mut gpu = Gpu {
-            processes: Some(vec![row(1, Some(5)), row(2, Some(7))]),
-            ..Gpu::default()
-        };
+        let row = |pid, used_bytes| GpuProcess { pid, used_bytes, ..GpuProcess::default() };
+        let mut gpu =
+            Gpu { processes: Some(vec![row(1, Some(5)), row(2, Some(7))]), ..Gpu::default() };
         assert_eq!(gpu.process_bytes(), Some(12));
         gpu.processes = Some(vec![row(1, Some(5)), row(2, None)]);
         assert_eq!(gpu.process_bytes(), None);
@@ -522,10 +502,7 @@ mod tests {
         assert_eq!(snapshot.host, Host::default());
         let gpu = &snapshot.gpus[0];
         assert_eq!(gpu.memory.as_ref().unwrap().used_bytes, 30);
-        assert_eq!(
-            gpu.processes.as_ref().unwrap()[0].kind,
-            ProcessType::Compute
-        );
+        assert_eq!(gpu.processes.as_ref().unwrap()[0].kind, ProcessType::Compute);
         assert_eq!(snapshot.gpus[1].memory, None);
         let gpus = text.replace(r#""gpus":[{"index":0"#, r#""more":[{"index":0"#);
         let snapshot: Snapshot =

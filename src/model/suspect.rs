@@ -81,12 +81,7 @@ impl fmt::Display for SeenSoFar {
             seconds @ 3600..86_400 => (seconds / 3600, "h"),
             seconds => (seconds / 86_400, "d"),
         };
-        write!(
-            f,
-            "{}? {number}{unit} of {}",
-            self.kind,
-            self.needed.exact()
-        )
+        write!(f, "{}? {number}{unit} of {}", self.kind, self.needed.exact())
     }
 }
 
@@ -173,10 +168,7 @@ impl SuspectEvidence {
             });
         }
         if let (Some(percent), Some(life)) = (self.lifetime_percent, self.lifetime_seconds) {
-            parts.push(format!(
-                "GPU busy {percent}% of {} by accounting",
-                span(life)
-            ));
+            parts.push(format!("GPU busy {percent}% of {} by accounting", span(life)));
         }
         if let Some(inactive) = self.inactive_seconds {
             parts.push(format!("notebook last active {} ago", span(inactive)));

@@ -99,8 +99,7 @@ impl<'de> Deserialize<'de> for Time {
             }
 
             fn visit_str<E: de::Error>(self, text: &str) -> Result<Time, E> {
-                text.parse()
-                    .map_err(|_| E::invalid_value(de::Unexpected::Str(text), &self))
+                text.parse().map_err(|_| E::invalid_value(de::Unexpected::Str(text), &self))
             }
         }
         deserializer.deserialize_str(Visitor)
@@ -115,28 +114,18 @@ mod tests {
     fn it_is_written_in_utc_with_milliseconds() {
         let time: Time = "2025-12-04T09:15:38.138+01:00".parse().unwrap();
         assert_eq!(time.to_string(), "2025-12-04T08:15:38.138Z");
+        assert_eq!(serde_json::to_string(&time).unwrap(), "\"2025-12-04T08:15:38.138Z\"");
         assert_eq!(
-            serde_json::to_string(&time).unwrap(),
-            "\"2025-12-04T08:15:38.138Z\""
-        );
-        assert_eq!(
-            serde_json::from_str::<Time>("\"2025-12-04T08:15:38Z\"")
-                .unwrap()
-                .to_string(),
+            serde_json::from_str::<Time>("\"2025-12-04T08:15:38Z\"").unwrap().to_string(),
             "2025-12-04T08:15:38.000Z"
         );
     }
 
     #[test]
     fn what_is_no_time_is_an_error_that_shows_one() {
-        let error = serde_json::from_str::<Time>("\"yesterday\"")
-            .unwrap_err()
-            .to_string();
+        let error = serde_json::from_str::<Time>("\"yesterday\"").unwrap_err().to_string();
         assert!(error.contains("a time such as"), "{error}");
-        assert_eq!(
-            Time::from_unix_milliseconds(i64::MAX).to_string(),
-            format!("@{}ms", i64::MAX)
-        );
+        assert_eq!(Time::from_unix_milliseconds(i64::MAX).to_string(), format!("@{}ms", i64::MAX));
     }
 
     #[test]

@@ -113,9 +113,7 @@ mod tests {
             .into_iter()
             .map(|place| ProcessRow::new(snapshot, &[], place))
             .collect();
-        totals(&rows, by, |row| {
-            row.pid().is_some_and(|pid| reclaimable.contains(&pid))
-        })
+        totals(&rows, by, |row| row.pid().is_some_and(|pid| reclaimable.contains(&pid)))
     }
 
     /// Two GPUs with three processes each; the first of each GPU is ann's, in job 7 and in a container.
@@ -144,10 +142,8 @@ mod tests {
                 job_name: Some("bert".into()),
                 ..Slurm::default()
             }));
-            first.container = Some(Arc::new(Container {
-                name: Some("train".into()),
-                ..Container::default()
-            }));
+            first.container =
+                Some(Arc::new(Container { name: Some("train".into()), ..Container::default() }));
         }
         snapshot
     }
@@ -198,10 +194,7 @@ mod tests {
         let total = &of(&snapshot, Field::User, &[ann])[0];
         assert_eq!(total.used_bytes, None);
         assert_eq!(total.unknown_rows, 2);
-        assert_eq!(
-            total.reclaimable_bytes, None,
-            "of ann's one row it is not known"
-        );
+        assert_eq!(total.reclaimable_bytes, None, "of ann's one row it is not known");
         for process in &mut snapshot.processes {
             process.unresolved = Some("started after NVML named the pid".into());
         }
@@ -219,9 +212,7 @@ mod tests {
         let pid = sample::pid(0, 0);
         sample::entry(&mut snapshot, 1, 0).pid = pid;
         let totals = of(&snapshot, Field::User, &[]);
-        let ann = totals
-            .iter()
-            .find(|it| it.of == GroupName::Named("ann".to_owned()));
+        let ann = totals.iter().find(|it| it.of == GroupName::Named("ann".to_owned()));
         let ann = ann.unwrap();
         assert_eq!((ann.processes, ann.used_bytes), (1, Some(200)));
         assert_eq!(ann.gpus, BTreeSet::from([0, 1]));
@@ -242,11 +233,7 @@ mod tests {
             used_bytes,
             ..GpuProcess::default()
         };
-        Gpu {
-            index,
-            processes: Some(rows.iter().map(row).collect()),
-            ..Gpu::default()
-        }
+        Gpu { index, processes: Some(rows.iter().map(row).collect()), ..Gpu::default() }
     }
 
     /// ann on three GPUs, in a job; ben in a container, his memory not known on one GPU; the owner of pid 9 is
@@ -259,10 +246,7 @@ mod tests {
             gpu(2, &[(2, Some(GIB)), (3, None)]),
         ];
         let mut ann = process(1, Some("ann"));
-        ann.slurm = Some(Arc::new(Slurm {
-            job_id: Some("812".into()),
-            ..Slurm::default()
-        }));
+        ann.slurm = Some(Arc::new(Slurm { job_id: Some("812".into()), ..Slurm::default() }));
         ann.framework = Some("pytorch".into());
         let mut ben = process(3, Some("ben"));
         ben.container = Some(Arc::new(Container {
@@ -291,11 +275,7 @@ mod tests {
         let unknown = (GroupName::Unknown, Some(GIB), 1, vec![0]);
         assert_eq!(
             in_short(Field::User),
-            [
-                named("ann", 9, 2, &[0, 1, 2]),
-                named("ben", 2, 1, &[1, 2]),
-                unknown.clone(),
-            ]
+            [named("ann", 9, 2, &[0, 1, 2]), named("ben", 2, 1, &[1, 2]), unknown.clone(),]
         );
         assert_eq!(
             in_short(Field::Job),
@@ -305,10 +285,7 @@ mod tests {
                 unknown.clone(),
             ]
         );
-        assert_eq!(
-            in_short(Field::Container)[1],
-            named("0123456789ab", 2, 1, &[1, 2])
-        );
+        assert_eq!(in_short(Field::Container)[1], named("0123456789ab", 2, 1, &[1, 2]));
         // Whether the others have loaded one could not be seen.
         let frameworks = in_short(Field::Framework);
         assert_eq!(frameworks[0], named("pytorch", 8, 1, &[0, 1]));

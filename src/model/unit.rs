@@ -191,12 +191,7 @@ mod tests {
             };
             assert!(way.words.contains(place), "{unit}");
         }
-        for unit in [
-            "llm.service",
-            "train@7.service",
-            "sshtunnel.service",
-            "vllm.service",
-        ] {
+        for unit in ["llm.service", "train@7.service", "sshtunnel.service", "vllm.service"] {
             assert_eq!(role(unit), Role::Work, "{unit}");
         }
         for unit in ["user@1000.service", "session-3.scope", "run-u7.scope", "x"] {

@@ -138,21 +138,14 @@ mod tests {
 
     /// Two GPUs, of which the second is not read; each of these is listed on the first one.
     fn snapshot(processes: Vec<Process>) -> Snapshot {
-        let rows = processes.iter().map(|process| GpuProcess {
-            pid: process.pid,
-            ..GpuProcess::default()
-        });
+        let rows = processes
+            .iter()
+            .map(|process| GpuProcess { pid: process.pid, ..GpuProcess::default() });
         let mut snapshot = Snapshot::new(Time::default());
         snapshot.host.pid_namespace = Some(PidNamespace::Host);
         snapshot.gpus = vec![
-            Gpu {
-                processes: Some(rows.collect()),
-                ..Gpu::default()
-            },
-            Gpu {
-                index: 1,
-                ..Gpu::default()
-            },
+            Gpu { processes: Some(rows.collect()), ..Gpu::default() },
+            Gpu { index: 1, ..Gpu::default() },
         ];
         snapshot.processes = processes;
         snapshot
@@ -187,15 +180,9 @@ mod tests {
         let mut snapshot = snapshot(vec![process(10, 10, &[]), process(20, 20, &[])]);
         let was_on = |process: &Process, gpu: &Gpu| process.pid == 20 && gpu.index == 1;
         let unread_by = Unread::new(&snapshot, &[], was_on);
-        assert_eq!(
-            (unread_by.gpu_of(10), unread_by.gpu_of(20)),
-            (None, Some(1))
-        );
+        assert_eq!((unread_by.gpu_of(10), unread_by.gpu_of(20)), (None, Some(1)));
         snapshot.gpus[1].stale_seconds = Some(3.0);
-        snapshot.gpus[1].processes = Some(vec![GpuProcess {
-            pid: 10,
-            ..GpuProcess::default()
-        }]);
+        snapshot.gpus[1].processes = Some(vec![GpuProcess { pid: 10, ..GpuProcess::default() }]);
         assert_eq!(unread(&snapshot), [10], "it is on what was shown last");
     }
 
@@ -204,10 +191,7 @@ mod tests {
         let rank = |pid: u32, rank: &str, size: &str| {
             let variables = [("LOCAL_RANK", rank), ("LOCAL_WORLD_SIZE", size)];
             let variables = variables.map(|(name, value)| (Arc::from(name), Arc::from(value)));
-            Process {
-                environment: Some(Arc::new(variables.into())),
-                ..process(pid, pid, &[])
-            }
+            Process { environment: Some(Arc::new(variables.into())), ..process(pid, pid, &[]) }
         };
         assert_eq!(unread(&snapshot(vec![rank(10, "0", "2")])), [10]);
         assert_eq!(unread(&snapshot(vec![rank(10, "0", "1")])), [0; 0]);

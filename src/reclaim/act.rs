@@ -173,9 +173,7 @@ impl Act {
     /// The members that were alive at the last look: those that the rule is asked about.
     pub fn alive(&self) -> Vec<&TargetProcess> {
         let members = self.target.members.iter();
-        members
-            .filter(|member| !self.held.has_ended(member.pid))
-            .collect()
+        members.filter(|member| !self.held.has_ended(member.pid)).collect()
     }
 
     /// Does what is due.
@@ -275,8 +273,7 @@ impl Act {
         }
         for member in &self.target.members {
             let known = moment.snapshot.process(member.pid);
-            self.held
-                .remember(member.pid, known.and_then(|it| it.executable.clone()));
+            self.held.remember(member.pid, known.and_then(|it| it.executable.clone()));
         }
         let alive: Vec<Handle> = self.held.alive(control);
         if let Some(outcome) = self.forbids(&alive, moment.snapshot, control) {
@@ -335,10 +332,8 @@ impl Act {
             return Ok(self.settle(place, outcome));
         }
         self.first_deed.get_or_insert(moment.now);
-        let taken = NextMove::Go(ActStage::Taken(
-            place,
-            moment.now.plus_seconds(way.grace_seconds()),
-        ));
+        let taken =
+            NextMove::Go(ActStage::Taken(place, moment.now.plus_seconds(way.grace_seconds())));
         Ok(match begun {
             Started::PendingRequest(asked) => {
                 (self.asked, self.answer) = (Some(asked), RequestResult::Waiting);
@@ -389,8 +384,7 @@ impl Act {
         // What they have started since is found by those that are alive.
         let call = self.target.call();
         let now = moment.now;
-        self.held
-            .adopt(call, &self.guard, now, moment.snapshot, control);
+        self.held.adopt(call, &self.guard, now, moment.snapshot, control);
         let step = self.target.steps.get(place).cloned();
         let way = step.as_ref().map(|step| step.way());
         if let Some(next) = self.is_done(way.as_deref(), moment, control) {
@@ -500,11 +494,8 @@ impl Act {
             Some(Back::Yes(bytes)) => Some((bytes, moment.snapshot.time)),
             _ => None,
         });
-        let seconds = if self.is_shut {
-            0.0
-        } else {
-            self.target.respawn_seconds.max(LOOK_OUT_SECONDS)
-        };
+        let seconds =
+            if self.is_shut { 0.0 } else { self.target.respawn_seconds.max(LOOK_OUT_SECONDS) };
         let look_out = since.plus_seconds(seconds);
         let deadline = since.plus_seconds(DEADLINE_SECONDS.max(seconds));
         let successor = self.held.successor(&self.target, moment.snapshot, control);
@@ -541,8 +532,7 @@ impl Act {
     fn taken_by(&self, pid: u32, snapshot: &Snapshot) -> u64 {
         let rows = snapshot.gpus.iter().flat_map(|gpu| &gpu.processes);
         let rows = rows.flatten().filter(|row| row.pid == pid);
-        rows.filter_map(|row| row.used_bytes)
-            .fold(0, u64::saturating_add)
+        rows.filter_map(|row| row.used_bytes).fold(0, u64::saturating_add)
     }
 
     /// What a snapshot says that was taken after the first deed; `None` of an older one.
@@ -559,9 +549,7 @@ impl Act {
                 continue;
             };
             if let Some(wchan) = control.held_up(one.pid) {
-                return Outcome::StuckInDriver {
-                    wchan: wchan.into(),
-                };
+                return Outcome::StuckInDriver { wchan: wchan.into() };
             }
         }
         Outcome::StillAlive
@@ -572,14 +560,10 @@ fn of_not_opened(error: NotOpened) -> Outcome {
     match error {
         NotOpened::Gone(_) => Outcome::AlreadyGone,
         NotOpened::Changed(_) => Outcome::IdentityChanged,
-        NotOpened::NoPidfd(_) => Outcome::Protected {
-            why: Protection::NoPidfd,
-        },
-        NotOpened::Failed { error, .. } => Outcome::Protected {
-            why: Protection::NotHeld {
-                error: error.into(),
-            },
-        },
+        NotOpened::NoPidfd(_) => Outcome::Protected { why: Protection::NoPidfd },
+        NotOpened::Failed { error, .. } => {
+            Outcome::Protected { why: Protection::NotHeld { error: error.into() } }
+        }
     }
 }
 

@@ -42,12 +42,7 @@ pub fn plan_by_snapshot(
     let facts: BTreeMap<u32, Guarded> = launchers
         .chain(known.filter_map(|process| Some((process.pid, guarded_by_snapshot(process)?))))
         .collect();
-    let seen = PlanInput {
-        findings,
-        snapshot,
-        families: &families(snapshot),
-        facts: &facts,
-    };
+    let seen = PlanInput { findings, snapshot, families: &families(snapshot), facts: &facts };
     (plan(&seen, &guard), guard)
 }
 
@@ -112,9 +107,7 @@ pub fn skipped(
     };
     let is_taken = |finding: &&Finding| plan.targets.iter().any(|target| target.is_for(finding));
     let skipped = offered().filter(|finding| !is_taken(finding));
-    skipped
-        .map(|finding| (Arc::clone(&finding.id), why(finding)))
-        .collect()
+    skipped.map(|finding| (Arc::clone(&finding.id), why(finding))).collect()
 }
 
 #[cfg(test)]

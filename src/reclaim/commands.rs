@@ -21,10 +21,7 @@ const ROOT: u32 = 0;
 
 /// What a plan is asked about, for it to tell what to type: what `reap` takes by default, whoever's it is.
 pub fn policy(serves: Serves) -> Policy {
-    Policy {
-        all_users: true,
-        ..Policy::new(Targets::Found(FindingSelector::default()), serves)
-    }
+    Policy { all_users: true, ..Policy::new(Targets::Found(FindingSelector::default()), serves) }
 }
 
 /// Fills in the commands of what lasts, by the plan that [`policy`] made of a snapshot. `typed_by` is the
@@ -60,10 +57,7 @@ impl NextSteps {
             Some(_) => None,
             None => release(finding, target, snapshot, typed_by),
         };
-        Self {
-            commands: release.into_iter().chain(command).collect(),
-            ask_owner,
-        }
+        Self { commands: release.into_iter().chain(command).collect(), ask_owner }
     }
 
     /// Puts them into a finding.
@@ -109,20 +103,12 @@ fn release(
     if !finding.kind.may_be_released() || !found.identity.is_certain() {
         return None;
     }
-    let process = |pid: u32| {
-        snapshot
-            .process(pid)
-            .filter(|it| can_be_asked(it, snapshot))
-    };
+    let process = |pid: u32| snapshot.process(pid).filter(|it| can_be_asked(it, snapshot));
     process(found.pid).filter(|it| it.identity() == found.identity)?;
     let mut pids = vec![found.pid];
     if let Some(Reason::Found { findings }) = target.map(|it| &it.reason) {
         let others = findings.iter().filter(|it| it.kind.may_be_released());
-        pids.extend(
-            others
-                .map(|it| it.pid)
-                .filter(|&pid| process(pid).is_some()),
-        );
+        pids.extend(others.map(|it| it.pid).filter(|&pid| process(pid).is_some()));
     }
     pids.sort_unstable();
     pids.dedup();
@@ -148,11 +134,7 @@ pub fn release_of(
     typed_by: Option<u32>,
 ) -> Option<String> {
     let is_busy = |kernel: &Jupyter| kernel.execution_state.as_deref() == Some("busy");
-    let rows = snapshot
-        .gpus
-        .iter()
-        .flat_map(|gpu| &gpu.processes)
-        .flatten();
+    let rows = snapshot.gpus.iter().flat_map(|gpu| &gpu.processes).flatten();
     let mut rows = rows.filter(|row| row.pid == process.pid);
     if !rows.any(|row| row.used_bytes != Some(0)) || process.jupyter.as_deref().is_some_and(is_busy)
     {
@@ -160,10 +142,7 @@ pub fn release_of(
     }
     let targets = Targets::of_pids(&[process.pid])?;
     let policy = Policy {
-        release: Release::Only(ReleaseOptions {
-            is_named: true,
-            ..ReleaseOptions::by_rule()
-        }),
+        release: Release::Only(ReleaseOptions { is_named: true, ..ReleaseOptions::by_rule() }),
         // Who is only asked loses nothing.
         even_kept: true,
         ..Policy::new(targets, serves)
@@ -212,11 +191,7 @@ fn explain(finding: &Finding) -> Option<String> {
 fn ask_owner(finding: &Finding, plan: &Plan) -> Option<String> {
     let mut refused = plan.refused.iter();
     let refused = refused.find(|it| it.finding.as_ref() == Some(&finding.id))?;
-    let Why::Protected {
-        protection: Protection::NotPermitted { uid },
-        ..
-    } = refused.why
-    else {
+    let Why::Protected { protection: Protection::NotPermitted { uid }, .. } = refused.why else {
         return None;
     };
     let pid = refused.pid?;

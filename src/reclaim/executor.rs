@@ -168,14 +168,7 @@ pub struct Executor {
 impl Executor {
     /// Carries these out, in this order, under the guard that they were planned by. Nothing is done yet.
     pub fn new(targets: Vec<Target>, guard: Guard, actor: Actor, tools: Tools) -> Self {
-        Self {
-            targets,
-            place: 0,
-            act: None,
-            guard: Arc::new(guard),
-            actor,
-            tools,
-        }
+        Self { targets, place: 0, act: None, guard: Arc::new(guard), actor, tools }
     }
 
     /// The target that it is at; `None` where all are at their end.

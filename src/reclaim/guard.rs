@@ -119,10 +119,7 @@ impl fmt::Display for Protection {
             Self::Ourselves => f.write_str("it is gpumem itself"),
             Self::Ancestor => f.write_str("gpumem was started by it"),
             Self::SessionLeader => f.write_str("it leads gpumem's own session"),
-            Self::Program { name } => KeptBy::Program {
-                name: Arc::clone(name),
-            }
-            .fmt(f),
+            Self::Program { name } => KeptBy::Program { name: Arc::clone(name) }.fmt(f),
             Self::OomProtected => {
                 f.write_str("its oom_score_adj is -1000: it is exempt from being killed")
             }
@@ -150,10 +147,7 @@ impl fmt::Display for Protection {
             Self::Descendants { pids } => {
                 let pids: Vec<String> = pids.iter().map(ToString::to_string).collect();
                 let pids = pids.join(", ");
-                write!(
-                    f,
-                    "killing it may kill {pids}, which hold a GPU and are not in the plan"
-                )
+                write!(f, "killing it may kill {pids}, which hold a GPU and are not in the plan")
             }
             Self::NoPidfd => f.write_str(
                 "pidfds are unavailable: they need Linux 5.3 and a seccomp profile that allows \

@@ -42,10 +42,7 @@ pub(super) struct HeldProcess {
 impl HeldProcess {
     /// As it is written down.
     pub fn process(&self) -> LedgerProcess {
-        LedgerProcess {
-            pid: self.pid,
-            start_ticks: self.start_ticks,
-        }
+        LedgerProcess { pid: self.pid, start_ticks: self.start_ticks }
     }
 }
 
@@ -66,10 +63,7 @@ pub(super) struct Handles {
 impl Handles {
     /// No handles, in a boot.
     pub fn new(boot_id: Option<Arc<str>>) -> Self {
-        Self {
-            boot_id,
-            ..Self::default()
-        }
+        Self { boot_id, ..Self::default() }
     }
 
     /// Takes hold of a member, or the launcher, of a target.
@@ -190,11 +184,8 @@ impl Handles {
             .filter(|one| one.is_member && alive.contains(&one.handle))
             .map(|one| one.pid)
             .collect();
-        let known: HashSet<(u32, u64)> = self
-            .all
-            .iter()
-            .map(|one| (one.pid, one.start_ticks))
-            .collect();
+        let known: HashSet<(u32, u64)> =
+            self.all.iter().map(|one| (one.pid, one.start_ticks)).collect();
         let uids: HashSet<u32> = self.all.iter().map(|one| one.uid).collect();
         let adopted = self.all.iter().filter(|one| one.is_adopted).count();
         let mut found = Vec::new();
@@ -265,10 +256,8 @@ impl Handles {
             let key = (it.pid, it.start_ticks);
             self.all.iter().any(|one| (one.pid, one.start_ticks) == key)
         };
-        let mut due: Vec<u32> = handles
-            .iter()
-            .filter_map(|&handle| Some(self.get(handle)?.pid))
-            .collect();
+        let mut due: Vec<u32> =
+            handles.iter().filter_map(|&handle| Some(self.get(handle)?.pid)).collect();
         let mut seen: HashSet<u32> = due.iter().copied().collect();
         let mut found = Vec::new();
         while let Some(parent) = due.pop() {
@@ -329,19 +318,14 @@ fn may_be_added(
     facts: &Guarded,
     snapshot: &Snapshot,
 ) -> bool {
-    if guard
-        .by_facts(Call::Rule, it.pid, Some(facts), None)
-        .is_some()
-    {
+    if guard.by_facts(Call::Rule, it.pid, Some(facts), None).is_some() {
         return false;
     }
     let process = newborn(it, facts, snapshot);
     let is_at_work = call == Call::Rule && {
         let rows = snapshot.gpus.iter().flat_map(|gpu| &gpu.processes);
         let mut rows = rows.flatten().filter(|row| row.pid == it.pid);
-        process
-            .cpu_percent
-            .is_some_and(|percent| percent >= WORKING_CPU_PERCENT)
+        process.cpu_percent.is_some_and(|percent| percent >= WORKING_CPU_PERCENT)
             || rows.any(|row| row.sm_percent.is_some_and(|percent| percent > 0))
     };
     // What a person named may have an environment that is not known; what is added may not.
@@ -356,10 +340,7 @@ fn may_be_added(
 fn newborn(it: &ListedProcess, facts: &Guarded, snapshot: &Snapshot) -> model::Process {
     let shown = snapshot.process(it.pid);
     if let Some(shown) = shown.filter(|shown| shown.start_ticks == Some(it.start_ticks)) {
-        return model::Process {
-            environment: facts.environment.clone(),
-            ..shown.clone()
-        };
+        return model::Process { environment: facts.environment.clone(), ..shown.clone() };
     }
     let parent = facts.ppid.and_then(|ppid| snapshot.process(ppid));
     model::Process {

@@ -32,9 +32,8 @@ pub(super) fn leader(members: &[TargetProcess], processes: &[&Process]) -> u32 {
         parents.count()
     };
     let leads = |pid: u32| {
-        let led = members
-            .iter()
-            .filter(|it| it.process_group == Some(pid) || it.session == Some(pid));
+        let led =
+            members.iter().filter(|it| it.process_group == Some(pid) || it.session == Some(pid));
         led.count()
     };
     members
@@ -58,10 +57,9 @@ pub(super) fn launches(command: Option<&[Arc<str>]>) -> bool {
         return false;
     };
     let program = base(program);
-    let is_python = program.strip_prefix("python").is_some_and(|rest| {
-        rest.bytes()
-            .all(|byte| byte.is_ascii_digit() || byte == b'.')
-    });
+    let is_python = program
+        .strip_prefix("python")
+        .is_some_and(|rest| rest.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.'));
     if !is_python {
         return LAUNCHERS.contains(&&*program);
     }

@@ -129,10 +129,7 @@ impl Ledger {
     ///
     /// Where it cannot be opened, or is no ordinary file.
     pub fn open(path: &Path) -> Result<Self, LedgerError> {
-        let failed = |cause| LedgerError::Open {
-            path: path.to_owned(),
-            cause,
-        };
+        let failed = |cause| LedgerError::Open { path: path.to_owned(), cause };
         let file = OpenOptions::new()
             .read(true)
             .append(true)
@@ -155,11 +152,7 @@ impl Ledger {
         File::open(folder.unwrap_or(Path::new(".")))
             .and_then(|folder| folder.sync_all())
             .map_err(failed)?;
-        Ok(Self {
-            path: path.to_owned(),
-            file,
-            is_torn: last != [b'\n'],
-        })
+        Ok(Self { path: path.to_owned(), file, is_torn: last != [b'\n'] })
     }
 }
 
@@ -171,18 +164,12 @@ impl LedgerSink for Ledger {
             #[serde(flatten)]
             entry: &'a LedgerEntry,
         }
-        let failed = |cause| LedgerError::Write {
-            path: self.path.clone(),
-            cause,
-        };
+        let failed = |cause| LedgerError::Write { path: self.path.clone(), cause };
         let mut line = match self.is_torn {
             true => vec![b'\n'],
             false => Vec::new(),
         };
-        let whole = LedgerLine {
-            schema: SCHEMA,
-            entry,
-        };
+        let whole = LedgerLine { schema: SCHEMA, entry };
         json::append(&mut line, &whole).map_err(|error| failed(error.into()))?;
         line.push(b'\n');
         if line.len() > MOST_LINE_BYTES {
@@ -190,10 +177,7 @@ impl LedgerSink for Ledger {
         }
         // Until the whole of it is there.
         self.is_torn = true;
-        self.file
-            .write_all(&line)
-            .and_then(|()| self.file.sync_data())
-            .map_err(failed)?;
+        self.file.write_all(&line).and_then(|()| self.file.sync_data()).map_err(failed)?;
         self.is_torn = false;
         Ok(())
     }
@@ -248,10 +232,7 @@ pub struct PastDeed {
 ///
 /// Where it cannot be read.
 pub fn read(path: &Path, most_bytes: u64) -> Result<LedgerSummary, LedgerError> {
-    let failed = |cause| LedgerError::Read {
-        path: path.to_owned(),
-        cause,
-    };
+    let failed = |cause| LedgerError::Read { path: path.to_owned(), cause };
     let opened = OpenOptions::new()
         .read(true)
         .custom_flags(OFlags::NONBLOCK.bits().cast_signed())
@@ -267,13 +248,8 @@ pub fn read(path: &Path, most_bytes: u64) -> Result<LedgerSummary, LedgerError> 
     let begin = length.saturating_sub(most_bytes);
     let mut content = Vec::new();
     file.seek(SeekFrom::Start(begin)).map_err(failed)?;
-    file.take(most_bytes)
-        .read_to_end(&mut content)
-        .map_err(failed)?;
-    let mut past = LedgerSummary {
-        is_cut: begin > 0,
-        ..LedgerSummary::default()
-    };
+    file.take(most_bytes).read_to_end(&mut content).map_err(failed)?;
+    let mut past = LedgerSummary { is_cut: begin > 0, ..LedgerSummary::default() };
     let mut lines = content.split(|&byte| byte == b'\n');
     if past.is_cut {
         // The rest of a line.
@@ -327,12 +303,9 @@ impl LedgerSummary {
                 act.actor = Some(actor);
                 act.target = Some(target);
             }
-            LedgerEvent::Intended(deed) => act.deeds.push(PastDeed {
-                time,
-                deed,
-                failures: None,
-                ended: None,
-            }),
+            LedgerEvent::Intended(deed) => {
+                act.deeds.push(PastDeed { time, deed, failures: None, ended: None })
+            }
             LedgerEvent::Done { deed, failures } => {
                 let known = act.deeds.last_mut();
                 match known.filter(|it| it.deed == deed && it.failures.is_none()) {

@@ -42,10 +42,7 @@ impl Lock {
     ///
     /// Where another process has it, and where it cannot be locked.
     pub fn acquire(path: &Path) -> Result<Self, LockError> {
-        let failed = |cause| LockError::Failed {
-            path: path.to_owned(),
-            cause,
-        };
+        let failed = |cause| LockError::Failed { path: path.to_owned(), cause };
         let mut file = OpenOptions::new()
             .read(true)
             .write(true)
@@ -69,9 +66,7 @@ impl Lock {
             Err(errno) => return Err(failed(errno.into())),
         }
         // Who has it is a courtesy.
-        let _ = file
-            .set_len(0)
-            .and_then(|()| writeln!(file, "{}", process::id()));
+        let _ = file.set_len(0).and_then(|()| writeln!(file, "{}", process::id()));
         Ok(Self(file))
     }
 }

@@ -40,12 +40,7 @@ impl PastRelease {
             ReleaseWay::Kernel(kernel) => kernel.last_activity,
             _ => None,
         };
-        Self {
-            process: LedgerProcess::of(way),
-            since,
-            until,
-            last_activity,
-        }
+        Self { process: LedgerProcess::of(way), since, until, last_activity }
     }
 
     /// The same as a snapshot of now has it.
@@ -66,11 +61,7 @@ pub fn past_releases(past: &LedgerSummary, boot_id: Option<&str>) -> Vec<PastRel
         let target = act.target.as_deref();
         target.is_none_or(|target| target.boot_id.as_deref() == boot_id)
     };
-    let deeds = past
-        .acts
-        .iter()
-        .filter(is_of_boot)
-        .flat_map(|act| &act.deeds);
+    let deeds = past.acts.iter().filter(is_of_boot).flat_map(|act| &act.deeds);
     let releases = deeds.filter_map(|it| match &it.deed {
         Deed::Release { way } => Some(PastRelease::new(way, it.time, it.ended)),
         _ => None,
@@ -90,11 +81,7 @@ pub struct ReleaseLog {
 impl ReleaseLog {
     /// Of the ledger at this path, which need not exist.
     pub fn new(path: PathBuf) -> Self {
-        Self {
-            path,
-            read: None,
-            releases: Vec::new(),
-        }
+        Self { path, read: None, releases: Vec::new() }
     }
 
     /// Marks in a snapshot which processes were asked to release memory. A ledger that cannot be read marks
@@ -196,13 +183,9 @@ mod tests {
     #[test]
     fn only_what_the_server_saw_meanwhile_is_explained() {
         let asked = PastRelease::new(&way(), at(10.0), Some(at(13.0))).asked(at(100.0));
-        for (seconds, expected) in [
-            (7.9, false),
-            (8.0, true),
-            (11.0, true),
-            (15.0, true),
-            (15.1, false),
-        ] {
+        for (seconds, expected) in
+            [(7.9, false), (8.0, true), (11.0, true), (15.0, true), (15.1, false)]
+        {
             assert_eq!(asked.explains(at(seconds)), expected, "{seconds}");
         }
     }

@@ -44,15 +44,9 @@ pub struct PlanInput<'a> {
 
 /// The processes of which a plan has to know more than the snapshot tells.
 pub fn pids(snapshot: &Snapshot, families: &[Family]) -> Vec<u32> {
-    let launchers = families
-        .iter()
-        .filter_map(|family| Some(family.launcher.as_ref()?.pid));
-    let mut pids: Vec<u32> = snapshot
-        .processes
-        .iter()
-        .map(|process| process.pid)
-        .chain(launchers)
-        .collect();
+    let launchers = families.iter().filter_map(|family| Some(family.launcher.as_ref()?.pid));
+    let mut pids: Vec<u32> =
+        snapshot.processes.iter().map(|process| process.pid).chain(launchers).collect();
     pids.sort_unstable();
     pids.dedup();
     pids
@@ -182,11 +176,7 @@ impl fmt::Display for Why {
                     with --pid"
                 )
             }
-            Self::Rank {
-                launcher,
-                program,
-                pids,
-            } => {
+            Self::Rank { launcher, program, pids } => {
                 let pids: Vec<String> = pids.iter().map(ToString::to_string).collect();
                 let pids = pids.join(", ");
                 write!(
@@ -217,25 +207,17 @@ impl fmt::Display for Why {
 
 /// Makes a plan.
 pub fn plan(seen: &PlanInput<'_>, guard: &Guard) -> Plan {
-    let mut plan = Plan {
-        time: seen.snapshot.time,
-        targets: Vec::new(),
-        refused: Vec::new(),
-    };
+    let mut plan = Plan { time: seen.snapshot.time, targets: Vec::new(), refused: Vec::new() };
     let families = by_launcher(seen);
-    let seen = &PlanInput {
-        families: &families,
-        ..*seen
-    };
+    let seen = &PlanInput { families: &families, ..*seen };
     let refused = &mut plan.refused;
     let (call, accused) = match &guard.policy.targets {
         Targets::Named(it) => (Call::Named, named(seen, guard, it.names(), refused)),
         Targets::Found(it) => (Call::Rule, found(seen, guard, it, refused)),
     };
     let unread = Unread::new(seen.snapshot, seen.families, |_, _| false);
-    let (released, accused): (Vec<Accused<'_>>, Vec<Accused<'_>>) = accused
-        .into_iter()
-        .partition(|it| release::is_released(it, &guard.policy));
+    let (released, accused): (Vec<Accused<'_>>, Vec<Accused<'_>>) =
+        accused.into_iter().partition(|it| release::is_released(it, &guard.policy));
     release::plan(seen, guard, call, (&released, &unread), &mut plan);
     let mut done: Vec<u32> = Vec::new();
     for first in &accused {
@@ -273,8 +255,7 @@ impl Plan {
     }
 
     fn sort(&mut self) {
-        self.targets
-            .sort_by_key(|target| (std::cmp::Reverse(target.bytes), target.leader));
+        self.targets.sort_by_key(|target| (std::cmp::Reverse(target.bytes), target.leader));
     }
 }
 
@@ -288,10 +269,7 @@ fn by_launcher(seen: &PlanInput<'_>) -> Vec<Family> {
         let parents = family.members.iter().filter_map(|&pid| launcher_of(pid));
         for parent in parents {
             let key = (parent.pid, parent.start_ticks);
-            match runs
-                .iter_mut()
-                .find(|(it, _)| (it.pid, it.start_ticks) == key)
-            {
+            match runs.iter_mut().find(|(it, _)| (it.pid, it.start_ticks) == key) {
                 Some((_, run)) if run.contains(&index) => {}
                 Some((_, run)) => run.push(index),
                 None => runs.push((Arc::clone(parent), vec![index])),
@@ -367,11 +345,7 @@ fn target(
     if let Some(parent) = launcher.filter(|_| !is_whole) {
         others.append(&mut unasked);
         let program = words(parent.command.as_deref(), parent.comm.as_ref());
-        return Err(Why::Rank {
-            launcher: parent.pid,
-            program,
-            pids: others,
-        });
+        return Err(Why::Rank { launcher: parent.pid, program, pids: others });
     }
     let protected = |pid, protection| Err(Why::Protected { pid, protection });
     let mut members = Vec::new();
@@ -392,21 +366,18 @@ fn target(
                 let uid = uid.unwrap_or_default();
                 return protected(parent.pid, Protection::OtherUser { uid });
             }
-            parent
-                .start_ticks
-                .zip(uid)
-                .map(|(start_ticks, uid)| TargetProcess {
-                    pid: parent.pid,
-                    start_ticks,
-                    uid,
-                    user: members.first().and_then(|it| it.user.clone()),
-                    name: words(parent.command.as_deref(), parent.comm.as_ref()),
-                    gpus: Vec::new(),
-                    is_listed: false,
-                    process_group: facts.and_then(|facts| facts.process_group),
-                    session: facts.and_then(|facts| facts.session),
-                    is_stopped: facts.is_some_and(Guarded::is_stopped),
-                })
+            parent.start_ticks.zip(uid).map(|(start_ticks, uid)| TargetProcess {
+                pid: parent.pid,
+                start_ticks,
+                uid,
+                user: members.first().and_then(|it| it.user.clone()),
+                name: words(parent.command.as_deref(), parent.comm.as_ref()),
+                gpus: Vec::new(),
+                is_listed: false,
+                process_group: facts.and_then(|facts| facts.process_group),
+                session: facts.and_then(|facts| facts.session),
+                is_stopped: facts.is_some_and(Guarded::is_stopped),
+            })
         }
         _ => None,
     };
@@ -421,10 +392,7 @@ fn target(
         is_whole,
         is_idle: call == Call::Rule && release::is_idle(accused),
     });
-    let start = members
-        .iter()
-        .find(|it| it.pid == leader)
-        .map_or(0, |it| it.start_ticks);
+    let start = members.iter().find(|it| it.pid == leader).map_or(0, |it| it.start_ticks);
     Ok(Target {
         id: format!("{leader}:{start}").into(),
         boot_id: seen.snapshot.host.boot_id.clone(),
@@ -484,9 +452,7 @@ fn target_process(
 
 /// Whether a process uses a CPU, as far as can be told.
 fn works(process: &Process) -> bool {
-    process
-        .cpu_percent
-        .is_none_or(|percent| percent >= WORKING_CPU_PERCENT)
+    process.cpu_percent.is_none_or(|percent| percent >= WORKING_CPU_PERCENT)
 }
 
 fn reason(call: Call, accused: &[&Accused<'_>]) -> Reason {
@@ -495,11 +461,7 @@ fn reason(call: Call, accused: &[&Accused<'_>]) -> Reason {
         Call::Rule => Reason::Found {
             findings: accused
                 .iter()
-                .flat_map(|it| {
-                    it.findings
-                        .iter()
-                        .map(|one| Because::of(one, it.process.pid))
-                })
+                .flat_map(|it| it.findings.iter().map(|one| Because::of(one, it.process.pid)))
                 .collect(),
         },
     }
@@ -550,11 +512,7 @@ pub(super) fn gpus(process: &Process, snapshot: &Snapshot) -> Vec<MemberGpu> {
         let file = gpu.minor_number.map(|minor| format!("/nvidia{minor}"));
         let is_open = file.is_some_and(|file| files.iter().any(|path| path.ends_with(&file)));
         if is_open && found.iter().all(|it| it.index != gpu.index) {
-            found.push(MemberGpu {
-                index: gpu.index,
-                uuid: gpu.uuid.clone(),
-                used_bytes: None,
-            });
+            found.push(MemberGpu { index: gpu.index, uuid: gpu.uuid.clone(), used_bytes: None });
         }
     }
     found

@@ -131,10 +131,7 @@ pub enum Targets {
 impl Targets {
     /// Processes by number; `None` where there is no number.
     pub fn of_pids(pids: &[u32]) -> Option<Self> {
-        let names = ProcessNames {
-            pids: pids.to_vec(),
-            ..ProcessNames::default()
-        };
+        let names = ProcessNames { pids: pids.to_vec(), ..ProcessNames::default() };
         NamedProcesses::new(names).map(Self::Named)
     }
 
@@ -236,11 +233,7 @@ pub struct ReapPace {
 
 impl Default for ReapPace {
     fn default() -> Self {
-        Self {
-            settle: Duration::from_secs(15),
-            most: 3,
-            within: Duration::from_secs(600),
-        }
+        Self { settle: Duration::from_secs(15), most: 3, within: Duration::from_secs(600) }
     }
 }
 
@@ -250,9 +243,7 @@ impl ReapPace {
     pub fn next(&self, acts: &[Time], now: Time) -> Time {
         let mut acts: Vec<Time> = acts.iter().map(|&act| act.min(now)).collect();
         acts.sort_unstable();
-        let settled = acts
-            .last()
-            .map(|last| last.plus_seconds(self.settle.as_secs_f64()));
+        let settled = acts.last().map(|last| last.plus_seconds(self.settle.as_secs_f64()));
         let allowed = match self.most.checked_sub(1) {
             // None at all: never in sight.
             None => Some(now.plus_seconds(self.within.as_secs_f64())),
@@ -262,10 +253,7 @@ impl ReapPace {
                 .nth(self.most - 1)
                 .map(|act| act.plus_seconds(self.within.as_secs_f64())),
         };
-        [settled, allowed]
-            .into_iter()
-            .flatten()
-            .fold(now, Time::max)
+        [settled, allowed].into_iter().flatten().fold(now, Time::max)
     }
 }
 
@@ -295,15 +283,8 @@ pub enum Signal {
 
 impl Signal {
     /// Those that a person may ask for.
-    pub const ASKED: [Self; 7] = [
-        Self::Term,
-        Self::Int,
-        Self::Hup,
-        Self::Quit,
-        Self::Usr1,
-        Self::Usr2,
-        Self::Kill,
-    ];
+    pub const ASKED: [Self; 7] =
+        [Self::Term, Self::Int, Self::Hup, Self::Quit, Self::Usr1, Self::Usr2, Self::Kill];
 
     /// As Linux numbers it on the machines that NVIDIA's driver is for (signal(7)).
     pub const fn number(self) -> u32 {
@@ -396,10 +377,7 @@ mod tests {
         assert_eq!(NamedProcesses::new(ProcessNames::default()), None);
         let named = Targets::of_pids(&[7]).unwrap();
         assert!(named.is_named());
-        assert!(
-            !named.concerns(&"idle".into(), Kind::Idle),
-            "no rule is asked"
-        );
+        assert!(!named.concerns(&"idle".into(), Kind::Idle), "no rule is asked");
     }
 
     #[test]

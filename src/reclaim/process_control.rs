@@ -164,10 +164,7 @@ impl PidfdControl {
 
     fn is_readable(fd: &OwnedFd) -> bool {
         let mut fds = [PollFd::new(fd, PollFlags::IN)];
-        let now = Timespec {
-            tv_sec: 0,
-            tv_nsec: 0,
-        };
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
         // A failure to ask is no exit.
         poll(&mut fds, Some(&now)).is_ok_and(|ready| ready > 0)
     }
@@ -193,10 +190,8 @@ impl ProcessControl for PidfdControl {
         if who.boot_id.is_none() || boot != who.boot_id {
             return Err(NotOpened::Changed(pid));
         }
-        let known = read_guarded(&self.roots, pid).map_err(|error| NotOpened::Failed {
-            pid,
-            error: error.to_string(),
-        })?;
+        let known = read_guarded(&self.roots, pid)
+            .map_err(|error| NotOpened::Failed { pid, error: error.to_string() })?;
         let known = known.ok_or(NotOpened::Gone(pid))?;
         if Self::is_readable(&fd) {
             return Err(NotOpened::Gone(pid));
@@ -311,30 +306,15 @@ mod tests {
         assert!(!control.has_exited(handle));
         let changed = Err(NotOpened::Changed(pid));
         for who in [
-            Approved {
-                start_ticks: own.start_ticks + 1,
-                ..right.clone()
-            },
-            Approved {
-                uid: right.uid.wrapping_add(1),
-                ..right.clone()
-            },
-            Approved {
-                boot_id: None,
-                ..right.clone()
-            },
-            Approved {
-                boot_id: Some("another".into()),
-                ..right.clone()
-            },
+            Approved { start_ticks: own.start_ticks + 1, ..right.clone() },
+            Approved { uid: right.uid.wrapping_add(1), ..right.clone() },
+            Approved { boot_id: None, ..right.clone() },
+            Approved { boot_id: Some("another".into()), ..right.clone() },
         ] {
             assert_eq!(control.open(&who), changed, "{who:?}");
         }
         for pid in [0, u32::MAX, i32::MAX as u32] {
-            let absent = Approved {
-                pid,
-                ..right.clone()
-            };
+            let absent = Approved { pid, ..right.clone() };
             assert_eq!(control.open(&absent), Err(NotOpened::Gone(pid)));
         }
         assert_eq!(control.signal(Handle(99), Signal::Kill), Err(NotSent::Gone));

@@ -112,10 +112,7 @@ impl Respawn {
             }
         }
         // A supervisor may take the memory itself.
-        let supervisors = self
-            .places
-            .iter()
-            .filter(|it| !it.is_orphan && !it.parent_holds);
+        let supervisors = self.places.iter().filter(|it| !it.is_orphan && !it.parent_holds);
         let mut supervisors = supervisors.filter_map(|place| place.ppid);
         supervisors.find(|&ppid| is_taking(ppid))
     }

@@ -44,22 +44,12 @@ pub fn resume(
             continue;
         }
         let processes = stopped.iter().map(|(_, it)| *it).chain(others.clone());
-        let deed = Deed::Signal {
-            signals: vec![Signal::Cont],
-            processes: processes.collect(),
-        };
-        let mut note = |event| {
-            record.write(&LedgerEntry {
-                time: now,
-                act: Arc::clone(&act.id),
-                event,
-            })
-        };
+        let deed = Deed::Signal { signals: vec![Signal::Cont], processes: processes.collect() };
+        let mut note =
+            |event| record.write(&LedgerEntry { time: now, act: Arc::clone(&act.id), event });
         note(LedgerEvent::Intended(deed.clone()))?;
-        let failure = |process: LedgerProcess, error: String| Failure {
-            pid: Some(process.pid),
-            error,
-        };
+        let failure =
+            |process: LedgerProcess, error: String| Failure { pid: Some(process.pid), error };
         let mut failures: Vec<Failure> = others
             .into_iter()
             .map(|it| failure(it, "it is not stopped any more".to_owned()))
@@ -83,12 +73,7 @@ fn open(
 ) -> Option<(Handle, char)> {
     let is_it = |it: &Guarded| it.start_ticks == process.start_ticks;
     let uid = control.read_guarded(process.pid).filter(is_it)?.uid?;
-    let who = Approved {
-        pid: process.pid,
-        start_ticks: process.start_ticks,
-        uid,
-        boot_id,
-    };
+    let who = Approved { pid: process.pid, start_ticks: process.start_ticks, uid, boot_id };
     let handle = control.open(&who).ok()?;
     let state = control.read_guarded(process.pid).filter(is_it)?.state?;
     // It has not exited: what was read by its number was its own.
@@ -129,9 +114,9 @@ fn left_stopped(past: &LedgerSummary) -> Vec<(&PastAct, LedgerProcess)> {
 fn was_stopped(act: &PastAct, process: LedgerProcess) -> bool {
     let reason = act.target.as_ref().map(|it| &it.reason);
     let is_stopped = match reason {
-        Some(Reason::Found { findings }) => findings
-            .iter()
-            .any(|it| it.kind == Kind::Stopped && it.pid == process.pid),
+        Some(Reason::Found { findings }) => {
+            findings.iter().any(|it| it.kind == Kind::Stopped && it.pid == process.pid)
+        }
         Some(Reason::Named) | None => false,
     };
     let has_continued = act.deeds.iter().any(|past| match &past.deed {
@@ -155,27 +140,18 @@ mod tests {
     use crate::units::GIB;
 
     fn seen(state: char) -> Snapshot {
-        let python = model::Process {
-            state: Some(state),
-            ..process(70, "python train.py")
-        };
+        let python = model::Process { state: Some(state), ..process(70, "python train.py") };
         snapshot(at(0.0), &[python], vec![gpu(0, &[(70, GIB)], 0)])
     }
 
     /// An act upon process 70 with these deeds, and what became of them.
     fn past(seen: &Snapshot, deeds: &[(&[Signal], Option<&[Failure]>)]) -> LedgerSummary {
         let named = naming(&[70]);
-        let victim = LedgerProcess {
-            pid: 70,
-            start_ticks: seen.processes[0].start_ticks.unwrap(),
-        };
+        let victim = LedgerProcess { pid: 70, start_ticks: seen.processes[0].start_ticks.unwrap() };
         let deeds = deeds.iter().map(|(signals, failures)| PastDeed {
             ended: None,
             time: at(0.0),
-            deed: Deed::Signal {
-                signals: signals.to_vec(),
-                processes: vec![victim],
-            },
+            deed: Deed::Signal { signals: signals.to_vec(), processes: vec![victim] },
             failures: failures.map(<[_]>::to_vec),
         });
         LedgerSummary {
@@ -256,10 +232,7 @@ mod tests {
     #[test]
     fn who_was_killed_or_never_stopped_or_stopped_by_others_is_left_alone() {
         let seen = seen('T');
-        let refused = [Failure {
-            pid: Some(70),
-            error: "not permitted".to_owned(),
-        }];
+        let refused = [Failure { pid: Some(70), error: "not permitted".to_owned() }];
         for deeds in [
             &[(KILLS, Some(&[][..]))][..],
             &[(&[Signal::Term][..], None)],
@@ -274,9 +247,8 @@ mod tests {
         // Its owner had pressed Ctrl-Z long before.
         let mut found = past(&seen, &[(KILLS, None)]);
         let finding = finding(Kind::Stopped, &seen.processes[0]);
-        found.acts[0].target.as_mut().unwrap().reason = Reason::Found {
-            findings: vec![Because::of(&finding, 70)],
-        };
+        found.acts[0].target.as_mut().unwrap().reason =
+            Reason::Found { findings: vec![Because::of(&finding, 70)] };
         assert_eq!(resumed(&found, &mut FakeControl::of(&seen)).0, []);
     }
 
@@ -285,10 +257,7 @@ mod tests {
         let seen = seen('T');
         let past = past(&seen, &[(KILLS, None)]);
         let mut control = FakeControl::of(&seen);
-        let mut full = Pages {
-            room: 0,
-            ..Pages::default()
-        };
+        let mut full = Pages { room: 0, ..Pages::default() };
         resume(&past, at(9.0), &mut control, &mut full).unwrap_err();
         assert_eq!(control.sent, []);
     }

@@ -42,20 +42,11 @@ pub(super) fn named<'a>(
     let mut add = |process: &'a Process| {
         let is_new = accused.iter().all(|it| it.process.pid != process.pid);
         if is_new && fits(seen, limits, process, None) {
-            accused.push(Accused {
-                process,
-                findings: Vec::new(),
-            });
+            accused.push(Accused { process, findings: Vec::new() });
         }
     };
-    let refused_name = |pid, why| Refused {
-        pid,
-        user: None,
-        name: None,
-        finding: None,
-        kind: None,
-        why,
-    };
+    let refused_name =
+        |pid, why| Refused { pid, user: None, name: None, finding: None, kind: None, why };
     for &pid in &names.pids {
         if let Some(process) = seen.snapshot.process(pid) {
             add(process);
@@ -169,10 +160,8 @@ pub(super) fn found<'a>(
             }
             continue;
         };
-        let process = seen
-            .snapshot
-            .process(about.pid)
-            .filter(|process| process.identity() == about.identity);
+        let process =
+            seen.snapshot.process(about.pid).filter(|process| process.identity() == about.identity);
         let fits = |process: &Process| {
             (selector.names.is_empty() || has_name(process, &selector.names))
                 && fits(seen, limits, process, Some(finding))
@@ -203,9 +192,7 @@ pub(super) fn found<'a>(
             continue;
         };
         if kind != Kind::Placeholder && !is_asked_for_as_placeholder(seen, selector, process) {
-            refuse(Why::OnlyWhenAsked {
-                kind: Kind::Placeholder,
-            });
+            refuse(Why::OnlyWhenAsked { kind: Kind::Placeholder });
             continue;
         }
         if finding.is_only_notified() && !is_released {
@@ -225,10 +212,7 @@ pub(super) fn found<'a>(
         }
         match accused.iter_mut().find(|it| it.process.pid == process.pid) {
             Some(known) => known.findings.push(finding),
-            None => accused.push(Accused {
-                process,
-                findings: vec![finding],
-            }),
+            None => accused.push(Accused { process, findings: vec![finding] }),
         }
     }
     accused
@@ -258,23 +242,16 @@ fn fits(
     process: &Process,
     finding: Option<&Finding>,
 ) -> bool {
-    let is_selected = limits
-        .selected
-        .as_ref()
-        .is_none_or(|selected| match finding {
-            Some(finding) => selected.findings.contains(&finding.id),
-            None => selected.processes.contains(&process.identity()),
-        });
+    let is_selected = limits.selected.as_ref().is_none_or(|selected| match finding {
+        Some(finding) => selected.findings.contains(&finding.id),
+        None => selected.processes.contains(&process.identity()),
+    });
     let age = match finding {
         Some(finding) => Some(finding.duration_seconds),
-        None => process
-            .start_time
-            .map(|start| seen.snapshot.time.seconds_since(start)),
+        None => process.start_time.map(|start| seen.snapshot.time.seconds_since(start)),
     };
     is_selected
-        && limits
-            .older_than
-            .is_none_or(|least| age.is_some_and(|age| age >= least.as_secs_f64()))
+        && limits.older_than.is_none_or(|least| age.is_some_and(|age| age >= least.as_secs_f64()))
 }
 
 /// Whether one of the names is that of a process, or of the launcher of its run.

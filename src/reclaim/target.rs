@@ -149,10 +149,7 @@ pub struct TargetProcess {
 impl TargetProcess {
     /// Who it is.
     pub fn identity(&self) -> Identity {
-        Identity {
-            pid: self.pid,
-            start: Start::Ticks(self.start_ticks),
-        }
+        Identity { pid: self.pid, start: Start::Ticks(self.start_ticks) }
     }
 }
 

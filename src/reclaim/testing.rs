@@ -97,11 +97,7 @@ pub fn finding(kind: Kind, process: &Process) -> Finding {
         since: at(-7200.0),
         duration_seconds: 7200.0,
         resolved_at: None,
-        gpus: vec![FindingGpu {
-            index: 0,
-            uuid: Some("GPU-0".into()),
-            used_bytes: Some(GIB),
-        }],
+        gpus: vec![FindingGpu { index: 0, uuid: Some("GPU-0".into()), used_bytes: Some(GIB) }],
         process: Some(FindingProcess {
             pid: process.pid,
             start_ticks: process.start_ticks,
@@ -111,11 +107,7 @@ pub fn finding(kind: Kind, process: &Process) -> Finding {
             identity: process.identity(),
         }),
         memory_bytes: Some(GIB),
-        evidence: Evidence::new(StoppedEvidence {
-            state: 'T',
-            samples: 9,
-            terminal: None,
-        }),
+        evidence: Evidence::new(StoppedEvidence { state: 'T', samples: 9, terminal: None }),
         message: format!("{} is {kind}", process.pid),
         advice: Vec::new(),
         actions,
@@ -181,13 +173,7 @@ pub fn naming(pids: &[u32]) -> Guard {
 
 /// The plan of a snapshot, with the families and the facts that are its own.
 pub fn plan_of(findings: &[Finding], snapshot: &Snapshot, guard: &Guard) -> Plan {
-    plan_with(
-        findings,
-        snapshot,
-        &families(snapshot),
-        &facts(snapshot),
-        guard,
-    )
+    plan_with(findings, snapshot, &families(snapshot), &facts(snapshot), guard)
 }
 
 pub fn plan_with(
@@ -197,15 +183,7 @@ pub fn plan_with(
     facts: &BTreeMap<u32, Guarded>,
     guard: &Guard,
 ) -> Plan {
-    plan(
-        &PlanInput {
-            findings,
-            snapshot,
-            families,
-            facts,
-        },
-        guard,
-    )
+    plan(&PlanInput { findings, snapshot, families, facts }, guard)
 }
 
 /// Control of simulated processes: does what a test says, and remembers what was sent.
@@ -235,10 +213,7 @@ pub struct FakeControl {
 
 impl FakeControl {
     pub fn of(snapshot: &Snapshot) -> Self {
-        Self {
-            processes: facts(snapshot),
-            ..Self::default()
-        }
+        Self { processes: facts(snapshot), ..Self::default() }
     }
 
     /// A process ends.
@@ -249,9 +224,7 @@ impl FakeControl {
     }
 
     fn has_ended(&self, who: &Approved) -> bool {
-        self.processes
-            .get(&who.pid)
-            .is_none_or(|facts| facts.start_ticks != who.start_ticks)
+        self.processes.get(&who.pid).is_none_or(|facts| facts.start_ticks != who.start_ticks)
     }
 }
 
@@ -400,10 +373,7 @@ pub struct Pages {
 
 impl Default for Pages {
     fn default() -> Self {
-        Self {
-            lines: Vec::new(),
-            room: usize::MAX,
-        }
+        Self { lines: Vec::new(), room: usize::MAX }
     }
 }
 

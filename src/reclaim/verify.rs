@@ -121,10 +121,7 @@ pub enum Outcome {
 impl Outcome {
     /// Whether what was asked for is so: the memory is back, or no process held it.
     pub fn is_success(&self) -> bool {
-        matches!(
-            self,
-            Self::Freed { .. } | Self::AlreadyGone | Self::Released { .. }
-        )
+        matches!(self, Self::Freed { .. } | Self::AlreadyGone | Self::Released { .. })
     }
 
     /// What came back.
@@ -170,10 +167,7 @@ impl fmt::Display for Outcome {
             Self::ExitedNotFreed { holders } => {
                 let pids: Vec<String> = holders.iter().map(ToString::to_string).collect();
                 let pids = pids.join(", ");
-                write!(
-                    f,
-                    "exited, but its memory was not freed; see `gpumem explain` for {pids}"
-                )
+                write!(f, "exited, but its memory was not freed; see `gpumem explain` for {pids}")
             }
             Self::Respawned { pid, bytes } => write!(
                 f,
@@ -245,10 +239,7 @@ pub struct ReleaseMeter {
 impl ReleaseMeter {
     /// Of what a target holds before it is asked.
     pub fn new(target: &Target, snapshot: &Snapshot) -> Self {
-        Self {
-            before: held_bytes(target, snapshot),
-            after: Vec::new(),
-        }
+        Self { before: held_bytes(target, snapshot), after: Vec::new() }
     }
 
     /// Takes in a snapshot of after it was done; one twice counts once.
@@ -286,13 +277,8 @@ fn held_bytes(target: &Target, snapshot: &Snapshot) -> Option<u64> {
     let mut gpus = snapshot.gpus.iter().filter(on).peekable();
     gpus.peek()?;
     gpus.try_fold(0u64, |sum, gpu| {
-        let rows = gpu
-            .processes
-            .as_ref()
-            .filter(|_| gpu.stale_seconds.is_none())?;
-        let mut theirs = rows
-            .iter()
-            .filter(|row| is_listed(row.pid, target, snapshot));
+        let rows = gpu.processes.as_ref().filter(|_| gpu.stale_seconds.is_none())?;
+        let mut theirs = rows.iter().filter(|row| is_listed(row.pid, target, snapshot));
         theirs.try_fold(sum, |sum, row| Some(sum.saturating_add(row.used_bytes?)))
     })
 }
@@ -379,10 +365,7 @@ impl BytesBefore {
             return None;
         }
         let rows = gpu.processes.iter().flatten();
-        if rows
-            .map(|row| row.pid)
-            .any(|pid| is_listed(pid, target, snapshot))
-        {
+        if rows.map(|row| row.pid).any(|pid| is_listed(pid, target, snapshot)) {
             return None;
         }
         let Some(used) = gpu.memory.map(|memory| memory.used_bytes) else {
@@ -412,9 +395,7 @@ impl BytesBefore {
         };
         let pids = || gpu.processes.iter().flatten().map(|row| row.pid);
         holders.extend(pids().filter(|&pid| {
-            snapshot
-                .process(pid)
-                .is_none_or(|process| process.start_ticks.is_none())
+            snapshot.process(pid).is_none_or(|process| process.start_ticks.is_none())
                 || is_listed(pid, target, snapshot)
         }));
         let file = gpu.minor_number.map(|minor| format!("/nvidia{minor}"));
@@ -435,9 +416,7 @@ impl BytesBefore {
 
 /// Whether NVML's row of this number is the target's: not a later process's with a number of it.
 fn is_listed(pid: u32, target: &Target, snapshot: &Snapshot) -> bool {
-    let start = snapshot
-        .process(pid)
-        .and_then(|process| process.start_ticks);
+    let start = snapshot.process(pid).and_then(|process| process.start_ticks);
     let is =
         |it: &TargetProcess| it.pid == pid && start.is_none_or(|start| start == it.start_ticks);
     target.members.iter().any(is) || (start.is_none() && target.dead.contains(&pid))
@@ -452,11 +431,7 @@ fn is_of(pid: u32, target: &Target) -> bool {
 pub(super) fn hold_anything(target: &Target, snapshot: &Snapshot) -> Option<bool> {
     let mut known = true;
     for gpu in &snapshot.gpus {
-        let Some(rows) = gpu
-            .processes
-            .as_ref()
-            .filter(|_| gpu.stale_seconds.is_none())
-        else {
+        let Some(rows) = gpu.processes.as_ref().filter(|_| gpu.stale_seconds.is_none()) else {
             known = false;
             continue;
         };

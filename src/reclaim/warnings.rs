@@ -89,14 +89,8 @@ impl Warning {
     /// What is due next.
     pub fn due(&self, now: Time, terms: Terms) -> WarningDue {
         let (after, due) = match self.last {
-            None => (
-                self.first.plus_seconds(terms.warn.as_secs_f64()),
-                WarningDue::Last,
-            ),
-            Some(last) => (
-                last.plus_seconds(terms.grace.as_secs_f64()),
-                WarningDue::Act,
-            ),
+            None => (self.first.plus_seconds(terms.warn.as_secs_f64()), WarningDue::Last),
+            Some(last) => (last.plus_seconds(terms.grace.as_secs_f64()), WarningDue::Act),
         };
         match now >= after {
             true => due,
@@ -136,21 +130,14 @@ impl Warnings {
     /// Reads the warnings of this boot; a file that is not there holds none. What cannot be read is
     /// told beside them.
     pub fn open(path: &Path, boot_id: Arc<str>) -> (Self, Option<WarningsError>) {
-        let mut warnings = Self {
-            path: path.to_owned(),
-            boot_id,
-            warnings: Vec::new(),
-        };
+        let mut warnings = Self { path: path.to_owned(), boot_id, warnings: Vec::new() };
         let error = match read(path) {
             Ok(current) => {
                 warnings.warnings = current;
                 None
             }
             Err(cause) if cause.kind() == io::ErrorKind::NotFound => None,
-            Err(cause) => Some(WarningsError::Read {
-                path: path.to_owned(),
-                cause,
-            }),
+            Err(cause) => Some(WarningsError::Read { path: path.to_owned(), cause }),
         };
         let boot_id = Arc::clone(&warnings.boot_id);
         warnings.warnings.retain(|it| it.boot_id == boot_id);
@@ -213,10 +200,7 @@ impl Warnings {
         now: Time,
     ) -> Result<(), WarningsError> {
         let mut current = self.warnings.clone();
-        match current
-            .iter_mut()
-            .find(|it| it.is_for((finding, is_of_end), &self.boot_id))
-        {
+        match current.iter_mut().find(|it| it.is_for((finding, is_of_end), &self.boot_id)) {
             Some(known) => known.last = Some(now),
             None => {
                 if current.len() >= MOST {
@@ -273,10 +257,7 @@ impl Warnings {
     }
 
     fn write(&self, current: &[Warning]) -> Result<(), WarningsError> {
-        let document = WarningsDocument {
-            schema: SCHEMA.to_owned(),
-            warnings: current.to_vec(),
-        };
+        let document = WarningsDocument { schema: SCHEMA.to_owned(), warnings: current.to_vec() };
         let write = || {
             let text = json::document(&document)?;
             let mut name = self.path.as_os_str().to_owned();
@@ -296,10 +277,7 @@ impl Warnings {
             let folder = self.path.parent().filter(|it| !it.as_os_str().is_empty());
             File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
         };
-        write().map_err(|cause| WarningsError::Write {
-            path: self.path.clone(),
-            cause,
-        })
+        write().map_err(|cause| WarningsError::Write { path: self.path.clone(), cause })
     }
 }
 
@@ -323,10 +301,7 @@ mod tests {
     use super::*;
     use crate::model::Kind;
 
-    const TERMS: Terms = Terms {
-        warn: Duration::from_secs(900),
-        grace: Duration::from_secs(60),
-    };
+    const TERMS: Terms = Terms { warn: Duration::from_secs(900), grace: Duration::from_secs(60) };
 
     fn found() -> Finding {
         finding(Kind::Idle, &process(70, "python train.py"))
@@ -339,9 +314,7 @@ mod tests {
     }
 
     fn due(warnings: &Warnings, finding: &Finding, now: Time) -> WarningDue {
-        warnings
-            .of(finding, true)
-            .map_or(WarningDue::First, |it| it.due(now, TERMS))
+        warnings.of(finding, true).map_or(WarningDue::First, |it| it.due(now, TERMS))
     }
 
     #[test]
@@ -354,11 +327,7 @@ mod tests {
         let until = |seconds| WarningDue::Nothing { until: at(seconds) };
         assert_eq!(due(&warnings, &found, at(0.0)), until(900.0));
         assert_eq!(due(&warnings, &found, at(899.9)), until(900.0));
-        assert_eq!(
-            due(&warnings, &found, at(5000.0)),
-            WarningDue::Last,
-            "not unwarned"
-        );
+        assert_eq!(due(&warnings, &found, at(5000.0)), WarningDue::Last, "not unwarned");
         warnings.note(&found, true, at(5000.0)).unwrap();
         assert_eq!(due(&warnings, &found, at(5059.0)), until(5060.0));
         assert_eq!(due(&warnings, &found, at(5060.0)), WarningDue::Act);

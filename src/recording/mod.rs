@@ -44,11 +44,7 @@ pub enum RecordingError {
     #[error(
         "{name}, line {line}: its schema is {found:?} and this gpumem reads {SCHEMA:?}; read it with the version of gpumem that recorded it"
     )]
-    Schema {
-        name: String,
-        line: u64,
-        found: String,
-    },
+    Schema { name: String, line: u64, found: String },
     /// It ended and there was no snapshot in it.
     #[error("{name} holds no snapshot ({}); give it what `gpumem record` writes: one JSON snapshot a line, plain or compressed with zstd", blame(.first.as_ref()))]
     Empty {
@@ -95,11 +91,7 @@ pub enum RecordingError {
     Closed { name: String },
     /// A full file could not be moved out of the way.
     #[error("cannot rename {} to {}: {}; make the directory writable or record without rotation", .from.display(), .to.display(), plain(.cause))]
-    Rotate {
-        from: PathBuf,
-        to: PathBuf,
-        cause: io::Error,
-    },
+    Rotate { from: PathBuf, to: PathBuf, cause: io::Error },
     /// A directory cannot be made a store, or be written to.
     #[error("cannot keep a store in {}: {}; name a directory that you may write to with --store-dir", .folder.display(), plain(.cause))]
     StoreUnwritable { folder: PathBuf, cause: io::Error },
@@ -131,10 +123,7 @@ pub enum RecordingError {
 
 /// Who has a store.
 fn holder(pid: Option<u32>) -> String {
-    pid.map_or_else(
-        || "another gpumem".to_owned(),
-        |pid| format!("the gpumem with pid {pid}"),
-    )
+    pid.map_or_else(|| "another gpumem".to_owned(), |pid| format!("the gpumem with pid {pid}"))
 }
 
 /// Damage beyond the first.
@@ -148,13 +137,9 @@ fn others(more: u64) -> String {
 /// The system's own words, in lower case and without the number.
 fn plain(error: &io::Error) -> String {
     let text = error.to_string();
-    let text = text
-        .split_once(" (os error")
-        .map_or(text.as_str(), |(words, _)| words);
+    let text = text.split_once(" (os error").map_or(text.as_str(), |(words, _)| words);
     let mut chars = text.chars();
-    chars.next().map_or_else(String::new, |first| {
-        first.to_lowercase().chain(chars).collect()
-    })
+    chars.next().map_or_else(String::new, |first| first.to_lowercase().chain(chars).collect())
 }
 
 /// Why there is no snapshot in a file.
@@ -191,8 +176,5 @@ fn kept(whole: Option<Time>, torn: bool) -> String {
 /// Whether bytes begin as zstd does: a frame, or one of the skippable frames that some compressors
 /// put first.
 fn is_zstd(head: &[u8]) -> bool {
-    matches!(
-        head,
-        [0x28, 0xb5, 0x2f, 0xfd, ..] | [0x50..=0x5f, 0x2a, 0x4d, 0x18, ..]
-    )
+    matches!(head, [0x28, 0xb5, 0x2f, 0xfd, ..] | [0x50..=0x5f, 0x2a, 0x4d, 0x18, ..])
 }

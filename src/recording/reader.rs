@@ -76,9 +76,9 @@ impl RecordingReader {
             };
         }
         match File::open(path).and_then(|file| Ok((file.metadata()?, file))) {
-            Ok((metadata, _)) if metadata.is_dir() => Err(RecordingError::Directory {
-                path: path.to_owned(),
-            }),
+            Ok((metadata, _)) if metadata.is_dir() => {
+                Err(RecordingError::Directory { path: path.to_owned() })
+            }
             Ok((_, file)) => Self::from_file(file, name),
             Err(cause) => Err(open_error(name, cause)),
         }
@@ -144,11 +144,7 @@ impl RecordingReader {
         name: impl Into<String>,
     ) -> Result<Self, RecordingError> {
         let name = name.into();
-        let read_error = |name, cause| RecordingError::Read {
-            name,
-            line: 0,
-            cause,
-        };
+        let read_error = |name, cause| RecordingError::Read { name, line: 0, cause };
         // Four bytes tell, and a pipe may hand them over one by one.
         let mut head = Vec::with_capacity(4);
         if let Err(cause) = input.by_ref().take(4).read_to_end(&mut head) {
@@ -229,18 +225,14 @@ impl RecordingReader {
                     _ => Flaw::Compression(bounded(&cause.to_string())),
                 }))
             }
-            Err(cause) => Err(RecordingError::Read {
-                name: self.name.clone(),
-                line: self.number - 1,
-                cause,
-            }),
+            Err(cause) => {
+                Err(RecordingError::Read { name: self.name.clone(), line: self.number - 1, cause })
+            }
         }
     }
 
     fn fill_line(&mut self) -> io::Result<RecordingLine> {
-        let read = (&mut self.input)
-            .take(LINE_LIMIT + 1)
-            .read_until(b'\n', &mut self.line)?;
+        let read = (&mut self.input).take(LINE_LIMIT + 1).read_until(b'\n', &mut self.line)?;
         self.count_text(read);
         Ok(if read == 0 {
             RecordingLine::End
@@ -283,10 +275,7 @@ impl RecordingReader {
         if self.found > 0 {
             return Ok(None);
         }
-        Err(RecordingError::Empty {
-            name: self.name.clone(),
-            first: self.damage.first().cloned(),
-        })
+        Err(RecordingError::Empty { name: self.name.clone(), first: self.damage.first().cloned() })
     }
 
     fn parse(&mut self, last: bool) -> Result<Option<Snapshot>, RecordingError> {
@@ -333,10 +322,7 @@ impl RecordingReader {
     fn note(&mut self, flaw: Flaw) {
         self.damage_count += 1;
         if self.damage.len() < DAMAGE_LIMIT {
-            self.damage.push(Damage {
-                line: self.number,
-                flaw,
-            });
+            self.damage.push(Damage { line: self.number, flaw });
         }
     }
 }
@@ -461,9 +447,7 @@ fn foreign_schema(text: &[u8]) -> Option<String> {
 
 /// The whole snapshot at the end of a line whose beginning is another one's torn half.
 fn salvage(text: &[u8]) -> Option<Snapshot> {
-    let at = text
-        .windows(START.len())
-        .rposition(|window| window == START)?;
+    let at = text.windows(START.len()).rposition(|window| window == START)?;
     if at == 0 {
         return None;
     }

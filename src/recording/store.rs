@@ -75,14 +75,8 @@ impl Store {
     /// What is missing, no directory, or not ours to read.
     pub fn open(folder: &Path) -> Result<Self, RecordingError> {
         match list(folder) {
-            Ok(segments) => Ok(Self {
-                folder: folder.to_owned(),
-                segments,
-            }),
-            Err(cause) => Err(RecordingError::StoreUnreadable {
-                folder: folder.to_owned(),
-                cause,
-            }),
+            Ok(segments) => Ok(Self { folder: folder.to_owned(), segments }),
+            Err(cause) => Err(RecordingError::StoreUnreadable { folder: folder.to_owned(), cause }),
         }
     }
 
@@ -99,11 +93,7 @@ impl Store {
     /// The latest snapshot that is written whole; `None` where there is none. Costs the reading of
     /// one segment and the decoding of its end.
     pub fn latest(&self) -> Option<Latest> {
-        self.segments
-            .iter()
-            .rev()
-            .take(SEGMENTS_TRIED)
-            .find_map(|segment| latest_of(&segment.path))
+        self.segments.iter().rev().take(SEGMENTS_TRIED).find_map(|segment| latest_of(&segment.path))
     }
 
     /// The snapshots from `time` on, in the order in which they were written, which is that of time
@@ -114,11 +104,7 @@ impl Store {
         // A segment is over when the next one begins.
         let over = |next: &Segment| next.start <= time;
         let skip = self.segments.iter().skip(1).take_while(|next| over(next));
-        Since {
-            time,
-            segments: self.segments[skip.count()..].to_vec().into(),
-            reader: None,
-        }
+        Since { time, segments: self.segments[skip.count()..].to_vec().into(), reader: None }
     }
 }
 
@@ -201,11 +187,9 @@ fn list(folder: &Path) -> io::Result<Vec<Segment>> {
         };
         // Of the entry itself, not of what a link leads to; gone already is gone.
         match entry.metadata() {
-            Ok(metadata) if metadata.is_file() => segments.push(Segment {
-                start,
-                path: entry.path(),
-                bytes: metadata.len(),
-            }),
+            Ok(metadata) if metadata.is_file() => {
+                segments.push(Segment { start, path: entry.path(), bytes: metadata.len() })
+            }
             _ => {}
         }
     }
@@ -240,15 +224,8 @@ fn open(path: &Path) -> Result<Option<RecordingReader>, RecordingError> {
 
 fn open_file(path: &Path) -> io::Result<File> {
     let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
-    let file = OpenOptions::new()
-        .read(true)
-        .custom_flags(flags.bits().cast_signed())
-        .open(path)?;
-    if file.metadata()?.is_file() {
-        Ok(file)
-    } else {
-        Err(io::ErrorKind::InvalidInput.into())
-    }
+    let file = OpenOptions::new().read(true).custom_flags(flags.bits().cast_signed()).open(path)?;
+    if file.metadata()?.is_file() { Ok(file) } else { Err(io::ErrorKind::InvalidInput.into()) }
 }
 
 /// The latest whole snapshot of a segment. Of the frames only the last two are decoded.

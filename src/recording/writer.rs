@@ -52,16 +52,11 @@ impl Writer {
     /// What cannot be opened, is a directory, is compressed, or is being recorded to already.
     pub fn append(path: &Path, rotation: Option<Rotation>) -> Result<Self, RecordingError> {
         let name = path.display().to_string();
-        if path
-            .extension()
-            .is_some_and(|extension| extension.eq_ignore_ascii_case("zst"))
-        {
+        if path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("zst")) {
             return Err(RecordingError::Compressed { name });
         }
         if path.is_dir() {
-            return Err(RecordingError::Directory {
-                path: path.to_owned(),
-            });
+            return Err(RecordingError::Directory { path: path.to_owned() });
         }
         let (file, end) = open(path, &name)?;
         let rotation = rotation.filter(|_| end.regular);
@@ -123,9 +118,7 @@ impl Writer {
                 Ok(())
             }
             Err(cause) if cause.kind() == io::ErrorKind::BrokenPipe => {
-                Err(RecordingError::Closed {
-                    name: self.name.clone(),
-                })
+                Err(RecordingError::Closed { name: self.name.clone() })
             }
             Err(cause) => {
                 let torn = written > 0 && !self.take_back(written);
@@ -141,12 +134,7 @@ impl Writer {
     }
 
     fn failed(&self, cause: io::Error, torn: bool) -> RecordingError {
-        RecordingError::Write {
-            name: self.name.clone(),
-            cause,
-            whole: self.whole,
-            torn,
-        }
+        RecordingError::Write { name: self.name.clone(), cause, whole: self.whole, torn }
     }
 
     /// Cuts off the last `written` bytes, which are ours, unless somebody else has appended since.
@@ -215,21 +203,10 @@ struct FileEnd {
 
 /// Opens a file for appending and takes its lock.
 fn open(path: &Path, name: &str) -> Result<(File, FileEnd), RecordingError> {
-    let create_error = |cause| RecordingError::Create {
-        name: name.to_owned(),
-        cause,
-    };
-    let file = OpenOptions::new()
-        .append(true)
-        .create(true)
-        .open(path)
-        .map_err(create_error)?;
+    let create_error = |cause| RecordingError::Create { name: name.to_owned(), cause };
+    let file = OpenOptions::new().append(true).create(true).open(path).map_err(create_error)?;
     let metadata = file.metadata().map_err(create_error)?;
-    let mut end = FileEnd {
-        regular: metadata.is_file(),
-        bytes: metadata.len(),
-        torn: false,
-    };
+    let mut end = FileEnd { regular: metadata.is_file(), bytes: metadata.len(), torn: false };
     if !end.regular {
         return Ok((file, end));
     }
@@ -238,17 +215,13 @@ fn open(path: &Path, name: &str) -> Result<(File, FileEnd), RecordingError> {
     if rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive)
         == Err(rustix::io::Errno::WOULDBLOCK)
     {
-        return Err(RecordingError::Busy {
-            name: name.to_owned(),
-        });
+        return Err(RecordingError::Busy { name: name.to_owned() });
     }
     if end.bytes > 0 {
         // A file that we may write and not read is taken to end badly: an empty line is no harm.
         let (head, last) = edges(path, end.bytes).unwrap_or_default();
         if is_zstd(&head) {
-            return Err(RecordingError::Compressed {
-                name: name.to_owned(),
-            });
+            return Err(RecordingError::Compressed { name: name.to_owned() });
         }
         end.torn = last != b'\n';
     }
@@ -314,10 +287,7 @@ mod tests {
     }
 
     fn rotation(max_bytes: u64, keep: u32) -> Option<Rotation> {
-        Some(Rotation {
-            max_bytes,
-            keep: NonZeroU32::new(keep).unwrap(),
-        })
+        Some(Rotation { max_bytes, keep: NonZeroU32::new(keep).unwrap() })
     }
 
     #[test]
@@ -392,11 +362,8 @@ mod tests {
     #[test]
     fn what_it_would_spoil_is_refused() {
         let folder = tempfile::tempdir().unwrap();
-        let error = |name: &str| {
-            Writer::append(&folder.path().join(name), None)
-                .unwrap_err()
-                .to_string()
-        };
+        let error =
+            |name: &str| Writer::append(&folder.path().join(name), None).unwrap_err().to_string();
         assert!(error("r.jsonl.zst").contains("compress it afterwards"));
         fs::write(folder.path().join("r.jsonl"), b"\x28\xb5\x2f\xfd\0\0").unwrap();
         assert!(error("r.jsonl").contains("compress it afterwards"));
@@ -509,12 +476,9 @@ mod tests {
         let ballast = folder.path().join("ballast");
         fs::write(&ballast, [0; 8192]).unwrap();
         let path = folder.path().join("r.jsonl");
-        fill(
-            &path,
-            io::ErrorKind::StorageFull,
-            "no space left on device",
-            || fs::remove_file(&ballast).unwrap(),
-        );
+        fill(&path, io::ErrorKind::StorageFull, "no space left on device", || {
+            fs::remove_file(&ballast).unwrap()
+        });
     }
 
     /// The same without privileges: the limit on file sizes holds for a whole process, so the test
@@ -527,10 +491,7 @@ mod tests {
             let path = Path::new(&folder).join("r.jsonl");
             let raise = || {
                 let maximum = getrlimit(Resource::Fsize).maximum;
-                let limit = Rlimit {
-                    current: maximum,
-                    maximum,
-                };
+                let limit = Rlimit { current: maximum, maximum };
                 setrlimit(Resource::Fsize, limit).unwrap();
             };
             return fill(&path, io::ErrorKind::FileTooLarge, "file too large", raise);

@@ -43,10 +43,7 @@ impl Counts {
     /// Counts what lasts; what has ceased does not count.
     pub fn of(findings: &[Finding]) -> Self {
         let mut counts = Self::default();
-        for finding in findings
-            .iter()
-            .filter(|finding| finding.resolved_at.is_none())
-        {
+        for finding in findings.iter().filter(|finding| finding.resolved_at.is_none()) {
             match finding.severity {
                 Severity::Info => counts.info += 1,
                 Severity::Warning => counts.warning += 1,
@@ -172,11 +169,7 @@ impl CheckReport {
             undecided: Vec::new(),
             limits: Vec::new(),
             wait: Vec::new(),
-            errors: vec![ReadError {
-                gpu: None,
-                call: "check".into(),
-                error: error.into(),
-            }],
+            errors: vec![ReadError { gpu: None, call: "check".into(), error: error.into() }],
         }
     }
 
@@ -197,10 +190,7 @@ impl CheckReport {
     }
 
     fn text(&self, out: &mut String, gpus: usize, style: Style) -> fmt::Result {
-        let lasting = self
-            .findings
-            .iter()
-            .filter(|finding| finding.resolved_at.is_none());
+        let lasting = self.findings.iter().filter(|finding| finding.resolved_at.is_none());
         for equal in fold(lasting) {
             write_finding(out, &equal, style)?;
         }
@@ -214,12 +204,7 @@ impl CheckReport {
             write_kept(out, kept)?;
         }
         for undecided in &self.undecided {
-            writeln!(
-                out,
-                "undecided: {}: {}",
-                undecided.rule,
-                escape(&undecided.reason)
-            )?;
+            writeln!(out, "undecided: {}: {}", undecided.rule, escape(&undecided.reason))?;
         }
         for error in &self.errors {
             write!(out, "error: ")?;
@@ -252,11 +237,7 @@ impl CheckReport {
             (true, true, _) => "no findings".to_owned(),
             (false, ..) => found.join(", "),
         };
-        let cleared = if ceased > 0 {
-            format!(", {ceased} cleared since")
-        } else {
-            String::new()
-        };
+        let cleared = if ceased > 0 { format!(", {ceased} cleared since") } else { String::new() };
         let suspects = match self.suspects.len() {
             0 => String::new(),
             count => format!(", {}", number_of(count, "suspect")),
@@ -267,19 +248,13 @@ impl CheckReport {
         };
         let span = Span::from_seconds(self.window_seconds);
         let gpus = number_of(gpus, "GPU");
-        let verdict = if self.status == CheckOutcome::Error {
-            "could not measure everything; "
-        } else {
-            ""
-        };
+        let verdict =
+            if self.status == CheckOutcome::Error { "could not measure everything; " } else { "" };
         let based = match self.rules_applied {
             true => format!(", based on {span} of history"),
             false => String::new(),
         };
-        writeln!(
-            out,
-            "{verdict}{found}{suspects}{cleared}{kept} on {gpus}{based}"
-        )
+        writeln!(out, "{verdict}{found}{suspects}{cleared}{kept} on {gpus}{based}")
     }
 }
 
@@ -319,10 +294,9 @@ impl CheckReport {
             let wanted = Bytes(wait.wanted_bytes);
             let waited = Span::from_seconds(wait.waited_seconds);
             match (wait.gpu, wait.free_bytes.map(Bytes)) {
-                (Some(gpu), Some(free)) if wait.satisfied => writeln!(
-                    out,
-                    "free: GPU {gpu}: {free} free, {wanted} wanted, after {waited}"
-                ),
+                (Some(gpu), Some(free)) if wait.satisfied => {
+                    writeln!(out, "free: GPU {gpu}: {free} free, {wanted} wanted, after {waited}")
+                }
                 (Some(gpu), Some(free)) => writeln!(
                     out,
                     "not free: {wanted} wanted, waited {waited}; the most was {free} on GPU {gpu}"
@@ -367,12 +341,7 @@ fn write_suspect(out: &mut String, suspect: &Suspect, style: Style) -> fmt::Resu
     };
     writeln!(out, "    {owner}{}", escape(&suspect.evidence.words()))?;
     writeln!(out, "    not proved: {}", suspect.missing)?;
-    writeln!(
-        out,
-        "    {} {}",
-        style.faint("->"),
-        escape(&suspect.command)
-    )?;
+    writeln!(out, "    {} {}", style.faint("->"), escape(&suspect.command))?;
     writeln!(out)
 }
 
@@ -442,10 +411,7 @@ fn write_finding(out: &mut String, equal: &[&Finding], style: Style) -> fmt::Res
             writeln!(out, "    the first: {}", escape(&finding.message))?;
         }
     }
-    let user = finding
-        .process
-        .as_ref()
-        .and_then(|process| process.user.as_deref());
+    let user = finding.process.as_ref().and_then(|process| process.user.as_deref());
     write!(out, "    since {}", finding.since.local())?;
     if let Some(user) = user {
         write!(out, ", owner {}", escape(user))?;
@@ -455,12 +421,7 @@ fn write_finding(out: &mut String, equal: &[&Finding], style: Style) -> fmt::Res
     }
     writeln!(out, "; {}", escape(&finding.evidence.words()))?;
     for also in &finding.also {
-        writeln!(
-            out,
-            "    also {}: {}",
-            also.kind,
-            escape(&also.evidence.words())
-        )?;
+        writeln!(out, "    also {}: {}", also.kind, escape(&also.evidence.words()))?;
     }
     if let Some(kept_by) = &finding.kept_by {
         writeln!(out, "    kept: {}", escape(&kept_by.to_string()))?;

@@ -248,11 +248,7 @@ pub fn ranges(numbers: &[u32]) -> String {
         let follows = |(at, &number): (usize, &u32)| {
             u32::try_from(at).is_ok_and(|at| first.checked_add(at) == Some(number))
         };
-        let length = rest
-            .iter()
-            .enumerate()
-            .take_while(|&it| follows(it))
-            .count();
+        let length = rest.iter().enumerate().take_while(|&it| follows(it)).count();
         let (run, others) = rest.split_at(length);
         if !out.is_empty() {
             out.push(',');
@@ -307,11 +303,8 @@ impl DoctorReport {
             let word = format!("{:VERDICT$}", check.verdict.word());
             let seen = escape(&check.seen);
             let line = format!("{name:width$}  {seen}");
-            let line = if check.verdict == CheckStatus::NotApplicable {
-                style.faint(&line)
-            } else {
-                line
-            };
+            let line =
+                if check.verdict == CheckStatus::NotApplicable { style.faint(&line) } else { line };
             writeln!(out, "{}  {line}", style.verdict(check.verdict, &word))?;
             if !check.verdict.is_open() {
                 continue;
@@ -348,16 +341,10 @@ mod tests {
     #[test]
     fn gpus_of_which_the_same_is_so_are_one_check() {
         let gpu = |seen: &str| {
-            vec![
-                DoctorCheck::new(Topic::Gpu, CheckStatus::Ok, seen),
-                check(CheckStatus::Ok, "on"),
-            ]
+            vec![DoctorCheck::new(Topic::Gpu, CheckStatus::Ok, seen), check(CheckStatus::Ok, "on")]
         };
         let merged = merge([(0, gpu("H100")), (1, gpu("H100")), (2, gpu("L4"))]);
-        let shown: Vec<_> = merged
-            .iter()
-            .map(|check| (name(check), check.seen.as_str()))
-            .collect();
+        let shown: Vec<_> = merged.iter().map(|check| (name(check), check.seen.as_str())).collect();
         let is = |name: &str, seen| (name.to_owned(), seen);
         assert_eq!(
             shown,
@@ -391,9 +378,7 @@ mod tests {
             summary: "gpumem can do its work here".to_owned(),
             checks: vec![
                 DoctorCheck::new(Topic::Library, CheckStatus::Ok, "found").means("not shown"),
-                check(CheckStatus::Limited, "off\x1b[31m")
-                    .means("slow")
-                    .next("type this"),
+                check(CheckStatus::Limited, "off\x1b[31m").means("slow").next("type this"),
             ],
         };
         assert_eq!(

@@ -67,9 +67,6 @@ mod tests {
         ]);
         let page = page("environment of 7", Some(&variables), 40, Style::default());
         assert!(page.lines().all(|line| line.width() <= 40), "{page}");
-        assert!(
-            !page.contains('\x1b') && page.contains(r"B\e=\e[2J\n"),
-            "{page}"
-        );
+        assert!(!page.contains('\x1b') && page.contains(r"B\e=\e[2J\n"), "{page}");
     }
 }

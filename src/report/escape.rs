@@ -74,9 +74,7 @@ pub fn without_folder(program: &str, has_arguments: bool) -> &str {
 
 /// What runs: its command line, or else the kernel's short name of it in brackets; escaped.
 pub fn program<S: AsRef<str>>(command: Option<&[S]>, comm: Option<&str>) -> Option<String> {
-    command
-        .map(command_line)
-        .or_else(|| comm.map(|comm| format!("[{}]", escape(comm))))
+    command.map(command_line).or_else(|| comm.map(|comm| format!("[{}]", escape(comm))))
 }
 
 #[cfg(test)]
@@ -90,10 +88,7 @@ mod tests {
             escape("a\x1b[31mred\nb\u{202e}c\u{9b}0m\x7f"),
             "a\\e[31mred\\nb\\u{202e}c\\u{9b}0m\\u{7f}"
         );
-        assert_eq!(
-            escape("❤\u{fe0f} 👍\u{1f3fd} \u{2067}x"),
-            "❤\\u{fe0f} 👍\\u{1f3fd} \\u{2067}x"
-        );
+        assert_eq!(escape("❤\u{fe0f} 👍\u{1f3fd} \u{2067}x"), "❤\\u{fe0f} 👍\\u{1f3fd} \\u{2067}x");
     }
 
     #[test]

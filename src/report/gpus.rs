@@ -69,13 +69,8 @@ fn gpu_row(gpu: &Gpu) -> Vec<String> {
 fn mig_row(gpu: &Gpu, device: &MigDevice) -> Vec<String> {
     let profile = device.profile.as_deref().unwrap_or("device");
     let [used, total, full] = memory_cells(device.memory, UNKNOWN);
-    let mut row = vec![
-        device.name_on(gpu.index),
-        format!("MIG {}", escape(profile)),
-        used,
-        total,
-        full,
-    ];
+    let mut row =
+        vec![device.name_on(gpu.index), format!("MIG {}", escape(profile)), used, total, full];
     row.resize(row.len() + GPU_FIELDS.len() + 1, String::new());
     row
 }
@@ -88,11 +83,7 @@ fn memory_cells(memory: Option<Memory>, missing: &str) -> [String; 3] {
         let share = memory.used_bytes as f64 / memory.total_bytes as f64;
         format!("{}%", (share * 100.0).round())
     });
-    [
-        Bytes(memory.used_bytes).to_string(),
-        Bytes(memory.total_bytes).to_string(),
-        known(full),
-    ]
+    [Bytes(memory.used_bytes).to_string(), Bytes(memory.total_bytes).to_string(), known(full)]
 }
 
 /// Where each GPU's memory is; nothing where no GPU gives a figure.
@@ -145,12 +136,7 @@ pub(super) fn notes(snapshot: &Snapshot, everyone: bool) -> String {
         let numbers: Vec<String> = gpus.iter().map(u32::to_string).collect();
         let word = if numbers.len() == 1 { "GPU" } else { "GPUs" };
         // Writing to a String cannot fail.
-        let _ = writeln!(
-            out,
-            "{word} {}: {what}: {}.",
-            numbers.join(", "),
-            escape(reason)
-        );
+        let _ = writeln!(out, "{word} {}: {what}: {}.", numbers.join(", "), escape(reason));
     };
     for reason in reasons(|gpu| gpu.memory_unavailable.as_deref()) {
         write_reason("memory n/a", reason);

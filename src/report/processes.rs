@@ -51,15 +51,10 @@ pub struct RuleResults<'a> {
 /// What could be had back, the GPUs, their processes, where the memory is, and what cannot be told.
 pub fn write(snapshot: &Snapshot, results: RuleResults<'_>, options: ProcessesOptions) -> String {
     let ProcessesOptions { width, style, .. } = options;
-    let mut out = results
-        .headline
-        .map_or_else(String::new, |line| style.heading(line) + "\n\n");
+    let mut out = results.headline.map_or_else(String::new, |line| style.heading(line) + "\n\n");
     out.push_str(&gpus::table(snapshot, width, style));
-    let suspects: HashMap<Identity, &Suspect> = results
-        .suspects
-        .iter()
-        .map(|suspect| (suspect.process.identity, suspect))
-        .collect();
+    let suspects: HashMap<Identity, &Suspect> =
+        results.suspects.iter().map(|suspect| (suspect.process.identity, suspect)).collect();
     let places = places(snapshot, results.findings).into_iter();
     let mut rows: Vec<ProcessRow<'_>> = places
         .map(|place| {
@@ -95,10 +90,7 @@ pub fn no_rows(snapshot: &Snapshot, everyone: bool) -> String {
             false => "No process that holds GPU memory matches.\n".to_owned(),
         }
     } else {
-        format!(
-            "The processes could not be listed: GPU {}.\n",
-            unread.join(", ")
-        )
+        format!("The processes could not be listed: GPU {}.\n", unread.join(", "))
     }
 }
 
@@ -122,9 +114,7 @@ fn processes(
     let giving_way: Vec<&'static str> = by_need.iter().map(|it| it.title).collect();
     let mut table = Table::new(&headings).giving_way(&giving_way);
     for row in rows {
-        let cells = columns
-            .iter()
-            .map(|it| cell(it.field, row, snapshot, width));
+        let cells = columns.iter().map(|it| cell(it.field, row, snapshot, width));
         table.row(cells.collect());
     }
     table.render(width, |text| style.heading(text))
@@ -179,20 +169,14 @@ fn what(row: &ProcessRow<'_>, snapshot: &Snapshot, width: Option<usize>) -> Stri
     if row.entry.is_none() {
         let _ = write!(words, "[{}] ", escape(&snapshot.holding(process)));
     }
-    if row
-        .entry
-        .is_some_and(|row| row.kind == ProcessType::Graphics)
-    {
+    if row.entry.is_some_and(|row| row.kind == ProcessType::Graphics) {
         words.push_str("[graphics] ");
     }
     if let Some(role) = process.mps_role(row.entry) {
         let _ = write!(words, "[{role}] ");
     }
     if let Some(jupyter) = &process.jupyter {
-        let name = jupyter
-            .notebook_path
-            .as_deref()
-            .or(jupyter.kernel_id.as_deref());
+        let name = jupyter.notebook_path.as_deref().or(jupyter.kernel_id.as_deref());
         let worker = match process.kernel_forked_from() {
             Some(_) => "worker of ",
             None => "",

@@ -104,11 +104,7 @@ fn mark_of(written: &str) -> Emphasis {
 
 impl Style {
     fn paint(self, code: &str, text: &str) -> String {
-        if self.color {
-            format!("\x1b[{code}m{text}{END}")
-        } else {
-            text.to_owned()
-        }
+        if self.color { format!("\x1b[{code}m{text}{END}") } else { text.to_owned() }
     }
 
     pub fn heading(self, text: &str) -> String {

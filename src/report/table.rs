@@ -29,11 +29,7 @@ pub struct Table {
 impl Table {
     /// A table without rows.
     pub fn new(columns: &[(&'static str, Align)]) -> Self {
-        Self {
-            columns: columns.to_vec(),
-            giving_way: Vec::new(),
-            rows: Vec::new(),
-        }
+        Self { columns: columns.to_vec(), giving_way: Vec::new(), rows: Vec::new() }
     }
 
     /// The columns that are left out, the first one first, where there is no room for all.
@@ -59,11 +55,7 @@ impl Table {
     pub fn render(&self, width: Option<usize>, heading: impl Fn(&str) -> String) -> String {
         let mut widths: Vec<usize> = (0..self.columns.len())
             .map(|column| {
-                self.rows
-                    .iter()
-                    .map(|row| row[column].width())
-                    .max()
-                    .filter(|&width| width > 0)
+                self.rows.iter().map(|row| row[column].width()).max().filter(|&width| width > 0)
             })
             .zip(&self.columns)
             .map(|(widest, (name, _))| widest.map_or(0, |widest| widest.max(name.width())))
@@ -71,11 +63,7 @@ impl Table {
         if let Some(width) = width {
             self.make_room(&mut widths, width);
         }
-        let header: Vec<String> = self
-            .columns
-            .iter()
-            .map(|(name, _)| (*name).to_owned())
-            .collect();
+        let header: Vec<String> = self.columns.iter().map(|(name, _)| (*name).to_owned()).collect();
         let mut out = String::new();
         for (line, cells) in std::iter::once(&header).chain(&self.rows).enumerate() {
             let text = self.line(cells, &widths, width);
@@ -92,11 +80,8 @@ impl Table {
             let Some(last) = widths.iter().rposition(|&width| width > 0) else {
                 return;
             };
-            let before: usize = widths[..last]
-                .iter()
-                .filter(|&&width| width > 0)
-                .map(|width| width + 2)
-                .sum();
+            let before: usize =
+                widths[..last].iter().filter(|&&width| width > 0).map(|width| width + 2).sum();
             if before + widths[last].min(LAST_COLUMN_MIN) <= width {
                 return;
             }
@@ -110,11 +95,7 @@ impl Table {
     fn line(&self, cells: &[String], widths: &[usize], width: Option<usize>) -> String {
         let mut text = String::new();
         let last = widths.iter().rposition(|&width| width > 0);
-        for (column, cell) in cells
-            .iter()
-            .enumerate()
-            .filter(|&(column, _)| widths[column] > 0)
-        {
+        for (column, cell) in cells.iter().enumerate().filter(|&(column, _)| widths[column] > 0) {
             if !text.is_empty() {
                 text.push_str("  ");
             }
@@ -149,12 +130,7 @@ mod tests {
             ("COMMAND", Align::Left),
         ];
         let mut table = Table::new(&columns).giving_way(&["CPU TIME", "STATE"]);
-        let cells = [
-            "4242",
-            "3s",
-            "sleeping",
-            "python train.py --config base.yaml",
-        ];
+        let cells = ["4242", "3s", "sleeping", "python train.py --config base.yaml"];
         table.row(cells.map(str::to_owned).to_vec());
         let heading = |width| {
             let text = table.render(width, str::to_owned);

@@ -134,9 +134,7 @@ pub fn page(title: &str, groups: &[(Field, Vec<Total>)], width: usize, style: St
         out.push('\n');
     }
     for (by, totals) in groups {
-        let has_names = totals
-            .iter()
-            .any(|total| matches!(total.of, GroupName::Named(_)));
+        let has_names = totals.iter().any(|total| matches!(total.of, GroupName::Named(_)));
         if has_names {
             out.push('\n');
             out.push_str(&table(*by, totals, true, Some(width), style));

@@ -53,10 +53,7 @@ pub fn wrap(text: &str, (first, others): (usize, usize), most_lines: usize) -> V
         lines.push(Cow::Borrowed(rest[..end].trim_end_matches(' ')));
         rest = rest[end..].trim_start_matches(' ');
     }
-    if let Some(last) = lines
-        .last_mut()
-        .filter(|last| end.is_some() && !last.ends_with('…'))
-    {
+    if let Some(last) = lines.last_mut().filter(|last| end.is_some() && !last.ends_with('…')) {
         *last = Cow::Owned(fit(&format!("{last}…"), others).into_owned());
     }
     lines
@@ -121,17 +118,11 @@ mod tests {
     #[test]
     fn text_is_broken_between_words_and_long_words_within() {
         assert_eq!(wrapped("one two three", 9), ["one two", "three"]);
-        assert_eq!(
-            wrapped("a /very/long/path/x", 10),
-            ["a", "/very/long", "/path/x"]
-        );
+        assert_eq!(wrapped("a /very/long/path/x", 10), ["a", "/very/long", "/path/x"]);
         for line in wrapped(&"日本語 ".repeat(40), 11) {
             assert!(line.width() <= 11, "{line:?}");
         }
-        assert_eq!(
-            wrap("one two three four", (3, 10), 8),
-            ["one", "two three", "four"]
-        );
+        assert_eq!(wrap("one two three four", (3, 10), 8), ["one", "two three", "four"]);
         for nothing in [wrapped("", 9), wrapped("  ", 9), wrapped("日本語", 1)] {
             assert_eq!(nothing, [""; 0]);
         }
@@ -140,14 +131,8 @@ mod tests {
     #[test]
     fn what_is_to_be_typed_is_one_word_where_it_fits() {
         let command = "as root, `fuser -v /dev/nvidia0` lists them";
-        assert_eq!(
-            wrapped(command, 24),
-            ["as root,", "`fuser -v /dev/nvidia0`", "lists them"]
-        );
-        assert_eq!(
-            wrapped(command, 12),
-            ["as root,", "`fuser -v", "/dev/nvidia0", "` lists them"]
-        );
+        assert_eq!(wrapped(command, 24), ["as root,", "`fuser -v /dev/nvidia0`", "lists them"]);
+        assert_eq!(wrapped(command, 12), ["as root,", "`fuser -v", "/dev/nvidia0", "` lists them"]);
         assert_eq!(wrapped("a lone ` quote", 8), ["a lone `", "quote"]);
     }
 
@@ -161,11 +146,7 @@ mod tests {
 
     #[test]
     fn text_without_end_or_width_is_bounded() {
-        for hostile in [
-            "x".repeat(1 << 20),
-            "\u{301}".repeat(1 << 20),
-            "a ".repeat(1 << 20),
-        ] {
+        for hostile in ["x".repeat(1 << 20), "\u{301}".repeat(1 << 20), "a ".repeat(1 << 20)] {
             let lines = wrapped(&hostile, 70);
             assert!(lines.len() <= 8, "{}", lines.len());
             assert!(lines.iter().map(|line| line.len()).sum::<usize>() < 10_000);

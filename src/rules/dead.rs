@@ -67,11 +67,7 @@ pub struct DeadSettings {
 
 impl Default for DeadSettings {
     fn default() -> Self {
-        Self {
-            enabled: true,
-            duration: Span::from_seconds(30.0),
-            severity: Severity::Critical,
-        }
+        Self { enabled: true, duration: Span::from_seconds(30.0), severity: Severity::Critical }
     }
 }
 
@@ -120,10 +116,8 @@ impl RuleKind for DeadSettings {
         else {
             return;
         };
-        let scope_input = ScopeInput {
-            held_bytes: row.used_bytes,
-            ..seen.scope_on(Some(process), gpu)
-        };
+        let scope_input =
+            ScopeInput { held_bytes: row.used_bytes, ..seen.scope_on(Some(process), gpu) };
         let Some(settings) = rule.settings_for(&scope_input) else {
             return;
         };
@@ -132,10 +126,7 @@ impl RuleKind for DeadSettings {
                 Some(PidNamespace::Host) => {}
                 Some(PidNamespace::Container) => return,
                 None => {
-                    verdicts.doubt(UndecidedReason::Unresolved {
-                        pid: row.pid,
-                        gpu: gpu.index,
-                    });
+                    verdicts.doubt(UndecidedReason::Unresolved { pid: row.pid, gpu: gpu.index });
                     return;
                 }
             }
@@ -221,10 +212,9 @@ impl Death<'_> {
         let held = subject::held(&about.gpus);
         let span = Span::from_seconds(about.seconds());
         let message = match self.state {
-            Some(_) => format!(
-                "{} is defunct and is still listed with {held} after {span}",
-                about.name()
-            ),
+            Some(_) => {
+                format!("{} is defunct and is still listed with {held} after {span}", about.name())
+            }
             None => {
                 let whose = match self.process.ended() {
                     Some(_) => about.name(),

@@ -43,10 +43,7 @@ pub struct Engine {
 impl Engine {
     /// An engine without any history.
     pub fn new(settings: RuleSet) -> Self {
-        Self {
-            settings,
-            ..Self::default()
-        }
+        Self { settings, ..Self::default() }
     }
 
     /// Judges by other settings from the next snapshot on; what was seen so far still counts.
@@ -78,17 +75,12 @@ impl Engine {
         let found = self.active.identities().collect();
         let seen = (&self.history, snapshot, &processes);
         let keeps = self.settings.keep_rules();
-        self.suspects
-            .observe(seen, &found, keeps, verdicts.candidates);
+        self.suspects.observe(seen, &found, keeps, verdicts.candidates);
     }
 
     fn judge(&self, snapshot: &Snapshot) -> RuleOutput {
         let mut verdicts = RuleOutput::default();
-        let seen = RuleInput {
-            history: &self.history,
-            snapshot,
-            active: &self.active,
-        };
+        let seen = RuleInput { history: &self.history, snapshot, active: &self.active };
         let rules = || self.settings.rules().iter().enumerate();
         let is_run: Vec<bool> = rules().map(|(_, rule)| rule.is_run()).collect();
         let rules = || rules().filter(|(place, _)| is_run[*place]);
@@ -128,12 +120,7 @@ impl Engine {
     /// its family, does there is not known. What was found before stays as it was, and nothing is done
     /// about it.
     fn withhold(&self, verdicts: &mut RuleOutput, snapshot: &Snapshot) {
-        let RuleOutput {
-            findings,
-            pending,
-            candidates,
-            ..
-        } = verdicts;
+        let RuleOutput { findings, pending, candidates, .. } = verdicts;
         let is_needed = findings.iter().any(|finding| finding.process.is_some())
             || pending.iter().any(|pending| pending.pid.is_some())
             || !candidates.is_empty();
@@ -150,10 +137,7 @@ impl Engine {
             let Some((pid, gpu)) = pid.and_then(|pid| Some((pid, unread.gpu_of(pid)?))) else {
                 return true;
             };
-            doubts.push((
-                Arc::clone(&finding.rule),
-                UndecidedReason::Elsewhere { pid, gpu },
-            ));
+            doubts.push((Arc::clone(&finding.rule), UndecidedReason::Elsewhere { pid, gpu }));
             let Some(known) = self.active.get(&FindingSubject::of(finding)) else {
                 return false;
             };
@@ -166,10 +150,7 @@ impl Engine {
             else {
                 return true;
             };
-            doubts.push((
-                Arc::clone(&pending.rule),
-                UndecidedReason::Elsewhere { pid, gpu },
-            ));
+            doubts.push((Arc::clone(&pending.rule), UndecidedReason::Elsewhere { pid, gpu }));
             false
         });
         for (name, doubt) in doubts {
@@ -183,10 +164,7 @@ impl Engine {
 
     fn name_doubts(&self, verdicts: &RuleOutput) -> Vec<Undecided> {
         let rules = self.settings.rules().iter();
-        rules
-            .zip(&verdicts.doubts)
-            .flat_map(|(rule, doubts)| doubts.name(rule.name()))
-            .collect()
+        rules.zip(&verdicts.doubts).flat_map(|(rule, doubts)| doubts.name(rule.name())).collect()
     }
 
     /// What stands now: each finding of before lasts, cannot be seen, or has ceased.
@@ -320,10 +298,7 @@ impl Engine {
     /// plans: who has it asks for one.
     pub fn mark_skipped(&mut self, skipped: &[(Arc<str>, Arc<str>)]) {
         let current = &mut self.active;
-        let open = current
-            .accusations
-            .iter_mut()
-            .chain(&mut current.subordinate);
+        let open = current.accusations.iter_mut().chain(&mut current.subordinate);
         open.for_each(|finding| finding.mark_skipped(skipped));
     }
 
@@ -413,9 +388,7 @@ impl ActiveFindings {
         }
         for (place, kept) in current.kept.iter().enumerate() {
             let place = FindingPlace::Kept(place);
-            current
-                .places
-                .insert(FindingSubject::of(&kept.finding), place);
+            current.places.insert(FindingSubject::of(&kept.finding), place);
         }
         current.attach();
         current
@@ -434,10 +407,7 @@ impl ActiveFindings {
             .map(|(place, finding)| (of_process(finding), place))
             .collect();
         for (place, finding) in self.subordinate.iter().enumerate() {
-            self.places.insert(
-                FindingSubject::of(finding),
-                FindingPlace::Subordinate(place),
-            );
+            self.places.insert(FindingSubject::of(finding), FindingPlace::Subordinate(place));
             if let Some(accusation) = accused.get(&of_process(finding)) {
                 self.accusations[*accusation].also.push(Also::from(finding));
             }
@@ -478,11 +448,7 @@ impl ActiveFindings {
         if self.places.is_empty() {
             return None;
         }
-        self.get(&FindingSubject::gpu(
-            Arc::clone(rule),
-            gpu.uuid.as_ref(),
-            gpu.index,
-        ))
+        self.get(&FindingSubject::gpu(Arc::clone(rule), gpu.uuid.as_ref(), gpu.index))
     }
 }
 

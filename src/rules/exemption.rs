@@ -108,27 +108,18 @@ pub(super) fn exempts<'a>(
     let places = places(finding, process, snapshot);
     let (mut whole, mut in_part) = (None, false);
     for keep in keeps {
-        let answers = || {
-            places
-                .iter()
-                .map(|(is_accused, input)| (*is_accused, keep.protects(input)))
-        };
+        let answers =
+            || places.iter().map(|(is_accused, input)| (*is_accused, keep.protects(input)));
         in_part |= answers().any(|(_, answer)| answer.is_some());
         let mut accused = answers().filter_map(|(is_accused, answer)| is_accused.then_some(answer));
         // Known to fit everywhere, fits as far as is known, or does not fit somewhere.
         let certain = accused.try_fold(true, |all, answer| Some(all && answer?));
         match certain {
             Some(true) => {
-                return Exempts::Wholly(AppliedExemption {
-                    keep,
-                    certain: true,
-                });
+                return Exempts::Wholly(AppliedExemption { keep, certain: true });
             }
             Some(false) if whole.is_none() => {
-                whole = Some(AppliedExemption {
-                    keep,
-                    certain: false,
-                });
+                whole = Some(AppliedExemption { keep, certain: false });
             }
             _ => {}
         }
@@ -160,9 +151,8 @@ pub(super) fn kept_by(
 ) -> Option<KeptBy> {
     let now = snapshot.time;
     let keeps = keep_rules.keeps.iter();
-    let mut keeps = keeps
-        .filter(|keep| !keep.is_expired(now) && keep.is_from(kind, rule))
-        .peekable();
+    let mut keeps =
+        keeps.filter(|keep| !keep.is_expired(now) && keep.is_from(kind, rule)).peekable();
     let mut exemption = None;
     if keeps.peek().is_some() {
         let places = places_of(process, &[], snapshot);
@@ -182,9 +172,7 @@ pub(super) fn kept_by(
         // A hundred names, of which it was seen that it has none.
         let may_be_one =
             !keep_rules.never.is_empty() || known.is_none_or(|known| known.names().is_never_killed);
-        let name = may_be_one
-            .then(|| never_killed(executable, comm, keep_rules.never))
-            .flatten();
+        let name = may_be_one.then(|| never_killed(executable, comm, keep_rules.never)).flatten();
         let program = name.map(|name| KeptBy::Program { name: name.into() });
         let is_server = || match known {
             Some(known) => server::is_server(process, known, snapshot),

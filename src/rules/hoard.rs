@@ -144,16 +144,8 @@ impl RuleKind for HoardSettings {
             let Some(settings) = rule.settings_for(&seen.scope_of(process, row)) else {
                 continue;
             };
-            let judged = Judged {
-                rule,
-                seen,
-                process,
-                known,
-                row,
-                plateau,
-                settings: &settings,
-                share,
-            };
+            let judged =
+                Judged { rule, seen, process, known, row, plateau, settings: &settings, share };
             found.extend(judged.answer(verdicts));
         }
         if let Some(finding) = finding(rule, process, found) {
@@ -230,9 +222,7 @@ impl Judged<'_> {
             return None;
         }
         if from_start.is_none() {
-            verdicts.doubt(UndecidedReason::StartUnseen {
-                pid: self.process.pid,
-            });
+            verdicts.doubt(UndecidedReason::StartUnseen { pid: self.process.pid });
             return None;
         }
         Some(Hoard {
@@ -289,9 +279,7 @@ fn finding(
     let evidence = found.iter().max_by(|a, b| sm(a).total_cmp(&sm(b)))?;
     let evidence = evidence.evidence.clone();
     let gpus: Vec<FindingGpu> = found.into_iter().map(|hoard| hoard.gpu).collect();
-    let bytes = gpus
-        .iter()
-        .try_fold(0u64, |sum, gpu| Some(sum.saturating_add(gpu.used_bytes?)));
+    let bytes = gpus.iter().try_fold(0u64, |sum, gpu| Some(sum.saturating_add(gpu.used_bytes?)));
     let duration_seconds = until.seconds_since(since);
     let message = format!(
         "{} ({}) reserved {:.0}% of {} when it started and has used {:.0}% of its time there in {}",

@@ -48,10 +48,7 @@ impl Zone {
     /// None of this name is installed.
     pub fn named(name: &str) -> Result<Self, NoZone> {
         let zone = TimeZone::get(name).map_err(|_| NoZone::Unknown(name.to_owned()))?;
-        Ok(Self {
-            name: Some(name.into()),
-            zone,
-        })
+        Ok(Self { name: Some(name.into()), zone })
     }
 
     /// The zone that this machine is in.
@@ -140,14 +137,7 @@ fn minutes(text: &str) -> Option<u16> {
 impl fmt::Display for DayHours {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (from, to) = (self.from, self.to);
-        write!(
-            f,
-            "{:02}:{:02}-{:02}:{:02}",
-            from / 60,
-            from % 60,
-            to / 60,
-            to % 60
-        )
+        write!(f, "{:02}:{:02}-{:02}:{:02}", from / 60, from % 60, to / 60, to % 60)
     }
 }
 

@@ -174,10 +174,7 @@ impl RuleKind for HungSettings {
         }
         let span = seen.history.span_seconds();
         if !device.is_power_known() {
-            verdicts.doubt(UndecidedReason::NoReading {
-                gpu: gpu.index,
-                what: "power",
-            });
+            verdicts.doubt(UndecidedReason::NoReading { gpu: gpu.index, what: "power" });
         } else if device.work(who).is_none() && span < LEAST_WORK_SECONDS {
             verdicts.doubt(UndecidedReason::ShortHistory {
                 needed: LEAST_WORK_SECONDS + settings.duration.seconds(),
@@ -206,9 +203,7 @@ fn judge_process(
     let mut hung: Vec<HungOn> = Vec::new();
     for row in known.rows() {
         let device = seen.history.device_of(row);
-        let Some(phase) = device
-            .low_power_phase()
-            .filter(|phase| phase.who == known.identity())
+        let Some(phase) = device.low_power_phase().filter(|phase| phase.who == known.identity())
         else {
             continue;
         };
@@ -264,11 +259,8 @@ fn judge_process(
 
 /// Whether enough of a low-power phase was seen.
 fn is_seen(phase: &LowPowerPhase, settings: &HungSettings, is_active: bool) -> bool {
-    let (least, seconds) = if is_active {
-        (LOST_TO_STAY, 0.0)
-    } else {
-        (LEAST_OF_LOST, settings.duration.seconds())
-    };
+    let (least, seconds) =
+        if is_active { (LOST_TO_STAY, 0.0) } else { (LEAST_OF_LOST, settings.duration.seconds()) };
     let is_bridged = is_covered(phase.bridged(), is_active)
         && phase.coverage() >= least
         && phase.covered_seconds() >= seconds;
@@ -277,9 +269,7 @@ fn is_seen(phase: &LowPowerPhase, settings: &HungSettings, is_active: bool) -> b
 
 fn is_mps_server(process: &Process) -> bool {
     let command = process.command.as_deref().unwrap_or_default();
-    command
-        .first()
-        .is_some_and(|program| file_name(program) == MPS_SERVER)
+    command.first().is_some_and(|program| file_name(program) == MPS_SERVER)
 }
 
 /// What says that a process is hung on a GPU; `None` where something else explains the fall. What
@@ -330,15 +320,8 @@ fn is_capped(phase: &LowPowerPhase, before: f64) -> bool {
 
 /// Whether heat, or somebody who set the clock, has slowed the GPU down.
 fn is_slowed_down(phase: &LowPowerPhase, work: &Work) -> bool {
-    let share = phase
-        .clock
-        .mean()
-        .zip(work.clock.mean())
-        .map(|(now, before)| now / before);
-    let is_hot = phase
-        .temperature
-        .mean()
-        .is_some_and(|degrees| degrees >= HOT_CELSIUS);
+    let share = phase.clock.mean().zip(work.clock.mean()).map(|(now, before)| now / before);
+    let is_hot = phase.temperature.mean().is_some_and(|degrees| degrees >= HOT_CELSIUS);
     // Unknown is no proof that it was not slowed down.
     share.is_some_and(|share| share < HELD_SHARE)
         || is_hot && share.is_none_or(|share| share < SLOWED_SHARE)
@@ -357,9 +340,7 @@ fn finding(
     // The numbers of the GPU on which they say least.
     let share = |it: &HungEvidence| it.power_watts_mean / it.power_watts_before;
     let evidence = hung.iter().map(|on| &on.evidence);
-    let evidence = evidence
-        .max_by(|a, b| share(a).total_cmp(&share(b)))?
-        .clone();
+    let evidence = evidence.max_by(|a, b| share(a).total_cmp(&share(b)))?.clone();
     let gpus: Vec<FindingGpu> = hung.into_iter().map(|on| on.gpu).collect();
     let duration_seconds = until.seconds_since(since);
     let message = format!(
@@ -368,11 +349,7 @@ fn finding(
         process.pid,
         subject::gpus(&gpus),
         evidence.gpu_percent_min,
-        if evidence.gpu_percent_min < 100 {
-            " or more"
-        } else {
-            ""
-        },
+        if evidence.gpu_percent_min < 100 { " or more" } else { "" },
         Span::from_seconds(duration_seconds),
         evidence.power_watts_mean,
         if gpus.len() == 1 { "" } else { " each" },

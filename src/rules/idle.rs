@@ -169,22 +169,11 @@ impl RuleKind for IdleSettings {
         if row.kind == ProcessType::Graphics || Use::of(gpu, row) == Use::Used {
             return;
         }
-        let subject = ScopeInput {
-            held_bytes: row.used_bytes,
-            ..seen.scope_on(process, gpu)
-        };
-        let may_hold = |settings: &Self| {
-            row.used_bytes
-                .is_none_or(|bytes| bytes >= settings.min_memory.0)
-        };
-        if rule
-            .settings_for(&subject)
-            .is_some_and(|settings| may_hold(&settings))
-        {
-            verdicts.doubt(UndecidedReason::Unresolved {
-                pid: row.pid,
-                gpu: gpu.index,
-            });
+        let subject = ScopeInput { held_bytes: row.used_bytes, ..seen.scope_on(process, gpu) };
+        let may_hold =
+            |settings: &Self| row.used_bytes.is_none_or(|bytes| bytes >= settings.min_memory.0);
+        if rule.settings_for(&subject).is_some_and(|settings| may_hold(&settings)) {
+            verdicts.doubt(UndecidedReason::Unresolved { pid: row.pid, gpu: gpu.index });
         }
     }
 }
@@ -203,10 +192,7 @@ pub(super) fn judge<S: Idleness>(
     }
     let mut is_exempt = None;
     let is_active = OnceCell::new();
-    let was_active = || {
-        seen.active_finding(rule.name(), process.identity())
-            .is_some()
-    };
+    let was_active = || seen.active_finding(rule.name(), process.identity()).is_some();
     let mut idle: Vec<IdleOn<'_>> = Vec::new();
     for row in known.rows() {
         if row.last_use() == Use::Used || row.kind() == ProcessType::Graphics {
@@ -227,21 +213,18 @@ pub(super) fn judge<S: Idleness>(
         if *is_exempt.get_or_insert_with(|| is_never_idle(seen, process, known, S::TARGET)) {
             return None;
         }
-        let cell = match cell::of(
-            (seen.history, seen.snapshot.time),
-            process,
-            known,
-            &settings,
-            || *is_active.get_or_init(was_active),
-        ) {
-            Cell::None => None,
-            Cell::Sleeps { since } => Some(since),
-            Cell::Runs => return None,
-            Cell::Unknown(doubt) => {
-                verdicts.doubt(doubt);
-                continue;
-            }
-        };
+        let cell =
+            match cell::of((seen.history, seen.snapshot.time), process, known, &settings, || {
+                *is_active.get_or_init(was_active)
+            }) {
+                Cell::None => None,
+                Cell::Sleeps { since } => Some(since),
+                Cell::Runs => return None,
+                Cell::Unknown(doubt) => {
+                    verdicts.doubt(doubt);
+                    continue;
+                }
+            };
         let candidate = IdleCandidate {
             rule: rule.name(),
             seen,
@@ -268,17 +251,9 @@ pub(super) fn judge<S: Idleness>(
             }
             IdleAnswer::TooShort { since, seen } => {
                 verdicts.suspect(candidate.suspect(S::KIND, since, Began::Unwitnessed));
-                verdicts.doubt(UndecidedReason::ShortHistory {
-                    needed: candidate.needed(),
-                    seen,
-                });
+                verdicts.doubt(UndecidedReason::ShortHistory { needed: candidate.needed(), seen });
             }
-            IdleAnswer::Idle {
-                evidence,
-                since,
-                until,
-                bytes,
-            } => {
+            IdleAnswer::Idle { evidence, since, until, bytes } => {
                 // Most are on one GPU.
                 if idle.is_empty() {
                     idle.reserve_exact(1);
@@ -299,10 +274,7 @@ pub(super) fn judge<S: Idleness>(
             }
         }
     }
-    let least = idle
-        .iter()
-        .map(|on| on.needed)
-        .fold(f64::INFINITY, f64::min);
+    let least = idle.iter().map(|on| on.needed).fold(f64::INFINITY, f64::min);
     if !idle.is_empty() && descendants_use_a_gpu(seen, process, least) {
         return None;
     }
@@ -314,10 +286,7 @@ pub(super) fn descendants_use_a_gpu(seen: RuleInput<'_>, process: &Process, seco
     let below = process.descendants.as_deref();
     let below = below.into_iter().flat_map(|it| &it.listed);
     below
-        .filter_map(|pid| {
-            seen.history
-                .process(seen.snapshot.process(*pid)?.identity())
-        })
+        .filter_map(|pid| seen.history.process(seen.snapshot.process(*pid)?.identity()))
         .flat_map(ProcessHistory::rows)
         .any(|row| {
             row.kind() != ProcessType::Graphics
@@ -417,10 +386,7 @@ impl IdleCandidate<'_> {
                 Began::AfterDeviceUse => {
                     IdleAnswer::Unknown(UndecidedReason::NoUtilization { gpu })
                 }
-                Began::Unwitnessed => IdleAnswer::TooShort {
-                    since,
-                    seen: seconds.max(0.0),
-                },
+                Began::Unwitnessed => IdleAnswer::TooShort { since, seen: seconds.max(0.0) },
             };
         }
         if run.is_unexplained() {
@@ -428,14 +394,9 @@ impl IdleCandidate<'_> {
         }
         let cpu = self.known.cpu();
         let is_known = |at: Time| self.seen.snapshot.time.seconds_since(at) <= OLDEST_CPU_SECONDS;
-        let mean = cpu
-            .known_at()
-            .filter(|at| is_known(*at))
-            .and_then(|_| cpu.mean(needed));
+        let mean = cpu.known_at().filter(|at| is_known(*at)).and_then(|_| cpu.mean(needed));
         let Some(mean) = mean.filter(|mean| mean.seconds >= needed * LEAST_CPU_SHARE) else {
-            return IdleAnswer::Unknown(UndecidedReason::NoCpu {
-                pid: self.process.pid,
-            });
+            return IdleAnswer::Unknown(UndecidedReason::NoCpu { pid: self.process.pid });
         };
         let is_active = {
             let identity = self.known.identity();
@@ -456,15 +417,10 @@ impl IdleCandidate<'_> {
             });
         }
         let Some(bytes) = self.row.used_bytes() else {
-            return IdleAnswer::Unknown(UndecidedReason::NoMemory {
-                pid: self.process.pid,
-                gpu,
-            });
+            return IdleAnswer::Unknown(UndecidedReason::NoMemory { pid: self.process.pid, gpu });
         };
         if self.is_kernel_unknown() {
-            return IdleAnswer::Unknown(UndecidedReason::NoKernelState {
-                pid: self.process.pid,
-            });
+            return IdleAnswer::Unknown(UndecidedReason::NoKernelState { pid: self.process.pid });
         }
         let by_device = run.by_device > 0;
         IdleAnswer::Idle {
@@ -516,8 +472,7 @@ impl IdleCandidate<'_> {
     }
 
     fn was_active_within(&self, seconds: f64, until: Time) -> bool {
-        self.last_activity()
-            .is_some_and(|active| until.seconds_since(active) < seconds)
+        self.last_activity().is_some_and(|active| until.seconds_since(active) < seconds)
     }
 }
 

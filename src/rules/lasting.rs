@@ -16,11 +16,7 @@ const COVERAGE_TO_STAY: f64 = 0.5;
 
 /// Whether samples cover enough of a time, for what `stands` already or does not.
 pub(super) fn is_covered(coverage: f64, is_active: bool) -> bool {
-    let least = if is_active {
-        COVERAGE_TO_STAY
-    } else {
-        LEAST_COVERAGE
-    };
+    let least = if is_active { COVERAGE_TO_STAY } else { LEAST_COVERAGE };
     coverage >= least
 }
 
@@ -51,18 +47,12 @@ pub(super) fn held<S: RuleKind>(
         else {
             continue;
         };
-        if worst
-            .as_ref()
-            .is_none_or(|worst| severity(worst) < severity(&settings))
-        {
+        if worst.as_ref().is_none_or(|worst| severity(worst) < severity(&settings)) {
             worst = Some(settings.into_owned());
         }
         gpus.push(on(seen, row));
     }
-    Some(HeldRows {
-        settings: worst?,
-        gpus: subject::by_gpu(gpus.into_iter()),
-    })
+    Some(HeldRows { settings: worst?, gpus: subject::by_gpu(gpus.into_iter()) })
 }
 
 /// The GPU of a row, as a finding carries it.
@@ -83,9 +73,7 @@ pub(super) fn is_listed<S: RuleKind>(
 ) -> bool {
     row.last_seen() == seen.snapshot.time
         || (!seen.history.is_listed(row)
-            && seen
-                .active_finding(rule.name(), process.identity())
-                .is_some())
+            && seen.active_finding(rule.name(), process.identity()).is_some())
 }
 
 /// Says of something that has not lasted long enough when it will have. Where its beginning was not
@@ -101,10 +89,7 @@ pub(super) fn wait<S: RuleKind>(
     if streak.began == Began::Witnessed {
         expect(rule, process, gpu, streak.since, needed, verdicts);
     } else {
-        verdicts.doubt(UndecidedReason::ShortHistory {
-            needed,
-            seen: streak.seconds(),
-        });
+        verdicts.doubt(UndecidedReason::ShortHistory { needed, seen: streak.seconds() });
     }
 }
 

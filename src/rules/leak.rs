@@ -269,11 +269,7 @@ impl Forecast {
     /// `None` where some curve that fits does not fill the GPU within a day.
     fn of_slowing(outlook: &Outlook, free_bytes: u64) -> Option<Self> {
         let [seconds, soonest, latest] = outlook.seconds_until(free_bytes)?;
-        (latest <= MAY_FILL_WITHIN_SECONDS).then_some(Self {
-            seconds,
-            soonest,
-            latest,
-        })
+        (latest <= MAY_FILL_WITHIN_SECONDS).then_some(Self { seconds, soonest, latest })
     }
 }
 
@@ -288,10 +284,7 @@ fn judge(
     let Some(bytes) = row.used_bytes() else {
         let is_shown = row.last_seen() == seen.snapshot.time;
         if is_shown && rule.settings_for(&seen.scope_of(process, row)).is_some() {
-            verdicts.doubt(UndecidedReason::NoMemory {
-                pid: process.pid,
-                gpu: index,
-            });
+            verdicts.doubt(UndecidedReason::NoMemory { pid: process.pid, gpu: index });
         }
         return None;
     };
@@ -300,10 +293,7 @@ fn judge(
         return None;
     }
     let settings = rule.settings_for(&seen.scope_of(process, row))?;
-    let demand = Demand {
-        bytes: settings.min_growth.0,
-        seconds: settings.window.seconds(),
-    };
+    let demand = Demand { bytes: settings.min_growth.0, seconds: settings.window.seconds() };
     let (trend, has_stopped, outlook) = match row.growth().verdict(&demand) {
         Verdict::Leak(trend) => (trend, false, None),
         Verdict::Stopped(trend) => (trend, true, None),
@@ -313,10 +303,7 @@ fn judge(
             return None;
         }
         Verdict::TooShort { seconds, needed } => {
-            verdicts.doubt(UndecidedReason::ShortHistory {
-                needed,
-                seen: seconds,
-            });
+            verdicts.doubt(UndecidedReason::ShortHistory { needed, seen: seconds });
             return None;
         }
         Verdict::Not => return None,
@@ -352,11 +339,7 @@ fn judge(
     let is_near =
         forecast.is_some_and(|forecast| forecast.seconds < settings.out_of_memory_within.seconds());
     Some(LeakOn {
-        gpu: FindingGpu {
-            index,
-            uuid: uuid.cloned(),
-            used_bytes: Some(bytes),
-        },
+        gpu: FindingGpu { index, uuid: uuid.cloned(), used_bytes: Some(bytes) },
         trend,
         forecast,
         free_bytes,
@@ -385,9 +368,7 @@ fn pending(
     trend: &Trend,
 ) -> Pending {
     let seconds_for_bytes = settings.min_growth.0 as f64 / trend.bytes_per_second.max(1.0);
-    let seconds = seconds_for_bytes
-        .max(settings.window.seconds())
-        .min(LONGEST_FORECAST_SECONDS);
+    let seconds = seconds_for_bytes.max(settings.window.seconds()).min(LONGEST_FORECAST_SECONDS);
     Pending {
         rule: rule.name().clone(),
         kind: Kind::Leak,
@@ -411,17 +392,10 @@ fn finding(
     let first = leaks.iter().min_by(|a, b| {
         let by_forecast = until_full(a).total_cmp(&until_full(b));
         let by_growth = b.trend.grown_bytes.cmp(&a.trend.grown_bytes);
-        (b.severity.cmp(&a.severity))
-            .then(by_forecast)
-            .then(by_growth)
+        (b.severity.cmp(&a.severity)).then(by_forecast).then(by_growth)
     })?;
     let evidence = evidence(first);
-    let message = message(
-        process,
-        first,
-        &leaks,
-        seen.snapshot.time.seconds_since(since),
-    );
+    let message = message(process, first, &leaks, seen.snapshot.time.seconds_since(since));
     let mut gpus: Vec<FindingGpu> = leaks.into_iter().map(|on| on.gpu).collect();
     gpus.sort_by_key(|gpu| gpu.index);
     gpus.dedup_by(|next, gpu| {

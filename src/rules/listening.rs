@@ -122,11 +122,7 @@ const ATTENDANTS: &[&str] = &[
 ];
 
 /// Folders in which editors keep what they run on a machine that they are used from afar.
-const EDITORS: &[&str] = &[
-    ".cursor-server",
-    ".vscode-server",
-    ".vscode-server-insiders",
-];
+const EDITORS: &[&str] = &[".cursor-server", ".vscode-server", ".vscode-server-insiders"];
 
 /// What debugpy runs beside the program that is looked at, to talk to the editor.
 const DEBUG_ADAPTER: &str = "debugpy/adapter";
@@ -145,11 +141,7 @@ pub(super) fn has_clients(process: &Process, snapshot: &Snapshot) -> Option<bool
     let command = process.command.as_deref().unwrap_or_default();
     // An old recording tells only that there are some.
     let Some(on) = process.listening_on.as_deref() else {
-        return if is_of_a_run(process, snapshot) {
-            Some(false)
-        } else {
-            None
-        };
+        return if is_of_a_run(process, snapshot) { Some(false) } else { None };
     };
     let run = DistributedRun::of(process, snapshot);
     Some(on.iter().any(|place| !run.explains(place, command)))
@@ -212,10 +204,7 @@ impl DistributedRun {
             .chain(others)
             .filter_map(|place| tcp_port(place))
             .any(|port| MEETING_PORTS.contains(&port) || ports.contains(&port));
-        Self {
-            is_one: meets || has_run_variables(process),
-            ports,
-        }
+        Self { is_one: meets || has_run_variables(process), ports }
     }
 
     /// Whether a socket at this place of a process with this command line is known to be there for
@@ -284,20 +273,17 @@ fn named_ports<T: AsRef<str>>(
     command: &[T],
     is_wanted: impl Fn(&str) -> bool,
 ) -> impl Iterator<Item = u16> {
-    command
-        .iter()
-        .enumerate()
-        .filter_map(move |(at, argument)| {
-            let name = argument.as_ref().strip_prefix('-')?.trim_start_matches('-');
-            let (name, value) = match name.split_once('=') {
-                Some((name, value)) => (name, value),
-                None => (name, command.get(at + 1)?.as_ref()),
-            };
-            if !is_wanted(&name.replace('_', "-")) {
-                return None;
-            }
-            value.rsplit([':', '/']).next()?.parse().ok()
-        })
+    command.iter().enumerate().filter_map(move |(at, argument)| {
+        let name = argument.as_ref().strip_prefix('-')?.trim_start_matches('-');
+        let (name, value) = match name.split_once('=') {
+            Some((name, value)) => (name, value),
+            None => (name, command.get(at + 1)?.as_ref()),
+        };
+        if !is_wanted(&name.replace('_', "-")) {
+            return None;
+        }
+        value.rsplit([':', '/']).next()?.parse().ok()
+    })
 }
 
 /// Whether a debugger that waits for its editor has this port.

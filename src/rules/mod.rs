@@ -79,9 +79,7 @@ fn kinds() -> Vec<Box<dyn Rule>> {
 /// What the findings of each kind rest on, as schemas.
 pub fn evidence(generator: &mut SchemaGenerator) -> Vec<(Kind, Schema)> {
     let rules = kinds().into_iter();
-    rules
-        .map(|rule| (rule.kind(), rule.evidence(generator)))
-        .collect()
+    rules.map(|rule| (rule.kind(), rule.evidence(generator))).collect()
 }
 
 /// A kind of rule as the manual describes it.
@@ -132,11 +130,7 @@ pub struct RuleSet {
 
 impl Default for RuleSet {
     fn default() -> Self {
-        Self {
-            rules: kinds(),
-            keeps: Vec::new(),
-            never: Vec::new(),
-        }
+        Self { rules: kinds(), keeps: Vec::new(), never: Vec::new() }
     }
 }
 
@@ -198,10 +192,7 @@ impl RuleSet {
 
     /// What they exempt.
     fn keep_rules(&self) -> KeepRules<'_> {
-        KeepRules {
-            keeps: &self.keeps,
-            never: &self.never,
-        }
+        KeepRules { keeps: &self.keeps, never: &self.never }
     }
 
     /// Names the programs that are never killed.
@@ -236,10 +227,7 @@ impl RuleSet {
         for name in names.iter().map(AsRef::as_ref) {
             if self.rule_mut(name).is_none() {
                 let known: Vec<&str> = self.rules.iter().map(|rule| &**rule.name()).collect();
-                return Err(UnknownRule {
-                    name: name.to_owned(),
-                    known: known.join(", "),
-                });
+                return Err(UnknownRule { name: name.to_owned(), known: known.join(", ") });
             }
         }
         if !names.is_empty() {
@@ -282,10 +270,7 @@ mod tests {
         let names: Vec<&str> = settings.rules().iter().map(|rule| &**rule.name()).collect();
         assert_eq!(
             error.to_string(),
-            format!(
-                "there is no rule \"idel\"; the rules are: {}",
-                names.join(", ")
-            )
+            format!("there is no rule \"idel\"; the rules are: {}", names.join(", "))
         );
         let idle = settings.rule_mut("idle").unwrap();
         assert!(idle.set("enabled", &written(false)).is_ok());
@@ -294,9 +279,7 @@ mod tests {
                 && idle.set("nothing", &written(true)).is_err()
         );
         settings.select(&["idle"]).unwrap();
-        let [idle] = settings.rules() else {
-            panic!("{settings:?}")
-        };
+        let [idle] = settings.rules() else { panic!("{settings:?}") };
         assert!(&**idle.name() == "idle" && idle.is_run());
     }
 }

@@ -89,11 +89,7 @@ impl KindEvidence for OrphanEvidence {
             let _ = write!(words, ", adopted by {ppid}");
         }
         let unused = Span::from_seconds(self.unused_seconds);
-        let _ = write!(
-            words,
-            ", no use of a GPU for {unused} in {}",
-            samples(self.samples)
-        );
+        let _ = write!(words, ", no use of a GPU for {unused} in {}", samples(self.samples));
         if let Some(cpu) = self.cpu_percent_mean {
             let _ = write!(words, ", CPU {cpu:.1}%");
         }
@@ -183,10 +179,7 @@ impl RuleKind for OrphanSettings {
                 let gpu = unused.gpus[0].index;
                 expect(rule, process, gpu, since, needed, verdicts);
             } else {
-                verdicts.doubt(UndecidedReason::ShortHistory {
-                    needed,
-                    seen: seconds.max(0.0),
-                });
+                verdicts.doubt(UndecidedReason::ShortHistory { needed, seen: seconds.max(0.0) });
             }
             verdicts.suspect(Candidate {
                 rule: rule.name().clone(),
@@ -202,10 +195,7 @@ impl RuleKind for OrphanSettings {
             });
             return;
         }
-        let mean = known
-            .cpu()
-            .mean(needed)
-            .filter(|mean| mean.seconds >= needed * LEAST_CPU_SHARE);
+        let mean = known.cpu().mean(needed).filter(|mean| mean.seconds >= needed * LEAST_CPU_SHARE);
         let Some(mean) = mean else {
             verdicts.doubt(UndecidedReason::NoCpu { pid: process.pid });
             return;
@@ -222,11 +212,7 @@ impl RuleKind for OrphanSettings {
             until,
         };
         let span = Span::from_seconds(about.seconds());
-        let starter = if process.has_lost_server() {
-            "server"
-        } else {
-            "job"
-        };
+        let starter = if process.has_lost_server() { "server" } else { "job" };
         let message = if unused.is_listed {
             format!(
                 "{} outlived the {starter} that started it and has held {} without using a GPU for \
@@ -320,9 +306,7 @@ fn unused(
             return None;
         }
         let graphics = row.kind() == ProcessType::Graphics;
-        let Some(settings) = rule
-            .settings_for(&seen.scope_of(process, row))
-            .filter(|_| !graphics)
+        let Some(settings) = rule.settings_for(&seen.scope_of(process, row)).filter(|_| !graphics)
         else {
             continue;
         };
@@ -332,17 +316,11 @@ fn unused(
         };
         unused.settings = *settings;
         unused.is_listed = true;
-        unused.add(
-            on(seen, row),
-            (run.since, run.until),
-            run.began,
-            run.samples,
-        );
+        unused.add(on(seen, row), (run.since, run.until), run.began, run.samples);
     }
     if let Some(gpu) = unknown_gpu {
-        let lasted = known
-            .abandoned()
-            .is_some_and(|it| it.seconds() >= unused.settings.duration.seconds());
+        let lasted =
+            known.abandoned().is_some_and(|it| it.seconds() >= unused.settings.duration.seconds());
         if lasted && !is_never_orphan(seen, process, known, 0.0) {
             verdicts.doubt(UndecidedReason::NoUtilization { gpu });
         }
@@ -363,18 +341,9 @@ fn unused(
         if unused.is_listed && streak.seconds() < settings.duration.seconds() {
             continue;
         }
-        let gpu = FindingGpu {
-            index: gpu.index,
-            uuid: gpu.uuid.clone(),
-            used_bytes: None,
-        };
+        let gpu = FindingGpu { index: gpu.index, uuid: gpu.uuid.clone(), used_bytes: None };
         unused.settings = *settings;
-        unused.add(
-            gpu,
-            (streak.since, streak.until),
-            streak.began,
-            streak.samples,
-        );
+        unused.add(gpu, (streak.since, streak.until), streak.began, streak.samples);
     }
     if unused.gpus.is_empty() {
         return None;
@@ -447,26 +416,16 @@ fn lines(process: &Process) -> Vec<String> {
         // It leads its own group, and no user is at Jupyter's menu any more.
         return advice::place_lines(process);
     }
-    if let Some(job) = process
-        .slurm
-        .as_deref()
-        .filter(|job| job.over == Some(true))
-    {
+    if let Some(job) = process.slurm.as_deref().filter(|job| job.over == Some(true)) {
         let job = job.id().as_deref().and_then(advice::quote);
         let job = job.map_or_else(String::new, |job| format!(" {job}"));
-        lines.push(format!(
-            "its Slurm job{job} is over, no step of it is left on this machine"
-        ));
+        lines.push(format!("its Slurm job{job} is over, no step of it is left on this machine"));
     }
     if let Some(group) = process.process_group {
-        lines.push(format!(
-            "see what is left of its job: `pgrep -a -g {group}`"
-        ));
+        lines.push(format!("see what is left of its job: `pgrep -a -g {group}`"));
     }
     // No user is there any more to type anything into it: only the last way, its end, is left.
-    let end = advice::lines(process)
-        .last()
-        .map(|line| line.text.to_owned());
+    let end = advice::lines(process).last().map(|line| line.text.to_owned());
     lines.extend(end);
     lines
 }

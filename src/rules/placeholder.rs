@@ -189,23 +189,12 @@ fn by_name(
         power_percent_max: None,
         samples,
     };
-    Some(finding(
-        rule,
-        process,
-        gpus,
-        severity?,
-        (since, now),
-        evidence,
-        message,
-    ))
+    Some(finding(rule, process, gpus, severity?, (since, now), evidence, message))
 }
 
 /// Whether its results may be waited for, or it may be at work otherwise.
 fn may_be_awaited(seen: RuleInput<'_>, process: &Process, known: &ProcessHistory) -> bool {
-    let world = process
-        .environment
-        .as_deref()
-        .and_then(|it| it.get("WORLD_SIZE"));
+    let world = process.environment.as_deref().and_then(|it| it.get("WORLD_SIZE"));
     let below = process.descendants.as_deref().and_then(|it| it.count);
     world.is_some_and(|size| &**size != "1")
         || process.jupyter.is_some()
@@ -250,10 +239,7 @@ fn kept(
         return None;
     }
     let Some(power) = bursts.power_share_max else {
-        verdicts.doubt(UndecidedReason::NoReading {
-            gpu: gpu.index,
-            what: "power",
-        });
+        verdicts.doubt(UndecidedReason::NoReading { gpu: gpu.index, what: "power" });
         return None;
     };
     if process.io_bytes.is_none() || process.sockets.is_none() {
@@ -291,9 +277,8 @@ fn by_conduct(
     verdicts: &mut RuleOutput,
 ) -> Option<Finding> {
     let rows = known.rows().iter();
-    let found: Vec<HeldGpu> = rows
-        .filter_map(|row| kept(rule, seen, process, known, row, verdicts))
-        .collect();
+    let found: Vec<HeldGpu> =
+        rows.filter_map(|row| kept(rule, seen, process, known, row, verdicts)).collect();
     let since = found.iter().map(|kept| kept.since).max()?;
     let until = found.iter().map(|kept| kept.until).max()?;
     // The numbers of the GPU with the fewest bursts.
@@ -311,15 +296,7 @@ fn by_conduct(
         evidence.power_percent_max?,
     );
     let span = (since, until);
-    Some(finding(
-        rule,
-        process,
-        gpus,
-        Severity::Info,
-        span,
-        evidence,
-        message,
-    ))
+    Some(finding(rule, process, gpus, Severity::Info, span, evidence, message))
 }
 
 fn finding(
@@ -344,9 +321,7 @@ fn finding(
         process: Some(subject::process(process)),
         evidence: Evidence::new(evidence),
         message,
-        advice: std::iter::once(ADVICE.to_owned())
-            .chain(advice::steps(process))
-            .collect(),
+        advice: std::iter::once(ADVICE.to_owned()).chain(advice::steps(process)).collect(),
         actions: vec![Action::Notify],
         commands: Vec::new(),
         also: Vec::new(),

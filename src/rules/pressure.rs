@@ -101,10 +101,7 @@ impl RuleKind for PressureSettings {
             return;
         };
         if gpu.memory.is_none() && gpu.processes.as_ref().is_some_and(|rows| !rows.is_empty()) {
-            verdicts.doubt(UndecidedReason::NoReading {
-                gpu: gpu.index,
-                what: "memory",
-            });
+            verdicts.doubt(UndecidedReason::NoReading { gpu: gpu.index, what: "memory" });
         }
         let seconds = settings.duration.seconds();
         let lasts = |stretch: &HighStretch| {

@@ -79,11 +79,7 @@ pub struct ReservedSettings {
 
 impl Default for ReservedSettings {
     fn default() -> Self {
-        Self {
-            enabled: true,
-            duration: Span::from_seconds(1800.0),
-            severity: Severity::Info,
-        }
+        Self { enabled: true, duration: Span::from_seconds(1800.0), severity: Severity::Info }
     }
 }
 
@@ -147,10 +143,7 @@ impl RuleKind for ReservedSettings {
                 counts.then_some((gpu, unused))
             })
             .collect();
-        if gpus
-            .first()
-            .is_none_or(|(first, _)| first.index != gpu.index)
-        {
+        if gpus.first().is_none_or(|(first, _)| first.index != gpu.index) {
             return;
         }
         verdicts.find(finding(rule, settings.severity, holder, given, &gpus));
@@ -189,11 +182,7 @@ fn finding(
     };
     let named: Vec<FindingGpu> = gpus
         .iter()
-        .map(|(gpu, _)| FindingGpu {
-            index: gpu.index,
-            uuid: gpu.uuid.clone(),
-            used_bytes: None,
-        })
+        .map(|(gpu, _)| FindingGpu { index: gpu.index, uuid: gpu.uuid.clone(), used_bytes: None })
         .collect();
     let them = if named.len() == 1 { "it" } else { "them" };
     let message = format!(

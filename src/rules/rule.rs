@@ -37,16 +37,12 @@ impl<'a> RuleInput<'a> {
     /// What the rule of this name found in a process at the last snapshot. A finding ends at a lower
     /// threshold than it begins, so that nothing flickers.
     pub fn active_finding(self, rule: &Arc<str>, process: Identity) -> Option<&'a Finding> {
-        self.active
-            .of_process(rule, process)
-            .filter(|finding| self.is_remembered(finding))
+        self.active.of_process(rule, process).filter(|finding| self.is_remembered(finding))
     }
 
     /// What the rule of this name found on a GPU at the last snapshot.
     pub fn active_finding_on(self, rule: &Arc<str>, gpu: &Gpu) -> Option<&'a Finding> {
-        self.active
-            .of_gpu(rule, gpu)
-            .filter(|finding| self.is_remembered(finding))
+        self.active.of_gpu(rule, gpu).filter(|finding| self.is_remembered(finding))
     }
 
     /// As [`active_finding_on`](Self::active_finding_on), where what it rests on has lasted since: across a hole in
@@ -247,10 +243,7 @@ struct Switched<S> {
 impl<S: RuleKind> From<S> for Switched<S> {
     fn from(settings: S) -> Self {
         let is_enabled = setting::values(&settings).contains(&("enabled", true.into()));
-        Self {
-            settings,
-            is_enabled,
-        }
+        Self { settings, is_enabled }
     }
 }
 
@@ -405,10 +398,7 @@ impl<S: RuleKind> Rule for ConfiguredRule<S> {
         // As they are written again.
         let mut values = setting::values(&settings);
         values.retain(|(name, _)| given().any(|(given, _)| given == *name));
-        self.overrides.push(Override {
-            scope,
-            changes: values,
-        });
+        self.overrides.push(Override { scope, changes: values });
         self.overridden.push(settings.into());
         Ok(())
     }

@@ -139,9 +139,7 @@ fn selector<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Selector>, D::E
             None => return Err(wrong("has a word that names no field")),
             // They are what rules conclude, and the caller is no user.
             Some(Field::Idle | Field::Finding | Field::Is) => {
-                return Err(wrong(
-                    "asks for idle, finding or is, which no rule can be asked",
-                ));
+                return Err(wrong("asks for idle, finding or is, which no rule can be asked"));
             }
             Some(_) => {}
         }
@@ -317,9 +315,7 @@ impl Scope {
 
     fn hours_fit(&self, input: &ScopeInput<'_>) -> Match {
         let hours = self.hours.as_ref();
-        hours
-            .is_none_or(|hours| hours.hold(input.snapshot.time))
-            .into()
+        hours.is_none_or(|hours| hours.hold(input.snapshot.time)).into()
     }
 
     fn selector_fits(&self, input: &ScopeInput<'_>) -> Match {
@@ -410,17 +406,11 @@ impl ScopeInput<'_> {
         let mut gpus = self.snapshot.gpus.iter();
         let gpu = gpus.find(|gpu| gpu.index == self.index);
         let is_own = |entry: &&GpuProcess| self.process.is_some_and(|it| it.pid == entry.pid);
-        let entries = || {
-            gpu.into_iter()
-                .flat_map(|gpu| gpu.processes.iter().flatten())
-        };
+        let entries = || gpu.into_iter().flat_map(|gpu| gpu.processes.iter().flatten());
         // Of several on one GPU the one that is asked about.
         let is_it = |entry: &&GpuProcess| is_own(entry) && entry.used_bytes == self.held_bytes;
         let entry = entries().find(is_it).or_else(|| entries().find(is_own));
-        let entry = entry.map(|entry| GpuProcess {
-            used_bytes: self.held_bytes,
-            ..*entry
-        });
+        let entry = entry.map(|entry| GpuProcess { used_bytes: self.held_bytes, ..*entry });
         ask(&ProcessRow {
             snapshot: self.snapshot,
             identity: self.process.map(Process::identity),
@@ -437,11 +427,7 @@ impl ScopeInput<'_> {
 }
 
 fn command_line(process: &Process) -> Option<String> {
-    let Some(command) = process
-        .command
-        .as_ref()
-        .filter(|command| !command.is_empty())
-    else {
+    let Some(command) = process.command.as_ref().filter(|command| !command.is_empty()) else {
         return process.comm.as_deref().map(str::to_owned);
     };
     let mut line = String::new();

@@ -76,9 +76,7 @@ fn family_listens(process: &Process, snapshot: &Snapshot) -> bool {
 fn is_child_of_a_kernel(process: &Process, parent: Option<&Process>) -> bool {
     let started_by = process.parent.as_deref();
     parent.is_some_and(|parent| parent.jupyter.is_some() || parent.is_kernel())
-        || started_by
-            .and_then(|parent| parent.command.as_deref())
-            .is_some_and(is_kernel_command)
+        || started_by.and_then(|parent| parent.command.as_deref()).is_some_and(is_kernel_command)
 }
 
 /// Whether the process is the main one of a unit that is its own: systemd started it, and starts it again.
@@ -92,9 +90,7 @@ fn is_service(process: &Process) -> bool {
 /// Whether an argument says where to listen.
 fn has_port_argument(process: &Process) -> bool {
     let command = process.command.as_deref().unwrap_or_default();
-    command
-        .iter()
-        .any(|argument| &**argument == "--port" || argument.starts_with("--port="))
+    command.iter().any(|argument| &**argument == "--port" || argument.starts_with("--port="))
 }
 
 #[cfg(test)]
@@ -199,10 +195,7 @@ mod tests {
         }
         assert!(!alone(&engine("python engine.py", "tcp:[::]:29500")));
         assert!(
-            !alone(&engine(
-                "python -m ipykernel_launcher -f x",
-                "tcp:0.0.0.0:8000"
-            )),
+            !alone(&engine("python -m ipykernel_launcher -f x", "tcp:0.0.0.0:8000")),
             "a kernel serves no clients"
         );
     }
@@ -228,18 +221,10 @@ mod tests {
             systemd_unit: Some(unit.into()),
             parent_is_reaper: Some(true),
             session: Some(1),
-            ..process(
-                1,
-                "/srv/rerank/.venv/bin/python /srv/rerank/app.py",
-                listening,
-            )
+            ..process(1, "/srv/rerank/.venv/bin/python /srv/rerank/app.py", listening)
         };
         for (listening, serves) in [(Some(true), true), (None, true), (Some(false), false)] {
-            assert_eq!(
-                alone(&service("rerank-api.service", listening)),
-                serves,
-                "{listening:?}"
-            );
+            assert_eq!(alone(&service("rerank-api.service", listening)), serves, "{listening:?}");
         }
         for unit in [
             "session-3.scope",
@@ -251,10 +236,7 @@ mod tests {
             assert!(!alone(&service(unit, Some(true))), "{unit}");
         }
         let unit = "rerank-api.service";
-        let child = Process {
-            parent_is_reaper: Some(false),
-            ..service(unit, Some(true))
-        };
+        let child = Process { parent_is_reaper: Some(false), ..service(unit, Some(true)) };
         let training = Process {
             listening_on: Some(["tcp:0.0.0.0:29500".into()].into()),
             ..service(unit, Some(true))
@@ -312,9 +294,6 @@ mod tests {
         };
         assert!(!serves(&helper, &snapshot));
         snapshot.processes[0].listening = Some(true);
-        assert!(
-            serves(&helper, &snapshot),
-            "a server of its session listens"
-        );
+        assert!(serves(&helper, &snapshot), "a server of its session listens");
     }
 }

@@ -113,10 +113,8 @@ pub fn read<'v, T: DeserializeOwned>(
     let at = Cell::new("");
     let entries = table.inspect(|(key, _)| at.set(key));
     let entries = entries.map(|(key, value)| (key, Written(value)));
-    T::deserialize(MapDeserializer::new(entries)).map_err(|wrong: WrongValue| WrongValue {
-        key: at.get().to_owned(),
-        ..wrong
-    })
+    T::deserialize(MapDeserializer::new(entries))
+        .map_err(|wrong: WrongValue| WrongValue { key: at.get().to_owned(), ..wrong })
 }
 
 /// Reads one value.
@@ -140,10 +138,7 @@ pub struct WrongValue {
 
 impl de::Error for WrongValue {
     fn custom<M: fmt::Display>(message: M) -> Self {
-        Self {
-            message: message.to_string(),
-            ..Self::default()
-        }
+        Self { message: message.to_string(), ..Self::default() }
     }
 }
 
@@ -188,9 +183,7 @@ impl<'de> Deserializer<'de> for Written<'de> {
         }
         let hint = near(written, words.iter().copied());
         let (shown, allowed) = (shown(self.0), one_of(words));
-        Err(de::Error::custom(format!(
-            "{shown} is not allowed{hint}; write {allowed}"
-        )))
+        Err(de::Error::custom(format!("{shown} is not allowed{hint}; write {allowed}")))
     }
 
     forward_to_deserialize_any! {
@@ -268,9 +261,7 @@ pub fn text(written: &Value) -> Option<Arc<str>> {
 /// A length of time as text, in milliseconds, because it can be written again then.
 pub fn span(written: &Value) -> Option<Span> {
     let span: Span = written.as_str()?.parse().ok()?;
-    Some(Span::from_seconds(
-        (span.seconds() * 1000.0).round() / 1000.0,
-    ))
+    Some(Span::from_seconds((span.seconds() * 1000.0).round() / 1000.0))
 }
 
 impl<'de> Deserialize<'de> for Bytes {
@@ -294,9 +285,7 @@ impl<'de> Deserialize<'de> for Percent {
             _ => None,
         };
         let is_allowed = |number: &f64| *number > 0.0 && number.is_finite();
-        parsed(from, PERCENT, |written| {
-            number(written).filter(is_allowed).map(Self)
-        })
+        parsed(from, PERCENT, |written| number(written).filter(is_allowed).map(Self))
     }
 }
 
@@ -343,9 +332,7 @@ pub fn near<'k>(name: &str, known: impl Iterator<Item = &'k str>) -> String {
         .map(|known| (distance(name, known), known))
         .filter(|(distance, known)| *distance <= 2 && *distance < known.len())
         .min()
-        .map_or_else(String::new, |(_, known)| {
-            format!("; did you mean {known:?}?")
-        })
+        .map_or_else(String::new, |(_, known)| format!("; did you mean {known:?}?"))
 }
 
 /// How many letters have to be added, dropped or changed to turn one name into another.
@@ -374,10 +361,7 @@ fn exact_bytes(Bytes(bytes): Bytes) -> String {
     units
         .iter()
         .find(|(_, bits)| bytes != 0 && bytes.trailing_zeros() >= *bits)
-        .map_or_else(
-            || format!("{bytes}B"),
-            |(unit, bits)| format!("{}{unit}", bytes >> bits),
-        )
+        .map_or_else(|| format!("{bytes}B"), |(unit, bits)| format!("{}{unit}", bytes >> bits))
 }
 
 #[cfg(test)]
@@ -433,26 +417,15 @@ mod tests {
             written(&sample(1536 * MIB, 5_461.5, 12.5))[1..4],
             ["\"1536MiB\"", "\"1h31m1s500ms\"", "12.5"]
         );
-        assert_eq!(
-            written(&sample(0, 600.0, 20.0))[1..4],
-            ["\"0B\"", "\"10m\"", "20"]
-        );
+        assert_eq!(written(&sample(0, 600.0, 20.0))[1..4], ["\"0B\"", "\"10m\"", "20"]);
     }
 
     #[test]
     fn a_table_lists_its_keys_and_what_they_mean() {
-        assert_eq!(
-            keys::<Sample>(),
-            ["flag", "size", "time", "share", "severity"]
-        );
+        assert_eq!(keys::<Sample>(), ["flag", "size", "time", "share", "severity"]);
         let meanings = meanings::<Sample>();
-        let expected = [
-            "whether it is so",
-            "NVML's size, in a line",
-            "how long",
-            "how much",
-            "how bad",
-        ];
+        let expected =
+            ["whether it is so", "NVML's size, in a line", "how long", "how much", "how bad"];
         assert_eq!(meanings, expected);
         assert!(keys::<String>().is_empty());
     }
@@ -477,19 +450,12 @@ mod tests {
             ("severity", Value::Integer(3), severities),
             ("flag", "true".into(), "true or false"),
             ("flag", Value::Array(vec![]), "true or false"),
-            (
-                "flag",
-                Value::Datetime("1979-05-27".parse().unwrap()),
-                "true or false",
-            ),
+            ("flag", Value::Datetime("1979-05-27".parse().unwrap()), "true or false"),
         ] {
             let wrong = changed(&base, [(key, &written)].into_iter()).unwrap_err();
             assert_eq!(wrong.key, key);
             let shown = shown(&written);
-            assert_eq!(
-                wrong.message,
-                format!("{shown} is not allowed; write {allowed}")
-            );
+            assert_eq!(wrong.message, format!("{shown} is not allowed; write {allowed}"));
         }
         let change = Value::from("1h");
         let expected = sample(GIB, 3600.0, 20.0);

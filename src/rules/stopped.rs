@@ -38,11 +38,8 @@ pub struct StoppedEvidence {
 
 impl KindEvidence for StoppedEvidence {
     fn words(&self) -> String {
-        let mut words = format!(
-            "suspended ({}: Ctrl-Z, SIGSTOP) in all {}",
-            self.state,
-            samples(self.samples)
-        );
+        let mut words =
+            format!("suspended ({}: Ctrl-Z, SIGSTOP) in all {}", self.state, samples(self.samples));
         if let Some(terminal) = &self.terminal {
             let _ = write!(words, ", on {terminal}");
         }
@@ -141,9 +138,7 @@ impl StoppedSettings {
     /// Whether memory is held in a row; what the driver does not tell is held.
     fn counts(&self, row: &RowHistory) -> bool {
         row.kind() != ProcessType::Graphics
-            && row
-                .used_bytes()
-                .is_none_or(|bytes| bytes > 0 && bytes >= self.min_memory.0)
+            && row.used_bytes().is_none_or(|bytes| bytes > 0 && bytes >= self.min_memory.0)
     }
 }
 
@@ -152,9 +147,7 @@ fn advice(process: &Process) -> Vec<String> {
     let mut advice = Vec::new();
     let job = process.slurm.as_deref().filter(|it| it.over != Some(true));
     if let Some(job) = job.and_then(|it| quote(&it.id()?)) {
-        advice.push(format!(
-            "where Slurm suspended its job: `scontrol resume {job}`"
-        ));
+        advice.push(format!("where Slurm suspended its job: `scontrol resume {job}`"));
     }
     advice.push(match &process.terminal {
         Some(terminal) => {

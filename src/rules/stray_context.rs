@@ -36,11 +36,7 @@ pub struct StrayContextEvidence {
 impl KindEvidence for StrayContextEvidence {
     fn words(&self) -> String {
         let works_on: Vec<String> = self.works_on.iter().map(u32::to_string).collect();
-        format!(
-            "no use in {}, works on GPU {}",
-            samples(self.samples),
-            works_on.join(", ")
-        )
+        format!("no use in {}, works on GPU {}", samples(self.samples), works_on.join(", "))
     }
 }
 
@@ -85,9 +81,7 @@ impl RuleKind for StrayContextSettings {
         if rows.len() < 2 || known.rows_summary().uses_all {
             return;
         }
-        let was_active = seen
-            .active_finding(rule.name(), process.identity())
-            .is_some();
+        let was_active = seen.active_finding(rule.name(), process.identity()).is_some();
         let works = |row: &RowHistory, settings: &Self| match row.run() {
             None => row.last_use() == Use::Used,
             // A pause does not end it.
@@ -115,8 +109,7 @@ impl RuleKind for StrayContextSettings {
                 continue;
             };
             let is_large = |settings: &Self| {
-                row.used_bytes()
-                    .is_some_and(|bytes| bytes == 0 || bytes >= settings.max_memory.0)
+                row.used_bytes().is_some_and(|bytes| bytes == 0 || bytes >= settings.max_memory.0)
             };
             if works_on.contains(&gpu) || row.kind() == ProcessType::Graphics {
                 continue;
@@ -132,16 +125,11 @@ impl RuleKind for StrayContextSettings {
                 match run.began {
                     Began::Witnessed => expect(rule, process, gpu, run.since, needed, verdicts),
                     Began::AfterDeviceUse => verdicts.doubt(UndecidedReason::NoUtilization { gpu }),
-                    Began::Unwitnessed => verdicts.doubt(UndecidedReason::ShortHistory {
-                        needed,
-                        seen: run.seconds(),
-                    }),
+                    Began::Unwitnessed => verdicts
+                        .doubt(UndecidedReason::ShortHistory { needed, seen: run.seconds() }),
                 }
             } else if row.used_bytes().is_none() {
-                verdicts.doubt(UndecidedReason::NoMemory {
-                    pid: process.pid,
-                    gpu,
-                });
+                verdicts.doubt(UndecidedReason::NoMemory { pid: process.pid, gpu });
             } else if is_covered(run.coverage(), was_active) && run.samples >= LEAST_SAMPLES {
                 strays.push((*settings, *run, on(seen, row)));
             }

@@ -38,11 +38,7 @@ pub struct StuckEvidence {
 
 impl KindEvidence for StuckEvidence {
     fn words(&self) -> String {
-        format!(
-            "blocked in the kernel ({}) in all {}",
-            self.state,
-            samples(self.samples)
-        )
+        format!("blocked in the kernel ({}) in all {}", self.state, samples(self.samples))
     }
 }
 
@@ -59,11 +55,7 @@ pub struct StuckSettings {
 
 impl Default for StuckSettings {
     fn default() -> Self {
-        Self {
-            enabled: true,
-            duration: Span::from_seconds(120.0),
-            severity: Severity::Critical,
-        }
+        Self { enabled: true, duration: Span::from_seconds(120.0), severity: Severity::Critical }
     }
 }
 
@@ -112,10 +104,7 @@ impl RuleKind for StuckSettings {
             Span::from_seconds(about.seconds()),
         );
         verdicts.find(about.finding(FindingText {
-            evidence: Evidence::new(StuckEvidence {
-                state: 'D',
-                samples: streak.samples,
-            }),
+            evidence: Evidence::new(StuckEvidence { state: 'D', samples: streak.samples }),
             message,
             advice: advice(process.pid),
             actions: vec![Action::Notify],
@@ -127,11 +116,7 @@ impl RuleKind for StuckSettings {
 fn while_still(streak: Streak, known: &ProcessHistory) -> Streak {
     match known.still_since() {
         // The CPU seconds of its first sample in `D` are those that it used before.
-        Some(since) if since > streak.since => Streak {
-            since,
-            began: Began::Witnessed,
-            ..streak
-        },
+        Some(since) if since > streak.since => Streak { since, began: Began::Witnessed, ..streak },
         _ => streak,
     }
 }

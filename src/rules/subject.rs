@@ -23,9 +23,7 @@ pub(super) fn id(rule: &str, gpus: &[FindingGpu], process: &Process) -> Arc<str>
     let mut id = format!("{rule}:");
     // Writing to a String cannot fail.
     let _ = match gpus.iter().min_by_key(|gpu| gpu.index) {
-        Some(FindingGpu {
-            uuid: Some(uuid), ..
-        }) => write!(id, "{uuid}"),
+        Some(FindingGpu { uuid: Some(uuid), .. }) => write!(id, "{uuid}"),
         Some(gpu) => write!(id, "{}", gpu.index),
         None => Ok(()),
     };
@@ -93,8 +91,7 @@ pub(super) fn by_gpu(rows: impl Iterator<Item = FindingGpu>) -> Vec<FindingGpu> 
 
 /// What a process holds on all of them; `None` where that is not known of one.
 pub(super) fn sum(gpus: &[FindingGpu]) -> Option<u64> {
-    gpus.iter()
-        .try_fold(0u64, |sum, gpu| Some(sum.saturating_add(gpu.used_bytes?)))
+    gpus.iter().try_fold(0u64, |sum, gpu| Some(sum.saturating_add(gpu.used_bytes?)))
 }
 
 /// `20.0 GiB on GPU 0`, `memory on GPU 0` where it is not known how much.
@@ -119,9 +116,8 @@ pub fn name(process: &Process) -> String {
         });
     }
     let command = process.command.as_deref().unwrap_or_default();
-    let Some((program, arguments)) = command
-        .split_first()
-        .filter(|(program, _)| !program.is_empty())
+    let Some((program, arguments)) =
+        command.split_first().filter(|(program, _)| !program.is_empty())
     else {
         let name = process.comm.as_deref();
         let name = name.or_else(|| process.executable.as_deref().map(file_name));
@@ -134,10 +130,7 @@ pub fn name(process: &Process) -> String {
     if is_spawned(arguments) {
         let parent = process.parent.as_deref();
         let command = parent.and_then(|parent| parent.command.as_deref());
-        return cut(&match command
-            .filter(|it| !is_spawned(it))
-            .and_then(<[_]>::split_first)
-        {
+        return cut(&match command.filter(|it| !is_spawned(it)).and_then(<[_]>::split_first) {
             Some((first, rest)) => format!("worker of {}", program_and_script(first, rest)),
             None => format!("{program} worker (multiprocessing)"),
         });
@@ -155,11 +148,7 @@ fn is_spawned(arguments: &[Arc<str>]) -> bool {
 /// The file's name; all of a title that the process gave itself (setproctitle), in which a `/` parts no path.
 fn program_name(program: &str) -> &str {
     let is_title = program.contains(' ') && !program.starts_with(['/', '.']);
-    if is_title {
-        program
-    } else {
-        file_name(program)
-    }
+    if is_title { program } else { file_name(program) }
 }
 
 /// `python train.py`, `vllm serve`.
@@ -223,12 +212,7 @@ mod tests {
 
     fn of(command: &[&str]) -> String {
         name(&Process {
-            command: Some(
-                command
-                    .iter()
-                    .map(|argument| Arc::from(*argument))
-                    .collect(),
-            ),
+            command: Some(command.iter().map(|argument| Arc::from(*argument)).collect()),
             ..Process::default()
         })
     }
@@ -238,23 +222,11 @@ mod tests {
         for (command, expected) in [
             (&["python", "train.py", "--lr", "1"][..], "python train.py"),
             (
-                &[
-                    "/usr/bin/python3.11",
-                    "-u",
-                    "-X",
-                    "dev",
-                    "/home/ann/x/fit.py",
-                ],
+                &["/usr/bin/python3.11", "-u", "-X", "dev", "/home/ann/x/fit.py"],
                 "python3.11 fit.py",
             ),
-            (
-                &["python", "-m", "package.train", "--x"],
-                "python -m package.train",
-            ),
-            (
-                &["python", "-c", "import torch\nwhile True: pass"],
-                "python -c",
-            ),
+            (&["python", "-m", "package.train", "--x"], "python -m package.train"),
+            (&["python", "-c", "import torch\nwhile True: pass"], "python -c"),
             (&["python"], "python"),
             (&["vllm", "serve", "meta/llama"], "vllm serve"),
             (&["/opt/bin/llama-server", "-m", "x.gguf"], "llama-server"),
@@ -278,11 +250,7 @@ mod tests {
                 command: Some(argv(command)),
                 jupyter: jupyter.map(Arc::new),
                 parent: parent.map(|parent| {
-                    Arc::new(Parent {
-                        pid: 7,
-                        command: Some(argv(parent)),
-                        ..Parent::default()
-                    })
+                    Arc::new(Parent { pid: 7, command: Some(argv(parent)), ..Parent::default() })
                 }),
                 ..Process::default()
             })
@@ -291,24 +259,12 @@ mod tests {
             "from multiprocessing.spawn import spawn_main; spawn_main(tracker_fd=5, pipe_handle=7)";
         let spawned = ["/v/bin/python3", "-c", code, "--multiprocessing-fork"];
         let train = ["python", "-u", "/home/ann/train.py", "--lr", "1"];
-        assert_eq!(
-            worker(Some(&train), &spawned, None),
-            "worker of python train.py"
-        );
+        assert_eq!(worker(Some(&train), &spawned, None), "worker of python train.py");
         let unknown = "python3 worker (multiprocessing)";
         assert_eq!(worker(Some(&spawned), &spawned, None), unknown);
         assert_eq!(worker(None, &spawned, None), unknown);
-        assert_eq!(
-            worker(None, &["python", "-c", "import os"], None),
-            "python -c"
-        );
-        let kernel = [
-            "python",
-            "-m",
-            "ipykernel_launcher",
-            "-f",
-            "/r/kernel-1.json",
-        ];
+        assert_eq!(worker(None, &["python", "-c", "import os"], None), "python -c");
+        let kernel = ["python", "-m", "ipykernel_launcher", "-f", "/r/kernel-1.json"];
         let notebook = || {
             Some(Jupyter {
                 connection_file: Some("/r/kernel-1.json".into()),
@@ -316,14 +272,8 @@ mod tests {
                 ..Jupyter::default()
             })
         };
-        assert_eq!(
-            worker(Some(&kernel), &kernel, notebook()),
-            "worker of notebook a.ipynb"
-        );
-        assert_eq!(
-            worker(Some(&train), &kernel, notebook()),
-            "notebook a.ipynb"
-        );
+        assert_eq!(worker(Some(&kernel), &kernel, notebook()), "worker of notebook a.ipynb");
+        assert_eq!(worker(Some(&train), &kernel, notebook()), "notebook a.ipynb");
     }
 
     #[test]
@@ -346,10 +296,7 @@ mod tests {
             ..Process::default()
         };
         assert_eq!(name(&notebook), "notebook course/hw4.ipynb");
-        let thread = Process {
-            comm: Some("nv_queue".into()),
-            ..Process::default()
-        };
+        let thread = Process { comm: Some("nv_queue".into()), ..Process::default() };
         assert_eq!(name(&thread), "nv_queue");
     }
 
@@ -364,11 +311,7 @@ mod tests {
 
     #[test]
     fn a_finding_about_a_gpu_is_named_by_its_uuid() {
-        let mut gpu = Gpu {
-            index: 3,
-            uuid: Some("GPU-3".into()),
-            ..Gpu::default()
-        };
+        let mut gpu = Gpu { index: 3, uuid: Some("GPU-3".into()), ..Gpu::default() };
         assert_eq!(&*id_on("pressure", &gpu), "pressure:GPU-3");
         gpu.uuid = None;
         assert_eq!(&*id_on("pressure", &gpu), "pressure:3");
@@ -377,11 +320,7 @@ mod tests {
     #[test]
     fn many_gpus_are_counted() {
         let list = |count: u32| -> Vec<FindingGpu> {
-            let gpu = |index| FindingGpu {
-                index,
-                uuid: None,
-                used_bytes: None,
-            };
+            let gpu = |index| FindingGpu { index, uuid: None, used_bytes: None };
             (0..count).map(gpu).collect()
         };
         assert_eq!(gpus(&list(1)), "GPU 0");

@@ -233,8 +233,7 @@ impl Suspects {
         {
             return Some(last);
         }
-        self.named
-            .insert(candidate.process, NamedSuspect::new(process));
+        self.named.insert(candidate.process, NamedSuspect::new(process));
         None
     }
 
@@ -323,11 +322,7 @@ impl GpuLives {
                 unknown.insert(row.pid);
                 continue;
             };
-            let life = GpuLife {
-                percent,
-                since,
-                is_whole: true,
-            };
+            let life = GpuLife { percent, since, is_whole: true };
             let known = lives.entry(row.pid).or_insert(life);
             if percent > known.percent {
                 *known = life;
@@ -437,9 +432,7 @@ impl SuspectInput<'_> {
     /// How long it was seen so, with the time before the first sample of which the driver told; seconds.
     fn watched_seconds(&self) -> f64 {
         let before = || {
-            let runs = self
-                .rows()
-                .filter_map(|row| Some(row.run()?.seconds_before));
+            let runs = self.rows().filter_map(|row| Some(row.run()?.seconds_before));
             runs.reduce(f64::min).unwrap_or(0.0)
         };
         self.seconds()
@@ -508,9 +501,7 @@ impl SuspectInput<'_> {
             cpu_seconds: lifetime.map(|(cpu, _)| cpu),
             age_seconds: lifetime.map(|(_, age)| age),
             lifetime_percent: self.life.map(|life| life.percent),
-            lifetime_seconds: self
-                .life
-                .map(|life| self.now.seconds_since(life.since).max(0.0)),
+            lifetime_seconds: self.life.map(|life| self.now.seconds_since(life.since).max(0.0)),
             last_activity: inactive_seconds.and(self.process.last_activity()),
             inactive_seconds,
             state: None,
@@ -552,11 +543,7 @@ impl SuspectInput<'_> {
             needed_seconds: needed,
             due,
             evidence: self.evidence(),
-            mark: SeenSoFar {
-                kind,
-                seconds: seconds as u64,
-                needed: Span::from_seconds(needed),
-            },
+            mark: SeenSoFar { kind, seconds: seconds as u64, needed: Span::from_seconds(needed) },
             message,
             missing: StillMissing {
                 seconds: wait.max(0.0) as u64,

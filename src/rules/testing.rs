@@ -56,19 +56,14 @@ pub(super) fn count(engine: &Engine, kind: Kind) -> usize {
 pub(super) fn only(engine: &Engine, kind: Kind) -> &Finding {
     let of_kind = engine.findings().iter().filter(|it| it.kind == kind);
     let found: Vec<&Finding> = of_kind.collect();
-    let [finding] = found[..] else {
-        panic!("{:?}", engine.findings())
-    };
+    let [finding] = found[..] else { panic!("{:?}", engine.findings()) };
     finding
 }
 
 /// Why a kind is undecided.
 pub(super) fn reasons(engine: &Engine, kind: Kind) -> Vec<String> {
     let undecided = engine.undecided().into_iter();
-    undecided
-        .filter(|it| *it.rule == *kind.name())
-        .map(|it| it.reason)
-        .collect()
+    undecided.filter(|it| *it.rule == *kind.name()).map(|it| it.reason).collect()
 }
 
 /// Neither found nor undecided.

@@ -38,9 +38,8 @@ const MOST_HOLDERS: usize = 16;
 const MOST_NAMED: usize = 3;
 
 /// Names of GPUs whose memory is part of the system's.
-const UNIFIED: &[&str] = &[
-    "GH200", "GB200", "GB300", "GB10", "Grace", "Orin", "Thor", "Xavier", "Tegra",
-];
+const UNIFIED: &[&str] =
+    &["GH200", "GB200", "GB300", "GB10", "Grace", "Orin", "Thor", "Xavier", "Tegra"];
 
 /// What shows that memory is held by no process that NVML lists.
 #[derive(Clone, PartialEq, Debug, JsonSchema, Serialize)]
@@ -211,22 +210,15 @@ pub(super) fn is_shared_out(gpu: &Gpu) -> bool {
 
 /// Whether the GPU's memory is part of the system's.
 pub(super) fn is_unified(gpu: &Gpu) -> bool {
-    let is_named_so = || {
-        gpu.name
-            .as_deref()
-            .is_some_and(|name| UNIFIED.iter().any(|part| name.contains(part)))
-    };
+    let is_named_so =
+        || gpu.name.as_deref().is_some_and(|name| UNIFIED.iter().any(|part| name.contains(part)));
     gpu.memory_unavailable.is_some() || is_named_so()
 }
 
 /// How much has to be unaccounted for.
 fn threshold(memory: Option<Memory>, settings: &UnattributedSettings) -> u64 {
     let reserved_is_apart = memory.is_none_or(|memory| memory.reserved_bytes.is_some());
-    let allowance = if reserved_is_apart {
-        0
-    } else {
-        RESERVED_ALLOWANCE_BYTES
-    };
+    let allowance = if reserved_is_apart { 0 } else { RESERVED_ALLOWANCE_BYTES };
     // None at all would be true of every GPU.
     settings.min_memory.0.max(1).saturating_add(allowance)
 }
@@ -242,37 +234,25 @@ fn doubt_of_figures(snapshot: &Snapshot, gpu: &Gpu) -> Option<UndecidedReason> {
     if gpu.processes.is_some() && !snapshot.lists_all(gpu) {
         return Some(UndecidedReason::NoList { gpu: index });
     }
-    lacks("nvmlDeviceGetMigMode", "MIG mode").or_else(|| {
-        gpu.name
-            .is_none()
-            .then(|| lacks("nvmlDeviceGetName", "name"))?
-    })
+    lacks("nvmlDeviceGetMigMode", "MIG mode")
+        .or_else(|| gpu.name.is_none().then(|| lacks("nvmlDeviceGetName", "name"))?)
 }
 
 /// Why it cannot be told how much is unaccounted for, where that could be so much.
 fn doubt(gpu: &Gpu, threshold: u64) -> Option<UndecidedReason> {
     let index = gpu.index;
     let Some(rows) = &gpu.processes else {
-        let may_be = gpu
-            .memory
-            .is_none_or(|memory| memory.used_bytes >= threshold);
+        let may_be = gpu.memory.is_none_or(|memory| memory.used_bytes >= threshold);
         return may_be.then_some(UndecidedReason::NoList { gpu: index });
     };
     let Some(memory) = gpu.memory else {
-        return (!rows.is_empty()).then_some(UndecidedReason::NoReading {
-            gpu: index,
-            what: "memory",
-        });
+        return (!rows.is_empty())
+            .then_some(UndecidedReason::NoReading { gpu: index, what: "memory" });
     };
     let unknown = rows.iter().find(|row| row.used_bytes.is_none())?;
-    let listed = rows
-        .iter()
-        .filter_map(|row| row.used_bytes)
-        .fold(0, u64::saturating_add);
-    (memory.used_bytes.saturating_sub(listed) >= threshold).then_some(UndecidedReason::NoMemory {
-        pid: unknown.pid,
-        gpu: index,
-    })
+    let listed = rows.iter().filter_map(|row| row.used_bytes).fold(0, u64::saturating_add);
+    (memory.used_bytes.saturating_sub(listed) >= threshold)
+        .then_some(UndecidedReason::NoMemory { pid: unknown.pid, gpu: index })
 }
 
 fn evidence(snapshot: &Snapshot, gpu: &Gpu, samples: u64) -> Option<UnattributedEvidence> {

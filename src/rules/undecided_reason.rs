@@ -115,10 +115,9 @@ impl UndecidedReason {
     /// Of a GPU that does not answer, or whose process list could not be read; `None` of any other.
     pub fn of_silent(gpu: &Gpu) -> Option<Self> {
         match (gpu.stale_seconds, &gpu.processes) {
-            (Some(seconds), _) => Some(Self::Stale {
-                gpu: gpu.index,
-                seconds: Span::from_seconds(seconds),
-            }),
+            (Some(seconds), _) => {
+                Some(Self::Stale { gpu: gpu.index, seconds: Span::from_seconds(seconds) })
+            }
             (None, None) => Some(Self::NoList { gpu: gpu.index }),
             (None, Some(_)) => None,
         }
@@ -178,13 +177,7 @@ impl UndecidedReason {
             Self::NoUtilization { gpu } => {
                 format!("the driver gives no per-process utilization on GPU {gpu}")
             }
-            Self::Gaps {
-                gpu,
-                covered,
-                samples,
-                least_covered,
-                least_samples,
-            } => format!(
+            Self::Gaps { gpu, covered, samples, least_covered, least_samples } => format!(
                 "{samples} {} {:.0} % of the time on GPU {gpu}, {:.0} % and \
                  {least_samples} samples are needed",
                 match samples {
@@ -239,10 +232,9 @@ impl Doubts {
         if let UndecidedReason::ShortHistory { needed, seen } = doubt {
             // Of several that are too young, the youngest says how long it takes.
             let same = self.0.iter_mut().find_map(|known| match known {
-                UndecidedReason::ShortHistory {
-                    needed: for_one,
-                    seen,
-                } if *for_one == needed => Some(seen),
+                UndecidedReason::ShortHistory { needed: for_one, seen } if *for_one == needed => {
+                    Some(seen)
+                }
                 _ => None,
             });
             if let Some(least) = same {

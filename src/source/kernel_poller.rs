@@ -122,13 +122,7 @@ impl KnownKernel {
 
 impl Notebooks {
     pub(super) fn new(roots: Roots) -> Self {
-        Self {
-            roots,
-            thread: None,
-            known: HashMap::new(),
-            refreshed: None,
-            number: 0,
-        }
+        Self { roots, thread: None, known: HashMap::new(), refreshed: None, number: 0 }
     }
 
     /// Tells the thread which kernels there are.
@@ -160,9 +154,7 @@ impl Notebooks {
 
     /// Whether there is something for the thread to do, or may be by now.
     fn is_refresh_due(&self, now: Instant) -> bool {
-        let refreshed = self
-            .refreshed
-            .filter(|_| !self.known.values().any(KnownKernel::is_asked));
+        let refreshed = self.refreshed.filter(|_| !self.known.values().any(KnownKernel::is_asked));
         refreshed.is_none_or(|at| now.saturating_duration_since(at) >= REFRESH_AFTER)
     }
 
@@ -180,12 +172,7 @@ impl Notebooks {
                 process.jupyter = if now.saturating_duration_since(answer.at) <= OLDEST {
                     answer.jupyter.clone()
                 } else {
-                    let faded = || {
-                        answer
-                            .jupyter
-                            .as_deref()
-                            .map(|jupyter| fade(jupyter).into())
-                    };
+                    let faded = || answer.jupyter.as_deref().map(|jupyter| fade(jupyter).into());
                     known.faded = known.faded.take().or_else(faded);
                     known.faded.clone()
                 };
@@ -285,11 +272,7 @@ fn may_be_candidate(process: &Process) -> bool {
 
 fn candidate(process: &Process) -> Option<KernelCandidate> {
     let (pid, start_ticks) = key(process).filter(|_| may_be_candidate(process))?;
-    Some(KernelCandidate {
-        pid,
-        start_ticks,
-        jupyter: process.jupyter.clone(),
-    })
+    Some(KernelCandidate { pid, start_ticks, jupyter: process.jupyter.clone() })
 }
 
 /// What stays true however old it is.
@@ -333,10 +316,7 @@ struct ServerAnswer {
 impl ServerAnswer {
     /// Whether it knows nothing of a kernel because that one is younger than it.
     fn is_before(&self, watched: &Watched) -> bool {
-        let id = watched
-            .kernel
-            .as_ref()
-            .and_then(|kernel| kernel.jupyter.kernel_id.as_deref());
+        let id = watched.kernel.as_ref().and_then(|kernel| kernel.jupyter.kernel_id.as_deref());
         let is_known = match (&self.result, id) {
             (Ok(states), Some(id)) => states.contains_key(id),
             _ => true,
@@ -358,8 +338,7 @@ impl KernelPoller {
 
     /// Does what is due about these kernels. `None` where the answers are not read any more.
     fn work(&mut self, list: &[KernelCandidate]) -> Option<()> {
-        self.kernels
-            .retain(|key, _| list.iter().any(|it| (it.pid, it.start_ticks) == *key));
+        self.kernels.retain(|key, _| list.iter().any(|it| (it.pid, it.start_ticks) == *key));
         // What needs no server first: one that hangs does not keep the others' names back.
         let now = Instant::now();
         let mut seen = self.take_read(Duration::ZERO);
@@ -446,9 +425,7 @@ impl KernelPoller {
             return false;
         };
         watched.looked_at = now;
-        watched
-            .kernel
-            .take_if(|kernel| !kernel.refresh(&self.roots, ancestors));
+        watched.kernel.take_if(|kernel| !kernel.refresh(&self.roots, ancestors));
         true
     }
 
@@ -484,12 +461,7 @@ impl KernelPoller {
             kernel.remember_looks_of(before);
         }
         let now = Instant::now();
-        let watched = Watched {
-            found: candidate.jupyter,
-            kernel,
-            read_at: now,
-            looked_at: now,
-        };
+        let watched = Watched { found: candidate.jupyter, kernel, read_at: now, looked_at: now };
         self.kernels.insert(key, watched);
         key
     }
@@ -499,12 +471,7 @@ impl KernelPoller {
         let kernels = self.kernels.values().filter_map(|it| it.kernel.as_ref());
         kernels
             .filter_map(|kernel| kernel.server.as_ref())
-            .map(|server| {
-                (
-                    (server.listener.pid, server.listener.start_ticks),
-                    server.clone(),
-                )
-            })
+            .map(|server| ((server.listener.pid, server.listener.start_ticks), server.clone()))
             .collect()
     }
 
@@ -528,20 +495,14 @@ impl KernelPoller {
     fn wanted(&self, server: KernelKey) -> Vec<Arc<str>> {
         let kernels = self.kernels_of(server);
         let kernels = kernels.iter().filter_map(|key| self.kernels.get(key));
-        kernels
-            .filter_map(|watched| watched.kernel.as_ref()?.jupyter.kernel_id.clone())
-            .collect()
+        kernels.filter_map(|watched| watched.kernel.as_ref()?.jupyter.kernel_id.clone()).collect()
     }
 
     /// What is known of one process.
     fn answer(&self, key: KernelKey) -> Option<KernelAnswer> {
         let watched = self.kernels.get(&key)?;
-        let mut answer = KernelAnswer {
-            key,
-            jupyter: None,
-            at: watched.looked_at,
-            is_settled: true,
-        };
+        let mut answer =
+            KernelAnswer { key, jupyter: None, at: watched.looked_at, is_settled: true };
         let Some(kernel) = &watched.kernel else {
             return Some(answer);
         };

@@ -70,10 +70,7 @@ impl Live {
     /// With what marks each snapshot as it is taken: what gpumem itself has done to a process, say. It must
     /// not take long.
     pub fn marked_by(self, marks: impl FnMut(&mut Snapshot) + Send + 'static) -> Self {
-        Self {
-            marks: Some(Marks(Box::new(marks))),
-            ..self
-        }
+        Self { marks: Some(Marks(Box::new(marks))), ..self }
     }
 
     /// Opens NVML.
@@ -189,14 +186,9 @@ impl Live {
         listed.dedup();
         let is_listed = |pid: u32| listed.binary_search(&pid).is_ok();
         let hidden = self.holders.pids().into_iter();
-        let pids: Vec<u32> = listed
-            .iter()
-            .copied()
-            .chain(hidden.filter(|&pid| !is_listed(pid)))
-            .collect();
-        let mut found = self
-            .processes
-            .sample(&pids, host::read_clocks().boottime_ns);
+        let pids: Vec<u32> =
+            listed.iter().copied().chain(hidden.filter(|&pid| !is_listed(pid))).collect();
+        let mut found = self.processes.sample(&pids, host::read_clocks().boottime_ns);
         // Who is on no list has to hold a file now to be shown.
         found.processes.retain_mut(|process| {
             if is_listed(process.pid) {
@@ -215,13 +207,11 @@ impl Live {
         let now_ns = host::read_clocks().boottime_ns;
         let used = |pid| self.processes.used_ticks(pid);
         self.holders.fill_descendants(&mut processes, used, now_ns);
-        self.processes
-            .fill_relatives(&mut processes, &self.holders, now_ns);
+        self.processes.fill_relatives(&mut processes, &self.holders, now_ns);
         for process in processes.iter_mut().filter(|it| is_listed(it.pid)) {
             let named = self.named.get_mut(process.pid);
-            let named_ticks = named
-                .as_ref()
-                .map(|named| ticks(named.first_ns, self.ticks_per_second));
+            let named_ticks =
+                named.as_ref().map(|named| ticks(named.first_ns, self.ticks_per_second));
             let doubt = doubt(process, named_ticks, whose);
             if let Some(named) = named {
                 named.note(process, doubt.is_none());
@@ -230,24 +220,14 @@ impl Live {
                 *process = unresolved(process.pid, reason.into());
             }
         }
+        processes.extend(found.gone.into_iter().map(|pid| match self.host.pid_namespace {
+            Some(PidNamespace::Host) => {
+                Process { pid, last_known: self.named.last_known(pid), ..Process::default() }
+            }
+            _ => unresolved(pid, "a pid of another pid namespace".into()),
+        }));
         processes.extend(
-            found
-                .gone
-                .into_iter()
-                .map(|pid| match self.host.pid_namespace {
-                    Some(PidNamespace::Host) => Process {
-                        pid,
-                        last_known: self.named.last_known(pid),
-                        ..Process::default()
-                    },
-                    _ => unresolved(pid, "a pid of another pid namespace".into()),
-                }),
-        );
-        processes.extend(
-            found
-                .unreadable
-                .into_iter()
-                .map(|(pid, why)| unresolved(pid, why.to_string().into())),
+            found.unreadable.into_iter().map(|(pid, why)| unresolved(pid, why.to_string().into())),
         );
         processes.sort_unstable_by_key(|process| process.pid);
         processes
@@ -285,10 +265,7 @@ impl Source for Live {
 
     fn take(&mut self, now: Instant) -> Result<Option<Taken>, SourceError> {
         self.timer.taken(now);
-        Ok(Some(Taken {
-            snapshot: self.sample(),
-            is_passing: false,
-        }))
+        Ok(Some(Taken { snapshot: self.sample(), is_passing: false }))
     }
 
     fn steer(&mut self, control: Control, now: Instant) -> Result<(), SourceError> {
@@ -309,9 +286,7 @@ impl Source for Live {
 }
 
 fn wall_clock() -> Time {
-    let since_epoch = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .unwrap_or_default();
+    let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     Time::from_unix_milliseconds(i64::try_from(since_epoch.as_millis()).unwrap_or(i64::MAX))
 }
 
@@ -321,11 +296,7 @@ fn ticks(boottime_ns: u64, ticks_per_second: u64) -> u64 {
 }
 
 fn unresolved(pid: u32, reason: Arc<str>) -> Process {
-    Process {
-        pid,
-        unresolved: Some(reason),
-        ..Process::default()
-    }
+    Process { pid, unresolved: Some(reason), ..Process::default() }
 }
 
 fn holds_files(process: &Process) -> bool {
@@ -366,11 +337,7 @@ struct PidBelief {
 /// which is seen even where `/dev` shows none, as in a container that was given none but the library.
 /// Where that is not so either, there is no evidence to ask of anybody, and the first half decides.
 fn doubt(process: &Process, named_ticks: Option<u64>, whose: PidBelief) -> Option<&'static str> {
-    if process
-        .start_ticks
-        .zip(named_ticks)
-        .is_some_and(|(start, named)| start > named)
-    {
+    if process.start_ticks.zip(named_ticks).is_some_and(|(start, named)| start > named) {
         return Some("the process with this pid started after NVML first named it");
     }
     // A zombie has closed its files, and its number cannot have been recycled.
@@ -419,17 +386,11 @@ mod tests {
     #[test]
     fn what_a_process_holds_has_to_be_known_for_the_rest_to_be() {
         let gpu = |used_bytes: &[Option<u64>]| Gpu {
-            memory: Some(Memory {
-                used_bytes: 10 * MIB,
-                ..Memory::default()
-            }),
+            memory: Some(Memory { used_bytes: 10 * MIB, ..Memory::default() }),
             processes: Some(
                 used_bytes
                     .iter()
-                    .map(|&used_bytes| GpuProcess {
-                        used_bytes,
-                        ..GpuProcess::default()
-                    })
+                    .map(|&used_bytes| GpuProcess { used_bytes, ..GpuProcess::default() })
                     .collect(),
             ),
             ..Gpu::default()
@@ -444,22 +405,12 @@ mod tests {
 
     fn process(start_ticks: u64, gpu_files: Option<&[&str]>) -> Process {
         let files = gpu_files.map(|files| files.iter().map(|&file| file.into()).collect());
-        Process {
-            pid: 7,
-            start_ticks: Some(start_ticks),
-            gpu_files: files,
-            ..Process::default()
-        }
+        Process { pid: 7, start_ticks: Some(start_ticks), gpu_files: files, ..Process::default() }
     }
 
-    const HOST: PidBelief = PidBelief {
-        namespace: Some(PidNamespace::Host),
-        has_gpu_device_files: true,
-    };
-    const CONTAINER: PidBelief = PidBelief {
-        namespace: Some(PidNamespace::Container),
-        ..HOST
-    };
+    const HOST: PidBelief =
+        PidBelief { namespace: Some(PidNamespace::Host), has_gpu_device_files: true };
+    const CONTAINER: PidBelief = PidBelief { namespace: Some(PidNamespace::Container), ..HOST };
 
     #[test]
     fn a_stranger_with_a_recycled_number_is_not_believed() {
@@ -474,23 +425,14 @@ mod tests {
     fn unreadable_files_are_unknown_on_the_host_and_doubted_in_a_container() {
         assert_eq!(doubt(&process(50, None), Some(100), HOST), None);
         assert!(doubt(&process(50, None), Some(100), CONTAINER).is_some());
-        assert_eq!(
-            doubt(&process(50, Some(&["/dev/nvidia0"])), Some(100), CONTAINER),
-            None
-        );
-        let no_devices = PidBelief {
-            has_gpu_device_files: false,
-            ..CONTAINER
-        };
+        assert_eq!(doubt(&process(50, Some(&["/dev/nvidia0"])), Some(100), CONTAINER), None);
+        let no_devices = PidBelief { has_gpu_device_files: false, ..CONTAINER };
         assert_eq!(doubt(&process(50, None), Some(100), no_devices), None);
     }
 
     #[test]
     fn a_zombie_keeps_its_number_though_it_has_closed_its_files() {
-        let zombie = Process {
-            state: Some('Z'),
-            ..process(50, Some(&[]))
-        };
+        let zombie = Process { state: Some('Z'), ..process(50, Some(&[])) };
         assert_eq!(doubt(&zombie, Some(100), HOST), None);
     }
 

@@ -69,9 +69,7 @@ impl NamedPids {
                 continue;
             };
             let age = read_at.map_or(Duration::ZERO, |at| now.0.saturating_duration_since(at));
-            let at = now
-                .1
-                .saturating_sub(u64::try_from(age.as_nanos()).unwrap_or(u64::MAX));
+            let at = now.1.saturating_sub(u64::try_from(age.as_nanos()).unwrap_or(u64::MAX));
             for row in rows {
                 let named = self.pids.entry(row.pid).or_insert(NamedPid {
                     first_ns: at,
@@ -116,10 +114,7 @@ mod tests {
         let start = Instant::now();
         let mut named = NamedPids::default();
         let mut note = |lists: &[Option<&[u32]>], second: u64| {
-            let row = |&pid: &u32| GpuProcess {
-                pid,
-                ..GpuProcess::default()
-            };
+            let row = |&pid: &u32| GpuProcess { pid, ..GpuProcess::default() };
             let gpu = |list: &Option<&[u32]>| SampledGpu {
                 gpu: Gpu {
                     processes: list.map(|pids| pids.iter().map(row).collect()),
@@ -155,17 +150,11 @@ mod tests {
     fn who_is_on_a_list_that_cannot_be_read_loses_its_name() {
         let mut named = NamedPids::default();
         let gpu = |processes| SampledGpu {
-            gpu: Gpu {
-                processes,
-                ..Gpu::default()
-            },
+            gpu: Gpu { processes, ..Gpu::default() },
             read_at: None,
             process_utilization: None,
         };
-        let rows = vec![GpuProcess {
-            pid: 7,
-            ..GpuProcess::default()
-        }];
+        let rows = vec![GpuProcess { pid: 7, ..GpuProcess::default() }];
         named.note(&[gpu(Some(rows))], (Instant::now(), 5));
         named.get_mut(7).unwrap().note(&process(1, "x"), true);
         assert!(named.last_known(7).is_some());
@@ -186,11 +175,7 @@ mod tests {
     #[test]
     fn a_name_is_kept_of_the_process_that_was_believed_and_of_no_other() {
         let name = |named: &NamedPid| Some(named.process.as_deref()?.comm.as_deref()?.to_owned());
-        let mut named = NamedPid {
-            first_ns: 0,
-            sample: 0,
-            process: None,
-        };
+        let mut named = NamedPid { first_ns: 0, sample: 0, process: None };
         named.note(&process(5, "stranger"), false);
         assert_eq!(name(&named), None);
         named.note(&process(5, "python"), true);

@@ -202,15 +202,9 @@ mod tests {
         );
         assert_eq!(waits(PlaybackPace::AsFast, 0.0, &times), [0.0; 7]);
         for odd in [0.0, -1.0, f64::NAN, f64::MIN_POSITIVE] {
-            assert_eq!(
-                waits(PlaybackPace::Speed(odd), 0.0, &[0.0, 1.0]),
-                [0.0, 5.0]
-            );
+            assert_eq!(waits(PlaybackPace::Speed(odd), 0.0, &[0.0, 1.0]), [0.0, 5.0]);
         }
-        assert_eq!(
-            waits(PlaybackPace::Speed(f64::INFINITY), 0.0, &[0.0, 1.0]),
-            [0.0, 0.0]
-        );
+        assert_eq!(waits(PlaybackPace::Speed(f64::INFINITY), 0.0, &[0.0, 1.0]), [0.0, 0.0]);
     }
 
     #[test]

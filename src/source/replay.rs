@@ -271,13 +271,7 @@ mod tests {
     fn it_passes_on_what_was_recorded_also_where_the_clock_jumps_back() {
         let snapshots = snapshots(&[100, 105, 40, 45]);
         let mut replay = replay(recording(&snapshots));
-        assert_eq!(
-            replay.origin(),
-            Origin::Replay {
-                name: "r.jsonl".into(),
-                can_rewind: false,
-            }
-        );
+        assert_eq!(replay.origin(), Origin::Replay { name: "r.jsonl".into(), can_rewind: false });
         assert_eq!(drain(&mut replay), snapshots);
         assert_eq!(replay.next().unwrap(), None);
         assert!(replay.damage().is_empty());
@@ -299,13 +293,7 @@ mod tests {
     #[test]
     fn the_demo_plays_to_its_end() {
         let mut demo = Replay::demo(PlaybackPace::AsFast).unwrap();
-        assert_eq!(
-            demo.origin(),
-            Origin::Replay {
-                name: "demo".into(),
-                can_rewind: false,
-            }
-        );
+        assert_eq!(demo.origin(), Origin::Replay { name: "demo".into(), can_rewind: false });
         let snapshots = drain(&mut demo);
         let (Some(first), Some(last)) = (snapshots.first(), snapshots.last()) else {
             panic!("the demo is empty");
@@ -319,10 +307,7 @@ mod tests {
         let times: Vec<i64> = (100..100 + count).collect();
         let bytes: &'static [u8] = recording(&snapshots(&times)).leak();
         let reader = RecordingReader::from_bytes(bytes, "r.jsonl").unwrap();
-        (
-            Replay::new(reader, PlaybackPace::Speed(1.0)),
-            Instant::now(),
-        )
+        (Replay::new(reader, PlaybackPace::Speed(1.0)), Instant::now())
     }
 
     fn seconds(snapshot: &Snapshot) -> i64 {
@@ -350,10 +335,7 @@ mod tests {
         let second = Duration::from_secs(1);
         assert_eq!(wait(&mut replay, start), NextSnapshot::In(second));
         replay.steer(Control::Playing(false), start).unwrap();
-        assert_eq!(
-            wait(&mut replay, start + 9 * second),
-            NextSnapshot::OnRequest
-        );
+        assert_eq!(wait(&mut replay, start + 9 * second), NextSnapshot::OnRequest);
         replay.steer(Control::Step, start).unwrap();
         assert_eq!(at_once(&mut replay, start), [(101, false)]);
         assert_eq!(wait(&mut replay, start), NextSnapshot::OnRequest);
@@ -376,10 +358,7 @@ mod tests {
         let time = Time::from_unix_milliseconds(102_500);
         replay.steer(Control::SeekTo(time), now).unwrap();
         let passed = at_once(&mut replay, now);
-        assert_eq!(
-            passed,
-            [(100, true), (101, true), (102, true), (103, false)]
-        );
+        assert_eq!(passed, [(100, true), (101, true), (102, true), (103, false)]);
         assert_eq!(wait(&mut replay, now), NextSnapshot::OnRequest);
         // What is behind is passed over already.
         replay.steer(Control::SeekTo(time), now).unwrap();

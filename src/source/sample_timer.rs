@@ -19,12 +19,7 @@ pub(super) struct SampleTimer {
 impl SampleTimer {
     /// A timer whose first sample is due at once.
     pub(super) fn new(interval: Duration, now: Instant) -> Self {
-        Self {
-            interval,
-            is_fast: false,
-            last: None,
-            due: now,
-        }
+        Self { interval, is_fast: false, last: None, due: now }
     }
 
     /// How long until the next sample.
@@ -66,11 +61,7 @@ impl SampleTimer {
     }
 
     fn current(&self) -> Duration {
-        if self.is_fast {
-            self.interval.min(FAST)
-        } else {
-            self.interval
-        }
+        if self.is_fast { self.interval.min(FAST) } else { self.interval }
     }
 }
 

@@ -31,11 +31,7 @@ pub(super) struct Versions {
 
 impl Versions {
     pub(super) fn new(roots: Roots) -> Self {
-        Self {
-            roots,
-            thread: None,
-            known: HashMap::new(),
-        }
+        Self { roots, thread: None, known: HashMap::new() }
     }
 
     /// Puts into each process the version of its framework, where its metadata tells more than its paths.

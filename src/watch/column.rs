@@ -13,16 +13,12 @@ impl Column {
 
     /// The column of this heading.
     pub fn by_title(title: &str) -> Option<Self> {
-        Self::ALL
-            .into_iter()
-            .find(|column| column.spec().title == title)
+        Self::ALL.into_iter().find(|column| column.spec().title == title)
     }
 
     /// The column that `letter` sorts by.
     pub fn by_letter(letter: char) -> Option<Self> {
-        Self::ALL
-            .into_iter()
-            .find(|column| column.spec().letter == letter)
+        Self::ALL.into_iter().find(|column| column.spec().letter == letter)
     }
 
     /// The column `steps` to the right (or left, where negative); the table's ends meet.

@@ -45,9 +45,7 @@ pub fn whole(process: &Process, width: u16) -> String {
 /// what tells one process from another.
 pub fn brief(process: &Process, width: u16) -> String {
     let has_arguments = process.command.as_ref().is_some_and(|it| it.len() > 1);
-    written(process, width, |program| {
-        without_folder(program, has_arguments)
-    })
+    written(process, width, |program| without_folder(program, has_arguments))
 }
 
 fn written(process: &Process, width: u16, program: impl Fn(&str) -> &str) -> String {
@@ -62,21 +60,17 @@ fn written(process: &Process, width: u16, program: impl Fn(&str) -> &str) -> Str
         if length > enough {
             break;
         }
-        let argument = if words.is_empty() {
-            program(argument)
-        } else {
-            argument
-        };
+        let argument = if words.is_empty() { program(argument) } else { argument };
         let word = head(argument, enough + 1 - length);
         length += word.chars().count() + 1;
         words.push(word);
     }
     if words.is_empty() {
         // Kernel threads and zombies have a name only; brackets say so, as ps does.
-        return process.comm.as_deref().map_or_else(
-            || UNKNOWN.to_owned(),
-            |comm| format!("[{}]", clean(comm, width)),
-        );
+        return process
+            .comm
+            .as_deref()
+            .map_or_else(|| UNKNOWN.to_owned(), |comm| format!("[{}]", clean(comm, width)));
     }
     command_line(&words)
 }
@@ -97,28 +91,16 @@ mod tests {
         let hostile = process(&[&"\x1b".repeat(4 << 20), "x"]);
         assert_eq!(whole(&hostile, 10), "\\e".repeat(12));
         assert_eq!(brief(&hostile, 10), "\\e".repeat(12));
-        let zombie = Process {
-            comm: Some("a)\n".into()),
-            ..Process::default()
-        };
+        let zombie = Process { comm: Some("a)\n".into()), ..Process::default() };
         assert_eq!(whole(&zombie, 10), "[a)\\n]");
     }
 
     #[test]
     fn a_row_has_the_program_without_its_folder_and_all_of_the_rest() {
         for (command, expected) in [
-            (
-                &["/opt/a b/bin/python3", "/srv/x.py"][..],
-                "python3 /srv/x.py",
-            ),
-            (
-                &["/usr/lib/Xorg vt1 -auth /run/x"],
-                "'Xorg vt1 -auth /run/x'",
-            ),
-            (
-                &["./llama-server", "-m", "m.gguf"],
-                "./llama-server -m m.gguf",
-            ),
+            (&["/opt/a b/bin/python3", "/srv/x.py"][..], "python3 /srv/x.py"),
+            (&["/usr/lib/Xorg vt1 -auth /run/x"], "'Xorg vt1 -auth /run/x'"),
+            (&["./llama-server", "-m", "m.gguf"], "./llama-server -m m.gguf"),
             (&["ray::train /srv/a"], "'ray::train /srv/a'"),
             (&["/"], "/"),
             (&["/opt/bin/"], "/opt/bin/"),

@@ -66,8 +66,7 @@ impl<W: Write> DoubleBuffer<W> {
                 queue!(self.backend, Clear(ClearType::All))?;
             }
             let cells = self.changes.iter();
-            self.backend
-                .draw(cells.map(|&at| (at.x, at.y, &self.canvas[at])))?;
+            self.backend.draw(cells.map(|&at| (at.x, at.y, &self.canvas[at])))?;
             queue!(self.backend, EndSynchronizedUpdate)?;
             Backend::flush(&mut self.backend)?;
             self.is_unknown = false;
@@ -169,21 +168,8 @@ mod tests {
 
     #[test]
     fn the_changes_are_those_of_the_library() {
-        let symbols = [
-            " ",
-            "a",
-            "b",
-            "─",
-            "▇",
-            "▝",
-            "⣿",
-            "…",
-            "日",
-            "é",
-            "👍",
-            "❤\u{fe0f}",
-            "e\u{301}",
-        ];
+        let symbols =
+            [" ", "a", "b", "─", "▇", "▝", "⣿", "…", "日", "é", "👍", "❤\u{fe0f}", "e\u{301}"];
         let mut dice = Dice::new(7);
         let area = Rect::new(0, 0, 9, 6);
         let mut canvas = Canvas::new(area);
@@ -191,11 +177,8 @@ mod tests {
             let shown = Buffer::clone(&canvas);
             canvas.forget_changes();
             for _ in 0..dice.place(5) {
-                let (x, y, symbol) = (
-                    dice.place(8),
-                    dice.place(6),
-                    symbols[dice.place(symbols.len())],
-                );
+                let (x, y, symbol) =
+                    (dice.place(8), dice.place(6), symbols[dice.place(symbols.len())]);
                 let style = match dice.place(4) {
                     0 => Style::new().bg(Color::Red),
                     1 => Style::new().fg(Color::Red),

@@ -216,24 +216,20 @@ pub struct Hint {
 
 /// Keys that are of this context alone.
 pub fn table(context: Context) -> impl Iterator<Item = &'static Binding> {
-    GROUPS
-        .iter()
-        .filter(move |group| group.context == context)
-        .flat_map(|group| group.bindings)
+    GROUPS.iter().filter(move |group| group.context == context).flat_map(|group| group.bindings)
 }
 
 /// What a key asks for there, if anything.
 pub fn action(context: Context, event: &KeyEvent) -> Option<KeyAction> {
     let key = pressed(event)?;
-    table(context)
-        .chain(table(Context::Main))
-        .find(|binding| binding.keys.contains(&key))
-        .map(|binding| match (binding.action, key) {
+    table(context).chain(table(Context::Main)).find(|binding| binding.keys.contains(&key)).map(
+        |binding| match (binding.action, key) {
             (KeyAction::Gpu(_), Key::Plain(KeyCode::Char(digit @ '0'..='9'))) => {
                 KeyAction::Gpu(digit as u8 - b'0')
             }
             (action, _) => action,
-        })
+        },
+    )
 }
 
 /// The key of an event; `None` for a release and for modifiers that nothing is bound to.

@@ -42,10 +42,7 @@ pub struct Choice {
 impl Default for Choice {
     fn default() -> Self {
         Self {
-            sort: Sort {
-                column: Column::Memory,
-                reversed: false,
-            },
+            sort: Sort { column: Column::Memory, reversed: false },
             tree: false,
             mine: false,
             only_findings: false,
@@ -76,8 +73,7 @@ impl Choice {
         let parts = [
             self.mine.then(|| "mine".to_owned()),
             self.only_findings.then(|| "with findings".to_owned()),
-            self.hide_small
-                .then(|| format!("small hidden (<{})", Bytes(SMALL_BYTES))),
+            self.hide_small.then(|| format!("small hidden (<{})", Bytes(SMALL_BYTES))),
             filter.map(|filter| format!("filter: {filter}")),
         ];
         let parts: Vec<String> = parts.into_iter().flatten().collect();
@@ -88,10 +84,7 @@ impl Choice {
         (!self.mine || subject.is_of(me) == Some(true))
             && (!self.only_findings || subject.finding.is_some())
             && !(self.hide_small && is_small(subject))
-            && self
-                .filter
-                .as_ref()
-                .is_none_or(|filter| filter.fits(subject, me))
+            && self.filter.as_ref().is_none_or(|filter| filter.fits(subject, me))
     }
 }
 
@@ -164,11 +157,7 @@ impl Listing {
         let hidden = screenful.rows.len() - order.len();
         if choice.tree {
             let (lines, heads) = Trees::new(screenful, &order).grow(&order);
-            return Self {
-                lines,
-                hidden,
-                heads,
-            };
+            return Self { lines, hidden, heads };
         }
         Self {
             lines: order.into_iter().map(|row| root(row, 0)).collect(),
@@ -179,12 +168,8 @@ impl Listing {
 
     /// The line of a row.
     pub fn position(&self, screenful: &Screenful, key: &RowKey) -> Option<usize> {
-        let is_it = |line: &ListingLine| {
-            screenful
-                .rows
-                .get(line.row)
-                .is_some_and(|row| row.key == *key)
-        };
+        let is_it =
+            |line: &ListingLine| screenful.rows.get(line.row).is_some_and(|row| row.key == *key);
         self.lines.iter().position(is_it)
     }
 }
@@ -215,13 +200,7 @@ impl<'a> Trees<'a> {
         // Of several with one pid the first counts, as in `Snapshot::process`.
         let processes = screenful.snapshot.processes.iter().rev();
         let process_of = processes.map(|process| (process.pid, process)).collect();
-        Self {
-            screenful,
-            families,
-            family_of,
-            rows_of,
-            process_of,
-        }
+        Self { screenful, families, family_of, rows_of, process_of }
     }
 
     fn grow(&self, order: &[usize]) -> (Vec<ListingLine>, HashMap<usize, Head>) {
@@ -313,12 +292,7 @@ fn hang(lines: &mut [ListingLine]) -> bool {
 
 /// A line that hangs on nothing yet.
 fn root(row: usize, depth: u16) -> ListingLine {
-    ListingLine {
-        row,
-        depth,
-        branch: TreeBranch::Root,
-        rails: 0,
-    }
+    ListingLine { row, depth, branch: TreeBranch::Root, rails: 0 }
 }
 
 #[cfg(test)]

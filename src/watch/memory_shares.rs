@@ -145,15 +145,7 @@ impl MemoryShares {
         let reserved = take_up_to(&mut left, memory.reserved_bytes.unwrap_or(0));
         Some(Self {
             total_bytes,
-            bytes: [
-                in_use,
-                suspected,
-                reclaimable,
-                unattributed,
-                unknown,
-                reserved,
-                left,
-            ],
+            bytes: [in_use, suspected, reclaimable, unattributed, unknown, reserved, left],
         })
     }
 
@@ -204,10 +196,8 @@ impl MemoryShares {
     }
 
     fn is_sure_of_a_cell(&self, share: MemoryShare, width: u16) -> bool {
-        let is_held = matches!(
-            share,
-            MemoryShare::InUse | MemoryShare::Suspected | MemoryShare::Reclaimable
-        );
+        let is_held =
+            matches!(share, MemoryShare::InUse | MemoryShare::Suspected | MemoryShare::Reclaimable);
         self.has(share) && (is_held || width >= ROOMY_CELLS)
     }
 }
@@ -267,10 +257,7 @@ mod tests {
 
     fn parts(memory: &Memory, rows: &[(u64, UseVerdict)]) -> MemoryShares {
         let rows = rows.iter().map(|&(bytes, verdict)| {
-            let row = GpuProcess {
-                used_bytes: Some(bytes),
-                ..GpuProcess::default()
-            };
+            let row = GpuProcess { used_bytes: Some(bytes), ..GpuProcess::default() };
             (row, verdict)
         });
         MemoryShares::new(memory, rows, true).unwrap()
@@ -279,17 +266,11 @@ mod tests {
     #[test]
     fn what_is_accused_is_cut_first_where_the_figures_contradict_one_another() {
         use UseVerdict::{InUse, Reclaimable, Suspected};
-        let it = parts(
-            &memory(100, 50, 5),
-            &[(30, Reclaimable), (30, InUse), (15, Suspected)],
-        );
+        let it = parts(&memory(100, 50, 5), &[(30, Reclaimable), (30, InUse), (15, Suspected)]);
         assert_eq!(it.bytes, [30, 15, 5, 0, 0, 5, 45]);
         let it = parts(&memory(100, u64::MAX, u64::MAX), &[(u64::MAX, Reclaimable)]);
         assert_eq!(it.bytes, [0, 0, 100, 0, 0, 0, 0]);
-        assert_eq!(
-            MemoryShares::new(&memory(0, 0, 0), std::iter::empty(), true),
-            None
-        );
+        assert_eq!(MemoryShares::new(&memory(0, 0, 0), std::iter::empty(), true), None);
     }
 
     #[test]
@@ -321,10 +302,7 @@ mod tests {
                 (figure(), UseVerdict::Reclaimable),
             ];
             let it = parts(&memory, &rows);
-            let sum = it
-                .bytes
-                .iter()
-                .fold(0u128, |sum, &part| sum + u128::from(part));
+            let sum = it.bytes.iter().fold(0u128, |sum, &part| sum + u128::from(part));
             assert_eq!(sum, u128::from(memory.total_bytes));
             for width in [0, 1, 2, 7, 20, 64, 300] {
                 let cells = it.cells(width);
@@ -332,9 +310,7 @@ mod tests {
                 for (cells, bytes) in cells.into_iter().zip(it.bytes) {
                     assert!(cells == 0 || bytes > 0, "{it:?} {width}");
                 }
-                let held = MemoryShare::ALL[..3]
-                    .iter()
-                    .filter(|it_is| it.bytes(**it_is) > 0);
+                let held = MemoryShare::ALL[..3].iter().filter(|it_is| it.bytes(**it_is) > 0);
                 if usize::from(width) > SHARES {
                     assert!(held.clone().all(|part| cells[*part as usize] > 0));
                 }

@@ -116,10 +116,7 @@ impl Options {
         app.judged.courses = past.courses;
         app.table.choice.filter = self.filter;
         if let Some(column) = self.sort {
-            app.table.choice.sort = Sort {
-                column,
-                reversed: false,
-            };
+            app.table.choice.sort = Sort { column, reversed: false };
         }
         app.table.columns = self.columns.unwrap_or_default();
         app.theme = self.theme;
@@ -140,10 +137,7 @@ pub struct Past {
 impl Past {
     /// Nothing was seen; what comes is judged by this engine.
     pub fn new(engine: Engine) -> Self {
-        Self {
-            engine,
-            courses: Courses::default(),
-        }
+        Self { engine, courses: Courses::default() }
     }
 }
 
@@ -256,10 +250,7 @@ pub fn run(
         reclaiming = Some(spawn("reclaim", &sender, move |sender| {
             work(worker, &requests, sender);
         })?);
-        let channels = ThreadChannels {
-            controls: &control_sender,
-            reclaim: &reclaim,
-        };
+        let channels = ThreadChannels { controls: &control_sender, reclaim: &reclaim };
         drive(&mut app, screen, &messages, &channels, &signals, start)
     });
     *ui_state = app.ui_state().since(&arranged);
@@ -303,9 +294,7 @@ fn drive(
             screen.catch_up().map_err(WatchError::Terminal)?;
         }
         if changed && !screen.is_behind() {
-            screen
-                .draw(|canvas| view::draw(app, canvas))
-                .map_err(WatchError::Terminal)?;
+            screen.draw(|canvas| view::draw(app, canvas)).map_err(WatchError::Terminal)?;
             changed = false;
             update(app, Event::Drawn);
         }
@@ -318,11 +307,7 @@ fn drive(
         let until = Instant::now() + BATCH;
         let in_time = || Instant::now() < until;
         let more = std::iter::from_fn(|| in_time().then(|| messages.try_recv().ok())?);
-        for message in std::iter::once(first)
-            .chain(more)
-            .flat_map(timed(start))
-            .flatten()
-        {
+        for message in std::iter::once(first).chain(more).flat_map(timed(start)).flatten() {
             let event = match message {
                 ThreadMessage::Event(event) => event,
                 ThreadMessage::Failed(error) => return Err(error),
@@ -363,11 +348,7 @@ fn drive(
 fn timed(start: Instant) -> impl Fn(ThreadMessage) -> [Option<ThreadMessage>; 2] {
     move |message| {
         let is_key = matches!(&message, ThreadMessage::Event(Event::Key(_)));
-        let tick = is_key.then(|| {
-            ThreadMessage::Event(Event::Tick {
-                now: start.elapsed(),
-            })
-        });
+        let tick = is_key.then(|| ThreadMessage::Event(Event::Tick { now: start.elapsed() }));
         [tick, Some(message)]
     }
 }
@@ -390,11 +371,9 @@ fn wait(
 ) -> ThreadMessage {
     const LONG: Duration = Duration::from_secs(3600);
     let patience = tick.map_or(LONG, |tick| tick.saturating_sub(start.elapsed()));
-    messages.recv_timeout(patience).unwrap_or_else(|_| {
-        ThreadMessage::Event(Event::Tick {
-            now: start.elapsed(),
-        })
-    })
+    messages
+        .recv_timeout(patience)
+        .unwrap_or_else(|_| ThreadMessage::Event(Event::Tick { now: start.elapsed() }))
 }
 
 /// Sends what `source` yields when it is due, and does what is told at once; until the source fails or
@@ -506,9 +485,9 @@ fn next_step(due: NextSnapshot, controls: &Receiver<Control>) -> SamplingStep {
             Err(RecvTimeoutError::Timeout) => SamplingStep::Take,
             Err(RecvTimeoutError::Disconnected) => SamplingStep::Leave,
         },
-        NextSnapshot::OnRequest | NextSnapshot::Ended => controls
-            .recv()
-            .map_or(SamplingStep::Leave, SamplingStep::Control),
+        NextSnapshot::OnRequest | NextSnapshot::Ended => {
+            controls.recv().map_or(SamplingStep::Leave, SamplingStep::Control)
+        }
     }
 }
 
@@ -541,10 +520,8 @@ fn spawn(
         }
     }
     let reporter = PanicReporter(sender.clone(), name);
-    Task::start(name, move || work(&reporter.0)).map_err(|error| WatchError::Setup {
-        what: "a thread",
-        error,
-    })
+    Task::start(name, move || work(&reporter.0))
+        .map_err(|error| WatchError::Setup { what: "a thread", error })
 }
 
 #[cfg(test)]

@@ -137,11 +137,7 @@ impl Still {
         (columns, rows): (u16, u16),
     ) -> Self {
         let interval = options.interval;
-        Self {
-            app: options.start(replay, past, columns, rows),
-            interval,
-            now: Duration::ZERO,
-        }
+        Self { app: options.start(replay, past, columns, rows), interval, now: Duration::ZERO }
     }
 
     /// Takes a sample in; one that is passing need not be shown, for others follow.
@@ -151,11 +147,7 @@ impl Still {
 
     fn observe(&mut self, snapshot: Snapshot, is_passing: bool) -> Option<Effect> {
         self.now = self.now.saturating_add(self.interval);
-        self.update(Event::Snapshot {
-            now: self.now,
-            snapshot: Box::new(snapshot),
-            is_passing,
-        })
+        self.update(Event::Snapshot { now: self.now, snapshot: Box::new(snapshot), is_passing })
     }
 
     /// Takes in that the recording is over.

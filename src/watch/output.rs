@@ -56,11 +56,7 @@ impl TerminalOutput {
             Some(file) => file,
             None => File::from(io::stdout().as_fd().try_clone_to_owned()?),
         };
-        Ok(Self {
-            file: Arc::new(file),
-            may_block,
-            waiting: Arc::default(),
-        })
+        Ok(Self { file: Arc::new(file), may_block, waiting: Arc::default() })
     }
 
     /// Whether some of what was written still waits.
@@ -76,11 +72,7 @@ impl TerminalOutput {
             waiting.clear();
         }
         // A terminal that is gone needs no care, and no one is left to tell.
-        if self
-            .send(bytes, LAST_PATIENCE)
-            .is_ok_and(|sent| sent < bytes.len())
-            && is_foreground()
-        {
+        if self.send(bytes, LAST_PATIENCE).is_ok_and(|sent| sent < bytes.len()) && is_foreground() {
             let _ = tcflush(&self.file, QueueSelector::OFlush);
             // Where somebody holds it, what it is left with would be lost.
             let _ = tcflow(&self.file, Action::OOn);
@@ -202,8 +194,6 @@ mod tests {
         let (mut output, reader) = output(false);
         drop(reader);
         output.write_all(b"x").unwrap();
-        assert!(super::super::terminal::is_gone(
-            &output.flush().unwrap_err()
-        ));
+        assert!(super::super::terminal::is_gone(&output.flush().unwrap_err()));
     }
 }

@@ -81,13 +81,7 @@ fn open(app: &mut App, scope: PlanScope, selected: Vec<RowKey>, release: bool) -
     }
     app.mode = Mode::Plan;
     app.reaping.dialog = Some(Dialog {
-        options: PlanOptions {
-            scope,
-            release,
-            signal: None,
-            all_users: false,
-            direct: false,
-        },
+        options: PlanOptions { scope, release, signal: None, all_users: false, direct: false },
         selected,
         answer: Answer::Asked,
         offset: 0,
@@ -127,12 +121,7 @@ fn request_plan(app: &mut App) -> Option<Effect> {
     if app.setup.replay.is_some() {
         // Of a recording: what would be done at the time that is shown.
         let (findings, undecided) = (screenful.findings.clone(), screenful.undecided.clone());
-        return send_request(
-            app,
-            Arc::new(screenful.snapshot.clone()),
-            findings,
-            undecided,
-        );
+        return send_request(app, Arc::new(screenful.snapshot.clone()), findings, undecided);
     }
     if app.judged.engine.history().last_time() != Some(screenful.snapshot.time) {
         if app.end.is_some() {
@@ -162,15 +151,13 @@ fn send_request(
     let clock = app.judged.clock();
     let dialog = app.reaping.dialog.as_mut()?;
     dialog.asked = clock;
-    Some(Effect::Reclaim(ReclaimRequest::Plan(Box::new(
-        PlanRequest {
-            number: app.reaping.number,
-            options: dialog.options.clone(),
-            snapshot,
-            findings,
-            undecided,
-        },
-    ))))
+    Some(Effect::Reclaim(ReclaimRequest::Plan(Box::new(PlanRequest {
+        number: app.reaping.number,
+        options: dialog.options.clone(),
+        snapshot,
+        findings,
+        undecided,
+    }))))
 }
 
 /// Takes in a sample that the engine has judged, before it is shown.
@@ -212,16 +199,12 @@ pub fn on_progress(app: &mut App, progress: ReclaimProgress) -> Option<Effect> {
         ReclaimProgress::Begun { number } if number == batch.number => {
             return Some(Effect::Control(Control::Fast(true)));
         }
-        ReclaimProgress::Target {
-            number,
-            place,
-            stage,
-        } if number == batch.number => batch.set_stage(place, stage),
-        ReclaimProgress::Sent {
-            number,
-            place,
-            words,
-        } if number == batch.number => batch.add_sent(place, words),
+        ReclaimProgress::Target { number, place, stage } if number == batch.number => {
+            batch.set_stage(place, stage)
+        }
+        ReclaimProgress::Sent { number, place, words } if number == batch.number => {
+            batch.add_sent(place, words)
+        }
         ReclaimProgress::Finished { number, error } if number == batch.number => {
             batch.over = Some(error.map_or(Ok(()), Err));
             return Some(Effect::Control(Control::Fast(false)));
@@ -334,11 +317,8 @@ fn turn(app: &mut App, steps: usize) -> Option<Effect> {
     let dialog = app.reaping.dialog.as_mut()?;
     if !dialog.selected.is_empty() {
         let rows = || dialog.selected.clone();
-        let scopes = [
-            PlanScope::Processes(rows()),
-            PlanScope::Families(rows()),
-            PlanScope::Findings,
-        ];
+        let scopes =
+            [PlanScope::Processes(rows()), PlanScope::Families(rows()), PlanScope::Findings];
         let at = scopes.iter().position(|it| *it == dialog.options.scope);
         let next = (at.unwrap_or(0) + steps) % scopes.len();
         dialog.options.scope = scopes[next].clone();
@@ -402,10 +382,7 @@ fn scroll(app: &mut App, action: KeyAction) -> bool {
     let Some(dialog) = lay_out(app, app.area) else {
         return false;
     };
-    let (last, page) = (
-        dialog.last_offset(),
-        usize::from(dialog.areas.body.height).max(1),
-    );
+    let (last, page) = (dialog.last_offset(), usize::from(dialog.areas.body.height).max(1));
     let offset = match (&mut app.reaping.dialog, &mut app.reaping.batch) {
         (Some(dialog), _) => &mut dialog.offset,
         (None, Some(batch)) => &mut batch.offset,

@@ -59,9 +59,7 @@ pub fn snapshot(gpus: u32, processes: u32) -> Snapshot {
             processes: Some(rows),
             ..Gpu::default()
         });
-        snapshot
-            .processes
-            .extend((0..processes).map(|at| process(gpu, at, time)));
+        snapshot.processes.extend((0..processes).map(|at| process(gpu, at, time)));
     }
     snapshot
 }
@@ -77,10 +75,8 @@ fn row(gpu: u32, at: u32) -> GpuProcess {
 
 fn process(gpu: u32, at: u32, time: Time) -> Process {
     let number = gpu + at;
-    let command: Vec<Arc<str>> = COMMANDS[number as usize % COMMANDS.len()]
-        .iter()
-        .map(|&word| word.into())
-        .collect();
+    let command: Vec<Arc<str>> =
+        COMMANDS[number as usize % COMMANDS.len()].iter().map(|&word| word.into()).collect();
     let seconds = 90.0 + f64::from(gpu * 5000 + at * 700);
     Process {
         pid: pid(gpu, at),
@@ -132,9 +128,7 @@ pub fn divide(snapshot: &mut Snapshot, gpu: usize) {
         row.sm_percent = None;
         row.gpu_instance_id = Some([7, 9][part]);
         row.compute_instance_id = Some(0);
-        held[part] = row
-            .used_bytes
-            .map_or(held[part], |bytes| bytes.saturating_add(held[part]));
+        held[part] = row.used_bytes.map_or(held[part], |bytes| bytes.saturating_add(held[part]));
     }
     let device = |index, instance, total_gib: u64, profile: &str, used: u64| MigDevice {
         index: Some(index),
@@ -149,29 +143,17 @@ pub fn divide(snapshot: &mut Snapshot, gpu: usize) {
             free_bytes: (total_gib * GIB - 40 * MIB).saturating_sub(used.saturating_add(2 * GIB)),
         }),
     };
-    divided.mig_devices = vec![
-        device(0, 7, 40, "3g.40gb", held[0]),
-        device(2, 9, 20, "1c.2g.20gb", held[1]),
-    ];
+    divided.mig_devices =
+        vec![device(0, 7, 40, "3g.40gb", held[0]), device(2, 9, 20, "1c.2g.20gb", held[1])];
 }
 
 /// A worker that was forked from a trainer, and holds the files of two GPUs.
 pub fn hide(snapshot: &mut Snapshot) -> u32 {
-    let files = [
-        "/dev/nvidiactl",
-        "/dev/nvidia-uvm",
-        "/dev/nvidia0",
-        "/dev/nvidia1",
-    ];
+    let files = ["/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia0", "/dev/nvidia1"];
     let worker = Process {
         pid: 3999,
         command: Some(
-            vec![
-                "python".into(),
-                "-c".into(),
-                "from multiprocessing.spawn".into(),
-            ]
-            .into(),
+            vec!["python".into(), "-c".into(), "from multiprocessing.spawn".into()].into(),
         ),
         gpu_files: Some(files.iter().map(|&file| file.into()).collect()),
         namespace_pid: Some(17),
@@ -205,11 +187,7 @@ pub fn finding(snapshot: &Snapshot, gpu: u32, at: u32) -> Finding {
         since: snapshot.time.plus_seconds(-1790.0),
         duration_seconds: 1790.0,
         resolved_at: None,
-        gpus: vec![FindingGpu {
-            index: gpu,
-            uuid: None,
-            used_bytes,
-        }],
+        gpus: vec![FindingGpu { index: gpu, uuid: None, used_bytes }],
         process: Some(FindingProcess {
             pid: process.pid,
             start_ticks: process.start_ticks,
@@ -277,11 +255,7 @@ pub fn target(pid: u32) -> Target {
             uid: 1000,
             user: None,
             name: "python".into(),
-            gpus: vec![MemberGpu {
-                index: 0,
-                uuid: None,
-                used_bytes: Some(6 * GIB),
-            }],
+            gpus: vec![MemberGpu { index: 0, uuid: None, used_bytes: Some(6 * GIB) }],
             is_listed: true,
             process_group: None,
             session: None,
@@ -302,18 +276,12 @@ pub fn target(pid: u32) -> Target {
 
 /// A plan, and lines that are not those of `gpumem reap`.
 pub fn proposal(targets: Vec<Target>) -> Proposal {
-    let titles: Vec<String> = targets
-        .iter()
-        .map(|it| format!("{} ann: 6.0 GiB: python", it.leader))
-        .collect();
+    let titles: Vec<String> =
+        targets.iter().map(|it| format!("{} ann: 6.0 GiB: python", it.leader)).collect();
     let mut lines = titles.clone();
     lines.push("so much to end".to_owned());
     Proposal {
-        plan: Arc::new(Plan {
-            time: Time::default(),
-            targets,
-            refused: Vec::new(),
-        }),
+        plan: Arc::new(Plan { time: Time::default(), targets, refused: Vec::new() }),
         lines,
         titles,
     }

@@ -33,10 +33,7 @@ pub(super) struct SignalWatch {
 impl SignalWatch {
     /// From now on.
     pub(super) fn start(sender: &SyncSender<ThreadMessage>) -> Result<Self, WatchError> {
-        let failed = |error| WatchError::Setup {
-            what: "signal handlers",
-            error,
-        };
+        let failed = |error| WatchError::Setup { what: "signal handlers", error };
         let ends = [SIGINT, SIGTERM, SIGHUP, SIGQUIT];
         let mut flags = Vec::new();
         let mut all_asked = Vec::new();
@@ -60,20 +57,12 @@ impl SignalWatch {
         let handle = signals.handle();
         spawn("signals", sender, move |sender| {
             for signal in signals.forever() {
-                if sender
-                    .send(ThreadMessage::Event(Event::Signal(signal)))
-                    .is_err()
-                {
+                if sender.send(ThreadMessage::Event(Event::Signal(signal))).is_err() {
                     return;
                 }
             }
         })?;
-        Ok(Self {
-            handle,
-            flags,
-            asked: all_asked,
-            last_of_job,
-        })
+        Ok(Self { handle, flags, asked: all_asked, last_of_job })
     }
 
     /// Whether gpumem is still to stop: its shell may have continued it before it came to that, and would wait for

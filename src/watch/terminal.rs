@@ -194,8 +194,7 @@ pub fn size() -> (u16, u16) {
 /// Whether an error says that the terminal is gone: its window was closed.
 pub fn is_gone(error: &io::Error) -> bool {
     let gone = [Errno::IO, Errno::PIPE, Errno::NXIO];
-    gone.iter()
-        .any(|errno| error.raw_os_error() == Some(errno.raw_os_error()))
+    gone.iter().any(|errno| error.raw_os_error() == Some(errno.raw_os_error()))
 }
 
 #[cfg(test)]

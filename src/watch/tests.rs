@@ -7,10 +7,8 @@ fn a_thread_that_panics_is_reported() {
     let (sender, messages) = sync_channel(QUEUE);
     spawn("keyboard", &sender, |_| panic!("as a bug would")).unwrap();
     let message = messages.recv().unwrap();
-    let is_reported = matches!(
-        message,
-        ThreadMessage::Failed(WatchError::Panicked { thread: "keyboard" })
-    );
+    let is_reported =
+        matches!(message, ThreadMessage::Failed(WatchError::Panicked { thread: "keyboard" }));
     assert!(is_reported);
     spawn("sampling", &sender, |_| {}).unwrap();
     drop(sender);

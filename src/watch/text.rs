@@ -22,11 +22,7 @@ pub fn clock(time: Time) -> String {
 
 /// Terminal columns that `text` takes.
 pub fn columns(text: &str) -> u16 {
-    let columns = if is_plain(text) {
-        text.len()
-    } else {
-        text.width()
-    };
+    let columns = if is_plain(text) { text.len() } else { text.width() };
     u16::try_from(columns).unwrap_or(u16::MAX)
 }
 
@@ -49,9 +45,7 @@ pub fn clean(text: &str, width: u16) -> Cow<'_, str> {
 /// The first `count` characters. An escape is never shorter than what it stands for, so these are
 /// enough for as many columns, but for marks that take none.
 pub fn head(text: &str, count: usize) -> &str {
-    text.char_indices()
-        .nth(count)
-        .map_or(text, |(at, _)| &text[..at])
+    text.char_indices().nth(count).map_or(text, |(at, _)| &text[..at])
 }
 
 /// What is left of escaped text that is scrolled `count` columns to the left; a character that is cut in
@@ -125,13 +119,9 @@ mod tests {
 
     #[test]
     fn text_is_scrolled_by_columns() {
-        for (count, rest) in [
-            (0, "a日e\u{301}b"),
-            (1, "日e\u{301}b"),
-            (2, " e\u{301}b"),
-            (4, "b"),
-            (9, ""),
-        ] {
+        for (count, rest) in
+            [(0, "a日e\u{301}b"), (1, "日e\u{301}b"), (2, " e\u{301}b"), (4, "b"), (9, "")]
+        {
             assert_eq!(scrolled("a日e\u{301}b", count), rest, "{count}");
         }
     }

@@ -69,13 +69,8 @@ pub enum Theme {
 
 impl Theme {
     /// Every theme, in the order in which a key goes through them.
-    pub const ALL: [Self; 5] = [
-        Self::Dark,
-        Self::Light,
-        Self::HighContrast,
-        Self::ColourBlind,
-        Self::Mono,
-    ];
+    pub const ALL: [Self; 5] =
+        [Self::Dark, Self::Light, Self::HighContrast, Self::ColourBlind, Self::Mono];
 
     /// The next one, around.
     pub fn next(self) -> Self {
@@ -184,10 +179,7 @@ impl Styles {
     /// What the whole screen is painted with before anything is drawn on it.
     pub fn ground(self) -> Style {
         let is_own = self.depth <= Depth::Ansi16 && self.theme != Theme::HighContrast;
-        match (
-            self.color(PaletteRole::Ground),
-            self.color(PaletteRole::Text),
-        ) {
+        match (self.color(PaletteRole::Ground), self.color(PaletteRole::Text)) {
             (Some(ground), Some(text)) if !is_own => Style::new().bg(ground).fg(text),
             _ => Style::new(),
         }
@@ -225,11 +217,7 @@ impl Styles {
     /// Something to keep an eye on.
     pub fn caution(self) -> Style {
         let style = self.colored(PaletteRole::Caution);
-        if self.is_mono() {
-            style.add_modifier(Modifier::UNDERLINED)
-        } else {
-            style
-        }
+        if self.is_mono() { style.add_modifier(Modifier::UNDERLINED) } else { style }
     }
 
     /// The selected row: one bar, whatever colours stood in it.
@@ -248,8 +236,7 @@ impl Styles {
 
     /// The title of the panel that the keys move in; another's is [`Styles::heading`].
     pub fn focused(self) -> Style {
-        self.bold(PaletteRole::Focus)
-            .add_modifier(Modifier::UNDERLINED)
+        self.bold(PaletteRole::Focus).add_modifier(Modifier::UNDERLINED)
     }
 
     /// What is being typed.
@@ -269,8 +256,7 @@ impl Styles {
 
     /// Where the snapshots come from, if not from here.
     pub fn origin(self) -> Style {
-        self.bold(PaletteRole::Origin)
-            .add_modifier(Modifier::REVERSED)
+        self.bold(PaletteRole::Origin).add_modifier(Modifier::REVERSED)
     }
 
     /// A finding's badge.
@@ -304,16 +290,8 @@ impl Styles {
     /// A chart at a share of its height, from 0 to 1: the higher the brighter, as a bar that is full is.
     pub fn chart(self, of: ChartColor, share: f64) -> Style {
         let [low, middle, high] = match of {
-            ChartColor::Memory => [
-                PaletteRole::InUse,
-                PaletteRole::Held,
-                PaletteRole::InUseFull,
-            ],
-            ChartColor::Work => [
-                PaletteRole::WorkLow,
-                PaletteRole::Heading,
-                PaletteRole::WorkHigh,
-            ],
+            ChartColor::Memory => [PaletteRole::InUse, PaletteRole::Held, PaletteRole::InUseFull],
+            ChartColor::Work => [PaletteRole::WorkLow, PaletteRole::Heading, PaletteRole::WorkHigh],
         };
         if self.is_mono() {
             return Style::new();

@@ -86,12 +86,7 @@ struct AxisCells {
 
 impl AxisCells {
     fn new(count: i64, length: i64) -> Self {
-        Self {
-            count,
-            length,
-            cell: 0,
-            holds: (0, 0),
-        }
+        Self { count, length, cell: 0, holds: (0, 0) }
     }
 
     fn at(&mut self, milliseconds: i64) -> usize {
@@ -151,38 +146,25 @@ mod tests {
         }
         let gpu = &snapshot.gpus[0];
         let row = &gpu.processes.as_ref().unwrap()[0];
-        let course = courses
-            .row(snapshot.processes[0].identity(), gpu, row)
-            .unwrap();
+        let course = courses.row(snapshot.processes[0].identity(), gpu, row).unwrap();
         let first = now.plus_seconds(-bytes[0].0 as f64);
         let heights = Axis::new(Some(first), now, cells).heights(course);
-        let text = heights
-            .iter()
-            .map(|height| height.map_or(' ', |it| char::from(b'0' + it)))
-            .collect();
+        let text =
+            heights.iter().map(|height| height.map_or(' ', |it| char::from(b'0' + it))).collect();
         (text, growth_bytes(course, now))
     }
 
     #[test]
     fn what_climbs_is_seen_to_climb_and_what_stays_is_level() {
-        let leak: Vec<_> = (0..=8)
-            .map(|at| (80 - at * 10, (8 + at as u64) * GIB))
-            .collect();
-        assert_eq!(
-            drawn(&leak, 8),
-            ("00123456".to_owned(), Some(8 * GIB as i64))
-        );
+        let leak: Vec<_> = (0..=8).map(|at| (80 - at * 10, (8 + at as u64) * GIB)).collect();
+        assert_eq!(drawn(&leak, 8), ("00123456".to_owned(), Some(8 * GIB as i64)));
         let level: Vec<_> = (0..9).map(|at| (80 - at * 10, 40 * GIB)).collect();
         assert_eq!(drawn(&level, 8), ("00000000".to_owned(), Some(0)));
-        let noise: Vec<_> = (0..9)
-            .map(|at| (80 - at * 10, 40 * GIB + (at as u64 % 2) * 64 * MIB))
-            .collect();
+        let noise: Vec<_> =
+            (0..9).map(|at| (80 - at * 10, 40 * GIB + (at as u64 % 2) * 64 * MIB)).collect();
         assert_eq!(drawn(&noise, 8).0, "00000000");
         let freed = [(80, 40 * GIB), (40, 40 * GIB), (39, GIB), (0, GIB)];
-        assert_eq!(
-            drawn(&freed, 8),
-            ("66666000".to_owned(), Some(-39 * GIB as i64))
-        );
+        assert_eq!(drawn(&freed, 8), ("66666000".to_owned(), Some(-39 * GIB as i64)));
     }
 
     #[test]
@@ -195,11 +177,7 @@ mod tests {
     fn a_time_without_samples_is_blank() {
         let gap = [(800, GIB), (790, GIB), (100, GIB), (0, GIB)];
         assert_eq!(drawn(&gap, 8).0, "0      0");
-        assert_eq!(
-            drawn(&[(2, GIB), (0, GIB)], 8).0,
-            "      00",
-            "it grows from the right"
-        );
+        assert_eq!(drawn(&[(2, GIB), (0, GIB)], 8).0, "      00", "it grows from the right");
     }
 
     #[test]

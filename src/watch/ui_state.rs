@@ -50,13 +50,10 @@ impl UiState {
             hide_small: truth("hide_small"),
             gpus: word("gpus"),
             theme: word("theme"),
-            columns: value
-                .get("columns")
-                .and_then(Value::as_array)
-                .map(|titles| {
-                    let titles = titles.iter().filter_map(Value::as_str);
-                    titles.map(str::to_owned).collect()
-                }),
+            columns: value.get("columns").and_then(Value::as_array).map(|titles| {
+                let titles = titles.iter().filter_map(Value::as_str);
+                titles.map(str::to_owned).collect()
+            }),
         }
     }
 
@@ -131,11 +128,7 @@ impl App {
             },
             theme: name(self.theme),
             columns: Some(
-                self.table
-                    .columns
-                    .iter()
-                    .map(|column| column.spec().title.to_owned())
-                    .collect(),
+                self.table.columns.iter().map(|column| column.spec().title.to_owned()).collect(),
             ),
         }
     }

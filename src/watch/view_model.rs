@@ -194,10 +194,10 @@ impl Screenful {
                     Some(_) => UseVerdict::Suspected,
                     None => verdict(facts.finding),
                 },
-                entry: facts.entry.copied().unwrap_or(GpuProcess {
-                    pid: identity.pid,
-                    ..GpuProcess::default()
-                }),
+                entry: facts
+                    .entry
+                    .copied()
+                    .unwrap_or(GpuProcess { pid: identity.pid, ..GpuProcess::default() }),
                 is_listed,
                 place,
             })
@@ -232,8 +232,7 @@ impl Screenful {
             }
         }
         let gpus = self.snapshot.gpus.iter().zip(&rows);
-        gpus.map(|(gpu, rows)| GpuShares::new(&self.snapshot, gpu, rows))
-            .collect()
+        gpus.map(|(gpu, rows)| GpuShares::new(&self.snapshot, gpu, rows)).collect()
     }
 
     /// Each GPU, with what its memory is in use for.
@@ -266,10 +265,7 @@ impl Screenful {
                 Column::History => subject.growth_bytes(courses),
                 _ => None,
             };
-            let facts = ProcessRow {
-                growth_bytes,
-                ..*subject
-            };
+            let facts = ProcessRow { growth_bytes, ..*subject };
             SortValue::new(sort.column, &facts, row.finding)
         };
         let rows = self.rows.iter().enumerate();
@@ -284,12 +280,7 @@ impl Screenful {
     }
 
     fn measure(&self) -> Widths {
-        let mut widths = Widths {
-            gpu: 4,
-            pid: 5,
-            user: 5,
-            ..Widths::default()
-        };
+        let mut widths = Widths { gpu: 4, pid: 5, user: 5, ..Widths::default() };
         let (mut last_mark, mut last_badge, mut last_framework) = (None, None, None);
         for row in &self.rows {
             let subject = self.parts(row);
@@ -362,20 +353,11 @@ pub fn idle_times(
     since: impl Fn(Identity, u32) -> Option<Time>,
 ) -> Vec<Option<Time>> {
     let processes = ProcessesByPid::new(snapshot);
-    let mut times = Vec::with_capacity(
-        snapshot
-            .gpus
-            .iter()
-            .flat_map(|it| &it.processes)
-            .map(Vec::len)
-            .sum(),
-    );
+    let mut times =
+        Vec::with_capacity(snapshot.gpus.iter().flat_map(|it| &it.processes).map(Vec::len).sum());
     for gpu in &snapshot.gpus {
         times.extend(gpu.processes.iter().flatten().map(|row| {
-            let unknown = Identity {
-                pid: row.pid,
-                start: Start::Unknown,
-            };
+            let unknown = Identity { pid: row.pid, start: Start::Unknown };
             let identity = processes.get(row.pid).map_or(unknown, Process::identity);
             since(identity, gpu.index)
         }));
@@ -410,9 +392,7 @@ mod tests {
 
     fn pids(screenful: &Screenful, sort: Sort, courses: &Courses) -> Vec<u32> {
         let order = screenful.order(sort, courses).into_iter();
-        order
-            .map(|at| screenful.rows[at].key.identity.pid)
-            .collect()
+        order.map(|at| screenful.rows[at].key.identity.pid).collect()
     }
 
     #[test]
@@ -422,10 +402,7 @@ mod tests {
         let screenful = Screenful::new(snapshot, Vec::new(), Vec::new(), |_, _| None);
         let unknown = sample::pid(0, 1);
         for reversed in [false, true] {
-            let sort = Sort {
-                column: Column::Memory,
-                reversed,
-            };
+            let sort = Sort { column: Column::Memory, reversed };
             assert_eq!(
                 pids(&screenful, sort, &Courses::default()).last(),
                 Some(&unknown),
@@ -515,9 +492,7 @@ mod tests {
                 let mut finding = sample::finding(&snapshot, 0, at);
                 finding.duration_seconds = [59.0, 3600.0, 864_000.0][dice.roll(3) as usize];
                 if dice.chance() {
-                    finding
-                        .also
-                        .push(crate::model::finding::Also::from(&finding));
+                    finding.also.push(crate::model::finding::Also::from(&finding));
                 }
                 if dice.chance() {
                     finding.kept_by = Some(crate::model::keep::KeptBy::Server);

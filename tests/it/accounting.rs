@@ -21,20 +21,13 @@ fn five_days_ago() -> u64 {
 }
 
 fn scene(accounting: Option<bool>, processes: Vec<Process>) -> Scene {
-    let gpu = Gpu {
-        accounting,
-        processes,
-        ..Gpu::default()
-    };
+    let gpu = Gpu { accounting, processes, ..Gpu::default() };
     Scene::new().gpu(gpu)
 }
 
 fn calls(machine: &Machine) -> u64 {
     let counts = machine.counts();
-    counts
-        .get(&(CALL.to_owned(), Some(0)))
-        .copied()
-        .unwrap_or_default()
+    counts.get(&(CALL.to_owned(), Some(0))).copied().unwrap_or_default()
 }
 
 #[test]
@@ -50,22 +43,11 @@ fn a_process_has_what_the_driver_kept_of_it_and_is_looked_up_once_a_minute() {
     assert_eq!(calls(&machine), 1);
     let recording = machine.path("a.jsonl");
     let recording = recording.to_str().unwrap();
-    let recorded = machine.run(&[
-        "record",
-        "--interval",
-        "100ms",
-        "--duration",
-        "2s",
-        recording,
-    ]);
+    let recorded = machine.run(&["record", "--interval", "100ms", "--duration", "2s", recording]);
     assert_eq!(recorded.code, 0, "{recorded:?}");
     let lines = std::fs::read_to_string(recording).unwrap();
     assert!(lines.lines().count() > 5, "{}", lines.lines().count());
-    assert!(
-        lines
-            .lines()
-            .all(|line| line.contains("\"lifetime_percent\":3"))
-    );
+    assert!(lines.lines().all(|line| line.contains("\"lifetime_percent\":3")));
     assert_eq!(calls(&machine), 2, "once for each program");
 
     // This process is seconds old: five days are an earlier one's of its number.
@@ -79,10 +61,7 @@ fn a_process_has_what_the_driver_kept_of_it_and_is_looked_up_once_a_minute() {
     let process = Process::compute(child.pid(), GIB).account(3, ago(0));
     machine.play(&scene(Some(true), vec![process]));
     let page = explained(&machine);
-    assert!(
-        page.contains(line) && page.contains("by the driver's accounting"),
-        "{page}"
-    );
+    assert!(page.contains(line) && page.contains("by the driver's accounting"), "{page}");
 }
 
 #[test]
@@ -90,30 +69,16 @@ fn without_an_account_nothing_is_known_and_nothing_is_wrong() {
     let child = Running::sleep();
     let process = || Process::compute(child.pid(), GIB);
     let ended = Process {
-        account: Some(Account {
-            gpu: 90,
-            start_us: five_days_ago(),
-            has_ended: true,
-        }),
+        account: Some(Account { gpu: 90, start_us: five_days_ago(), has_ended: true }),
         ..process()
     };
     for (why, accounting, process, looked_up) in [
         ("off", Some(false), process().account(3, five_days_ago()), 0),
-        (
-            "no such thing",
-            None,
-            process().account(3, five_days_ago()),
-            0,
-        ),
+        ("no such thing", None, process().account(3, five_days_ago()), 0),
         ("older than its switching on", Some(true), process(), 1),
         ("an earlier process of this pid", Some(true), ended, 1),
         ("no start", Some(true), process().account(3, 0), 1),
-        (
-            "not available",
-            Some(true),
-            process().account(u32::MAX, five_days_ago()),
-            1,
-        ),
+        ("not available", Some(true), process().account(u32::MAX, five_days_ago()), 1),
     ] {
         let machine = Machine::new(&scene(accounting, vec![process]));
         let snapshot = machine.snapshot(0);
@@ -153,14 +118,8 @@ fn doctor_names_the_command_that_switches_it_on() {
         found.next().unwrap().clone()
     };
     let off = doctor(&machine);
-    assert_eq!(
-        (&off["verdict"], &off["seen"]),
-        (&json!("ok"), &json!("off"))
-    );
-    assert!(
-        off["next"].to_string().contains("nvidia-smi -am 1"),
-        "{off}"
-    );
+    assert_eq!((&off["verdict"], &off["seen"]), (&json!("ok"), &json!("off")));
+    assert!(off["next"].to_string().contains("nvidia-smi -am 1"), "{off}");
     machine.play(&scene(Some(true), Vec::new()));
     let on = doctor(&machine);
     assert_eq!(on["seen"], "on");

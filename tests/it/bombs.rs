@@ -17,13 +17,8 @@ const MOST_MEMORY_KIB: u64 = 400 << 10;
 const IN_TIME: Duration = Duration::from_secs(40);
 
 /// Commands that read recordings.
-const READERS: [&[&str]; 5] = [
-    &["ps"],
-    &["check"],
-    &["explain", "1"],
-    &["config", "test"],
-    &["watch", "--once"],
-];
+const READERS: [&[&str]; 5] =
+    [&["ps"], &["check"], &["explain", "1"], &["config", "test"], &["watch", "--once"]];
 
 /// Runs a program and says at its end what it took.
 const MEASURE: &str = "
@@ -41,15 +36,8 @@ fn measured(arguments: &[&str], replay: &Path, input: Stdio) -> Option<(i32, Str
     support::clean_environment(&mut command);
     let output = command.stdin(input).output().unwrap();
     let talk = String::from_utf8(output.stderr).unwrap();
-    let (talk, kib) = talk
-        .trim_end()
-        .rsplit_once('\n')
-        .unwrap_or(("", talk.trim()));
-    Some((
-        output.status.code().unwrap(),
-        talk.to_owned(),
-        kib.parse().unwrap(),
-    ))
+    let (talk, kib) = talk.trim_end().rsplit_once('\n').unwrap_or(("", talk.trim()));
+    Some((output.status.code().unwrap(), talk.to_owned(), kib.parse().unwrap()))
 }
 
 fn refused(arguments: &[&str], replay: &Path, input: Stdio, words: &[&str]) {
@@ -57,11 +45,8 @@ fn refused(arguments: &[&str], replay: &Path, input: Stdio, words: &[&str]) {
     let Some((code, talk, kib)) = measured(arguments, replay, input) else {
         return;
     };
-    let what = format!(
-        "{arguments:?} {}: {kib} KiB, {:?}: {talk}",
-        replay.display(),
-        start.elapsed()
-    );
+    let what =
+        format!("{arguments:?} {}: {kib} KiB, {:?}: {talk}", replay.display(), start.elapsed());
     // It could not be measured: no snapshot was there to judge.
     assert_eq!(code, 3, "{what}");
     for word in words {
@@ -87,8 +72,7 @@ fn bomb(folder: &Path, name: &str, first: &str, text: &[u8], gib: u64) -> PathBu
     let frame = zstd::encode_all(&chunk[..], 1).unwrap();
     let path = folder.join(name);
     let mut file = File::create(&path).unwrap();
-    file.write_all(&zstd::encode_all(first.as_bytes(), 1).unwrap())
-        .unwrap();
+    file.write_all(&zstd::encode_all(first.as_bytes(), 1).unwrap()).unwrap();
     for _ in 0..gib * 1024 / 16 {
         file.write_all(&frame).unwrap();
     }
@@ -113,12 +97,7 @@ fn ten_gigabytes_in_a_small_file_are_refused_at_once() {
             ],
         );
     }
-    refused(
-        &["check"],
-        &blank,
-        Stdio::null(),
-        &["no snapshot so far (blank lines); give it"],
-    );
+    refused(&["check"], &blank, Stdio::null(), &["no snapshot so far (blank lines); give it"]);
     refused(
         &["check"],
         &after,
@@ -133,20 +112,10 @@ fn ten_gigabytes_in_a_small_file_are_refused_at_once() {
 fn what_never_ends_is_refused() {
     let zero = Path::new("/dev/zero");
     for reader in READERS {
-        refused(
-            reader,
-            zero,
-            Stdio::null(),
-            &["/dev/zero, line 1: no snapshot so far"],
-        );
+        refused(reader, zero, Stdio::null(), &["/dev/zero, line 1: no snapshot so far"]);
     }
     let input = Stdio::from(File::open(zero).unwrap());
-    refused(
-        &["check"],
-        Path::new("-"),
-        input,
-        &["standard input, line 1: no snapshot so far"],
-    );
+    refused(&["check"], Path::new("-"), input, &["standard input, line 1: no snapshot so far"]);
     // A pipe in which no line ends.
     let folder = tempfile::tempdir().unwrap();
     let fifo = folder.path().join("fifo");
@@ -164,12 +133,7 @@ fn what_never_ends_is_refused() {
         // Until gpumem has closed it.
         let _ = io::copy(&mut io::repeat(b'x'), &mut end);
     });
-    refused(
-        &["check"],
-        &fifo,
-        Stdio::null(),
-        &["fifo, line 1: no snapshot so far"],
-    );
+    refused(&["check"], &fifo, Stdio::null(), &["fifo, line 1: no snapshot so far"]);
     writer.join().unwrap();
 }
 
@@ -178,9 +142,7 @@ fn lines_that_would_fill_the_memory_are_skipped() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("full.jsonl");
     let head = good_line();
-    let head = head
-        .split_once("\"processes\":")
-        .map_or(head.trim_end(), |(head, _)| head);
+    let head = head.split_once("\"processes\":").map_or(head.trim_end(), |(head, _)| head);
     let mut file = File::create(&path).unwrap();
     let processes = r#"{"pid":1},"#.repeat(1_500_000);
     for _ in 0..4 {
@@ -190,23 +152,14 @@ fn lines_that_would_fill_the_memory_are_skipped() {
         &["check"],
         &path,
         Stdio::null(),
-        &[
-            "full.jsonl holds no snapshot",
-            "more objects or values than a snapshot can hold",
-        ],
+        &["full.jsonl holds no snapshot", "more objects or values than a snapshot can hold"],
     );
 }
 
 #[test]
 fn a_segment_of_the_store_that_is_a_bomb_is_stepped_over() {
     let folder = tempfile::tempdir().unwrap();
-    bomb(
-        folder.path(),
-        "20261121T130500.123Z.jsonl.zst",
-        &good_line(),
-        b"\0",
-        10,
-    );
+    bomb(folder.path(), "20261121T130500.123Z.jsonl.zst", &good_line(), b"\0", 10);
     let start = Instant::now();
     let store = gpumem::api::recording::Store::open(folder.path()).unwrap();
     let mut since = store.since(gpumem::api::model::Time::from_unix_milliseconds(0));
@@ -214,11 +167,7 @@ fn a_segment_of_the_store_that_is_a_bomb_is_stepped_over() {
     let error = since.next().unwrap().unwrap_err().to_string();
     assert!(error.contains("no snapshot since line 1"), "{error}");
     assert!(since.next().is_none());
-    assert!(
-        store
-            .latest()
-            .is_none_or(|latest| latest.interval_seconds.is_none())
-    );
+    assert!(store.latest().is_none_or(|latest| latest.interval_seconds.is_none()));
     assert!(start.elapsed() < IN_TIME);
 }
 

@@ -8,10 +8,7 @@ use std::process::Stdio;
 use crate::support::{self, Output, run};
 
 fn corpus(name: &str) -> String {
-    format!(
-        "{}/tests/data/corpus/{name}.jsonl",
-        env!("CARGO_MANIFEST_DIR")
-    )
+    format!("{}/tests/data/corpus/{name}.jsonl", env!("CARGO_MANIFEST_DIR"))
 }
 
 fn check(file: &str, more: &[&str]) -> Output {
@@ -30,49 +27,24 @@ fn file(content: &[u8]) -> (tempfile::TempDir, PathBuf) {
 fn alone_it_prints_help_with_the_exit_codes() {
     let help = run(&[]);
     assert_eq!((help.code, help.stderr.as_str()), (0, ""));
-    for word in [
-        "Usage: gpumem",
-        "ps ",
-        "check ",
-        "watch ",
-        "record ",
-        "config ",
-    ] {
+    for word in ["Usage: gpumem", "ps ", "check ", "watch ", "record ", "config "] {
         assert!(help.stdout.contains(word), "{word}: {}", help.stdout);
     }
-    for command in [
-        &["--help"][..],
-        &["ps", "--help"],
-        &["check", "--help"],
-        &["record", "--help"],
-    ] {
+    for command in [&["--help"][..], &["ps", "--help"], &["check", "--help"], &["record", "--help"]]
+    {
         let help = run(command);
         assert_eq!(help.code, 0);
-        assert!(
-            help.stdout.contains("3  could not measure"),
-            "{command:?}: {}",
-            help.stdout
-        );
+        assert!(help.stdout.contains("3  could not measure"), "{command:?}: {}", help.stdout);
     }
 }
 
 #[test]
 fn the_version_is_shown_without_a_driver_too() {
-    let version = run(&[
-        "--version",
-        "--nvml-library",
-        "/nonexistent/libnvidia-ml.so.1",
-    ]);
+    let version = run(&["--version", "--nvml-library", "/nonexistent/libnvidia-ml.so.1"]);
     assert_eq!(version.code, 0);
     let mut lines = version.stdout.lines();
-    assert_eq!(
-        lines.next(),
-        Some(concat!("gpumem ", env!("CARGO_PKG_VERSION")))
-    );
-    assert!(
-        lines.next().unwrap().starts_with("no NVIDIA driver found"),
-        "{version:?}"
-    );
+    assert_eq!(lines.next(), Some(concat!("gpumem ", env!("CARGO_PKG_VERSION"))));
+    assert!(lines.next().unwrap().starts_with("no NVIDIA driver found"), "{version:?}");
 }
 
 #[test]
@@ -86,20 +58,14 @@ fn wrong_usage_is_2_and_shows_what_to_type() {
         (&["check", "--rule", "idel", "--demo"], "idle"),
         (&["record", "--max-size", "8 apples"], "8GiB"),
         (&["record", "--max-size", "100"], "write 100GiB or 100MiB"),
-        (
-            &["record", "--store", "--store-size", "256"],
-            "write 256GiB or 256MiB",
-        ),
+        (&["record", "--store", "--store-size", "256"], "write 256GiB or 256MiB"),
         (&["reap", "--demo", "--min", "4"], "write 4GiB or 4MiB"),
         (&["record", "--keep", "0"], "--keep"),
         (&["watch", "--demo", "--speed", "-1"], "0.01"),
         (&["ps", "--demo", "--replay", "x"], "cannot be used with"),
         (&["ps", "--demo", "--gpu", "9"], "0, 1, 2, 3"),
         (&["ps", "--demo", "--nvml-timeout", "never"], "30s"),
-        (
-            &["check", "--replay", "/nonexistent.jsonl"],
-            "/nonexistent.jsonl",
-        ),
+        (&["check", "--replay", "/nonexistent.jsonl"], "/nonexistent.jsonl"),
         (&["ps", "--replay", "/"], "is a directory"),
     ] {
         let output = run(arguments);
@@ -124,12 +90,7 @@ fn without_a_driver_it_is_3_in_one_plain_sentence() {
     let document = json.json();
     assert_eq!(document["schema"], "gpumem.check/1");
     assert_eq!(document["status"], "error");
-    assert!(
-        document["errors"][0]["error"]
-            .as_str()
-            .unwrap()
-            .contains("no NVIDIA driver")
-    );
+    assert!(document["errors"][0]["error"].as_str().unwrap().contains("no NVIDIA driver"));
 }
 
 #[test]
@@ -151,34 +112,17 @@ fn a_verdict_is_the_exit_code() {
     assert_eq!(finding["kind"], "idle");
     assert_eq!(finding["process"]["pid"], 12385);
     assert!(finding["resolved_at"].is_null());
-    assert!(
-        finding["message"]
-            .as_str()
-            .unwrap()
-            .contains("without using it for")
-    );
+    assert!(finding["message"].as_str().unwrap().contains("without using it for"));
 
     assert_eq!(
-        check(
-            &corpus("idle_notebook_after_training-101"),
-            &["--fail-on", "critical"]
-        )
-        .code,
+        check(&corpus("idle_notebook_after_training-101"), &["--fail-on", "critical"]).code,
         0
     );
     let clean = check(&corpus("nohup_active-100"), &[]);
     assert_eq!(clean.code, 0, "{clean:?}");
-    assert!(
-        clean
-            .stdout
-            .starts_with("nothing to reclaim\n\nno findings"),
-        "{clean:?}"
-    );
+    assert!(clean.stdout.starts_with("nothing to reclaim\n\nno findings"), "{clean:?}");
     let quiet = check(&corpus("idle_shared_gpu-100"), &["--quiet"]);
-    assert_eq!(
-        (quiet.code, quiet.stdout.as_str(), quiet.stderr.as_str()),
-        (1, "", "")
-    );
+    assert_eq!((quiet.code, quiet.stdout.as_str(), quiet.stderr.as_str()), (1, "", ""));
 }
 
 #[test]
@@ -216,11 +160,7 @@ fn a_torn_recording_is_checked_and_what_was_skipped_is_reported() {
     let output = check(path.to_str().unwrap(), &[]);
     assert_eq!(output.code, 1, "{output:?}");
     assert!(output.stderr.contains("torn"), "{output:?}");
-    assert_eq!(
-        fs::read(&path).unwrap().len(),
-        bytes.len() - 100,
-        "a recording is only read"
-    );
+    assert_eq!(fs::read(&path).unwrap().len(), bytes.len() - 100, "a recording is only read");
 }
 
 #[test]
@@ -238,16 +178,7 @@ fn what_is_no_recording_is_a_plain_error() {
             let output = run(&[command, "--replay", path.to_str().unwrap()]);
             assert_eq!(output.code, 3, "{content:?}: {output:?}");
             assert!(output.stderr.contains(hint), "{content:?}: {output:?}");
-            assert_eq!(
-                output
-                    .stderr
-                    .lines()
-                    .last()
-                    .unwrap()
-                    .matches("gpumem:")
-                    .count(),
-                1
-            );
+            assert_eq!(output.stderr.lines().last().unwrap().matches("gpumem:").count(), 1);
         }
     }
 }
@@ -260,10 +191,7 @@ fn a_clock_that_jumps_back_starts_afresh() {
     let swapped = format!("{}\n{}\n", late.join("\n"), early[..8].join("\n"));
     let (_folder, path) = file(swapped.as_bytes());
     let output = check(path.to_str().unwrap(), &["--json"]);
-    assert_eq!(
-        output.code, 0,
-        "eight samples after the jump prove nothing: {output:?}"
-    );
+    assert_eq!(output.code, 0, "eight samples after the jump prove nothing: {output:?}");
 }
 
 #[test]
@@ -275,25 +203,13 @@ fn what_a_process_calls_itself_cannot_touch_the_terminal() {
     let (_folder, path) = file(line.replace('\n', "").as_bytes());
     let output = run(&["ps", "--replay", path.to_str().unwrap()]);
     assert_eq!(output.code, 0, "{output:?}");
-    assert!(
-        !output.stdout.chars().any(|c| c.is_control() && c != '\n'),
-        "{output:?}"
-    );
-    assert!(
-        output
-            .stdout
-            .contains(r"\e]0;x\u{7}\u{202e}txt.sh 'two words'"),
-        "{output:?}"
-    );
+    assert!(!output.stdout.chars().any(|c| c.is_control() && c != '\n'), "{output:?}");
+    assert!(output.stdout.contains(r"\e]0;x\u{7}\u{202e}txt.sh 'two words'"), "{output:?}");
 }
 
 #[test]
 fn output_to_a_closed_pipe_ends_quietly() {
-    for arguments in [
-        &["ps", "--demo", "--json"][..],
-        &["man"],
-        &["check", "--demo"],
-    ] {
+    for arguments in [&["ps", "--demo", "--json"][..], &["man"], &["check", "--demo"]] {
         let mut child = support::command(arguments)
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
@@ -301,12 +217,7 @@ fn output_to_a_closed_pipe_ends_quietly() {
             .unwrap();
         drop(child.stdout.take());
         let mut stderr = String::new();
-        child
-            .stderr
-            .take()
-            .unwrap()
-            .read_to_string(&mut stderr)
-            .unwrap();
+        child.stderr.take().unwrap().read_to_string(&mut stderr).unwrap();
         child.wait().unwrap();
         assert_eq!(stderr, "", "{arguments:?}");
     }
@@ -316,17 +227,10 @@ fn output_to_a_closed_pipe_ends_quietly() {
 fn output_to_a_full_disk_is_an_error() {
     let full = fs::File::options().write(true).open("/dev/full").unwrap();
     let mut command = support::command(&["ps", "--demo"]);
-    let output = command
-        .stdout(full)
-        .stderr(Stdio::piped())
-        .output()
-        .unwrap();
+    let output = command.stdout(full).stderr(Stdio::piped()).output().unwrap();
     assert_eq!(output.status.code(), Some(3));
     let stderr = String::from_utf8(output.stderr).unwrap();
-    assert!(
-        stderr.contains("cannot write to standard output"),
-        "{stderr}"
-    );
+    assert!(stderr.contains("cannot write to standard output"), "{stderr}");
 }
 
 #[test]
@@ -342,10 +246,7 @@ fn the_demo_is_judged_like_any_recording() {
         .collect();
     assert!(idle.contains(&"ben"), "the notebook left open: {idle:?}");
     for innocent in ["ann", "chen", "dora", "svc-llm", "gdm"] {
-        assert!(
-            !idle.contains(&innocent),
-            "{innocent} is accused: {document}"
-        );
+        assert!(!idle.contains(&innocent), "{innocent} is accused: {document}");
     }
 }
 
@@ -356,12 +257,8 @@ fn ps_selects_and_sorts() {
     assert_eq!(all["gpus"].as_array().unwrap().len(), 4);
     let one = run(&["ps", "--demo", "--json", "--gpu", "1"]).json();
     assert_eq!(one["gpus"].as_array().unwrap().len(), 1);
-    let listed: Vec<_> = one["gpus"][0]["processes"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(|row| &row["pid"])
-        .collect();
+    let listed: Vec<_> =
+        one["gpus"][0]["processes"].as_array().unwrap().iter().map(|row| &row["pid"]).collect();
     assert!(one["processes"].as_array().unwrap().iter().all(|process| {
         listed.contains(&&process["pid"])
                 // Or it holds that GPU's file and is listed nowhere.
@@ -369,10 +266,7 @@ fn ps_selects_and_sorts() {
                 || process["command"][0].as_str().unwrap().ends_with("nvidia-persistenced")
     }));
     let ben = run(&["ps", "--demo", "--user", "ben"]);
-    assert!(
-        ben.stdout.contains("fine-tune") && !ben.stdout.contains("  ann  "),
-        "{ben:?}"
-    );
+    assert!(ben.stdout.contains("fine-tune") && !ben.stdout.contains("  ann  "), "{ben:?}");
     let sorted = run(&["ps", "--demo", "--sort", "memory"]).stdout;
     let at = |user: &str| sorted.find(&format!(" {user} ")).unwrap();
     assert!(at("ann") < at("ben") && at("ben") < at("svc-llm") && at("svc-llm") < at("gdm"));
@@ -381,11 +275,7 @@ fn ps_selects_and_sorts() {
 #[test]
 fn colour_is_for_terminals_and_on_request() {
     assert!(!run(&["check", "--demo"]).stdout.contains('\x1b'));
-    assert!(
-        run(&["check", "--demo", "--color", "always"])
-            .stdout
-            .contains("\x1b[")
-    );
+    assert!(run(&["check", "--demo", "--color", "always"]).stdout.contains("\x1b["));
 }
 
 /// The verdict on a recording of an idle notebook, under this configuration.
@@ -415,31 +305,21 @@ fn an_override_is_for_the_processes_that_it_names() {
         assert_eq!(idle_notebook_under(&others).code, 1);
     }
     let worse = "[rules.idle]\nseverity = \"critical\"\n";
-    assert!(
-        idle_notebook_under(worse)
-            .stdout
-            .contains("\ncritical: idle")
-    );
+    assert!(idle_notebook_under(worse).stdout.contains("\ncritical: idle"));
 }
 
 #[test]
 fn a_wrong_configuration_names_file_line_and_key() {
     for (toml, line, key) in [
         ("[rules.idle]\n\nduration = 10\n", 3, "rules.idle.duration"),
-        (
-            "[rules.idle]\nduration = \"10 apples\"\n",
-            2,
-            "rules.idle.duration",
-        ),
+        ("[rules.idle]\nduration = \"10 apples\"\n", 2, "rules.idle.duration"),
         ("[rules.idel]\n", 1, "rules.idel"),
         ("[sample]\nintervall = \"1s\"\n", 2, "sample.intervall"),
     ] {
         let (_folder, path) = file(toml.as_bytes());
         let config = path.to_str().unwrap();
-        for command in [
-            &["config", "check", config][..],
-            &["check", "--demo", "--config", config],
-        ] {
+        for command in [&["config", "check", config][..], &["check", "--demo", "--config", config]]
+        {
             let output = run(command);
             assert_eq!(output.code, 2, "{toml:?}: {output:?}");
             let place = format!("{config}:{line}: {key}: ");
@@ -460,13 +340,7 @@ fn the_configuration_in_force_is_shown_and_reads_back() {
     assert!(paths.contains("/etc/gpumem/config.toml") && paths.contains("gpumem/config.toml"));
     // The README's example is one that works.
     let readme = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/README.md")).unwrap();
-    let example = readme
-        .split("```toml\n")
-        .nth(1)
-        .unwrap()
-        .split("```")
-        .next()
-        .unwrap();
+    let example = readme.split("```toml\n").nth(1).unwrap().split("```").next().unwrap();
     let (_folder, path) = file(example.as_bytes());
     assert_eq!(run(&["config", "check", path.to_str().unwrap()]).code, 0);
 }

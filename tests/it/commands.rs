@@ -53,10 +53,7 @@ fn a_page_ends_what_is_to_be_done_with_what_to_type() {
 
 #[test]
 fn of_a_recording_the_commands_are_not_for_here_and_now() {
-    let file = concat!(
-        env!("CARGO_MANIFEST_DIR"),
-        "/tests/data/corpus/stopped_trainer-100.jsonl"
-    );
+    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/corpus/stopped_trainer-100.jsonl");
     for (arguments, is_said) in [
         (&["check", "--replay", file][..], true),
         (&["check", "--replay", file, "--quiet"], false),

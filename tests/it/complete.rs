@@ -59,9 +59,7 @@ impl Installed {
         let output = self.complete(words);
         assert_eq!((output.code, output.stderr.as_str()), (0, ""), "{words:?}");
         let lines = output.stdout.lines();
-        lines
-            .map(|line| line.split_once('\t').unwrap().0.to_owned())
-            .collect()
+        lines.map(|line| line.split_once('\t').unwrap().0.to_owned()).collect()
     }
 
     /// A shell that has read the committed completions; `None` where it is not installed.
@@ -106,9 +104,7 @@ impl Installed {
 fn still_takes_commands(terminal: &mut Terminal) {
     // As a line of its own: not what is typed.
     terminal.press("\x15echo ali\"\"ve\r");
-    terminal.wait_for("sign of life", |text| {
-        text.lines().any(|line| line.trim_end() == "alive")
-    });
+    terminal.wait_for("sign of life", |text| text.lines().any(|line| line.trim_end() == "alive"));
 }
 
 /// A name that makes this file where a shell runs a part of it.
@@ -156,10 +152,7 @@ fn the_largest_process_is_offered_first() {
         let text = terminal.wait_for("pids", |text| text.contains("2914"));
         // By their numbers the last would be among the first.
         let places = ["412301", "398120", "207344", "402519", "2914"].map(|pid| text.find(pid));
-        assert!(
-            places.is_sorted() && places[0].is_some(),
-            "{shell}:\n{text}"
-        );
+        assert!(places.is_sorted() && places[0].is_some(), "{shell}:\n{text}");
         still_takes_commands(&mut terminal);
     }
 }
@@ -202,16 +195,10 @@ fn words_with_colons_and_equal_signs_are_completed_and_the_rest_is_as_before() {
             ("explain gpu:", "gpumem explain gpu:0"),
             ("ps --gpu=", "gpumem ps --gpu=0"),
             ("ps --gpu ", "gpumem ps --gpu 0"),
-            (
-                "explain --framework xla-nothing",
-                "gpumem explain --framework xla-nothing",
-            ),
+            ("explain --framework xla-nothing", "gpumem explain --framework xla-nothing"),
             ("explain --framework vl", "gpumem explain --framework vllm"),
             ("ps --where fin", "gpumem ps --where finding:"),
-            (
-                "ps --where 'finding:stra",
-                "gpumem ps --where 'finding:stray-context'",
-            ),
+            ("ps --where 'finding:stra", "gpumem ps --where 'finding:stray-context'"),
             ("complet", "gpumem completions"),
             ("ps --sort cpu", "gpumem ps --sort cpu-time"),
         ] {
@@ -238,19 +225,10 @@ fn values_are_offered_where_they_are_typed() {
     assert_eq!(demo(&["ps", "--gpu", ""]), ["0", "1", "2", "3"]);
     assert_eq!(demo(&["ps", "--gpu", "GPU-7"]).len(), 4);
     assert!(demo(&["ps", "--user", ""]).contains(&"ann".to_owned()));
-    assert_eq!(
-        demo(&["reap", "--notebook", ""]),
-        ["thesis/fine-tune.ipynb"]
-    );
-    assert_eq!(
-        demo(&["reap", "--kernel", ""]),
-        ["4b1f6f0e-2a57-4c3d-9be4-d08a51c7f2e6"]
-    );
+    assert_eq!(demo(&["reap", "--notebook", ""]), ["thesis/fine-tune.ipynb"]);
+    assert_eq!(demo(&["reap", "--kernel", ""]), ["4b1f6f0e-2a57-4c3d-9be4-d08a51c7f2e6"]);
     let terms = demo(&["ps", "--where", "!gpu:0 user:ann,"]);
-    assert!(
-        terms.contains(&"!gpu:0 user:ann,ben".to_owned()),
-        "{terms:?}"
-    );
+    assert!(terms.contains(&"!gpu:0 user:ann,ben".to_owned()), "{terms:?}");
     let fields = demo(&["ps", "--where", ""]);
     for field in ["user:", "mem>4GiB", "container:", "job:"] {
         assert!(fields.contains(&field.to_owned()), "{fields:?}");
@@ -259,24 +237,11 @@ fn values_are_offered_where_they_are_typed() {
     let findings = demo(&["explain", "orphan"]);
     let is_orphan = |id: &String| id.starts_with("orphan:GPU-");
     assert!(findings.iter().any(is_orphan), "{findings:?}");
-    assert_eq!(
-        installed.values(&["ps", "--gpu", ""]),
-        ["0"],
-        "this machine's"
-    );
-    assert!(
-        installed
-            .values(&["rules", ""])
-            .contains(&"leak".to_owned())
-    );
+    assert_eq!(installed.values(&["ps", "--gpu", ""]), ["0"], "this machine's");
+    assert!(installed.values(&["rules", ""]).contains(&"leak".to_owned()));
     assert!(installed.values(&["man", ""]).contains(&"kill".to_owned()));
     // Files, options and commands are the shell's.
-    for words in [
-        &["ps", "--replay", ""][..],
-        &["config", "check", ""],
-        &["ki"],
-        &["kill", "--"],
-    ] {
+    for words in [&["ps", "--replay", ""][..], &["config", "check", ""], &["ki"], &["kill", "--"]] {
         let output = installed.complete(words);
         let expected = (1, "", "");
         let got = (output.code, output.stdout.as_str(), output.stderr.as_str());
@@ -289,26 +254,15 @@ fn without_a_driver_nothing_is_offered_and_nothing_is_written() {
     let mut broken = one_gpu(&[]);
     broken.init_error = Some(9);
     let installed = Installed::new(&broken);
-    for words in [
-        &["kill", ""][..],
-        &["explain", ""],
-        &["ps", "--gpu", ""],
-        &["explain", "id"],
-    ] {
+    for words in [&["kill", ""][..], &["explain", ""], &["ps", "--gpu", ""], &["explain", "id"]] {
         assert_eq!(installed.values(words), [""; 0], "{words:?}");
     }
     // A library that is only typed is not loaded.
     let installed = Installed::new(&one_gpu(&[]));
     let library = installed.machine.library().to_str().unwrap();
     let none: [&str; 0] = [];
-    assert_eq!(
-        installed.values(&["--nvml-library", library, "ps", "--gpu", ""]),
-        none
-    );
-    assert_eq!(
-        installed.values(&["ps", "--replay", "/nonexistent", "--gpu", ""]),
-        none
-    );
+    assert_eq!(installed.values(&["--nvml-library", library, "ps", "--gpu", ""]), none);
+    assert_eq!(installed.values(&["ps", "--replay", "/nonexistent", "--gpu", ""]), none);
     // Nor is a hung driver waited for.
     let mut hung = one_gpu(&[]);
     hung.faults = vec![Fault::hang("nvmlInit_v2")];

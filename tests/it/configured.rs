@@ -28,9 +28,7 @@ fn found(output: &Output) -> Vec<String> {
     let document = output.json();
     let findings = document["findings"].as_array().unwrap();
     let lasting = findings.iter().filter(|it| it["resolved_at"].is_null());
-    lasting
-        .map(|it| it["rule"].as_str().unwrap().to_owned())
-        .collect()
+    lasting.map(|it| it["rule"].as_str().unwrap().to_owned()).collect()
 }
 
 #[test]
@@ -59,16 +57,9 @@ fn a_named_rule_finds_under_its_own_name_and_only_in_its_scope() {
         "duration = \"5h\"",
     ] {
         let output = check(&named(scope));
-        assert_eq!(
-            (output.code, found(&output).len()),
-            (0, 0),
-            "{scope}: {output:?}"
-        );
+        assert_eq!((output.code, found(&output).len()), (0, 0), "{scope}: {output:?}");
     }
-    let selected = under(
-        &named(""),
-        &["check", "--json", "--replay", NOTEBOOK, "--rule", "naps"],
-    );
+    let selected = under(&named(""), &["check", "--json", "--replay", NOTEBOOK, "--rule", "naps"]);
     assert_eq!(found(&selected), ["naps"]);
 }
 
@@ -97,11 +88,7 @@ fn an_exemption_keeps_its_processes_until_it_ends() {
     }
     let text = under(&keep("user = \"dora\""), &["check", "--replay", NOTEBOOK]);
     assert!(text.stdout.contains("\nkept: idle: "), "{text:?}");
-    assert!(
-        text.stdout
-            .contains("no findings, 1 kept by the configuration on 1 GPU"),
-        "{text:?}"
-    );
+    assert!(text.stdout.contains("no findings, 1 kept by the configuration on 1 GPU"), "{text:?}");
 }
 
 #[test]
@@ -119,11 +106,7 @@ fn a_config_check_shows_the_files_effect() {
         "  keep user \"ann\"; expired at 2020-01-01 00:00:00 UTC, without effect; old \\e[31m",
         "  keep user \"ben\"; only from naps; until 2999-01-01 00:00:00 UTC; thesis",
     ] {
-        assert!(
-            proved.stdout.lines().any(|it| it == line),
-            "{line}: {}",
-            proved.stdout
-        );
+        assert!(proved.stdout.lines().any(|it| it == line), "{line}: {}", proved.stdout);
     }
     let shown = under(toml, &["config", "show"]);
     let again = under(&shown.stdout, &["config", "check"]);
@@ -141,10 +124,9 @@ fn a_config_check_shows_what_is_done_about_findings() {
         );
         under(&toml, &["config", "check"])
     };
-    for (action, words) in [
-        ("release", "asked by reap to release memory"),
-        ("reap", "reaped by reap --watch"),
-    ] {
+    for (action, words) in
+        [("release", "asked by reap to release memory"), ("reap", "reaped by reap --watch")]
+    {
         let proved = rule("idle", action);
         let line = proved.stdout.lines().find(|it| it.contains("rule caches"));
         let line = line.unwrap_or_else(|| panic!("{proved:?}"));
@@ -172,12 +154,7 @@ fn what_is_allowed_and_cannot_hold_is_noted() {
         "    note: framework \"nonesuch\" is none that gpumem recognises",
     ] {
         let is_note = |it: &&str| it.starts_with(line);
-        assert_eq!(
-            proved.stdout.lines().filter(is_note).count(),
-            1,
-            "{line}: {}",
-            proved.stdout
-        );
+        assert_eq!(proved.stdout.lines().filter(is_note).count(), 1, "{line}: {}", proved.stdout);
     }
     let fine = under("[rules.leak]\nwindow = \"20m\"\n", &["config", "check"]);
     assert!(!fine.stdout.contains("note:"), "{}", fine.stdout);
@@ -210,17 +187,10 @@ fn a_config_test_shows_what_each_rule_would_have_found_and_when() {
     let events = document["events"].as_array().unwrap();
     let of =
         |rule: &str| -> Vec<&Value> { events.iter().filter(|it| it["rule"] == rule).collect() };
-    let [began] = of("idle")[..] else {
-        panic!("{document}")
-    };
-    assert_eq!(
-        (&began["event"], &began["kept"]),
-        (&"began".into(), &Value::Null)
-    );
+    let [began] = of("idle")[..] else { panic!("{document}") };
+    assert_eq!((&began["event"], &began["kept"]), (&"began".into(), &Value::Null));
     assert!(began["duration_seconds"].as_f64().unwrap() >= 600.0);
-    let [kept] = of("dora-naps")[..] else {
-        panic!("{document}")
-    };
+    let [kept] = of("dora-naps")[..] else { panic!("{document}") };
     assert_eq!(kept["kept"], "thesis week");
     assert_eq!(kept["time"], began["time"]);
     let summary = |rule: &str| {
@@ -250,20 +220,14 @@ fn a_config_test_shows_what_each_rule_would_have_found_and_when() {
     }
     let without = run(&["config", "test"]);
     assert_eq!(without.code, 2);
-    assert!(
-        without.stderr.contains("--replay FILE, or --demo"),
-        "{without:?}"
-    );
+    assert!(without.stderr.contains("--replay FILE, or --demo"), "{without:?}");
     assert_eq!(run(&["config", "test", "--demo"]).code, 0);
 }
 
 #[test]
 fn what_ends_in_a_recording_is_shown_with_its_time() {
     // A duration that the process of the other recording idles for before it goes.
-    let recording = concat!(
-        env!("CARGO_MANIFEST_DIR"),
-        "/tests/data/corpus/pid_reuse-100.jsonl"
-    );
+    let recording = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/corpus/pid_reuse-100.jsonl");
     let toml = "[rules.idle]\nduration = \"5m\"\n";
     let output = under(toml, &["config", "test", "--json", "--replay", recording]);
     let document = output.json();
@@ -275,10 +239,7 @@ fn what_ends_in_a_recording_is_shown_with_its_time() {
         .collect();
     assert!(events.starts_with(&["began", "ended"]), "{document}");
     let [began, ended] = [&document["events"][0], &document["events"][1]];
-    assert_eq!(
-        (&began["id"], &began["since"]),
-        (&ended["id"], &ended["since"])
-    );
+    assert_eq!((&began["id"], &began["since"]), (&ended["id"], &ended["since"]));
     assert!(ended["time"].as_str() > began["time"].as_str());
 }
 
@@ -286,12 +247,7 @@ fn what_ends_in_a_recording_is_shown_with_its_time() {
 fn the_rules_are_listed_with_what_is_in_force() {
     let listed = run(&["rules"]);
     assert_eq!(listed.code, 0, "{listed:?}");
-    assert!(
-        listed
-            .stdout
-            .contains("  duration = \"10m\"\n      how long"),
-        "{listed:?}"
-    );
+    assert!(listed.stdout.contains("  duration = \"10m\"\n      how long"), "{listed:?}");
     let toml = "[rules.idle]\nduration = \"20m\"\n\
          [[rule]]\nname = \"naps\"\nkind = \"idle\"\nuser = \"ann\"\nmax_cpu_percent = 5\n";
     let listed = under(toml, &["rules"]).stdout;
@@ -304,25 +260,13 @@ fn the_rules_are_listed_with_what_is_in_force() {
     }
     let document = under(toml, &["rules", "naps", "--json"]).json();
     let rules = document["rules"].as_array().unwrap();
-    assert_eq!(
-        (rules.len(), &rules[0]["scope"]),
-        (1, &"user \"ann\"".into())
-    );
+    assert_eq!((rules.len(), &rules[0]["scope"]), (1, &"user \"ann\"".into()));
     let settings = rules[0]["settings"].as_array().unwrap();
-    let cpu = settings
-        .iter()
-        .find(|it| it["name"] == "max_cpu_percent")
-        .unwrap();
-    assert_eq!(
-        (cpu["value"].as_f64(), cpu["default"].as_f64()),
-        (Some(5.0), Some(20.0))
-    );
+    let cpu = settings.iter().find(|it| it["name"] == "max_cpu_percent").unwrap();
+    assert_eq!((cpu["value"].as_f64(), cpu["default"].as_f64()), (Some(5.0), Some(20.0)));
     let unknown = run(&["rules", "idel"]);
     assert_eq!(unknown.code, 2);
-    assert!(
-        unknown.stderr.contains("there is no rule \"idel\""),
-        "{unknown:?}"
-    );
+    assert!(unknown.stderr.contains("there is no rule \"idel\""), "{unknown:?}");
     // The manual page holds the very same list.
     let page = run(&["man", "rules"]).stdout;
     let plain = page.replace("\\-", "-");
@@ -347,8 +291,5 @@ fn a_finding_is_reported_from_when_its_exemption_ends() {
         .iter()
         .map(|it| (it["event"].as_str().unwrap(), it["kept"].is_null()))
         .collect();
-    assert_eq!(
-        events,
-        [("began", false), ("ended", false), ("began", true)]
-    );
+    assert_eq!(events, [("began", false), ("ended", false), ("began", true)]);
 }

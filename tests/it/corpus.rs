@@ -52,17 +52,9 @@ fn a_finding_names_the_start_and_the_gpus_of_its_process() {
         let output = run(&["check", "--replay", path.to_str().unwrap(), "--json"]);
         let report = output.json();
         let findings = report["findings"].as_array().unwrap();
-        let lasting = || {
-            findings
-                .iter()
-                .filter(|finding| finding["resolved_at"].is_null())
-        };
+        let lasting = || findings.iter().filter(|finding| finding["resolved_at"].is_null());
         let is_grave = |finding: &Value| finding["severity"] != "info";
-        assert_eq!(
-            output.code,
-            i32::from(lasting().any(is_grave)),
-            "{file}: {output:?}"
-        );
+        assert_eq!(output.code, i32::from(lasting().any(is_grave)), "{file}: {output:?}");
         for label in trace["expected"].as_array().unwrap() {
             let is_it = |finding: &&Value| {
                 finding["kind"] == label["kind"] && finding["process"]["pid"] == label["process"]
@@ -71,10 +63,7 @@ fn a_finding_names_the_start_and_the_gpus_of_its_process() {
             let Some(finding) = lasting().find(is_it).filter(|_| label["process"].is_u64()) else {
                 continue;
             };
-            assert_eq!(
-                finding["process"]["start_time"], label["start_time"],
-                "{file}"
-            );
+            assert_eq!(finding["process"]["start_time"], label["start_time"], "{file}");
             let gpus = finding["gpus"].as_array().unwrap().iter();
             let indexes: Vec<&Value> = gpus.map(|gpu| &gpu["index"]).collect();
             assert_eq!(
@@ -96,10 +85,7 @@ fn half_an_hour_and_more_leaves_nothing_undecided_but_what_is_unknown() {
         ("pid_reuse-100.jsonl", &[]),
         ("vllm_never_used-100.jsonl", &[]),
         ("dataloader_stall-101.jsonl", &[]),
-        (
-            "dead_pid_missing-100.jsonl",
-            &["GPU 0 lists pid 3456528, whose process is not certain"],
-        ),
+        ("dead_pid_missing-100.jsonl", &["GPU 0 lists pid 3456528, whose process is not certain"]),
     ] {
         let mut engine = Engine::new(RuleSet::default());
         for snapshot in snapshots(file) {

@@ -69,22 +69,10 @@ struct Card {
 }
 
 const CARDS: [Card; 4] = [
-    h100(
-        "GPU-7d1c2c5e-9a40-4b83-8b19-3f0e6a1d52c7",
-        "00000000:1B:00.0",
-    ),
-    h100(
-        "GPU-e28f7b90-51d6-4c0f-a6a5-0c94d7be1168",
-        "00000000:43:00.0",
-    ),
-    l40s(
-        "GPU-0b6ad3f4-27ce-4e11-93f8-c5d0418a7e29",
-        "00000000:9D:00.0",
-    ),
-    l40s(
-        "GPU-94c35a1f-68b2-4d7a-b0e3-17f25c9d8a06",
-        "00000000:D1:00.0",
-    ),
+    h100("GPU-7d1c2c5e-9a40-4b83-8b19-3f0e6a1d52c7", "00000000:1B:00.0"),
+    h100("GPU-e28f7b90-51d6-4c0f-a6a5-0c94d7be1168", "00000000:43:00.0"),
+    l40s("GPU-0b6ad3f4-27ce-4e11-93f8-c5d0418a7e29", "00000000:9D:00.0"),
+    l40s("GPU-94c35a1f-68b2-4d7a-b0e3-17f25c9d8a06", "00000000:D1:00.0"),
 ];
 
 const fn h100(uuid: &'static str, bus: &'static str) -> Card {
@@ -208,13 +196,7 @@ fn strings(texts: &[&str]) -> Arc<[Arc<str>]> {
 }
 
 fn resting(used_mib: u64, cpu_percent: f64) -> Act {
-    Act {
-        used_mib,
-        sm_percent: 0,
-        memory_percent: 0,
-        cpu_percent,
-        state: 'S',
-    }
+    Act { used_mib, sm_percent: 0, memory_percent: 0, cpu_percent, state: 'S' }
 }
 
 /// Everybody on the machine, by pid.
@@ -481,32 +463,25 @@ fn cast() -> Vec<Actor> {
         );
     }
     // The next trial gets the number of the last one.
-    for (trial, from, until) in [
-        ("17", -11.0 * MINUTE, LIVE + 300.0),
-        ("18", LIVE + 322.0, f64::INFINITY),
-    ] {
+    for (trial, from, until) in
+        [("17", -11.0 * MINUTE, LIVE + 300.0), ("18", LIVE + 322.0, f64::INFINITY)]
+    {
         cast.push(
-            Actor::new(
-                461_990,
-                -from,
-                "gina",
-                1007,
-                &["python", "sweep.py", "--trial", trial],
-            )
-            .on(1, |rng, _| Act {
-                used_mib: 4_870,
-                sm_percent: rng.whole(30, 52),
-                memory_percent: rng.whole(12, 20),
-                cpu_percent: rng.around(101.0, 2.0),
-                state: 'R',
-            })
-            .between(from + 1.0, until)
-            .host(2_950, 40, if from < 0.0 { 664.8 } else { 0.0 })
-            .framework("jax")
-            .with(|process| {
-                process.executable = Some("/usr/bin/python3.12".into());
-                process.ppid = Some(461_803);
-            }),
+            Actor::new(461_990, -from, "gina", 1007, &["python", "sweep.py", "--trial", trial])
+                .on(1, |rng, _| Act {
+                    used_mib: 4_870,
+                    sm_percent: rng.whole(30, 52),
+                    memory_percent: rng.whole(12, 20),
+                    cpu_percent: rng.around(101.0, 2.0),
+                    state: 'R',
+                })
+                .between(from + 1.0, until)
+                .host(2_950, 40, if from < 0.0 { 664.8 } else { 0.0 })
+                .framework("jax")
+                .with(|process| {
+                    process.executable = Some("/usr/bin/python3.12".into());
+                    process.ppid = Some(461_803);
+                }),
         );
     }
     for actor in &mut cast {
@@ -643,9 +618,7 @@ fn bundled() -> PathBuf {
 fn compress(bytes: &[u8]) -> Vec<u8> {
     let mut encoder = zstd::Encoder::new(Vec::new(), 19).unwrap();
     // A reader needs memory for the window; 256 KiB hold twenty snapshots, which is enough.
-    encoder
-        .set_parameter(zstd::stream::raw::CParameter::WindowLog(18))
-        .unwrap();
+    encoder.set_parameter(zstd::stream::raw::CParameter::WindowLog(18)).unwrap();
     std::io::Write::write_all(&mut encoder, bytes).unwrap();
     encoder.finish().unwrap()
 }
@@ -667,10 +640,7 @@ fn the_bundled_demo_is_the_one_that_is_made_here() {
         file.len()
     );
     let mut text = Vec::new();
-    zstd::Decoder::new(file.as_slice())
-        .unwrap()
-        .read_to_end(&mut text)
-        .unwrap();
+    zstd::Decoder::new(file.as_slice()).unwrap().read_to_end(&mut text).unwrap();
     assert!(
         text == made,
         "the bundled demo is another one; make it again with GPUMEM_BLESS=1 cargo test --test it demo"
@@ -682,18 +652,10 @@ fn its_numbers_are_such_as_a_driver_gives() {
     let mut previous = None;
     for snapshot in snapshots() {
         if let Some(previous) = previous.replace(snapshot.time) {
-            let expected = if snapshot.time.seconds_since(BEGIN) <= LIVE {
-                5.0
-            } else {
-                2.0
-            };
+            let expected = if snapshot.time.seconds_since(BEGIN) <= LIVE { 5.0 } else { 2.0 };
             assert_eq!(snapshot.time.seconds_since(previous), expected);
         }
-        let pids: Vec<u32> = snapshot
-            .processes
-            .iter()
-            .map(|process| process.pid)
-            .collect();
+        let pids: Vec<u32> = snapshot.processes.iter().map(|process| process.pid).collect();
         assert!(pids.is_sorted_by(|a, b| a < b), "a pid twice: {pids:?}");
         for gpu in &snapshot.gpus {
             let memory = gpu.memory.unwrap();
@@ -704,12 +666,7 @@ fn its_numbers_are_such_as_a_driver_gives() {
             let held = gpu.process_bytes().unwrap();
             assert!((held..held + 64 * MIB).contains(&memory.used_bytes));
             assert!(gpu.power_watts.unwrap() <= gpu.power_limit_watts.unwrap());
-            assert!(
-                gpu.processes
-                    .iter()
-                    .flatten()
-                    .all(|row| pids.contains(&row.pid))
-            );
+            assert!(gpu.processes.iter().flatten().all(|row| pids.contains(&row.pid)));
         }
         for process in &snapshot.processes {
             assert!(process.start_time.unwrap() <= snapshot.time, "{process:?}");
@@ -722,16 +679,10 @@ fn it_has_its_findings() {
     let snapshots = snapshots();
     let at = |seconds: f64| {
         let time = BEGIN.plus_seconds(seconds);
-        snapshots
-            .iter()
-            .rfind(|snapshot| snapshot.time <= time)
-            .unwrap()
+        snapshots.iter().rfind(|snapshot| snapshot.time <= time).unwrap()
     };
     let row = |snapshot: &Snapshot, pid| {
-        let rows = snapshot
-            .gpus
-            .iter()
-            .flat_map(|gpu| gpu.processes.iter().flatten());
+        let rows = snapshot.gpus.iter().flat_map(|gpu| gpu.processes.iter().flatten());
         rows.copied().find(|row| row.pid == pid)
     };
     // The notebook and the server rest from the first to the last snapshot.
@@ -747,10 +698,7 @@ fn it_has_its_findings() {
         let inside = snapshots
             .iter()
             .filter(|snapshot| window.contains(&snapshot.time.seconds_since(BEGIN)));
-        inside
-            .filter_map(|snapshot| row(snapshot, 440_871)?.used_bytes)
-            .min()
-            .unwrap()
+        inside.filter_map(|snapshot| row(snapshot, 440_871)?.used_bytes).min().unwrap()
     };
     for from in [0.0, 600.0, 1200.0] {
         let grown = (lowest(from + 600.0) - lowest(from)) / MIB;
@@ -762,10 +710,8 @@ fn it_has_its_findings() {
     // One comes and goes in the live part; one number is used twice.
     let there = |seconds| at(seconds).process(463_557).is_some();
     assert_eq!([LIVE, LIVE + 200.0, END].map(there), [false, true, false]);
-    let starts: HashSet<u64> = snapshots
-        .iter()
-        .filter_map(|snapshot| snapshot.process(461_990)?.start_ticks)
-        .collect();
+    let starts: HashSet<u64> =
+        snapshots.iter().filter_map(|snapshot| snapshot.process(461_990)?.start_ticks).collect();
     assert_eq!(starts.len(), 2);
     assert!(at(LIVE + 310.0).process(461_990).is_none());
     assert!(snapshots.iter().any(|snapshot| !snapshot.errors.is_empty()));

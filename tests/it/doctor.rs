@@ -29,11 +29,7 @@ impl Diagnosis {
     }
 
     fn from(output: Output, code: i32) -> Self {
-        assert_eq!(
-            (output.code, output.stderr.as_str()),
-            (code, ""),
-            "{output:?}"
-        );
+        assert_eq!((output.code, output.stderr.as_str()), (code, ""), "{output:?}");
         let diagnosis = Self(output.json());
         assert_eq!(diagnosis.0["works"], code == 0);
         diagnosis
@@ -70,9 +66,7 @@ impl Diagnosis {
 
 /// A GPU on which a process holds 2 GiB.
 fn gpu(pid: u32) -> Gpu {
-    Gpu::new("NVIDIA H100 80GB HBM3")
-        .total(80 * GIB)
-        .process(Process::compute(pid, 2 * GIB))
+    Gpu::new("NVIDIA H100 80GB HBM3").total(80 * GIB).process(Process::compute(pid, 2 * GIB))
 }
 
 #[test]
@@ -80,20 +74,10 @@ fn a_machine_without_a_driver_gets_that_report() {
     let output = run(&["doctor", "--nvml-library", NOWHERE]);
     assert_eq!((output.code, output.stderr.as_str()), (3, ""));
     let first = output.stdout.lines().next().unwrap();
-    assert!(
-        first.starts_with("broken") && first.contains(NOWHERE),
-        "{first}"
-    );
-    assert!(
-        output
-            .stdout
-            .contains("-> correct the path after --nvml-library")
-    );
+    assert!(first.starts_with("broken") && first.contains(NOWHERE), "{first}");
+    assert!(output.stdout.contains("-> correct the path after --nvml-library"));
     let last = output.stdout.lines().last().unwrap();
-    assert!(
-        last.starts_with("gpumem cannot do its work here: NVML library: "),
-        "{last}"
-    );
+    assert!(last.starts_with("gpumem cannot do its work here: NVML library: "), "{last}");
 
     let diagnosis = Diagnosis::from(run(&["doctor", "--json", "--nvml-library", NOWHERE]), 3);
     diagnosis.assert_check("library", "broken", &[NOWHERE]);
@@ -116,20 +100,12 @@ fn a_file_that_is_no_library_is_named_with_the_loaders_words() {
 #[test]
 fn a_driver_that_answers_is_enough() {
     let child = Running::sleep();
-    let on = Gpu {
-        persistence: Some(true),
-        mig: Some(false),
-        ..gpu(child.pid())
-    };
+    let on = Gpu { persistence: Some(true), mig: Some(false), ..gpu(child.pid()) };
     let machine = Machine::new(&Scene::new().gpu(on.clone()).gpu(on));
     let diagnosis = Diagnosis::of(&machine, &[], 0);
     let library = fs::canonicalize(machine.library()).unwrap();
     diagnosis.assert_check("library", "ok", &[library.to_str().unwrap()]);
-    diagnosis.assert_check(
-        "driver",
-        "ok",
-        &["580.159.03", "NVML 13.580.159.03", "CUDA 13.0"],
-    );
+    diagnosis.assert_check("driver", "ok", &["580.159.03", "NVML 13.580.159.03", "CUDA 13.0"]);
     for (id, seen) in [
         ("gpu", "NVIDIA H100 80GB HBM3, 80.0 GiB"),
         ("persistence", "on"),
@@ -140,17 +116,8 @@ fn a_driver_that_answers_is_enough() {
         diagnosis.assert_check(id, "ok", &[seen]);
         assert_eq!(diagnosis.one(id)["gpus"], serde_json::json!([0, 1]), "{id}");
     }
-    assert!(
-        diagnosis
-            .summary()
-            .contains("NVML answers, 2 of 2 GPUs can be read")
-    );
-    assert!(
-        machine
-            .run(&["doctor"])
-            .stdout
-            .contains("GPU 0-1 persistence mode")
-    );
+    assert!(diagnosis.summary().contains("NVML answers, 2 of 2 GPUs can be read"));
+    assert!(machine.run(&["doctor"]).stdout.contains("GPU 0-1 persistence mode"));
 }
 
 #[test]
@@ -166,11 +133,7 @@ fn a_driver_that_does_not_start_is_reported_with_why_and_what_to_do() {
         diagnosis.assert_check("library", "ok", &[]);
         diagnosis.assert_check("driver", "broken", &[name, words]);
         assert!(diagnosis.one("driver")["next"][0].is_string());
-        assert!(
-            diagnosis.summary().contains(name),
-            "{}",
-            diagnosis.summary()
-        );
+        assert!(diagnosis.summary().contains(name), "{}", diagnosis.summary());
     }
 }
 
@@ -180,14 +143,8 @@ fn a_lost_gpu_is_broken_and_the_other_is_enough() {
     let machine = Machine::new(&scene.clone().fault(Fault::error("*", 15).on(1)));
     let diagnosis = Diagnosis::of(&machine, &[], 0);
     let answers = diagnosis.all("gpu");
-    assert_eq!(
-        (&answers[0]["verdict"], &answers[0]["gpus"][0]),
-        (&"ok".into(), &0.into())
-    );
-    assert_eq!(
-        (&answers[1]["verdict"], &answers[1]["gpus"][0]),
-        (&"broken".into(), &1.into())
-    );
+    assert_eq!((&answers[0]["verdict"], &answers[0]["gpus"][0]), (&"ok".into(), &0.into()));
+    assert_eq!((&answers[1]["verdict"], &answers[1]["gpus"][0]), (&"broken".into(), &1.into()));
     assert!(answers[1].to_string().contains("GPU_IS_LOST"));
     assert!(answers[1]["next"][0].as_str().unwrap().contains("xid"));
     assert!(diagnosis.summary().contains("1 of 2 GPUs"));
@@ -214,22 +171,14 @@ fn what_a_gpu_does_not_report_is_a_limit_and_what_fails_is_unknown() {
     let limited = Gpu {
         persistence: Some(false),
         mig: Some(true),
-        ..Gpu::new("L4").process(Process {
-            pid: 7,
-            used_bytes: None,
-            ..Process::default()
-        })
+        ..Gpu::new("L4").process(Process { pid: 7, used_bytes: None, ..Process::default() })
     };
     let scene = Scene::new().gpu(limited);
     let call = "nvmlDeviceGetProcessUtilization";
     let machine = Machine::new(&scene.clone().fault(Fault::error(call, 3)));
     let diagnosis = Diagnosis::of(&machine, &[], 0);
     diagnosis.assert_check("process-utilization", "limited", &["not reported"]);
-    diagnosis.assert_check(
-        "process-memory",
-        "limited",
-        &["memory by process is not known"],
-    );
+    diagnosis.assert_check("process-memory", "limited", &["memory by process is not known"]);
     diagnosis.assert_check("persistence", "limited", &["nvidia-smi -pm 1"]);
     diagnosis.assert_check("mig", "limited", &["undecided"]);
 
@@ -271,10 +220,7 @@ fn in_a_pid_namespace_pids_are_doubted() {
     // These tests may themselves run in a container.
     if machine.snapshot(0).0["host"]["pid_namespace"] == "host" {
         let host = Diagnosis::of(&machine, &[], 0);
-        assert_ne!(
-            host.one("pid-namespace")["seen"],
-            diagnosis.one("pid-namespace")["seen"]
-        );
+        assert_ne!(host.one("pid-namespace")["seen"], diagnosis.one("pid-namespace")["seen"]);
     }
 }
 
@@ -296,11 +242,7 @@ fn a_plain_user_gets_a_list_of_what_stays_hidden() {
     support::clean_environment(&mut command);
     let output = finish(command.uid(NOBODY).gid(NOBODY).current_dir("/"));
     let diagnosis = Diagnosis::from(output, 3);
-    let words = [
-        "not root, without CAP_SYS_PTRACE",
-        "could not be read",
-        "sudo gpumem doctor",
-    ];
+    let words = ["not root, without CAP_SYS_PTRACE", "could not be read", "sudo gpumem doctor"];
     diagnosis.assert_check("descriptors", "limited", &words);
 }
 
@@ -309,11 +251,7 @@ fn a_broken_configuration_is_a_finding_and_no_failure() {
     let machine = Machine::new(&one_gpu(&[]));
     Diagnosis::of(&machine, &[], 0).assert_check("configuration", "ok", &["no file", "14 rules"]);
     machine.configure("[[keep]]\nuser = \"ann\"\nreason = \"x\"\n[rules.idle]\nenabled = false\n");
-    let words = [
-        "gpumem/config.toml",
-        "1 of them switched off",
-        "exemptions: 1",
-    ];
+    let words = ["gpumem/config.toml", "1 of them switched off", "exemptions: 1"];
     Diagnosis::of(&machine, &[], 0).assert_check("configuration", "ok", &words);
     machine.configure("[rules.idle]\ndurations = \"5m\"\n");
     let diagnosis = Diagnosis::of(&machine, &[], 0);
@@ -349,24 +287,13 @@ fn it_knows_a_recorder_and_leaves_no_trace() {
         Diagnosis::from(finish(&mut command), 0)
     };
     doctor();
-    assert_eq!(
-        fs::read_dir(&home).unwrap().count(),
-        0,
-        "it has changed something"
-    );
+    assert_eq!(fs::read_dir(&home).unwrap().count(), 0, "it has changed something");
 
     let store = machine.path("store");
     let store = ["--store-dir", store.to_str().unwrap()];
     let diagnosis = Diagnosis::of(&machine, &store, 0);
     diagnosis.assert_check("store", "limited", &["none", "gpumem record --store"]);
-    let record = [
-        "record",
-        "--store",
-        "--duration",
-        "1s",
-        "--interval",
-        "200ms",
-    ];
+    let record = ["record", "--store", "--duration", "1s", "--interval", "200ms"];
     assert_eq!(machine.run(&[&record[..], &store].concat()).code, 0);
     Diagnosis::of(&machine, &store, 0).assert_check("store", "ok", &["a recorder is running"]);
 }
@@ -384,11 +311,7 @@ fn nothing_of_the_environment_reaches_the_terminal() {
         assert_eq!(output.code, 3);
         let control = |c: char| c.is_control() && c != '\n';
         assert!(!output.stdout.contains(control), "{:?}", output.stdout);
-        assert!(
-            output.stdout.contains("LC_ALL=\\e[31mred"),
-            "{}",
-            output.stdout
-        );
+        assert!(output.stdout.contains("LC_ALL=\\e[31mred"), "{}", output.stdout);
     }
     let mut command = support::command(&["doctor", "--nvml-library", NOWHERE]);
     let long = "x".repeat(100_000);
@@ -406,11 +329,9 @@ fn colour_is_for_who_asks_for_it() {
 
 #[test]
 fn only_usage_ends_with_2() {
-    for arguments in [
-        &["doctor", "--demo"][..],
-        &["doctor", "now"],
-        &["doctor", "--nvml-timeout", "0s"],
-    ] {
+    for arguments in
+        [&["doctor", "--demo"][..], &["doctor", "now"], &["doctor", "--nvml-timeout", "0s"]]
+    {
         assert_eq!(run(arguments).code, 2, "{arguments:?}");
     }
 }

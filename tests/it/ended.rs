@@ -53,11 +53,7 @@ fn a_dead_process_keeps_its_name_in_recordings_and_on_every_page() {
         assert!(!alive[name].is_null(), "{name}: {alive}");
         assert_eq!(known[name], alive[name], "{name}");
     }
-    assert_eq!(
-        dead.as_object().unwrap().len(),
-        2,
-        "no more is said: {dead}"
-    );
+    assert_eq!(dead.as_object().unwrap().len(), 2, "no more is said: {dead}");
     assert_eq!(process(last, listed_dead).as_object().unwrap().len(), 1);
 
     let user = alive["user"].as_str().unwrap();
@@ -67,19 +63,13 @@ fn a_dead_process_keeps_its_name_in_recordings_and_on_every_page() {
         let mut lines = text.lines().filter(|it| it.contains(&pid.to_string()));
         lines.next_back().unwrap_or_default().to_owned()
     };
-    assert!(
-        line(&ps, pid).contains(user) && line(&ps, pid).contains("(ended: sleep 600)"),
-        "{ps}"
-    );
+    assert!(line(&ps, pid).contains(user) && line(&ps, pid).contains("(ended: sleep 600)"), "{ps}");
     assert!(line(&ps, listed_dead).contains("(no such process)"), "{ps}");
     let check = replay(&["check"]);
     let sentence = format!("sleep 600 ({pid}) does not exist any more and is still listed");
     assert!(check.contains(&sentence), "{check}");
     let page = replay(&["explain", &pid.to_string()]);
-    assert!(
-        page.contains("sleep 600") && page.contains(&format!("of {user}")),
-        "{page}"
-    );
+    assert!(page.contains("sleep 600") && page.contains(&format!("of {user}")), "{page}");
     let screen = replay(&["watch", "--once", "--size", "140x40"]);
     let rows = |pid: u32| {
         let pid = format!(" {pid} ");
@@ -89,8 +79,5 @@ fn a_dead_process_keeps_its_name_in_recordings_and_on_every_page() {
         rows(pid).any(|row| row.contains(user) && row.contains("ended: sleep 600")),
         "{screen}"
     );
-    assert!(
-        rows(listed_dead).all(|row| !row.contains("sleep")),
-        "{screen}"
-    );
+    assert!(rows(listed_dead).all(|row| !row.contains("sleep")), "{screen}");
 }

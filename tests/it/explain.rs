@@ -157,10 +157,7 @@ fn a_living_process_is_explained_and_its_end_noticed() {
     machine.play(&one_gpu(&[]));
     let gone = machine.run(&["explain", &typed, "--window", "200ms", "--no-store"]);
     assert_eq!(gone.code, 2, "{gone:?}");
-    assert!(
-        gone.stderr.contains("NVML lists no process on any GPU"),
-        "{gone:?}"
-    );
+    assert!(gone.stderr.contains("NVML lists no process on any GPU"), "{gone:?}");
 }
 
 #[test]

@@ -36,11 +36,7 @@ fn recording(snapshots: &[(u32, Vec<Value>)]) -> (tempfile::TempDir, PathBuf) {
 }
 
 fn check(path: &std::path::Path, more: &[&str]) -> Output {
-    run(&[
-        &["check", "--json", "--replay", path.to_str().unwrap()],
-        more,
-    ]
-    .concat())
+    run(&[&["check", "--json", "--replay", path.to_str().unwrap()], more].concat())
 }
 
 fn status(output: &Output) -> (i32, String) {
@@ -89,20 +85,9 @@ fn a_gpu_may_use_so_much_and_no_more() {
         ])
     );
     let path = path.to_str().unwrap();
-    let text = run(&[
-        "check",
-        "--replay",
-        path,
-        "--max-used",
-        "20GiB",
-        "--max-unattributed",
-        "1GiB",
-    ]);
-    let lines: Vec<&str> = text
-        .stdout
-        .lines()
-        .filter(|l| l.starts_with("limit"))
-        .collect();
+    let text =
+        run(&["check", "--replay", path, "--max-used", "20GiB", "--max-unattributed", "1GiB"]);
+    let lines: Vec<&str> = text.stdout.lines().filter(|l| l.starts_with("limit")).collect();
     assert_eq!(
         lines,
         [
@@ -143,18 +128,13 @@ fn a_limit_on_what_is_not_known_is_never_green() {
 
 #[test]
 fn a_limit_alone_is_decided_by_the_first_sample() {
-    let used = Gpu::new("NVIDIA H100 80GB HBM3")
-        .total(80 * GIB)
-        .process(Process::compute(1, 60 * GIB));
+    let used =
+        Gpu::new("NVIDIA H100 80GB HBM3").total(80 * GIB).process(Process::compute(1, 60 * GIB));
     let machine = Machine::new(&Scene::new().gpu(used));
     for (arguments, code, last) in [
         (&["--max-used", "90%"][..], 0, "within limits on 1 GPU"),
         (&["--max-used", "50%"], 1, "1 limit exceeded on 1 GPU"),
-        (
-            &["--max-used", "50GiB", "--gpu", "0"],
-            1,
-            "1 limit exceeded on 1 GPU",
-        ),
+        (&["--max-used", "50GiB", "--gpu", "0"], 1, "1 limit exceeded on 1 GPU"),
     ] {
         let begun = Instant::now();
         let output = machine.run(&[&["check", "--no-store"], arguments].concat());
@@ -162,13 +142,8 @@ fn a_limit_alone_is_decided_by_the_first_sample() {
         assert_eq!(output.code, code, "{arguments:?}: {output:?}");
         assert_eq!(output.stdout.lines().last(), Some(last), "{arguments:?}");
     }
-    let alone = machine
-        .run(&["check", "--json", "--max-used", "90%"])
-        .json();
-    assert_eq!(
-        (&alone["rules_applied"], &alone["window_seconds"]),
-        (&json!(false), &json!(0.0))
-    );
+    let alone = machine.run(&["check", "--json", "--max-used", "90%"]).json();
+    assert_eq!((&alone["rules_applied"], &alone["window_seconds"]), (&json!(false), &json!(0.0)));
     assert_eq!(alone["undecided"], json!([]));
     // Who asks for findings gets them, and the limit at the end.
     let both = ["check", "--json", "--max-used", "90%", "--window", "1s"];
@@ -227,10 +202,7 @@ fn findings_are_of_the_gpus_and_users_asked_for() {
         let all = [&["check", "--demo", "--json", "--kind", "idle"], arguments].concat();
         let output = run(&all);
         let document = output.json();
-        assert_eq!(
-            document["counts"]["warning"], found,
-            "{arguments:?}: {document}"
-        );
+        assert_eq!(document["counts"]["warning"], found, "{arguments:?}: {document}");
         assert_eq!(output.code, found, "{arguments:?}");
     }
     let snapshot = run(&["ps", "--demo", "--json"]).json();
@@ -278,10 +250,7 @@ fn rules_are_chosen_by_name_and_by_kind() {
     for (arguments, hint) in [
         (&["--kind", "idel"][..], "idle"),
         (&["--rule", "idel"], "the rules are: "),
-        (
-            &["--rule", "idle", "--kind", "leak"],
-            "--kind leak: no rule",
-        ),
+        (&["--rule", "idle", "--kind", "leak"], "--kind leak: no rule"),
     ] {
         let output = check(arguments);
         assert_eq!(status(&output), is(2, "error"), "{arguments:?}");
@@ -302,23 +271,11 @@ fn waiting_ends_when_so_much_is_free() {
         (&["--wait-free", "8GiB:0"], 0, 0, 10, 60.0),
         (&["--wait-free", "8GiB:GPU-0"], 0, 0, 10, 60.0),
         (&["--wait-free", "8GiB", "--gpu", "0"], 0, 0, 10, 60.0),
-        (
-            &["--wait-free", "30GiB:0", "--wait-free", "8GiB"],
-            0,
-            0,
-            30,
-            120.0,
-        ),
+        (&["--wait-free", "30GiB:0", "--wait-free", "8GiB"], 0, 0, 30, 120.0),
         (&["--wait-free", "50GiB"], 1, 1, 40, 120.0),
         (&["--wait-free", "8GiB:0", "--timeout", "59s"], 1, 0, 0, 0.0),
         (&["--wait-free", "8GiB:0", "--timeout", "0s"], 1, 0, 0, 0.0),
-        (
-            &["--wait-free", "50GiB", "--timeout", "15m"],
-            0,
-            0,
-            79,
-            900.0,
-        ),
+        (&["--wait-free", "50GiB", "--timeout", "15m"], 0, 0, 79, 900.0),
         (&["--wait-free", "81GiB"], 1, 1, 19, 0.0),
     ] {
         let output = check(&path, arguments);
@@ -330,15 +287,7 @@ fn waiting_ends_when_so_much_is_free() {
         assert_eq!(found, expected, "{arguments:?}");
     }
     let path = path.to_str().unwrap();
-    let text = run(&[
-        "check",
-        "--replay",
-        path,
-        "--wait-free",
-        "50GiB",
-        "--wait-free",
-        "8GiB:0",
-    ]);
+    let text = run(&["check", "--replay", path, "--wait-free", "50GiB", "--wait-free", "8GiB:0"]);
     assert_eq!(text.code, 1);
     assert!(
         text.stdout.contains(
@@ -351,23 +300,12 @@ fn waiting_ends_when_so_much_is_free() {
 
 #[test]
 fn who_waits_fails_on_findings_only_on_request() {
-    let plain = run(&[
-        "check",
-        "--demo",
-        "--gpu",
-        "1",
-        "--wait-free",
-        "31GiB:1",
-        "--timeout",
-        "1h",
-    ]);
+    let plain =
+        run(&["check", "--demo", "--gpu", "1", "--wait-free", "31GiB:1", "--timeout", "1h"]);
     let free = plain.stdout.contains("free: GPU 1");
     assert!(free, "{plain:?}");
-    for (more, code) in [
-        (&[][..], 0),
-        (&["--fail-on", "critical"], 0),
-        (&["--max-used", "1%"], 1),
-    ] {
+    for (more, code) in [(&[][..], 0), (&["--fail-on", "critical"], 0), (&["--max-used", "1%"], 1)]
+    {
         let arguments = [&["check", "--demo", "--wait-free", "1GiB"], more].concat();
         assert_eq!(run(&arguments).code, code, "{more:?}");
     }
@@ -405,23 +343,10 @@ fn what_is_lost_is_waited_for_and_hides_no_other() {
 fn memory_that_becomes_free_ends_the_wait() {
     // Long after the second run's timeout, also where the machine is so busy that it starts late.
     let used = Played::Steps(vec![(0.0, (138 * GIB) as f64), (4.0, GIB as f64)]);
-    let memory = Memory {
-        used: Some(used),
-        ..Memory::default()
-    };
-    let gpu = Gpu {
-        memory: Some(memory),
-        ..Gpu::default()
-    };
+    let memory = Memory { used: Some(used), ..Memory::default() };
+    let gpu = Gpu { memory: Some(memory), ..Gpu::default() };
     let machine = Machine::new(&Scene::new().gpu(gpu));
-    let arguments = [
-        "check",
-        "--json",
-        "--interval",
-        "100ms",
-        "--wait-free",
-        "100GiB:0",
-    ];
+    let arguments = ["check", "--json", "--interval", "100ms", "--wait-free", "100GiB:0"];
     let output = machine.run(&arguments);
     assert_eq!(status(&output), is(0, "ok"));
     assert!(output.json()["wait"][0]["waited_seconds"].as_f64() > Some(0.5));
@@ -452,10 +377,7 @@ fn hostile_values_are_refused_with_a_hint() {
         (&["--wait-free", "8GiB:7"], "there are 0, 1, 2, 3"),
         (&["--wait-free", "8GiB:1", "--gpu", "0"], "there are 0"),
         (&["--wait-free", "8GiB", "--timeout", "10"], "30s, 10m"),
-        (
-            &["--wait-free", "8GiB", "--window", "10s"],
-            "cannot be used with",
-        ),
+        (&["--wait-free", "8GiB", "--window", "10s"], "cannot be used with"),
         (&["--timeout", "10s"], "--wait-free"),
         (&["--gpu", "4"], "there are 0, 1, 2, 3"),
         (&["--gpu", "GPU-x"], "there are 0, 1, 2, 3"),
@@ -479,28 +401,12 @@ fn every_failure_is_one_json_document() {
         (&["check", "--fail-on", "fatal", "--json"], 2, "fatal"),
         (&["--nvml-timeout", "soon", "check", "--json"], 2, "soon"),
         (&["check", "--json", "--rule", "idel"], 2, "idel"),
-        (
-            &["check", "--json", "--config", wrong, "--demo"],
-            2,
-            "rules.idel",
-        ),
-        (
-            &["check", "--json", "--config", "/nonexistent.toml"],
-            2,
-            "/nonexistent.toml",
-        ),
-        (
-            &["check", "--json", "--replay", "/nonexistent.jsonl"],
-            2,
-            "/nonexistent.jsonl",
-        ),
+        (&["check", "--json", "--config", wrong, "--demo"], 2, "rules.idel"),
+        (&["check", "--json", "--config", "/nonexistent.toml"], 2, "/nonexistent.toml"),
+        (&["check", "--json", "--replay", "/nonexistent.jsonl"], 2, "/nonexistent.jsonl"),
         (&["check", "--json", "--replay", path], 3, "empty"),
         (&["check", "--json", "--interval", "0s"], 2, "--interval"),
-        (
-            &["check", "--json", "--nvml-library", nowhere],
-            3,
-            "no NVIDIA driver",
-        ),
+        (&["check", "--json", "--nvml-library", nowhere], 3, "no NVIDIA driver"),
     ] {
         let output = run(arguments);
         assert_eq!(status(&output), is(code, "error"), "{arguments:?}");
@@ -518,11 +424,7 @@ fn every_failure_is_one_json_document() {
         &["--json", "--jsn"],
     ] {
         let output = run(arguments);
-        assert_eq!(
-            (output.code, output.stdout.as_str()),
-            (2, ""),
-            "{arguments:?}"
-        );
+        assert_eq!((output.code, output.stdout.as_str()), (2, ""), "{arguments:?}");
     }
 }
 
@@ -535,9 +437,7 @@ fn interrupted(machine: &Machine, arguments: &[&str], signal: Signal) -> (i32, S
     let mut command = machine.command(arguments);
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
     let check = command.stdin(Stdio::null()).spawn().unwrap();
-    wait_until("it has sampled", || {
-        machine.counts().get(&call).copied().unwrap_or(0) > before + 3
-    });
+    wait_until("it has sampled", || machine.counts().get(&call).copied().unwrap_or(0) > before + 3);
     let pid = Pid::from_raw(i32::try_from(check.id()).unwrap()).unwrap();
     kill_process(pid, signal).unwrap();
     let output = check.wait_with_output().unwrap();
@@ -553,18 +453,10 @@ fn a_signal_ends_it_with_what_is_known() {
     let gpu = Gpu::default().process(Process::compute(child.pid(), 2 * GIB));
     let machine = Machine::new(&Scene::new().gpu(gpu));
     let window = ["check", "--json", "--window", "10m", "--interval", "50ms"];
-    let wait = [
-        "check",
-        "--json",
-        "--wait-free",
-        "141GiB",
-        "--interval",
-        "50ms",
-    ];
-    for (arguments, signal, code, name) in [
-        (&window[..], Signal::INT, 130, "SIGINT"),
-        (&wait, Signal::TERM, 143, "SIGTERM"),
-    ] {
+    let wait = ["check", "--json", "--wait-free", "141GiB", "--interval", "50ms"];
+    for (arguments, signal, code, name) in
+        [(&window[..], Signal::INT, 130, "SIGINT"), (&wait, Signal::TERM, 143, "SIGTERM")]
+    {
         let (ended, stdout, stderr) = interrupted(&machine, arguments, signal);
         assert_eq!(ended, code, "{stderr}");
         let document: Value = serde_json::from_str(&stdout).unwrap();
@@ -572,41 +464,25 @@ fn a_signal_ends_it_with_what_is_known() {
         assert!(document["time"].is_string() && document["window_seconds"].as_f64() > Some(0.0));
         let error = document["errors"].as_array().unwrap().last().unwrap()["error"].clone();
         assert_eq!(error, format!("interrupted by {name} before the verdict"));
-        assert_eq!(
-            stderr,
-            format!("gpumem: interrupted by {name} before the verdict\n")
-        );
+        assert_eq!(stderr, format!("gpumem: interrupted by {name} before the verdict\n"));
         let waits = document["wait"].as_array().unwrap().len();
         assert_eq!(waits, usize::from(arguments.contains(&"--wait-free")));
     }
     let text = ["check", "--window", "10m", "--interval", "50ms"];
     let (ended, stdout, _) = interrupted(&machine, &text, Signal::INT);
-    assert_eq!(
-        (ended, stdout.as_str()),
-        (130, ""),
-        "a verdict is whole or absent"
-    );
+    assert_eq!((ended, stdout.as_str()), (130, ""), "a verdict is whole or absent");
 }
 
 #[test]
 fn a_gpu_that_left_before_the_end_is_not_judged_as_well() {
-    let (_folder, path) = recording(&[
-        (0, vec![gpu(0, 1, None), gpu(1, 1, None)]),
-        (10, vec![gpu(0, 1, None)]),
-    ]);
+    let (_folder, path) =
+        recording(&[(0, vec![gpu(0, 1, None), gpu(1, 1, None)]), (10, vec![gpu(0, 1, None)])]);
     assert_eq!(status(&check(&path, &["--gpu", "0"])), is(0, "ok"));
     let gone = check(&path, &["--gpu", "1", "--max-used", "20GiB"]);
     assert_eq!(status(&gone), is(3, "error"));
     let error = gone.json()["errors"][0]["error"].clone();
     assert_eq!(error, "1 was there, and is not in the last snapshot");
     assert_eq!(check(&path, &["--gpu", "2"]).code, 2);
-    let quiet = run(&[
-        "check",
-        "--quiet",
-        "--replay",
-        path.to_str().unwrap(),
-        "--gpu",
-        "1",
-    ]);
+    let quiet = run(&["check", "--quiet", "--replay", path.to_str().unwrap(), "--gpu", "1"]);
     assert_eq!((quiet.code, quiet.stdout.as_str()), (3, ""));
 }

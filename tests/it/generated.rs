@@ -12,15 +12,9 @@ use crate::support::{command, compare_or_bless, finish, run};
 #[test]
 fn completions_are_fresh() {
     for (shell, file) in generate::SHELLS {
-        compare_or_bless(
-            &format!("completions/{file}"),
-            &generate::completions(shell),
-        );
+        compare_or_bless(&format!("completions/{file}"), &generate::completions(shell));
         let printed = run(&["completions", &shell.to_string()]);
-        assert_eq!(
-            (printed.code, printed.stdout),
-            (0, generate::completions(shell))
-        );
+        assert_eq!((printed.code, printed.stdout), (0, generate::completions(shell)));
     }
 }
 
@@ -56,19 +50,13 @@ fn manual_pages_are_fresh_and_complete() {
             sections.extend(["FILES", "ENVIRONMENT"]);
         }
         for section in sections {
-            assert!(
-                page.contains(&format!("\n.SH {section}\n")),
-                "{file}: {section}"
-            );
+            assert!(page.contains(&format!("\n.SH {section}\n")), "{file}: {section}");
         }
     }
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("man");
     let committed = fs::read_dir(folder).unwrap().count();
     assert_eq!(committed, pages.len(), "these pages and no others");
-    let every: String = pages
-        .iter()
-        .map(|(_, page)| page.replace('\\', ""))
-        .collect();
+    let every: String = pages.iter().map(|(_, page)| page.replace('\\', "")).collect();
     for (at, _) in every.match_indices("fBgpumem") {
         let named = &every[at + 2..];
         let Some((name, rest)) = named.split_once("fR(") else {
@@ -78,24 +66,15 @@ fn manual_pages_are_fresh_and_complete() {
             continue;
         }
         let file = format!("{name}.{}", &rest[..1]);
-        assert!(
-            pages.iter().any(|page| page.0 == file),
-            "there is no page {file}"
-        );
+        assert!(pages.iter().any(|page| page.0 == file), "there is no page {file}");
     }
     let printed = run(&["man", "check"]);
-    let check = &pages
-        .iter()
-        .find(|(file, _)| file == "gpumem-check.1")
-        .unwrap()
-        .1;
+    let check = &pages.iter().find(|(file, _)| file == "gpumem-check.1").unwrap().1;
     assert_eq!((printed.code, &printed.stdout), (0, check));
     let unknown = run(&["man", "chekc"]);
     assert_eq!(unknown.code, 2);
     assert!(
-        unknown
-            .stderr
-            .contains("ps, check, explain, watch, reap, kill, release, record"),
+        unknown.stderr.contains("ps, check, explain, watch, reap, kill, release, record"),
         "{unknown:?}"
     );
 }
@@ -106,12 +85,8 @@ fn the_readme_lists_every_kind_as_its_rule_has_it() {
     let readme = fs::read_to_string(root.join("README.md")).unwrap();
     let begin = "<!-- kinds -->\n";
     let end = "<!-- end of kinds -->";
-    let (before, rest) = readme
-        .split_once(begin)
-        .expect("the README marks its kinds");
-    let (_, after) = rest
-        .split_once(end)
-        .expect("the README marks the end of its kinds");
+    let (before, rest) = readme.split_once(begin).expect("the README marks its kinds");
+    let (_, after) = rest.split_once(end).expect("the README marks the end of its kinds");
     let folder = tempfile::tempdir().unwrap();
     let mut rules = command(&["rules", "--json"]);
     let rules = finish(rules.env("XDG_CONFIG_HOME", folder.path())).json();
@@ -120,30 +95,18 @@ fn the_readme_lists_every_kind_as_its_rule_has_it() {
         let mut settings = rule["settings"].as_array().unwrap().iter();
         let severity = settings.find(|setting| setting["name"] == "severity");
         let severity = severity.map_or("", |it| it["default"].as_str().unwrap());
-        let (kind, meaning) = (
-            rule["kind"].as_str().unwrap(),
-            rule["meaning"].as_str().unwrap(),
-        );
+        let (kind, meaning) = (rule["kind"].as_str().unwrap(), rule["meaning"].as_str().unwrap());
         table.push_str(&format!("| {kind} | {severity} | {meaning} |\n"));
     }
     compare_or_bless("README.md", &format!("{before}{begin}{table}{end}{after}"));
-    assert!(
-        readme.lines().count() <= 250,
-        "{} lines",
-        readme.lines().count()
-    );
+    assert!(readme.lines().count() <= 250, "{} lines", readme.lines().count());
 }
 
 /// The pictures in the README: the format, the size, and the keys that are pressed before each is taken.
 const PICTURES: &[(&str, &str, &str, &str)] = &[
     ("watch", "--once=svg", "120x40", "vjj"),
     ("leak", "--once=svg", "120x40", "jjjjj<Enter>"),
-    (
-        "kill",
-        "--once=animation",
-        "118x34",
-        "jj<Enter><Esc>xy<Esc>",
-    ),
+    ("kill", "--once=animation", "118x34", "jj<Enter><Esc>xy<Esc>"),
 ];
 /// A page with a larger one takes its time to come up.
 const PICTURE_BYTES_MOST: usize = 300_000;
@@ -155,23 +118,14 @@ fn pictures_are_fresh_and_shown() {
     for (name, format, size, keys) in PICTURES {
         let mut watch = command(&["watch", "--demo", format, "--size", size]);
         // Nobody's own rows, and nobody's terminal.
-        watch
-            .args(["--theme", "dark", "--keys", keys])
-            .env_remove("USER");
+        watch.args(["--theme", "dark", "--keys", keys]).env_remove("USER");
         let picture = finish(&mut watch);
         assert_eq!((picture.code, picture.stderr.as_str()), (0, ""));
         assert!(picture.stdout.len() < PICTURE_BYTES_MOST, "{name}");
         let path = format!("tests/data/pictures/{name}.svg");
         compare_or_bless(&path, &picture.stdout);
-        assert!(
-            readme.contains(&format!("]({path})")),
-            "the README shows {path}"
-        );
+        assert!(readme.contains(&format!("]({path})")), "the README shows {path}");
     }
     let committed = fs::read_dir(root.join("tests/data/pictures")).unwrap();
-    assert_eq!(
-        committed.count(),
-        PICTURES.len(),
-        "these pictures and no others"
-    );
+    assert_eq!(committed.count(), PICTURES.len(), "these pictures and no others");
 }

@@ -52,10 +52,7 @@ fn find(snapshot: &Value, pid: u32) -> Option<(Value, Value)> {
         .iter()
         .flat_map(|gpu| gpu["processes"].as_array().into_iter().flatten())
         .find(|row| row["pid"] == pid)?;
-    let process = snapshot["processes"]
-        .as_array()?
-        .iter()
-        .find(|row| row["pid"] == pid)?;
+    let process = snapshot["processes"].as_array()?.iter().find(|row| row["pid"] == pid)?;
     Some((on_gpu.clone(), process.clone()))
 }
 
@@ -80,11 +77,7 @@ fn the_real_driver_and_a_real_pytorch_process() {
         return;
     };
     let mut command = Command::new(python);
-    let child = command
-        .args(["-c", TORCH])
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
+    let child = command.args(["-c", TORCH]).stdout(Stdio::piped()).spawn().unwrap();
     let mut child = Running(child);
     let pid = child.0.id();
     let mut lines = BufReader::new(child.0.stdout.take().unwrap()).lines();
@@ -96,10 +89,7 @@ fn the_real_driver_and_a_real_pytorch_process() {
     assert!(row["used_bytes"].as_u64().unwrap() >= 2 << 30, "{row}");
     assert_eq!(process["framework"], "pytorch", "{process}");
     let files = process["gpu_files"].as_array().unwrap();
-    assert!(
-        files.iter().any(|file| file == "/dev/nvidiactl"),
-        "{process}"
-    );
+    assert!(files.iter().any(|file| file == "/dev/nvidiactl"), "{process}");
 
     assert_eq!(lines.next().unwrap().unwrap(), "idle");
     support::wait_until("the driver's samples have run out", || {
@@ -135,10 +125,8 @@ fn the_table_of_advice_is_true_as_nvml_measures_it() {
         let report = output.json();
         eprintln!("{report:#}");
         let runs = report["runs"].as_array().unwrap();
-        let claims: Vec<_> = runs
-            .iter()
-            .flat_map(|run| run["claims"].as_array().unwrap())
-            .collect();
+        let claims: Vec<_> =
+            runs.iter().flat_map(|run| run["claims"].as_array().unwrap()).collect();
         assert!(!claims.is_empty(), "{script} claims nothing");
         for claim in claims {
             assert_eq!(claim["holds"], true, "{script}: {claim}");

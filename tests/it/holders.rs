@@ -31,17 +31,10 @@ impl Namespace {
         let mut command = Command::new("unshare");
         command.args(has_user.then_some("-r"));
         let command = command.args(["-m", "sh", "-c", script]);
-        let mut keeper = command
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
+        let mut keeper = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
         let mut line = String::new();
         let _ = BufReader::new(keeper.stdout.take().unwrap()).read_line(&mut line);
-        let namespace = Self {
-            keeper: Running(keeper),
-            has_user,
-        };
+        let namespace = Self { keeper: Running(keeper), has_user };
         if line != "ready\n" {
             support::skip("a mount namespace", "not permitted here; run as root");
             return None;
@@ -80,11 +73,7 @@ impl Namespace {
     fn shell(&self, script: &str) -> Shell {
         let mut command = self.command("sh");
         let command = command.args(["-c", script]).process_group(0);
-        let mut child = command
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         Shell {
             stdin: child.stdin.take().unwrap(),
             stdout: BufReader::new(child.stdout.take().unwrap()),
@@ -113,9 +102,7 @@ struct Stranger(u32);
 
 impl Drop for Stranger {
     fn drop(&mut self) {
-        let _ = Command::new("kill")
-            .args(["-KILL", &self.0.to_string()])
-            .status();
+        let _ = Command::new("kill").args(["-KILL", &self.0.to_string()]).status();
     }
 }
 
@@ -129,11 +116,7 @@ impl Recording {
     fn start(namespace: &Namespace, machine: &Machine) -> Self {
         let arguments = ["record", "--interval", "200ms", "--duration", "60s"];
         let mut command = namespace.gpumem(machine, &arguments);
-        let mut child = command
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
+        let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
         let lines = BufReader::new(child.stdout.take().unwrap()).lines();
         Self { child, lines }
     }
@@ -175,20 +158,14 @@ fn a_worker_that_outlived_its_trainer_is_named() {
 
     let mut recording = Recording::start(&namespace, &machine);
     let (snapshot, first) = recording.next();
-    assert!(
-        has(&snapshot, worker.0),
-        "while its trainer lives: {snapshot:?}"
-    );
+    assert!(has(&snapshot, worker.0), "while its trainer lives: {snapshot:?}");
     trainer.running.0.kill().unwrap();
     trainer.running.0.wait().unwrap();
 
     let snapshot = namespace.snapshot(&machine);
     assert_eq!(snapshot.pids(0), [u64::from(trainer_pid)]);
     let process = snapshot.process(worker.0);
-    assert_eq!(
-        process["gpu_files"],
-        json!(["/dev/nvidia0", "/dev/nvidiactl"])
-    );
+    assert_eq!(process["gpu_files"], json!(["/dev/nvidia0", "/dev/nvidiactl"]));
     assert_eq!(process["command"], json!(["sleep", "600"]));
     assert_eq!(process["process_group"], trainer_pid);
     assert_eq!(process["group_leader_alive"], false);
@@ -224,10 +201,7 @@ fn a_worker_that_outlived_its_trainer_is_named() {
     let orphan = orphan.unwrap_or_else(|| panic!("{verdict}"));
     assert_eq!(orphan["process"]["pid"], worker.0);
     assert_eq!(orphan["evidence"]["listed"], false);
-    assert_eq!(
-        orphan["evidence"]["gpu_files"],
-        json!(["/dev/nvidia0", "/dev/nvidiactl"])
-    );
+    assert_eq!(orphan["evidence"]["gpu_files"], json!(["/dev/nvidia0", "/dev/nvidiactl"]));
     if snapshot.0["host"]["pid_namespace"] == "host" {
         let dead = findings.iter().find(|it| it["kind"] == "dead");
         assert_eq!(dead.unwrap()["process"]["pid"], trainer_pid, "{verdict}");
@@ -259,9 +233,6 @@ fn unattributed_memory_makes_every_process_be_read() {
         }
     };
     // In that very sample, and not when everybody's turn comes.
-    assert_eq!(
-        snapshot.process(pid)["gpu_files"],
-        json!(["/dev/nvidiactl"])
-    );
+    assert_eq!(snapshot.process(pid)["gpu_files"], json!(["/dev/nvidiactl"]));
     assert_eq!(snapshot.pids(0), [] as [u64; 0]);
 }

@@ -17,11 +17,7 @@ use crate::machine::{GIB, Machine, Running, Snapshot, one_gpu};
 use crate::support::{self, wait_until};
 
 fn signal(running: &Running, signal: Signal) {
-    kill_process(
-        Pid::from_raw(i32::try_from(running.pid()).unwrap()).unwrap(),
-        signal,
-    )
-    .unwrap();
+    kill_process(Pid::from_raw(i32::try_from(running.pid()).unwrap()).unwrap(), signal).unwrap();
 }
 
 /// A rule that is decided within a test.
@@ -62,31 +58,13 @@ fn it_shows_what_the_driver_reports() {
     assert_eq!(gpu["memory"]["total_bytes"], 40 * GIB);
     assert_eq!(gpu["memory"]["used_bytes"], 8 * GIB);
     assert_eq!(gpu["memory"]["reserved_bytes"], 614_u64 << 20);
-    assert_eq!(
-        (&gpu["gpu_percent"], &gpu["memory_percent"]),
-        (&json!(87), &json!(12))
-    );
-    assert_eq!(
-        (&gpu["power_watts"], &gpu["power_limit_watts"]),
-        (&json!(250.5), &json!(700.0))
-    );
-    assert_eq!(
-        (&gpu["temperature_celsius"], &gpu["fan_percent"]),
-        (&json!(61), &json!(40))
-    );
-    assert_eq!(
-        (&gpu["performance_state"], &gpu["compute_mode"]),
-        (&json!(2), &json!("default"))
-    );
-    assert_eq!(
-        (&gpu["persistence_mode"], &gpu["mig_mode"]),
-        (&json!(true), &json!(false))
-    );
+    assert_eq!((&gpu["gpu_percent"], &gpu["memory_percent"]), (&json!(87), &json!(12)));
+    assert_eq!((&gpu["power_watts"], &gpu["power_limit_watts"]), (&json!(250.5), &json!(700.0)));
+    assert_eq!((&gpu["temperature_celsius"], &gpu["fan_percent"]), (&json!(61), &json!(40)));
+    assert_eq!((&gpu["performance_state"], &gpu["compute_mode"]), (&json!(2), &json!("default")));
+    assert_eq!((&gpu["persistence_mode"], &gpu["mig_mode"]), (&json!(true), &json!(false)));
     let row = snapshot.row(0, child.pid());
-    assert_eq!(
-        (&row["used_bytes"], &row["sm_percent"]),
-        (&json!(5 * GIB), &json!(87))
-    );
+    assert_eq!((&row["used_bytes"], &row["sm_percent"]), (&json!(5 * GIB), &json!(87)));
     assert_eq!(row["type"], "compute");
     assert_eq!(snapshot.0["gpus"].as_array().unwrap().len(), 2);
 
@@ -99,9 +77,7 @@ fn it_shows_what_the_driver_reports() {
     assert_eq!(text.stdout.contains(rest), is_host, "{text:?}");
     let version = machine.run(&["--version"]);
     assert!(
-        version
-            .stdout
-            .contains("NVML 13.580.159.03, driver 580.159.03, CUDA 13.0"),
+        version.stdout.contains("NVML 13.580.159.03, driver 580.159.03, CUDA 13.0"),
         "{version:?}"
     );
 }
@@ -110,9 +86,7 @@ fn it_shows_what_the_driver_reports() {
 fn answers(connection: &Path) -> bool {
     let text = std::fs::read_to_string(connection).unwrap_or_default();
     let file: Value = serde_json::from_str(&text).unwrap_or_default();
-    let port = file["hb_port"]
-        .as_u64()
-        .and_then(|port| u16::try_from(port).ok());
+    let port = file["hb_port"].as_u64().and_then(|port| u16::try_from(port).ok());
     port.is_some_and(|port| TcpStream::connect(("127.0.0.1", port)).is_ok())
 }
 
@@ -126,10 +100,7 @@ fn it_names_real_processes_rightly() {
     assert_eq!(process["comm"], "sleep");
     assert_eq!(process["ppid"], std::process::id());
     assert_eq!(process["uid"], rustix::process::getuid().as_raw());
-    assert!(
-        process["executable"].as_str().unwrap().ends_with("sleep"),
-        "{process}"
-    );
+    assert!(process["executable"].as_str().unwrap().ends_with("sleep"), "{process}");
     assert!(process["start_ticks"].as_u64().is_some() && process["start_time"].is_string());
     assert_eq!(process["parent_is_reaper"], false);
     let group = rustix::process::getpgrp().as_raw_nonzero().get();
@@ -159,14 +130,9 @@ fn it_names_real_processes_rightly() {
     let mut snapshot = machine.snapshot(0);
     wait_until("neither reads its modules any more", || {
         snapshot = machine.snapshot(0);
-        [train.pid(), kernel.pid()]
-            .iter()
-            .all(|pid| !snapshot.process(*pid)["command"].is_null())
+        [train.pid(), kernel.pid()].iter().all(|pid| !snapshot.process(*pid)["command"].is_null())
     });
-    assert_eq!(
-        snapshot.process(train.pid())["command"][1],
-        program.to_str().unwrap()
-    );
+    assert_eq!(snapshot.process(train.pid())["command"][1], program.to_str().unwrap());
     let jupyter = &snapshot.process(kernel.pid())["jupyter"];
     assert_eq!(jupyter["kernel_id"], "0d7f9b2c-5a43-4a5e-9a77-4b1f6e2d9c10");
     assert_eq!(jupyter["connection_file"], connection.to_str().unwrap());
@@ -236,13 +202,8 @@ fn a_look_too_short_for_the_rule_is_undecided() {
     assert_eq!(output.code, 0, "{output:?}");
     let undecided = &output.json()["undecided"];
     assert_eq!(undecided[0]["rule"], "idle");
-    assert_eq!(
-        undecided[0]["reason"],
-        "can tell in 9m 59s: it needs 10m of history"
-    );
-    let text = machine
-        .run(&["check", "--window", "200ms", "--interval", "100ms"])
-        .stdout;
+    assert_eq!(undecided[0]["reason"], "can tell in 9m 59s: it needs 10m of history");
+    let text = machine.run(&["check", "--window", "200ms", "--interval", "100ms"]).stdout;
     assert!(
         text.contains("\nundecided: idle: can tell in 10m 00s: it needs 10m of history\n"),
         "{text}"
@@ -281,51 +242,28 @@ fn a_process_that_ends_in_the_window_is_not_accused() {
 #[test]
 fn without_utilization_per_process_nothing_is_decided_while_the_gpu_works() {
     let child = Running::sleep();
-    let gpu = Gpu {
-        process_utilization: false,
-        ..Gpu::default().utilization(50, 10)
-    };
+    let gpu = Gpu { process_utilization: false, ..Gpu::default().utilization(50, 10) };
     let machine =
         Machine::new(&Scene::new().gpu(gpu.process(Process::compute(child.pid(), 4 * GIB))));
     let snapshot = machine.snapshot(0);
-    assert!(
-        snapshot.row(0, child.pid()).get("sm_percent").is_none(),
-        "unknown is absent, not 0"
-    );
+    assert!(snapshot.row(0, child.pid()).get("sm_percent").is_none(), "unknown is absent, not 0");
     let verdict = quick_check(&machine);
     assert_eq!(verdict.code, 0, "{verdict:?}");
-    let reason = verdict.json()["undecided"][0]["reason"]
-        .as_str()
-        .unwrap()
-        .to_owned();
-    assert!(
-        reason.contains("the driver gives no per-process utilization on GPU 0"),
-        "{reason}"
-    );
+    let reason = verdict.json()["undecided"][0]["reason"].as_str().unwrap().to_owned();
+    assert!(reason.contains("the driver gives no per-process utilization on GPU 0"), "{reason}");
 }
 
 #[test]
 fn garbage_among_the_samples_is_dropped() {
     let (idle, garbled) = (Running::sleep(), Running::sleep());
-    let absurd = |pid| Sample {
-        pid,
-        sm: 4_000_000_000,
-        ..Sample::default()
-    };
+    let absurd = |pid| Sample { pid, sm: 4_000_000_000, ..Sample::default() };
     let mut gpu = Gpu::default()
         .process(Process::compute(idle.pid(), 2 * GIB))
         .process(Process::compute(garbled.pid(), 2 * GIB));
     gpu.utilization_samples = vec![absurd(garbled.pid()), absurd(4_190_001)];
     let snapshot = Machine::new(&Scene::new().gpu(gpu)).snapshot(0);
-    assert_eq!(
-        snapshot.row(0, idle.pid())["sm_percent"],
-        0,
-        "no sample is an observed 0"
-    );
-    assert!(
-        snapshot.row(0, garbled.pid()).get("sm_percent").is_none(),
-        "nothing is known of it"
-    );
+    assert_eq!(snapshot.row(0, idle.pid())["sm_percent"], 0, "no sample is an observed 0");
+    assert!(snapshot.row(0, garbled.pid()).get("sm_percent").is_none(), "nothing is known of it");
     assert_eq!(snapshot.pids(0).len(), 2, "a pid on no list is not shown");
 }
 
@@ -333,9 +271,7 @@ fn garbage_among_the_samples_is_dropped() {
 fn samples_may_be_stamped_by_a_clock_of_the_drivers_own() {
     let busy = Running::sleep();
     let mut scene = one_gpu(&[]);
-    scene.gpus[0]
-        .processes
-        .push(Process::compute(busy.pid(), 2 * GIB).sm(77));
+    scene.gpus[0].processes.push(Process::compute(busy.pid(), 2 * GIB).sm(77));
     scene.driver.utilization_clock = UtilizationClock::Boot;
     let machine = Machine::new(&scene);
     let lines = record(&machine, &["--interval", "300ms", "--duration", "2s"]);
@@ -349,11 +285,7 @@ fn samples_may_be_stamped_by_a_clock_of_the_drivers_own() {
 fn record(machine: &Machine, more: &[&str]) -> Vec<Snapshot> {
     let output = machine.run(&[&["record"][..], more].concat());
     assert_eq!(output.code, 0, "{output:?}");
-    output
-        .stdout
-        .lines()
-        .map(|line| Snapshot(serde_json::from_str(line).unwrap()))
-        .collect()
+    output.stdout.lines().map(|line| Snapshot(serde_json::from_str(line).unwrap())).collect()
 }
 
 #[test]
@@ -361,11 +293,7 @@ fn a_process_on_both_lists_is_one_row_and_memory_may_be_unavailable() {
     let (both, unknown) = (Running::sleep(), Running::sleep());
     let gpu = Gpu::default()
         .process(Process::compute(both.pid(), GIB).kind(ProcessKind::ComputeGraphics))
-        .process(Process {
-            pid: unknown.pid(),
-            used_bytes: None,
-            ..Process::default()
-        });
+        .process(Process { pid: unknown.pid(), used_bytes: None, ..Process::default() });
     let snapshot = Machine::new(&Scene::new().gpu(gpu)).snapshot(0);
     assert_eq!(snapshot.pids(0).len(), 2);
     assert_eq!(snapshot.row(0, both.pid())["type"], "compute+graphics");
@@ -397,20 +325,13 @@ fn single_values_that_are_not_supported_are_absent() {
     ] {
         assert!(snapshot.gpu(0).get(name).is_none(), "{name}: {snapshot:?}");
     }
-    assert_eq!(
-        snapshot.0["errors"],
-        json!([]),
-        "not supported is an answer"
-    );
+    assert_eq!(snapshot.0["errors"], json!([]), "not supported is an answer");
 }
 
 #[test]
 fn a_list_that_grows_between_two_calls_is_read_whole() {
     let mut scene = one_gpu(&[]);
-    scene.gpus[0].grow_list = Some(Growth {
-        entries: 150,
-        calls: 3,
-    });
+    scene.gpus[0].grow_list = Some(Growth { entries: 150, calls: 3 });
     let snapshot = Machine::new(&scene).snapshot(0);
     assert!(snapshot.pids(0).len() >= 300, "{}", snapshot.pids(0).len());
 }
@@ -421,10 +342,7 @@ fn more_than_a_hundred_processes_are_all_listed() {
     let pids: Vec<u32> = children.iter().map(Running::pid).collect();
     let snapshot = Machine::new(&one_gpu(&pids)).snapshot(0);
     assert_eq!(snapshot.pids(0).len(), 150);
-    assert!(
-        pids.iter()
-            .all(|&pid| snapshot.process(pid)["comm"] == "sleep")
-    );
+    assert!(pids.iter().all(|&pid| snapshot.process(pid)["comm"] == "sleep"));
 }
 
 #[test]
@@ -432,19 +350,12 @@ fn the_records_of_r535_are_read_by_their_real_size() {
     let pids: Vec<u32> = (1..=20).map(|n| 4_100_000 + n).collect();
     let scene = one_gpu(&pids).driver(Driver::r535());
     let expected: Vec<u64> = pids.iter().map(|&pid| u64::from(pid)).collect();
-    assert_eq!(
-        Machine::new(&scene).snapshot(0).pids(0),
-        expected,
-        "by v2, whose records are sane"
-    );
+    assert_eq!(Machine::new(&scene).snapshot(0).pids(0), expected, "by v2, whose records are sane");
 
     // Without v2, by the size of what v3 wrote.
     let mut scene = scene;
     for list in ["Compute", "Graphics", "MPSCompute"] {
-        scene
-            .driver
-            .missing
-            .push(format!("nvmlDeviceGet{list}RunningProcesses_v2"));
+        scene.driver.missing.push(format!("nvmlDeviceGet{list}RunningProcesses_v2"));
     }
     let folder = tempfile::tempdir().unwrap();
     let missing: Vec<&str> = scene.driver.missing.iter().map(String::as_str).collect();
@@ -453,10 +364,7 @@ fn the_records_of_r535_are_read_by_their_real_size() {
     let snapshot = machine.snapshot(0);
     assert_eq!(snapshot.pids(0), expected);
     assert!(
-        machine
-            .counts()
-            .keys()
-            .any(|(name, _)| name == "nvmlDeviceGetComputeRunningProcesses_v3")
+        machine.counts().keys().any(|(name, _)| name == "nvmlDeviceGetComputeRunningProcesses_v3")
     );
     for pid in &pids {
         assert_eq!(snapshot.row(0, *pid)["used_bytes"], 2 * GIB);
@@ -473,15 +381,8 @@ fn an_old_driver_without_the_new_calls_is_read_with_the_old_ones() {
     let snapshot = Machine::with_library(&scene, library).snapshot(0);
     assert_eq!(snapshot.row(0, child.pid())["used_bytes"], 2 * GIB);
     let memory = &snapshot.gpu(0)["memory"];
-    assert!(
-        memory.get("reserved_bytes").is_none(),
-        "memory info v1 does not tell it: {memory}"
-    );
-    assert_eq!(
-        memory["used_bytes"],
-        2 * GIB + (614 << 20),
-        "v1 counts reserved memory as used"
-    );
+    assert!(memory.get("reserved_bytes").is_none(), "memory info v1 does not tell it: {memory}");
+    assert_eq!(memory["used_bytes"], 2 * GIB + (614 << 20), "v1 counts reserved memory as used");
     assert_eq!(snapshot.0["errors"], json!([]));
 }
 
@@ -546,11 +447,7 @@ fn a_lost_gpu_is_an_error_and_the_others_go_on() {
                 break snapshot;
             }
         };
-        assert_eq!(
-            lost.gpu(1)["uuid"],
-            whole.gpu(1)["uuid"],
-            "its identity stays"
-        );
+        assert_eq!(lost.gpu(1)["uuid"], whole.gpu(1)["uuid"], "its identity stays");
         assert_eq!(lost.gpu(1)["name"], "NVIDIA L40S");
         assert!(lost.gpu(1).get("processes").is_none());
         assert!(lost.errors()[0].starts_with("1 "), "{:?}", lost.errors());
@@ -569,24 +466,14 @@ fn a_gpu_that_never_answers_holds_up_no_other() {
     let scene = Scene::new()
         .gpu(Gpu::new("NVIDIA L40S"))
         .gpu(Gpu::default().process(Process::compute(child.pid(), 2 * GIB)));
-    let hung = scene
-        .clone()
-        .fault(Fault::hang("nvmlDeviceGetPowerUsage").on(0));
+    let hung = scene.clone().fault(Fault::hang("nvmlDeviceGetPowerUsage").on(0));
     let machine = Machine::new(&hung);
     let output = machine.run(&["ps", "--json", "--nvml-timeout", "300ms"]);
     assert_eq!(output.code, 3, "{output:?}");
     let snapshot = Snapshot(output.json());
     assert_eq!(snapshot.row(1, child.pid())["used_bytes"], 2 * GIB);
-    assert!(
-        snapshot.errors()[0].contains("nvmlDeviceGetPowerUsage"),
-        "{:?}",
-        snapshot.errors()
-    );
-    assert!(
-        snapshot.errors()[0].contains("no answer for"),
-        "{:?}",
-        snapshot.errors()
-    );
+    assert!(snapshot.errors()[0].contains("nvmlDeviceGetPowerUsage"), "{:?}", snapshot.errors());
+    assert!(snapshot.errors()[0].contains("no answer for"), "{:?}", snapshot.errors());
 
     // It answers at first, then hangs: what it said stays, marked, and proves nothing any more.
     machine.play(&scene);
@@ -611,31 +498,18 @@ fn a_gpu_that_never_answers_holds_up_no_other() {
     for _ in 0..10 {
         next();
     }
-    assert_eq!(
-        std::fs::read_dir(&threads).unwrap().count(),
-        before,
-        "one thread is lost, no more"
-    );
+    assert_eq!(std::fs::read_dir(&threads).unwrap().count(), before, "one thread is lost, no more");
     recording.kill().unwrap();
     recording.wait().unwrap();
 
-    let verdict = machine.run(&[
-        "check",
-        "--window",
-        "1s",
-        "--interval",
-        "200ms",
-        "--nvml-timeout",
-        "300ms",
-    ]);
+    let verdict =
+        machine.run(&["check", "--window", "1s", "--interval", "200ms", "--nvml-timeout", "300ms"]);
     assert_eq!(verdict.code, 3, "{verdict:?}");
 }
 
 #[test]
 fn a_gpu_that_answers_late_is_taken_when_it_comes() {
-    let scene = Scene::new()
-        .gpu(Gpu::new("NVIDIA L40S"))
-        .gpu(Gpu::default());
+    let scene = Scene::new().gpu(Gpu::new("NVIDIA L40S")).gpu(Gpu::default());
     let machine = Machine::new(&scene);
     let mut command =
         machine.command(&["record", "--interval", "100ms", "--nvml-timeout", "200ms"]);
@@ -644,19 +518,12 @@ fn a_gpu_that_answers_late_is_taken_when_it_comes() {
     let mut next = || Snapshot(serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap());
     let fresh = |snapshot: &Snapshot| snapshot.gpu(0).get("stale_seconds").is_none();
     assert!(fresh(&next()));
-    machine.play(
-        &scene
-            .clone()
-            .fault(Fault::delay("nvmlDeviceGetTemperature", 700).on(0)),
-    );
+    machine.play(&scene.clone().fault(Fault::delay("nvmlDeviceGetTemperature", 700).on(0)));
     while fresh(&next()) {}
     let mut ages = Vec::new();
     for _ in 0..25 {
         let snapshot = next();
-        assert!(
-            snapshot.gpu(1).get("stale_seconds").is_none(),
-            "{snapshot:?}"
-        );
+        assert!(snapshot.gpu(1).get("stale_seconds").is_none(), "{snapshot:?}");
         ages.push(snapshot.gpu(0)["stale_seconds"].as_f64());
     }
     let falls = ages.windows(2).filter(|pair| pair[1] < pair[0]).count();
@@ -680,24 +547,14 @@ fn a_driver_that_goes_away_and_comes_back_is_survived() {
     machine.play(&scene.clone().init_error(18).fault(Fault::error("*", 18)));
     let gone = loop {
         let snapshot = next();
-        if snapshot
-            .errors()
-            .iter()
-            .any(|error| error.starts_with("null"))
-        {
+        if snapshot.errors().iter().any(|error| error.starts_with("null")) {
             break snapshot;
         }
     };
-    assert!(
-        gone.errors()[0].contains("version mismatch"),
-        "{:?}",
-        gone.errors()
-    );
+    assert!(gone.errors()[0].contains("version mismatch"), "{:?}", gone.errors());
     assert!(gone.gpu(0)["uuid"].is_string() && gone.gpu(0).get("processes").is_none());
     machine.play(&scene);
-    wait_until("the driver is back", || {
-        next().gpu(0)["processes"].is_array()
-    });
+    wait_until("the driver is back", || next().gpu(0)["processes"].is_array());
     recording.kill().unwrap();
     recording.wait().unwrap();
 }
@@ -724,12 +581,7 @@ fn a_sample_makes_no_more_calls_than_its_values_need() {
     let samples = record(&machine, &["--interval", "100ms", "--duration", "2s"]).len() as u64;
     assert!(samples >= 10);
     let counts = machine.counts();
-    let count = |name: &str| {
-        counts
-            .get(&(name.to_owned(), Some(0)))
-            .copied()
-            .unwrap_or(0)
-    };
+    let count = |name: &str| counts.get(&(name.to_owned(), Some(0))).copied().unwrap_or(0);
     let each_sample = [
         "nvmlDeviceGetMemoryInfo_v2",
         "nvmlDeviceGetUtilizationRates",
@@ -760,27 +612,15 @@ fn processes_that_hide_behind_odd_names_and_long_arguments() {
     symlink(std::fs::canonicalize(sleep).unwrap(), &odd).unwrap();
     let odd = Running::start(Command::new(&odd).arg("600"));
     let long = vec!["x".repeat(30_000); 50];
-    let long = Running::start(
-        Command::new("sh")
-            .args(["-c", "sleep 600; :", "sh"])
-            .args(&long),
-    );
+    let long = Running::start(Command::new("sh").args(["-c", "sleep 600; :", "sh"]).args(&long));
     let zombie = Running::start(&mut Command::new("true"));
     let stopped = Running::sleep();
     signal(&stopped, Signal::STOP);
     let pids = [odd.pid(), long.pid(), zombie.pid(), stopped.pid(), 2];
     let machine = Machine::new(&one_gpu(&pids));
-    let state = |pid: u32| {
-        machine.snapshot(0).process(pid)["state"]
-            .as_str()
-            .map(str::to_owned)
-    };
-    wait_until("it is a zombie", || {
-        state(zombie.pid()).as_deref() == Some("Z")
-    });
-    wait_until("it is stopped", || {
-        state(stopped.pid()).as_deref() == Some("T")
-    });
+    let state = |pid: u32| machine.snapshot(0).process(pid)["state"].as_str().map(str::to_owned);
+    wait_until("it is a zombie", || state(zombie.pid()).as_deref() == Some("Z"));
+    wait_until("it is stopped", || state(stopped.pid()).as_deref() == Some("T"));
     wait_until("the long one runs", || {
         machine.snapshot(0).process(long.pid())["command"]
             .as_array()
@@ -790,22 +630,12 @@ fn processes_that_hide_behind_odd_names_and_long_arguments() {
     assert_eq!(snapshot.process(odd.pid())["comm"], "a) b\u{1b}[31m");
     assert!(snapshot.process(odd.pid())["start_ticks"].is_u64());
     assert!(snapshot.process(zombie.pid()).get("command").is_none());
-    let argv = snapshot.process(long.pid())["command"]
-        .as_array()
-        .unwrap()
-        .clone();
-    let bytes: usize = argv
-        .iter()
-        .map(|argument| argument.as_str().unwrap().len())
-        .sum();
+    let argv = snapshot.process(long.pid())["command"].as_array().unwrap().clone();
+    let bytes: usize = argv.iter().map(|argument| argument.as_str().unwrap().len()).sum();
     assert!(bytes <= 40_000, "{bytes}");
     assert!(argv.last().unwrap().as_str().unwrap().ends_with('…'));
     let text = machine.run(&["ps"]);
-    assert!(
-        !text.stdout.chars().any(|c| c.is_control() && c != '\n'),
-        "{}",
-        text.stdout
-    );
+    assert!(!text.stdout.chars().any(|c| c.is_control() && c != '\n'), "{}", text.stdout);
     for word in ["zombie", "stopped", "[true]"] {
         assert!(text.stdout.contains(word), "{word}: {}", text.stdout);
     }
@@ -821,14 +651,7 @@ fn a_pid_that_linux_does_not_know_is_never_joined_to_anything() {
     let process = snapshot.process(pid).as_object().unwrap();
     let is_host = snapshot.0["host"]["pid_namespace"] == "host";
     let fields: Vec<&str> = process.keys().map(String::as_str).collect();
-    assert_eq!(
-        fields,
-        if is_host {
-            vec!["pid"]
-        } else {
-            vec!["pid", "unresolved"]
-        }
-    );
+    assert_eq!(fields, if is_host { vec!["pid"] } else { vec!["pid", "unresolved"] });
     assert!(machine.run(&["ps"]).stdout.contains(if is_host {
         "(no such process)"
     } else {
@@ -846,27 +669,19 @@ fn a_recording_is_whole_however_it_ends() {
     let file = file.to_str().unwrap();
     let timed = machine.run(&["record", file, "--interval", "50ms", "--duration", "500ms"]);
     assert_eq!(timed.code, 0, "{timed:?}");
-    assert!(
-        timed.stderr.contains("recorded") && timed.stderr.contains("day.jsonl"),
-        "{timed:?}"
-    );
+    assert!(timed.stderr.contains("recorded") && timed.stderr.contains("day.jsonl"), "{timed:?}");
     let before = std::fs::read_to_string(file).unwrap().lines().count();
     for signal in [Signal::TERM, Signal::INT] {
         let mut command = machine.command(&["record", file, "--interval", "20ms"]);
         let mut recording = command.stderr(Stdio::piped()).spawn().unwrap();
         let grown = std::fs::metadata(file).unwrap().len();
-        wait_until("it records", || {
-            std::fs::metadata(file).unwrap().len() > grown
-        });
+        wait_until("it records", || std::fs::metadata(file).unwrap().len() > grown);
         let pid = Pid::from_child(&recording);
         kill_process(pid, signal).unwrap();
         assert_eq!(recording.wait().unwrap().code(), Some(0));
     }
     let text = std::fs::read_to_string(file).unwrap();
-    assert!(
-        text.ends_with('\n') && text.lines().count() > before,
-        "it is continued"
-    );
+    assert!(text.ends_with('\n') && text.lines().count() > before, "it is continued");
     for line in text.lines() {
         let snapshot = Snapshot(serde_json::from_str(line).unwrap());
         assert_eq!(snapshot.process(child.pid())["comm"], "sleep");
@@ -897,14 +712,8 @@ fn a_recording_is_whole_however_it_ends() {
 
 #[test]
 fn reserved_memory_is_not_used_memory() {
-    let memory = Memory {
-        reserved: (2 * GIB).into(),
-        ..Memory::default()
-    };
-    let scene = Scene::new().gpu(Gpu {
-        memory: Some(memory),
-        ..Gpu::default()
-    });
+    let memory = Memory { reserved: (2 * GIB).into(), ..Memory::default() };
+    let scene = Scene::new().gpu(Gpu { memory: Some(memory), ..Gpu::default() });
     let snapshot = Machine::new(&scene).snapshot(0);
     let memory = &snapshot.gpu(0)["memory"];
     let bytes = |name: &str| memory[name].as_u64().unwrap();
@@ -920,10 +729,7 @@ fn the_mock_speaks_the_abi_that_other_programs_know() {
     let Some(python) = support::python_with(&["pynvml", "gpustat"]) else {
         return;
     };
-    let script = format!(
-        "{}/tests/mock-nvml/abi/check_abi.py",
-        env!("CARGO_MANIFEST_DIR")
-    );
+    let script = format!("{}/tests/mock-nvml/abi/check_abi.py", env!("CARGO_MANIFEST_DIR"));
     let machine = Machine::new(&one_gpu(&[]));
     let output = support::finish(Command::new(python).arg(script).arg(machine.library()));
     assert_eq!(output.code, 0, "{output:?}");

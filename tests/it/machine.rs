@@ -27,10 +27,7 @@ impl Machine {
 
     /// A machine with another build of the mock driver.
     pub fn with_library(scene: &Scene, library: PathBuf) -> Self {
-        let machine = Self {
-            folder: tempfile::tempdir().unwrap(),
-            library,
-        };
+        let machine = Self { folder: tempfile::tempdir().unwrap(), library };
         machine.play(scene);
         machine
     }
@@ -124,20 +121,14 @@ impl Snapshot {
 
     /// What Linux knows of a process.
     pub fn process(&self, pid: u32) -> &Value {
-        let found = self.0["processes"]
-            .as_array()
-            .unwrap()
-            .iter()
-            .find(|row| row["pid"] == pid);
+        let found = self.0["processes"].as_array().unwrap().iter().find(|row| row["pid"] == pid);
         found.unwrap_or_else(|| panic!("{pid} is not in {self:?}"))
     }
 
     /// The errors' texts, with the GPU and the call in front.
     pub fn errors(&self) -> Vec<String> {
         let errors = self.0["errors"].as_array().unwrap().iter();
-        errors
-            .map(|e| format!("{} {} {}", e["gpu"], e["call"], e["error"]))
-            .collect()
+        errors.map(|e| format!("{} {} {}", e["gpu"], e["call"], e["error"])).collect()
     }
 }
 
@@ -147,10 +138,7 @@ pub struct Running(pub Child);
 impl Running {
     /// Starts a program without input or output.
     pub fn start(command: &mut Command) -> Self {
-        let null = command
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null());
+        let null = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         Self(null.spawn().unwrap())
     }
 
@@ -175,8 +163,6 @@ impl Drop for Running {
 /// A scene of one GPU on which each of these processes holds 2 GiB.
 pub fn one_gpu(pids: &[u32]) -> Scene {
     let gpu = Gpu::new("NVIDIA H100 80GB HBM3").total(80 * GIB);
-    let gpu = pids
-        .iter()
-        .fold(gpu, |gpu, &pid| gpu.process(Process::compute(pid, 2 * GIB)));
+    let gpu = pids.iter().fold(gpu, |gpu, &pid| gpu.process(Process::compute(pid, 2 * GIB)));
     Scene::new().gpu(gpu)
 }

@@ -1,12 +1,7 @@
 //! The integration tests: one binary, a module per subject.
 
 // clippy.toml allows these in `#[test]` functions, and not in what those call.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::print_stderr
-)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stderr)]
 
 mod accounting;
 mod advice;

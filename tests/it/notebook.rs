@@ -171,9 +171,7 @@ pub struct Fake {
 }
 
 pub fn script(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("tests/it/notebook")
-        .join(name)
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/notebook").join(name)
 }
 
 pub fn signal(pid: u32, signal: Signal) {
@@ -252,32 +250,19 @@ impl Server {
         let mut command = place.command(&python);
         command
             .args(["-m", "jupyter_server", "--no-browser", "--allow-root"])
-            .arg(format!(
-                "--ServerApp.root_dir={}",
-                place.path("work").display()
-            ))
+            .arg(format!("--ServerApp.root_dir={}", place.path("work").display()))
             .args(flags);
         // Left to itself it looks for a port, and finds it taken when it listens; its file names the port then too.
-        if !flags
-            .iter()
-            .any(|flag| flag.starts_with("--ServerApp.sock"))
-        {
+        if !flags.iter().any(|flag| flag.starts_with("--ServerApp.sock")) {
             command.arg(format!("--ServerApp.port={}", support::free_port()));
         }
         change(&mut command);
         let running = Running::start(&mut command);
-        let server = Self {
-            file: place.server_file().1,
-            place,
-            python,
-            running,
-        };
+        let server = Self { file: place.server_file().1, place, python, running };
         // It leaves its file before it listens.
-        wait_until("the server listens", || {
-            match server.file["sock"].as_str() {
-                Some("") | None => TcpStream::connect(("127.0.0.1", server.port())).is_ok(),
-                Some(sock) => UnixStream::connect(sock).is_ok(),
-            }
+        wait_until("the server listens", || match server.file["sock"].as_str() {
+            Some("") | None => TcpStream::connect(("127.0.0.1", server.port())).is_ok(),
+            Some(sock) => UnixStream::connect(sock).is_ok(),
         });
         Some(server)
     }
@@ -301,11 +286,7 @@ impl Server {
 
     /// The whole answer to one request with these lines in its head.
     pub fn answer(&self, method: &str, path: &str, body: &Value, lines: &str) -> String {
-        let body = if body.is_null() {
-            String::new()
-        } else {
-            body.to_string()
-        };
+        let body = if body.is_null() { String::new() } else { body.to_string() };
         let request = format!(
             "{method} {path} HTTP/1.0\r\nHost: localhost\r\n{lines}Content-Length: {}\r\n\r\n{body}",
             body.len()
@@ -351,11 +332,7 @@ impl Server {
     pub fn kernel(&self, id: &str) -> Kernel {
         let connection_file = self.place.path(&format!("runtime/kernel-{id}.json"));
         let pid = self.place.pid_with(&format!("kernel-{id}.json"));
-        Kernel {
-            id: id.to_owned(),
-            pid,
-            connection_file,
-        }
+        Kernel { id: id.to_owned(), pid, connection_file }
     }
 
     /// Has a kernel execute code.
@@ -387,15 +364,9 @@ fn a_notebook_is_named_with_its_server_and_what_it_does() {
     for (name, expected) in [
         ("application", json!("jupyter")),
         ("kernel_id", json!(kernel.id)),
-        (
-            "connection_file",
-            json!(kernel.connection_file.to_str().unwrap()),
-        ),
+        ("connection_file", json!(kernel.connection_file.to_str().unwrap())),
         ("notebook_path", json!("deep/thought.ipynb")),
-        (
-            "server_url",
-            json!(format!("http://localhost:{}/", server.port())),
-        ),
+        ("server_url", json!(format!("http://localhost:{}/", server.port()))),
         ("server_pid", json!(server.running.pid())),
         ("server_alive", json!(true)),
         ("server_root", json!(root.to_str().unwrap())),
@@ -460,9 +431,7 @@ fn a_busy_notebook_is_not_accused_and_an_idle_one_is_named() {
     );
     assert!(server.drive(&idle, &load).0.wait().unwrap().success());
     let mut driver = server.drive(&busy, &wait);
-    wait_until("one is busy", || {
-        jupyter(&machine, busy.pid)["execution_state"] == "busy"
-    });
+    wait_until("one is busy", || jupyter(&machine, busy.pid)["execution_state"] == "busy");
     machine.configure("[rules.idle]\nmin_memory = \"1GiB\"\nduration = \"2s\"\n");
     let check = ["check", "--json", "--window", "6s", "--interval", "200ms"];
     let mut output = machine.run(&check);
@@ -477,10 +446,7 @@ fn a_busy_notebook_is_not_accused_and_an_idle_one_is_named() {
     assert_eq!(findings.len(), 1, "{verdict}");
     assert_eq!(findings[0]["process"]["pid"], idle.pid);
     let message = findings[0]["message"].as_str().unwrap();
-    assert!(
-        message.starts_with(&format!("notebook idle.ipynb ({})", idle.pid)),
-        "{message}"
-    );
+    assert!(message.starts_with(&format!("notebook idle.ipynb ({})", idle.pid)), "{message}");
     assert_eq!(findings[0]["memory_bytes"], 2 * GIB);
 
     let page = machine.run(&["explain", &idle.pid.to_string(), "--window", "6s"]);
@@ -579,14 +545,10 @@ fn a_dead_servers_file_leads_to_no_stranger() {
     // A process of its own: this one is an ancestor of the other tests' children, and would be their front end.
     let request_log = server.place.path("heard");
     let mut stranger = Command::new(&server.python);
-    stranger
-        .args(["-c", STRANGER, &port.to_string()])
-        .arg(&request_log);
+    stranger.args(["-c", STRANGER, &port.to_string()]).arg(&request_log);
     let _stranger = Running::start(&mut stranger);
     let address = ("127.0.0.1", port);
-    wait_until("the stranger listens", || {
-        TcpStream::connect(address).is_ok()
-    });
+    wait_until("the stranger listens", || TcpStream::connect(address).is_ok());
     wait_until("it has heard that", || request_log.exists());
     fs::remove_file(&request_log).unwrap();
 
@@ -598,18 +560,8 @@ fn a_dead_servers_file_leads_to_no_stranger() {
         "{shown}"
     );
     assert!(server.place.path("runtime").join(file).exists());
-    assert!(
-        shown["notebook_path"]
-            .as_str()
-            .unwrap()
-            .ends_with("work/a.ipynb"),
-        "{shown}"
-    );
-    assert_eq!(
-        shown["server_alive"],
-        Value::Null,
-        "once is not twice: {shown}"
-    );
+    assert!(shown["notebook_path"].as_str().unwrap().ends_with("work/a.ipynb"), "{shown}");
+    assert_eq!(shown["server_alive"], Value::Null, "once is not twice: {shown}");
     // Seen twice, it is gone, and the kernel without it an orphan.
     machine.configure("[rules.orphan]\nduration = \"1s\"\n");
     let check = machine.run(&[
@@ -626,10 +578,7 @@ fn a_dead_servers_file_leads_to_no_stranger() {
     let verdict = check.json();
     assert_eq!(verdict["findings"][0]["kind"], "orphan", "{verdict}");
     let message = verdict["findings"][0]["message"].as_str().unwrap();
-    assert!(
-        message.contains("outlived the server that started it"),
-        "{message}"
-    );
+    assert!(message.contains("outlived the server that started it"), "{message}");
     assert!(!request_log.exists(), "nobody spoke to the stranger");
     assert_no_secret(&[&check.stdout, &check.stderr]);
 }

@@ -29,10 +29,8 @@ fn the_demo_is_shown_where_its_screen_comes_up() {
 
 #[test]
 fn a_recording_is_shown_at_its_end() {
-    let file = format!(
-        "{}/tests/data/corpus/dataloader_stall-101.jsonl",
-        env!("CARGO_MANIFEST_DIR")
-    );
+    let file =
+        format!("{}/tests/data/corpus/dataloader_stall-101.jsonl", env!("CARGO_MANIFEST_DIR"));
     let output = run(&["watch", "--once", "--size", "100x30", "--replay", &file]);
     assert_eq!((output.code, output.stderr.as_str()), (0, ""), "{output:?}");
     assert!(output.stdout.contains("the end"), "{output:?}");
@@ -46,10 +44,7 @@ fn sizes_are_as_asked_or_as_the_shell_has_them() {
         let output = demo(&["--size", size]);
         assert_eq!(output.code, 0, "{output:?}");
         assert_eq!(output.stdout.lines().count(), rows, "{size}");
-        assert!(
-            output.stdout.lines().all(|line| line.width() <= columns),
-            "{size}"
-        );
+        assert!(output.stdout.lines().all(|line| line.width() <= columns), "{size}");
     }
     let mut shell = command(&DEMO);
     let wide = finish(shell.env("COLUMNS", "132").env("LINES", "43"));
@@ -64,10 +59,7 @@ fn keys_lead_to_any_state() {
     let help = demo(&["--keys", "?"]);
     assert!(help.stdout.contains("select the next process"), "{help:?}");
     let selected = demo(&["--size", "120x40", "--keys", "jj"]);
-    assert!(
-        selected.stdout.contains("process 398120 on GPU 1"),
-        "{selected:?}"
-    );
+    assert!(selected.stdout.contains("process 398120 on GPU 1"), "{selected:?}");
 }
 
 #[test]
@@ -82,11 +74,7 @@ fn what_cannot_be_shown_is_wrong_usage() {
         (&["--theme", "pink"], "high-contrast"),
     ] {
         let output = demo(arguments);
-        assert_eq!(
-            (output.code, output.stdout.as_str()),
-            (2, ""),
-            "{arguments:?}"
-        );
+        assert_eq!((output.code, output.stdout.as_str()), (2, ""), "{arguments:?}");
         assert!(output.stderr.contains(hint), "{arguments:?}: {output:?}");
     }
     for arguments in [["--keys", "j"], ["--size", "80x24"]] {
@@ -95,10 +83,7 @@ fn what_cannot_be_shown_is_wrong_usage() {
         assert!(output.stderr.contains("--once"), "{output:?}");
     }
     let format = run(&["watch", "--demo", "--once=png"]);
-    assert!(
-        format.code == 2 && format.stderr.contains("svg"),
-        "{format:?}"
-    );
+    assert!(format.code == 2 && format.stderr.contains("svg"), "{format:?}");
 }
 
 #[test]
@@ -118,20 +103,11 @@ fn colour_is_for_who_wants_it() {
     assert!(colored("dumb", "", &["--color", "always", "--theme", "mono"]).contains("\x1b[0;1m"));
 
     let mut asked = command(&[&DEMO[..], &always].concat());
-    let asked = finish(
-        asked
-            .env("NO_COLOR", "1")
-            .env("TERM", "xterm")
-            .env_remove("COLORTERM"),
-    );
+    let asked = finish(asked.env("NO_COLOR", "1").env("TERM", "xterm").env_remove("COLORTERM"));
     assert_eq!(asked.stdout, colored("xterm", "", &always));
     let plain = demo(&[]).stdout;
     assert_eq!(colored("xterm", "truecolor", &["--color", "never"]), plain);
-    assert_eq!(
-        colored("xterm", "truecolor", &[]),
-        plain,
-        "a pipe gets none"
-    );
+    assert_eq!(colored("xterm", "truecolor", &[]), plain, "a pipe gets none");
 }
 
 #[test]
@@ -144,10 +120,7 @@ fn a_terminal_shows_it_in_its_own_size_and_without_colour_where_none_is_wanted()
     let mut terminal = Terminal::start(&[], &watch, 20, 70);
     let text = terminal.wait_for("the line of keys", |text| text.contains("F1 Help"));
     assert_eq!(terminal.end().code(), Some(0));
-    assert!(
-        text.starts_with(" REPLAY"),
-        "the first line is still there: {text}"
-    );
+    assert!(text.starts_with(" REPLAY"), "the first line is still there: {text}");
     assert_eq!(text.trim_end().lines().count(), 19);
 }
 
@@ -158,15 +131,7 @@ fn an_svg_is_a_document_that_describes_what_it_shows() {
     let svg = &output.stdout;
     assert!(svg.starts_with("<svg xmlns=") && svg.ends_with("</svg>\n"));
     assert!(svg.contains("4 GPUs") && svg.contains("fill=\"#e5c04b\""));
-    let plain = run(&[
-        "watch",
-        "--demo",
-        "--once=svg",
-        "--size",
-        "100x30",
-        "--color",
-        "never",
-    ]);
+    let plain = run(&["watch", "--demo", "--once=svg", "--size", "100x30", "--color", "never"]);
     assert!(!plain.stdout.contains("#e5c04b") && plain.stdout.contains("IDLE 24m"));
     // A machine's hostile names were made harmless by the screen; XML is what is left to mind.
     if let Some(python) = support::python_with(&["xml.dom.minidom"]) {
@@ -197,11 +162,7 @@ fn an_animation_rehearses_a_kill_on_the_demo_and_sends_nothing() {
     ] {
         assert!(svg.contains(shown), "{shown}");
     }
-    assert_eq!(
-        film("jj<Enter><Esc>xy<Esc>").stdout,
-        *svg,
-        "the same each time"
-    );
+    assert_eq!(film("jj<Enter><Esc>xy<Esc>").stdout, *svg, "the same each time");
     let left = std::fs::read_dir(state.path()).unwrap().count();
     assert_eq!(left, 0, "no audit log of what was not done");
     if let Some(python) = support::python_with(&["xml.dom.minidom"]) {
@@ -228,33 +189,19 @@ fn a_machine_is_looked_at_twice() {
     let watch = ["watch", "--once", "--interval", "1s", "--no-store"];
     let text = machine.run(&[&watch[..], &["--size", "120x30"]].concat());
     assert_eq!((text.code, text.stderr.as_str()), (0, ""), "{text:?}");
-    let row = text
-        .stdout
-        .lines()
-        .find(|line| line.contains(&child.pid().to_string()));
+    let row = text.stdout.lines().find(|line| line.contains(&child.pid().to_string()));
     let row = row.unwrap_or_else(|| panic!("{text:?}"));
     assert!(row.contains("5.0 GiB") && row.contains("87"), "{row}");
     assert!(!text.stdout.contains("REPLAY"), "{text:?}");
     let svg = machine.run(&["watch", "--once=svg", "--interval", "100ms", "--no-store"]);
-    assert!(
-        svg.stdout.contains("&lt;A&amp;B&gt; &quot;GPU&quot;"),
-        "{svg:?}"
-    );
+    assert!(svg.stdout.contains("&lt;A&amp;B&gt; &quot;GPU&quot;"), "{svg:?}");
 }
 
 #[test]
 fn blind_is_3() {
-    let none = run(&[
-        "watch",
-        "--once",
-        "--nvml-library",
-        "/nonexistent/libnvidia-ml.so.1",
-    ]);
+    let none = run(&["watch", "--once", "--nvml-library", "/nonexistent/libnvidia-ml.so.1"]);
     assert_eq!((none.code, none.stdout.as_str()), (3, ""));
-    assert!(
-        none.stderr.starts_with("gpumem: no NVIDIA driver found"),
-        "{none:?}"
-    );
+    assert!(none.stderr.starts_with("gpumem: no NVIDIA driver found"), "{none:?}");
 
     let lost = Machine::new(&one_gpu(&[]).fault(Fault::error("*", 15).on(0)));
     let lost = lost.run(&["watch", "--once", "--interval", "100ms", "--no-store"]);
@@ -272,15 +219,7 @@ fn a_closed_pipe_ends_it_quietly() {
             .unwrap();
         drop(child.stdout.take());
         let mut stderr = String::new();
-        child
-            .stderr
-            .take()
-            .unwrap()
-            .read_to_string(&mut stderr)
-            .unwrap();
-        assert_eq!(
-            (child.wait().unwrap().code(), stderr.as_str()),
-            (Some(0), "")
-        );
+        child.stderr.take().unwrap().read_to_string(&mut stderr).unwrap();
+        assert_eq!((child.wait().unwrap().code(), stderr.as_str()), (Some(0), ""));
     }
 }

@@ -25,10 +25,7 @@ fn pid_in(path: &Path) -> u32 {
 /// Whether there is a process with this pid that has not ended.
 fn lives(pid: u32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    let state = stat
-        .rsplit(") ")
-        .next()
-        .and_then(|rest| rest.chars().next());
+    let state = stat.rsplit(") ").next().and_then(|rest| rest.chars().next());
     state.is_some_and(|state| !matches!(state, 'Z' | 'X'))
 }
 

@@ -24,10 +24,7 @@ fn unshare(namespaces: &str) -> Option<Vec<String>> {
             "--mount-proc".to_owned(),
             "--kill-child".to_owned(),
         ];
-        let tried = Command::new(&options[0])
-            .args(&options[1..])
-            .arg("true")
-            .output();
+        let tried = Command::new(&options[0]).args(&options[1..]).arg("true").output();
         if tried.is_ok_and(|output| output.status.success()) {
             return Some(options.into());
         }
@@ -52,9 +49,7 @@ fn in_namespace(machine: &Machine, unshare: &[String], script: &str) -> Command 
 fn children(pid: u32) -> Vec<u32> {
     let path = PathBuf::from(format!("/proc/{pid}/task/{pid}/children"));
     let list = std::fs::read_to_string(path).unwrap_or_default();
-    list.split_whitespace()
-        .map(|pid| pid.parse().unwrap())
-        .collect()
+    list.split_whitespace().map(|pid| pid.parse().unwrap()).collect()
 }
 
 #[test]
@@ -63,9 +58,7 @@ fn a_process_of_another_namespace_has_both_pids() {
         return;
     };
     let mut command = Command::new(&unshare[0]);
-    command
-        .args(&unshare[1..])
-        .args(["sh", "-c", "sleep 600; :"]);
+    command.args(&unshare[1..]).args(["sh", "-c", "sleep 600; :"]);
     let running = Running::start(&mut command);
     let mut found = Vec::new();
     wait_until("the shell within has a child", || {
@@ -80,10 +73,7 @@ fn a_process_of_another_namespace_has_both_pids() {
     assert_eq!(process["namespace_pid"], 2, "{process}");
     assert_eq!(process["pid"], sleep);
     // The shell is the first process in there, and would have adopted it, too.
-    assert_eq!(
-        (&process["parent_is_reaper"], &process["parent"]),
-        (&json!(true), &Value::Null)
-    );
+    assert_eq!((&process["parent_is_reaper"], &process["parent"]), (&json!(true), &Value::Null));
     let outside = snapshot.process(running.pid());
     assert_eq!(outside["namespace_pid"], Value::Null, "{outside}");
     assert_eq!(outside["parent"]["pid"], std::process::id());
@@ -91,9 +81,8 @@ fn a_process_of_another_namespace_has_both_pids() {
 
 /// One GPU with 20 GiB of each of these pids, idle.
 fn idle_gpu(pids: &[u32]) -> Scene {
-    let gpu = pids.iter().fold(Gpu::default(), |gpu, &pid| {
-        gpu.process(Process::compute(pid, 20 * GIB))
-    });
+    let gpu =
+        pids.iter().fold(Gpu::default(), |gpu, &pid| gpu.process(Process::compute(pid, 20 * GIB)));
     Scene::new().gpu(gpu)
 }
 
@@ -210,10 +199,7 @@ fn the_environment_of_a_run_is_shown_and_no_secret() {
     assert_eq!(run.members, ranks);
     assert!(run.ties.contains(&Tie::Run), "{run:?}");
     assert_eq!(run.launcher.as_ref().unwrap().pid, std::process::id());
-    assert_eq!(
-        member(&families, other.pid()).unwrap().members,
-        [other.pid()]
-    );
+    assert_eq!(member(&families, other.pid()).unwrap().members, [other.pid()]);
 }
 
 /// A process group; all of it is killed at the end.

@@ -33,13 +33,7 @@ fn rows(snapshot: &Snapshot) -> Vec<(u64, u64, u64)> {
     let mut rows: Vec<_> = rows
         .unwrap_or_else(|| panic!("{snapshot:?}"))
         .iter()
-        .map(|row| {
-            (
-                number(row, "pid"),
-                number(row, "gpu_instance_id"),
-                number(row, "used_bytes"),
-            )
-        })
+        .map(|row| (number(row, "pid"), number(row, "gpu_instance_id"), number(row, "used_bytes")))
         .collect();
     rows.sort_unstable();
     rows
@@ -57,9 +51,7 @@ fn the_limit_of_a_cgroup_is_not_the_gpus_memory() {
             .limited(8 * GIB, 8 * GIB - (100 << 20))
     };
     let machine = Machine::new(
-        &Scene::new()
-            .gpu(gpu(0))
-            .gpu(Gpu::new("NVIDIA H100 80GB HBM3").total(80 * GIB)),
+        &Scene::new().gpu(gpu(0)).gpu(Gpu::new("NVIDIA H100 80GB HBM3").total(80 * GIB)),
     );
     let snapshot = machine.snapshot(0);
     assert_eq!(snapshot.0["errors"], json!([]));
@@ -89,11 +81,7 @@ fn the_limit_of_a_cgroup_is_not_the_gpus_memory() {
         "61GiB",
     ];
     let quiet = machine.run(&arguments);
-    assert_eq!(
-        (quiet.code, &quiet.json()["findings"]),
-        (0, &json!([])),
-        "{quiet:?}"
-    );
+    assert_eq!((quiet.code, &quiet.json()["findings"]), (0, &json!([])), "{quiet:?}");
     // What nobody on a list holds is found there as anywhere.
     let machine = Machine::new(&Scene::new().gpu(gpu(15 * GIB)));
     machine.configure(toml);
@@ -118,14 +106,9 @@ fn the_limit_of_a_cgroup_is_not_the_gpus_memory() {
 
 #[test]
 fn whose_memory_it_is_has_to_be_known() {
-    let mut scene = Scene::new().gpu(
-        Gpu::new("NVIDIA H100 80GB HBM3")
-            .total(80 * GIB)
-            .limited(8 * GIB, GIB),
-    );
-    scene
-        .faults
-        .push(Fault::error("nvmlDeviceGetMemoryInfo", 999));
+    let mut scene =
+        Scene::new().gpu(Gpu::new("NVIDIA H100 80GB HBM3").total(80 * GIB).limited(8 * GIB, GIB));
+    scene.faults.push(Fault::error("nvmlDeviceGetMemoryInfo", 999));
     let snapshot = Machine::new(&scene).snapshot(0);
     let gpu = snapshot.gpu(0);
     assert!(gpu.get("memory").is_none_or(Value::is_null), "{gpu}");
@@ -162,10 +145,7 @@ fn mig_devices_are_shown_with_their_memory_and_each_process_once_an_instance() {
     );
 
     // What only root may see of the whole is no error, and the devices' own lists stand.
-    let driver = Driver {
-        privileged: false,
-        ..Driver::default()
-    };
+    let driver = Driver { privileged: false, ..Driver::default() };
     machine.play(&scene.clone().driver(driver));
     let snapshot = machine.snapshot(0);
     assert_eq!(snapshot.0["errors"], json!([]));
@@ -203,27 +183,16 @@ fn a_gpu_that_is_divided_anew_is_followed_without_an_error() {
     machine.play(&on(&[(1, "1g.10gb"), (4, "2g.20gb")]));
     let output = record.wait_with_output().unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
-    let lines: Vec<Value> = text
-        .lines()
-        .map(|line| serde_json::from_str(line).unwrap())
-        .collect();
-    assert!(
-        lines.iter().all(|line| line["errors"] == json!([])),
-        "{text}"
-    );
+    let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert!(lines.iter().all(|line| line["errors"] == json!([])), "{text}");
     let indices = |line: &Value| {
         let devices = line["gpus"][0]["mig_devices"].as_array().unwrap();
-        let indices = devices
-            .iter()
-            .map(|device| device["index"].as_u64().unwrap());
+        let indices = devices.iter().map(|device| device["index"].as_u64().unwrap());
         indices.collect::<Vec<_>>()
     };
     assert_eq!(indices(&lines[0]), [0, 1]);
     assert_eq!(indices(&lines[lines.len() - 1]), [1, 4]);
-    assert_eq!(
-        lines[lines.len() - 1]["gpus"][0]["mig_devices"][1]["profile"],
-        "2g.20gb"
-    );
+    assert_eq!(lines[lines.len() - 1]["gpus"][0]["mig_devices"][1]["profile"], "2g.20gb");
     // In the steady state a MIG device costs its memory and its lists; it is looked up twice here.
     let samples = lines.len() as u64;
     let counts = machine.counts();
@@ -231,10 +200,7 @@ fn a_gpu_that_is_divided_anew_is_followed_without_an_error() {
     assert!(samples > 10);
     assert_eq!(count("nvmlDeviceGetMaxMigDeviceCount"), 2, "{counts:?}");
     let lists = count("nvmlDeviceGetComputeRunningProcesses_v3");
-    assert!(
-        (3 * samples..3 * samples + 4).contains(&lists),
-        "{counts:?}"
-    );
+    assert!((3 * samples..3 * samples + 4).contains(&lists), "{counts:?}");
 }
 
 #[test]
@@ -255,18 +221,11 @@ fn a_gpu_that_shares_the_machines_memory_is_judged_by_its_processes() {
     let check = machine.run(&["check", "--json", "--window", "4s", "--interval", "200ms"]);
     assert_eq!(check.code, 1, "{check:?}");
     let finding = &check.json()["findings"][0];
-    assert_eq!(
-        (&finding["kind"], &finding["memory_bytes"]),
-        (&json!("idle"), &json!(20 * GIB))
-    );
+    assert_eq!((&finding["kind"], &finding["memory_bytes"]), (&json!("idle"), &json!(20 * GIB)));
 
     let text = machine.run(&["ps"]).stdout;
     assert!(text.contains("n/a"), "{text}");
-    assert_eq!(
-        text.matches("shares the machine's memory").count(),
-        1,
-        "{text}"
-    );
+    assert_eq!(text.matches("shares the machine's memory").count(), 1, "{text}");
 }
 
 #[test]
@@ -282,10 +241,7 @@ fn a_jetson_shows_why_it_has_no_figures_and_that_its_processes_are_not_listed() 
     assert!(errors[0].contains("does not list this GPU's processes"));
     let ps = machine.run(&["ps"]);
     assert_eq!(ps.code, 3);
-    assert!(
-        !ps.stdout.contains("No process holds GPU memory"),
-        "nobody knows that: {ps:?}"
-    );
+    assert!(!ps.stdout.contains("No process holds GPU memory"), "nobody knows that: {ps:?}");
 }
 
 #[test]
@@ -301,10 +257,8 @@ fn under_wsl_the_gpus_memory_is_known_and_nobodys_share_of_it() {
 
     let child = Running::sleep();
     let mut listed = Scene::wsl();
-    listed.gpus[0].processes = vec![Process {
-        used_bytes: None,
-        ..Process::compute(child.pid(), 0)
-    }];
+    listed.gpus[0].processes =
+        vec![Process { used_bytes: None, ..Process::compute(child.pid(), 0) }];
     listed.gpus[0].memory.as_mut().unwrap().used = Some((5 * GIB).into());
     machine.play(&listed);
     let snapshot = machine.snapshot(0);
@@ -355,10 +309,7 @@ fn a_holder_that_nvml_does_not_list_is_a_row_with_its_evidence() {
         row.contains("[holds /dev/nvidia0, not listed by NVML] /usr/bin/python3 agent.py"),
         "{text}"
     );
-    assert!(
-        row.contains(" bao ") && !row.contains("0 B"),
-        "its memory is unknown: {row}"
-    );
+    assert!(row.contains(" bao ") && !row.contains("0 B"), "its memory is unknown: {row}");
     // total = free + reserved + processes + unattributed
     assert!(
         text.contains("  0  40.0 GiB  28.6 GiB   470.0 MiB          0 B      11.0 GiB"),

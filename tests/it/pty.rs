@@ -77,12 +77,7 @@ pub struct Terminal {
 }
 
 fn size(rows: u16, columns: u16) -> Winsize {
-    Winsize {
-        ws_row: rows,
-        ws_col: columns,
-        ws_xpixel: 0,
-        ws_ypixel: 0,
-    }
+    Winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 }
 }
 
 fn cells(number: u16) -> NonZero<u16> {
@@ -105,11 +100,7 @@ impl Terminal {
         grantpt(&master).unwrap();
         unlockpt(&master).unwrap();
         let name = ptsname(&master, Vec::new()).unwrap();
-        let slave = File::options()
-            .read(true)
-            .write(true)
-            .open(name.to_str().unwrap())
-            .unwrap();
+        let slave = File::options().read(true).write(true).open(name.to_str().unwrap()).unwrap();
         tcsetwinsize(&slave, size(rows, columns)).unwrap();
         let mut before = tcgetattr(&slave).unwrap();
         // An interrupt throws away what is written and not read yet, as a busy machine may not have.
@@ -133,18 +124,9 @@ impl Terminal {
             };
         }
         command.env("TERM", "xterm-256color");
-        let child = command
-            .stdin(end())
-            .stdout(end())
-            .stderr(end())
-            .spawn()
-            .unwrap();
+        let child = command.stdin(end()).stdout(end()).stderr(end()).spawn().unwrap();
         let master = File::from(master);
-        let screen = Arc::new(Mutex::new(vt100::Parser::new(
-            cells(rows),
-            cells(columns),
-            0,
-        )));
+        let screen = Arc::new(Mutex::new(vt100::Parser::new(cells(rows), cells(columns), 0)));
         let output = Arc::new(Mutex::new(Vec::new()));
         let (mut reader, parser) = (master.try_clone().unwrap(), Arc::clone(&screen));
         let log = Arc::clone(&output);
@@ -165,16 +147,7 @@ impl Terminal {
             }
             parser.lock().unwrap().process(&waiting);
         });
-        Self {
-            child,
-            master,
-            slave,
-            screen,
-            output,
-            before,
-            is_read,
-            _state: state,
-        }
+        Self { child, master, slave, screen, output, before, is_read, _state: state }
     }
 
     /// From now on somebody reads what the program writes, or nobody does.
@@ -242,11 +215,7 @@ impl Terminal {
         let (rows, columns) = screen.size();
         let (rows, columns) = (rows.get(), columns.get());
         let starts = |row, text: &str| {
-            (0..columns).find(|&x| {
-                screen
-                    .contents_between(row, x, row, columns)
-                    .starts_with(text)
-            })
+            (0..columns).find(|&x| screen.contents_between(row, x, row, columns).starts_with(text))
         };
         let row = (0..rows).find(|&row| starts(row, texts[0]).is_some());
         let row = row.unwrap_or_else(|| panic!("no {}:\n{}", texts[0], screen.contents()));
@@ -269,10 +238,7 @@ impl Terminal {
             if so(&text) {
                 return text;
             }
-            assert!(
-                begun.elapsed() < PATIENCE,
-                "no {what} on the screen:\n{text}"
-            );
+            assert!(begun.elapsed() < PATIENCE, "no {what} on the screen:\n{text}");
             thread::sleep(Duration::from_millis(20));
         }
     }
@@ -307,10 +273,7 @@ impl Terminal {
     fn mouse(&self) -> (MouseProtocolMode, MouseProtocolEncoding) {
         let parser = self.screen.lock().unwrap();
         let screen = parser.screen();
-        (
-            screen.mouse_protocol_mode(),
-            screen.mouse_protocol_encoding(),
-        )
+        (screen.mouse_protocol_mode(), screen.mouse_protocol_encoding())
     }
 
     pub fn resize(&self, rows: u16, columns: u16) {
@@ -322,11 +285,7 @@ impl Terminal {
     pub fn wait_for_stop(&self) {
         let begun = Instant::now();
         while self.state() != 'T' {
-            assert!(
-                begun.elapsed() < PATIENCE,
-                "it does not stop:\n{}",
-                self.text()
-            );
+            assert!(begun.elapsed() < PATIENCE, "it does not stop:\n{}", self.text());
             thread::sleep(Duration::from_millis(20));
         }
     }
@@ -338,10 +297,7 @@ impl Terminal {
             let Ok(stat) = std::fs::read_to_string(entry.path().join("stat")) else {
                 continue;
             };
-            let parent = stat[stat.rfind(')').unwrap() + 2..]
-                .split(' ')
-                .nth(1)
-                .unwrap();
+            let parent = stat[stat.rfind(')').unwrap() + 2..].split(' ').nth(1).unwrap();
             parents.insert(parent.to_owned(), entry.file_name().into_string().unwrap());
         }
         let mut pid = self.child.id().to_string();
@@ -363,11 +319,7 @@ impl Terminal {
             if let Some(status) = self.child.try_wait().unwrap() {
                 return status;
             }
-            assert!(
-                begun.elapsed() < PATIENCE,
-                "it does not end:\n{}",
-                self.text()
-            );
+            assert!(begun.elapsed() < PATIENCE, "it does not end:\n{}", self.text());
             thread::sleep(Duration::from_millis(20));
         }
     }
@@ -386,28 +338,16 @@ impl Terminal {
 
     /// The modes that a screen program changes.
     fn modes(termios: &Termios) -> (LocalModes, bool) {
-        (
-            termios.local_modes,
-            termios
-                .output_modes
-                .contains(rustix::termios::OutputModes::OPOST),
-        )
+        (termios.local_modes, termios.output_modes.contains(rustix::termios::OutputModes::OPOST))
     }
 
     pub fn is_raw(&self) -> bool {
-        !tcgetattr(&self.slave)
-            .unwrap()
-            .local_modes
-            .contains(LocalModes::ICANON)
+        !tcgetattr(&self.slave).unwrap().local_modes.contains(LocalModes::ICANON)
     }
 
     pub fn assert_restored(&self) {
         let now = tcgetattr(&self.slave).unwrap();
-        assert_eq!(
-            Self::modes(&now),
-            Self::modes(&self.before),
-            "the terminal's modes"
-        );
+        assert_eq!(Self::modes(&now), Self::modes(&self.before), "the terminal's modes");
         // What was written last may still be on its way to the parser.
         let begun = Instant::now();
         loop {
@@ -447,15 +387,8 @@ pub fn demo(rows: u16, columns: u16) -> Option<Terminal> {
 
 fn demo_in(shell: &[&str], rows: u16, columns: u16) -> Option<Terminal> {
     support::find("setsid", "util-linux")?;
-    let terminal = Terminal::start(
-        shell,
-        &support::command(&["watch", "--demo"]),
-        rows,
-        columns,
-    );
-    terminal.wait_for("demo", |text| {
-        text.contains("demo") && text.contains("fine-tune")
-    });
+    let terminal = Terminal::start(shell, &support::command(&["watch", "--demo"]), rows, columns);
+    terminal.wait_for("demo", |text| text.contains("demo") && text.contains("fine-tune"));
     Some(terminal)
 }
 
@@ -467,10 +400,7 @@ fn it_draws_the_demo_and_q_leaves_the_terminal_as_it_was() {
     assert!(terminal.is_raw());
     let text = terminal.text();
     assert!(text.contains("nothing can be signalled"), "{text}");
-    assert!(
-        text.contains("IDLE"),
-        "the idle notebook is marked:\n{text}"
-    );
+    assert!(text.contains("IDLE"), "the idle notebook is marked:\n{text}");
     terminal.press("?");
     terminal.wait_for("help", |text| text.contains("leaves this help"));
     terminal.press("q");
@@ -507,9 +437,7 @@ fn signals_end_it_with_the_terminal_restored() {
         };
         kill_process(terminal.pid(), signal).unwrap();
         let status = terminal.end();
-        let by = status
-            .signal()
-            .or_else(|| status.code().map(|code| code - 128));
+        let by = status.signal().or_else(|| status.code().map(|code| code - 128));
         assert_eq!(by, Some(signal.as_raw()), "{status}");
         terminal.assert_restored();
     }
@@ -556,10 +484,7 @@ fn it_wants_a_terminal_that_has_a_screen() {
         return;
     }
     let mut watch = Command::new("env");
-    watch
-        .arg("TERM=dumb")
-        .arg(support::gpumem())
-        .args(["watch", "--demo"]);
+    watch.arg("TERM=dumb").arg(support::gpumem()).args(["watch", "--demo"]);
     let mut terminal = Terminal::start(&[], &watch, 24, 80);
     assert_eq!(terminal.end().code(), Some(2));
     terminal.wait_for("reason", |text| text.contains("TERM=dumb"));
@@ -611,12 +536,8 @@ fn panics_on(variable: &str, thread: &str) {
         "--nocapture",
         "pty::a_panic_of_any_thread_is_printed_on_a_restored_terminal",
     ]);
-    let mut terminal = Terminal::start(
-        &[],
-        again.env(variable, thread).env("RUST_BACKTRACE", "0"),
-        60,
-        100,
-    );
+    let mut terminal =
+        Terminal::start(&[], again.env(variable, thread).env("RUST_BACKTRACE", "0"), 60, 100);
     assert_ne!(terminal.end().code(), Some(0));
     terminal.assert_restored();
     let text = terminal.wait_for("panic's message", |text| text.contains("as a bug would"));
@@ -805,14 +726,8 @@ fn keys_answer_and_healthy_gpus_go_on_while_one_hangs() {
     let machine = Machine::new(&scene);
     let watch = machine.command(&["watch", "--interval", "200ms"]);
     let mut terminal = Terminal::start(&[], &watch, 24, 100);
-    terminal.wait_for("process", |text| {
-        text.contains("sleep 600") && text.contains("2.0 GiB")
-    });
-    machine.play(
-        &scene
-            .clone()
-            .fault(Fault::hang("nvmlDeviceGetPowerUsage").on(0)),
-    );
+    terminal.wait_for("process", |text| text.contains("sleep 600") && text.contains("2.0 GiB"));
+    machine.play(&scene.clone().fault(Fault::hang("nvmlDeviceGetPowerUsage").on(0)));
     terminal.wait_for("mark at the GPU that hangs", |text| text.contains("stale"));
     let mut grown = scene.fault(Fault::hang("nvmlDeviceGetPowerUsage").on(0));
     grown.gpus[1].processes[0] = Process::compute(child.pid(), 7 * GIB);
@@ -877,10 +792,7 @@ fn this_machine_pauses_and_resumes_with_now() {
     grown.gpus[0].processes[0] = Process::compute(child.pid(), 7 * GIB);
     machine.play(&grown);
     let text = terminal.wait_for("distance from now", |text| text.contains(" behind"));
-    assert!(
-        text.contains("2.0 GiB") && !text.contains("7.0 GiB"),
-        "{text}"
-    );
+    assert!(text.contains("2.0 GiB") && !text.contains("7.0 GiB"), "{text}");
     terminal.press("L");
     terminal.wait_for("news", |text| text.contains("7.0 GiB"));
     terminal.press("-");

@@ -34,9 +34,7 @@ fn ends_while(block: impl Fn(&mut Terminal)) {
         kill_process(terminal.pid(), signal).unwrap();
         let status = terminal.end();
         assert!(begun.elapsed() < SOON, "{:?}", begun.elapsed());
-        let by = status
-            .signal()
-            .or_else(|| status.code().map(|code| code - 128));
+        let by = status.signal().or_else(|| status.code().map(|code| code - 128));
         assert_eq!(by, Some(signal.as_raw()), "{status}");
         terminal.read(true);
         terminal.assert_restored();
@@ -83,9 +81,7 @@ fn shell() -> Option<Terminal> {
     let mut command = Command::new(bash);
     command.args(["--norc", "--noprofile", "-i"]);
     support::clean_environment(&mut command);
-    command
-        .env("PS1", "ready> ")
-        .env("GPUMEM", support::gpumem());
+    command.env("PS1", "ready> ").env("GPUMEM", support::gpumem());
     let terminal = Terminal::start(&[], &command, 24, 80);
     prompt(&terminal, 1);
     Some(terminal)

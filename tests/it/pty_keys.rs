@@ -59,40 +59,20 @@ fn columns_and_order_that_are_typed_count_for_the_session_only() {
         watch
     };
     let file = state.path().join("watch.json");
-    std::fs::write(
-        &file,
-        br#"{"columns":["PID","MEMORY","COMMAND"],"sort":"PID"}"#,
-    )
-    .unwrap();
+    std::fs::write(&file, br#"{"columns":["PID","MEMORY","COMMAND"],"sort":"PID"}"#).unwrap();
     let terminal = shown(&watch(&[]), "PID▲");
     let text = terminal.text();
-    assert!(
-        text.contains("MEMORY") && !text.contains("RUNTIME"),
-        "{text}"
-    );
+    assert!(text.contains("MEMORY") && !text.contains("RUNTIME"), "{text}");
     leave(terminal);
     let before = std::fs::read(&file).unwrap();
-    let terminal = shown(
-        &watch(&["--columns", "user,runtime,host-memory", "--sort", "runtime"]),
-        "RUNTIME▼",
-    );
+    let terminal =
+        shown(&watch(&["--columns", "user,runtime,host-memory", "--sort", "runtime"]), "RUNTIME▼");
     let text = terminal.text();
-    assert!(
-        text.contains("HOST MEM") && !text.contains("COMMAND"),
-        "{text}"
-    );
+    assert!(text.contains("HOST MEM") && !text.contains("COMMAND"), "{text}");
     leave(terminal);
-    assert_eq!(
-        std::fs::read(&file).unwrap(),
-        before,
-        "it is not remembered"
-    );
+    assert_eq!(std::fs::read(&file).unwrap(), before, "it is not remembered");
     // A file of another version, or of somebody who edited it.
-    for damaged in [
-        &br#"{"columns":["NEW"]}"#[..],
-        br#"{"columns":{}}"#,
-        b"\xff",
-    ] {
+    for damaged in [&br#"{"columns":["NEW"]}"#[..], br#"{"columns":{}}"#, b"\xff"] {
         std::fs::write(&file, damaged).unwrap();
         let terminal = shown(&watch(&[]), "MEMORY▼");
         assert!(terminal.text().contains("COMMAND"), "all columns are there");
@@ -126,10 +106,7 @@ fn columns_that_are_chosen_come_back() {
     leave(terminal);
     let terminal = shown(&watch, "MEMORY▼");
     let heading = terminal.text();
-    let heading = heading
-        .lines()
-        .find(|line| line.contains("MEMORY▼"))
-        .unwrap();
+    let heading = heading.lines().find(|line| line.contains("MEMORY▼")).unwrap();
     assert!(!heading.contains("PID"), "{heading}");
     leave(terminal);
     // Esc leaves them as they were.
@@ -150,13 +127,8 @@ fn the_bar_is_clicked_and_an_environment_is_shown_without_its_secrets() {
         return;
     }
     let mut command = Command::new("sleep");
-    command
-        .arg("600")
-        .env_clear()
-        .env("HF_HOME", "/models/\u{1b}[2J");
-    command
-        .env("HF_TOKEN", "s3cret")
-        .env("MY_DB_PASSWORD", "s3cret");
+    command.arg("600").env_clear().env("HF_HOME", "/models/\u{1b}[2J");
+    command.env("HF_TOKEN", "s3cret").env("MY_DB_PASSWORD", "s3cret");
     command.env("http_proxy", "http://ann:s3cret@proxy:3128");
     let sleeper = Running::start(&mut command);
     let machine = Machine::new(&one_gpu(&[sleeper.pid()]));
@@ -167,11 +139,7 @@ fn the_bar_is_clicked_and_an_environment_is_shown_without_its_secrets() {
     terminal.press("e");
     let text = terminal.wait_for("the environment", |text| text.contains("HF_HOME="));
     assert!(text.contains(r"HF_HOME=/models/\e[2J"), "{text}");
-    for masked in [
-        "HF_TOKEN=***",
-        "MY_DB_PASSWORD=***",
-        "http_proxy=http://ann:***@proxy:3128",
-    ] {
+    for masked in ["HF_TOKEN=***", "MY_DB_PASSWORD=***", "http_proxy=http://ann:***@proxy:3128"] {
         assert!(text.contains(masked), "{masked}: {text}");
     }
     assert!(!text.contains("s3cret"), "{text}");

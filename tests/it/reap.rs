@@ -40,10 +40,7 @@ pub struct Stage {
 impl Stage {
     /// `None`, after a printed reason, where there can be no namespace.
     pub fn new() -> Option<Self> {
-        Some(Self {
-            namespace: Namespace::new()?,
-            machine: Machine::new(&one_gpu(&[])),
-        })
+        Some(Self { namespace: Namespace::new()?, machine: Machine::new(&one_gpu(&[])) })
     }
 
     /// A process that holds 2 GiB until it ends.
@@ -103,17 +100,12 @@ impl Stage {
         let text = std::fs::read_to_string(self.ledger()).unwrap_or_default();
         let lines = text.lines();
         // The last one may be in the making.
-        lines
-            .filter_map(|line| serde_json::from_str(line).ok())
-            .collect()
+        lines.filter_map(|line| serde_json::from_str(line).ok()).collect()
     }
 
     pub fn events(&self) -> Vec<String> {
         let lines = self.lines();
-        lines
-            .iter()
-            .map(|line| line["event"].as_str().unwrap().to_owned())
-            .collect()
+        lines.iter().map(|line| line["event"].as_str().unwrap().to_owned()).collect()
     }
 
     /// Starts a reaper that waits for a process which ignores it.
@@ -126,9 +118,7 @@ impl Stage {
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();
-        support::wait_until("something was sent", || {
-            self.events().contains(&"done".into())
-        });
+        support::wait_until("something was sent", || self.events().contains(&"done".into()));
         reaper
     }
 }
@@ -142,19 +132,12 @@ pub struct Holder {
 impl Holder {
     /// Starts a program that says `ready`.
     fn start(command: &mut Command) -> Self {
-        let mut child = command
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
+        let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
         let mut line = String::new();
         let stdout = child.stdout.take().unwrap();
         BufReader::new(stdout).read_line(&mut line).unwrap();
         assert_eq!(line.trim(), "ready");
-        Self {
-            pid: child.id(),
-            child: Arc::new(Mutex::new(child)),
-        }
+        Self { pid: child.id(), child: Arc::new(Mutex::new(child)) }
     }
 
     pub fn is_alive(&self) -> bool {

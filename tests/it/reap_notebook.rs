@@ -241,10 +241,7 @@ fn a_kernel_that_was_started_again_is_not_the_one_that_was_meant() {
     let RequestResult::Failed(why) = answer else {
         panic!("{answer:?}");
     };
-    assert!(
-        why.contains("not kernel") && why.contains("new plan"),
-        "{why}"
-    );
+    assert!(why.contains("not kernel") && why.contains("new plan"), "{why}");
     let (outcome, past) = stage.act(target);
     assert_eq!(outcome, Outcome::AlreadyGone);
     assert_eq!(asked(&past), None);
@@ -276,9 +273,8 @@ fn what_a_kernel_has_forked_does_not_cost_the_kernel() {
     let mut target = Stage::new(&[kernel.pid]).target();
     let kernel_step = planned(&mut target);
     kernel_step.pid = fork;
-    kernel_step.start_ticks = gpumem::api::host::read_start_ticks("/proc".as_ref(), fork)
-        .unwrap()
-        .unwrap();
+    kernel_step.start_ticks =
+        gpumem::api::host::read_start_ticks("/proc".as_ref(), fork).unwrap().unwrap();
     let answer = ask_servers(Roots::default())(kernel_step, true, &[]);
     let RequestResult::Restarts(why) = answer else {
         panic!("{answer:?}");
@@ -297,9 +293,7 @@ fn a_kernel_of_a_server_that_takes_a_password_is_left_to_it() {
     };
     let url = format!("http://localhost:{}/", server.file["port"]);
     let mut login = Command::new(&server.python);
-    login
-        .arg(script("login.py"))
-        .args([&url, PASSWORD, "a.ipynb"]);
+    login.arg(script("login.py")).args([&url, PASSWORD, "a.ipynb"]);
     let login = support::finish(&mut login);
     assert_eq!(login.code, 0, "{login:?}");
     let kernel = server.kernel(login.stdout.trim());
@@ -310,10 +304,7 @@ fn a_kernel_of_a_server_that_takes_a_password_is_left_to_it() {
     assert!(errors[0].contains("password only"), "{errors:?}");
     assert!(sent(&past, kernel.pid).is_empty(), "{past:?}");
     let words = outcome.to_string();
-    assert!(
-        words.contains("in its notebook") && words.contains("password"),
-        "{words}"
-    );
+    assert!(words.contains("in its notebook") && words.contains("password"), "{words}");
     assert!(!outcome.is_success());
     let file = format!("kernel-{}.json", kernel.id);
     assert_eq!(server.place.pid_with(&file), kernel.pid);
@@ -359,10 +350,7 @@ fn a_server_that_does_not_answer_is_reported_once() {
         return;
     };
     let (outcome, past) = Stage::new(&[fake.kernel]).end();
-    assert!(
-        outcome.to_string().contains("in its notebook"),
-        "{outcome:?}"
-    );
+    assert!(outcome.to_string().contains("in its notebook"), "{outcome:?}");
     let requests = fs::read_to_string(place.path("requests")).unwrap();
     let methods: Vec<&str> = requests
         .lines()
@@ -404,9 +392,7 @@ fn a_kernel_of_another_program_in_the_servers_folder_is_not_asked_for() {
     );
     let mut command = server.place.command(&server.python);
     let program = Running::start(command.args(["-c", &code]));
-    wait_until("its kernel is there", || {
-        file.exists() && pid_of(&file).is_some()
-    });
+    wait_until("its kernel is there", || file.exists() && pid_of(&file).is_some());
     let kernel = pid_of(&file).unwrap();
     wait_until("the server has found it", || {
         let (kernels, _) = shown(&server);

@@ -79,10 +79,7 @@ impl Stage {
     }
 
     fn roots(&self) -> Roots {
-        Roots {
-            dev: self.folder.path().join("dev"),
-            ..Roots::default()
-        }
+        Roots { dev: self.folder.path().join("dev"), ..Roots::default() }
     }
 
     fn now(&self) -> Time {
@@ -116,11 +113,8 @@ impl Stage {
             process.environment.get_or_insert_default();
             let kernel = process.start_ticks.zip(process.jupyter.clone());
             if let Some((start_ticks, jupyter)) = kernel {
-                let candidate = KernelCandidate {
-                    pid: process.pid,
-                    start_ticks,
-                    jupyter: Some(jupyter),
-                };
+                let candidate =
+                    KernelCandidate { pid: process.pid, start_ticks, jupyter: Some(jupyter) };
                 let kernel = read_kernel(&Roots::default(), &candidate);
                 process.jupyter = kernel.map(|kernel| kernel.jupyter.into());
             }
@@ -158,12 +152,8 @@ impl Stage {
             .into_iter()
             .filter_map(|pid| Some((pid, read_guarded(&Roots::default(), pid).ok()??)))
             .collect();
-        let seen = PlanInput {
-            findings: &[],
-            snapshot: &snapshot,
-            families: &families,
-            facts: &facts,
-        };
+        let seen =
+            PlanInput { findings: &[], snapshot: &snapshot, families: &families, facts: &facts };
         plan(&seen, &self.guard)
     }
 
@@ -184,11 +174,8 @@ impl Stage {
         loop {
             assert!(begun.elapsed() < Duration::from_secs(60), "no end");
             let snapshot = self.look();
-            let moment = StepInput {
-                now: self.now(),
-                snapshot: &snapshot,
-                recheck: Recheck::StillTrue,
-            };
+            let moment =
+                StepInput { now: self.now(), snapshot: &snapshot, recheck: Recheck::StillTrue };
             match act.advance(moment, &mut control, &mut ledger).unwrap() {
                 ActProgress::Ended(outcome) => return (outcome, read(&path, 1 << 24).unwrap()),
                 ActProgress::Waiting { .. } => thread::sleep(Duration::from_millis(10)),
@@ -224,11 +211,7 @@ struct Cast(Child);
 impl Cast {
     /// Starts a program in a session of its own; it says `ready` when it is.
     fn new(command: &mut Command) -> Self {
-        let mut child = command
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
+        let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
         let mut line = String::new();
         let stdout = child.stdout.as_mut().unwrap();
         BufReader::new(stdout).read_line(&mut line).unwrap();
@@ -250,11 +233,8 @@ impl Cast {
         let begun = Instant::now();
         loop {
             let all = read_all(&Roots::default()).unwrap();
-            let mut pids: Vec<u32> = all
-                .iter()
-                .filter(|it| it.session == Some(self.pid()))
-                .map(|it| it.pid)
-                .collect();
+            let mut pids: Vec<u32> =
+                all.iter().filter(|it| it.session == Some(self.pid())).map(|it| it.pid).collect();
             if pids.len() >= count {
                 pids.sort_unstable();
                 return pids;
@@ -297,10 +277,7 @@ fn one_that_obeys_is_asked() {
     };
     let cast = Cast::python(&python, "print('ready', flush=True)\ntime.sleep(60)");
     let (outcome, past) = Stage::new(&[cast.pid()]).end();
-    assert!(
-        matches!(outcome, Outcome::Freed { bytes: GIB, .. }),
-        "{outcome:?}"
-    );
+    assert!(matches!(outcome, Outcome::Freed { bytes: GIB, .. }), "{outcome:?}");
     assert_eq!(sent(&past, cast.pid()), [Signal::Term]);
     assert_eq!(past.acts[0].outcome, Some(outcome));
 }
@@ -331,9 +308,7 @@ while True: signal.pause()";
     let mut cast = Cast::python(&python, script);
     end(cast.pid(), rustix::process::Signal::STOP);
     let mut stage = Stage::new(&[cast.pid()]);
-    crate::support::wait_until("it is stopped", || {
-        stage.look().processes[0].state == Some('T')
-    });
+    crate::support::wait_until("it is stopped", || stage.look().processes[0].state == Some('T'));
     let (outcome, past) = stage.end();
     assert!(is_freed(&outcome), "{outcome:?}");
     assert_eq!(sent(&past, cast.pid()), [Signal::Term, Signal::Cont]);
@@ -462,11 +437,7 @@ ctypes.CDLL(None).pthread_exit(None)";
     });
     let (outcome, past) = stage.end();
     assert!(is_freed(&outcome), "{outcome:?}");
-    assert_eq!(
-        sent(&past, cast.pid()),
-        [Signal::Term, Signal::Kill],
-        "it had outlived the grace"
-    );
+    assert_eq!(sent(&past, cast.pid()), [Signal::Term, Signal::Kill], "it had outlived the grace");
 }
 
 #[test]
@@ -507,10 +478,7 @@ fn of_another_user_only_on_request_and_with_the_right_to() {
         stage.look().processes[0].comm.as_deref() == Some("sleep")
     });
     let refused = format!("{:?}", stage.plan().refused);
-    assert!(
-        refused.contains(&format!("OtherUser {{ uid: {NOBODY} }}")),
-        "{refused}"
-    );
+    assert!(refused.contains(&format!("OtherUser {{ uid: {NOBODY} }}")), "{refused}");
     assert!(cast.is_alive());
     stage.guard.policy.all_users = true;
     let (outcome, _) = stage.end();
@@ -566,10 +534,7 @@ fn this_test_may_not_be_ended_by_itself() {
     let plan = Stage::new(&[own]).plan();
     assert!(plan.targets.is_empty());
     let refused = format!("{:?}", plan.refused);
-    assert!(
-        refused.contains(&format!("{:?}", Protection::Ourselves)),
-        "{refused}"
-    );
+    assert!(refused.contains(&format!("{:?}", Protection::Ourselves)), "{refused}");
     let parent = read_guarded(&Roots::default(), own).unwrap().unwrap().ppid;
     if let Some(parent) = parent {
         let plan = Stage::new(&[parent]).plan();

@@ -46,9 +46,8 @@ pub fn announcing(stage: &Stage, handler: &str) -> Option<Holder> {
 
 fn run(stage: &Stage, program: &Path) -> Holder {
     let program = program.display();
-    let holder = stage.holder(&format!(
-        "export GPUMEM_RELEASE_SIGNAL=USR2; exec python3 {program};"
-    ));
+    let holder =
+        stage.holder(&format!("export GPUMEM_RELEASE_SIGNAL=USR2; exec python3 {program};"));
     // What the driver shows once it has released.
     let after = holding(holder.pid, GIB / 2);
     after.write(&stage.machine.path("after.json")).unwrap();
@@ -217,11 +216,7 @@ impl HandlerProcess {
             .unwrap();
         let input = child.stdin.take().unwrap();
         let output = BufReader::new(child.stdout.take().unwrap());
-        let mut told = Self {
-            child,
-            input,
-            output,
-        };
+        let mut told = Self { child, input, output };
         assert_eq!(told.line(), "ready");
         told
     }
@@ -297,11 +292,7 @@ fn a_signal_is_sent_only_where_there_is_a_handler_at_that_moment() {
             }
             let answer = perform_release(&roots, &way, &options());
             let is_sent = matches!(answer, ReleaseAnswer::Done(_));
-            assert_eq!(
-                is_sent,
-                handles && !blocks,
-                "seed {seed}: {word}: {answer:?}"
-            );
+            assert_eq!(is_sent, handles && !blocks, "seed {seed}: {word}: {answer:?}");
             if !is_sent {
                 assert!(matches!(answer, ReleaseAnswer::Refused(_)), "{answer:?}");
             }

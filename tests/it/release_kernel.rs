@@ -34,9 +34,7 @@ fn modules() -> PathBuf {
 }
 
 fn script(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("tests/it/release_kernel")
-        .join(name)
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/release_kernel").join(name)
 }
 
 fn python() -> Option<PathBuf> {
@@ -117,13 +115,7 @@ impl RawKernel {
         support::wait_until("the kernel has left its file", || {
             fs::read(&file).is_ok_and(|it| serde_json::from_slice::<Value>(&it).is_ok())
         });
-        Some(Self {
-            machine,
-            place,
-            running,
-            file,
-            python,
-        })
+        Some(Self { machine, place, running, file, python })
     }
 
     fn pid(&self) -> u32 {
@@ -159,11 +151,7 @@ impl Client {
     fn connect(place: &Place, python: &Path, file: &Path) -> Self {
         let mut command = place.command(python);
         command.arg(script("client.py")).arg(file);
-        let mut child = command
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let mut client = Self {
             input: child.stdin.take().unwrap(),
             output: BufReader::new(child.stdout.take().unwrap()),

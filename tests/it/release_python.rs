@@ -169,11 +169,7 @@ impl Program {
 
     /// Has its main thread run a signal's handler, and waits until it has.
     fn wake(&self) {
-        let times = || {
-            fs::read(self.machine.path("woken"))
-                .unwrap_or_default()
-                .len()
-        };
+        let times = || fs::read(self.machine.path("woken")).unwrap_or_default().len();
         let before = times();
         let pid = Pid::from_raw(i32::try_from(self.pid()).unwrap()).unwrap();
         kill_process(pid, Signal::USR1).unwrap();
@@ -287,15 +283,9 @@ const ASLEEP: &[(&str, &str)] = &[
         "import asyncio\nasync def main():\n    ready()\n    while True:\n        await asyncio.sleep(600)\nasyncio.run(main())",
     ),
     ("sleep", "ready()\nwhile True:\n    time.sleep(600)"),
-    (
-        "lock",
-        "lock = threading.Lock()\nlock.acquire()\nready()\nlock.acquire()",
-    ),
+    ("lock", "lock = threading.Lock()\nlock.acquire()\nready()\nlock.acquire()"),
     ("stdin", "ready()\nsys.stdin.read()"),
-    (
-        "epoll",
-        "import select\npoll = select.epoll()\nready()\nwhile True:\n    poll.poll(600)",
-    ),
+    ("epoll", "import select\npoll = select.epoll()\nready()\nwhile True:\n    poll.poll(600)"),
 ];
 
 #[test]
@@ -306,10 +296,7 @@ fn who_sleeps_is_left_and_runs_nothing_later() {
         };
         let began = Instant::now();
         let answer = program.perform(800);
-        assert!(
-            matches!(answer, ReleaseAnswer::TimedOut(_)),
-            "{name}: {answer:?}"
-        );
+        assert!(matches!(answer, ReleaseAnswer::TimedOut(_)), "{name}: {answer:?}");
         assert!(began.elapsed() < Duration::from_secs(5), "{name}");
         // Whatever wakes it then does not run what was taken back.
         program.wake();
@@ -375,17 +362,11 @@ fn another_version_or_no_python_is_refused_in_words() {
     }
     let other = crate::machine::Running::sleep();
     let start_ticks = read_start_ticks(&Roots::default().proc, other.pid());
-    let way = PythonRecipe {
-        pid: other.pid(),
-        start_ticks: start_ticks.ok().flatten().unwrap(),
-    };
+    let way = PythonRecipe { pid: other.pid(), start_ticks: start_ticks.ok().flatten().unwrap() };
     let roots = Roots::default();
     let why = no_way_in(perform(&roots, &way, &options(1000)));
     assert!(why.contains("that takes 3.14"), "{why}");
-    let another = PythonRecipe {
-        start_ticks: way.start_ticks + 1,
-        ..way
-    };
+    let another = PythonRecipe { start_ticks: way.start_ticks + 1, ..way };
     let why = no_way_in(perform(&roots, &another, &options(1000)));
     assert!(why.contains("another process"), "{why}");
 }
@@ -416,10 +397,9 @@ sys.addaudithook(veto)
 
 #[test]
 fn who_ends_or_becomes_another_program_in_the_middle_is_let_go() {
-    for (name, call) in [
-        ("ends", "os._exit(3)"),
-        ("executes", "os.execv('/bin/sleep', ['sleep', '600'])"),
-    ] {
+    for (name, call) in
+        [("ends", "os._exit(3)"), ("executes", "os.execv('/bin/sleep', ['sleep', '600'])")]
+    {
         // While the recipe runs.
         let begun = format!("def leave(*_):\n    {call}\ntorch.cuda.empty_cache = leave\n{LOOP}");
         let Some(program) = Program::start(&begun) else {
@@ -465,25 +445,13 @@ main = word(interpreter + offset(5 + 4)).value
         ("a version to come", "word(runtime + 8).value = 0x030f00f0"),
         ("a pre-release", "word(runtime + 8).value = 0x030e00b2"),
         ("without a lock", "word(runtime + 16).value = 1"),
-        (
-            "a huge thread",
-            "word(runtime + 8 + 8 * 21).value = 1 << 60",
-        ),
-        (
-            "an offset beyond",
-            "word(runtime + 8 + 8 * 88).value = 1 << 40",
-        ),
-        (
-            "a path of 1 GiB",
-            "word(runtime + 8 + 8 * 93).value = 1 << 30",
-        ),
+        ("a huge thread", "word(runtime + 8 + 8 * 21).value = 1 << 60"),
+        ("an offset beyond", "word(runtime + 8 + 8 * 88).value = 1 << 40"),
+        ("a path of 1 GiB", "word(runtime + 8 + 8 * 93).value = 1 << 30"),
         ("an odd offset", "word(runtime + 8 + 8 * 23).value = 13"),
         ("no interpreter", "word(runtime + 8 + 8 * 4).value = 0"),
         ("another's thread", "word(runtime + 8 + 8 * 24).value = 64"),
-        (
-            "a thread that is none",
-            "word(runtime + 8 + 8 * 27).value = 24",
-        ),
+        ("a thread that is none", "word(runtime + 8 + 8 * 27).value = 24"),
     ] {
         let source = format!("{lies}\n{lie}\nready()\ntime.sleep(600)");
         let Some(program) = Program::start(&source) else {
@@ -491,10 +459,7 @@ main = word(interpreter + offset(5 + 4)).value
         };
         let began = Instant::now();
         let why = no_way_in(program.perform(5000));
-        assert!(
-            !why.is_empty() && began.elapsed() < Duration::from_secs(4),
-            "{name}: {why}"
-        );
+        assert!(!why.is_empty() && began.elapsed() < Duration::from_secs(4), "{name}: {why}");
         assert_eq!(program.errors(), "", "{name}");
     }
     // A list without an end: the thread after the main one is the main one.
@@ -550,11 +515,9 @@ fn the_script_lies_where_the_process_sees_it_and_nobody_else_may_write() {
     let tmp = "mount -t tmpfs -o mode=1777 own /tmp && ";
     let unsafe_tmp = "mount -t tmpfs -o mode=0777 own /tmp && ";
     let linked = "mount -t tmpfs -o mode=0755 own /tmp && mount -t tmpfs -o mode=0755 own /var && ln -s /tmp /var/tmp && chown 65534 /tmp && ";
-    for (name, script) in [
-        ("its own", tmp),
-        ("others may write there", unsafe_tmp),
-        ("links", linked),
-    ] {
+    for (name, script) in
+        [("its own", tmp), ("others may write there", unsafe_tmp), ("links", linked)]
+    {
         // The test's own folder is in /tmp.
         let keep = format!(
             "mkdir -p /run/kept && mount --bind \"$PWD\" /run/kept && {script} cd /run/kept && exec \"$@\""
@@ -590,10 +553,7 @@ fn threads_are_known_by_their_numbers_in_their_own_namespace() {
     let path = format!("/proc/{0}/task/{0}/children", program.pid());
     let pid: u32 = fs::read_to_string(path).unwrap().trim().parse().unwrap();
     let start_ticks = read_start_ticks(&Roots::default().proc, pid);
-    let way = PythonRecipe {
-        pid,
-        start_ticks: start_ticks.ok().flatten().unwrap(),
-    };
+    let way = PythonRecipe { pid, start_ticks: start_ticks.ok().flatten().unwrap() };
     let answer = perform(&Roots::default(), &way, &options(20_000));
     let killed =
         Pid::from_raw(i32::try_from(pid).unwrap()).map(|pid| kill_process(pid, Signal::KILL));
@@ -637,9 +597,7 @@ time.sleep(600)
         wait_until("the recipe runs", || program.machine.path("slow").exists());
         kill_process(pid, Signal::INT).unwrap();
     });
-    wait_until("it is interrupted", || {
-        program.machine.path("interrupted").exists()
-    });
+    wait_until("it is interrupted", || program.machine.path("interrupted").exists());
     assert_eq!(program.errors(), "");
 }
 
@@ -655,12 +613,7 @@ fn another_user_s_process_is_entered_with_that_user_s_rights_over_files() {
     let setpriv = support::find("setpriv", "util-linux").unwrap();
     let mut command = Command::new(setpriv);
     command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]);
-    command.args([
-        "sh",
-        "-c",
-        "until [ -e go ]; do sleep 0.02; done; exec \"$@\"",
-        "sh",
-    ]);
+    command.args(["sh", "-c", "until [ -e go ]; do sleep 0.02; done; exec \"$@\"", "sh"]);
     command.arg(interpreter);
     // What it writes lies in a folder of root's, that others may enter and write to.
     let source = format!(
@@ -670,16 +623,9 @@ fn another_user_s_process_is_entered_with_that_user_s_rights_over_files() {
         return;
     };
     let answer = program.perform(20_000);
-    assert!(
-        matches!(answer, ReleaseAnswer::Done(_)),
-        "{answer:?} {}",
-        program.errors()
-    );
+    assert!(matches!(answer, ReleaseAnswer::Done(_)), "{answer:?} {}", program.errors());
     let owner = fs::read_to_string(program.machine.path("owner")).unwrap();
-    assert!(
-        owner.contains("(65534, '0o700')") && owner.contains("(65534, '0o600')"),
-        "{owner}"
-    );
+    assert!(owner.contains("(65534, '0o700')") && owner.contains("(65534, '0o600')"), "{owner}");
     assert!(!owner.contains("(0, "), "{owner}");
     assert_nothing_is_left();
 }
@@ -702,10 +648,7 @@ fn who_may_not_trace_is_told_what_to_do() {
             fs::create_dir_all(proc.path().join("sys/kernel/yama")).unwrap();
             fs::write(proc.path().join("sys/kernel/yama/ptrace_scope"), scope).unwrap();
         }
-        let roots = Roots {
-            proc: proc.path().to_owned(),
-            ..Roots::default()
-        };
+        let roots = Roots { proc: proc.path().to_owned(), ..Roots::default() };
         // Rights are each thread's own: this one gives up what root has beyond others.
         let way = way.clone();
         thread::spawn(move || {
@@ -755,9 +698,7 @@ fn send(program: &Program, signal: Signal) {
 /// The bit of a signal in `SigCgt`.
 fn handles(program: &Program, signal: Signal) -> bool {
     let status = fs::read_to_string(format!("/proc/{}/status", program.pid())).unwrap();
-    let line = status
-        .lines()
-        .find_map(|line| line.strip_prefix("SigCgt:\t"));
+    let line = status.lines().find_map(|line| line.strip_prefix("SigCgt:\t"));
     let bits = u64::from_str_radix(line.unwrap(), 16).unwrap();
     bits & (1 << (signal.as_raw() - 1)) != 0
 }
@@ -846,9 +787,7 @@ int cuMemPoolTrimTo(void *pool, unsigned long keep) {
         if is_loaded {
             let trimmed = || fs::read_to_string(program.machine.path("trimmed"));
             let both = "0x1000000001 0\n0x2000000001 0\n";
-            wait_until("pools are trimmed", || {
-                trimmed().is_ok_and(|text| text == both)
-            });
+            wait_until("pools are trimmed", || trimmed().is_ok_and(|text| text == both));
         } else {
             wait_until("its programs are dropped", || done("cleared"));
             assert!(!done("trimmed"));
@@ -862,29 +801,17 @@ int cuMemPoolTrimTo(void *pool, unsigned long keep) {
 fn a_handler_is_for_a_process_or_a_framework_that_has_one() {
     let all = snippet(&[]);
     assert_eq!(snippet(&["--framework"]), all);
-    assert_eq!(
-        snippet(&["--framework", "torch"]),
-        snippet(&["--framework", "pytorch"])
-    );
+    assert_eq!(snippet(&["--framework", "torch"]), snippet(&["--framework", "pytorch"]));
     let demo = support::run(&["explain", "--snippet", "--demo", "398120"]);
-    assert_eq!(
-        (demo.code, demo.stdout),
-        (0, snippet(&["--framework", "pytorch"]))
-    );
+    assert_eq!((demo.code, demo.stdout), (0, snippet(&["--framework", "pytorch"])));
     for (arguments, words) in [
-        (
-            &["--framework", "ollama"][..],
-            "there are pytorch, tensorflow, jax, cupy",
-        ),
+        (&["--framework", "ollama"][..], "there are pytorch, tensorflow, jax, cupy"),
         (&["--framework", "pytroch"], "there are pytorch"),
         (&["--demo", "gpu:0"], "not for a GPU"),
         (&["--json"], "cannot be used with"),
     ] {
         let refused = support::run(&[&["explain", "--snippet"], arguments].concat());
         assert_eq!(refused.code, 2, "{refused:?}");
-        assert!(
-            refused.stdout.is_empty() && refused.stderr.contains(words),
-            "{refused:?}"
-        );
+        assert!(refused.stdout.is_empty() && refused.stderr.contains(words), "{refused:?}");
     }
 }

@@ -163,11 +163,7 @@ fn llama(arguments: &[&str]) -> Option<Server> {
     let python = support::find("python3", "python3")?;
     let machine = Machine::new(&one_gpu(&[]));
     fs::create_dir(machine.path("models")).unwrap();
-    fs::write(
-        machine.path("tiny_gguf.py"),
-        include_str!("release_servers/tiny_gguf.py"),
-    )
-    .unwrap();
+    fs::write(machine.path("tiny_gguf.py"), include_str!("release_servers/tiny_gguf.py")).unwrap();
     let mut model = Command::new(python);
     model.args(["tiny_gguf.py", "models/tiny.gguf"]);
     let made = support::finish(model.current_dir(machine.path("")));
@@ -181,11 +177,7 @@ fn llama(arguments: &[&str]) -> Option<Server> {
         .current_dir(machine.path(""))
         .process_group(0);
     let running = Running::start(&mut command);
-    let server = Server {
-        running,
-        machine,
-        port,
-    };
+    let server = Server { running, machine, port };
     wait_until("llama-server is healthy", || {
         TcpStream::connect(("127.0.0.1", port)).is_ok() && ask(port, "GET", "/health", "").0 == 200
     });
@@ -231,18 +223,14 @@ fn llama_cpp_as_a_router_unloads_at_rest_only_and_loads_again() {
     let command = fs::read_to_string(format!("/proc/{runner}/cmdline")).unwrap();
     let mut words = command.split('\0').skip_while(|word| *word != "--port");
     let runners_port = words.nth(1).unwrap().parse().unwrap();
-    for (port, words) in [
-        (port, "a client is connected to it"),
-        (runners_port, "a slot is processing"),
-    ] {
+    for (port, words) in
+        [(port, "a client is connected to it"), (runners_port, "a slot is processing")]
+    {
         let mut at_work = send(port, "POST", "/v1/completions", ENDLESS);
         let mut piece = [0; 256];
         at_work.read_exact(&mut piece).unwrap();
         let answer = perform(&Roots::default(), &way, &options());
-        assert!(
-            matches!(&answer, ReleaseAnswer::Busy(why) if why.contains(words)),
-            "{answer:?}"
-        );
+        assert!(matches!(&answer, ReleaseAnswer::Busy(why) if why.contains(words)), "{answer:?}");
         // It goes on.
         for _ in 0..8 {
             at_work.read_exact(&mut piece).unwrap();
@@ -311,9 +299,7 @@ fn torchserve(more: &[&str]) -> Option<(Server, u16)> {
     let machine = Machine::new(&one_gpu(&[]));
     fs::write(machine.path("handler.py"), HANDLER).unwrap();
     let made = support::finish(
-        Command::new("python3")
-            .args(["-c", ARCHIVE])
-            .current_dir(machine.path("")),
+        Command::new("python3").args(["-c", ARCHIVE]).current_dir(machine.path("")),
     );
     assert_eq!(made.code, 0, "{made:?}");
     let [inference, metrics, grpc, management_grpc, workers] =
@@ -344,11 +330,7 @@ fn torchserve(more: &[&str]) -> Option<(Server, u16)> {
         .env("TMPDIR", &folder)
         .current_dir(&folder)
         .process_group(0);
-    let mut server = Server {
-        running: Running::start(&mut command),
-        machine,
-        port: 8081,
-    };
+    let mut server = Server { running: Running::start(&mut command), machine, port: 8081 };
     // Without a key it says nothing of its workers.
     wait_until("its worker has started", || {
         let ended = server.running.0.try_wait().unwrap();
@@ -374,9 +356,7 @@ fn torchserve_scales_its_workers_down_at_rest_only() {
         let (_, model) = ask(8081, "GET", "/models/tiny", "");
         serde_json::from_str::<Value>(&model).unwrap()[0].clone()
     };
-    wait_until("its worker is ready", || {
-        state()["workers"][0]["status"] == "READY"
-    });
+    wait_until("its worker is ready", || state()["workers"][0]["status"] == "READY");
     let held = worker(&server).unwrap();
     let way = server.way(held);
     assert_eq!(&*way.server, "torchserve");
@@ -402,12 +382,7 @@ fn torchserve_scales_its_workers_down_at_rest_only() {
     assert!(!is_alive(held));
     assert_eq!(state()["workers"], json!([]));
     // It is woken as was said.
-    let (status, answer) = ask(
-        8081,
-        "PUT",
-        "/models/tiny?min_worker=1&synchronous=true",
-        "",
-    );
+    let (status, answer) = ask(8081, "PUT", "/models/tiny?min_worker=1&synchronous=true", "");
     assert_eq!(status, 200, "{answer}");
     let (status, body) = ask(inference, "POST", "/predictions/tiny", "0");
     assert_eq!((status, &*body), (200, "done"));

@@ -41,115 +41,51 @@ const fn program(
     arguments: &'static [&'static str],
     deed: &'static str,
 ) -> Program {
-    Program {
-        row,
-        file,
-        arguments,
-        deed,
-        is_busy_by_answers: true,
-    }
+    Program { row, file, arguments, deed, is_busy_by_answers: true }
 }
 
 const fn silent(program: Program) -> Program {
-    Program {
-        is_busy_by_answers: false,
-        ..program
-    }
+    Program { is_busy_by_answers: false, ..program }
 }
 
 /// `PORT` is where it listens, `METRICS` where its metrics are.
 const PROGRAMS: &[Program] = &[
     program("ollama", "ollama", &["serve"], "POST /api/generate"),
-    program(
-        "vllm",
-        "vllm",
-        &["--port", "PORT", "--enable-sleep-mode"],
-        "POST /sleep",
-    ),
-    program(
-        "aphrodite",
-        "aphrodite",
-        &["--port=PORT", "--enable-sleep-mode"],
-        "POST /sleep",
-    ),
+    program("vllm", "vllm", &["--port", "PORT", "--enable-sleep-mode"], "POST /sleep"),
+    program("aphrodite", "aphrodite", &["--port=PORT", "--enable-sleep-mode"], "POST /sleep"),
     program(
         "sglang",
         "sglang",
         &["--port", "PORT", "--enable-memory-saver"],
         "POST /release_memory_occupation",
     ),
-    silent(program(
-        "lmdeploy",
-        "lmdeploy",
-        &["--server-port", "PORT"],
-        "POST /sleep",
-    )),
-    program(
-        "llama.cpp",
-        "llama-server",
-        &["--port", "PORT"],
-        "POST /models/unload",
-    ),
-    silent(program(
-        "llama-swap",
-        "llama-swap",
-        &["--listen", "127.0.0.1:PORT"],
-        "GET /unload",
-    )),
+    silent(program("lmdeploy", "lmdeploy", &["--server-port", "PORT"], "POST /sleep")),
+    program("llama.cpp", "llama-server", &["--port", "PORT"], "POST /models/unload"),
+    silent(program("llama-swap", "llama-swap", &["--listen", "127.0.0.1:PORT"], "GET /unload")),
     program(
         "triton-server",
         "tritonserver",
         &["--http-port=PORT", "--metrics-port=METRICS"],
         "POST /v2/repository/models",
     ),
-    program(
-        "torchserve",
-        "frontend.py",
-        &["org.pytorch.serve.ModelServer"],
-        "PUT /models",
-    ),
-    program(
-        "comfyui",
-        "ComfyUI/main.py",
-        &["--port", "PORT"],
-        "POST /free",
-    ),
+    program("torchserve", "frontend.py", &["org.pytorch.serve.ModelServer"], "PUT /models"),
+    program("comfyui", "ComfyUI/main.py", &["--port", "PORT"], "POST /free"),
     program(
         "stable-diffusion-webui",
         "stable-diffusion-webui/launch.py",
         &["--api", "--port", "PORT"],
         "POST /sdapi/v1/unload",
     ),
-    program(
-        "invokeai",
-        "invokeai-web",
-        &["--port", "PORT"],
-        "POST /api/v2/models",
-    ),
-    silent(program(
-        "lm-studio",
-        "lm-studio",
-        &["--port", "PORT"],
-        "POST /api/v1/models/unload",
-    )),
+    program("invokeai", "invokeai-web", &["--port", "PORT"], "POST /api/v2/models"),
+    silent(program("lm-studio", "lm-studio", &["--port", "PORT"], "POST /api/v1/models/unload")),
     silent(program(
         "text-generation-webui",
         "text-generation-webui/server.py",
         &["--api-port", "PORT"],
         "POST /v1/internal/model/unload",
     )),
-    silent(program(
-        "tabbyapi",
-        "tabbyAPI/main.py",
-        &["--port", "PORT"],
-        "POST /v1/model/unload",
-    )),
-    program(
-        "localai",
-        "local-ai",
-        &["--address", "127.0.0.1:PORT"],
-        "POST /backend/shutdown",
-    ),
+    silent(program("tabbyapi", "tabbyAPI/main.py", &["--port", "PORT"], "POST /v1/model/unload")),
+    program("localai", "local-ai", &["--address", "127.0.0.1:PORT"], "POST /backend/shutdown"),
 ];
 
 /// With a certificate of its own, and on a Unix socket.
@@ -167,12 +103,8 @@ const SECURE: Program = program(
     ],
     "POST /sleep",
 );
-const LOCAL: Program = program(
-    "vllm",
-    "vllm",
-    &["--uds", "FOLDER/s", "--enable-sleep-mode"],
-    "POST /sleep",
-);
+const LOCAL: Program =
+    program("vllm", "vllm", &["--uds", "FOLDER/s", "--enable-sleep-mode"], "POST /sleep");
 
 fn the(row: &str) -> &'static Program {
     PROGRAMS.iter().find(|it| it.row == row).unwrap()
@@ -207,11 +139,7 @@ fn run(
         let argument = argument.replace("FOLDER/", machine.path("").to_str().unwrap());
         command.arg(argument.replace("METRICS", &metrics.to_string()));
     }
-    for (name, file) in [
-        ("RECORD", "record"),
-        ("READY", "ready"),
-        ("SCENE", "scene.json"),
-    ] {
+    for (name, file) in [("RECORD", "record"), ("READY", "ready"), ("SCENE", "scene.json")] {
         command.env(name, machine.path(file));
     }
     command.env("PORTS", listens);
@@ -247,12 +175,7 @@ impl StandIn {
         let ready: Value = serde_json::from_slice(&fs::read(ready).unwrap()).unwrap();
         let holder = u32::try_from(ready["holder"].as_u64().unwrap()).unwrap();
         machine.play(&one_gpu(&[holder]));
-        Self {
-            program,
-            running: Some(running),
-            machine,
-            port,
-        }
+        Self { program, running: Some(running), machine, port }
     }
 
     fn pid(&self) -> u32 {
@@ -275,9 +198,7 @@ impl StandIn {
     fn way(&self) -> ServerUnload {
         let snapshot = self.snapshot();
         let way = find(&snapshot.processes[0], &snapshot);
-        let way = way
-            .unwrap_or_else(|| panic!("{}: {snapshot:?}", self.program.row))
-            .unwrap();
+        let way = way.unwrap_or_else(|| panic!("{}: {snapshot:?}", self.program.row)).unwrap();
         assert_eq!(&*way.server, self.program.row);
         assert_eq!((way.pid, &*way.address), (self.pid(), &*self.address()));
         way
@@ -287,9 +208,7 @@ impl StandIn {
     fn held_bytes(&self) -> u64 {
         let snapshot = self.machine.snapshot(0);
         let rows = snapshot.gpu(0)["processes"].as_array().unwrap();
-        rows.iter()
-            .map(|row| row["used_bytes"].as_u64().unwrap())
-            .sum()
+        rows.iter().map(|row| row["used_bytes"].as_u64().unwrap()).sum()
     }
 
     /// What it was asked.
@@ -302,10 +221,7 @@ impl StandIn {
 
     /// How often it was asked to unload.
     fn deeds(&self) -> usize {
-        self.asked()
-            .iter()
-            .filter(|it| it.starts_with(self.program.deed))
-            .count()
+        self.asked().iter().filter(|it| it.starts_with(self.program.deed)).count()
     }
 
     /// That it was asked nothing that changes, loads, wakes or counts as use.
@@ -321,11 +237,7 @@ impl StandIn {
             reads && !counts_as_use
         };
         let asked = self.asked();
-        assert!(
-            asked.iter().all(is_harmless),
-            "{}: {asked:?}",
-            self.program.row
-        );
+        assert!(asked.iter().all(is_harmless), "{}: {asked:?}", self.program.row);
     }
 }
 
@@ -373,10 +285,7 @@ fn each_server_unloads_and_nvml_shows_what_came_back() {
             let way = server.way();
             assert_eq!(way.held_bytes, Some(2 * GIB), "{row}");
             let answer = probed(&way);
-            assert!(
-                matches!(&answer, ReleaseAnswer::Done(_)),
-                "{row}: {answer:?}"
-            );
+            assert!(matches!(&answer, ReleaseAnswer::Done(_)), "{row}: {answer:?}");
             server.assert_untouched();
             assert_eq!(server.held_bytes(), 2 * GIB);
             let answer = performed(&way, 30_000);
@@ -387,16 +296,10 @@ fn each_server_unloads_and_nvml_shows_what_came_back() {
             let left = server.held_bytes();
             assert!(left == 0 || left == CONTEXT_BYTES, "{row}: {left}");
             // It goes on listening, and there is a way back.
-            assert!(
-                TcpStream::connect(("127.0.0.1", server.port)).is_ok(),
-                "{row}"
-            );
+            assert!(TcpStream::connect(("127.0.0.1", server.port)).is_ok(), "{row}");
             let wake = report.wake.unwrap();
             let base = format!("http://127.0.0.1:{}/", server.port);
-            assert!(
-                !wake.contains("curl") || wake.contains(&base),
-                "{row}: {wake}"
-            );
+            assert!(!wake.contains("curl") || wake.contains(&base), "{row}: {wake}");
         },
     );
 }
@@ -433,11 +336,7 @@ fn a_server_with_a_certificate_of_its_own_or_on_a_unix_socket_is_asked_as_any() 
         let begun = Instant::now();
         let answer = performed(&server.way(), 3_000);
         assert!(matches!(&answer, ReleaseAnswer::TimedOut(_)), "{answer:?}");
-        assert!(
-            begun.elapsed() < Duration::from_secs(15),
-            "{:?}",
-            begun.elapsed()
-        );
+        assert!(begun.elapsed() < Duration::from_secs(15), "{:?}", begun.elapsed());
         let server = StandIn::start(&python, program, "key");
         let answer = performed(&server.way(), 30_000);
         assert!(matches!(&answer, ReleaseAnswer::Refused(_)), "{answer:?}");
@@ -475,21 +374,13 @@ fn a_server_at_work_is_not_touched() {
             let server = StandIn::start(python, program, "busy");
             let way = server.way();
             let answer = performed(&way, 30_000);
-            assert!(
-                matches!(&answer, ReleaseAnswer::Busy(_)),
-                "{}: {answer:?}",
-                program.row
-            );
+            assert!(matches!(&answer, ReleaseAnswer::Busy(_)), "{}: {answer:?}", program.row);
             assert_eq!(server.deeds(), 0, "{:?}", server.asked());
             // llama.cpp's slots count as use, and are asked at the deed.
             if program.row != "llama.cpp" {
                 server.assert_untouched();
                 let answer = probed(&way);
-                assert!(
-                    matches!(&answer, ReleaseAnswer::Busy(_)),
-                    "{}: {answer:?}",
-                    program.row
-                );
+                assert!(matches!(&answer, ReleaseAnswer::Busy(_)), "{}: {answer:?}", program.row);
             }
             assert_eq!(server.held_bytes(), 2 * GIB);
         },
@@ -524,9 +415,7 @@ fn a_server_to_which_a_client_is_connected_is_not_touched() {
             assert!(why.contains("connected to it"), "{why}");
             server.assert_untouched();
             drop(client);
-            wait_until("it may be asked", || {
-                matches!(probed(&way), ReleaseAnswer::Done(_))
-            });
+            wait_until("it may be asked", || matches!(probed(&way), ReleaseAnswer::Done(_)));
         },
     );
 }
@@ -538,11 +427,7 @@ fn one_that_answers_and_frees_nothing_is_seen_by_nvml_only() {
         |python, program| {
             let server = StandIn::start(python, program, "lies");
             let answer = performed(&server.way(), 30_000);
-            assert!(
-                matches!(&answer, ReleaseAnswer::Done(_)),
-                "{}: {answer:?}",
-                program.row
-            );
+            assert!(matches!(&answer, ReleaseAnswer::Done(_)), "{}: {answer:?}", program.row);
             assert_eq!((server.deeds(), server.held_bytes()), (1, 2 * GIB));
         },
     );
@@ -561,11 +446,7 @@ fn one_that_hangs_is_not_waited_for() {
                 panic!("{}: {answer:?}", program.row);
             };
             assert!(why.contains("it may still do so"), "{why}");
-            assert!(
-                begun.elapsed() < Duration::from_secs(40),
-                "{:?}",
-                begun.elapsed()
-            );
+            assert!(begun.elapsed() < Duration::from_secs(40), "{:?}", begun.elapsed());
             assert_eq!(server.deeds(), 1);
         },
     );
@@ -620,9 +501,7 @@ fn a_stranger_who_has_its_port_is_not_connected_to() {
     let mut server = StandIn::start(&python, the("comfyui"), "idle");
     let way = server.way();
     server.running = None;
-    wait_until("its port is free", || {
-        TcpListener::bind(("127.0.0.1", server.port)).is_ok()
-    });
+    wait_until("its port is free", || TcpListener::bind(("127.0.0.1", server.port)).is_ok());
     let stranger = TcpListener::bind(("127.0.0.1", server.port)).unwrap();
     stranger.set_nonblocking(true).unwrap();
     let answer = performed(&way, 5_000);
@@ -669,10 +548,7 @@ fn what_a_server_lacks_is_a_refusal_in_words() {
     }
     // Weights go to host memory, and there is not so much of it.
     let server = StandIn::start(&python, the("vllm"), "idle");
-    let way = ServerUnload {
-        held_bytes: Some(1 << 50),
-        ..server.way()
-    };
+    let way = ServerUnload { held_bytes: Some(1 << 50), ..server.way() };
     let answer = performed(&way, 30_000);
     assert!(
         matches!(&answer, ReleaseAnswer::Refused(why) if why.contains("host memory")),
@@ -682,15 +558,9 @@ fn what_a_server_lacks_is_a_refusal_in_words() {
     // Only a person may ask SGLang, and sees the risk.
     let server = StandIn::start(&python, the("sglang"), "idle");
     let way = server.way();
-    let by_rule = ReleaseOptions {
-        is_named: false,
-        ..options(30_000)
-    };
+    let by_rule = ReleaseOptions { is_named: false, ..options(30_000) };
     let answer = perform(&Roots::default(), &way, &by_rule);
-    assert!(
-        matches!(&answer, ReleaseAnswer::Refused(why) if why.contains("crash")),
-        "{answer:?}"
-    );
+    assert!(matches!(&answer, ReleaseAnswer::Refused(why) if why.contains("crash")), "{answer:?}");
     assert!(server.asked().is_empty());
     let ReleaseAnswer::Done(report) = probed(&way) else {
         panic!("{:?}", server.asked());

@@ -43,10 +43,7 @@ fn findings(machine: &Machine) -> Vec<Value> {
     let output = machine.run(&["check", "--json", "--window", "5s", "--interval", "200ms"]);
     let verdict = output.json();
     let findings = verdict["findings"].as_array().unwrap().iter();
-    findings
-        .filter(|it| it["kind"] == "reserved")
-        .cloned()
-        .collect()
+    findings.filter(|it| it["kind"] == "reserved").cloned().collect()
 }
 
 #[test]
@@ -62,11 +59,8 @@ fn a_job_that_was_given_a_gpu_and_runs_nothing_on_it_is_reported() {
     let all = [("SLURM_JOB_ID", other), ("CUDA_VISIBLE_DEVICES", "0")];
     let unnamed = step(folder.path(), &format!("slurmstepd: [{other}.batch]"), &all);
     let mut copy = Command::new("sleep");
-    let copy = Running::start(
-        copy.arg("600")
-            .env("SLURM_JOB_ID", "90814")
-            .env("SLURM_JOB_GPUS", "0"),
-    );
+    let copy =
+        Running::start(copy.arg("600").env("SLURM_JOB_ID", "90814").env("SLURM_JOB_GPUS", "0"));
 
     let machine = Machine::new(&one_gpu(&[]));
     machine.configure(QUICK);
@@ -90,11 +84,7 @@ fn a_job_that_was_given_a_gpu_and_runs_nothing_on_it_is_reported() {
         assert!(message.starts_with(&words), "{message}");
         assert_eq!(found[0]["severity"], "info");
         assert_eq!(found[0]["actions"], serde_json::json!(["notify"]));
-        assert!(
-            found[0]["advice"]
-                .to_string()
-                .contains(&format!("scancel {job}"))
-        );
+        assert!(found[0]["advice"].to_string().contains(&format!("scancel {job}")));
         // Somebody else works on it.
         let machine = Machine::new(&one_gpu(&[copy.pid()]));
         machine.configure(QUICK);

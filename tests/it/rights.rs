@@ -52,11 +52,7 @@ fn root_obeys_no_configuration_that_others_may_write() {
         return;
     }
     let folder = folder();
-    let good = write(
-        &folder.path().join("a.toml"),
-        "[sample]\ninterval = \"1s\"\n",
-        0o644,
-    );
+    let good = write(&folder.path().join("a.toml"), "[sample]\ninterval = \"1s\"\n", 0o644);
     let check = |file: &Path| {
         let file = file.to_str().unwrap();
         // Both ways to name one.
@@ -74,10 +70,7 @@ fn root_obeys_no_configuration_that_others_may_write() {
     }
     mode(&good, 0o644);
     chown(&good, Some(NOBODY), None).unwrap();
-    refused(
-        &check(&good),
-        &["belongs to", "uid 65534", "not to root", "chown"],
-    );
+    refused(&check(&good), &["belongs to", "uid 65534", "not to root", "chown"]);
     // Any command that goes by it.
     refused(&support::run(&["rules", "--config", name]), &["is refused"]);
     chown(&good, Some(0), None).unwrap();
@@ -90,10 +83,7 @@ fn root_obeys_no_configuration_that_others_may_write() {
     fs::create_dir(&open).unwrap();
     mode(&open, 0o777);
     std::os::unix::fs::symlink(&good, open.join("link.toml")).unwrap();
-    refused(
-        &check(&open.join("link.toml")),
-        &[open.to_str().unwrap(), "mode 0777"],
-    );
+    refused(&check(&open.join("link.toml")), &[open.to_str().unwrap(), "mode 0777"]);
     mode(&open, 0o1777);
     assert_eq!(check(&open.join("link.toml")).code, 0, "a link of root's");
     let loose = write(&open.join("loose.toml"), "", 0o644);
@@ -108,17 +98,11 @@ fn root_is_not_led_by_the_home_that_sudo_kept() {
     let home = folder();
     let config = home.path().join(".config/gpumem");
     fs::create_dir_all(&config).unwrap();
-    write(
-        &config.join("config.toml"),
-        "[rules.idle]\nenabled = false\n",
-        0o644,
-    );
+    write(&config.join("config.toml"), "[rules.idle]\nenabled = false\n", 0o644);
     chown(home.path(), Some(NOBODY), None).unwrap();
     let run = |arguments: &[&str]| {
         let mut command = support::command(arguments);
-        command
-            .env("HOME", home.path())
-            .env_remove("XDG_CONFIG_HOME");
+        command.env("HOME", home.path()).env_remove("XDG_CONFIG_HOME");
         finish(&mut command)
     };
     refused(&run(&["rules"]), &["is refused", "uid 65534", "sudo -H"]);
@@ -138,11 +122,7 @@ fn a_plain_users_files_are_the_users_own_affair() {
         fs::copy(support::gpumem(), &program).unwrap();
         command = Command::new(program);
         clean_environment(&mut command);
-        command
-            .args(["config", "check"])
-            .arg(&file)
-            .uid(NOBODY)
-            .gid(NOBODY);
+        command.args(["config", "check"]).arg(&file).uid(NOBODY).gid(NOBODY);
     }
     assert_eq!(finish(&mut command).code, 0);
 }
@@ -167,10 +147,7 @@ fn root_runs_no_command_and_keeps_no_state_that_others_may_change() {
         refused(&check(), &[&place, "mode 0775", "chmod go-w"]);
         let machine = Machine::new(&one_gpu(&[]));
         let mut command = support::command(&["reap", "--watch", "--no-store", "--config"]);
-        command
-            .arg(&config)
-            .arg("--nvml-library")
-            .arg(machine.library());
+        command.arg(&config).arg("--nvml-library").arg(machine.library());
         refused(&finish(&mut command), &["is refused"]);
     }
     let state = folder.path().join("state");
@@ -219,28 +196,19 @@ fn a_program_with_more_rights_than_its_caller_loads_nothing_for_it() {
 
     // As it is, it has no more rights than its caller, and is led.
     fs::copy(support::gpumem(), &program).unwrap();
-    let is_led = |output: &Output| {
-        output.json()["gpus"]
-            .as_array()
-            .is_some_and(|it| !it.is_empty())
-    };
+    let is_led =
+        |output: &Output| output.json()["gpus"].as_array().is_some_and(|it| !it.is_empty());
     assert!(is_led(&run(&["ps", "--json"])));
     assert!(is_led(&run(&["ps", "--json", "--nvml-library", library])));
 
     let capabilities = "cap_sys_ptrace,cap_kill,cap_dac_read_search+ep";
-    let set = Command::new(setcap)
-        .arg(capabilities)
-        .arg(&program)
-        .status();
+    let set = Command::new(setcap).arg(capabilities).arg(&program).status();
     if !set.unwrap().success() {
         skip("capabilities of files", "a file system that holds them");
         return;
     }
     let output = run(&["ps", "--nvml-library", library]);
-    refused(
-        &output,
-        &["--nvml-library", "is not loaded", "capabilities"],
-    );
+    refused(&output, &["--nvml-library", "is not loaded", "capabilities"]);
     let output = run(&["ps", "--json"]);
     let led = serde_json::from_str::<serde_json::Value>(&output.stdout)
         .is_ok_and(|json| json["gpus"].as_array().is_some_and(|it| it.len() == 1));
@@ -272,10 +240,7 @@ fn a_program_with_more_rights_than_its_caller_shows_no_environment_of_others() {
         ("unshare", "util-linux"),
         ("setpriv", "util-linux"),
     ];
-    if programs
-        .iter()
-        .any(|(it, of)| support::find(it, of).is_none())
-    {
+    if programs.iter().any(|(it, of)| support::find(it, of).is_none()) {
         return;
     }
     let machine = Machine::new(&one_gpu(&[]));
@@ -309,14 +274,10 @@ fn a_program_with_more_rights_than_its_caller_shows_no_environment_of_others() {
         let mut command = Command::new("unshare");
         clean_environment(&mut command);
         machine.environment(&mut command);
-        command
-            .args(["-m", "sh", "-c", WITH_CACHE, "sh"])
-            .arg(&cache);
+        command.args(["-m", "sh", "-c", WITH_CACHE, "sh"]).arg(&cache);
         let id = uid.to_string();
         command.args(["setpriv", "--reuid", &id, "--regid", &id, "--clear-groups"]);
-        command
-            .arg(&program)
-            .args(["watch", "--once=text", "--no-store"]);
+        command.arg(&program).args(["watch", "--once=text", "--no-store"]);
         command.args(["--size", "200x50", "--keys", "je"]);
         let output = finish(&mut command);
         assert_eq!(output.code, 0, "{output:?}");

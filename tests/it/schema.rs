@@ -26,10 +26,7 @@ fn schema(text: &str) -> Value {
 fn validator(text: &str) -> Validator {
     let schema = schema(text);
     jsonschema::draft202012::meta::validate(&schema).unwrap();
-    jsonschema::draft202012::options()
-        .should_validate_formats(true)
-        .build(&schema)
-        .unwrap()
+    jsonschema::draft202012::options().should_validate_formats(true).build(&schema).unwrap()
 }
 
 #[track_caller]
@@ -70,9 +67,7 @@ fn they_are_printed_as_they_are_committed() {
     let unknown = run(&["schema", "findings"]);
     assert_eq!(unknown.code, 2);
     assert!(
-        unknown
-            .stderr
-            .contains("check, doctor, explain, history, reap, release, snapshot, totals"),
+        unknown.stderr.contains("check, doctor, explain, history, reap, release, snapshot, totals"),
         "{unknown:?}"
     );
 }
@@ -88,10 +83,7 @@ fn totals() -> Value {
 fn totals_of_every_kind_are_valid() {
     let validator = validator(schema::TOTALS);
     for by in ["user", "job", "container", "framework"] {
-        valid(
-            &validator,
-            &run(&["ps", "--demo", "--by", by, "--json"]).json(),
-        );
+        valid(&validator, &run(&["ps", "--demo", "--by", by, "--json"]).json());
     }
     let mut broken = totals();
     broken["totals"][0]["memory_bytes"] = json!(-1);
@@ -153,23 +145,13 @@ fn every_verdict_is_valid() {
 #[test]
 fn every_diagnosis_is_valid() {
     let validator = validator(schema::DOCTOR);
-    let none = run(&[
-        "doctor",
-        "--json",
-        "--nvml-library",
-        "/nonexistent/libnvidia-ml.so.1",
-    ]);
+    let none = run(&["doctor", "--json", "--nvml-library", "/nonexistent/libnvidia-ml.so.1"]);
     assert_eq!(none.code, 3, "{none:?}");
     valid(&validator, &none.json());
     let lost = mock_nvml::scene::Fault::error("*", 15).on(0);
-    let one_lost = one_gpu(&[])
-        .gpu(mock_nvml::scene::Gpu::default())
-        .fault(lost);
+    let one_lost = one_gpu(&[]).gpu(mock_nvml::scene::Gpu::default()).fault(lost);
     for scene in [one_gpu(&[7]), one_lost, one_gpu(&[]).init_error(18)] {
-        valid(
-            &validator,
-            &Machine::new(&scene).run(&["doctor", "--json"]).json(),
-        );
+        valid(&validator, &Machine::new(&scene).run(&["doctor", "--json"]).json());
     }
     valid(&validator, &diagnosis());
 }
@@ -186,42 +168,12 @@ fn what_is_broken_is_not_valid() {
         (&snapshots, &snapshot, "/time", json!("yesterday")),
         (&snapshots, &snapshot, "/gpus", json!({})),
         (&snapshots, &snapshot, "/gpus/0/index", json!(-1)),
-        (
-            &snapshots,
-            &snapshot,
-            "/gpus/0/memory/used_bytes",
-            json!(null),
-        ),
-        (
-            &snapshots,
-            &snapshot,
-            "/gpus/0/memory/used_bytes",
-            json!("5 GiB"),
-        ),
-        (
-            &snapshots,
-            &snapshot,
-            "/gpus/0/processes/0/sm_percent",
-            json!(-1),
-        ),
-        (
-            &snapshots,
-            &snapshot,
-            "/gpus/0/mig_devices/0/memory",
-            json!(7),
-        ),
-        (
-            &snapshots,
-            &snapshot,
-            "/processes/0/command",
-            json!("python train.py"),
-        ),
-        (
-            &snapshots,
-            &snapshot,
-            "/processes/0/state",
-            json!("sleeping"),
-        ),
+        (&snapshots, &snapshot, "/gpus/0/memory/used_bytes", json!(null)),
+        (&snapshots, &snapshot, "/gpus/0/memory/used_bytes", json!("5 GiB")),
+        (&snapshots, &snapshot, "/gpus/0/processes/0/sm_percent", json!(-1)),
+        (&snapshots, &snapshot, "/gpus/0/mig_devices/0/memory", json!(7)),
+        (&snapshots, &snapshot, "/processes/0/command", json!("python train.py")),
+        (&snapshots, &snapshot, "/processes/0/state", json!("sleeping")),
         (&snapshots, &snapshot, "/errors/0", json!({"gpu": 0})),
         (&checks, &report, "/schema", json!("gpumem.check/2")),
         (&checks, &report, "/status", json!("fine")),
@@ -329,10 +281,7 @@ fn they_name_exactly_the_fields_that_are_written() {
         assert!(missing.is_empty(), "not in the schema: {missing:?}");
         assert!(invented.is_empty(), "never written: {invented:?}");
         for (name, definition) in schema["$defs"].as_object().unwrap() {
-            assert!(
-                definition["description"].is_string(),
-                "{name} is not described"
-            );
+            assert!(definition["description"].is_string(), "{name} is not described");
         }
     }
 }

@@ -30,19 +30,12 @@ fn ps(replay: &str, more: &[&str]) -> Pids {
         let command = it["command"][0].as_str().unwrap_or_default();
         command.contains("nvidia-persistenced")
     };
-    listed
-        .into_iter()
-        .chain(processes.filter(|it| !is_monitor(it)).filter_map(pid))
-        .collect()
+    listed.into_iter().chain(processes.filter(|it| !is_monitor(it)).filter_map(pid)).collect()
 }
 
 /// The processes of which `check` reports something.
 fn check(replay: &str, more: &[&str]) -> Pids {
-    let output = run(&[
-        &["check", "--json", "--fail-on=info", "--replay", replay],
-        more,
-    ]
-    .concat());
+    let output = run(&[&["check", "--json", "--fail-on=info", "--replay", replay], more].concat());
     let findings = output.json()["findings"].clone();
     let findings = findings.as_array().unwrap().iter();
     let pids: Pids = findings.filter_map(|it| pid(&it["process"])).collect();
@@ -55,17 +48,7 @@ fn reap(replay: &str, all: &Pids, more: &[&str]) -> Pids {
     let all: Vec<String> = all.iter().map(u64::to_string).collect();
     let all = all.join(",");
     let output = run(&[
-        &[
-            "reap",
-            "-n",
-            "--json",
-            "--servers",
-            "--graphics",
-            "--pid",
-            &all,
-            "--replay",
-            replay,
-        ],
+        &["reap", "-n", "--json", "--servers", "--graphics", "--pid", &all, "--replay", replay],
         more,
     ]
     .concat());
@@ -73,19 +56,12 @@ fn reap(replay: &str, all: &Pids, more: &[&str]) -> Pids {
     let list = |key: &str| plan[key].as_array().unwrap().clone();
     let targets = list("targets").into_iter();
     let members = targets.flat_map(|it| it["members"].as_array().unwrap().clone());
-    members
-        .chain(list("refused"))
-        .filter_map(|it| pid(&it))
-        .collect()
+    members.chain(list("refused")).filter_map(|it| pid(&it)).collect()
 }
 
 /// The processes in the table of the screen.
 fn watch(replay: &str, more: &[&str]) -> Pids {
-    let output = run(&[
-        &["watch", "--once", "--size=200x60", "--replay", replay],
-        more,
-    ]
-    .concat());
+    let output = run(&[&["watch", "--once", "--size=200x60", "--replay", replay], more].concat());
     assert_eq!(output.code, 0, "{output:?}");
     let lines = output
         .stdout
@@ -104,11 +80,7 @@ fn watch(replay: &str, more: &[&str]) -> Pids {
 /// Compares what the four make of a selection, and returns it.
 fn same(replay: &str, more: &[&str], all: &Pids, found: &Pids, screen: &str) -> Pids {
     let rows = ps(replay, more);
-    assert_eq!(
-        watch(replay, &[&format!("--where={screen}")]),
-        rows,
-        "watch {more:?}"
-    );
+    assert_eq!(watch(replay, &[&format!("--where={screen}")]), rows, "watch {more:?}");
     let of_found: Pids = rows.intersection(found).copied().collect();
     assert_eq!(check(replay, more), of_found, "check {more:?}");
     assert_eq!(reap(replay, all, more), rows, "reap {more:?}");
@@ -129,13 +101,7 @@ fn the_same_words_give_the_same_rows_of_the_demo() {
         assert_eq!(rows, expected.iter().copied().collect(), "{terms}");
     }
     // And so do the short forms.
-    let of_gpu = same(
-        DEMO,
-        &["--gpu=1", "--user=ben,chen"],
-        &all,
-        &found,
-        "gpu:1 user=ben,chen",
-    );
+    let of_gpu = same(DEMO, &["--gpu=1", "--user=ben,chen"], &all, &found, "gpu:1 user=ben,chen");
     assert_eq!(of_gpu, Pids::from([398_120, 455_102]));
 }
 
@@ -190,11 +156,7 @@ fn hostile_rows(path: &Path) -> (String, Pids, Pids) {
     let replay = path.to_str().unwrap().to_owned();
     let (all, found) = (ps(&replay, &[]), check(&replay, &[]));
     assert_eq!(all, Pids::from([11, 12, 13, 14, 15, 16]));
-    assert_eq!(
-        found,
-        Pids::from([11, 12, 13, 14]),
-        "who is listed, and known"
-    );
+    assert_eq!(found, Pids::from([11, 12, 13, 14]), "who is listed, and known");
     (replay, all, found)
 }
 
@@ -243,13 +205,8 @@ fn the_same_words_give_the_same_rows_whatever_a_process_calls_itself() {
         let rows = same(&replay, &[&format!("--where={terms}")], &all, &found, terms);
         assert_eq!(rows, expected.iter().copied().collect(), "{terms}");
     }
-    let rows = same(
-        &replay,
-        &["--where=user:ben", "--where=gpu:0"],
-        &all,
-        &found,
-        "user:ben gpu:0",
-    );
+    let rows =
+        same(&replay, &["--where=user:ben", "--where=gpu:0"], &all, &found, "user:ben gpu:0");
     assert_eq!(rows, Pids::from([12]), "all of them have to fit");
 }
 
@@ -270,39 +227,22 @@ fn a_selection_that_makes_no_sense_is_refused_before_anything_is_done() {
         for (terms, message) in [
             ("usr:ann", "no term is called \"usr\"; did you mean user?"),
             ("", "it is empty; write user:ann, or leave it out"),
-            (
-                "mem>20",
-                "mem: \"20\" has no unit; write 20GiB, 20MiB or 20%",
-            ),
+            ("mem>20", "mem: \"20\" has no unit; write 20GiB, 20MiB or 20%"),
             ("idle>ten", "idle: \"ten\" is not a duration"),
-            (
-                "state:bored",
-                "no state begins with \"bored\"; there are running",
-            ),
+            ("state:bored", "no state begins with \"bored\"; there are running"),
         ] {
             let output = run(&[command, "--demo", &format!("--where={terms}")]);
             let output = match command {
                 "kill" => run(&["kill", "7", &format!("--where={terms}")]),
                 _ => output,
             };
-            assert_eq!(
-                (output.code, &*output.stdout),
-                (2, ""),
-                "{command}: {output:?}"
-            );
-            assert!(
-                output.stderr.contains(message),
-                "{command}: {}",
-                output.stderr
-            );
+            assert_eq!((output.code, &*output.stdout), (2, ""), "{command}: {output:?}");
+            assert!(output.stderr.contains(message), "{command}: {}", output.stderr);
         }
     }
     for command in ["ps", "check", "reap"] {
         for (option, message) in [
-            (
-                "--gpu=9",
-                "--gpu 9: there is no such GPU; there are 0, 1, 2, 3",
-            ),
+            ("--gpu=9", "--gpu 9: there is no such GPU; there are 0, 1, 2, 3"),
             ("--gpu=", "--gpu : there is no such GPU"),
             ("--where=gpu:9", "--where gpu:9: there is no such GPU"),
             (
@@ -311,16 +251,8 @@ fn a_selection_that_makes_no_sense_is_refused_before_anything_is_done() {
             ),
         ] {
             let output = run(&[command, "--demo", option]);
-            assert_eq!(
-                (output.code, &*output.stdout),
-                (2, ""),
-                "{command}: {output:?}"
-            );
-            assert!(
-                output.stderr.contains(message),
-                "{command}: {}",
-                output.stderr
-            );
+            assert_eq!((output.code, &*output.stdout), (2, ""), "{command}: {output:?}");
+            assert!(output.stderr.contains(message), "{command}: {}", output.stderr);
         }
     }
 }
@@ -332,16 +264,9 @@ fn totals_are_of_what_is_selected() {
         run(&arguments).json()["totals"].clone()
     };
     let all = totals(&[]);
-    let names: Vec<&str> = all
-        .as_array()
-        .unwrap()
-        .iter()
-        .filter_map(|total| total["name"].as_str())
-        .collect();
-    assert!(
-        names.contains(&"ben") && names.contains(&"emre"),
-        "{names:?}"
-    );
+    let names: Vec<&str> =
+        all.as_array().unwrap().iter().filter_map(|total| total["name"].as_str()).collect();
+    assert!(names.contains(&"ben") && names.contains(&"emre"), "{names:?}");
     let emre = totals(&["--where", "user:emre"]);
     assert_eq!(emre.as_array().map(Vec::len), Some(1));
     assert_eq!(

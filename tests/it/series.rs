@@ -48,27 +48,19 @@ fn read(path: &Path) -> Vec<Sample> {
             // A name may hold a comma, and the size is last.
             let (gpu, pid) = (fields[1].parse().ok(), fields[2].parse().ok());
             let mib = fields[fields.len() - 1].parse().ok();
-            gpu.zip(pid)
-                .zip(mib)
-                .map(|((gpu, pid), mib)| (gpu, pid, mib))
+            gpu.zip(pid).zip(mib).map(|((gpu, pid), mib)| (gpu, pid, mib))
         };
         let (Some(row), Ok(seconds)) = (row, fields[0].parse::<f64>()) else {
             continue;
         };
         let rows = samples.entry((seconds * 1000.0) as i64).or_default();
-        match rows
-            .iter_mut()
-            .find(|known| known.0 == row.0 && known.1 == row.1)
-        {
+        match rows.iter_mut().find(|known| known.0 == row.0 && known.1 == row.1) {
             Some(known) => known.2 = row.2,
             None => rows.push(row),
         }
     }
     let seconds = |milliseconds: i64| milliseconds as f64 / 1000.0;
-    samples
-        .into_iter()
-        .map(|(at, rows)| (seconds(at), rows))
-        .collect()
+    samples.into_iter().map(|(at, rows)| (seconds(at), rows)).collect()
 }
 
 fn snapshot(seconds: f64, rows: &[(u32, u32, f64)]) -> Snapshot {
@@ -96,11 +88,7 @@ fn snapshot(seconds: f64, rows: &[(u32, u32, f64)]) -> Snapshot {
     pids.dedup();
     snapshot.processes = pids
         .into_iter()
-        .map(|pid| Process {
-            pid,
-            start_ticks: Some(u64::from(pid)),
-            ..Process::default()
-        })
+        .map(|pid| Process { pid, start_ticks: Some(u64::from(pid)), ..Process::default() })
         .collect();
     snapshot
 }
@@ -129,10 +117,7 @@ fn play(samples: &[Sample], stretch: f64, leak: impl Fn(f64) -> f64) -> (Vec<Str
             && !is_active
         {
             let since = finding.since.seconds_since(START);
-            found.push(format!(
-                "at {seconds:.0} s since {since:.0} s: {}",
-                finding.message
-            ));
+            found.push(format!("at {seconds:.0} s since {since:.0} s: {}", finding.message));
         }
         is_active = now.is_some();
     }
@@ -179,9 +164,6 @@ fn leaks_on_top_of_real_programs_are_found() {
             found += u32::from(!play(curve, 1.0, leak).0.is_empty());
         }
         eprintln!("{rate} MiB a minute: found on {found} of {all}");
-        assert!(
-            f64::from(found) >= least * f64::from(all),
-            "{rate}: {found} of {all}"
-        );
+        assert!(f64::from(found) >= least * f64::from(all), "{rate}: {found} of {all}");
     }
 }

@@ -54,11 +54,7 @@ impl ServerScripts {
             .env("READY", &ready)
             .env("GRADIO_ANALYTICS_ENABLED", "False")
             .process_group(0);
-        Program {
-            running: Running::start(&mut command),
-            port,
-            ready,
-        }
+        Program { running: Running::start(&mut command), port, ready }
     }
 }
 
@@ -89,9 +85,8 @@ impl Program {
     fn below(&self, part: &str) -> u32 {
         let mut found = None;
         wait_until(part, || {
-            found = descendants(self.pid())
-                .into_iter()
-                .find(|&pid| command_line(pid).contains(part));
+            found =
+                descendants(self.pid()).into_iter().find(|&pid| command_line(pid).contains(part));
             found.is_some()
         });
         found.unwrap()
@@ -101,18 +96,14 @@ impl Program {
 impl Drop for Program {
     fn drop(&mut self) {
         for pid in descendants(self.pid()) {
-            let _ = Command::new("kill")
-                .args(["-KILL", &pid.to_string()])
-                .status();
+            let _ = Command::new("kill").args(["-KILL", &pid.to_string()]).status();
         }
     }
 }
 
 fn children(pid: u32) -> Vec<u32> {
     // Any of its threads may have started one.
-    let threads = fs::read_dir(format!("/proc/{pid}/task"))
-        .into_iter()
-        .flatten();
+    let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten();
     let lists = threads.flatten().map(|thread| {
         let list = thread.path().join("children");
         fs::read_to_string(list).unwrap_or_default()
@@ -139,9 +130,7 @@ fn command_line(pid: u32) -> String {
 
 fn is_alive(pid: u32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    stat.rsplit(')')
-        .next()
-        .is_some_and(|rest| !rest.is_empty() && !rest.starts_with(" Z"))
+    stat.rsplit(')').next().is_some_and(|rest| !rest.is_empty() && !rest.starts_with(" Z"))
 }
 
 /// A port that nobody listens on, and that no kernel would choose. It is not listened on to find that out:
@@ -289,8 +278,7 @@ fn check(machine: &Machine, rules: &str, window: &str) -> Value {
 fn kinds(checked: &Value, pid: u32) -> Vec<String> {
     let findings = checked["findings"].as_array().unwrap().iter();
     let of = findings.filter(|finding| finding["process"]["pid"] == pid);
-    of.map(|finding| finding["kind"].as_str().unwrap().to_owned())
-        .collect()
+    of.map(|finding| finding["kind"].as_str().unwrap().to_owned()).collect()
 }
 
 fn finding(checked: &Value, pid: u32) -> &Value {
@@ -311,18 +299,8 @@ fn whoever_serves_is_left_alone_and_a_training_that_listens_is_not() {
     let start = |arguments: &[&str]| place.start(arguments, port());
     let text = |port: u16| port.to_string();
     let shared = port();
-    let workers = place.start(
-        &[
-            "-m",
-            "uvicorn",
-            "--workers",
-            "2",
-            "--port",
-            &text(shared),
-            "app:app",
-        ],
-        shared,
-    );
+    let workers = place
+        .start(&["-m", "uvicorn", "--workers", "2", "--port", &text(shared), "app:app"], shared);
     let pool = port();
     let bound = format!("127.0.0.1:{pool}");
     let gunicorn = place.start(&["-m", "gunicorn", "-b", &bound, "app:wsgi"], pool);
@@ -343,31 +321,19 @@ fn whoever_serves_is_left_alone_and_a_training_that_listens_is_not() {
         ready: place.path("ready-ranks"),
     };
     let debugged = port();
-    let debugged = place.start(
-        &["-m", "debugpy", "--listen", &text(debugged), "train.py"],
-        debugged,
-    );
-    let torchserve = start(&[
-        "model_service_worker.py",
-        "--sock-type",
-        "unix",
-        "--sock-name",
-        socket,
-    ]);
+    let debugged =
+        place.start(&["-m", "debugpy", "--listen", &text(debugged), "train.py"], debugged);
+    let torchserve =
+        start(&["model_service_worker.py", "--sock-type", "unix", "--sock-name", socket]);
     let named = ["huggingfaceserver", "wyoming_faster_whisper"];
     let named = named.map(|module| start(&["-m", module]).listens());
-    let (script, answers) = (
-        start(&["app.py"]).listens(),
-        start(&["answers.py"]).listens(),
-    );
+    let (script, answers) = (start(&["app.py"]).listens(), start(&["answers.py"]).listens());
     let (workers, gunicorn) = (workers.listens(), gunicorn.listens());
     let (gradio, front, parent) = (gradio.listens(), front.listens(), parent.listens());
     let torchserve = torchserve.when_ready();
     let (ranks, debugged) = (ranks.when_ready(), debugged.when_ready());
-    let (waiting, managed) = (
-        start(&["reserve.py"]).when_ready(),
-        start(&["managed.py"]).when_ready(),
-    );
+    let (waiting, managed) =
+        (start(&["reserve.py"]).when_ready(), start(&["managed.py"]).when_ready());
 
     let listening = [
         script.pid(),
@@ -391,46 +357,23 @@ fn whoever_serves_is_left_alone_and_a_training_that_listens_is_not() {
         assert!(shown["listening_on"].is_array(), "{shown}");
     }
     let relation = |pid| snapshot.process(pid)["listening_relatives"][0]["relation"].clone();
-    assert_eq!(
-        (relation(engine), relation(above)),
-        ("ancestor".into(), "descendant".into())
-    );
+    assert_eq!((relation(engine), relation(above)), ("ancestor".into(), "descendant".into()));
 
     let checked = check(&machine, QUICK, "8s");
     for &pid in &servers {
         let kinds = kinds(&checked, pid);
-        assert!(
-            kinds.iter().all(|kind| kind == "server-idle"),
-            "{} {kinds:?}",
-            command_line(pid)
-        );
+        assert!(kinds.iter().all(|kind| kind == "server-idle"), "{} {kinds:?}", command_line(pid));
     }
     for pid in trainings {
-        assert_eq!(
-            kinds(&checked, pid),
-            ["idle"],
-            "{} {checked}",
-            command_line(pid)
-        );
+        assert_eq!(kinds(&checked, pid), ["idle"], "{} {checked}", command_line(pid));
     }
-    let reap = [
-        "reap",
-        "--yes",
-        "--json",
-        "--interval",
-        "500ms",
-        "--window",
-        "5s",
-    ];
+    let reap = ["reap", "--yes", "--json", "--interval", "500ms", "--window", "5s"];
     let mut reap = machine.command(&reap);
     let output = support::finish(reap.env("STATE_DIRECTORY", machine.path("state")));
     let planned = &output.json()["targets"];
     for &pid in &servers {
         assert!(is_alive(pid), "{} {output:?}", command_line(pid));
-        assert!(
-            !planned.to_string().contains(&format!("\"pid\":{pid},")),
-            "{planned}"
-        );
+        assert!(!planned.to_string().contains(&format!("\"pid\":{pid},")), "{planned}");
     }
 }
 
@@ -463,12 +406,7 @@ fn work_in_children_counts_also_of_those_that_have_ended() {
     assert_eq!(below(grandchild.pid())["count"], 2);
     let checked = check(&machine, STRICT, "8s");
     for pid in at_work {
-        assert_eq!(
-            kinds(&checked, pid),
-            [""; 0],
-            "{} {checked}",
-            command_line(pid)
-        );
+        assert_eq!(kinds(&checked, pid), [""; 0], "{} {checked}", command_line(pid));
     }
     assert_eq!(kinds(&checked, waiting.pid()), ["idle"], "{checked}");
 }
@@ -488,36 +426,15 @@ fn workers_belong_to_what_starts_them_again() {
     let Some(place) = ServerScripts::new(&["celery", "distributed"]) else {
         return;
     };
-    let celery = [
-        "-m",
-        "celery",
-        "-A",
-        "tasks",
-        "worker",
-        "--concurrency",
-        "1",
-    ];
+    let celery = ["-m", "celery", "-A", "tasks", "worker", "--concurrency", "1"];
     let celery = place.start(&celery, port());
     let at = port();
     let text = at.to_string();
-    let scheduler = [
-        "-m",
-        "distributed.cli.dask_scheduler",
-        "--port",
-        &text,
-        "--no-dashboard",
-    ];
+    let scheduler = ["-m", "distributed.cli.dask_scheduler", "--port", &text, "--no-dashboard"];
     let scheduler = place.start(&scheduler, at).listens();
     let address = format!("tcp://127.0.0.1:{at}");
     let dask = place.python.parent().unwrap().join("dask");
-    let dask = [
-        dask.to_str().unwrap(),
-        "worker",
-        &address,
-        "--no-dashboard",
-        "--nworkers",
-        "1",
-    ];
+    let dask = [dask.to_str().unwrap(), "worker", &address, "--no-dashboard", "--nworkers", "1"];
     let dask = place.start(&dask, port());
     let (task, worker) = (celery.below("celery"), dask.below("spawn_main"));
     let machine = Machine::new(&one_gpu(&[celery.pid(), task, worker]));
@@ -525,9 +442,7 @@ fn workers_belong_to_what_starts_them_again() {
     let mut checked = Value::Null;
     wait_until("they wait for work", || {
         checked = check(&machine, QUICK, "5s");
-        [celery.pid(), task, worker]
-            .iter()
-            .all(|pid| !kinds(&checked, *pid).is_empty())
+        [celery.pid(), task, worker].iter().all(|pid| !kinds(&checked, *pid).is_empty())
     });
     assert_advised(&checked, celery.pid(), "control shutdown");
     assert_advised(&checked, task, &format!("(pid {})", celery.pid()));
@@ -549,10 +464,7 @@ fn actors_of_ray_belong_to_ray() {
         workers.iter().all(|pid| !kinds(&checked, *pid).is_empty())
     });
     // What ends an actor is not what ends a worker that has none.
-    for (worker, words) in workers
-        .into_iter()
-        .zip(["ray.kill(ACTOR)", "ray.shutdown()"])
-    {
+    for (worker, words) in workers.into_iter().zip(["ray.kill(ACTOR)", "ray.shutdown()"]) {
         // They listen for each other, on ports that no rule tells from those of Ray's dashboard.
         let found = finding(&checked, worker);
         assert_eq!(found["actions"], serde_json::json!(["notify"]), "{found}");

@@ -32,27 +32,13 @@ fn store(machine: &Machine) -> String {
 /// `record --store` at a pace at which a test sees something.
 fn record(machine: &Machine, more: &[&str]) -> Output {
     let folder = store(machine);
-    let arguments = [
-        "record",
-        "--store",
-        "--store-dir",
-        &folder,
-        "--interval",
-        "100ms",
-    ];
+    let arguments = ["record", "--store", "--store-dir", &folder, "--interval", "100ms"];
     machine.run(&[&arguments[..], more].concat())
 }
 
 fn start_recorder(machine: &Machine, interval: &str) -> Child {
     let folder = store(machine);
-    let arguments = [
-        "record",
-        "--store",
-        "--store-dir",
-        &folder,
-        "--interval",
-        interval,
-    ];
+    let arguments = ["record", "--store", "--store-dir", &folder, "--interval", interval];
     let mut command = machine.command(&arguments);
     command.stderr(Stdio::piped()).spawn().unwrap()
 }
@@ -79,9 +65,8 @@ fn accused(output: &Output) -> Vec<u64> {
     let verdict = output.json();
     let findings = verdict["findings"].as_array().unwrap().iter();
     let unresolved = findings.filter(|finding| finding["resolved_at"].is_null());
-    let mut pids: Vec<u64> = unresolved
-        .map(|finding| finding["process"]["pid"].as_u64().unwrap())
-        .collect();
+    let mut pids: Vec<u64> =
+        unresolved.map(|finding| finding["process"]["pid"].as_u64().unwrap()).collect();
     pids.sort_unstable();
     pids
 }
@@ -110,10 +95,7 @@ fn snapshots(folder: &Path) -> Vec<Snapshot> {
 fn rewrite(folder: &Path, change: impl Fn(&mut Snapshot)) {
     let stored = snapshots(folder);
     fs::remove_dir_all(folder).unwrap();
-    let limits = StoreLimits {
-        max_age: Duration::from_secs(86_400),
-        max_bytes: 1 << 30,
-    };
+    let limits = StoreLimits { max_age: Duration::from_secs(86_400), max_bytes: 1 << 30 };
     let mut writer = StoreWriter::open(folder, limits, Access::Owner).unwrap();
     for mut snapshot in stored {
         change(&mut snapshot);
@@ -134,28 +116,17 @@ fn what_is_stored_decides_at_once() {
     assert_eq!(recorded.code, 0, "{recorded:?}");
 
     let verdict = check(&machine, &[]);
-    assert_eq!(
-        (verdict.code, verdict.stderr.as_str()),
-        (1, ""),
-        "{verdict:?}"
-    );
+    assert_eq!((verdict.code, verdict.stderr.as_str()), (1, ""), "{verdict:?}");
     assert_eq!(accused(&verdict), [u64::from(idle.pid())]);
     let json = verdict.json();
     assert!(json["window_seconds"].as_f64() > Some(3.0), "{json}");
-    assert!(
-        json["findings"][0]["duration_seconds"].as_f64() > Some(3.0),
-        "{json}"
-    );
+    assert!(json["findings"][0]["duration_seconds"].as_f64() > Some(3.0), "{json}");
     assert_eq!(json["undecided"], json!([]));
     assert_eq!(json["errors"], json!([]));
 
     // Without it, the look is too short.
     let without = check(&machine, &["--no-store"]);
-    assert_eq!(
-        (without.code, accused(&without)),
-        (0, vec![]),
-        "{without:?}"
-    );
+    assert_eq!((without.code, accused(&without)), (0, vec![]), "{without:?}");
     assert_eq!(without.json()["undecided"][0]["rule"], "idle");
 
     // As the store is fresh, the default is one look and not half a minute.
@@ -214,19 +185,12 @@ fn a_recorder_that_is_killed_leaves_a_store_with_nothing_false() {
     let mut recorder = start_recorder(&machine, "50ms");
     let span = || {
         let times: Vec<_> = snapshots_so_far(&folder);
-        times
-            .first()
-            .zip(times.last())
-            .map_or(0, |(first, last)| last - first)
+        times.first().zip(times.last()).map_or(0, |(first, last)| last - first)
     };
     wait_until("it has recorded enough", || {
         // Meanwhile others read; nothing of it is damage to them.
         let output = check(&machine, &[]);
-        assert_eq!(
-            output.stderr.replace(&no_snapshot(&folder), ""),
-            "",
-            "{output:?}"
-        );
+        assert_eq!(output.stderr.replace(&no_snapshot(&folder), ""), "", "{output:?}");
         span() > 3500
     });
     recorder.kill().unwrap();
@@ -250,10 +214,7 @@ fn a_recorder_that_is_killed_leaves_a_store_with_nothing_false() {
 
 /// What check says of a store in which there is nothing yet.
 fn no_snapshot(folder: &Path) -> String {
-    format!(
-        "gpumem: the store {} holds no snapshot of this boot\n",
-        folder.display()
-    )
+    format!("gpumem: the store {} holds no snapshot of this boot\n", folder.display())
 }
 
 /// Milliseconds of all that a reader sees now.
@@ -263,9 +224,7 @@ fn snapshots_so_far(folder: &Path) -> Vec<i64> {
     };
     let epoch = gpumem::api::model::Time::default();
     let snapshots = store.since(epoch).map(Result::unwrap);
-    snapshots
-        .map(|snapshot| snapshot.time.unix_milliseconds())
-        .collect()
+    snapshots.map(|snapshot| snapshot.time.unix_milliseconds()).collect()
 }
 
 #[test]
@@ -297,25 +256,13 @@ fn the_ring_stays_within_its_size() {
         let old = folder.join(format!("202001{day}T000000.000Z.jsonl.zst"));
         fs::write(old, vec![0; 300_000]).unwrap();
     }
-    let recorded = record(
-        &machine,
-        &[
-            "--duration",
-            "500ms",
-            "--store-size",
-            "1MiB",
-            "--store-age",
-            "10000d",
-        ],
-    );
+    let recorded =
+        record(&machine, &["--duration", "500ms", "--store-size", "1MiB", "--store-age", "10000d"]);
     assert_eq!(recorded.code, 0, "{recorded:?}");
     assert!(bytes(&folder) <= 1 << 20, "{}", bytes(&folder));
     let names = segments(&folder);
     assert!(names.len() == 5, "{names:?}");
-    assert!(
-        names[0].ends_with("20200117T000000.000Z.jsonl.zst"),
-        "{names:?}"
-    );
+    assert!(names[0].ends_with("20200117T000000.000Z.jsonl.zst"), "{names:?}");
     let recorded = record(&machine, &["--duration", "300ms"]);
     assert_eq!(recorded.code, 0, "{recorded:?}");
     assert_eq!(segments(&folder).len(), 3, "by age, too");
@@ -339,10 +286,7 @@ fn a_history_that_is_not_of_this_machine_or_of_another_time_is_not_used() {
             |snapshot| snapshot.host.hostname = Some("another".into()),
             "holds no snapshot of this boot",
         ),
-        (
-            |snapshot| snapshot.time = snapshot.time.plus_seconds(3600.0),
-            "in the future",
-        ),
+        (|snapshot| snapshot.time = snapshot.time.plus_seconds(3600.0), "in the future"),
     ];
     for (change, message) in changes {
         let kept = snapshots(&folder);
@@ -378,12 +322,7 @@ fn damage_is_reported_and_skipped() {
     record(&machine, &["--duration", "300ms"]);
     let torn = segments(&folder).remove(0);
     let length = fs::metadata(&torn).unwrap().len();
-    fs::File::options()
-        .write(true)
-        .open(&torn)
-        .unwrap()
-        .set_len(length - 60)
-        .unwrap();
+    fs::File::options().write(true).open(&torn).unwrap().set_len(length - 60).unwrap();
     fs::write(folder.join("20200101T000000.000Z.jsonl.zst"), "garbage").unwrap();
     fs::write(folder.join("README"), "not a segment").unwrap();
     record(&machine, &["--duration", "4s"]);
@@ -392,11 +331,7 @@ fn damage_is_reported_and_skipped() {
     assert_eq!(accused(&output), [u64::from(child.pid())]);
     assert_eq!(output.stderr.lines().count(), 1, "{output:?}");
     assert!(output.stderr.contains("torn compressed data"), "{output:?}");
-    assert_eq!(
-        fs::read_dir(&folder).unwrap().count(),
-        before,
-        "a reader writes nothing"
-    );
+    assert_eq!(fs::read_dir(&folder).unwrap().count(), before, "a reader writes nothing");
 }
 
 #[test]
@@ -406,10 +341,7 @@ fn what_cannot_be_a_store_is_wrong_usage() {
     let file = store(&machine);
     let none = machine.path("none").to_str().unwrap().to_owned();
     for (arguments, hint) in [
-        (
-            &["record", "--store", "--store-dir", &file][..],
-            "--store-dir",
-        ),
+        (&["record", "--store", "--store-dir", &file][..], "--store-dir"),
         (&["check", "--store-dir", &file], "not a directory"),
         (&["check", "--store-dir", &none], "gpumem record --store"),
         (&["record", "--store", "x.jsonl"], "cannot be used with"),
@@ -438,10 +370,7 @@ fn the_service_and_the_configuration_are_obeyed() {
     let folder = machine.path("state/store");
     let once = recorder(&machine);
     assert_eq!(once.code, 0, "{once:?}");
-    assert!(
-        once.stderr.contains("recorded 1 snapshot to"),
-        "5 s by default: {once:?}"
-    );
+    assert!(once.stderr.contains("recorded 1 snapshot to"), "5 s by default: {once:?}");
     machine.configure("[sample]\ninterval = \"100ms\"\n");
     let often = recorder(&machine);
     assert_eq!(often.code, 0, "{often:?}");

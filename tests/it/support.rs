@@ -35,13 +35,7 @@ pub const NOWHERE: &str = env!("CARGO_TARGET_TMPDIR");
 /// An environment without this machine's configuration, history, locale and NVML.
 pub fn clean_environment(command: &mut Command) {
     let nowhere = NOWHERE;
-    for name in [
-        "NO_COLOR",
-        "CLICOLOR_FORCE",
-        "COLUMNS",
-        "LINES",
-        "LD_LIBRARY_PATH",
-    ] {
+    for name in ["NO_COLOR", "CLICOLOR_FORCE", "COLUMNS", "LINES", "LD_LIBRARY_PATH"] {
         command.env_remove(name);
     }
     command
@@ -94,9 +88,7 @@ fn collect(output: std::process::Output) -> Output {
     use std::os::unix::process::ExitStatusExt as _;
     let status = output.status;
     Output {
-        code: status
-            .code()
-            .unwrap_or_else(|| 128 + status.signal().unwrap_or(0)),
+        code: status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0)),
         stdout: String::from_utf8(output.stdout).expect("standard output is UTF-8"),
         stderr: String::from_utf8(output.stderr).expect("standard error is UTF-8"),
     }
@@ -114,9 +106,7 @@ pub fn skip(what: &str, why: &str) {
 /// A program on the search path; `None`, after a printed reason, where there is none.
 pub fn find(program: &str, package: &str) -> Option<PathBuf> {
     let path = env::var_os("PATH").unwrap_or_default();
-    let found = env::split_paths(&path)
-        .map(|folder| folder.join(program))
-        .find(|p| p.is_file());
+    let found = env::split_paths(&path).map(|folder| folder.join(program)).find(|p| p.is_file());
     if found.is_none() {
         skip(program, &format!("install {package}"));
     }
@@ -134,10 +124,7 @@ pub fn python_with(modules: &[&str]) -> Option<PathBuf> {
             return Some(python);
         }
     }
-    skip(
-        "a Python environment",
-        &format!("pip install {}", modules.join(" ")),
-    );
+    skip("a Python environment", &format!("pip install {}", modules.join(" ")));
     None
 }
 
@@ -177,17 +164,8 @@ pub fn certificate(folder: &Path) -> Option<[String; 2]> {
     let openssl = find("openssl", "openssl")?;
     let [certificate, key] = ["c.pem", "k.pem"].map(|name| folder.join(name).display().to_string());
     let mut make = Command::new(openssl);
-    make.args([
-        "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1",
-    ]);
-    make.args([
-        "-subj",
-        "/CN=stranger.example",
-        "-out",
-        &certificate,
-        "-keyout",
-        &key,
-    ]);
+    make.args(["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1"]);
+    make.args(["-subj", "/CN=stranger.example", "-out", &certificate, "-keyout", &key]);
     assert_eq!(finish(&mut make).code, 0);
     Some([certificate, key])
 }

@@ -32,15 +32,10 @@ fn a_suspect_is_listed_changes_no_exit_code_and_is_never_reaped() {
     let output = machine.run(&[&look[..], &["--json"]].concat());
     let document = output.json();
     assert_eq!((output.code, &document["status"]), (0, &json!("ok")));
-    let [suspect] = &document["suspects"].as_array().unwrap()[..] else {
-        panic!("{document}")
-    };
+    let [suspect] = &document["suspects"].as_array().unwrap()[..] else { panic!("{document}") };
     assert_eq!(suspect["process"]["pid"], idle.pid());
     assert!(suspect["process"]["start_ticks"].is_u64());
-    assert_eq!(
-        (&suspect["kind"], &suspect["memory_bytes"]),
-        (&json!("idle"), &json!(4 * GIB))
-    );
+    assert_eq!((&suspect["kind"], &suspect["memory_bytes"]), (&json!("idle"), &json!(4 * GIB)));
     assert_eq!(
         document["reclaimable"],
         json!({"bytes": 0, "processes": 0, "users": 0,
@@ -51,14 +46,8 @@ fn a_suspect_is_listed_changes_no_exit_code_and_is_never_reaped() {
     let first = text.stdout.lines().next().unwrap();
     // Whether there is a dot depends on the locale.
     assert!(first.starts_with("nothing to reclaim yet") && first.ends_with("4.0 GiB suspected"));
-    assert!(
-        text.stdout.contains("\nsuspect: idle: sleep 600 ("),
-        "{text:?}"
-    );
-    assert!(
-        text.stdout.contains("no findings, 1 suspect on 1 GPU"),
-        "{text:?}"
-    );
+    assert!(text.stdout.contains("\nsuspect: idle: sleep 600 ("), "{text:?}");
+    assert!(text.stdout.contains("no findings, 1 suspect on 1 GPU"), "{text:?}");
     for strict in [&["--fail-on", "info"][..], &["--kind", "idle"]] {
         let output = machine.run(&[&look[..], strict].concat());
         assert_eq!(output.code, 0, "{strict:?}: {output:?}");
@@ -129,10 +118,7 @@ fn who_is_kept_by_its_owner_is_no_waste() {
     for finding in findings {
         let is_kept = finding["process"]["pid"] == kept.pid();
         assert_eq!(finding["kept_by"]["by"] == "owner", is_kept, "{finding}");
-        let kills = finding["commands"][0]
-            .as_str()
-            .unwrap()
-            .starts_with("gpumem kill ");
+        let kills = finding["commands"][0].as_str().unwrap().starts_with("gpumem kill ");
         assert_eq!(kills, !is_kept, "{finding}");
     }
     let text = machine.run(&["check", "--interval", "200ms", "--window", "4s"]);
@@ -152,33 +138,18 @@ fn ps_marks_suspects_at_once() {
     let ps = machine.run(&["ps"]);
     let first = ps.stdout.lines().next().unwrap();
     assert!(first.starts_with("nothing to reclaim yet") && first.ends_with("2.0 GiB suspected"));
-    let marked: Vec<&str> = ps
-        .stdout
-        .lines()
-        .filter(|line| line.contains("? "))
-        .collect();
-    let [marked] = marked[..] else {
-        panic!("{ps:?}")
-    };
+    let marked: Vec<&str> = ps.stdout.lines().filter(|line| line.contains("? ")).collect();
+    let [marked] = marked[..] else { panic!("{ps:?}") };
     assert!(marked.contains(&stopped.pid().to_string()), "{marked}");
     assert!(marked.contains("stopped? 0s of 2m"), "{marked}");
     let user = machine.run(&["ps", "--user", "nobody-of-this-name"]);
-    assert!(
-        user.stdout
-            .starts_with("nothing to reclaim at a first look\n"),
-        "{user:?}"
-    );
+    assert!(user.stdout.starts_with("nothing to reclaim at a first look\n"), "{user:?}");
     // A configuration that cannot be read leaves ps without the rules, and nothing else.
     machine.configure("[rules.idel]\n");
     let without = machine.run(&["ps"]);
     assert_eq!(without.code, 0);
     assert!(without.stdout.starts_with("GPU ") && !without.stdout.contains("stopped?"));
-    assert!(
-        without
-            .stderr
-            .contains("findings and suspects are not shown"),
-        "{without:?}"
-    );
+    assert!(without.stderr.contains("findings and suspects are not shown"), "{without:?}");
 }
 
 #[test]
@@ -202,9 +173,7 @@ fn a_selection_is_about_suspects_too() {
 
 /// The recordings of a folder, by their names.
 fn recordings(folder: &str) -> Vec<(String, Vec<Snapshot>)> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("tests/data")
-        .join(folder);
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(folder);
     let mut recordings = Vec::new();
     for entry in fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
@@ -226,10 +195,7 @@ fn recordings(folder: &str) -> Vec<(String, Vec<Snapshot>)> {
 /// What a suspect does that it should not; empty where it is right to suspect it.
 fn wrong(suspect: &Suspect, snapshot: &Snapshot, engine: &Engine) -> Option<String> {
     let pid = suspect.process.pid;
-    let rows = snapshot
-        .gpus
-        .iter()
-        .flat_map(|gpu| gpu.processes.iter().flatten());
+    let rows = snapshot.gpus.iter().flat_map(|gpu| gpu.processes.iter().flatten());
     let uses = rows
         .filter(|row| row.pid == pid)
         .any(|row| row.sm_percent.is_some_and(|percent| percent > 0));
@@ -237,11 +203,8 @@ fn wrong(suspect: &Suspect, snapshot: &Snapshot, engine: &Engine) -> Option<Stri
     let cpu = process.cpu_percent.unwrap_or(0.0);
     let is_stopped = suspect.kind.name() == "stopped";
     let mut findings = engine.active_findings();
-    let is_found = findings.any(|it| {
-        it.process
-            .as_ref()
-            .is_some_and(|it| it.identity == process.identity())
-    });
+    let is_found =
+        findings.any(|it| it.process.as_ref().is_some_and(|it| it.identity == process.identity()));
     let why = match () {
         () if uses && !is_stopped => "uses a GPU",
         () if cpu >= 20.0 && !is_stopped => "uses the CPU",
@@ -264,11 +227,7 @@ fn whoever_works_is_no_suspect_at_any_moment() {
         for (at, snapshot) in snapshots.iter().enumerate() {
             long.observe(snapshot);
             let mut look = Engine::new(RuleSet::default());
-            let first = if at % 10 == 0 {
-                at.saturating_sub(1)
-            } else {
-                at
-            };
+            let first = if at % 10 == 0 { at.saturating_sub(1) } else { at };
             for snapshot in &snapshots[first..=at] {
                 look.observe(snapshot);
             }
@@ -301,8 +260,7 @@ fn whoever_works_is_no_suspect_at_any_moment() {
         ("pid_reuse-100.jsonl", "idle", 1_652_433),
         ("stopped_trainer-100.jsonl", "stopped", 3_258_055),
     ];
-    let expected: BTreeSet<(String, &str, u32)> = expected
-        .map(|(name, kind, pid)| (name.to_owned(), kind, pid))
-        .into();
+    let expected: BTreeSet<(String, &str, u32)> =
+        expected.map(|(name, kind, pid)| (name.to_owned(), kind, pid)).into();
     assert_eq!(seen, expected);
 }

@@ -10,10 +10,7 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("units", &[]),
     ("deadline", &[]),
     ("model", &["units"]),
-    (
-        "source",
-        &["deadline", "host", "recording", "model", "units"],
-    ),
+    ("source", &["deadline", "host", "recording", "model", "units"]),
     ("host", &["deadline", "model", "units"]),
     ("recording", &["model", "units"]),
     ("history", &["model", "units"]),
@@ -22,10 +19,7 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("config", &["rules", "model", "units"]),
     ("reclaim", &["deadline", "model", "host", "advice", "units"]),
     ("report", &["model", "units"]),
-    (
-        "explain",
-        &["model", "history", "rules", "advice", "report", "units"],
-    ),
+    ("explain", &["model", "history", "rules", "advice", "report", "units"]),
     (
         "watch",
         &[
@@ -65,24 +59,12 @@ const ONLY_IN: &[(&str, &[&str])] = &[
     ("crossterm", &["watch/"]),
     ("crate::source", &["cli/", "source/", "watch/mod.rs"]),
     ("crate::report::table", &["cli/", "report/"]),
-    (
-        "Instant::now",
-        &[
-            "cli/",
-            "deadline.rs",
-            "source/",
-            "watch/mod.rs",
-            "watch/output.rs",
-        ],
-    ),
+    ("Instant::now", &["cli/", "deadline.rs", "source/", "watch/mod.rs", "watch/output.rs"]),
     ("SystemTime::now", &["source/"]),
     (
         "pidfd_send_signal",
         // And what gpumem has started itself.
-        &[
-            "reclaim/process_control.rs",
-            "cli/reap/unattended/notify_command.rs",
-        ],
+        &["reclaim/process_control.rs", "cli/reap/unattended/notify_command.rs"],
     ),
     ("kill_process", &[]),
     ("/proc/", &["host/", "source/live.rs"]),
@@ -123,20 +105,13 @@ fn code(text: &str) -> String {
 }
 
 fn room(path: &Path) -> String {
-    let first = path
-        .components()
-        .next()
-        .unwrap()
-        .as_os_str()
-        .to_str()
-        .unwrap();
+    let first = path.components().next().unwrap().as_os_str().to_str().unwrap();
     first.trim_end_matches(".rs").to_owned()
 }
 
 /// A file of tests only, declared so by its parent, or the list of what they use.
 fn is_test(path: &Path) -> bool {
-    path.components()
-        .any(|part| part.as_os_str().to_string_lossy().starts_with("test"))
+    path.components().any(|part| part.as_os_str().to_string_lossy().starts_with("test"))
         || path == Path::new("api.rs")
         || path.with_extension("").starts_with("watch/sample")
 }
@@ -169,9 +144,7 @@ fn what_belongs_in_one_place_is_there_only() {
     for (path, text) in sources().iter().filter(|(path, _)| !is_test(path)) {
         let code = code(text);
         for (word, places) in ONLY_IN {
-            let allowed = places
-                .iter()
-                .any(|place| path.to_str().unwrap().starts_with(place));
+            let allowed = places.iter().any(|place| path.to_str().unwrap().starts_with(place));
             assert!(
                 allowed || !code.contains(word),
                 "src/{}: `{word}` may stand only in {places:?}",
@@ -184,11 +157,7 @@ fn what_belongs_in_one_place_is_there_only() {
 #[test]
 fn every_file_describes_what_lives_in_it() {
     for (path, text) in sources() {
-        assert!(
-            text.starts_with("//! "),
-            "src/{}: no module documentation",
-            path.display()
-        );
+        assert!(text.starts_with("//! "), "src/{}: no module documentation", path.display());
     }
 }
 
@@ -221,14 +190,7 @@ fn files_that_name(example: &[&str]) -> Vec<String> {
 #[test]
 fn a_way_to_reclaim_is_one_file_and_its_entry_in_the_list() {
     let naming = files_that_name(&["shutkernel", "shut_kernel"]);
-    assert_eq!(
-        naming,
-        [
-            "reclaim/step/mod.rs",
-            "reclaim/step/shut_kernel.rs",
-            "reclaim/target.rs"
-        ]
-    );
+    assert_eq!(naming, ["reclaim/step/mod.rs", "reclaim/step/shut_kernel.rs", "reclaim/target.rs"]);
 }
 
 /// A column of `ps` and of the screen is its lines in the table of fields; what fills it, sorts by it and
@@ -244,24 +206,14 @@ fn a_column_stands_in_the_table_of_fields() {
 #[test]
 fn an_nvml_field_is_its_call_its_option_and_its_line() {
     let files = files_that_name(&["performance_state", "performancestate", "p{state}"]);
-    assert_eq!(
-        files,
-        [
-            "model/field/gpu.rs",
-            "model/snapshot.rs",
-            "source/nvml/device.rs"
-        ]
-    );
+    assert_eq!(files, ["model/field/gpu.rs", "model/snapshot.rs", "source/nvml/device.rs"]);
 }
 
 #[test]
 fn a_kind_of_finding_is_its_file_and_two_lines() {
     // In the table of names, and in the list of rules.
     let files = files_that_name(&["hoard"]);
-    assert_eq!(
-        files,
-        ["model/finding.rs", "rules/hoard.rs", "rules/mod.rs"]
-    );
+    assert_eq!(files, ["model/finding.rs", "rules/hoard.rs", "rules/mod.rs"]);
 }
 
 /// What is shown is made from the state, never the other way round; the layout is between them.
@@ -291,10 +243,8 @@ fn the_screens_state_does_not_know_its_view() {
 /// A file's module path: `watch/state/mod.rs` and `watch/state.rs` are `watch::state`.
 fn module(path: &Path) -> Vec<String> {
     let path = path.with_extension("");
-    let mut parts: Vec<String> = path
-        .iter()
-        .map(|part| part.to_str().unwrap().to_owned())
-        .collect();
+    let mut parts: Vec<String> =
+        path.iter().map(|part| part.to_str().unwrap().to_owned()).collect();
     if matches!(parts.last().map(String::as_str), Some("mod" | "lib")) {
         parts.pop();
     }
@@ -373,9 +323,7 @@ impl Imports {
 
     /// The file that defines what a path names: a name that a module only hands on is followed.
     fn definer(&self, path: &[String], steps: u8) -> Option<Vec<String>> {
-        let depth = (0..=path.len())
-            .rev()
-            .find(|&n| self.0.contains_key(&path[..n]))?;
+        let depth = (0..=path.len()).rev().find(|&n| self.0.contains_key(&path[..n]))?;
         let (module, rest) = path.split_at(depth);
         let handed_on = rest.first().and_then(|name| {
             let mut imports = self.0[module].iter().map(|(path, _)| path);
@@ -455,10 +403,7 @@ fn no_cycle_has_more_than_three_files() {
     for (file, reached) in &reaches {
         let cycle = reached.iter().filter(|it| reaches[&it[..]].contains(*file));
         let cycle: Vec<String> = cycle.map(|it| it.join("/")).collect();
-        assert!(
-            cycle.len() <= 3,
-            "these import each other in a circle: {cycle:?}"
-        );
+        assert!(cycle.len() <= 3, "these import each other in a circle: {cycle:?}");
     }
 }
 
@@ -492,9 +437,8 @@ fn without_text(text: &str) -> String {
                 is_end
             });
             end.map(|at| at + 2)
-        } else if let Some(quoted) = ["'\"'", "'\\''", "'\\\\'"]
-            .iter()
-            .find(|it| sign.starts_with(**it))
+        } else if let Some(quoted) =
+            ["'\"'", "'\\''", "'\\\\'"].iter().find(|it| sign.starts_with(**it))
         {
             Some(quoted.len())
         } else {
@@ -509,8 +453,7 @@ fn without_text(text: &str) -> String {
 }
 
 fn words(code: &str) -> impl Iterator<Item = &str> {
-    code.split(|c: char| !c.is_ascii_alphanumeric() && c != '_')
-        .filter(|word| !word.is_empty())
+    code.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').filter(|word| !word.is_empty())
 }
 
 /// The words of `a_snake_case` or `CamelCase` name, in lower case.

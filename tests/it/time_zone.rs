@@ -38,10 +38,7 @@ fn text_is_in_the_zone_that_is_asked_for() {
         ("Asia/Kathmandu", "since 2026-11-20 19:20:00 +0545,"),
         ("America/Sao_Paulo", "since 2026-11-20 10:35:00 -03,"),
         ("Pacific/Auckland", "since 2026-11-21 02:35:00 NZDT,"),
-        (
-            "XYZ-3ABC,M3.5.0,M10.5.0/3",
-            "since 2026-11-20 16:35:00 XYZ,",
-        ),
+        ("XYZ-3ABC,M3.5.0,M10.5.0/3", "since 2026-11-20 16:35:00 XYZ,"),
         ("UTC", "since 2026-11-20 13:35:00 UTC,"),
         ("", "since 2026-11-20 13:35:00 UTC,"),
     ] {
@@ -58,10 +55,7 @@ fn text_is_in_the_zone_that_is_asked_for() {
     assert!(plan.contains("since 2026-11-20 14:35:00 CET"), "{plan}");
     let screen = ["watch", "--demo", "--once", "--size", "160x40"];
     let screen = demo(&screen, Some("Europe/Berlin")).stdout;
-    assert!(
-        screen.contains(" CET") && !screen.contains("UTC"),
-        "{screen}"
-    );
+    assert!(screen.contains(" CET") && !screen.contains("UTC"), "{screen}");
 }
 
 #[test]

@@ -59,20 +59,12 @@ impl Service {
             stderr.read_to_string(&mut text).unwrap();
             text
         });
-        Self {
-            machine,
-            manager,
-            child,
-            complaints: Some(complaints),
-        }
+        Self { machine, manager, child, complaints: Some(complaints) }
     }
 
     fn next(&self) -> String {
         let mut bytes = [0; 4096];
-        let length = self
-            .manager
-            .recv(&mut bytes)
-            .expect("the manager hears something");
+        let length = self.manager.recv(&mut bytes).expect("the manager hears something");
         String::from_utf8(bytes[..length].to_vec()).unwrap()
     }
 
@@ -85,10 +77,7 @@ impl Service {
             if last.starts_with(begin) {
                 return messages;
             }
-            assert!(
-                messages.len() < 1000,
-                "in vain waited for {begin}: {messages:?}"
-            );
+            assert!(messages.len() < 1000, "in vain waited for {begin}: {messages:?}");
         }
     }
 
@@ -126,27 +115,15 @@ fn stopped() -> Running {
 
 fn state(pid: u32) -> char {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
-    stat.rsplit(')')
-        .next()
-        .unwrap()
-        .trim_start()
-        .chars()
-        .next()
-        .unwrap()
+    stat.rsplit(')').next().unwrap().trim_start().chars().next().unwrap()
 }
 
 #[test]
 fn its_manager_gets_ready_alive_reloading_and_stopping() {
     let service = Service::start(&one_gpu(&[]), TELLS);
     let messages = service.wait_for_message("READY=1");
-    assert!(
-        messages.iter().all(|it| !it.starts_with("WATCHDOG")),
-        "{messages:?}"
-    );
-    assert!(
-        messages.contains(&"STATUS=1 GPU, 0 findings, 0 notified".to_owned()),
-        "{messages:?}"
-    );
+    assert!(messages.iter().all(|it| !it.starts_with("WATCHDOG")), "{messages:?}");
+    assert!(messages.contains(&"STATUS=1 GPU, 0 findings, 0 notified".to_owned()), "{messages:?}");
     service.wait_for_message("WATCHDOG=1");
     service.wait_for_message("WATCHDOG=1");
     service.signal(Signal::HUP);
@@ -158,10 +135,7 @@ fn its_manager_gets_ready_alive_reloading_and_stopping() {
     service.wait_for_message("READY=1");
     service.wait_for_message("WATCHDOG=1");
     let complaints = service.end();
-    assert_eq!(
-        complaints.matches("the configuration was reloaded").count(),
-        1
-    );
+    assert_eq!(complaints.matches("the configuration was reloaded").count(), 1);
     let broken = "config.toml:2: reap.warm: is not known; did you mean \"warn\"?; allowed: warn, \
                   grace, settle, most, within, notify, warn_terminal, never; the previous configuration stays in force";
     assert!(complaints.contains(broken), "{complaints}");
@@ -180,10 +154,7 @@ fn a_notify_command_gets_the_finding_and_nothing_is_sent() {
     let text = fs::read_to_string(service.notices()).unwrap();
     let notice: Value = serde_json::from_str(&text).expect("one notice, once");
     assert_eq!(notice["schema"], "gpumem.notice/1");
-    assert_eq!(
-        (&notice["notice"], &notice["acts_at"]),
-        (&"found".into(), &Value::Null)
-    );
+    assert_eq!((&notice["notice"], &notice["acts_at"]), (&"found".into(), &Value::Null));
     assert_eq!(notice["finding"]["kind"], "stopped");
     assert_eq!(notice["finding"]["process"]["pid"], child.pid());
     assert_eq!(state(child.pid()), 'T', "nothing was sent");
@@ -212,20 +183,14 @@ fn a_rule_that_reaps_kills_a_stopped_process_on_the_host_and_nothing_in_a_contai
         let notices = fs::read_to_string(service.notices()).unwrap();
         assert_eq!(notices.matches("\"notice\":").count(), 2, "{notices}");
         let complaints = service.end();
-        assert!(
-            complaints.contains("SIGTERM and SIGCONT to"),
-            "{complaints}"
-        );
+        assert!(complaints.contains("SIGTERM and SIGCONT to"), "{complaints}");
         return;
     }
     for _ in 0..8 {
         service.wait_for_message("WATCHDOG=1");
     }
     assert_eq!(state(child.pid()), 'T');
-    assert!(
-        !service.notices().exists(),
-        "nobody is warned of what will not be"
-    );
+    assert!(!service.notices().exists(), "nobody is warned of what will not be");
     let complaints = service.end();
     let left = format!("{}: skipped", child.pid());
     assert_eq!(complaints.matches(&left).count(), 1, "{complaints}");
@@ -298,10 +263,7 @@ impl Terminals {
 /// Without a notify command; the owner's terminals are written to.
 fn only_terminals() -> String {
     let toml = TELLS.replace("warn_terminal = false", "warn_terminal = true");
-    let notify = toml
-        .lines()
-        .find(|line| line.starts_with("notify"))
-        .unwrap();
+    let notify = toml.lines().find(|line| line.starts_with("notify")).unwrap();
     toml.replace(notify, "") + "action = \"reap\"\n"
 }
 
@@ -325,16 +287,8 @@ fn who_has_no_terminal_is_not_warned_and_keeps_his_process() {
     let log = service.end();
     let why = "accepted it, and [reap] has no notify command";
     if host_pids() {
-        assert_eq!(
-            log.matches("not notified: no terminal of").count(),
-            1,
-            "{log}"
-        );
-        assert_eq!(
-            log.matches("skipped: its owner could not be warned")
-                .count(),
-            1
-        );
+        assert_eq!(log.matches("not notified: no terminal of").count(), 1, "{log}");
+        assert_eq!(log.matches("skipped: its owner could not be warned").count(), 1);
         assert_eq!(log.matches(why).count(), 2, "{log}");
     }
 }
@@ -415,21 +369,13 @@ fn a_driver_that_goes_away_and_comes_back_is_survived() {
     service.wait_for_message("STATUS=1 GPU");
     wait_until("the command is told", || service.notices().exists());
     let complaints = service.end();
-    assert!(
-        complaints.contains("nothing is killed without a sample"),
-        "{complaints}"
-    );
+    assert!(complaints.contains("nothing is killed without a sample"), "{complaints}");
     assert!(complaints.contains("every GPU can be read"), "{complaints}");
 }
 
 #[test]
 fn what_cannot_be_meant_together_is_refused() {
-    for more in [
-        &["--yes"][..],
-        &["--pid", "1"],
-        &["--kind", "idle"],
-        &["--json"],
-    ] {
+    for more in [&["--yes"][..], &["--pid", "1"], &["--kind", "idle"], &["--json"]] {
         let output = crate::support::run(&[&["reap", "--watch"], more].concat());
         assert_eq!(output.code, 2, "{output:?}");
     }

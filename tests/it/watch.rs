@@ -39,9 +39,7 @@ fn found(recording: &str) -> Vec<u64> {
     let output = run(&["check", "--json", "--replay", recording]);
     let document = output.json();
     let findings = document["findings"].as_array().unwrap().iter();
-    findings
-        .filter_map(|finding| finding["process"]["pid"].as_u64())
-        .collect()
+    findings.filter_map(|finding| finding["process"]["pid"].as_u64()).collect()
 }
 
 #[test]
@@ -78,9 +76,7 @@ fn the_page_is_what_explain_prints_to_the_letter() {
 #[test]
 fn the_list_of_findings_ends_with_what_to_type() {
     let screen = |size: &str| {
-        let screen = [
-            "watch", "--demo", "--once", "--size", size, "--keys", "<Tab>",
-        ];
+        let screen = ["watch", "--demo", "--once", "--size", size, "--keys", "<Tab>"];
         run(&screen).stdout
     };
     for size in ["200x50", "120x40"] {
@@ -106,15 +102,10 @@ fn the_list_of_findings_ends_with_what_to_type() {
 
 /// The words of a plan on the screen: between its title and what can be done with it.
 fn planned(screen: &str) -> Vec<&str> {
-    let lines = screen
-        .lines()
-        .skip_while(|line| !line.starts_with("── kill"));
+    let lines = screen.lines().skip_while(|line| !line.starts_with("── kill"));
     let lines = lines.skip(1);
     let lines = lines.take_while(|line| !line.starts_with("a recording: nothing will be sent"));
-    lines
-        .filter(|line| !line.starts_with("──"))
-        .flat_map(str::split_whitespace)
-        .collect()
+    lines.filter(|line| !line.starts_with("──")).flat_map(str::split_whitespace).collect()
 }
 
 #[test]
@@ -124,20 +115,14 @@ fn a_plan_is_the_one_that_reap_prints() {
         let mut plans = vec![("X".to_owned(), vec![])];
         for pid in found(recording) {
             let pid = pid.to_string();
-            plans.push((
-                format!("/pid:{pid}<Enter>jx"),
-                vec!["--pid".to_owned(), pid],
-            ));
+            plans.push((format!("/pid:{pid}<Enter>jx"), vec!["--pid".to_owned(), pid]));
         }
         for (keys, selection) in plans {
             let mut arguments = vec!["reap", "--dry-run", "--replay", recording];
             arguments.extend(selection.iter().map(String::as_str));
             let printed = run(&arguments);
             let screen = shown(recording, "80x200", &keys);
-            assert!(
-                screen.contains("a recording: nothing will be sent"),
-                "{screen}"
-            );
+            assert!(screen.contains("a recording: nothing will be sent"), "{screen}");
             // A flag is added where a key is pressed.
             let mut printed_words = printed.stdout.clone();
             for kind in ["leak", "hung"] {
@@ -147,10 +132,7 @@ fn a_plan_is_the_one_that_reap_prints() {
             let direct = ["add --direct to", "press d to"];
             let graphics = ["add --graphics", "gpumem kill --graphics kills it"];
             let servers = ["add --servers", "select it and press x to kill it by name"];
-            let named = [
-                "name it with --pid",
-                "select it and press x to kill it by name",
-            ];
+            let named = ["name it with --pid", "select it and press x to kill it by name"];
             let family = ["name them with --pid", named[1]];
             for [flag, key] in [direct, graphics, servers, named, family] {
                 printed_words = printed_words.replace(flag, key);
@@ -198,14 +180,10 @@ fn names_of_any_width_leave_the_columns_of_a_terminal_where_they_are() {
         // The chosen name is told below, and breaks no line there either.
         terminal.press("j");
         terminal.wait_for_selected(&hostile);
-        let title = terminal.wait_for("title", |text| {
-            text.contains(&format!("process {hostile} on GPU 0"))
-        });
+        let title = terminal
+            .wait_for("title", |text| text.contains(&format!("process {hostile} on GPU 0")));
         assert_eq!(title.lines().count(), 24, "{title}");
-        assert!(
-            title.lines().last().unwrap().contains("F10 Quit"),
-            "{title}"
-        );
+        assert!(title.lines().last().unwrap().contains("F10 Quit"), "{title}");
         terminal.press("q");
         assert_eq!(terminal.end().code(), Some(0));
         terminal.assert_restored();
@@ -260,16 +238,8 @@ fn where_nothing_changes_only_clocks_are_written() {
     let is_clock = |c: char| c.is_ascii_digit() || matches!(c, 'h' | 'm' | 's');
     // Charts go on to the left.
     let is_chart = |c: char| matches!(c, '\u{2580}'..='\u{259f}' | '\u{2800}'..='\u{28ff}');
-    assert!(
-        cells
-            .chars()
-            .all(|c| c.is_whitespace() || is_clock(c) || is_chart(c)),
-        "{cells}"
-    );
-    assert!(
-        cells.lines().count() < 24,
-        "the keys were written again:\n{cells}"
-    );
+    assert!(cells.chars().all(|c| c.is_whitespace() || is_clock(c) || is_chart(c)), "{cells}");
+    assert!(cells.lines().count() < 24, "the keys were written again:\n{cells}");
     terminal.press("q");
     assert_eq!(terminal.end().code(), Some(0));
     terminal.assert_restored();
@@ -318,9 +288,7 @@ fn a_day_of_it_on_one_screen() {
     let watch = stage.command(&["watch", "--no-store", "--interval", "250ms"]);
     let mut terminal = Terminal::start(Terminal::SHELL, &watch, 30, 120);
     let (pid, stranger) = (holder.pid.to_string(), other.pid().to_string());
-    terminal.wait_for("both", |text| {
-        text.contains(&pid) && text.contains(&stranger)
-    });
+    terminal.wait_for("both", |text| text.contains(&pid) && text.contains(&stranger));
     terminal.press("oP");
     terminal.wait_for("order by pid, turned around", |text| text.contains("PID▼"));
     terminal.press(&format!("/pid:{pid}\r"));
@@ -338,15 +306,11 @@ fn a_day_of_it_on_one_screen() {
     terminal.press("x");
     terminal.wait_for("plan", |text| text.contains("y: kill it"));
     terminal.press("y");
-    terminal.wait_for("signal", |text| {
-        text.contains(&format!("done: SIGTERM to {pid}"))
-    });
+    terminal.wait_for("signal", |text| text.contains(&format!("done: SIGTERM to {pid}")));
     support::wait_until("it is gone", || !holder.is_alive());
     kill_process(terminal.pid(), Signal::TERM).unwrap();
     let status = terminal.end();
-    let by = status
-        .signal()
-        .or_else(|| status.code().map(|code| code - 128));
+    let by = status.signal().or_else(|| status.code().map(|code| code - 128));
     assert_eq!(by, Some(Signal::TERM.as_raw()), "{status}");
     terminal.assert_restored();
 }
@@ -367,10 +331,7 @@ impl Source for Buggy {
             "gpus": [{ "index": 0, "processes": [{ "pid": 7, "used_bytes": 1 }] }],
             "processes": [{ "pid": 7, "start_ticks": 70, "command": ["train"] }],
         });
-        Ok(Some(Taken {
-            snapshot: serde_json::from_value(snapshot).unwrap(),
-            is_passing: false,
-        }))
+        Ok(Some(Taken { snapshot: serde_json::from_value(snapshot).unwrap(), is_passing: false }))
     }
 
     fn steer(&mut self, _: Control, _: Instant) -> Result<(), SourceError> {
@@ -388,10 +349,7 @@ impl ReclaimWorker for Buggy {
         ask: Option<(ReclaimRequest, Duration)>,
         _: &mut dyn FnMut(ReclaimProgress),
     ) -> Option<Duration> {
-        assert!(
-            !self.0 || !matches!(ask, Some((ReclaimRequest::Plan(_), _))),
-            "as a bug would"
-        );
+        assert!(!self.0 || !matches!(ask, Some((ReclaimRequest::Plan(_), _))), "as a bug would");
         None
     }
 }

@@ -69,10 +69,7 @@ fn a_yes_kills_it_and_the_screen_shows_what_was_freed() {
     assert_eq!(stage.events(), ["begun", "intended", "done", "ended"]);
     let lines = stage.lines();
     assert_eq!(lines[0]["target"]["members"][0]["pid"], holder.pid);
-    assert_eq!(
-        lines[0]["actor"]["uid"],
-        rustix::process::geteuid().as_raw()
-    );
+    assert_eq!(lines[0]["actor"]["uid"], rustix::process::geteuid().as_raw());
     assert_eq!(lines[3]["bytes"], json!(2 * GIB));
     quit(&mut terminal);
 }
@@ -133,9 +130,7 @@ fn one_with_no_way_in_is_shown_why_and_nobody_is_asked() {
     assert!(text.contains("no way in"), "{text}");
     assert!(!text.contains("y: ask"), "{text}");
     terminal.press("y");
-    terminal.wait_for("why", |text| {
-        text.contains("can be asked to release memory")
-    });
+    terminal.wait_for("why", |text| text.contains("can be asked to release memory"));
     assert!(holder.is_alive() && stage.lines().is_empty());
     quit(&mut terminal);
 }
@@ -186,10 +181,7 @@ fn one_that_ignores_it_is_killed_after_its_grace_behind_the_table() {
     terminal.press("x");
     let text = terminal.wait_for("outcome", |text| text.contains("done: freed"));
     let kill = format!("done: SIGKILL to {}", holder.pid);
-    assert!(
-        text.contains(&kill) && text.contains("done: freed 2.0 GiB"),
-        "{text}"
-    );
+    assert!(text.contains(&kill) && text.contains("done: freed 2.0 GiB"), "{text}");
     assert!(!holder.is_alive());
     quit(&mut terminal);
 }
@@ -249,14 +241,9 @@ fn stopping_in_the_middle_stays_and_shows_what_was_sent() {
     terminal.press("y");
     terminal.wait_for("grace", |text| text.contains("waiting for its memory, "));
     terminal.press("u");
-    let text = terminal.wait_for("stop", |text| {
-        text.contains("stopped: nothing more is sent")
-    });
+    let text = terminal.wait_for("stop", |text| text.contains("stopped: nothing more is sent"));
     let sent = format!("done: SIGTERM to {}", holder.pid);
-    assert!(
-        text.contains(&sent) && text.contains("nothing more is sent"),
-        "{text}"
-    );
+    assert!(text.contains(&sent) && text.contains("nothing more is sent"), "{text}");
     assert_eq!(stage.events(), ["begun", "intended", "done"]);
     // Nobody is kept from acting by what is over.
     let lock = File::open(stage.machine.path("state/reap.lock")).unwrap();
@@ -271,11 +258,7 @@ fn a_picture_sends_nothing_whatever_keys_it_is_of() {
         return;
     };
     let holder = stage.holder(OBEYS);
-    for keys in [
-        "jxyy",
-        "jxyyyy<right><enter><enter>",
-        "jx<right><enter><enter>y",
-    ] {
+    for keys in ["jxyy", "jxyyyy<right><enter><enter>", "jx<right><enter><enter>y"] {
         let arguments = ["watch", "--no-store", "--once", "--keys", keys];
         let output = support::finish(&mut stage.command(&arguments));
         assert_eq!(output.code, 0, "{output:?}");
@@ -330,13 +313,8 @@ fn who_goes_to_work_in_the_grace_is_left() {
     terminal.press("y");
     terminal.wait_for("grace", |text| text.contains("waiting for its memory, "));
     stage.machine.play(&scene(holder.pid, 80));
-    terminal.wait_for("outcome", |text| {
-        text.contains("done: freed 0 B; 0 of 1 succeeded")
-    });
-    assert_eq!(
-        stage.lines().last().unwrap()["outcome"],
-        "rule_no_longer_true"
-    );
+    terminal.wait_for("outcome", |text| text.contains("done: freed 0 B; 0 of 1 succeeded"));
+    assert_eq!(stage.lines().last().unwrap()["outcome"], "rule_no_longer_true");
     assert!(holder.is_alive());
     quit(&mut terminal);
 }
@@ -356,9 +334,7 @@ fn what_the_rules_find_no_longer_when_the_yes_comes_is_left() {
     // The detail below the plan says what is so now.
     terminal.wait_for("work", |text| !text.contains("> end the process"));
     terminal.press("y");
-    terminal.wait_for("outcome", |text| {
-        text.contains("done: freed 0 B; 0 of 1 succeeded")
-    });
+    terminal.wait_for("outcome", |text| text.contains("done: freed 0 B; 0 of 1 succeeded"));
     assert!(holder.is_alive());
     assert_eq!(stage.events(), ["begun", "ended"]);
     quit(&mut terminal);
@@ -397,9 +373,8 @@ fn beside_another_reaper_nothing_is_sent() {
         return;
     };
     terminal.press("y");
-    terminal.wait_for("refusal", |text| {
-        text.contains("nothing was sent: another reaper is running")
-    });
+    terminal
+        .wait_for("refusal", |text| text.contains("nothing was sent: another reaper is running"));
     quit(&mut terminal);
     assert!(holder.is_alive() && stage.lines().is_empty());
 }
@@ -417,8 +392,6 @@ fn of_the_demo_nothing_is_sent() {
         text.contains("a recording: nothing will be sent") && text.contains("1. ")
     });
     terminal.press("y");
-    terminal.wait_for("no", |text| {
-        text.contains("nothing was sent: it is a recording")
-    });
+    terminal.wait_for("no", |text| text.contains("nothing was sent: it is a recording"));
     quit(&mut terminal);
 }

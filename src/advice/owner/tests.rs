@@ -8,10 +8,7 @@ use super::*;
 use crate::model::process::{Container, Jupyter, Kubernetes, Slurm};
 
 fn process() -> Process {
-    Process {
-        pid: 4242,
-        ..Process::default()
-    }
+    Process { pid: 4242, ..Process::default() }
 }
 
 fn notebook(application: Option<&str>, path: Option<&str>) -> Process {
@@ -20,10 +17,7 @@ fn notebook(application: Option<&str>, path: Option<&str>) -> Process {
         notebook_path: path.map(Arc::from),
         ..Jupyter::default()
     };
-    Process {
-        jupyter: Some(Arc::new(kernel)),
-        ..process()
-    }
+    Process { jupyter: Some(Arc::new(kernel)), ..process() }
 }
 
 fn contained(runtime: Option<&str>, name: Option<&str>, id: &str) -> Process {
@@ -33,18 +27,12 @@ fn contained(runtime: Option<&str>, name: Option<&str>, id: &str) -> Process {
         name: name.map(Arc::from),
         ..Container::default()
     };
-    Process {
-        container: Some(Arc::new(container)),
-        ..process()
-    }
+    Process { container: Some(Arc::new(container)), ..process() }
 }
 
 fn in_job(job: &str, step: Option<&str>) -> Process {
-    let slurm = Slurm {
-        job_id: Some(job.into()),
-        step_id: step.map(Arc::from),
-        ..Slurm::default()
-    };
+    let slurm =
+        Slurm { job_id: Some(job.into()), step_id: step.map(Arc::from), ..Slurm::default() };
     Process {
         slurm: Some(Arc::new(slurm)),
         environment: environment(&[("SLURM_JOB_ID", job)]),
@@ -54,11 +42,7 @@ fn in_job(job: &str, step: Option<&str>) -> Process {
 
 fn environment(variables: &[(&str, &str)]) -> Option<Arc<BTreeMap<Arc<str>, Arc<str>>>> {
     let pairs = variables.iter();
-    Some(Arc::new(
-        pairs
-            .map(|&(name, value)| (name.into(), value.into()))
-            .collect(),
-    ))
+    Some(Arc::new(pairs.map(|&(name, value)| (name.into(), value.into())).collect()))
 }
 
 fn in_unit(unit: &str, cgroup: &str) -> Process {
@@ -97,40 +81,19 @@ fn the_command_is_the_right_one_for_where_it_runs() {
         (in_job("77", Some("0")), "`scancel 77.0`"),
         (in_job("77", Some("batch")), "`scancel 77`"),
         (in_job("77", None), "`scancel 77`"),
-        (
-            contained(Some("docker"), Some("train"), &id),
-            "`docker stop train`",
-        ),
-        (
-            contained(Some("docker"), None, &id),
-            "`docker stop 0123456789ab`",
-        ),
-        (
-            contained(Some("podman"), Some("train"), &id),
-            "`podman stop train`",
-        ),
-        (
-            contained(Some("containerd"), Some("train"), &id),
-            "`crictl stop 0123456789ab`",
-        ),
+        (contained(Some("docker"), Some("train"), &id), "`docker stop train`"),
+        (contained(Some("docker"), None, &id), "`docker stop 0123456789ab`"),
+        (contained(Some("podman"), Some("train"), &id), "`podman stop train`"),
+        (contained(Some("containerd"), Some("train"), &id), "`crictl stop 0123456789ab`"),
         (contained(Some("lxc"), None, "web"), "`lxc stop web`"),
-        (
-            contained(None, None, &id),
-            "0123456789ab, and all that runs in it, with what started it",
-        ),
-        (
-            in_pod(Some("train-0"), None),
-            "`kubectl delete pod -n team-a train-0`",
-        ),
+        (contained(None, None, &id), "0123456789ab, and all that runs in it, with what started it"),
+        (in_pod(Some("train-0"), None), "`kubectl delete pod -n team-a train-0`"),
         (in_pod(None, Some("1234-ab")), "grep 1234-ab"),
         (
             in_unit("llm.service", "/system.slice/llm.service"),
             "as root: `systemctl stop llm.service`",
         ),
-        (
-            in_unit("llm@7.service", "/system.slice/llm@7.service"),
-            "`systemctl stop llm@7.service`",
-        ),
+        (in_unit("llm@7.service", "/system.slice/llm@7.service"), "`systemctl stop llm@7.service`"),
         (
             in_unit(
                 "llm.service",
@@ -183,10 +146,7 @@ fn what_others_share_is_never_to_be_stopped() {
 
 #[test]
 fn what_only_the_process_claims_is_not_put_into_commands() {
-    let within = |cgroup: &str| Process {
-        cgroup: Some(cgroup.into()),
-        ..in_job("77", Some("0"))
-    };
+    let within = |cgroup: &str| Process { cgroup: Some(cgroup.into()), ..in_job("77", Some("0")) };
     let doubt = "`scontrol listpids 77`";
     for cgroup in [
         "/slurm/uid_5/job_77/step_0/task_0",
@@ -209,10 +169,7 @@ fn what_only_the_process_claims_is_not_put_into_commands() {
     assert!(only(&with_environment(&other)).contains("kubectl delete pod -n team-a train-0"));
     let same = [("POD_NAME", "train-0"), ("POD_NAMESPACE", "team-a")];
     let line = only(&with_environment(&same));
-    assert!(
-        line.contains("grep 1234-ab") && !line.contains("delete pod"),
-        "{line}"
-    );
+    assert!(line.contains("grep 1234-ab") && !line.contains("delete pod"), "{line}");
 }
 
 #[test]
@@ -227,33 +184,21 @@ fn a_task_of_an_array_has_the_arrays_id_and_its_own() {
     };
     let command = |process: &Process| owner(process).unwrap().command;
     // The last task to start has the array's number for its own: `scancel 3` would end them all.
-    assert_eq!(
-        command(&change(&task, None)).as_deref(),
-        Some("scancel 3_4")
-    );
-    assert_eq!(
-        command(&change(&task, Some("0"))).as_deref(),
-        Some("scancel 3_4.0")
-    );
+    assert_eq!(command(&change(&task, None)).as_deref(), Some("scancel 3_4"));
+    assert_eq!(command(&change(&task, Some("0"))).as_deref(), Some("scancel 3_4.0"));
     assert_eq!(owner(&change(&task, None)).unwrap().name, "Slurm job 3_4");
     // Where nothing tells whether it is one, that is to be seen first.
     let mut unread = in_job("3", None);
     unread.environment = None;
     assert_eq!(command(&unread), None);
     assert!(only(&unread).contains("`squeue -j 3`"), "{}", only(&unread));
-    let other = Process {
-        environment: environment(&[("SLURM_JOB_ID", "4")]),
-        ..in_job("3", None)
-    };
+    let other = Process { environment: environment(&[("SLURM_JOB_ID", "4")]), ..in_job("3", None) };
     assert_eq!(command(&other), None);
     // What is left of a job that is over has no owner.
     let over = change(&|slurm| slurm.over = Some(true), None);
     assert_eq!(owner(&over), None);
     let line = only(&over);
-    assert!(
-        line.contains("Slurm job 3 is over") && line.contains("`kill 4242`"),
-        "{line}"
-    );
+    assert!(line.contains("Slurm job 3 is over") && line.contains("`kill 4242`"), "{line}");
     assert!(!line.contains("scancel"), "{line}");
 }
 
@@ -269,44 +214,17 @@ fn each_runtime_is_asked_in_its_own_namespace_and_as_its_user() {
                 id: Some(id.into()),
                 name: name.map(Arc::from),
             };
-            Process {
-                container: Some(Arc::new(container)),
-                ..process()
-            }
+            Process { container: Some(Arc::new(container)), ..process() }
         };
     for (process, command) in [
-        (
-            of("docker", Some("moby"), None, None, &id),
-            "docker stop 0123456789ab",
-        ),
-        (
-            of("containerd", Some("k8s.io"), None, None, &id),
-            "crictl stop 0123456789ab",
-        ),
-        (
-            of("containerd", Some("lab"), None, None, "job-7"),
-            "ctr -n lab tasks kill job-7",
-        ),
-        (
-            of("containerd", Some("lab"), None, Some("train"), &id),
-            "nerdctl -n lab stop train",
-        ),
-        (
-            of("nerdctl", None, None, None, &id),
-            "nerdctl stop 0123456789ab",
-        ),
-        (
-            of("runc", None, None, None, "job-7"),
-            "runc kill job-7 TERM",
-        ),
-        (
-            of("nspawn", None, None, None, "box"),
-            "machinectl poweroff box",
-        ),
-        (
-            of("podman", None, None, Some("train"), &id),
-            "podman stop train",
-        ),
+        (of("docker", Some("moby"), None, None, &id), "docker stop 0123456789ab"),
+        (of("containerd", Some("k8s.io"), None, None, &id), "crictl stop 0123456789ab"),
+        (of("containerd", Some("lab"), None, None, "job-7"), "ctr -n lab tasks kill job-7"),
+        (of("containerd", Some("lab"), None, Some("train"), &id), "nerdctl -n lab stop train"),
+        (of("nerdctl", None, None, None, &id), "nerdctl stop 0123456789ab"),
+        (of("runc", None, None, None, "job-7"), "runc kill job-7 TERM"),
+        (of("nspawn", None, None, None, "box"), "machinectl poweroff box"),
+        (of("podman", None, None, Some("train"), &id), "podman stop train"),
     ] {
         assert_eq!(owner(&process).unwrap().command.as_deref(), Some(command));
         assert!(only(&process).contains(command));
@@ -326,10 +244,7 @@ fn each_runtime_is_asked_in_its_own_namespace_and_as_its_user() {
         ..process()
     };
     assert_eq!(owner(&unknown).unwrap().name, "a container");
-    let in_its_unit = Process {
-        systemd_unit: Some("llm.service".into()),
-        ..unknown
-    };
+    let in_its_unit = Process { systemd_unit: Some("llm.service".into()), ..unknown };
     assert_eq!(owner(&in_its_unit).unwrap().name, "unit llm.service");
 }
 
@@ -337,23 +252,14 @@ fn each_runtime_is_asked_in_its_own_namespace_and_as_its_user() {
 fn a_runners_job_is_cancelled_where_it_was_asked_for() {
     for (unit, words) in [
         ("gitlab-runner.service", "cancel its job in GitLab"),
-        (
-            "actions.runner.acme.gpu7.service",
-            "cancel its workflow run in GitHub",
-        ),
+        ("actions.runner.acme.gpu7.service", "cancel its workflow run in GitHub"),
         ("rstudio-server.service", "RStudio"),
     ] {
         let process = in_unit(unit, "/x");
         let line = only(&process);
-        assert!(
-            line.contains(words) && !line.contains("systemctl"),
-            "{line}"
-        );
-        let left = Process {
-            parent_is_reaper: Some(true),
-            group_leader_alive: Some(false),
-            ..process
-        };
+        assert!(line.contains(words) && !line.contains("systemctl"), "{line}");
+        let left =
+            Process { parent_is_reaper: Some(true), group_leader_alive: Some(false), ..process };
         assert_eq!(owner(&left), None, "{unit} knows nothing of it any more");
     }
 }
@@ -393,10 +299,7 @@ fn a_kernel_whose_server_is_gone_is_not_shut_down_there() {
         Arc::make_mut(jupyter).server_alive = Some(false);
     }
     let line = only(&process);
-    assert!(
-        line.contains("`kill 4242`") && !line.contains("Shut Down"),
-        "{line}"
-    );
+    assert!(line.contains("`kill 4242`") && !line.contains("Shut Down"), "{line}");
     assert_eq!(lines(&process).last().unwrap().text, END.text);
     // Nor is what is around it in the way.
     process.container = contained(Some("docker"), Some("lab"), "x").container;
@@ -405,10 +308,7 @@ fn a_kernel_whose_server_is_gone_is_not_shut_down_there() {
 
 #[test]
 fn what_is_stopped_is_let_go_on_first() {
-    let stopped = Process {
-        state: Some('T'),
-        ..in_job("77", None)
-    };
+    let stopped = Process { state: Some('T'), ..in_job("77", None) };
     let lines = place_lines(&stopped);
     assert_eq!(lines[0], "it is stopped, continue it: `kill -CONT 4242`");
     assert!(lines[1].contains("scancel 77"));
@@ -441,11 +341,9 @@ fn a_name_reaches_a_shell_as_one_word_or_not_at_all() {
     for hostile in ["x\n`reboot`", "-rf", "\u{202e}x"] {
         // It has an owner all the same.
         let unit = format!("{hostile}.service");
-        for process in [
-            in_job(hostile, None),
-            contained(Some("docker"), None, hostile),
-            in_unit(&unit, "/x"),
-        ] {
+        for process in
+            [in_job(hostile, None), contained(Some("docker"), None, hostile), in_unit(&unit, "/x")]
+        {
             assert_eq!(owner(&process).unwrap().command, None);
             assert!(!only(&process).contains(hostile), "{}", only(&process));
         }

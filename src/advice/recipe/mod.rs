@@ -111,10 +111,7 @@ pub fn parse(out: &[u8]) -> Result<ReleaseReport, String> {
         why: raw.why.map(|why| bounded(&why)),
         wake: None,
         references: references
-            .map(|(name, bytes)| Reference {
-                name: bounded(&name),
-                bytes,
-            })
+            .map(|(name, bytes)| Reference { name: bounded(&name), bytes })
             .collect(),
         asked: None,
     })
@@ -125,10 +122,7 @@ fn not_its_own() -> String {
 }
 
 fn bounded(text: &str) -> Arc<str> {
-    text.chars()
-        .take(TEXT_CHARACTERS)
-        .collect::<String>()
-        .into()
+    text.chars().take(TEXT_CHARACTERS).collect::<String>().into()
 }
 
 /// What Python writes as `'…'` or `"…"`; `None` where it is neither.

@@ -117,12 +117,7 @@ fn what_small_tensors_hold_of_large_segments_is_reported() {
     assert_eq!(report.live_bytes, Some(32 * MIB));
     let left = report.cached_bytes_left.unwrap();
     assert!(left >= 16 * MIB, "{left}");
-    assert!(
-        report
-            .why
-            .unwrap()
-            .contains("in blocks that live tensors share")
-    );
+    assert!(report.why.unwrap().contains("in blocks that live tensors share"));
 }
 
 #[test]
@@ -184,16 +179,10 @@ fn what_keeps_its_pages_is_reported_and_loses_no_state() {
         let (report, state) = run_with(&options(), variables, before, after);
         (report.unwrap(), state)
     };
-    let (report, state) = keeps(
-        "import keras\nm = keras.Model(5 * MIB)\nm.fit(20 * MIB)",
-        &[],
-    );
+    let (report, state) = keeps("import keras\nm = keras.Model(5 * MIB)\nm.fit(20 * MIB)", &[]);
     assert_eq!(report.live_bytes, Some(20 * MIB));
     let why = report.why.unwrap();
-    assert!(
-        why.contains("keeps its pages") && why.contains("cuda_malloc_async"),
-        "{why}"
-    );
+    assert!(why.contains("keeps its pages") && why.contains("cuda_malloc_async"), "{why}");
     assert!(state[0].as_u64().unwrap() >= 400 * MIB, "{state}");
     assert_eq!(state[1], serde_json::json!([]));
     // A session of version 1, closed.
@@ -201,19 +190,12 @@ fn what_keeps_its_pages_is_reported_and_loses_no_state() {
     let (report, _) = keeps(session, &[("FAKE_TENSORFLOW_1", "1")]);
     assert_eq!(report.live_bytes, None, "nothing tells");
     assert!(report.why.unwrap().contains("whatever session"));
-    let (report, _) = keeps(
-        "import jax\nj = jax.Array(50 * MIB)\ndel j\njax.programs['f'] = 1",
-        &[],
-    );
+    let (report, _) =
+        keeps("import jax\nj = jax.Array(50 * MIB)\ndel j\njax.programs['f'] = 1", &[]);
     assert_eq!(report.cached_bytes_left, Some(50 * MIB));
     assert!(report.why.unwrap().contains("JAX"));
     let (report, _) = keeps("import onnxruntime", &[]);
-    assert!(
-        report
-            .why
-            .unwrap()
-            .contains("enable_memory_arena_shrinkage")
-    );
+    assert!(report.why.unwrap().contains("enable_memory_arena_shrinkage"));
 }
 
 #[test]
@@ -275,10 +257,7 @@ fn a_part_that_raises_costs_the_others_nothing() {
                   def fail(*_): raise SystemExit('s3cret')\ntorch.cuda.empty_cache = fail\n";
     let (report, held) = run(before, "fake_gpu.used(0)");
     let why = report.why.unwrap();
-    assert!(
-        why.contains("torch: SystemExit") && !why.contains("s3cret"),
-        "{why}"
-    );
+    assert!(why.contains("torch: SystemExit") && !why.contains("s3cret"), "{why}");
     assert_eq!(held, 400 * MIB, "CuPy's is back");
 }
 
@@ -296,10 +275,7 @@ fn source_is_read_as_it_was_written() {
         let output = Command::new("python3")
             .args([
                 "-c",
-                &format!(
-                    "import sys; sys.stdout.buffer.write({}.encode())",
-                    literal(text)
-                ),
+                &format!("import sys; sys.stdout.buffer.write({}.encode())", literal(text)),
             ])
             .output()
             .unwrap();

@@ -9,20 +9,11 @@ fn what_cannot_give_back_is_not_hidden_by_what_can() {
         ..process(Some(framework))
     };
     let advised = steps(&loaded("pytorch", &["tensorflow", "nccl"]));
-    assert!(
-        advised[0].contains("torch.cuda.empty_cache()"),
-        "{advised:?}"
-    );
-    assert!(
-        advised[1].contains("TensorFlow 2 is loaded too"),
-        "{advised:?}"
-    );
+    assert!(advised[0].contains("torch.cuda.empty_cache()"), "{advised:?}");
+    assert!(advised[1].contains("TensorFlow 2 is loaded too"), "{advised:?}");
     for libraries in [&["cupy"][..], &["nccl", "ray"], &[]] {
         let advised = steps(&loaded("pytorch", libraries));
-        assert!(
-            !advised.iter().any(|line| line.contains("loaded too")),
-            "{advised:?}"
-        );
+        assert!(!advised.iter().any(|line| line.contains("loaded too")), "{advised:?}");
     }
 }
 

@@ -50,9 +50,9 @@ impl UnloadAnswer {
     pub fn success(&self) -> AnswerCheckResult {
         match self.status {
             200..=299 => Ok(()),
-            300..=399 => Err(AnswerVerdict::Another(
-                "a redirect, which is not followed".to_owned(),
-            )),
+            300..=399 => {
+                Err(AnswerVerdict::Another("a redirect, which is not followed".to_owned()))
+            }
             401 | 403 => Err(AnswerVerdict::Key),
             404 | 405 | 501 => Err(AnswerVerdict::Absent),
             status => Err(AnswerVerdict::Declined(match self.message() {
@@ -125,16 +125,10 @@ pub(super) fn version(text: &str) -> Option<(u32, u32, u32)> {
     let mut parts = text.trim_start_matches('v').split('.');
     let number = |part: Option<&str>| {
         let part = part?;
-        let end = part
-            .find(|c: char| !c.is_ascii_digit())
-            .unwrap_or(part.len());
+        let end = part.find(|c: char| !c.is_ascii_digit()).unwrap_or(part.len());
         part[..end].parse::<u32>().ok()
     };
-    Some((
-        number(parts.next())?,
-        number(parts.next())?,
-        number(parts.next()).unwrap_or(0),
-    ))
+    Some((number(parts.next())?, number(parts.next())?, number(parts.next()).unwrap_or(0)))
 }
 
 /// A list in an answer.
@@ -166,9 +160,7 @@ impl Known {
     pub(super) fn load(&mut self, names: Vec<String>) -> AnswerCheckResult {
         let is_sound = |name: &String| !name.is_empty() && name.len() <= NAME_BYTES;
         if names.len() > MOST_MODELS || !names.iter().all(is_sound) {
-            return Err(AnswerVerdict::Another(
-                "a list of models in another form".to_owned(),
-            ));
+            return Err(AnswerVerdict::Another("a list of models in another form".to_owned()));
         }
         self.models = names;
         match self.models.is_empty() {

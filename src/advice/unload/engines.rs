@@ -14,10 +14,8 @@ use super::{
     UnloadServer, Verb, encoded,
 };
 
-const IS_SLEEPING: Question = Question {
-    ask: || ServerRequest::get("/is_sleeping"),
-    check: is_awake,
-};
+const IS_SLEEPING: Question =
+    Question { ask: || ServerRequest::get("/is_sleeping"), check: is_awake };
 
 const SLEEPS: Question = Question {
     ask: || ServerRequest::get("/is_sleeping"),
@@ -45,14 +43,8 @@ const VERSION: Question = Question {
 const ENGINE_IS_IDLE: Question = Question {
     ask: || ServerRequest::get("/metrics"),
     check: |answer, _| {
-        let running: &[&str] = &[
-            "vllm:num_requests_running",
-            "aphrodite:num_requests_running",
-        ];
-        let waiting: &[&str] = &[
-            "vllm:num_requests_waiting",
-            "aphrodite:num_requests_waiting",
-        ];
+        let running: &[&str] = &["vllm:num_requests_running", "aphrodite:num_requests_running"];
+        let waiting: &[&str] = &["vllm:num_requests_waiting", "aphrodite:num_requests_waiting"];
         rests(answer, &[running, waiting])
     },
 };
@@ -61,9 +53,7 @@ fn rests(answer: &UnloadAnswer, counts: &[&[&str]]) -> AnswerCheckResult {
     let count = answer.metrics(counts)?;
     match count == 0.0 {
         true => Ok(()),
-        false => Err(AnswerVerdict::Busy(format!(
-            "{count} requests running or waiting"
-        ))),
+        false => Err(AnswerVerdict::Busy(format!("{count} requests running or waiting"))),
     }
 }
 
@@ -84,11 +74,7 @@ const SLEEP: UnloadApi = UnloadApi {
 pub(super) const VLLM: UnloadServer = UnloadServer {
     name: "vllm",
     title: "vLLM",
-    marks: ServerMarks {
-        programs: &["vllm"],
-        titles: &["VLLM::"],
-        ..SERVER.marks
-    },
+    marks: ServerMarks { programs: &["vllm"], titles: &["VLLM::"], ..SERVER.marks },
     usual_port: 8000,
     tls_flags: &["--ssl-certfile", "--ssl-keyfile"],
     api: Ok(UnloadApi {
@@ -123,11 +109,7 @@ pub(super) const APHRODITE: UnloadServer = UnloadServer {
 pub(super) const SGLANG: UnloadServer = UnloadServer {
     name: "sglang",
     title: "SGLang",
-    marks: ServerMarks {
-        programs: &["sglang"],
-        titles: &["sglang::"],
-        ..SERVER.marks
-    },
+    marks: ServerMarks { programs: &["sglang"], titles: &["sglang::"], ..SERVER.marks },
     usual_port: 30_000,
     tls_flags: &["--ssl-certfile", "--ssl-keyfile"],
     api: Ok(UnloadApi {
@@ -150,10 +132,7 @@ pub(super) const SGLANG: UnloadServer = UnloadServer {
         idle: &[Question {
             ask: || ServerRequest::get("/metrics"),
             check: |answer, _| {
-                rests(
-                    answer,
-                    &[&["sglang:num_running_reqs"], &["sglang:num_queue_reqs"]],
-                )
+                rests(answer, &[&["sglang:num_running_reqs"], &["sglang:num_queue_reqs"]])
             },
         }],
         is_looked_at_twice: true,
@@ -162,12 +141,7 @@ pub(super) const SGLANG: UnloadServer = UnloadServer {
             pause: || ServerRequest::post("/pause_generation", Some(r#"{"mode": "in_place"}"#)),
             resume: || ServerRequest::post("/continue_generation", Some("{}")),
         }),
-        unload: |_| {
-            vec![ServerRequest::post(
-                "/release_memory_occupation",
-                Some("{}"),
-            )]
-        },
+        unload: |_| vec![ServerRequest::post("/release_memory_occupation", Some("{}"))],
         wake: "curl -H 'Content-Type: application/json' -d '{}' BASE/resume_memory_occupation, then the same with \
                /continue_generation; not before the next request",
         risk: Some("a request that runs or comes meanwhile can crash its scheduler"),
@@ -181,10 +155,7 @@ pub(super) const SGLANG: UnloadServer = UnloadServer {
 pub(super) const LMDEPLOY: UnloadServer = UnloadServer {
     name: "lmdeploy",
     title: "LMDeploy",
-    marks: ServerMarks {
-        programs: &["lmdeploy"],
-        ..SERVER.marks
-    },
+    marks: ServerMarks { programs: &["lmdeploy"], ..SERVER.marks },
     port_flags: &["--server-port"],
     usual_port: 23_333,
     tls_flags: &["--ssl"],
@@ -197,9 +168,9 @@ pub(super) const LMDEPLOY: UnloadServer = UnloadServer {
                     .any(|model| model.get("owned_by").and_then(Value::as_str) == Some("lmdeploy"))
                 {
                     true => Ok(()),
-                    false => Err(AnswerVerdict::Another(
-                        "models that are not LMDeploy's".to_owned(),
-                    )),
+                    false => {
+                        Err(AnswerVerdict::Another("models that are not LMDeploy's".to_owned()))
+                    }
                 },
             },
             IS_SLEEPING,
@@ -219,9 +190,7 @@ pub(super) const LMDEPLOY: UnloadServer = UnloadServer {
 fn ready_models(answer: &UnloadAnswer) -> Result<Vec<String>, AnswerVerdict> {
     let value = answer.json()?;
     let models = list(&value, "")?.iter();
-    models
-        .map(|model| Ok(text(model, "/name")?.to_owned()))
-        .collect()
+    models.map(|model| Ok(text(model, "/name")?.to_owned())).collect()
 }
 
 const READY: fn() -> ServerRequest =
@@ -247,22 +216,16 @@ pub(super) const TRITON: UnloadServer = UnloadServer {
                 let has = |name: &str| extensions.iter().any(|it| it.as_str() == Some(name));
                 match text(&value, "/name")? == "triton" && has("model_repository") {
                     true => Ok(()),
-                    false => Err(AnswerVerdict::Another(
-                        "a server without model_repository".to_owned(),
-                    )),
+                    false => {
+                        Err(AnswerVerdict::Another("a server without model_repository".to_owned()))
+                    }
                 }
             },
         }],
         idle: &[
+            Question { ask: READY, check: |answer, known| known.load(ready_models(answer)?) },
             Question {
-                ask: READY,
-                check: |answer, known| known.load(ready_models(answer)?),
-            },
-            Question {
-                ask: || ServerRequest {
-                    is_metrics: true,
-                    ..ServerRequest::get("/metrics")
-                },
+                ask: || ServerRequest { is_metrics: true, ..ServerRequest::get("/metrics") },
                 check: |answer, known| {
                     let pending = answer.metrics(&[&["nv_inference_pending_request_count"]])?;
                     if pending != 0.0 {
@@ -329,10 +292,7 @@ pub(super) const TORCHSERVE: UnloadServer = UnloadServer {
                 let value = answer.json()?;
                 for version in list(&value, "")? {
                     let status = version.pointer("/jobQueueStatus/pendingRequests");
-                    if status
-                        .and_then(Value::as_i64)
-                        .is_some_and(|waiting| waiting > 0)
-                    {
+                    if status.and_then(Value::as_i64).is_some_and(|waiting| waiting > 0) {
                         return Err(busy("requests are waiting"));
                     }
                     if !list(version, "/workers")?.is_empty() {
@@ -384,10 +344,7 @@ pub(super) const TGI: UnloadServer = UnloadServer {
 pub(super) const TENSORRT_LLM: UnloadServer = UnloadServer {
     name: "tensorrt-llm",
     title: "TensorRT-LLM",
-    marks: ServerMarks {
-        programs: &["trtllm-serve", "tensorrt_llm"],
-        ..SERVER.marks
-    },
+    marks: ServerMarks { programs: &["trtllm-serve", "tensorrt_llm"], ..SERVER.marks },
     usual_port: 8000,
     api: Err("trtllm-serve has no request that unloads; only stopping it frees the memory"),
     ..SERVER
@@ -396,10 +353,7 @@ pub(super) const TENSORRT_LLM: UnloadServer = UnloadServer {
 pub(super) const INFINITY: UnloadServer = UnloadServer {
     name: "infinity",
     title: "Infinity",
-    marks: ServerMarks {
-        programs: &["infinity_emb"],
-        ..SERVER.marks
-    },
+    marks: ServerMarks { programs: &["infinity_emb"], ..SERVER.marks },
     usual_port: 7997,
     api: Err("Infinity has no request that unloads; only stopping it frees the memory"),
     ..SERVER
@@ -409,12 +363,7 @@ pub(super) const XINFERENCE: UnloadServer = UnloadServer {
     name: "xinference",
     title: "Xinference",
     marks: ServerMarks {
-        programs: &[
-            "xinference",
-            "xinference-local",
-            "xinference-worker",
-            "xinference-supervisor",
-        ],
+        programs: &["xinference", "xinference-local", "xinference-worker", "xinference-supervisor"],
         ..SERVER.marks
     },
     usual_port: 9997,

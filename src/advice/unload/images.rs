@@ -58,12 +58,7 @@ pub(super) const STABLE_DIFFUSION_WEBUI: UnloadServer = UnloadServer {
     name: "stable-diffusion-webui",
     title: "Stable Diffusion web UI",
     marks: ServerMarks {
-        folders: &[
-            "automatic",
-            "sdnext",
-            "stable-diffusion-webui",
-            "stable-diffusion-webui-forge",
-        ],
+        folders: &["automatic", "sdnext", "stable-diffusion-webui", "stable-diffusion-webui-forge"],
         scripts: &["launch.py", "webui.py"],
         ..SERVER.marks
     },
@@ -78,9 +73,9 @@ pub(super) const STABLE_DIFFUSION_WEBUI: UnloadServer = UnloadServer {
                 let is_one = value.get("ram").is_some() && value.get("cuda").is_some();
                 match is_one {
                     true => Ok(()),
-                    false => Err(AnswerVerdict::Another(
-                        "memory figures in another form".to_owned(),
-                    )),
+                    false => {
+                        Err(AnswerVerdict::Another("memory figures in another form".to_owned()))
+                    }
                 }
             },
         }],
@@ -107,10 +102,7 @@ pub(super) const STABLE_DIFFUSION_WEBUI: UnloadServer = UnloadServer {
 pub(super) const INVOKEAI: UnloadServer = UnloadServer {
     name: "invokeai",
     title: "InvokeAI",
-    marks: ServerMarks {
-        programs: &["invokeai", "invokeai-web"],
-        ..SERVER.marks
-    },
+    marks: ServerMarks { programs: &["invokeai", "invokeai-web"], ..SERVER.marks },
     usual_port: 9090,
     api: Ok(UnloadApi {
         identify: &[Question {
@@ -121,25 +113,16 @@ pub(super) const INVOKEAI: UnloadServer = UnloadServer {
             ask: || ServerRequest::get("/api/v1/queue/default/status"),
             check: |answer, _| {
                 let value = answer.json()?;
-                let counts = [
-                    count(&value, "/queue/pending")?,
-                    count(&value, "/queue/in_progress")?,
-                ];
-                let processes = value
-                    .pointer("/processor/is_processing")
-                    .and_then(Value::as_bool);
+                let counts =
+                    [count(&value, "/queue/pending")?, count(&value, "/queue/in_progress")?];
+                let processes = value.pointer("/processor/is_processing").and_then(Value::as_bool);
                 match counts == [0, 0] && processes != Some(true) {
                     true => Ok(()),
                     false => Err(busy("a job runs or waits")),
                 }
             },
         }],
-        unload: |_| {
-            vec![ServerRequest::post(
-                "/api/v2/models/empty_model_cache",
-                None,
-            )]
-        },
+        unload: |_| vec![ServerRequest::post("/api/v2/models/empty_model_cache", None)],
         wake: "its next job loads what it needs",
         start: "a version with /api/v2/models/empty_model_cache",
         ..API

@@ -23,9 +23,7 @@ fn ollama_models(answer: &UnloadAnswer, known: &mut Known) -> Result<Vec<String>
         }
         let name = text(model, "/name")?;
         let expires = model.get("expires_at").and_then(Value::as_str);
-        known
-            .marks
-            .push(format!("{name} {}", expires.unwrap_or_default()));
+        known.marks.push(format!("{name} {}", expires.unwrap_or_default()));
         names.push(name.to_owned());
     }
     Ok(names)
@@ -35,10 +33,7 @@ fn ollama_models(answer: &UnloadAnswer, known: &mut Known) -> Result<Vec<String>
 pub(super) const OLLAMA: UnloadServer = UnloadServer {
     name: "ollama",
     title: "Ollama",
-    marks: ServerMarks {
-        programs: &["ollama"],
-        ..SERVER.marks
-    },
+    marks: ServerMarks { programs: &["ollama"], ..SERVER.marks },
     port_flags: &[],
     usual_port: 11_434,
     api: Ok(UnloadApi {
@@ -46,9 +41,7 @@ pub(super) const OLLAMA: UnloadServer = UnloadServer {
             ask: || ServerRequest::get("/"),
             check: |answer, _| match answer.text()?.trim() {
                 "Ollama is running" => Ok(()),
-                _ => Err(AnswerVerdict::Another(
-                    "a page that is not Ollama's".to_owned(),
-                )),
+                _ => Err(AnswerVerdict::Another("a page that is not Ollama's".to_owned())),
             },
         }],
         idle: &[Question {
@@ -103,10 +96,7 @@ fn llama_models(answer: &UnloadAnswer) -> Result<Vec<String>, AnswerVerdict> {
 pub(super) const LLAMA_CPP: UnloadServer = UnloadServer {
     name: "llama.cpp",
     title: "llama.cpp",
-    marks: ServerMarks {
-        programs: &["llama-server"],
-        ..SERVER.marks
-    },
+    marks: ServerMarks { programs: &["llama-server"], ..SERVER.marks },
     usual_port: 8080,
     tls_flags: &["--ssl-cert-file", "--ssl-key-file"],
     api: Ok(UnloadApi {
@@ -167,10 +157,7 @@ fn running_models(answer: &UnloadAnswer) -> Result<Vec<String>, AnswerVerdict> {
 pub(super) const LLAMA_SWAP: UnloadServer = UnloadServer {
     name: "llama-swap",
     title: "llama-swap",
-    marks: ServerMarks {
-        programs: &["llama-swap"],
-        ..SERVER.marks
-    },
+    marks: ServerMarks { programs: &["llama-swap"], ..SERVER.marks },
     port_flags: &["--listen", "-listen"],
     usual_port: 8080,
     tls_flags: &["--tls-cert-file", "-tls-cert-file"],
@@ -323,9 +310,7 @@ pub(super) const TABBYAPI: UnloadServer = UnloadServer {
 fn localai_models(answer: &UnloadAnswer) -> Result<Vec<String>, AnswerVerdict> {
     let value = answer.json()?;
     let models = list(&value, "/loaded_models")?.iter();
-    models
-        .map(|model| Ok(text(model, "/id")?.to_owned()))
-        .collect()
+    models.map(|model| Ok(text(model, "/id")?.to_owned())).collect()
 }
 
 /// Its backends tell that they are ready also while they work, some of them: so who is connected counts too.
@@ -342,10 +327,7 @@ fn backend_is_idle(answer: &UnloadAnswer, _: &mut Known) -> AnswerCheckResult {
 pub(super) const LOCALAI: UnloadServer = UnloadServer {
     name: "localai",
     title: "LocalAI",
-    marks: ServerMarks {
-        programs: &["local-ai"],
-        ..SERVER.marks
-    },
+    marks: ServerMarks { programs: &["local-ai"], ..SERVER.marks },
     port_flags: &["--address"],
     usual_port: 8080,
     api: Ok(UnloadApi {

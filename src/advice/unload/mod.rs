@@ -75,32 +75,17 @@ pub struct ServerRequest {
 
 impl ServerRequest {
     fn get(path: &'static str) -> Self {
-        Self {
-            verb: Verb::Get,
-            path: path.into(),
-            body: None,
-            is_metrics: false,
-            older: None,
-        }
+        Self { verb: Verb::Get, path: path.into(), body: None, is_metrics: false, older: None }
     }
 
     fn post(path: &'static str, body: Option<&'static str>) -> Self {
-        Self {
-            verb: Verb::Post,
-            body: body.map(Cow::from),
-            ..Self::get(path)
-        }
+        Self { verb: Verb::Post, body: body.map(Cow::from), ..Self::get(path) }
     }
 
     /// The same as an older version has it.
     pub fn as_older(&self) -> Option<Self> {
         let (verb, path) = self.older?;
-        Some(Self {
-            verb,
-            path: path.into(),
-            older: None,
-            ..self.clone()
-        })
+        Some(Self { verb, path: path.into(), older: None, ..self.clone() })
     }
 
     /// The words to type for it, at an address (with `--unix-socket PATH ` before it where it is none of TCP) and
@@ -255,13 +240,7 @@ const MAY_LOSE_A_REQUEST: &str = "a request that comes at that very moment may b
 const SERVER: UnloadServer = UnloadServer {
     name: "",
     title: "",
-    marks: ServerMarks {
-        programs: &[],
-        titles: &[],
-        arguments: &[],
-        folders: &[],
-        scripts: &[],
-    },
+    marks: ServerMarks { programs: &[], titles: &[], arguments: &[], folders: &[], scripts: &[] },
     port_flags: &["--port"],
     usual_port: 0,
     metrics_port: None,
@@ -325,18 +304,13 @@ impl UnloadServer {
             return true;
         }
         // Where the script lies, if its path has that.
-        let path = command
-            .iter()
-            .map(AsRef::as_ref)
-            .find(|word| file_name(word) == run);
+        let path = command.iter().map(AsRef::as_ref).find(|word| file_name(word) == run);
         let mut folders = path.unwrap_or_default().split('/');
         if folders.any(|folder| marks.folders.contains(&folder)) {
             return true;
         }
         marks.scripts.contains(&run)
-            && listening_on
-                .iter()
-                .any(|place| port_of(place) == Some(self.usual_port))
+            && listening_on.iter().any(|place| port_of(place) == Some(self.usual_port))
     }
 
     /// Of the places where it listens, the one where it is asked: the port that its command line names, or the
@@ -405,8 +379,5 @@ fn encoded(name: &str) -> String {
 
 /// A request about a model, in JSON.
 fn post_json(path: &'static str, body: &serde_json::Value) -> ServerRequest {
-    ServerRequest {
-        body: Some(body.to_string().into()),
-        ..ServerRequest::post(path, None)
-    }
+    ServerRequest { body: Some(body.to_string().into()), ..ServerRequest::post(path, None) }
 }

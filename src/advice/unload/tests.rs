@@ -13,21 +13,13 @@ fn places(on: &[&str]) -> Vec<Arc<str>> {
 }
 
 fn answer(status: u16, body: &str) -> UnloadAnswer {
-    UnloadAnswer {
-        status,
-        body: body.as_bytes().to_vec(),
-    }
+    UnloadAnswer { status, body: body.as_bytes().to_vec() }
 }
 
 /// A row with what is known of a server that has two models loaded.
 fn unloads(row: &UnloadServer) -> Vec<ServerRequest> {
-    let known = Known {
-        models: vec!["a/b:1".to_owned(), "MODEL".to_owned()],
-        ..Known::default()
-    };
-    row.api
-        .as_ref()
-        .map_or_else(|_| Vec::new(), |api| (api.unload)(&known))
+    let known = Known { models: vec!["a/b:1".to_owned(), "MODEL".to_owned()], ..Known::default() };
+    row.api.as_ref().map_or_else(|_| Vec::new(), |api| (api.unload)(&known))
 }
 
 #[test]
@@ -44,26 +36,15 @@ fn each_row_is_whole() {
             continue;
         };
         assert!(!unloads(row).is_empty(), "{}", row.name);
-        assert!(
-            !api.start.is_empty() && !api.wake.is_empty(),
-            "{}",
-            row.name
-        );
+        assert!(!api.start.is_empty() && !api.wake.is_empty(), "{}", row.name);
         // Rest is proved by its answers or by who is connected.
-        assert!(
-            !api.idle.is_empty() || api.is_idle_unconnected,
-            "{}",
-            row.name
-        );
+        assert!(!api.idle.is_empty() || api.is_idle_unconnected, "{}", row.name);
         // What proves that it is the server comes first, and only reads.
         for question in api.identify.iter().chain(api.idle) {
             let ask = (question.ask)();
             let only_lists = ask.path == "/v2/repository/index";
             assert!(ask.verb == Verb::Get || only_lists, "{} {ask:?}", row.name);
-            assert!(
-                !ask.path.contains("/slots") && !ask.path.contains("model="),
-                "{ask:?}"
-            );
+            assert!(!ask.path.contains("/slots") && !ask.path.contains("model="), "{ask:?}");
         }
     }
 }
@@ -80,9 +61,7 @@ fn an_engine_sleeps_at_level_1_once_its_requests_have_ended() {
 
 #[test]
 fn what_may_harm_a_request_is_only_for_a_person_to_ask() {
-    let risky = unload_servers()
-        .iter()
-        .filter(|row| row.api.is_ok_and(|api| api.risk.is_some()));
+    let risky = unload_servers().iter().filter(|row| row.api.is_ok_and(|api| api.risk.is_some()));
     assert_eq!(
         risky.map(|row| row.name).collect::<Vec<_>>(),
         [
@@ -100,10 +79,7 @@ fn what_may_harm_a_request_is_only_for_a_person_to_ask() {
 #[test]
 fn a_name_stays_a_part_of_its_path() {
     let row = unload_server("triton-server").unwrap();
-    assert_eq!(
-        unloads(row)[0].path,
-        "/v2/repository/models/a%2Fb%3A1/unload"
-    );
+    assert_eq!(unloads(row)[0].path, "/v2/repository/models/a%2Fb%3A1/unload");
     assert_eq!(encoded("../é?#"), "..%2F%C3%A9%3F%23");
     let row = unload_server("ollama").unwrap();
     let body = unloads(row)[0].body.clone().unwrap();
@@ -115,28 +91,16 @@ fn a_server_is_recognised_by_what_runs_it() {
     let none: &[&str] = &[];
     for (name, command, on) in [
         ("vllm", "vllm serve m", none),
-        (
-            "vllm",
-            "python -m vllm.entrypoints.openai.api_server --port 1",
-            none,
-        ),
+        ("vllm", "python -m vllm.entrypoints.openai.api_server --port 1", none),
         ("vllm", "/v/bin/python3.12 /v/bin/vllm serve m", none),
         ("vllm", "VLLM::EngineCore", none),
         ("sglang", "sglang::scheduler_TP0", none),
         ("sglang", "python -m sglang.launch_server", none),
         ("ollama", "/usr/local/bin/ollama serve", none),
-        (
-            "torchserve",
-            "java -cp x org.pytorch.serve.ModelServer",
-            none,
-        ),
+        ("torchserve", "java -cp x org.pytorch.serve.ModelServer", none),
         ("comfyui", "python /srv/ComfyUI/main.py --listen", none),
         ("comfyui", "python main.py --listen", &["tcp:0.0.0.0:8188"]),
-        (
-            "stable-diffusion-webui",
-            "python launch.py",
-            &["tcp:127.0.0.1:7860"],
-        ),
+        ("stable-diffusion-webui", "python launch.py", &["tcp:127.0.0.1:7860"]),
         (
             "text-generation-webui",
             "python server.py --api",
@@ -146,14 +110,8 @@ fn a_server_is_recognised_by_what_runs_it() {
         ("tgi", "text-generation-launcher --model-id m", none),
         ("xinference", "/v/bin/python /v/bin/xinference-local", none),
     ] {
-        let runs = unload_servers()
-            .iter()
-            .filter(|row| row.runs(&words(command), &places(on)));
-        assert_eq!(
-            runs.map(|row| row.name).collect::<Vec<_>>(),
-            [name],
-            "{command}"
-        );
+        let runs = unload_servers().iter().filter(|row| row.runs(&words(command), &places(on)));
+        assert_eq!(runs.map(|row| row.name).collect::<Vec<_>>(), [name], "{command}");
     }
     for (command, on) in [
         ("python main.py", &["tcp:0.0.0.0:80"] as &[&str]),
@@ -184,36 +142,11 @@ fn it_is_asked_where_it_is_known_to_listen() {
             &["tcp:0.0.0.0:8011", "tcp:0.0.0.0:1"],
             Some("tcp:0.0.0.0:8011"),
         ),
-        (
-            "vllm",
-            "vllm serve m",
-            &["tcp:0.0.0.0:5555", "tcp:[::]:8000"],
-            Some("tcp:[::]:8000"),
-        ),
-        (
-            "vllm",
-            "vllm serve m",
-            &["tcp:127.0.0.1:1234"],
-            Some("tcp:127.0.0.1:1234"),
-        ),
-        (
-            "vllm",
-            "vllm serve m",
-            &["unix:/run/v.sock"],
-            Some("unix:/run/v.sock"),
-        ),
-        (
-            "vllm",
-            "vllm serve m",
-            &["tcp:0.0.0.0:1", "tcp:0.0.0.0:2"],
-            None,
-        ),
-        (
-            "vllm",
-            "vllm serve m --port 8011",
-            &["tcp:0.0.0.0:8000"],
-            None,
-        ),
+        ("vllm", "vllm serve m", &["tcp:0.0.0.0:5555", "tcp:[::]:8000"], Some("tcp:[::]:8000")),
+        ("vllm", "vllm serve m", &["tcp:127.0.0.1:1234"], Some("tcp:127.0.0.1:1234")),
+        ("vllm", "vllm serve m", &["unix:/run/v.sock"], Some("unix:/run/v.sock")),
+        ("vllm", "vllm serve m", &["tcp:0.0.0.0:1", "tcp:0.0.0.0:2"], None),
+        ("vllm", "vllm serve m --port 8011", &["tcp:0.0.0.0:8000"], None),
         (
             "llama-swap",
             "llama-swap --listen 127.0.0.1:9292",
@@ -232,10 +165,7 @@ fn it_is_asked_where_it_is_known_to_listen() {
         assert_eq!(found.as_deref(), expected, "{command} {on:?}");
     }
     let triton = unload_server("triton-server").unwrap();
-    assert_eq!(
-        triton.metrics_port(&words("tritonserver --metrics-port=9")),
-        Some(9)
-    );
+    assert_eq!(triton.metrics_port(&words("tritonserver --metrics-port=9")), Some(9));
     assert_eq!(triton.metrics_port(&words("tritonserver")), Some(8002));
     let vllm = unload_server("vllm").unwrap();
     assert!(vllm.is_secure(&words("vllm serve m --ssl-certfile=/a")));
@@ -252,14 +182,8 @@ fn metrics_are_summed_and_never_taken_for_none() {
     }
     let metrics = answer(200, "b 0\n");
     assert_eq!(metrics.metrics(&[&["x", "b"]]), Ok(0.0));
-    assert!(matches!(
-        metrics.metrics(&[&["b"], &["x"]]),
-        Err(AnswerVerdict::Unknown(_))
-    ));
-    assert_eq!(
-        answer(404, "b 0\n").metrics(&[&["b"]]),
-        Err(AnswerVerdict::Absent)
-    );
+    assert!(matches!(metrics.metrics(&[&["b"], &["x"]]), Err(AnswerVerdict::Unknown(_))));
+    assert_eq!(answer(404, "b 0\n").metrics(&[&["b"]]), Err(AnswerVerdict::Absent));
 }
 
 #[test]
@@ -318,21 +242,15 @@ fn no_hostile_answer_proves_rest() {
 
 #[test]
 fn what_is_typed_is_quoted() {
-    let ask = post_json(
-        "/models/unload",
-        &serde_json::json!({"model": "a'b; reboot"}),
-    );
-    let line = ask
-        .command("http://127.0.0.1:8080", Some("Authorization: Bearer $KEY"))
-        .unwrap();
+    let ask = post_json("/models/unload", &serde_json::json!({"model": "a'b; reboot"}));
+    let line = ask.command("http://127.0.0.1:8080", Some("Authorization: Bearer $KEY")).unwrap();
     assert_eq!(
         line,
         r#"curl -H "Authorization: Bearer $KEY" -H 'Content-Type: application/json' -d '{"model":"a'\''b; reboot"}' http://127.0.0.1:8080/models/unload"#
     );
     let ask = ServerRequest::post("/sleep?level=1&mode=wait", None);
     assert_eq!(
-        ask.command("--unix-socket /run/v.sock http://localhost", None)
-            .unwrap(),
+        ask.command("--unix-socket /run/v.sock http://localhost", None).unwrap(),
         "curl -X POST --unix-socket /run/v.sock 'http://localhost/sleep?level=1&mode=wait'"
     );
     let ask = post_json("/x", &serde_json::json!({"model": "\u{202e}"}));
@@ -354,17 +272,9 @@ fn the_advice_names_the_requests_of_the_table() {
             continue;
         };
         held += 1;
-        let known = Known {
-            models: vec!["MODEL".to_owned()],
-            ..Known::default()
-        };
+        let known = Known { models: vec!["MODEL".to_owned()], ..Known::default() };
         for ask in (api.unload)(&known) {
-            assert!(
-                text.contains(&*ask.path),
-                "{}: {} is not in {text}",
-                row.name,
-                ask.path
-            );
+            assert!(text.contains(&*ask.path), "{}: {} is not in {text}", row.name, ask.path);
         }
         for wake in ["/wake_up", "/resume_memory_occupation"] {
             assert_eq!(api.wake.contains(wake), text.contains(wake), "{}", row.name);
@@ -373,11 +283,7 @@ fn the_advice_names_the_requests_of_the_table() {
             assert_eq!(row.name == "vllm", text.contains(name), "{}", row.name);
         }
         if let Some((major, minor)) = api.since {
-            assert!(
-                text.contains(&format!("before {major}.{minor}")),
-                "{}: {text}",
-                row.name
-            );
+            assert!(text.contains(&format!("before {major}.{minor}")), "{}: {text}", row.name);
         }
         let all = framework.inside.iter().chain(framework.at_start);
         let all: Vec<&str> = all.map(|line| line.text).collect();

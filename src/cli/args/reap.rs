@@ -206,6 +206,5 @@ pub struct Kill {
 
 /// A pid as it is typed.
 fn pid(text: &str) -> Result<u32, String> {
-    text.parse()
-        .map_err(|_| format!("{text:?} is no pid; `gpumem ps` lists them"))
+    text.parse().map_err(|_| format!("{text:?} is no pid; `gpumem ps` lists them"))
 }

@@ -29,9 +29,7 @@ fn terms(text: &str) -> Result<Selector, String> {
 
 /// The fields that rows are added up by, as they are typed.
 pub(super) fn grouped() -> impl TypedValueParser<Value = Field> {
-    let names = GROUPED
-        .iter()
-        .filter_map(|field| field.spec().names.first());
+    let names = GROUPED.iter().filter_map(|field| field.spec().names.first());
     PossibleValuesParser::new(names).map(|typed| {
         let mut fields = GROUPED.iter();
         let is_it = |field: &&Field| field.spec().names.first() == Some(&typed.as_str());

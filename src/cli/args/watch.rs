@@ -87,12 +87,7 @@ pub struct WatchArgs {
     pub size: Option<(u16, u16)>,
 
     /// Keys that are pressed before the picture is taken: `jj<Enter>`, `?<PgDn>`; `<lt>` is <
-    #[arg(
-        long,
-        value_name = "KEYS",
-        requires = "once",
-        allow_hyphen_values = true
-    )]
+    #[arg(long, value_name = "KEYS", requires = "once", allow_hyphen_values = true)]
     pub keys: Option<Keys>,
 
     /// Leave the mouse to the terminal, so that it selects text
@@ -112,13 +107,8 @@ pub struct WatchArgs {
 fn columns() -> impl TypedValueParser<Value = Column> {
     let values = Column::ALL.map(|column| {
         let spec = column.spec();
-        let others = spec
-            .names
-            .iter()
-            .filter(|name| **name != spec.column_name());
-        PossibleValue::new(spec.column_name())
-            .aliases(others.copied())
-            .help(spec.meaning)
+        let others = spec.names.iter().filter(|name| **name != spec.column_name());
+        PossibleValue::new(spec.column_name()).aliases(others.copied()).help(spec.meaning)
     });
     PossibleValuesParser::new(values).map(|name| {
         let is_it = |column: &Column| {

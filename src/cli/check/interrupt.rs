@@ -24,10 +24,7 @@ pub(super) fn report_on_signal(
         if verdict.is_concluded() {
             return true;
         }
-        let why = format!(
-            "interrupted by {} before the verdict",
-            signals::name(signal)
-        );
+        let why = format!("interrupted by {} before the verdict", signals::name(signal));
         if json {
             // That standard output is closed cannot be reported.
             let _ = document(&verdict.report(Some(&why)))

@@ -38,9 +38,7 @@ pub(super) fn judge(
                 uuid: gpu.uuid.clone(),
                 limit_bytes,
                 actual_bytes,
-                exceeded: actual_bytes
-                    .zip(limit_bytes)
-                    .map(|(actual, limit)| actual > limit),
+                exceeded: actual_bytes.zip(limit_bytes).map(|(actual, limit)| actual > limit),
             });
         }
     }
@@ -67,9 +65,7 @@ fn unattributed(gpu: &Gpu, namespace: Option<PidNamespace>) -> Result<u64, &'sta
     if gpu.processes.is_none() {
         return Err("its list of processes could not be read");
     }
-    let attributed = gpu
-        .process_bytes()
-        .ok_or("the memory of a process on it is not known")?;
+    let attributed = gpu.process_bytes().ok_or("the memory of a process on it is not known")?;
     Ok(memory.used_bytes.saturating_sub(attributed))
 }
 
@@ -95,11 +91,7 @@ mod tests {
                 used_bytes: 50 * GIB,
                 free_bytes: 29 * GIB,
             }),
-            processes: Some(vec![GpuProcess {
-                pid: 7,
-                used_bytes,
-                ..GpuProcess::default()
-            }]),
+            processes: Some(vec![GpuProcess { pid: 7, used_bytes, ..GpuProcess::default() }]),
             ..Gpu::default()
         }
     }
@@ -123,16 +115,10 @@ mod tests {
             assert_eq!(found, (Some(50 * GIB), Some(exceeded)), "{amount}");
         }
         let gib = Amount::Size(Bytes(GIB));
-        assert_eq!(
-            one(Limit::MaxUnattributed, gib, &snapshot),
-            (Some(GIB), Some(false))
-        );
+        assert_eq!(one(Limit::MaxUnattributed, gib, &snapshot), (Some(GIB), Some(false)));
         // Processes may allocate between the two reads.
         let racing = machine(gpu(Some(51 * GIB)));
-        assert_eq!(
-            one(Limit::MaxUnattributed, gib, &racing),
-            (Some(0), Some(false))
-        );
+        assert_eq!(one(Limit::MaxUnattributed, gib, &racing), (Some(0), Some(false)));
     }
 
     #[test]
@@ -145,10 +131,9 @@ mod tests {
             machine(gpu)
         };
         let blind = (None, None);
-        for snapshot in [
-            changed(|gpu| gpu.memory = None),
-            changed(|gpu| gpu.stale_seconds = Some(9.0)),
-        ] {
+        for snapshot in
+            [changed(|gpu| gpu.memory = None), changed(|gpu| gpu.stale_seconds = Some(9.0))]
+        {
             assert_eq!(one(Limit::MaxUsed, size, &snapshot), blind);
             assert_eq!(one(Limit::MaxUsed, Amount::Share(50.0), &snapshot), blind);
             assert_eq!(one(Limit::MaxUnattributed, size, &snapshot), blind);

@@ -76,19 +76,15 @@ pub(super) enum VerdictProgress {
 
 impl CheckVerdict {
     pub(super) fn new(args: &CheckArgs, settings: RuleSet, commands: CommandSource) -> Self {
-        let limits = [
-            (Limit::MaxUsed, args.max_used),
-            (Limit::MaxUnattributed, args.max_unattributed),
-        ];
+        let limits =
+            [(Limit::MaxUsed, args.max_used), (Limit::MaxUnattributed, args.max_unattributed)];
         let asked = |(limit, amount): (Limit, Option<Amount>)| amount.map(|amount| (limit, amount));
         let wait = !args.wait_free.is_empty();
         let is_without_rules = settings.rules().is_empty();
         Self {
             selection: Selection::new(&args.gpu, &args.user, &args.terms),
             // Who waits for memory, or only limits it, asks about the memory.
-            fail_on: args
-                .fail_on
-                .or((!wait && !is_without_rules).then_some(Severity::Warning)),
+            fail_on: args.fail_on.or((!wait && !is_without_rules).then_some(Severity::Warning)),
             is_without_rules,
             limits: limits.into_iter().filter_map(asked).collect(),
             wait: wait.then(|| Wait::new(&args.wait_free, args.timeout)),
@@ -115,9 +111,7 @@ impl CheckVerdict {
 
     /// Whether a snapshot of this time comes after the end of the wait.
     pub(super) fn is_too_late(&self, time: Time) -> bool {
-        self.wait
-            .as_ref()
-            .is_some_and(|wait| wait.is_too_late(time))
+        self.wait.as_ref().is_some_and(|wait| wait.is_too_late(time))
     }
 
     /// Takes in what is stored of the past: the rules judge by it, and it answers nothing else.
@@ -251,10 +245,7 @@ impl CheckVerdict {
             self.commands.fill_in(findings, engine.findings(), whole);
         }
         let suspects = self.suspects();
-        let limits = self
-            .last
-            .as_ref()
-            .map_or_else(Vec::new, |last| last.limits.clone());
+        let limits = self.last.as_ref().map_or_else(Vec::new, |last| last.limits.clone());
         let wait = self.wait.as_ref().map_or_else(Vec::new, Wait::verdicts);
         let time = self.last.as_ref().map(|last| last.time);
         CheckReport {
@@ -290,12 +281,7 @@ impl CheckVerdict {
         let concerns = |pending: &&Pending| {
             selected.is_none_or(|selected| selected.on_gpus.contains(&(pending.pid, pending.gpu)))
         };
-        self.engine
-            .pending()
-            .iter()
-            .filter(concerns)
-            .cloned()
-            .collect()
+        self.engine.pending().iter().filter(concerns).cloned().collect()
     }
 
     /// The suspects of those asked for.
@@ -423,10 +409,6 @@ fn forgotten(resets: Resets) -> Vec<ReadError> {
         let strays = resets.strays;
         format!("snapshots older than the one before them were skipped ({strays}×)")
     }))
-    .map(|error| ReadError {
-        gpu: None,
-        call: "history".into(),
-        error: error.into(),
-    })
+    .map(|error| ReadError { gpu: None, call: "history".into(), error: error.into() })
     .collect()
 }

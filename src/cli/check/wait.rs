@@ -36,11 +36,8 @@ struct Nearest {
 
 impl Wait {
     pub(super) fn new(wanted: &[WaitFree], timeout: Span) -> Self {
-        let want = |wanted: &WaitFree| Want {
-            wanted: wanted.clone(),
-            nearest: None,
-            satisfied: false,
-        };
+        let want =
+            |wanted: &WaitFree| Want { wanted: wanted.clone(), nearest: None, satisfied: false };
         Self {
             wants: wanted.iter().map(want).collect(),
             timeout,
@@ -69,9 +66,8 @@ impl Wait {
                 .candidates(gpus)
                 .filter_map(free)
                 .max_by_key(|near| (near.free_bytes, std::cmp::Reverse(near.gpu)));
-            want.satisfied = most
-                .as_ref()
-                .is_some_and(|near| near.free_bytes >= want.wanted.size.0);
+            want.satisfied =
+                most.as_ref().is_some_and(|near| near.free_bytes >= want.wanted.size.0);
             let best = want.nearest.as_ref().map(|near| near.free_bytes);
             if want.satisfied || most.as_ref().map(|near| near.free_bytes) > best {
                 want.nearest = most;
@@ -91,9 +87,7 @@ impl Wait {
 
     /// The GPUs that were named.
     pub(super) fn named_gpus(&self) -> impl Iterator<Item = &str> {
-        self.wants
-            .iter()
-            .filter_map(|want| want.wanted.gpu.as_deref())
+        self.wants.iter().filter_map(|want| want.wanted.gpu.as_deref())
     }
 
     /// Why waiting is in vain: more is asked for than there is.
@@ -147,8 +141,7 @@ impl std::fmt::Display for Wait {
 impl Want {
     fn candidates<'a>(&'a self, gpus: &'a [Gpu]) -> impl Iterator<Item = &'a Gpu> {
         let wanted = self.wanted.gpu.as_deref();
-        gpus.iter()
-            .filter(move |gpu| wanted.is_none_or(|wanted| names(wanted, gpu)))
+        gpus.iter().filter(move |gpu| wanted.is_none_or(|wanted| names(wanted, gpu)))
     }
 }
 
@@ -164,11 +157,7 @@ fn label(gpu: &str) -> String {
 /// What a GPU has free, where it is known.
 fn free(gpu: &Gpu) -> Option<Nearest> {
     let memory = gpu.memory.filter(|_| gpu.stale_seconds.is_none())?;
-    Some(Nearest {
-        gpu: gpu.index,
-        uuid: gpu.uuid.clone(),
-        free_bytes: memory.free_bytes,
-    })
+    Some(Nearest { gpu: gpu.index, uuid: gpu.uuid.clone(), free_bytes: memory.free_bytes })
 }
 
 #[cfg(test)]

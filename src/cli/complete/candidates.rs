@@ -35,10 +35,7 @@ pub(super) struct OfferedValue {
 
 impl OfferedValue {
     pub(super) fn new(value: impl ToString, description: impl ToString) -> Self {
-        Self {
-            value: value.to_string(),
-            description: description.to_string(),
-        }
+        Self { value: value.to_string(), description: description.to_string() }
     }
 }
 
@@ -138,10 +135,9 @@ fn values(kind: ValueKind, cursor: &Cursor) -> Vec<OfferedValue> {
         ValueKind::Users => users(&observed()),
         ValueKind::Targets => targets(&sources, &cursor.typed),
         ValueKind::Releasable => releasable(&sources, &cursor.typed),
-        ValueKind::Frameworks => advice::frameworks()
-            .iter()
-            .map(|row| OfferedValue::new(row.name, row.title))
-            .collect(),
+        ValueKind::Frameworks => {
+            advice::frameworks().iter().map(|row| OfferedValue::new(row.name, row.title)).collect()
+        }
         ValueKind::Rules => rules(&sources, cursor.command == "rules"),
         ValueKind::Notebooks => notebooks(&observed()),
         ValueKind::Kernels => kernels(&observed()),
@@ -184,9 +180,7 @@ fn observe(sources: &Sources, mut engine: Option<&mut Engine>) -> Option<Snapsho
             if let Some(engine) = &mut engine {
                 let ask = store::Ask {
                     global: &sources.global,
-                    stored: Stored {
-                        no_store: sources.no_store,
-                    },
+                    stored: Stored { no_store: sources.no_store },
                     needed: store::longest(engine.settings()),
                     most_bytes: MOST_STORED,
                     quiet: true,
@@ -270,11 +264,7 @@ fn pids(snapshot: &Snapshot, is_listed: bool) -> Vec<OfferedValue> {
     });
     let candidate = |(pid, on): (u32, OnGpus<'_>)| {
         let row = on.row?;
-        let mut words = vec![
-            Field::User
-                .text(&row)
-                .unwrap_or_else(|| field::UNKNOWN.to_owned()),
-        ];
+        let mut words = vec![Field::User.text(&row).unwrap_or_else(|| field::UNKNOWN.to_owned())];
         words.extend(on.bytes.map(|bytes| Bytes(bytes).to_string()));
         if !on.gpus.is_empty() {
             words.push(format!("GPU {}", on.gpus.join(",")));
@@ -324,16 +314,9 @@ fn users(snapshot: &Snapshot) -> Vec<OfferedValue> {
         }
     }
     let candidate = |(user, (pids, bytes)): (String, (BTreeSet<u32>, Option<u64>))| {
-        let many = if pids.len() == 1 {
-            "process"
-        } else {
-            "processes"
-        };
+        let many = if pids.len() == 1 { "process" } else { "processes" };
         let held = bytes.map(|bytes| format!("  {}", Bytes(bytes)));
-        OfferedValue::new(
-            user,
-            format!("{} {many}{}", pids.len(), held.unwrap_or_default()),
-        )
+        OfferedValue::new(user, format!("{} {many}{}", pids.len(), held.unwrap_or_default()))
     };
     found.into_iter().map(candidate).collect()
 }
@@ -366,9 +349,7 @@ fn releasable(sources: &Sources, typed: &str) -> Vec<OfferedValue> {
 
 /// Notebooks, by path.
 fn notebooks(snapshot: &Snapshot) -> Vec<OfferedValue> {
-    each(snapshot, |process| {
-        Some(OfferedValue::new(notebook(process)?, line(process)))
-    })
+    each(snapshot, |process| Some(OfferedValue::new(notebook(process)?, line(process))))
 }
 
 /// Kernels, by id.
@@ -384,9 +365,8 @@ fn kernels(snapshot: &Snapshot) -> Vec<OfferedValue> {
 fn rules(sources: &Sources, with_kinds: bool) -> Vec<OfferedValue> {
     let set = config::load(&sources.global).map_or_else(|_| RuleSet::default(), |it| it.rules);
     let rules = set.rules().iter();
-    let mut found: Vec<_> = rules
-        .map(|rule| OfferedValue::new(rule.name(), rule.meaning()))
-        .collect();
+    let mut found: Vec<_> =
+        rules.map(|rule| OfferedValue::new(rule.name(), rule.meaning())).collect();
     if with_kinds {
         let kinds = Kind::ALL.iter();
         found.extend(kinds.map(|kind| OfferedValue::new(kind.name(), "rules of this kind")));
@@ -411,17 +391,12 @@ fn terms(typed: &str, observed: impl Fn() -> Snapshot) -> Vec<OfferedValue> {
     let Some(spec) = field::selectable().find(|spec| spec.names.contains(&name)) else {
         return Vec::new();
     };
-    let (listed, value) = value
-        .rsplit_once(',')
-        .map_or(("", value), |(listed, value)| {
-            (&term[name.len() + 1..=name.len() + 1 + listed.len()], value)
-        });
+    let (listed, value) = value.rsplit_once(',').map_or(("", value), |(listed, value)| {
+        (&term[name.len() + 1..=name.len() + 1 + listed.len()], value)
+    });
     let mut found = field_values(spec, value, observed);
     // What has a blank or a comma in it is two terms, or two values.
-    found.retain(|it| {
-        !it.value
-            .contains(|c: char| c.is_whitespace() || ",\"'".contains(c))
-    });
+    found.retain(|it| !it.value.contains(|c: char| c.is_whitespace() || ",\"'".contains(c)));
     with_head(&format!("{name}:{listed}"), found)
 }
 
@@ -443,16 +418,11 @@ fn field_values(
     observed: impl Fn() -> Snapshot,
 ) -> Vec<OfferedValue> {
     if let Notation::OneOf(words) = spec.notation {
-        return words()
-            .iter()
-            .map(|word| OfferedValue::new(word, ""))
-            .collect();
+        return words().iter().map(|word| OfferedValue::new(word, "")).collect();
     }
     let snapshot = observed();
     let text = |of: fn(&Process) -> Option<String>| {
-        each(&snapshot, |process| {
-            Some(OfferedValue::new(of(process)?, line(process)))
-        })
+        each(&snapshot, |process| Some(OfferedValue::new(of(process)?, line(process))))
     };
     match spec.field {
         Field::Gpu => gpus(&snapshot, typed, ""),
@@ -463,13 +433,7 @@ fn field_values(
         Field::Name => text(|it| it.comm.as_deref().map(str::to_owned)),
         Field::Notebook => text(|it| notebook(it).map(str::to_owned)),
         Field::Container => text(|it| it.container.as_deref()?.name.as_deref().map(str::to_owned)),
-        Field::Pod => text(|it| {
-            it.kubernetes
-                .as_deref()?
-                .pod_name
-                .as_deref()
-                .map(str::to_owned)
-        }),
+        Field::Pod => text(|it| it.kubernetes.as_deref()?.pod_name.as_deref().map(str::to_owned)),
         Field::Job => text(|it| it.slurm.as_deref()?.job_id.as_deref().map(str::to_owned)),
         Field::Unit => text(|it| it.systemd_unit.as_deref().map(str::to_owned)),
         _ => Vec::new(),
@@ -537,10 +501,7 @@ mod tests {
         assert!(values("user:ann !i").contains(&"user:ann !idle>10m".to_owned()));
         assert!(values("finding:idle,").contains(&"finding:idle,any".to_owned()));
         assert!(values("!state:").contains(&"!state:stopped".to_owned()));
-        assert!(
-            !values("state:").contains(&"state:in I/O".to_owned()),
-            "two terms"
-        );
+        assert!(!values("state:").contains(&"state:in I/O".to_owned()), "two terms");
         assert_eq!(values("user:"), [""; 0]);
         assert_eq!(values("nonsense:"), [""; 0]);
     }

@@ -65,10 +65,7 @@ pub(super) fn find(words: &[String]) -> Option<Cursor> {
     let mut line: Vec<String> = before.iter().map(|word| unquoted(word)).collect();
     line.push(format!("{last}{MARK}"));
     let defined = Cli::command();
-    let matches = lenient(defined.clone())
-        .ignore_errors(true)
-        .try_get_matches_from(line)
-        .ok()?;
+    let matches = lenient(defined.clone()).ignore_errors(true).try_get_matches_from(line).ok()?;
     let (mut command, mut matches, mut names) = (&defined, &matches, Vec::new());
     while let Some((name, inner)) = matches.subcommand() {
         command = command.find_subcommand(name)?;
@@ -81,10 +78,7 @@ pub(super) fn find(words: &[String]) -> Option<Cursor> {
         .filter(|argument| takes_values(argument))
         .find_map(|argument| Some((argument, marked(matches, argument)?)))?;
     let word = match argument.get_long() {
-        Some(long) => last
-            .strip_prefix(&format!("--{long}="))
-            .unwrap_or(&last)
-            .to_owned(),
+        Some(long) => last.strip_prefix(&format!("--{long}=")).unwrap_or(&last).to_owned(),
         None => last,
     };
     Some(Cursor {
@@ -98,10 +92,7 @@ pub(super) fn find(words: &[String]) -> Option<Cursor> {
 
 /// What is typed of the value that has the mark at its end.
 fn marked(matches: &ArgMatches, argument: &Arg) -> Option<String> {
-    let values = matches
-        .try_get_raw(argument.get_id().as_str())
-        .ok()
-        .flatten()?;
+    let values = matches.try_get_raw(argument.get_id().as_str()).ok().flatten()?;
     let mut values = values.filter_map(|value| value.to_str());
     values.find_map(|value| value.strip_suffix(MARK).map(str::to_owned))
 }
@@ -156,79 +147,20 @@ mod tests {
             (&["gpumem", "kill", "--", ""], "kill", "pid", "", ""),
             (&["/opt/gpumem", "ps", "--gpu", ""], "ps", "gpu", "", ""),
             (&["gpumem", "ps", "--gpu=0"], "ps", "gpu", "", "0"),
-            (
-                &["gpumem", "ps", "--gpu", "0,1,GPU-"],
-                "ps",
-                "gpu",
-                "0,1,",
-                "GPU-",
-            ),
+            (&["gpumem", "ps", "--gpu", "0,1,GPU-"], "ps", "gpu", "0,1,", "GPU-"),
             (&["gpumem", "ps", "--gpu=0,"], "ps", "gpu", "0,", ""),
-            (
-                &["gpumem", "explain", "gpu:"],
-                "explain",
-                "target",
-                "",
-                "gpu:",
-            ),
-            (
-                &["gpumem", "explain", "--framework", "py"],
-                "explain",
-                "framework",
-                "",
-                "py",
-            ),
-            (
-                &["gpumem", "--color", "never", "rules", "l"],
-                "rules",
-                "name",
-                "",
-                "l",
-            ),
-            (
-                &["gpumem", "reap", "--kind", "idle,or"],
-                "reap",
-                "kind",
-                "idle,",
-                "or",
-            ),
-            (
-                &["gpumem", "ps", "--where", "'user:ann g"],
-                "ps",
-                "terms",
-                "",
-                "user:ann g",
-            ),
-            (
-                &["gpumem", "ps", "--where", "user:ann\\ g"],
-                "ps",
-                "terms",
-                "",
-                "user:ann g",
-            ),
-            (
-                &["gpumem", "check", "--wait-free", "8GiB:"],
-                "check",
-                "wait_free",
-                "",
-                "8GiB:",
-            ),
-            (
-                &["gpumem", "config", "check", ""],
-                "config check",
-                "file",
-                "",
-                "",
-            ),
+            (&["gpumem", "explain", "gpu:"], "explain", "target", "", "gpu:"),
+            (&["gpumem", "explain", "--framework", "py"], "explain", "framework", "", "py"),
+            (&["gpumem", "--color", "never", "rules", "l"], "rules", "name", "", "l"),
+            (&["gpumem", "reap", "--kind", "idle,or"], "reap", "kind", "idle,", "or"),
+            (&["gpumem", "ps", "--where", "'user:ann g"], "ps", "terms", "", "user:ann g"),
+            (&["gpumem", "ps", "--where", "user:ann\\ g"], "ps", "terms", "", "user:ann g"),
+            (&["gpumem", "check", "--wait-free", "8GiB:"], "check", "wait_free", "", "8GiB:"),
+            (&["gpumem", "config", "check", ""], "config check", "file", "", ""),
             (&["gpumem", "ps", "--color", ""], "ps", "color", "", ""),
         ] {
             let found = at(words).unwrap_or_else(|| panic!("{words:?}"));
-            let expected = (
-                command.to_owned(),
-                id.to_owned(),
-                head.to_owned(),
-                typed.to_owned(),
-            );
+            let expected = (command.to_owned(), id.to_owned(), head.to_owned(), typed.to_owned());
             assert_eq!(found, expected, "{words:?}");
         }
     }
@@ -253,16 +185,7 @@ mod tests {
 
     #[test]
     fn what_else_is_typed_is_known() {
-        let words = [
-            "gpumem",
-            "--config",
-            "my.toml",
-            "kill",
-            "--all-users",
-            "7",
-            "8",
-            "",
-        ];
+        let words = ["gpumem", "--config", "my.toml", "kill", "--all-users", "7", "8", ""];
         let cursor = find(&words.map(str::to_owned)).unwrap();
         assert_eq!(cursor.value("config"), Some("my.toml"));
         assert_eq!(cursor.values("pid"), ["7", "8"]);

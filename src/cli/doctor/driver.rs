@@ -56,12 +56,7 @@ pub(super) struct DriverFacts<'a> {
 
 impl DriverFacts<'_> {
     pub(super) fn checks(&self) -> Vec<DoctorCheck> {
-        vec![
-            self.library(),
-            self.driver(),
-            self.kernel_module(),
-            self.device_files(),
-        ]
+        vec![self.library(), self.driver(), self.kernel_module(), self.device_files()]
     }
 
     fn library(&self) -> DoctorCheck {
@@ -90,10 +85,8 @@ impl DriverFacts<'_> {
             }
             Ok(_) | Err(_) => {
                 let path = self.mapped.as_deref().or(self.named);
-                let seen = path.map_or_else(
-                    || "found".to_owned(),
-                    |path| path.to_string_lossy().into_owned(),
-                );
+                let seen = path
+                    .map_or_else(|| "found".to_owned(), |path| path.to_string_lossy().into_owned());
                 DoctorCheck::new(topic, CheckStatus::Ok, seen)
             }
         }
@@ -288,11 +281,8 @@ impl DriverFacts<'_> {
         if let Some(file) = closed.first() {
             let names: Vec<&str> = closed.iter().map(|file| file.name.as_str()).collect();
             let seen = format!("you may not open {}", in_short(&names));
-            let verdict = if self.opened.is_ok() {
-                CheckStatus::Limited
-            } else {
-                CheckStatus::Broken
-            };
+            let verdict =
+                if self.opened.is_ok() { CheckStatus::Limited } else { CheckStatus::Broken };
             let check = DoctorCheck::new(topic, verdict, seen).next("ls -l /dev/nvidia*");
             // Readable and writable by a group that is not root's.
             return if file.gid != 0 && file.mode & 0o060 == 0o060 {
@@ -310,10 +300,7 @@ impl DriverFacts<'_> {
         let missing: Vec<u32> = self
             .gpus
             .iter()
-            .filter(|gpu| {
-                gpu.minor_number
-                    .is_some_and(|minor| !has(&format!("nvidia{minor}")))
-            })
+            .filter(|gpu| gpu.minor_number.is_some_and(|minor| !has(&format!("nvidia{minor}"))))
             .map(|gpu| gpu.index)
             .collect();
         if has("nvidiactl") && !missing.is_empty() {
@@ -326,12 +313,9 @@ impl DriverFacts<'_> {
             .next(MAKE_DEVICE_FILES);
         }
         if has("nvidiactl") && !has("nvidia-uvm") {
-            let check = DoctorCheck::new(
-                topic,
-                CheckStatus::Limited,
-                format!("{seen}; no nvidia-uvm"),
-            )
-            .means("gpumem works without it; CUDA programs do not start");
+            let check =
+                DoctorCheck::new(topic, CheckStatus::Limited, format!("{seen}; no nvidia-uvm"))
+                    .means("gpumem works without it; CUDA programs do not start");
             return match self.place {
                 RuntimeEnvironment::Container(_) => self.pass_gpus_in(check),
                 _ => check.next(MAKE_DEVICE_FILES),
@@ -396,10 +380,7 @@ fn mismatch(check: DoctorCheck, place: RuntimeEnvironment) -> DoctorCheck {
 }
 
 fn install(check: DoctorCheck, gpus: &[PciGpu]) -> DoctorCheck {
-    if gpus
-        .iter()
-        .all(|gpu| gpu.driver.as_deref() == Some("vfio-pci"))
-    {
+    if gpus.iter().all(|gpu| gpu.driver.as_deref() == Some("vfio-pci")) {
         return check
             .means("the GPUs of this machine are given to virtual machines (vfio-pci)")
             .next("run gpumem in the guest");
@@ -431,10 +412,7 @@ fn in_short(names: &[&str]) -> String {
     let gpus = (!numbers.is_empty()).then(|| format!("nvidia{}", ranges(&numbers)));
     let others = names.iter().filter(|name| minor_number(name).is_none());
     let others = others.map(|&name| name.to_owned());
-    gpus.into_iter()
-        .chain(others)
-        .collect::<Vec<_>>()
-        .join(", ")
+    gpus.into_iter().chain(others).collect::<Vec<_>>().join(", ")
 }
 
 #[cfg(test)]

@@ -89,15 +89,9 @@ fn answers(gpu: &Gpu, sample: &NvmlSample) -> DoctorCheck {
             .next("run gpumem outside of the limited cgroup, as a system service for one")
         }
         (None, why) => {
-            let why = why
-                .as_deref()
-                .map_or_else(|| error_or("not reported"), str::to_owned);
-            DoctorCheck::new(
-                topic,
-                CheckStatus::Limited,
-                format!("{name}; its memory: {why}"),
-            )
-            .means("the memory of each process is known; free memory is not")
+            let why = why.as_deref().map_or_else(|| error_or("not reported"), str::to_owned);
+            DoctorCheck::new(topic, CheckStatus::Limited, format!("{name}; its memory: {why}"))
+                .means("the memory of each process is known; free memory is not")
         }
     }
 }
@@ -127,12 +121,10 @@ fn process_utilization(sampled: &SampledGpu) -> DoctorCheck {
             "not reported by this driver for this GPU",
         )
         .means("a process counts as idle only while the whole GPU is unused"),
-        Some(false) => DoctorCheck::new(
-            topic,
-            CheckStatus::Limited,
-            "not reported, nor the whole GPU's use",
-        )
-        .means("rules that need use, such as idle, are undecided on this GPU"),
+        Some(false) => {
+            DoctorCheck::new(topic, CheckStatus::Limited, "not reported, nor the whole GPU's use")
+                .means("rules that need use, such as idle, are undecided on this GPU")
+        }
         None => DoctorCheck::new(topic, CheckStatus::Unknown, "the call failed")
             .means("until it answers, rules that need use are undecided"),
     }
@@ -162,12 +154,8 @@ fn process_memory(gpu: &Gpu) -> DoctorCheck {
     let rows = gpu.processes.as_deref().unwrap_or_default();
     let reported = rows.iter().filter(|row| row.used_bytes.is_some()).count();
     match (rows.len(), reported) {
-        (0, _) => DoctorCheck::new(
-            topic,
-            CheckStatus::Unknown,
-            "no process is on it to test with",
-        )
-        .means("run gpumem doctor again while one is"),
+        (0, _) => DoctorCheck::new(topic, CheckStatus::Unknown, "no process is on it to test with")
+            .means("run gpumem doctor again while one is"),
         (all, reported) if all == reported => DoctorCheck::new(topic, CheckStatus::Ok, "reported"),
         (_, 0) => DoctorCheck::new(topic, CheckStatus::Limited, "not reported for any process")
             .means("memory by process is not known on this GPU"),
@@ -195,17 +183,13 @@ pub(super) fn mps(daemons: Option<MpsDaemons>) -> DoctorCheck {
     let topic = Topic::Mps;
     match daemons {
         None => DoctorCheck::new(topic, CheckStatus::Unknown, "processes cannot be listed"),
-        Some(MpsDaemons {
-            controls: 0,
-            servers: 0,
-        }) => DoctorCheck::new(topic, CheckStatus::Ok, "no daemon is seen"),
+        Some(MpsDaemons { controls: 0, servers: 0 }) => {
+            DoctorCheck::new(topic, CheckStatus::Ok, "no daemon is seen")
+        }
         Some(daemons) => DoctorCheck::new(
             topic,
             CheckStatus::Limited,
-            format!(
-                "control daemons: {}, servers: {}",
-                daemons.controls, daemons.servers
-            ),
+            format!("control daemons: {}, servers: {}", daemons.controls, daemons.servers),
         )
         .means("the driver may attribute clients' use to their server"),
     }
@@ -217,20 +201,13 @@ mod tests {
     use crate::model::snapshot::{GpuProcess, Memory, ReadError};
 
     fn sampled(gpu: Gpu) -> SampledGpu {
-        SampledGpu {
-            gpu,
-            read_at: None,
-            process_utilization: Some(true),
-        }
+        SampledGpu { gpu, read_at: None, process_utilization: Some(true) }
     }
 
     fn well() -> Gpu {
         Gpu {
             name: Some("H100".into()),
-            memory: Some(Memory {
-                total_bytes: 80 << 30,
-                ..Memory::default()
-            }),
+            memory: Some(Memory { total_bytes: 80 << 30, ..Memory::default() }),
             processes: Some(Vec::new()),
             gpu_percent: Some(0),
             ..Gpu::default()
@@ -244,10 +221,7 @@ mod tests {
 
     #[test]
     fn a_lost_gpu_is_broken_and_the_others_stay() {
-        let lost = Gpu {
-            index: 1,
-            ..Gpu::default()
-        };
+        let lost = Gpu { index: 1, ..Gpu::default() };
         let sample = NvmlSample {
             gpus: vec![sampled(well()), sampled(lost)],
             errors: vec![ReadError {
@@ -257,36 +231,23 @@ mod tests {
             }],
         };
         let answers = judged(Topic::Gpu, &sample);
-        assert_eq!(
-            (answers[0].verdict, answers[0].gpus.as_slice()),
-            (CheckStatus::Ok, &[0][..])
-        );
+        assert_eq!((answers[0].verdict, answers[0].gpus.as_slice()), (CheckStatus::Ok, &[0][..]));
         assert_eq!(answers[0].seen, "H100, 80.0 GiB");
         assert_eq!(answers[1].verdict, CheckStatus::Broken);
-        assert!(
-            answers[1]
-                .seen
-                .contains("nvmlDeviceGetUUID: fallen off the bus")
-        );
+        assert!(answers[1].seen.contains("nvmlDeviceGetUUID: fallen off the bus"));
         assert_eq!(judged(Topic::Mig, &sample)[0].gpus, [0]);
     }
 
     #[test]
     fn stale_values_are_no_answer_and_memory_without_figures_is_a_limit() {
-        let stale = Gpu {
-            stale_seconds: Some(2.0),
-            ..well()
-        };
+        let stale = Gpu { stale_seconds: Some(2.0), ..well() };
         assert!(!is_readable(&stale) && is_readable(&well()));
         let unified = Gpu {
             memory: None,
             memory_unavailable: Some("shares the machine's memory".into()),
             ..well()
         };
-        let sample = NvmlSample {
-            gpus: vec![sampled(unified)],
-            errors: Vec::new(),
-        };
+        let sample = NvmlSample { gpus: vec![sampled(unified)], errors: Vec::new() };
         let check = &judged(Topic::Gpu, &sample)[0];
         assert_eq!(check.verdict, CheckStatus::Limited);
         assert!(check.seen.contains("shares the machine's memory"));
@@ -294,26 +255,17 @@ mod tests {
 
     #[test]
     fn memory_by_process_is_judged_by_those_that_are_there() {
-        let row = |used_bytes| GpuProcess {
-            used_bytes,
-            ..GpuProcess::default()
-        };
+        let row = |used_bytes| GpuProcess { used_bytes, ..GpuProcess::default() };
         for (rows, verdict) in [
             (vec![], CheckStatus::Unknown),
             (vec![row(Some(0))], CheckStatus::Ok),
             (vec![row(None)], CheckStatus::Limited),
             (vec![row(None), row(Some(1))], CheckStatus::Limited),
         ] {
-            let gpu = Gpu {
-                processes: Some(rows),
-                ..well()
-            };
+            let gpu = Gpu { processes: Some(rows), ..well() };
             assert_eq!(process_memory(&gpu).verdict, verdict);
         }
-        let wsl = Gpu {
-            process_memory_unavailable: Some("WSL".into()),
-            ..well()
-        };
+        let wsl = Gpu { process_memory_unavailable: Some("WSL".into()), ..well() };
         assert_eq!(process_memory(&wsl).verdict, CheckStatus::Limited);
     }
 
@@ -325,32 +277,20 @@ mod tests {
         assert_eq!(with(Some(true), None).verdict, CheckStatus::Ok);
         assert_eq!(with(None, Some(0)).verdict, CheckStatus::Unknown);
         let (whole, none) = (with(Some(false), Some(0)), with(Some(false), None));
-        assert_eq!(
-            (whole.verdict, none.verdict),
-            (CheckStatus::Limited, CheckStatus::Limited)
-        );
+        assert_eq!((whole.verdict, none.verdict), (CheckStatus::Limited, CheckStatus::Limited));
         assert_ne!(whole.means, none.means);
     }
 
     fn process_utilization_of(reported: Option<bool>, gpu_percent: Option<u32>) -> DoctorCheck {
-        let mut sampled = sampled(Gpu {
-            gpu_percent,
-            ..well()
-        });
+        let mut sampled = sampled(Gpu { gpu_percent, ..well() });
         sampled.process_utilization = reported;
         process_utilization(&sampled)
     }
 
     #[test]
     fn no_gpu_at_all_is_broken() {
-        let sample = NvmlSample {
-            gpus: Vec::new(),
-            errors: Vec::new(),
-        };
-        for place in [
-            RuntimeEnvironment::Machine,
-            RuntimeEnvironment::Container(None),
-        ] {
+        let sample = NvmlSample { gpus: Vec::new(), errors: Vec::new() };
+        for place in [RuntimeEnvironment::Machine, RuntimeEnvironment::Container(None)] {
             let checks = checks(&sample, place);
             assert_eq!((checks.len(), checks[0].verdict), (1, CheckStatus::Broken));
         }

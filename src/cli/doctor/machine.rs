@@ -24,12 +24,7 @@ pub(super) struct MachineFacts {
 }
 
 pub(super) fn checks(facts: &MachineFacts) -> Vec<DoctorCheck> {
-    vec![
-        cgroups(facts),
-        systemd(facts.has_systemd),
-        clock(facts),
-        open_files(facts.open_files),
-    ]
+    vec![cgroups(facts), systemd(facts.has_systemd), clock(facts), open_files(facts.open_files)]
 }
 
 fn cgroups(facts: &MachineFacts) -> DoctorCheck {
@@ -66,12 +61,8 @@ fn systemd(has_systemd: bool) -> DoctorCheck {
     if has_systemd {
         DoctorCheck::new(Topic::Systemd, CheckStatus::Ok, "runs this system")
     } else {
-        DoctorCheck::new(
-            Topic::Systemd,
-            CheckStatus::NotApplicable,
-            "does not run this system",
-        )
-        .means("processes are in no units; the recorder is started by other means")
+        DoctorCheck::new(Topic::Systemd, CheckStatus::NotApplicable, "does not run this system")
+            .means("processes are in no units; the recorder is started by other means")
     }
 }
 
@@ -100,11 +91,8 @@ fn clock(facts: &MachineFacts) -> DoctorCheck {
         )
         .means("a stored history cannot be matched to this boot, and is not used");
     }
-    let mut seen = format!(
-        "{}, up {}",
-        now.local(),
-        Span::from_seconds(now.seconds_since(booted).max(0.0))
-    );
+    let mut seen =
+        format!("{}, up {}", now.local(), Span::from_seconds(now.seconds_since(booted).max(0.0)));
     if facts.asleep_seconds > 0 {
         let asleep = Span::from_seconds(facts.asleep_seconds as f64);
         seen.push_str(&format!(", {asleep} of it asleep"));
@@ -119,11 +107,7 @@ fn open_files(limit: OpenFileLimit) -> DoctorCheck {
     let seen = if limit.soft == limit.hard {
         number(limit.soft)
     } else {
-        format!(
-            "{}, which gpumem raises to {}",
-            number(limit.soft),
-            number(limit.hard)
-        )
+        format!("{}, which gpumem raises to {}", number(limit.soft), number(limit.hard))
     };
     if limit.hard.is_some_and(|hard| hard < FEW_FILES) {
         DoctorCheck::new(topic, CheckStatus::Limited, seen)
@@ -146,19 +130,13 @@ mod tests {
         booted: Some(Time::from_unix_milliseconds(1_763_606_000_000)),
         asleep_seconds: 0,
         has_boot_id: true,
-        open_files: OpenFileLimit {
-            soft: Some(1024),
-            hard: None,
-        },
+        open_files: OpenFileLimit { soft: Some(1024), hard: None },
     };
 
     #[test]
     fn a_usual_machine_is_well() {
         let checks = checks(&FACTS);
-        assert!(
-            checks.iter().all(|it| it.verdict == CheckStatus::Ok),
-            "{checks:?}"
-        );
+        assert!(checks.iter().all(|it| it.verdict == CheckStatus::Ok), "{checks:?}");
         assert_eq!(checks[0].seen, "version 2");
         assert!(checks[2].seen.ends_with("up 1d 03h"), "{checks:?}");
         assert_eq!(checks[3].seen, "1024, which gpumem raises to any number");
@@ -174,10 +152,7 @@ mod tests {
         let unset = with(|it| it.now = Time::from_unix_milliseconds(86_400_000));
         assert_eq!(unset.verdict, CheckStatus::Broken);
         assert_eq!(with(|it| it.booted = None).verdict, CheckStatus::Unknown);
-        assert_eq!(
-            with(|it| it.has_boot_id = false).verdict,
-            CheckStatus::Limited
-        );
+        assert_eq!(with(|it| it.has_boot_id = false).verdict, CheckStatus::Limited);
         // Set back since it was booted.
         let back = with(|it| it.booted = Some(it.now.plus_seconds(60.0)));
         assert!(back.seen.ends_with("up 0s"), "{back:?}");
@@ -187,20 +162,11 @@ mod tests {
 
     #[test]
     fn a_cgroup_namespace_and_few_files_are_limits() {
-        let inside = MachineFacts {
-            is_initial_cgroup_namespace: Some(false),
-            ..FACTS
-        };
+        let inside = MachineFacts { is_initial_cgroup_namespace: Some(false), ..FACTS };
         assert_eq!(cgroups(&inside).verdict, CheckStatus::Limited);
-        let unread = MachineFacts {
-            cgroups: None,
-            ..FACTS
-        };
+        let unread = MachineFacts { cgroups: None, ..FACTS };
         assert_eq!(cgroups(&unread).verdict, CheckStatus::Unknown);
-        let few = OpenFileLimit {
-            soft: Some(64),
-            hard: Some(64),
-        };
+        let few = OpenFileLimit { soft: Some(64), hard: Some(64) };
         assert_eq!(open_files(few).verdict, CheckStatus::Limited);
         assert_eq!(open_files(few).seen, "64");
     }

@@ -59,9 +59,9 @@ pub(super) fn read(roots: &Roots) -> Servers {
         match reading.wait(left) {
             Ok(Ok(read)) => servers.add(read),
             Ok(Err(error)) => servers.unread.push(error.to_string()),
-            Err(NoAnswer::Late) => servers.unread.push(format!(
-                "{path} does not answer; see whether its server hangs"
-            )),
+            Err(NoAnswer::Late) => {
+                servers.unread.push(format!("{path} does not answer; see whether its server hangs"))
+            }
             Err(NoAnswer::Never) => {}
         }
     }
@@ -83,11 +83,7 @@ fn read_folder(roots: &Roots, folder: &RuntimeFolder) -> Result<Servers, ServerE
         let answers = asking.into_iter().filter_map(Result::ok);
         answers.filter_map(|asking| asking.join().ok()).collect()
     });
-    Ok(Servers {
-        asked,
-        stale: files.stale,
-        unread: Vec::new(),
-    })
+    Ok(Servers { asked, stale: files.stale, unread: Vec::new() })
 }
 
 fn probe(roots: &Roots, found: FoundServer) -> ProbedServer {
@@ -130,10 +126,9 @@ impl ProbedServer {
 
     fn why(&self) -> Option<String> {
         Some(match self.result.as_ref().err()? {
-            ServerError::Timeout { .. } => format!(
-                "it did not answer for {}; see whether it hangs",
-                Span(SERVER_TIME)
-            ),
+            ServerError::Timeout { .. } => {
+                format!("it did not answer for {}; see whether it hangs", Span(SERVER_TIME))
+            }
             error => error.to_string(),
         })
     }
@@ -151,10 +146,7 @@ pub(super) fn checks(servers: Option<Servers>) -> Vec<DoctorCheck> {
     let (verdict, mut seen) = match answering.len() {
         0 => (CheckStatus::NotApplicable, "none answers".to_owned()),
         1 => (CheckStatus::Ok, format!("1 answers: {}", answering[0])),
-        count => (
-            CheckStatus::Ok,
-            format!("{count} answer: {}", some_of(&answering)),
-        ),
+        count => (CheckStatus::Ok, format!("{count} answer: {}", some_of(&answering))),
     };
     if servers.asked.is_empty() && servers.unread.is_empty() {
         seen = "none runs, as far as may be seen".to_owned();
@@ -168,11 +160,7 @@ pub(super) fn checks(servers: Option<Servers>) -> Vec<DoctorCheck> {
         let (seen, next) = text.rsplit_once("; ").unwrap_or((text, ""));
         let check = DoctorCheck::new(topic, CheckStatus::Limited, seen)
             .means("what the kernels of a server that is not asked do is not known");
-        if next.is_empty() {
-            check
-        } else {
-            check.next(next)
-        }
+        if next.is_empty() { check } else { check.next(next) }
     };
     let failed = servers.asked.iter();
     let failed = failed.filter_map(|asked| Some(format!("{}: {}", asked.name(), asked.why()?)));
@@ -219,9 +207,7 @@ mod tests {
         let request = "GET api/sessions";
         let failed = [
             (
-                ServerError::NotConnected(HttpError::Https {
-                    why: "corrupt message".to_owned(),
-                }),
+                ServerError::NotConnected(HttpError::Https { why: "corrupt message".to_owned() }),
                 "HTTPS",
             ),
             (ServerError::Password, "password only"),
@@ -238,19 +224,12 @@ mod tests {
         ];
         for (error, words) in failed {
             let asked = vec![asked(9, Err(error)), asked(8, Ok(()))];
-            let judged = judged(Servers {
-                asked,
-                ..Servers::default()
-            });
+            let judged = judged(Servers { asked, ..Servers::default() });
             let (verdict, seen, _) = &judged[0];
             assert_eq!(*verdict, CheckStatus::Ok);
             assert_eq!(seen, "1 answers: http://localhost:8/ (process 8)");
             let (verdict, seen, next) = &judged[1];
-            assert_eq!(
-                (*verdict, next.len()),
-                (CheckStatus::Limited, 1),
-                "{judged:?}"
-            );
+            assert_eq!((*verdict, next.len()), (CheckStatus::Limited, 1), "{judged:?}");
             assert!(seen.starts_with("http://localhost:9/ (process 9): "));
             assert!(seen.contains(words) && !seen.contains(';'), "{seen}");
         }
@@ -260,10 +239,8 @@ mod tests {
     fn where_none_runs_nothing_is_amiss() {
         let none = judged(Servers::default());
         assert_eq!(none[0].0, CheckStatus::NotApplicable);
-        let stale = judged(Servers {
-            stale: vec!["/rt/jpserver-7.json".to_owned()],
-            ..Servers::default()
-        });
+        let stale =
+            judged(Servers { stale: vec!["/rt/jpserver-7.json".to_owned()], ..Servers::default() });
         assert_eq!(stale[0].0, CheckStatus::NotApplicable);
         assert!(stale[0].1.ends_with("ended: /rt/jpserver-7.json"));
         let unread = judged(Servers {
@@ -282,24 +259,12 @@ mod tests {
     fn many_are_counted() {
         let judged = judged(Servers {
             asked: (1..=50)
-                .map(|pid| {
-                    asked(
-                        pid,
-                        if pid > 30 {
-                            Ok(())
-                        } else {
-                            Err(ServerError::Password)
-                        },
-                    )
-                })
+                .map(|pid| asked(pid, if pid > 30 { Ok(()) } else { Err(ServerError::Password) }))
                 .collect(),
             ..Servers::default()
         });
         assert!(judged[0].1.starts_with("20 answer: http://localhost:31/"));
-        assert!(
-            judged[0].1.ends_with("(process 46) and 4 more"),
-            "{judged:?}"
-        );
+        assert!(judged[0].1.ends_with("(process 46) and 4 more"), "{judged:?}");
         assert_eq!(judged.len(), 1 + FAILED + 1);
         assert!(judged[FAILED + 1].1.starts_with("14 more"));
     }

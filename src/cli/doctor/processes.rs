@@ -29,11 +29,9 @@ pub(super) fn checks(facts: &ProcessFacts<'_>) -> Vec<DoctorCheck> {
 fn pid_namespace(namespace: Option<PidNamespace>) -> DoctorCheck {
     let topic = Topic::PidNamespace;
     match namespace {
-        Some(PidNamespace::Host) => DoctorCheck::new(
-            topic,
-            CheckStatus::Ok,
-            "the host's: NVML's pids are those seen here",
-        ),
+        Some(PidNamespace::Host) => {
+            DoctorCheck::new(topic, CheckStatus::Ok, "the host's: NVML's pids are those seen here")
+        }
         // RM gave the host's pids everywhere until 535.104; later ones translate, not all of them.
         Some(PidNamespace::Container) => DoctorCheck::new(
             topic,
@@ -108,11 +106,7 @@ fn hidepid(hidepid: Option<Hidepid>, rights: Rights) -> DoctorCheck {
     let topic = Topic::Hidepid;
     let hides = match hidepid {
         None => {
-            return DoctorCheck::new(
-                topic,
-                CheckStatus::Unknown,
-                "no proc file system is mounted",
-            );
+            return DoctorCheck::new(topic, CheckStatus::Unknown, "no proc file system is mounted");
         }
         Some(Hidepid::Off) => {
             return DoctorCheck::new(topic, CheckStatus::Ok, "off: all processes are seen");
@@ -143,23 +137,17 @@ fn ptrace_scope(scope: Option<u8>) -> DoctorCheck {
         3 => "nobody",
         _ => "of a later kernel",
     };
-    DoctorCheck::new(
-        topic,
-        CheckStatus::Ok,
-        format!("{scope}, {name}; does not hinder gpumem"),
-    )
-    .means("it is about debuggers, which attach; gpumem only reads")
+    DoctorCheck::new(topic, CheckStatus::Ok, format!("{scope}, {name}; does not hinder gpumem"))
+        .means("it is about debuggers, which attach; gpumem only reads")
 }
 
 fn pidfd(answer: Result<(), Errno>, kernel: Option<&str>) -> DoctorCheck {
     let topic = Topic::Pidfd;
     let kernel = kernel.unwrap_or("of unknown version");
     match answer {
-        Ok(()) => DoctorCheck::new(
-            topic,
-            CheckStatus::Ok,
-            format!("pidfd_open works, Linux {kernel}"),
-        ),
+        Ok(()) => {
+            DoctorCheck::new(topic, CheckStatus::Ok, format!("pidfd_open works, Linux {kernel}"))
+        }
         Err(errno) => {
             let check = DoctorCheck::new(
                 topic,
@@ -195,14 +183,7 @@ mod tests {
 
     #[test]
     fn only_what_was_really_seen_is_well() {
-        let with = |first, other_user| {
-            descriptors(Rights {
-                first,
-                other_user,
-                ..USER
-            })
-            .verdict
-        };
+        let with = |first, other_user| descriptors(Rights { first, other_user, ..USER }).verdict;
         use Visibility::{NoProcess, Refused, Seen};
         for (first, other, verdict) in [
             (Seen, Seen, CheckStatus::Ok),
@@ -217,15 +198,9 @@ mod tests {
             assert_eq!(with(first, other), verdict, "{first:?} {other:?}");
         }
         assert!(descriptors(USER).next[0].contains("sudo"));
-        let confined = Rights {
-            is_root: true,
-            ..USER
-        };
+        let confined = Rights { is_root: true, ..USER };
         assert!(descriptors(confined).next[0].contains("SYS_PTRACE"));
-        let forbidden = Rights {
-            can_trace: Some(true),
-            ..confined
-        };
+        let forbidden = Rights { can_trace: Some(true), ..confined };
         assert!(descriptors(forbidden).next[0].contains("security module"));
     }
 
@@ -241,10 +216,7 @@ mod tests {
 
     #[test]
     fn another_namespace_and_a_missing_call_are_limits() {
-        assert_eq!(
-            pid_namespace(Some(PidNamespace::Host)).verdict,
-            CheckStatus::Ok
-        );
+        assert_eq!(pid_namespace(Some(PidNamespace::Host)).verdict, CheckStatus::Ok);
         let container = pid_namespace(Some(PidNamespace::Container));
         assert_eq!(container.verdict, CheckStatus::Limited);
         assert!(container.next[0].contains("--pid=host"));

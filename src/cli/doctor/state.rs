@@ -61,15 +61,8 @@ pub(super) fn configuration(configuration: Option<Configuration>) -> DoctorCheck
                 .next("correct it, then: gpumem config check");
         }
     };
-    let names: Vec<String> = files
-        .iter()
-        .map(|path| path.to_string_lossy().into_owned())
-        .collect();
-    let from = if names.is_empty() {
-        "no file, the defaults".to_owned()
-    } else {
-        names.join(", ")
-    };
+    let names: Vec<String> = files.iter().map(|path| path.to_string_lossy().into_owned()).collect();
+    let from = if names.is_empty() { "no file, the defaults".to_owned() } else { names.join(", ") };
     let mut seen = format!("{from}; {} rules", rules.all);
     if rules.run < rules.all {
         seen.push_str(&format!(", {} of them switched off", rules.all - rules.run));
@@ -156,9 +149,7 @@ pub(super) fn history(history: Option<StoredHistory>) -> DoctorCheck {
         None => check.next("there is no HOME to keep it in: gpumem record --store --store-dir DIR"),
         Some((folder, false)) => {
             let name = folder.display();
-            check.next(format!(
-                "{name} cannot be written: gpumem record --store --store-dir DIR"
-            ))
+            check.next(format!("{name} cannot be written: gpumem record --store --store-dir DIR"))
         }
         Some((_, true)) => {
             check.next("gpumem record --store    (or the unit gpumem-record.service)")
@@ -179,24 +170,13 @@ mod tests {
 
     #[test]
     fn a_configuration_shows_its_effect() {
-        let rules = ConfigSummary {
-            all: 13,
-            run: 12,
-            keeps: 2,
-        };
+        let rules = ConfigSummary { all: 13, run: 12, keeps: 2 };
         assert_eq!(
             outcome(Ok(rules), &["/etc/gpumem/config.toml"]).seen,
             "/etc/gpumem/config.toml; 13 rules, 1 of them switched off, exemptions: 2"
         );
-        let plain = ConfigSummary {
-            all: 12,
-            run: 12,
-            keeps: 0,
-        };
-        assert_eq!(
-            outcome(Ok(plain), &[]).seen,
-            "no file, the defaults; 12 rules"
-        );
+        let plain = ConfigSummary { all: 12, run: 12, keeps: 0 };
+        assert_eq!(outcome(Ok(plain), &[]).seen, "no file, the defaults; 12 rules");
         let broken = outcome(Err("/x:3: sample: no".to_owned()), &["/x"]);
         assert_eq!(
             (broken.verdict, broken.seen.as_str()),
@@ -216,10 +196,7 @@ mod tests {
     }
 
     fn judged(stores: Vec<Surveyed>, to_write: Option<bool>) -> DoctorCheck {
-        history(Some(StoredHistory {
-            stores,
-            to_write: to_write.map(|may| ("/s".into(), may)),
-        }))
+        history(Some(StoredHistory { stores, to_write: to_write.map(|may| ("/s".into(), may)) }))
     }
 
     #[test]
@@ -227,22 +204,13 @@ mod tests {
         let well = judged(vec![surveyed(Ok(1 << 20), Some(5.0))], Some(false));
         assert_eq!(
             (well.verdict, well.seen.as_str()),
-            (
-                CheckStatus::Ok,
-                "/s, 1.0 MiB, last snapshot 5s ago; a recorder is running"
-            )
+            (CheckStatus::Ok, "/s, 1.0 MiB, last snapshot 5s ago; a recorder is running")
         );
         let old = judged(vec![surveyed(Ok(1 << 20), None)], Some(true));
         assert_eq!(old.verdict, CheckStatus::Limited);
-        assert!(
-            old.seen
-                .ends_with("nothing of this boot; no recorder is running")
-        );
+        assert!(old.seen.ends_with("nothing of this boot; no recorder is running"));
         for error in [ErrorKind::NotFound, ErrorKind::PermissionDenied] {
-            assert_eq!(
-                judged(vec![surveyed(Err(error), None)], Some(true)).seen,
-                "none"
-            );
+            assert_eq!(judged(vec![surveyed(Err(error), None)], Some(true)).seen, "none");
         }
         let strange = judged(vec![surveyed(Err(ErrorKind::NotADirectory), None)], None);
         assert!(strange.seen.starts_with("/s: "), "{strange:?}");

@@ -102,10 +102,9 @@ fn colour(terminal: &Terminal) -> DoctorCheck {
 fn screen(terminal: &Terminal) -> DoctorCheck {
     let topic = Topic::Screen;
     let locale = terminal.locale.as_deref().unwrap_or("no locale is set");
-    let size = terminal.size.map_or_else(
-        || "no terminal".to_owned(),
-        |(columns, lines)| format!("{columns}x{lines}"),
-    );
+    let size = terminal
+        .size
+        .map_or_else(|| "no terminal".to_owned(), |(columns, lines)| format!("{columns}x{lines}"));
     if !terminal.is_utf8 {
         return DoctorCheck::new(
             topic,
@@ -153,20 +152,8 @@ mod tests {
     #[test]
     fn a_usual_terminal_is_well() {
         let [colour, screen] = with(|_| {});
-        assert_eq!(
-            colour,
-            (
-                CheckStatus::Ok,
-                "on, 256 colours, TERM=xterm-256color".to_owned()
-            )
-        );
-        assert_eq!(
-            screen,
-            (
-                CheckStatus::Ok,
-                "120x40, Unicode, LANG=en_US.UTF-8".to_owned()
-            )
-        );
+        assert_eq!(colour, (CheckStatus::Ok, "on, 256 colours, TERM=xterm-256color".to_owned()));
+        assert_eq!(screen, (CheckStatus::Ok, "120x40, Unicode, LANG=en_US.UTF-8".to_owned()));
     }
 
     #[test]
@@ -179,16 +166,8 @@ mod tests {
                 "off, by --color",
             ),
             (|it| it.no_color = true, CheckStatus::Ok, "off, by NO_COLOR"),
-            (
-                |it| it.term = Some("dumb".to_owned()),
-                CheckStatus::Limited,
-                "off, TERM=dumb",
-            ),
-            (
-                |it| it.term = None,
-                CheckStatus::Limited,
-                "on, though TERM is not set",
-            ),
+            (|it| it.term = Some("dumb".to_owned()), CheckStatus::Limited, "off, TERM=dumb"),
+            (|it| it.term = None, CheckStatus::Limited, "on, though TERM is not set"),
             (
                 |it| it.is_terminal = false,
                 CheckStatus::NotApplicable,
@@ -206,10 +185,7 @@ mod tests {
 
     #[test]
     fn a_small_screen_and_a_locale_without_unicode_are_limits() {
-        assert_eq!(
-            with(|it| it.size = Some((39, 40)))[1].0,
-            CheckStatus::Limited
-        );
+        assert_eq!(with(|it| it.size = Some((39, 40)))[1].0, CheckStatus::Limited);
         assert_eq!(with(|it| it.size = Some((40, 10)))[1].0, CheckStatus::Ok);
         let [_, screen] = with(|it| {
             it.is_utf8 = false;

@@ -122,10 +122,7 @@ fn find_pid(pid: u32, seen: &SampledHistory, last: &Snapshot) -> anyhow::Result<
     }
     let mut message = match seen.courses.last_on_gpu(pid) {
         Some((time, gpu)) => {
-            format!(
-                "pid {pid} was on GPU {gpu} until {}, and is on none now",
-                time.local()
-            )
+            format!("pid {pid} was on GPU {gpu} until {}, and is on none now", time.local())
         }
         None => format!(
             "pid {pid} is on no GPU: NVML does not list it, and it has no GPU device file open that \
@@ -137,25 +134,20 @@ fn find_pid(pid: u32, seen: &SampledHistory, last: &Snapshot) -> anyhow::Result<
     }
     message.push_str(&format!("; {}", what_there_is(last)));
     if unreadable(last) && !last.gpus.is_empty() {
-        return Err(anyhow::anyhow!(
-            "{message}; but not every GPU could be read: see `gpumem ps`"
-        ));
+        return Err(anyhow::anyhow!("{message}; but not every GPU could be read: see `gpumem ps`"));
     }
     Err(UsageError(message).into())
 }
 
 fn find_uuid(typed: &str, last: &Snapshot) -> Result<ExplainSubject, UsageError> {
-    let places: Vec<usize> = (0..last.gpus.len())
-        .filter(|&at| names(typed, &last.gpus[at]))
-        .collect();
+    let places: Vec<usize> =
+        (0..last.gpus.len()).filter(|&at| names(typed, &last.gpus[at])).collect();
     match places[..] {
         [] => Err(no_such_gpu(typed, last)),
         [place] => Ok(ExplainSubject::Gpu(place, None)),
         _ => {
-            let which: Vec<String> = places
-                .iter()
-                .map(|&at| format!("gpu:{}", last.gpus[at].index))
-                .collect();
+            let which: Vec<String> =
+                places.iter().map(|&at| format!("gpu:{}", last.gpus[at].index)).collect();
             Err(UsageError(format!(
                 "{typed} is the beginning of more than one UUID ({}); write more of it",
                 which.join(", ")
@@ -219,9 +211,7 @@ fn no_such_finding(id: &str, seen: &SampledHistory, last: &Snapshot) -> UsageErr
     } else {
         format!("there are {}", ids(active))
     };
-    UsageError(format!(
-        "{id:?} is no finding's id, process or GPU (write 4242 or gpu:0); {there}"
-    ))
+    UsageError(format!("{id:?} is no finding's id, process or GPU (write 4242 or gpu:0); {there}"))
 }
 
 fn ids<'f>(findings: impl Iterator<Item = &'f Finding>) -> String {
@@ -294,10 +284,7 @@ mod tests {
             ("GPU-3f", TypedTarget::Uuid("gpu-3f".into())),
             ("gpu:GPU-3F", TypedTarget::Uuid("gpu-3f".into())),
             ("mig-1", TypedTarget::Uuid("mig-1".into())),
-            (
-                "idle:GPU-3f:42:7",
-                TypedTarget::Finding("idle:GPU-3f:42:7".into()),
-            ),
+            ("idle:GPU-3f:42:7", TypedTarget::Finding("idle:GPU-3f:42:7".into())),
             ("idle", TypedTarget::Finding("idle".into())),
         ] {
             assert_eq!(TypedTarget::parse(typed).ok(), Some(target), "{typed}");

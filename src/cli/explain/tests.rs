@@ -26,11 +26,7 @@ fn page(seen: &SampledHistory, typed: &str) -> (ExplainReport, String) {
     let target = TypedTarget::parse(typed).unwrap();
     let found = target.find(seen, last).unwrap();
     let report = report(&target, &found, seen.known(last));
-    let look = PageStyle {
-        width: 80,
-        style: Style::default(),
-        ascii: false,
-    };
+    let look = PageStyle { width: 80, style: Style::default(), ascii: false };
     let text = text::page(&report, look);
     (report, text)
 }
@@ -72,17 +68,11 @@ fn a_mig_device_leads_to_its_gpu_and_a_process_to_its_instance() {
     let seen = seen(&mut scene, 3, |_, _| {});
     let (report, text) = page(&seen, "MIG-2");
     assert!(text.contains("GPU instance 2 of this GPU"), "{text}");
-    assert!(
-        text.contains("1g.10gb") && text.contains("under MIG"),
-        "{text}"
-    );
+    assert!(text.contains("1g.10gb") && text.contains("under MIG"), "{text}");
     let balance = report.gpu.unwrap().balance.unwrap();
     assert_eq!(balance.unattributed_bytes, None);
     let (_, text) = page(&seen, "7");
-    assert!(
-        text.contains("GPU 0/2   1.0 GiB of 10.0 GiB (10%)"),
-        "{text}"
-    );
+    assert!(text.contains("GPU 0/2   1.0 GiB of 10.0 GiB (10%)"), "{text}");
     let (exit, message) = refused(&seen, "MIG-9");
     assert_eq!(exit, Exit::Usage);
     assert!(message.contains("gpu:0 (GPU-0)"), "{message}");
@@ -95,10 +85,7 @@ fn the_beginning_of_a_uuid_is_read_as_by_a_selector() {
     for (gpu, uuid) in [(0, "GPU-3fa0"), (1, "GPU-3fB1"), (2, "GPU-77aa")] {
         scene.gpu(gpu).uuid = words(uuid);
     }
-    scene.gpu(2).mig_devices = vec![MigDevice {
-        uuid: words("MIG-3f"),
-        ..MigDevice::default()
-    }];
+    scene.gpu(2).mig_devices = vec![MigDevice { uuid: words("MIG-3f"), ..MigDevice::default() }];
     let seen = seen(&mut scene, 1, |_, _| {});
     let last = seen.last.as_ref().unwrap();
     for (typed, count) in [
@@ -133,19 +120,10 @@ fn unknown_memory_is_not_available_with_its_reason() {
     scene.gpu(0).process_memory_unavailable = words("the driver does not tell it under WSL");
     let seen = seen(&mut scene, 3, |_, _| {});
     let (report, text) = page(&seen, "gpu:0");
-    assert!(
-        text.contains("n/a: it shares the machine's memory"),
-        "{text}"
-    );
-    assert!(
-        !is_blind(&report),
-        "a GPU without framebuffer is no failure"
-    );
+    assert!(text.contains("n/a: it shares the machine's memory"), "{text}");
+    assert!(!is_blind(&report), "a GPU without framebuffer is no failure");
     let (report, text) = page(&seen, "7");
-    assert!(
-        text.contains("memory n/a: the driver does not tell it under WSL"),
-        "{text}"
-    );
+    assert!(text.contains("memory n/a: the driver does not tell it under WSL"), "{text}");
     assert!(!text.contains("frees"), "{text}");
     assert_eq!(report.process.unwrap().gpus[0].used_bytes, None);
 }

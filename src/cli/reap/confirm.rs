@@ -48,16 +48,7 @@ mod tests {
         for line in ["y\n", "Y\n", " yes \r\n", "YES"] {
             assert!(is_yes(line), "{line:?}");
         }
-        for line in [
-            "",
-            "\n",
-            "n\n",
-            "no\n",
-            "yy\n",
-            "yes please\n",
-            "ja\n",
-            "\u{1b}y\n",
-        ] {
+        for line in ["", "\n", "n\n", "no\n", "yy\n", "yes please\n", "ja\n", "\u{1b}y\n"] {
             assert!(!is_yes(line), "{line:?}");
         }
     }

@@ -71,12 +71,7 @@ impl LiveSamples {
         engine: Engine,
         snapshot: Snapshot,
     ) -> anyhow::Result<Self> {
-        Ok(Self {
-            live,
-            engine,
-            snapshot,
-            interrupt: Interrupt::catch()?,
-        })
+        Ok(Self { live, engine, snapshot, interrupt: Interrupt::catch()? })
     }
 
     /// The signal that came.

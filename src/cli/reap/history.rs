@@ -55,14 +55,11 @@ fn row(act: &PastAct) -> Vec<String> {
     let unknown = || "-".to_owned();
     let target = act.target.as_deref();
     let lead = target.and_then(text::lead);
-    let by = act
-        .actor
-        .as_ref()
-        .map(|actor| match (&actor.sudo_user, &actor.user) {
-            (Some(user), _) => format!("{} (sudo)", escape(user)),
-            (None, Some(user)) => escape(user).into_owned(),
-            (None, None) => actor.uid.to_string(),
-        });
+    let by = act.actor.as_ref().map(|actor| match (&actor.sudo_user, &actor.user) {
+        (Some(user), _) => format!("{} (sudo)", escape(user)),
+        (None, Some(user)) => escape(user).into_owned(),
+        (None, None) => actor.uid.to_string(),
+    });
     let sent: Vec<String> = act
         .deeds
         .iter()

@@ -87,10 +87,7 @@ impl ReapReport {
             targets: plan
                 .targets
                 .into_iter()
-                .map(|target| Planned {
-                    target,
-                    outcome: None,
-                })
+                .map(|target| Planned { target, outcome: None })
                 .collect(),
             refused: plan.refused,
             undecided,
@@ -119,11 +116,7 @@ impl ReapReport {
     /// Says that it failed, and why.
     pub fn fail(&mut self, error: &str) {
         self.status = ReapStatus::Error;
-        self.errors.push(ReadError {
-            gpu: None,
-            call: "reap".into(),
-            error: error.into(),
-        });
+        self.errors.push(ReadError { gpu: None, call: "reap".into(), error: error.into() });
     }
 
     /// What has come back so far.

@@ -60,11 +60,7 @@ pub(in crate::cli) struct ConfiguredPolicy {
 impl ConfiguredPolicy {
     /// By the rules of the configuration.
     pub(in crate::cli) fn new(rules: &RuleSet) -> Self {
-        Self {
-            keeps: rules.keeps().to_vec(),
-            never: rules.never().to_vec(),
-            releasing: Vec::new(),
-        }
+        Self { keeps: rules.keeps().to_vec(), never: rules.never().to_vec(), releasing: Vec::new() }
     }
 
     /// And those whose rules say that they are asked to release memory.
@@ -100,9 +96,7 @@ impl Observation {
     ///
     /// Where there is nothing to see, or what was typed makes no sense.
     pub(in crate::cli) fn new(args: &ReapArgs, global: &Global) -> anyhow::Result<Self> {
-        let Config {
-            mut rules, reap, ..
-        } = config::load(global)?;
+        let Config { mut rules, reap, .. } = config::load(global)?;
         policy_from_args::switch_on(&mut rules, args)?;
         let configured = ConfiguredPolicy::new(&rules).with_releases(&reap);
         let targets = policy_from_args::targets(args);
@@ -141,14 +135,7 @@ impl Observation {
         };
         let mut undecided = engine.undecided();
         undecided.retain(|it| concerned.contains(&it.rule));
-        Ok(Self {
-            engine,
-            snapshot,
-            undecided,
-            configured,
-            targets,
-            live,
-        })
+        Ok(Self { engine, snapshot, undecided, configured, targets, live })
     }
 
     /// Makes the plan; with the guard that decided what it may touch.
@@ -198,12 +185,7 @@ pub(in crate::cli) fn plan_here(
     mut policy: Policy,
     scene: PlanSource<'_>,
 ) -> anyhow::Result<(Plan, Guard)> {
-    let PlanSource {
-        snapshot,
-        findings,
-        configured,
-        selected,
-    } = scene;
+    let PlanSource { snapshot, findings, configured, selected } = scene;
     let roots = Roots::default();
     let ourselves = read_ourselves(&roots)?;
     configured.protect(&mut policy, snapshot);
@@ -213,12 +195,7 @@ pub(in crate::cli) fn plan_here(
     // Who cannot be looked at, or is gone, is not known, and that protects.
     let facts = pids(snapshot, &families).into_iter();
     let facts = facts.filter_map(|pid| Some((pid, read_guarded(&roots, pid).ok()??)));
-    let seen = PlanInput {
-        findings,
-        snapshot,
-        families: &families,
-        facts: &facts.collect(),
-    };
+    let seen = PlanInput { findings, snapshot, families: &families, facts: &facts.collect() };
     Ok((plan(&seen, &guard), guard))
 }
 
@@ -238,11 +215,7 @@ fn watch(
     fed: Fed,
 ) -> anyhow::Result<Snapshot> {
     let is_named = targets.is_named();
-    let usual = if is_named || fed.suffices {
-        LOOK
-    } else {
-        WINDOW
-    };
+    let usual = if is_named || fed.suffices { LOOK } else { WINDOW };
     let patience = args.window.unwrap_or(usual);
     if !is_named && io::stderr().is_terminal() {
         warn(&format!("looking for {patience} (--window)"));

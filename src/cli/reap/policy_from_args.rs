@@ -24,11 +24,7 @@ pub(super) fn targets(args: &ReapArgs) -> Targets {
     {
         return Targets::Named(named);
     }
-    Targets::Found(FindingSelector {
-        names,
-        kinds: args.kind.clone(),
-        rules: shared(&args.rule),
-    })
+    Targets::Found(FindingSelector { names, kinds: args.kind.clone(), rules: shared(&args.rule) })
 }
 
 /// Which rows are meant, by `--gpu`, `--user` and `--where`.

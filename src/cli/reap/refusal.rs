@@ -134,11 +134,7 @@ fn remedy(protection: &Protection, reader: RefusalReader) -> Option<&'static str
         ),
         Protection::NotPermitted { .. } if reader.is_root => Some("gpumem lacks CAP_KILL"),
         Protection::NotPermitted { .. } => Some("run as that user or as root"),
-        Protection::Server => of(
-            "add --servers",
-            "select it and press x to kill it by name",
-            None,
-        ),
+        Protection::Server => of("add --servers", "select it and press x to kill it by name", None),
         Protection::Unknown { .. } if !reader.is_root => Some("run as root"),
         Protection::Owned { .. } => of(
             "add --direct to signal it all the same",
@@ -171,10 +167,7 @@ mod tests {
     }
 
     const fn reader(place: RefusalPlace) -> RefusalReader {
-        RefusalReader {
-            place,
-            is_root: false,
-        }
+        RefusalReader { place, is_root: false }
     }
 
     #[test]
@@ -185,10 +178,7 @@ mod tests {
             (RefusalPlace::Reap, "add --all-users"),
             (RefusalPlace::Kill, "add --all-users"),
             (RefusalPlace::Screen, "press a for other users' processes"),
-            (
-                RefusalPlace::Service,
-                "the service kills it with --all-users",
-            ),
+            (RefusalPlace::Service, "the service kills it with --all-users"),
         ] {
             assert_eq!(words(place), format!("{who}{remedy}"));
         }
@@ -204,14 +194,8 @@ mod tests {
             Why::OnlyWhenAsked { kind: Kind::Leak },
             Why::OnlyNotified,
             Why::Family { pids: vec![71] },
-            Why::Protected {
-                pid: 70,
-                protection: Protection::Server,
-            },
-            Why::Protected {
-                pid: 70,
-                protection: Protection::Owned { command },
-            },
+            Why::Protected { pid: 70, protection: Protection::Server },
+            Why::Protected { pid: 70, protection: Protection::Owned { command } },
         ] {
             let screen = refusal(&refused(why.clone()), reader(RefusalPlace::Screen));
             assert!(!screen.contains("--"), "{screen}");

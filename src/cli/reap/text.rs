@@ -47,11 +47,8 @@ fn write_plan(
         let (call, why) = (escape(&error.call), escape(&error.error));
         writeln!(out, "error: {}{call}: {why}", gpu.unwrap_or_default())?;
     }
-    let (advised, others): (Vec<&Target>, Vec<&Target>) = report
-        .targets
-        .iter()
-        .map(|it| &it.target)
-        .partition(|target| target.is_advice());
+    let (advised, others): (Vec<&Target>, Vec<&Target>) =
+        report.targets.iter().map(|it| &it.target).partition(|target| target.is_advice());
     let (asked, ended): (Vec<&Target>, Vec<&Target>) =
         others.into_iter().partition(|target| target.is_release());
     let mut words = Vec::new();
@@ -62,11 +59,9 @@ fn write_plan(
         (0, 0) => words.push("nothing to kill".to_owned()),
         (0, _) if asked.is_empty() => words.push("nothing for gpumem to kill".to_owned()),
         (0, _) => {}
-        (_, _) => words.push(format!(
-            "will kill {}; should free {}",
-            count(&ended),
-            expected(&ended)
-        )),
+        (_, _) => {
+            words.push(format!("will kill {}; should free {}", count(&ended), expected(&ended)))
+        }
     }
     if !advised.is_empty() {
         words.push(format!("{} for others to kill", advised.len()));
@@ -123,11 +118,8 @@ pub(in crate::cli) fn title(target: &Target, style: Style) -> String {
         return String::new();
     };
     let pid = style.heading(&leader.pid.to_string());
-    let mut gpus: Vec<u32> = target
-        .members
-        .iter()
-        .flat_map(|member| member.gpus.iter().map(|gpu| gpu.index))
-        .collect();
+    let mut gpus: Vec<u32> =
+        target.members.iter().flat_map(|member| member.gpus.iter().map(|gpu| gpu.index)).collect();
     gpus.sort_unstable();
     gpus.dedup();
     let on = match &gpus[..] {
@@ -155,11 +147,7 @@ fn write_target(
         }
     }
     if !target.dead.is_empty() {
-        writeln!(
-            out,
-            "    holding what {} took, dead since",
-            numbers(&target.dead)
-        )?;
+        writeln!(out, "    holding what {} took, dead since", numbers(&target.dead))?;
     }
     match &target.reason {
         Reason::Named => writeln!(out, "    you named it")?,

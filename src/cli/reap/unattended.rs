@@ -102,12 +102,7 @@ pub(super) fn run(args: &Args, global: &Global) -> anyhow::Result<Exit> {
         global,
         service,
         config,
-        machine: LocalSystem {
-            args,
-            roots: Roots::default(),
-            folder,
-            notices,
-        },
+        machine: LocalSystem { args, roots: Roots::default(), folder, notices },
         scheduler: None,
         last: None,
         last_warning: None,
@@ -117,10 +112,7 @@ pub(super) fn run(args: &Args, global: &Global) -> anyhow::Result<Exit> {
         pulse: Instant::now(),
     };
     loop {
-        let is_acting = watch
-            .scheduler
-            .as_ref()
-            .is_some_and(ReapScheduler::is_acting);
+        let is_acting = watch.scheduler.as_ref().is_some_and(ReapScheduler::is_acting);
         let turn = if is_acting { ACTING_INTERVAL } else { TURN };
         match events_received.recv_timeout(turn) {
             Ok(ServiceEvent::Signal(SIGHUP)) => watch.reload(),
@@ -167,19 +159,15 @@ fn opening(
         if let Err(error) = store::feed(&mut engine, &live, ask) {
             warn(&format!("{error}; starting without history"));
         }
-        let opened = ServiceEvent::Opened {
-            engine: Box::new(engine),
-            boot_id: live.host().boot_id.clone(),
-        };
+        let opened =
+            ServiceEvent::Opened { engine: Box::new(engine), boot_id: live.host().boot_id.clone() };
         Ok((live, opened))
     }
 }
 
 fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> anyhow::Result<()> {
     let spawned = thread::Builder::new().name(name.to_owned()).spawn(work);
-    spawned
-        .map(drop)
-        .with_context(|| format!("cannot start a thread for {name}"))
+    spawned.map(drop).with_context(|| format!("cannot start a thread for {name}"))
 }
 
 fn listen_for_signals(events: SyncSender<ServiceEvent>) -> anyhow::Result<()> {
@@ -216,10 +204,7 @@ impl ServiceLoop<'_> {
                 self.set_status(&error);
                 self.print_once(Some(format!("{error}; retrying")));
             }
-            ServiceEvent::Opened {
-                mut engine,
-                boot_id,
-            } => {
+            ServiceEvent::Opened { mut engine, boot_id } => {
                 engine.set_settings(self.config.rules.clone());
                 self.machine.resume();
                 let boot_id = boot_id.context("the boot id of this machine cannot be read")?;
@@ -308,9 +293,7 @@ impl ServiceLoop<'_> {
             }
             Err(error) => {
                 let error = anyhow::Error::from(error);
-                warn(&format!(
-                    "{error:#}; the previous configuration stays in force"
-                ));
+                warn(&format!("{error:#}; the previous configuration stays in force"));
             }
         }
         if self.is_ready {
@@ -366,10 +349,7 @@ impl System for LocalSystem<'_> {
     }
 
     fn actor(&mut self, snapshot: &Snapshot) -> Actor {
-        Actor {
-            is_unattended: true,
-            ..actor(snapshot)
-        }
+        Actor { is_unattended: true, ..actor(snapshot) }
     }
 
     fn notify(&mut self, notice: Notice) -> bool {

@@ -59,12 +59,7 @@ impl ProbedTarget {
 impl ReleaseDocument {
     /// A plan that is not carried out so far; what its targets were found to be is `probed`.
     pub fn new(time: Time, probed: Vec<ProbedTarget>, refused: Vec<Refused>) -> Self {
-        Self {
-            time: Some(time),
-            targets: probed,
-            refused,
-            ..Self::empty()
-        }
+        Self { time: Some(time), targets: probed, refused, ..Self::empty() }
     }
 
     /// What there is to say where there is no plan.
@@ -89,11 +84,7 @@ impl ReleaseDocument {
     /// Says that it failed, and why.
     pub fn fail(&mut self, error: &str) {
         self.status = ReapStatus::Error;
-        self.errors.push(ReadError {
-            gpu: None,
-            call: "release".into(),
-            error: error.into(),
-        });
+        self.errors.push(ReadError { gpu: None, call: "release".into(), error: error.into() });
     }
 
     /// What has come back so far.

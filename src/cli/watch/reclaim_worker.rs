@@ -82,10 +82,7 @@ impl LocalReclaimWorker {
 
     /// A worker that carries plans out on the processes of a recording, and sends nothing.
     pub(super) fn rehearsing(config: &Config, rehearsal: Rehearsal) -> Self {
-        Self {
-            rehearsal: Some(rehearsal),
-            ..Self::new(config, true)
-        }
+        Self { rehearsal: Some(rehearsal), ..Self::new(config, true) }
     }
 
     fn propose(&mut self, question: &PlanRequest) -> anyhow::Result<Proposal> {
@@ -129,11 +126,7 @@ impl LocalReclaimWorker {
             plan
         } else {
             self.guard = None;
-            Plan {
-                time: snapshot.time,
-                targets: Vec::new(),
-                refused: Vec::new(),
-            }
+            Plan { time: snapshot.time, targets: Vec::new(), refused: Vec::new() }
         };
         plan.refused.append(&mut gone);
         let (style, reader) = (Style::default(), RefusalReader::at(RefusalPlace::Screen));
@@ -150,11 +143,7 @@ impl LocalReclaimWorker {
         };
         Ok(Proposal {
             lines: text.lines().map(str::to_owned).collect(),
-            titles: plan
-                .targets
-                .iter()
-                .map(|it| text::title(it, style))
-                .collect(),
+            titles: plan.targets.iter().map(|it| text::title(it, style)).collect(),
             plan: Arc::new(plan),
         })
     }
@@ -165,10 +154,7 @@ impl LocalReclaimWorker {
             !self.is_recording || self.rehearsal.is_some(),
             "of a recording nothing is killed; run gpumem watch on the machine itself"
         );
-        anyhow::ensure!(
-            self.batch.is_none(),
-            "something is being killed already; wait for it"
-        );
+        anyhow::ensure!(self.batch.is_none(), "something is being killed already; wait for it");
         let guard = self.guard.take().filter(|(of, ..)| *of == number);
         let (_, guard, actor) =
             guard.ok_or_else(|| anyhow::anyhow!("there is a newer plan; try again"))?;
@@ -187,9 +173,7 @@ impl LocalReclaimWorker {
         let number = batch.number;
         let error = if batch.now.is_none() && batch.asked.elapsed() > YES {
             let yes = Span(YES);
-            Some(format!(
-                "nothing was sent: no sample came for {yes}; try again"
-            ))
+            Some(format!("nothing was sent: no sample came for {yes}; try again"))
         } else {
             // Nothing is done before it is seen how things are.
             let Some((sample, at)) = &self.sample else {
@@ -264,9 +248,7 @@ impl ReclaimWorker for LocalReclaimWorker {
         let asked = waited.and_then(|it| now.checked_sub(it)).unwrap_or(now);
         match ask {
             Some(ReclaimRequest::Plan(question)) => {
-                let plan = self
-                    .propose(&question)
-                    .map_err(|error| format!("{error:#}"));
+                let plan = self.propose(&question).map_err(|error| format!("{error:#}"));
                 let number = question.number;
                 report(ReclaimProgress::Planned { number, plan });
             }
@@ -334,10 +316,7 @@ impl RunningBatch {
         Self {
             number,
             executor,
-            observer: ScreenObserver {
-                number,
-                ..ScreenObserver::default()
-            },
+            observer: ScreenObserver { number, ..ScreenObserver::default() },
             asked,
             now: None,
         }
@@ -391,11 +370,7 @@ impl ScreenObserver {
         self.has_sent = true;
         self.sent.push(words.clone());
         let number = self.number;
-        self.events.push(ReclaimProgress::Sent {
-            number,
-            place,
-            words,
-        });
+        self.events.push(ReclaimProgress::Sent { number, place, words });
     }
 
     /// Tells how far the target is, where that is news.
@@ -403,11 +378,7 @@ impl ScreenObserver {
         if self.last_stage.as_ref() != Some(&stage) {
             self.last_stage = Some(stage.clone());
             let number = self.number;
-            self.events.push(ReclaimProgress::Target {
-                number,
-                place,
-                stage,
-            });
+            self.events.push(ReclaimProgress::Target { number, place, stage });
         }
     }
 }

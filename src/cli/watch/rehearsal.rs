@@ -44,8 +44,7 @@ impl Rehearsal {
             .processes
             .iter()
             .filter(|it| {
-                it.start_ticks
-                    .is_some_and(|start| processes.killed.contains(&(it.pid, start)))
+                it.start_ticks.is_some_and(|start| processes.killed.contains(&(it.pid, start)))
             })
             .map(|it| it.pid)
             .collect();
@@ -85,12 +84,7 @@ fn free(gpu: &mut Gpu, is_killed: impl Fn(&GpuProcess) -> bool) {
     let killed = rows.iter().filter(|row| is_killed(row));
     let bytes: u64 = killed.filter_map(|row| row.used_bytes).sum();
     rows.retain(|row| !is_killed(row));
-    if let Some(Memory {
-        used_bytes,
-        free_bytes,
-        ..
-    }) = &mut gpu.memory
-    {
+    if let Some(Memory { used_bytes, free_bytes, .. }) = &mut gpu.memory {
         let freed = bytes.min(*used_bytes);
         *used_bytes -= freed;
         *free_bytes += freed;

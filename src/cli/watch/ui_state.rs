@@ -56,10 +56,7 @@ fn read(path: &Path) -> UiState {
 
 fn write(path: &Path, changes: UiState) -> io::Result<()> {
     let folder = path.parent().unwrap_or(Path::new("."));
-    DirBuilder::new()
-        .recursive(true)
-        .mode(0o700)
-        .create(folder)?;
+    DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
     let mut text = serde_json::to_vec_pretty(&read(path).with(changes))?;
     text.push(b'\n');
     // Of this process alone: two screens may be left at once.
@@ -91,17 +88,11 @@ mod tests {
     use super::*;
 
     fn tree(tree: bool) -> UiState {
-        UiState {
-            tree: Some(tree),
-            ..UiState::default()
-        }
+        UiState { tree: Some(tree), ..UiState::default() }
     }
 
     fn theme(theme: &str) -> UiState {
-        UiState {
-            theme: Some(theme.to_owned()),
-            ..UiState::default()
-        }
+        UiState { theme: Some(theme.to_owned()), ..UiState::default() }
     }
 
     #[test]
@@ -155,9 +146,7 @@ mod tests {
         let path = folder.path().join("watch.json");
         write(&path, tree(true)).unwrap();
         // As on a full disk: the new file cannot be made.
-        let new = folder
-            .path()
-            .join(format!("watch.json.{}.new", std::process::id()));
+        let new = folder.path().join(format!("watch.json.{}.new", std::process::id()));
         std::os::unix::fs::symlink("/dev/full", &new).unwrap();
         assert!(write(&path, tree(false)).is_err());
         assert_eq!(read(&path), tree(true));

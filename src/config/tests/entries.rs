@@ -164,18 +164,9 @@ fn a_mistake_in_an_entry_is_reported_with_its_line_and_key() {
     let rule = |rest: &str| format!("[[rule]]\nname = \"x\"\nkind = \"idle\"\n{rest}");
     let keep = |rest: &str| format!("[[keep]]\nuser = \"ann\"\nreason = \"x\"\n{rest}");
     for (text, start) in [
-        (
-            "rule = 1".to_owned(),
-            "1: rule: is to be a list of tables; begin each with [[rule]]",
-        ),
-        (
-            "[[rule]]\nkind = \"idle\"".to_owned(),
-            "1: rule: has no name; add name = NAME",
-        ),
-        (
-            "[[rule]]\nname = \"x\"".to_owned(),
-            "1: rule: has no kind; add kind = KIND, one of: ",
-        ),
+        ("rule = 1".to_owned(), "1: rule: is to be a list of tables; begin each with [[rule]]"),
+        ("[[rule]]\nkind = \"idle\"".to_owned(), "1: rule: has no name; add name = NAME"),
+        ("[[rule]]\nname = \"x\"".to_owned(), "1: rule: has no kind; add kind = KIND, one of: "),
         (
             "[[rule]]\nname = \"x\"\nkind = \"idel\"".to_owned(),
             "3: rule.kind: \"idel\" is no kind; did you mean \"idle\"?; the kinds are: ",
@@ -196,10 +187,7 @@ fn a_mistake_in_an_entry_is_reported_with_its_line_and_key() {
             rule("duratoin = \"1m\""),
             "4: rule.duratoin: is not known; did you mean \"duration\"?; allowed: name, kind, action, user, ",
         ),
-        (
-            rule("duration = \"2d\""),
-            "4: rule.duration: \"2d\" is not allowed; write a duration",
-        ),
+        (rule("duration = \"2d\""), "4: rule.duration: \"2d\" is not allowed; write a duration"),
         (
             rule("time = \"25:00-3\""),
             "4: rule.time: \"25:00-3\" is not allowed; write two different times of day",
@@ -208,30 +196,18 @@ fn a_mistake_in_an_entry_is_reported_with_its_line_and_key() {
             rule("days = [\"mon\", \"monday\"]"),
             "4: rule.days: \"monday\" is not allowed; write one of",
         ),
-        (
-            rule("days = []"),
-            "4: rule.days: is empty; write a list of days",
-        ),
-        (
-            rule("days = \"mon\""),
-            "4: rule.days: \"mon\" is not allowed; write a list of days",
-        ),
+        (rule("days = []"), "4: rule.days: is empty; write a list of days"),
+        (rule("days = \"mon\""), "4: rule.days: \"mon\" is not allowed; write a list of days"),
         (
             rule("time = \"22:00-06:00\"\ntimezone = \"Mars/Olympus\""),
             "5: rule.timezone: \"Mars/Olympus\" is no time zone of this machine",
         ),
-        (
-            rule("timezone = \"UTC\""),
-            "4: rule.timezone: has no effect without `time` or `days`",
-        ),
+        (rule("timezone = \"UTC\""), "4: rule.timezone: has no effect without `time` or `days`"),
         (
             rule("memory_above = \"8GiB\"\nmemory_below = \"8GiB\""),
             "1: rule: memory_below must be greater than memory_above",
         ),
-        (
-            rule("memory_above = 8"),
-            "4: rule.memory_above: 8 is not allowed; write a size",
-        ),
+        (rule("memory_above = 8"), "4: rule.memory_above: 8 is not allowed; write a size"),
         (
             rule("memory_above = \"8\""),
             "4: rule.memory_above: \"8\" is not allowed; write a size such as \"1GiB\"",
@@ -240,22 +216,13 @@ fn a_mistake_in_an_entry_is_reported_with_its_line_and_key() {
             rule("container = \"3f2a\""),
             "4: rule.container: \"3f2a\" is too short for an id; write at least 12 digits",
         ),
-        (
-            rule("user = -1"),
-            "4: rule.user: -1 is not allowed; write a name in quotes or a uid",
-        ),
-        (
-            "[[keep]]\nreason = \"x\"".to_owned(),
-            "1: keep: matches every process; add one of user",
-        ),
+        (rule("user = -1"), "4: rule.user: -1 is not allowed; write a name in quotes or a uid"),
+        ("[[keep]]\nreason = \"x\"".to_owned(), "1: keep: matches every process; add one of user"),
         (
             "[[keep]]\nreason = \"x\"\nuntil = 2026-12-31\ntimezone = \"UTC\"".to_owned(),
             "1: keep: matches every process",
         ),
-        (
-            "[[keep]]\nuser = \"ann\"".to_owned(),
-            "1: keep: gives no reason; add reason =",
-        ),
+        ("[[keep]]\nuser = \"ann\"".to_owned(), "1: keep: gives no reason; add reason ="),
         (
             "[[keep]]\nuser = \"ann\"\nreason = \" \"".to_owned(),
             "3: keep.reason: \" \" is not allowed; write why it is exempt",
@@ -264,18 +231,9 @@ fn a_mistake_in_an_entry_is_reported_with_its_line_and_key() {
             rule("where = \"usr:ann\""),
             "4: rule.where: no term is called \"usr\"; did you mean user?",
         ),
-        (
-            rule("where = \"mem>4\""),
-            "4: rule.where: mem: \"4\" has no unit",
-        ),
-        (
-            rule("where = 3"),
-            "4: rule.where: 3 is not allowed; write terms such as",
-        ),
-        (
-            rule("where = \" \""),
-            "4: rule.where: \" \" is not allowed; write terms such as",
-        ),
+        (rule("where = \"mem>4\""), "4: rule.where: mem: \"4\" has no unit"),
+        (rule("where = 3"), "4: rule.where: 3 is not allowed; write terms such as"),
+        (rule("where = \" \""), "4: rule.where: \" \" is not allowed; write terms such as"),
         (
             rule("where = \"gpu:0 train.py\""),
             "4: rule.where: \"gpu:0 train.py\" has a word that names no field; write terms",
@@ -284,44 +242,17 @@ fn a_mistake_in_an_entry_is_reported_with_its_line_and_key() {
             rule("where = \"user:ann idle>10m\""),
             "4: rule.where: \"user:ann idle>10m\" asks for idle, finding or is",
         ),
-        (
-            keep("where = \"is:mine\""),
-            "4: keep.where: \"is:mine\" asks for idle, finding or is",
-        ),
-        (
-            keep("until = \"soon\""),
-            "4: keep.until: \"soon\" is not allowed; write a date",
-        ),
-        (
-            keep("until = 12:00:00"),
-            "4: keep.until: the date is not allowed; write a date",
-        ),
-        (
-            keep("kinds = [\"idl\"]"),
-            "4: keep.kinds: \"idl\" is no kind; did you mean \"idle\"?",
-        ),
-        (
-            keep("rules = [\"idl\"]"),
-            "4: keep.rules: \"idl\" is no rule; did you mean \"idle\"?",
-        ),
-        (
-            keep("kinds = []"),
-            "4: keep.kinds: is empty; write a list of kinds",
-        ),
-        (
-            keep("reasn = \"x\""),
-            "4: keep.reasn: is not known; did you mean \"reason\"?",
-        ),
-        (
-            keep("duration = \"1h\""),
-            "4: keep.duration: is not known; allowed: user, ",
-        ),
+        (keep("where = \"is:mine\""), "4: keep.where: \"is:mine\" asks for idle, finding or is"),
+        (keep("until = \"soon\""), "4: keep.until: \"soon\" is not allowed; write a date"),
+        (keep("until = 12:00:00"), "4: keep.until: the date is not allowed; write a date"),
+        (keep("kinds = [\"idl\"]"), "4: keep.kinds: \"idl\" is no kind; did you mean \"idle\"?"),
+        (keep("rules = [\"idl\"]"), "4: keep.rules: \"idl\" is no rule; did you mean \"idle\"?"),
+        (keep("kinds = []"), "4: keep.kinds: is empty; write a list of kinds"),
+        (keep("reasn = \"x\""), "4: keep.reasn: is not known; did you mean \"reason\"?"),
+        (keep("duration = \"1h\""), "4: keep.duration: is not known; allowed: user, "),
     ] {
         let error = refused(&text);
-        assert!(
-            error.starts_with(&format!("config.toml:{start}")),
-            "{error}"
-        );
+        assert!(error.starts_with(&format!("config.toml:{start}")), "{error}");
     }
 }
 
@@ -346,11 +277,7 @@ struct Band {
 
 impl Default for Band {
     fn default() -> Self {
-        Self {
-            enabled: true,
-            low: Bytes(GIB),
-            high: Bytes(2 * GIB),
-        }
+        Self { enabled: true, low: Bytes(GIB), high: Bytes(2 * GIB) }
     }
 }
 
@@ -368,9 +295,7 @@ impl RuleKind for Band {
 /// Reads with the kind `pressure` being a [`Band`] and nothing else.
 fn parse_band(text: &str) -> Result<Config, ConfigError> {
     let mut config = Config::default();
-    config
-        .rules
-        .replace(Box::new(ConfiguredRule::<Band>::default()));
+    config.rules.replace(Box::new(ConfiguredRule::<Band>::default()));
     read::layer(&mut config, text, Path::new("config.toml"))?;
     Ok(config)
 }
@@ -380,19 +305,10 @@ fn thresholds_that_contradict_each_other_are_reported_where_they_meet() {
     let message = "low is not below high; make high the larger";
     let rule = "name = \"x\"\nkind = \"pressure\"";
     for (text, place) in [
-        (
-            "[rules.pressure]\nenabled = true\nlow = \"3GiB\"".to_owned(),
-            "3: rules.pressure",
-        ),
-        (
-            "[rules.pressure]\nhigh = \"512MiB\"".to_owned(),
-            "2: rules.pressure",
-        ),
+        ("[rules.pressure]\nenabled = true\nlow = \"3GiB\"".to_owned(), "3: rules.pressure"),
+        ("[rules.pressure]\nhigh = \"512MiB\"".to_owned(), "2: rules.pressure"),
         (format!("\n[[rule]]\n{rule}\nlow = \"2GiB\""), "2: rule"),
-        (
-            "[[override]]\nrule = \"pressure\"\ngpu = 0\nlow = \"3GiB\"".to_owned(),
-            "1: override",
-        ),
+        ("[[override]]\nrule = \"pressure\"\ngpu = 0\nlow = \"3GiB\"".to_owned(), "1: override"),
     ] {
         let error = parse_band(&text).unwrap_err().to_string();
         assert_eq!(error, format!("config.toml:{place}: {message}"));
@@ -411,9 +327,7 @@ fn a_rule_about_gpus_can_be_asked_about_no_process() {
             ("memory_above", "memory_above = \"1GiB\""),
             ("where", "where = \"gpu:0 user:ann\""),
         ] {
-            let error = parse_band(&format!("{entry}{scope}"))
-                .unwrap_err()
-                .to_string();
+            let error = parse_band(&format!("{entry}{scope}")).unwrap_err().to_string();
             let start = format!("config.toml:1: {prefix}.{key}: pressure is about a GPU");
             assert!(error.starts_with(&start), "{error}");
         }

@@ -51,10 +51,7 @@ fn the_low_power_phase_and_the_work_are_of_the_one_who_is_alone() {
     let (mut scene, mut history) = watched(|scene, _| scene.draws(0, 7, 97, 300.0));
     let who = scene.process(7).identity();
     let device = history.device(&scene.now.gpus[0]).unwrap();
-    assert_eq!(
-        (device.alone(), device.low_power_phase()),
-        (Some(who), None)
-    );
+    assert_eq!((device.alone(), device.low_power_phase()), (Some(who), None));
     assert_eq!(device.work(who).unwrap().power.mean(), Some(300.0));
     scene.draws(0, 7, 99, 60.0);
     history.observe(scene.step());

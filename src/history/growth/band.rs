@@ -54,9 +54,7 @@ impl View<'_> {
         let lows = || before.iter().filter(|it| !it.is_hole()).map(|it| it.low);
         let wandered = lows().max().unwrap_or(0) - lows().min().unwrap_or(0);
         f64::from(wandered) > WANDERED_SHARE * counted
-            || STRAYS
-                .iter()
-                .all(|(parts, most)| self.strays(start, end, *parts) > most * counted)
+            || STRAYS.iter().all(|(parts, most)| self.strays(start, end, *parts) > most * counted)
     }
 
     /// How far the lows of so many parts stray from a line through them.
@@ -75,9 +73,7 @@ impl View<'_> {
             product += (at - middle) * (low - mean);
         }
         let slope = product / squares;
-        let rest: f64 = lows()
-            .map(|(at, low)| (low - mean - slope * (at - middle)).powi(2))
-            .sum();
+        let rest: f64 = lows().map(|(at, low)| (low - mean - slope * (at - middle)).powi(2)).sum();
         (rest / (count - 2.0)).sqrt()
     }
 

@@ -23,11 +23,7 @@ impl Grain {
         } else if lost > 0 {
             // A flat bottom is not missed.
             let side = lost.min(value - before);
-            self.mean = if self.mean == 0 {
-                side
-            } else {
-                self.mean - self.mean / 4 + side / 4
-            };
+            self.mean = if self.mean == 0 { side } else { self.mean - self.mean / 4 + side / 4 };
         }
     }
 

@@ -72,11 +72,7 @@ impl Rises {
         self.longest_pause = self.longest_pause.max(pause);
         self.accepted_pause = self.accepted_pause.max(pause);
         // A plateau rose at its start, anything else perhaps up to its end.
-        self.last = if bucket.low == bucket.high {
-            bucket.start
-        } else {
-            end
-        };
+        self.last = if bucket.low == bucket.high { bucket.start } else { end };
     }
 
     /// How long it may pause, for how it did.
@@ -128,17 +124,11 @@ struct Stop {
 impl Pace {
     /// Follows growth from `since` on, at so many units a second.
     pub(super) fn of(series: &GrowthSeries, since: u32, rate: f64) -> Self {
-        let first = series
-            .buckets
-            .partition_point(|bucket| bucket.start <= since)
-            .saturating_sub(1);
+        let first =
+            series.buckets.partition_point(|bucket| bucket.start <= since).saturating_sub(1);
         let bucket = &series.buckets[first];
         let start = if bucket.is_hole() { 0 } else { bucket.low };
-        let none = Rises {
-            last: since,
-            longest_pause: 0,
-            accepted_pause: 0,
-        };
+        let none = Rises { last: since, longest_pause: 0, accepted_pause: 0 };
         let mut pace = Self {
             at: since,
             either: none,
@@ -164,10 +154,7 @@ impl Pace {
             next.map_or(series.now, |next| next.start)
         };
         let buckets = series.buckets.len();
-        let first = (0..buckets)
-            .rev()
-            .take_while(|at| end_of(*at) > self.at)
-            .last();
+        let first = (0..buckets).rev().take_while(|at| end_of(*at) > self.at).last();
         let (share, most) = match self.stopped {
             // What was missed in a long pause need not be made up for.
             Some(_) => (LEAST_SHARE_ANEW, MOST_SECONDS_ANEW),
@@ -217,12 +204,7 @@ impl Pace {
             self.held_alone.accepted_pause += self.held_alone.accepted_pause / 2;
             self.stall_seconds += self.stall_seconds / 4;
         }
-        self.stopped = stopped.map(|rose_at| {
-            self.stopped.unwrap_or(Stop {
-                at: self.at,
-                rose_at,
-            })
-        });
+        self.stopped = stopped.map(|rose_at| self.stopped.unwrap_or(Stop { at: self.at, rose_at }));
     }
 
     /// Below this, of so many units that it grew by enough has come back to end it: at once, or when it stays there.
@@ -277,10 +259,9 @@ impl Pace {
         let pauses = [self.either, self.held_alone].map(|rises| rises.accepted_pause);
         let span = self.stall_seconds.max(pauses[0].min(pauses[1]) / 4 * 5);
         let now = series.now;
-        let (Some(middle), Some(from)) = (
-            now.checked_sub(span),
-            now.checked_sub(span.saturating_mul(2)),
-        ) else {
+        let (Some(middle), Some(from)) =
+            (now.checked_sub(span), now.checked_sub(span.saturating_mul(2)))
+        else {
             return false;
         };
         if from < self.since {
@@ -301,10 +282,7 @@ impl Pace {
                 up += after.saturating_sub(bucket.low);
                 down += bucket.low.saturating_sub(after);
                 falls += usize::from(after < bucket.low);
-                for (part, is_in) in [bucket.start < middle, end > middle]
-                    .into_iter()
-                    .enumerate()
-                {
+                for (part, is_in) in [bucket.start < middle, end > middle].into_iter().enumerate() {
                     if is_in {
                         lows[part] = lows[part].min(bucket.low);
                         highs[part] = highs[part].max(bucket.high);
@@ -317,12 +295,8 @@ impl Pace {
             end = bucket.start;
         }
         let expected = rate * f64::from(span);
-        let least = expected
-            * if falls >= NOISE_FALLS {
-                STALL_SHARE_OF_NOISE
-            } else {
-                STALL_SHARE
-            };
+        let least =
+            expected * if falls >= NOISE_FALLS { STALL_SHARE_OF_NOISE } else { STALL_SHARE };
         let [before, lately] = middles.map(|(sum, count)| sum / f64::max(count, 1.0));
         let is_above = |of: [u32; 2]| f64::from(of[1]) - f64::from(of[0]) >= least;
         !lows.contains(&u32::MAX)

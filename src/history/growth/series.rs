@@ -23,13 +23,7 @@ pub(super) struct Bucket {
 impl Bucket {
     /// Time in which nothing was seen.
     pub(super) fn hole(start: u32) -> Self {
-        Self {
-            start,
-            low: u32::MAX,
-            high: 0,
-            held: 0,
-            samples: 0,
-        }
+        Self { start, low: u32::MAX, high: 0, held: 0, samples: 0 }
     }
 
     pub(super) fn is_hole(&self) -> bool {
@@ -58,10 +52,7 @@ impl Floor {
             least = least.min(bucket.low);
             *value = least;
         }
-        Self {
-            values,
-            len: buckets.len().min(MOST_BUCKETS),
-        }
+        Self { values, len: buckets.len().min(MOST_BUCKETS) }
     }
 
     pub(super) fn at(&self, at: usize) -> u32 {
@@ -85,12 +76,7 @@ pub(super) struct GrowthSeries {
 impl GrowthSeries {
     /// Of what stood still so far, up to `now`.
     pub(super) fn new(still: Bucket, first: Time, now: u32) -> Self {
-        Self {
-            buckets: vec![still],
-            first,
-            now,
-            grain: Grain::default(),
-        }
+        Self { buckets: vec![still], first, now, grain: Grain::default() }
     }
 
     pub(super) fn has_risen(&self) -> bool {
@@ -162,11 +148,7 @@ impl GrowthSeries {
             let pair = &self.buckets[at..];
             let end = pair.get(2).map_or(self.now, |next| next.start);
             let age = f64::from(self.now - pair[0].start) + f64::from(BUCKET_SECONDS);
-            let penalty = if pair[0].is_hole() == pair[1].is_hole() {
-                1.0
-            } else {
-                1e6
-            };
+            let penalty = if pair[0].is_hole() == pair[1].is_hole() { 1.0 } else { 1e6 };
             f64::from(end - pair[0].start) / age * penalty
         };
         let narrowest = (0..self.buckets.len().saturating_sub(1))

@@ -60,12 +60,10 @@ impl Curve {
 
 const POWERS: [f64; 7] = [0.35, 0.42, 0.5, 0.58, 0.66, 0.75, 0.85];
 const BEFORE: [f64; 6] = [0.0, 0.002, 0.01, 0.03, 0.1, 0.3];
-const YOUNG: [f64; 12] = [
-    0.003, 0.005, 0.008, 0.0125, 0.02, 0.033, 0.055, 0.09, 0.15, 0.25, 0.4, 0.7,
-];
-const TAU: [f64; 16] = [
-    0.15, 0.2, 0.25, 0.3, 0.36, 0.43, 0.52, 0.62, 0.75, 0.9, 1.1, 1.3, 1.6, 1.9, 2.3, 2.8,
-];
+const YOUNG: [f64; 12] =
+    [0.003, 0.005, 0.008, 0.0125, 0.02, 0.033, 0.055, 0.09, 0.15, 0.25, 0.4, 0.7];
+const TAU: [f64; 16] =
+    [0.15, 0.2, 0.25, 0.3, 0.36, 0.43, 0.52, 0.62, 0.75, 0.9, 1.1, 1.3, 1.6, 1.9, 2.3, 2.8];
 const CURVES: usize = POWERS.len() * BEFORE.len() + YOUNG.len() + TAU.len();
 
 /// A curve and its heights, less their mean, at the ends of the parts.
@@ -90,12 +88,7 @@ static SHAPES: LazyLock<[Shape; CURVES]> = LazyLock::new(|| {
         let mut heights = std::array::from_fn(|part| curve.at(part as f64 / PARTS as f64));
         let mean = heights.iter().sum::<f64>() / heights.len() as f64;
         heights.iter_mut().for_each(|height| *height -= mean);
-        Shape {
-            curve,
-            mean,
-            heights,
-            squares: heights.iter().map(|height| height * height).sum(),
-        }
+        Shape { curve, mean, heights, squares: heights.iter().map(|height| height * height).sum() }
     })
 });
 
@@ -201,10 +194,7 @@ impl Outlook {
             return None;
         }
         let (mut fastest, mut slowest) = (best, best);
-        for fitted in all
-            .iter()
-            .filter(|it| it.off <= f32::max(AS_GOOD * best.off, GOOD))
-        {
+        for fitted in all.iter().filter(|it| it.off <= f32::max(AS_GOOD * best.off, GOOD)) {
             if fitted.in_the_end() > fastest.in_the_end() {
                 fastest = *fitted;
             }
@@ -226,16 +216,9 @@ pub(super) fn of(series: &GrowthSeries) -> Option<(Trend, Outlook)> {
     if floor.last() - floor.at(0) < LEAST_RISE {
         return None;
     }
-    let view = View {
-        series,
-        floor: &floor,
-    };
+    let view = View { series, floor: &floor };
     let (since, outlook) = view.outlook()?;
-    let window = Window {
-        start: since,
-        end: series.now,
-        counted: view.risen(since),
-    };
+    let window = Window { start: since, end: series.now, counted: view.risen(since) };
     Some((view.trend(since, &window), outlook))
 }
 
@@ -275,11 +258,7 @@ impl View<'_> {
             if self.risen(since) < f64::from(LEAST_RISE) || self.is_over(since) {
                 return None;
             }
-            let slower = Slower {
-                all: 0.8,
-                lately: 0.95,
-                sure: 3.0,
-            };
+            let slower = Slower { all: 0.8, lately: 0.95, sure: 3.0 };
             if !self.slows(since, now, &slower) {
                 return None;
             }
@@ -373,11 +352,7 @@ impl Bend {
         let error = (variance / squares).sqrt();
         let (first, last) = (mean - slope * MIDDLE, mean + slope * MIDDLE);
         Self {
-            left: if first > 0.0 {
-                last / first
-            } else {
-                f64::INFINITY
-            },
+            left: if first > 0.0 { last / first } else { f64::INFINITY },
             odds: -slope / error.max(1e-9),
             uneven: variance.sqrt() / mean.max(1e-9),
         }

@@ -61,14 +61,7 @@ pub(super) struct GrowthDetector {
 impl GrowthDetector {
     /// Nothing is judged of it so far.
     pub(super) fn new(series: GrowthSeries) -> Self {
-        Self {
-            series,
-            judge_at: 0,
-            passes_since: None,
-            steady: None,
-            slowing: None,
-            ended: None,
-        }
+        Self { series, judge_at: 0, passes_since: None, steady: None, slowing: None, ended: None }
     }
 
     /// Takes in a sample, after nothing was seen since `hole`, and judges what there is.
@@ -195,15 +188,9 @@ impl GrowthDetector {
         if floor.last() - floor.at(0) < LEAST_RISE {
             return None;
         }
-        let view = View {
-            series: &self.series,
-            floor: &floor,
-        };
+        let view = View { series: &self.series, floor: &floor };
         let window = steps::large(&view, self.series.now.saturating_sub(LONGEST_SECONDS))?;
-        if self
-            .ended
-            .is_some_and(|(at, height)| window.start < at && floor.last() <= height)
-        {
+        if self.ended.is_some_and(|(at, height)| window.start < at && floor.last() <= height) {
             return None;
         }
         let since = self.steady.map_or(window.start, |steady| steady.since);
@@ -216,11 +203,7 @@ impl GrowthDetector {
         trend.bytes_per_second = a_second;
         trend.bytes_per_second_low = a_second / 1.5;
         trend.bytes_per_second_high = a_second * 1.5;
-        Some(Passing {
-            since,
-            trend,
-            probation: 0,
-        })
+        Some(Passing { since, trend, probation: 0 })
     }
 
     /// The longest window that passes.
@@ -229,10 +212,7 @@ impl GrowthDetector {
         if floor.last() - floor.at(0) < LEAST_RISE || self.series.now < SHORTEST_SECONDS {
             return None;
         }
-        let view = View {
-            series: &self.series,
-            floor: &floor,
-        };
+        let view = View { series: &self.series, floor: &floor };
         let thresholds = match self.steady {
             None => &START,
             Some(steady) if steady.pace.has_stopped() => &RESUME,
@@ -271,11 +251,7 @@ impl GrowthDetector {
         (trend.bytes_per_second >= thresholds.slowed * mean).then(|| Passing {
             since,
             trend,
-            probation: if view.is_restless(&window) {
-                (window.end - window.start) / 12
-            } else {
-                0
-            },
+            probation: if view.is_restless(&window) { (window.end - window.start) / 12 } else { 0 },
         })
     }
 
@@ -290,10 +266,7 @@ impl GrowthDetector {
             .saturating_sub(1);
         let floor = Floor::of(&self.series.buckets);
         let kept = u64::from(floor.last() - floor.at(since)) * UNIT;
-        let view = View {
-            series: &self.series,
-            floor: &floor,
-        };
+        let view = View { series: &self.series, floor: &floor };
         if kept * 2 < steady.trend.grown_bytes {
             return false;
         }

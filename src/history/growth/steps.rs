@@ -61,11 +61,7 @@ pub(super) fn large(view: &View<'_>, start: u32) -> Option<Window> {
     // What rises between is something else.
     let counted: f64 = sizes.iter().sum();
     let first = last[0].start.saturating_sub(least(&gaps) as u32);
-    let all: f64 = rises
-        .iter()
-        .filter(|rise| rise.start >= first)
-        .map(|rise| rise.size)
-        .sum();
+    let all: f64 = rises.iter().filter(|rise| rise.start >= first).map(|rise| rise.size).sum();
     let passes = least(&gaps) >= LARGE_GAP_SECONDS
         && most(&gaps) <= LARGE_LONGEST_GAP_SECONDS
         && since_last >= LARGE_HELD_SECONDS
@@ -73,11 +69,7 @@ pub(super) fn large(view: &View<'_>, start: u32) -> Option<Window> {
         && most(&sizes) <= LARGE_ALIKE * least(&sizes)
         && all <= LARGE_ALIKE * counted
         && view.is_calm(start);
-    passes.then_some(Window {
-        start: first,
-        end,
-        counted,
-    })
+    passes.then_some(Window { start: first, end, counted })
 }
 
 fn most(of: &[f64]) -> f64 {
@@ -111,14 +103,8 @@ impl Steps {
         let (mut gaps, mut sizes) = (Vec::new(), Vec::new());
         let (mut flat, mut until) = (0u32, start);
         let mut last = None;
-        for rise in rises
-            .iter()
-            .filter(|rise| rise.size >= LEAST_SHARE * counted)
-        {
-            flat += rise
-                .start
-                .saturating_sub(until)
-                .saturating_sub(CLOSE_SECONDS);
+        for rise in rises.iter().filter(|rise| rise.size >= LEAST_SHARE * counted) {
+            flat += rise.start.saturating_sub(until).saturating_sub(CLOSE_SECONDS);
             until = rise.until;
             if let Some(last) = last.replace(rise.start) {
                 gaps.push(f64::from(rise.start - last));
@@ -142,11 +128,8 @@ impl Steps {
             squares += size * size;
             sum += size * (middle.ln() - by_log);
         }
-        let odds_of_time = if squares > 0.0 {
-            weight * weight / squares * sum / weight
-        } else {
-            0.0
-        };
+        let odds_of_time =
+            if squares > 0.0 { weight * weight / squares * sum / weight } else { 0.0 };
         Self {
             ages,
             odds_of_time,

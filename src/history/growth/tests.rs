@@ -7,10 +7,7 @@ use super::*;
 use crate::model::dice::Dice;
 use crate::units::MIB;
 
-const DEMAND: Demand = Demand {
-    bytes: 256 * MIB,
-    seconds: 900.0,
-};
+const DEMAND: Demand = Demand { bytes: 256 * MIB, seconds: 900.0 };
 const BASE: f64 = 8000.0;
 
 fn instant(seconds: f64) -> Time {
@@ -47,11 +44,7 @@ fn play(interval: f64, minutes: f64, mut curve: impl FnMut(f64) -> f64) -> Playe
     while seconds <= minutes * 60.0 {
         let value = curve(seconds / 60.0);
         let bytes = value.is_finite().then_some((value * MIB as f64) as u64);
-        growth.observe(
-            instant(seconds),
-            bytes,
-            60_000.max((interval * 3000.0) as i64),
-        );
+        growth.observe(instant(seconds), bytes, 60_000.max((interval * 3000.0) as i64));
         let verdict = growth.verdict(&DEMAND);
         let is_leak = matches!(verdict, Verdict::Leak(_));
         let is_reported = is_leak || matches!(verdict, Verdict::Stopped(_));
@@ -62,11 +55,7 @@ fn play(interval: f64, minutes: f64, mut curve: impl FnMut(f64) -> f64) -> Playe
         }
         seconds += interval;
     }
-    Played {
-        growth,
-        turns,
-        words,
-    }
+    Played { growth, turns, words }
 }
 
 /// Whether all intervals agree that it is a leak in the end, found once and not lost again.
@@ -113,26 +102,18 @@ fn a_steady_leak_is_found_at_any_rate() {
 
 #[test]
 fn its_trend_has_its_beginning_and_rate() {
-    let played = play(10.0, 105.0, |t| {
-        BASE + steps(20.0 * (t - 60.0).max(0.0), 2.0)
-    });
+    let played = play(10.0, 105.0, |t| BASE + steps(20.0 * (t - 60.0).max(0.0), 2.0));
     let trend = played.trend();
     let minutes = trend.since.seconds_since(instant(0.0)) / 60.0;
     assert!((56.0..=63.0).contains(&minutes), "since minute {minutes}");
     let per_minute = trend.bytes_per_second * 60.0 / MIB as f64;
-    assert!(
-        (18.0..=22.0).contains(&per_minute),
-        "{per_minute} MiB a minute"
-    );
+    assert!((18.0..=22.0).contains(&per_minute), "{per_minute} MiB a minute");
     assert!(trend.bytes_per_second_low <= trend.bytes_per_second);
     assert!(trend.bytes_per_second_high >= trend.bytes_per_second);
     assert!(trend.bytes_per_second_low > 0.8 * trend.bytes_per_second);
     let grown = trend.grown_bytes / MIB;
     assert!((800..=910).contains(&grown), "{grown} MiB");
-    assert!(
-        trend.growing_share > 0.8 && trend.falls_share < 0.05,
-        "{trend:?}"
-    );
+    assert!(trend.growing_share > 0.8 && trend.falls_share < 0.05, "{trend:?}");
     assert!((240..=300).contains(&trend.samples), "{}", trend.samples);
 }
 
@@ -158,17 +139,13 @@ fn a_leak_is_found_whatever_was_before() {
     // A model is loaded in four pieces; another batch size; a spike.
     assert_leak(30.0, |t| 500.0 + 3000.0 * t.floor().min(4.0) + 20.0 * t);
     assert_leak(50.0, |t| BASE + 4000.0 * f64::from(t > 20.0) + 20.0 * t);
-    assert_leak(50.0, |t| {
-        BASE + 4000.0 * f64::from(t > 12.0 && t < 13.0) + 20.0 * t
-    });
+    assert_leak(50.0, |t| BASE + 4000.0 * f64::from(t > 12.0 && t < 13.0) + 20.0 * t);
 }
 
 #[test]
 fn a_leak_is_found_under_what_comes_and_goes() {
     // Evaluation every ten minutes; a sawtooth; noise.
-    assert_leak(60.0, |t| {
-        BASE + 15.0 * t + 3000.0 * f64::from(t % 10.0 < 2.0)
-    });
+    assert_leak(60.0, |t| BASE + 15.0 * t + 3000.0 * f64::from(t % 10.0 < 2.0));
     assert_leak(80.0, |t| BASE + 15.0 * t + 2000.0 * (t / 8.0).fract());
     for seed in 1..20 {
         let mut dice = Dice(seed * 0x9E37_79B9);
@@ -191,20 +168,8 @@ fn a_leak_may_speed_up() {
 
 #[test]
 fn missing_samples_and_a_gap_of_minutes_hide_no_leak() {
-    assert_leak(40.0, |t| {
-        if (t * 7.3).fract() < 0.15 {
-            f64::NAN
-        } else {
-            BASE + 20.0 * t
-        }
-    });
-    assert_leak(40.0, |t| {
-        if t > 12.0 && t < 17.0 {
-            f64::NAN
-        } else {
-            BASE + 20.0 * t
-        }
-    });
+    assert_leak(40.0, |t| if (t * 7.3).fract() < 0.15 { f64::NAN } else { BASE + 20.0 * t });
+    assert_leak(40.0, |t| if t > 12.0 && t < 17.0 { f64::NAN } else { BASE + 20.0 * t });
 }
 
 #[test]
@@ -234,9 +199,7 @@ fn warming_up_is_no_leak() {
 #[test]
 fn what_settles_down_slowly_is_let_go() {
     for minutes in [15.0, 20.0, 30.0, 60.0] {
-        assert_over(4.0 * minutes, |t| {
-            BASE + 6000.0 * (1.0 - (-t / minutes).exp())
-        });
+        assert_over(4.0 * minutes, |t| BASE + 6000.0 * (1.0 - (-t / minutes).exp()));
     }
 }
 
@@ -306,19 +269,13 @@ fn a_root_that_stops_is_let_go_within_minutes() {
 fn what_has_filled_up_or_stopped_is_let_go() {
     for minutes in [10.0, 20.0, 40.0] {
         assert_over(minutes * 1.75, |t| BASE + 4000.0 * (t / minutes).min(1.0));
-        assert_over(20.0 + minutes * 2.0, |t| {
-            BASE + 20.0 * (t - 20.0).clamp(0.0, minutes)
-        });
+        assert_over(20.0 + minutes * 2.0, |t| BASE + 20.0 * (t - 20.0).clamp(0.0, minutes));
     }
 }
 
 #[test]
 fn what_was_given_back_is_let_go_at_once() {
-    let played = play(
-        10.0,
-        40.5,
-        |t| if t < 40.0 { BASE + 30.0 * t } else { BASE },
-    );
+    let played = play(10.0, 40.5, |t| if t < 40.0 { BASE + 30.0 * t } else { BASE });
     assert_eq!(played.turns.len(), 2, "{:?}", played.turns);
 }
 
@@ -330,11 +287,7 @@ fn what_stopped_is_withdrawn_within_minutes_however_long_it_grew() {
             let peaks = |t: f64| linear(t) + 2000.0 * f64::from(t % 8.0 > 6.9);
             let over = |curve: &dyn Fn(f64) -> f64| {
                 let turns = play(interval, minutes + 90.0, curve).turns;
-                assert_eq!(
-                    turns.len(),
-                    2,
-                    "{minutes} min every {interval} s: {turns:?}"
-                );
+                assert_eq!(turns.len(), 2, "{minutes} min every {interval} s: {turns:?}");
                 turns[1] - minutes
             };
             let (of_linear, of_peaks) = (over(&linear), over(&peaks));
@@ -392,27 +345,11 @@ fn a_band_that_was_filled_before_is_no_leak() {
 
 #[test]
 fn what_climbs_back_to_where_it_was_is_no_leak() {
-    assert_never(180.0, |t| {
-        BASE + if t < 15.0 {
-            20_000.0
-        } else {
-            100.0 * (t - 15.0)
-        }
-    });
+    assert_never(180.0, |t| BASE + if t < 15.0 { 20_000.0 } else { 100.0 * (t - 15.0) });
     // Beyond that it is one.
-    let turns = play(10.0, 300.0, |t| {
-        BASE + if t < 15.0 {
-            10_000.0
-        } else {
-            100.0 * (t - 15.0)
-        }
-    });
+    let turns = play(10.0, 300.0, |t| BASE + if t < 15.0 { 10_000.0 } else { 100.0 * (t - 15.0) });
     assert_eq!(turns.turns.len(), 1);
-    assert!(
-        (114.0..=120.0).contains(&turns.turns[0]),
-        "{:?}",
-        turns.turns
-    );
+    assert!((114.0..=120.0).contains(&turns.turns[0]), "{:?}", turns.turns);
 }
 
 #[test]
@@ -422,10 +359,7 @@ fn large_steps_are_found_from_the_third_on() {
             let curve = |t: f64| BASE + 2000.0 * (t / minutes).floor();
             let turns = play(interval, 4.5 * minutes, curve).turns;
             assert_eq!(turns.len(), 1, "every {interval} s: {turns:?}");
-            assert!(
-                turns[0] <= 3.0 * minutes + 6.0,
-                "every {interval} s: {turns:?}"
-            );
+            assert!(turns[0] <= 3.0 * minutes + 6.0, "every {interval} s: {turns:?}");
         }
     }
     // A model in parts, trials of any size, and steps of which one is given back.
@@ -440,9 +374,7 @@ fn large_steps_are_found_from_the_third_on() {
 fn equal_peaks_are_no_leak_at_any_period() {
     for period in [1.0, 3.0, 5.0, 10.0] {
         assert_never(120.0, |t| BASE + 5000.0 * (t / period).fract());
-        assert_never(120.0, |t| {
-            BASE + 5000.0 * ((t / period).fract() * 1.6 - 0.3).clamp(0.0, 1.0)
-        });
+        assert_never(120.0, |t| BASE + 5000.0 * ((t / period).fract() * 1.6 - 0.3).clamp(0.0, 1.0));
     }
 }
 
@@ -461,9 +393,7 @@ fn a_slow_climb_is_believed_once() {
     // The first climb cannot be told from a leak; the ones after it can.
     for period in [20.0, 30.0, 40.0] {
         for interval in [1.0, 30.0] {
-            let played = play(interval, period * 6.0, |t| {
-                BASE + 5000.0 * (t / period).fract()
-            });
+            let played = play(interval, period * 6.0, |t| BASE + 5000.0 * (t / period).fract());
             let last = played.turns.last().copied().unwrap_or(0.0);
             assert!(last <= period + 1.0, "{period}: {:?}", played.turns);
         }
@@ -473,9 +403,7 @@ fn a_slow_climb_is_believed_once() {
 #[test]
 fn spikes_shifts_and_a_few_steps_are_no_leak() {
     assert_never(90.0, |t| BASE + 5000.0 * f64::from(t % 23.0 > 21.5));
-    assert_never(90.0, |t| {
-        BASE + 900.0 * f64::from(t > 15.0) + 2000.0 * f64::from(t > 40.0)
-    });
+    assert_never(90.0, |t| BASE + 900.0 * f64::from(t > 15.0) + 2000.0 * f64::from(t > 40.0));
     assert_never(90.0, |t| {
         BASE + 600.0 * (f64::from(t > 9.0) + f64::from(t > 31.0) + f64::from(t > 55.0))
     });
@@ -512,10 +440,7 @@ fn old_buckets_are_wide_and_young_ones_narrow() {
     let series = detector.series;
     for pair in series.buckets.windows(2) {
         let (width, age) = (pair[1].start - pair[0].start, series.now - pair[0].start);
-        assert!(
-            width <= 2 * BUCKET_SECONDS + age / 8,
-            "{width} s at age {age} s"
-        );
+        assert!(width <= 2 * BUCKET_SECONDS + age / 8, "{width} s at age {age} s");
     }
 }
 
@@ -541,10 +466,7 @@ fn no_input_panics_or_grows_without_bound() {
             let gap = dice.next() as i64 % 100_000;
             growth.observe(Time::from_unix_milliseconds(milliseconds), bytes, gap);
             growth.verdict(&DEMAND);
-            let buckets = growth
-                .moved
-                .as_ref()
-                .map_or(0, |detector| detector.series.buckets.len());
+            let buckets = growth.moved.as_ref().map_or(0, |detector| detector.series.buckets.len());
             assert!(buckets <= MOST_BUCKETS);
         }
     }

@@ -81,8 +81,7 @@ impl View<'_> {
 
     /// What is given back, by the coarser or the finer measure: peaks may fill a short part altogether.
     pub(super) fn gives_back(&self, start: u32, end: u32) -> f64 {
-        self.falls(start, end, 9)
-            .min(4.0 * self.falls(start, end, 6) + 0.05)
+        self.falls(start, end, 9).min(4.0 * self.falls(start, end, 6) + 0.05)
     }
 
     /// What is given back between the lows of so many parts, as a share of what is added.

@@ -35,15 +35,11 @@ impl View<'_> {
 
     /// The bucket in which a time lies.
     pub(super) fn index(&self, at: u32) -> usize {
-        self.buckets()
-            .partition_point(|bucket| bucket.start <= at)
-            .saturating_sub(1)
+        self.buckets().partition_point(|bucket| bucket.start <= at).saturating_sub(1)
     }
 
     pub(super) fn end_of(&self, at: usize) -> u32 {
-        self.buckets()
-            .get(at + 1)
-            .map_or(self.series.now, |next| next.start)
+        self.buckets().get(at + 1).map_or(self.series.now, |next| next.start)
     }
 
     /// What the floor rises by in each twelfth from `start` to `end`.
@@ -73,11 +69,7 @@ impl View<'_> {
                 let bucket = &self.buckets()[at];
                 Rise {
                     start: bucket.start,
-                    until: if bucket.low == bucket.high {
-                        bucket.start
-                    } else {
-                        self.end_of(at)
-                    },
+                    until: if bucket.low == bucket.high { bucket.start } else { self.end_of(at) },
                     size: f64::from(self.floor.at(at) - self.floor.at(at - 1)),
                 }
             })
@@ -125,9 +117,7 @@ impl View<'_> {
     fn ups_and_downs(&self, start: u32) -> (f64, f64) {
         let lows = || {
             let inside = self.buckets()[self.index(start)..].iter();
-            inside
-                .filter(|bucket| !bucket.is_hole())
-                .map(|bucket| f64::from(bucket.low))
+            inside.filter(|bucket| !bucket.is_hole()).map(|bucket| f64::from(bucket.low))
         };
         let (mut up, mut down) = (0.0, 0.0);
         for (before, after) in lows().zip(lows().skip(1)) {

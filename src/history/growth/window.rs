@@ -59,11 +59,7 @@ pub(super) const START: Thresholds = Thresholds {
     settles: 1.3,
     pace_lately: 0.35,
     slowed: 0.6,
-    slower: Slower {
-        all: 0.75,
-        lately: 0.88,
-        sure: 2.0,
-    },
+    slower: Slower { all: 0.75, lately: 0.88, sure: 2.0 },
     is_first: true,
 };
 
@@ -80,19 +76,12 @@ pub(super) const KEEP: Thresholds = Thresholds {
     settles: 2.0,
     pace_lately: 0.15,
     slowed: 0.33,
-    slower: Slower {
-        all: 0.6,
-        lately: 0.8,
-        sure: 3.0,
-    },
+    slower: Slower { all: 0.6, lately: 0.8, sure: 3.0 },
     is_first: false,
 };
 
 /// To call it so again after it stopped.
-pub(super) const RESUME: Thresholds = Thresholds {
-    is_first: true,
-    ..KEEP
-};
+pub(super) const RESUME: Thresholds = Thresholds { is_first: true, ..KEEP };
 
 impl View<'_> {
     /// The window from `start` up to now, or up to the last valley, where it passes.
@@ -128,11 +117,7 @@ impl View<'_> {
             && !self.settles(start, length, counted * thresholds.settles)
             && self.pace_lately(start, end, counted) >= thresholds.pace_lately
             && (!thresholds.is_first || self.is_no_high_water(start, end, counted));
-        passes.then_some(Window {
-            start,
-            end,
-            counted,
-        })
+        passes.then_some(Window { start, end, counted })
     }
 
     /// Whether the window is long enough for the slots in which it rises.
@@ -277,11 +262,12 @@ impl View<'_> {
         }
         // Not while it still stood where it was.
         let first = self.index(start);
-        (first + 1..self.floor.len)
-            .find(|at| self.floor.at(*at) > self.floor.at(first))
-            .map_or(start, |rise| {
+        (first + 1..self.floor.len).find(|at| self.floor.at(*at) > self.floor.at(first)).map_or(
+            start,
+            |rise| {
                 let rises_at = self.buckets()[rise].start.saturating_sub(BUCKET_SECONDS);
                 start.max(rises_at).min(window.end)
-            })
+            },
+        )
     }
 }

@@ -110,10 +110,7 @@ fn use_that_stays_level_is_one_stretch_but_not_what_has_the_same_mean() {
     let mixed = (101..110).map(|second| observe(second, 10 + second as u32 % 2 * 20));
     let mixed = mixed.last().unwrap();
     // Some are joined by now.
-    assert!(
-        mixed.len() > 2 && mixed[1..].iter().any(|it| it.1 == Some(20.0)),
-        "{mixed:?}"
-    );
+    assert!(mixed.len() > 2 && mixed[1..].iter().any(|it| it.1 == Some(20.0)), "{mixed:?}");
     let (before, now) = (mixed.len(), [(110, 20), (111, 20), (120, 20)]);
     let now = now.map(|(second, percent)| observe(second, percent).len());
     assert!(now[2] > before, "{before} {now:?}");

@@ -19,18 +19,9 @@ type Facts = (
 fn facts(place: &CgroupPlace) -> Facts {
     let text = |text: &Option<Arc<str>>| text.as_deref().map(str::to_owned);
     (
-        place
-            .container
-            .as_ref()
-            .map(|c| (text(&c.runtime), text(&c.id).unwrap())),
-        place
-            .kubernetes
-            .as_ref()
-            .map(|k| (text(&k.pod_uid).unwrap(), text(&k.qos).unwrap())),
-        place
-            .slurm
-            .as_ref()
-            .map(|s| (text(&s.job_id).unwrap(), text(&s.step_id))),
+        place.container.as_ref().map(|c| (text(&c.runtime), text(&c.id).unwrap())),
+        place.kubernetes.as_ref().map(|k| (text(&k.pod_uid).unwrap(), text(&k.qos).unwrap())),
+        place.slurm.as_ref().map(|s| (text(&s.job_id).unwrap(), text(&s.step_id))),
         text(&place.systemd_unit),
     )
 }
@@ -63,11 +54,7 @@ fn containers_are_known_by_their_components() {
         ("/docker/{A}/docker/{B}", Some("docker"), B),
         ("/actions_job/{A}", None, A),
         ("/ecs/0123456789abcdef0123456789abcdef/{A}", None, A),
-        (
-            "/machine.slice/libpod-{A}.scope/container",
-            Some("podman"),
-            A,
-        ),
+        ("/machine.slice/libpod-{A}.scope/container", Some("podman"), A),
         ("/libpod_parent/libpod-{A}", Some("podman"), A),
         (
             "/user.slice/user-1000.slice/user@1000.service/user.slice/libpod-{A}.scope/container",
@@ -84,23 +71,14 @@ fn containers_are_known_by_their_components() {
         ("/lxc/web", Some("lxc"), "web"),
         ("/lxc/101/ns/system.slice/ssh.service", Some("lxc"), "101"),
         ("/lxc.payload/web", Some("lxc"), "web"),
-        (
-            "/lxc.payload.web/system.slice/cron.service",
-            Some("lxc"),
-            "web",
-        ),
+        ("/lxc.payload.web/system.slice/cron.service", Some("lxc"), "web"),
         ("/lxc.payload.web/docker/{A}", Some("docker"), A),
         ("/docker/{A}/lxc/web", Some("lxc"), "web"),
         ("/../docker-{A}.scope", Some("docker"), A),
         ("/{A}", None, A),
     ] {
         let path = filled(path);
-        let expected = (
-            Some((runtime.map(str::to_owned), id.to_owned())),
-            None,
-            None,
-            None,
-        );
+        let expected = (Some((runtime.map(str::to_owned), id.to_owned())), None, None, None);
         assert_eq!(facts(&unified(&path)), expected, "{path}");
     }
 }
@@ -108,28 +86,10 @@ fn containers_are_known_by_their_components() {
 #[test]
 fn pods_are_known_by_their_uid() {
     for (path, runtime, id, uid, qos) in [
-        (
-            "/kubepods/burstable/pod{UID}/{A}",
-            None,
-            A,
-            UID,
-            "burstable",
-        ),
-        (
-            "/kubepods/besteffort/pod{UID}/{A}",
-            None,
-            A,
-            UID,
-            "besteffort",
-        ),
+        ("/kubepods/burstable/pod{UID}/{A}", None, A, UID, "burstable"),
+        ("/kubepods/besteffort/pod{UID}/{A}", None, A, UID, "besteffort"),
         ("/kubepods/pod{UID}/{A}", None, A, UID, "guaranteed"),
-        (
-            "/kubepods/burstable/pod{STATIC}/{A}",
-            None,
-            A,
-            STATIC,
-            "burstable",
-        ),
+        ("/kubepods/burstable/pod{STATIC}/{A}", None, A, STATIC, "burstable"),
         (
             "/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{UID_}.slice/cri-containerd-{A}.scope",
             Some("containerd"),
@@ -179,13 +139,7 @@ fn pods_are_known_by_their_uid() {
             UID,
             "besteffort",
         ),
-        (
-            "/kubepods/besteffort/pod{UID}/crio-{A}",
-            Some("cri-o"),
-            A,
-            UID,
-            "besteffort",
-        ),
+        ("/kubepods/besteffort/pod{UID}/crio-{A}", Some("cri-o"), A, UID, "besteffort"),
         (
             "/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{UID_}.slice/docker-{A}.scope",
             Some("docker"),
@@ -193,13 +147,7 @@ fn pods_are_known_by_their_uid() {
             UID,
             "burstable",
         ),
-        (
-            "/kubelet/kubepods/burstable/pod{UID}/{A}",
-            None,
-            A,
-            UID,
-            "burstable",
-        ),
+        ("/kubelet/kubepods/burstable/pod{UID}/{A}", None, A, UID, "burstable"),
         (
             "/kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-burstable.slice/kubelet-kubepods-burstable-pod{UID_}.slice/cri-containerd-{A}.scope",
             Some("containerd"),
@@ -214,13 +162,7 @@ fn pods_are_known_by_their_uid() {
             UID,
             "guaranteed",
         ),
-        (
-            "/docker/{B}/kubepods/besteffort/pod{UID}/{A}",
-            None,
-            A,
-            UID,
-            "besteffort",
-        ),
+        ("/docker/{B}/kubepods/besteffort/pod{UID}/{A}", None, A, UID, "besteffort"),
         (
             "/system.slice/docker-{B}.scope/kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-besteffort.slice/kubelet-kubepods-besteffort-pod{UID_}.slice/cri-containerd-{A}.scope",
             Some("containerd"),
@@ -228,13 +170,7 @@ fn pods_are_known_by_their_uid() {
             UID,
             "besteffort",
         ),
-        (
-            "/kubepods/burstable/pod{UID}/{B}/docker/{A}",
-            Some("docker"),
-            A,
-            UID,
-            "burstable",
-        ),
+        ("/kubepods/burstable/pod{UID}/{B}/docker/{A}", Some("docker"), A, UID, "burstable"),
         (
             "/k8s.slice/k8s-kubepods.slice/k8s-kubepods-pod{UID_}.slice/cri-containerd-{A}.scope",
             Some("containerd"),
@@ -270,59 +206,22 @@ fn pods_are_known_by_their_uid() {
 fn jobs_of_slurm_are_known_in_both_versions() {
     for (path, job, step) in [
         ("/slurm/uid_1000/job_77/step_0/task_3", "77", Some("0")),
-        (
-            "/slurm_node7/uid_1000/job_77/step_batch/task_0",
-            "77",
-            Some("batch"),
-        ),
+        ("/slurm_node7/uid_1000/job_77/step_batch/task_0", "77", Some("batch")),
         ("/slurm/uid_1000/job_77", "77", None),
-        (
-            "/system.slice/slurmstepd.scope/job_77/step_0/user/task_0",
-            "77",
-            Some("0"),
-        ),
-        (
-            "/system.slice/slurmstepd.scope/job_77/step_0/user/task_special",
-            "77",
-            Some("0"),
-        ),
-        (
-            "/system.slice/slurmstepd.scope/job_77/step_extern/slurm",
-            "77",
-            Some("extern"),
-        ),
-        (
-            "/system.slice/slurmstepd.scope/job_77/step_interactive/user",
-            "77",
-            Some("interactive"),
-        ),
-        (
-            "/system.slice/n1_slurmstepd.scope/job_77/step_1+2/user/task_0",
-            "77",
-            Some("1+2"),
-        ),
-        (
-            "/hpc.slice/slurmstepd.scope/job_77/step_batch/user/task_0",
-            "77",
-            Some("batch"),
-        ),
+        ("/system.slice/slurmstepd.scope/job_77/step_0/user/task_0", "77", Some("0")),
+        ("/system.slice/slurmstepd.scope/job_77/step_0/user/task_special", "77", Some("0")),
+        ("/system.slice/slurmstepd.scope/job_77/step_extern/slurm", "77", Some("extern")),
+        ("/system.slice/slurmstepd.scope/job_77/step_interactive/user", "77", Some("interactive")),
+        ("/system.slice/n1_slurmstepd.scope/job_77/step_1+2/user/task_0", "77", Some("1+2")),
+        ("/hpc.slice/slurmstepd.scope/job_77/step_batch/user/task_0", "77", Some("batch")),
         (
             "/system.slice/slurmstepd.scope/s0123456789ABC/step_0/user/task_0",
             "s0123456789ABC",
             Some("0"),
         ),
-        (
-            "/slurm/uid_0/sZYXWVTSRQPNMK/step_4",
-            "sZYXWVTSRQPNMK",
-            Some("4"),
-        ),
+        ("/slurm/uid_0/sZYXWVTSRQPNMK/step_4", "sZYXWVTSRQPNMK", Some("4")),
     ] {
-        let expected = (
-            None,
-            None,
-            Some((job.to_owned(), step.map(str::to_owned))),
-            None,
-        );
+        let expected = (None, None, Some((job.to_owned(), step.map(str::to_owned))), None);
         assert_eq!(facts(&unified(path)), expected, "{path}");
     }
     for path in [
@@ -342,19 +241,10 @@ fn jobs_of_slurm_are_known_in_both_versions() {
 fn units_are_those_of_this_systemd() {
     for (path, unit) in [
         ("/system.slice/ollama.service", Some("ollama.service")),
-        (
-            "/system.slice/system-getty.slice/getty@tty1.service",
-            Some("getty@tty1.service"),
-        ),
-        (
-            "/system.slice/train.service/workers/3",
-            Some("train.service"),
-        ),
+        ("/system.slice/system-getty.slice/getty@tty1.service", Some("getty@tty1.service")),
+        ("/system.slice/train.service/workers/3", Some("train.service")),
         ("/system.slice/a.service/b.service", Some("a.service")),
-        (
-            "/user.slice/user-1000.slice/session-3.scope",
-            Some("session-3.scope"),
-        ),
+        ("/user.slice/user-1000.slice/session-3.scope", Some("session-3.scope")),
         (
             "/user.slice/user-1000.slice/user@1000.service/app.slice/jupyter.service",
             Some("jupyter.service"),
@@ -367,14 +257,8 @@ fn units_are_those_of_this_systemd() {
             "/user.slice/user-1000.slice/user@1000.service/tmux-spawn-0a1b.scope",
             Some("tmux-spawn-0a1b.scope"),
         ),
-        (
-            "/user.slice/user-1000.slice/user@1000.service/init.scope",
-            Some("user@1000.service"),
-        ),
-        (
-            "/user.slice/user-1000.slice/user@1000.service",
-            Some("user@1000.service"),
-        ),
+        ("/user.slice/user-1000.slice/user@1000.service/init.scope", Some("user@1000.service")),
+        ("/user.slice/user-1000.slice/user@1000.service", Some("user@1000.service")),
         ("/init.scope", Some("init.scope")),
         ("/system.slice", None),
         // Above this cgroup namespace, systemd is another.
@@ -394,18 +278,9 @@ fn units_are_those_of_this_systemd() {
 #[test]
 fn a_machine_of_nspawn_is_a_container_and_a_virtual_one_is_not() {
     for (path, name) in [
-        (
-            r"/machine.slice/machine-my\x2dbox.scope/payload/system.slice/a.service",
-            Some("my-box"),
-        ),
-        (
-            "/machine.slice/systemd-nspawn@box.service/payload",
-            Some("box"),
-        ),
-        (
-            r"/machine.slice/machine-qemu\x2d1\x2dvm.scope/libvirt/emulator",
-            None,
-        ),
+        (r"/machine.slice/machine-my\x2dbox.scope/payload/system.slice/a.service", Some("my-box")),
+        ("/machine.slice/systemd-nspawn@box.service/payload", Some("box")),
+        (r"/machine.slice/machine-qemu\x2d1\x2dvm.scope/libvirt/emulator", None),
         (r"/machine.slice/machine-lxc\x2d1\x2dvm.scope", None),
     ] {
         let place = unified(path);
@@ -419,28 +294,18 @@ fn a_machine_of_nspawn_is_a_container_and_a_virtual_one_is_not() {
 #[test]
 fn who_watches_a_container_is_not_in_it() {
     for (path, unit) in [
-        (
-            "/machine.slice/libpod-conmon-{A}.scope",
-            Some("libpod-conmon-{A}.scope"),
-        ),
+        ("/machine.slice/libpod-conmon-{A}.scope", Some("libpod-conmon-{A}.scope")),
         (
             "/kubepods.slice/kubepods-pod{UID_}.slice/crio-conmon-{A}.scope",
             Some("crio-conmon-{A}.scope"),
         ),
-        (
-            "/system.slice/containerd.service",
-            Some("containerd.service"),
-        ),
+        ("/system.slice/containerd.service", Some("containerd.service")),
         ("/lxc.monitor.web", None),
     ] {
         let place = unified(&filled(path));
         assert_eq!(place.container, None, "{path}");
         if place.kubernetes.is_none() {
-            assert_eq!(
-                place.systemd_unit,
-                unit.map(|unit| filled(unit).into()),
-                "{path}"
-            );
+            assert_eq!(place.systemd_unit, unit.map(|unit| filled(unit).into()), "{path}");
         }
     }
 }
@@ -458,10 +323,7 @@ fn the_hierarchy_that_shows_more_is_used() {
     let slurm = b"9:freezer:/slurm/uid_5/job_7/step_0\n8:memory:/slurm/uid_5/job_7/step_0/task_0\n0::/system.slice/slurmd.service\n";
     let place = parse_cgroup(slurm);
     assert_eq!(place.slurm.unwrap().job_id.as_deref(), Some("7"));
-    assert_eq!(
-        place.cgroup.as_deref(),
-        Some("/slurm/uid_5/job_7/step_0/task_0")
-    );
+    assert_eq!(place.cgroup.as_deref(), Some("/slurm/uid_5/job_7/step_0/task_0"));
     assert_eq!(place.systemd_unit, None);
 
     let hybrid = b"9:cpu,cpuacct:/x\n4:memory:/user.slice\n1:name=systemd:/user.slice/user-5.slice/session-2.scope\n0::/\n";
@@ -501,25 +363,12 @@ fn what_is_hostile_is_bounded_and_valid() {
         b"0::/docker/0123",
         b"0:://///\n",
     ] {
-        assert_eq!(
-            parse_cgroup(bytes),
-            CgroupPlace::default(),
-            "{}",
-            bytes.escape_ascii()
-        );
+        assert_eq!(parse_cgroup(bytes), CgroupPlace::default(), "{}", bytes.escape_ascii());
     }
     // A line that was cut is no evidence.
-    assert_eq!(
-        parse_cgroup(filled("0::/docker/{A}").as_bytes()),
-        CgroupPlace::default()
-    );
+    assert_eq!(parse_cgroup(filled("0::/docker/{A}").as_bytes()), CgroupPlace::default());
     // Other digits are no id.
-    for path in [
-        "/docker/{A}0",
-        "/docker-{A}.scope.d",
-        "/x{A}",
-        "/foo-{A}.scope",
-    ] {
+    for path in ["/docker/{A}0", "/docker-{A}.scope.d", "/x{A}", "/foo-{A}.scope"] {
         assert_eq!(unified(&filled(path)).container, None, "{path}");
     }
     let upper = filled("/docker/{A}").to_uppercase();
@@ -529,21 +378,14 @@ fn what_is_hostile_is_bounded_and_valid() {
     let place = unified(&long);
     assert!(place.cgroup.unwrap().len() <= PATH_BYTES + 3);
     let name = place.container.unwrap().id.clone().unwrap();
-    assert!(
-        name.len() <= NAME_BYTES + 3 && name.ends_with('…'),
-        "{name}"
-    );
+    assert!(name.len() <= NAME_BYTES + 3 && name.ends_with('…'), "{name}");
 
     let mut broken = b"0::/lxc/".to_vec();
     broken.extend([0xff, 0xc3, b'\n']);
     let name = parse_cgroup(&broken).container.unwrap().id.clone().unwrap();
     assert_eq!(&*name, "\u{fffd}\u{fffd}");
 
-    for path in [
-        "/a".repeat(32 << 10),
-        ":".repeat(64 << 10),
-        "/pod-".repeat(13 << 10),
-    ] {
+    for path in ["/a".repeat(32 << 10), ":".repeat(64 << 10), "/pod-".repeat(13 << 10)] {
         let place = unified(&path);
         assert_eq!((place.container, place.kubernetes), (None, None));
     }

@@ -27,11 +27,8 @@ struct Line {
 
 impl Fake {
     fn new() -> Self {
-        let mut fake = Self {
-            folder: tempfile::tempdir().unwrap(),
-            tree: Tree::new(),
-            now_ns: SECOND,
-        };
+        let mut fake =
+            Self { folder: tempfile::tempdir().unwrap(), tree: Tree::new(), now_ns: SECOND };
         fake.tree.ticks_per_second = 100;
         fake.put(1, 0, 1, 0);
         fake
@@ -42,13 +39,7 @@ impl Fake {
     }
 
     fn write(&self, line: &Line) {
-        let Line {
-            pid,
-            ppid,
-            start,
-            own,
-            waited,
-        } = line;
+        let Line { pid, ppid, start, own, waited } = line;
         fs::create_dir_all(self.stat(*pid)).unwrap();
         let text = format!(
             "{pid} (a b) S {ppid} {pid} {pid} 0 -1 0 1 0 0 0 {own} 0 0 {waited} 20 0 1 0 {start} 4096 3 9 1 1 7 0 0\n"
@@ -58,13 +49,7 @@ impl Fake {
 
     /// A process that has used this much.
     fn put(&self, pid: u32, ppid: u32, own: u64, waited: i64) {
-        self.write(&Line {
-            pid,
-            ppid,
-            start: 7,
-            own,
-            waited,
-        });
+        self.write(&Line { pid, ppid, start: 7, own, waited });
     }
 
     fn end(&self, pid: u32) {
@@ -95,11 +80,7 @@ impl Fake {
     }
 
     fn update(&mut self, pids: &[u32]) -> Vec<Descendants> {
-        let process = |&pid: &u32| Process {
-            pid,
-            start_ticks: Some(7),
-            ..Process::default()
-        };
+        let process = |&pid: &u32| Process { pid, start_ticks: Some(7), ..Process::default() };
         let mut processes: Vec<Process> = pids.iter().map(process).collect();
         let proc = Folder::list(self.folder.path()).unwrap();
         let folder = self.folder.path().to_owned();
@@ -110,10 +91,7 @@ impl Fake {
         };
         let (tree, now_ns) = (&mut self.tree, self.now_ns);
         tree.fill(Some(&proc), &mut processes, watched, now_ns);
-        processes
-            .into_iter()
-            .map(|process| (*process.descendants.unwrap()).clone())
-            .collect()
+        processes.into_iter().map(|process| (*process.descendants.unwrap()).clone()).collect()
     }
 
     #[track_caller]
@@ -129,23 +107,15 @@ impl Fake {
 #[test]
 fn what_children_and_theirs_use_is_summed_up() {
     let mut fake = Fake::new();
-    for (pid, ppid, own, waited) in [
-        (70, 1, 900, 200),
-        (71, 70, 100, 0),
-        (72, 71, 50, 0),
-        (80, 1, 7, 0),
-    ] {
+    for (pid, ppid, own, waited) in
+        [(70, 1, 900, 200), (71, 70, 100, 0), (72, 71, 50, 0), (80, 1, 7, 0)]
+    {
         fake.put(pid, ppid, own, waited);
     }
     let summed = fake.list_and_update(&[70, 72, 80]);
     assert_eq!(
         summed[0],
-        Descendants {
-            count: Some(2),
-            cpu_percent: None,
-            cpu_seconds: Some(3.5),
-            listed: vec![72],
-        },
+        Descendants { count: Some(2), cpu_percent: None, cpu_seconds: Some(3.5), listed: vec![72] },
         "its own use is not its children's"
     );
     assert_eq!((summed[1].count, summed[2].count), (Some(0), Some(0)));
@@ -248,10 +218,7 @@ fn without_children_nothing_is_worked_out_until_something_moves() {
     fake.settle(&[70, 80]);
     let (is_unchanged, summed) = fake.sample(&[70, 80]);
     assert_eq!((is_unchanged, summed.count), (true, Some(0)));
-    assert_eq!(
-        (summed.cpu_percent, summed.cpu_seconds),
-        (Some(0.0), Some(0.0))
-    );
+    assert_eq!((summed.cpu_percent, summed.cpu_seconds), (Some(0.0), Some(0.0)));
 
     // A child came and went between two listings: its parent has waited for what it used.
     fake.put(70, 1, 0, 50);
@@ -270,13 +237,7 @@ fn without_children_nothing_is_worked_out_until_something_moves() {
     fake.settle(&[70, 80]);
 
     // Its number was given to another process.
-    fake.write(&Line {
-        pid: 70,
-        ppid: 1,
-        start: 9,
-        own: 0,
-        waited: 0,
-    });
+    fake.write(&Line { pid: 70, ppid: 1, start: 9, own: 0, waited: 0 });
     let (is_unchanged, summed) = fake.sample(&[70, 80]);
     assert_eq!((is_unchanged, summed), (false, Descendants::default()));
     fake.put(70, 1, 0, 0);
@@ -334,20 +295,10 @@ fn a_number_that_is_given_again_is_another_process() {
     fake.put(71, 70, 1000, 0);
     assert_eq!(fake.list_and_update(&[70])[0].cpu_seconds, Some(10.0));
     fake.replace(71);
-    fake.write(&Line {
-        pid: 71,
-        ppid: 1,
-        start: 9,
-        own: 5000,
-        waited: 0,
-    });
+    fake.write(&Line { pid: 71, ppid: 1, start: 9, own: 5000, waited: 0 });
     fake.assert_used(70, 0, 0.0, 10.0);
     // A watched one, too.
-    let other = Process {
-        pid: 70,
-        start_ticks: Some(8),
-        ..Process::default()
-    };
+    let other = Process { pid: 70, start_ticks: Some(8), ..Process::default() };
     assert!(!fake.tree.knows(&other));
     let mut processes = [other];
     fake.tree.fill(None, &mut processes, |_| None, fake.now_ns);
@@ -374,20 +325,14 @@ fn ancestors_are_climbed_and_a_circle_is_not_run_round() {
 
 #[test]
 fn a_real_child_that_works_is_seen() {
-    let mut child = std::process::Command::new("sh")
-        .args(["-c", "while :; do :; done"])
-        .spawn()
-        .unwrap();
+    let mut child =
+        std::process::Command::new("sh").args(["-c", "while :; do :; done"]).spawn().unwrap();
     let roots = super::super::Roots::default();
     let own = std::process::id();
     let start_ticks = super::super::read_start_ticks(&roots.proc, own).unwrap();
     let mut holders = super::super::Holders::new(roots);
     let look = |holders: &mut super::super::Holders, now_ns| {
-        let mut processes = [Process {
-            pid: own,
-            start_ticks,
-            ..Process::default()
-        }];
+        let mut processes = [Process { pid: own, start_ticks, ..Process::default() }];
         holders.look_at_parents(now_ns);
         holders.fill_descendants(&mut processes, |_| Some((0, 0)), now_ns);
         (**processes[0].descendants.as_ref().unwrap()).clone()
@@ -428,12 +373,8 @@ fn whose_stat_was_read_after_the_first_listing_is_not_read_again() {
         dev: "/nonexistent".into(),
         ..super::super::Roots::default()
     });
-    let mut processes = [Process {
-        pid: 50,
-        ppid: Some(1),
-        start_ticks: Some(7),
-        ..Process::default()
-    }];
+    let mut processes =
+        [Process { pid: 50, ppid: Some(1), start_ticks: Some(7), ..Process::default() }];
     holders.look_at_parents(SECOND);
     holders.fill_descendants(&mut processes, |_| Some((0, 0)), SECOND);
     assert_eq!(processes[0].descendants.as_ref().unwrap().count, Some(1));

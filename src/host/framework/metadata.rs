@@ -24,21 +24,10 @@ const FOLDERS: [&str; 2] = ["/site-packages/", "/dist-packages/"];
 /// that is there tells.
 const PACKAGES: &[(&str, &[&str])] = &[
     ("pytorch", &["torch"]),
-    (
-        "tensorflow",
-        &[
-            "tensorflow",
-            "tensorflow_gpu",
-            "tensorflow_cpu",
-            "tf_nightly",
-        ],
-    ),
+    ("tensorflow", &["tensorflow", "tensorflow_gpu", "tensorflow_cpu", "tf_nightly"]),
     ("jax", &["jax", "jaxlib"]),
     ("onnxruntime", &["onnxruntime_gpu", "onnxruntime"]),
-    (
-        "cupy",
-        &["cupy_cuda13x", "cupy_cuda12x", "cupy_cuda11x", "cupy"],
-    ),
+    ("cupy", &["cupy_cuda13x", "cupy_cuda12x", "cupy_cuda11x", "cupy"]),
     ("paddle", &["paddlepaddle_gpu", "paddlepaddle"]),
     ("mxnet", &["mxnet"]),
     ("vllm", &["vllm"]),
@@ -147,9 +136,7 @@ impl FoundPackage {
         let Ok(name) = std::str::from_utf8(name) else {
             return;
         };
-        let Some(stem) = name
-            .strip_suffix(".dist-info")
-            .or_else(|| name.strip_suffix(".egg-info"))
+        let Some(stem) = name.strip_suffix(".dist-info").or_else(|| name.strip_suffix(".egg-info"))
         else {
             return;
         };
@@ -195,51 +182,21 @@ mod tests {
             ("pytorch", &["torch-2.4.1+cu121.dist-info"], Some("2.4.1")),
             (
                 "pytorch",
-                &[
-                    "torchvision-0.2.1.dist-info",
-                    "torch-2.9.0a0-py3.10.egg-info",
-                ],
+                &["torchvision-0.2.1.dist-info", "torch-2.9.0a0-py3.10.egg-info"],
                 Some("2.9.0a0"),
             ),
             (
                 "tensorflow",
-                &[
-                    "tensorflow_estimator-2.1.0.dist-info",
-                    "tensorflow-2.15.1.dist-info",
-                ],
+                &["tensorflow_estimator-2.1.0.dist-info", "tensorflow-2.15.1.dist-info"],
                 Some("2.15.1"),
             ),
-            (
-                "jax",
-                &["jaxlib-0.4.29.dist-info", "jax-0.4.30.dist-info"],
-                Some("0.4.30"),
-            ),
-            (
-                "onnxruntime",
-                &["onnxruntime_gpu-1.17.0.dist-info"],
-                Some("1.17.0"),
-            ),
+            ("jax", &["jaxlib-0.4.29.dist-info", "jax-0.4.30.dist-info"], Some("0.4.30")),
+            ("onnxruntime", &["onnxruntime_gpu-1.17.0.dist-info"], Some("1.17.0")),
             ("cupy", &["cupy_cuda12x-13.6.0.dist-info"], Some("13.6.0")),
-            (
-                "paddle",
-                &["paddlepaddle_gpu-3.0.0.dist-info"],
-                Some("3.0.0"),
-            ),
-            (
-                "pytorch",
-                &["torch-mine.dist-info", "torch", "torch-2.dist-info"],
-                None,
-            ),
-            (
-                "pytorch",
-                &["torch-2.\u{1b}[31m.dist-info", "torch-2./x.dist-info"],
-                None,
-            ),
-            (
-                "pytorch",
-                &["torch-2.99999999999999999999999999999999.dist-info"],
-                None,
-            ),
+            ("paddle", &["paddlepaddle_gpu-3.0.0.dist-info"], Some("3.0.0")),
+            ("pytorch", &["torch-mine.dist-info", "torch", "torch-2.dist-info"], None),
+            ("pytorch", &["torch-2.\u{1b}[31m.dist-info", "torch-2./x.dist-info"], None),
+            ("pytorch", &["torch-2.99999999999999999999999999999999.dist-info"], None),
         ] {
             let mut found = FoundPackage::of(framework);
             for name in names {

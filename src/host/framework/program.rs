@@ -55,18 +55,13 @@ pub(super) fn is_deepspeed(command: &[Arc<str>]) -> bool {
         _ => {}
     }
     command.iter().any(|argument| {
-        matches!(
-            argument.split('=').next(),
-            Some("--deepspeed" | "--deepspeed_config")
-        )
+        matches!(argument.split('=').next(), Some("--deepspeed" | "--deepspeed_config"))
     })
 }
 
 /// Whether it is a worker of Ray by its title.
 pub(super) fn is_ray(command: &[Arc<str>]) -> bool {
-    command
-        .first()
-        .is_some_and(|title| title.starts_with("ray::"))
+    command.first().is_some_and(|title| title.starts_with("ray::"))
 }
 
 /// What a command line runs.
@@ -99,8 +94,5 @@ fn runs(command: &[Arc<str>]) -> Option<Runs<'_>> {
 }
 
 fn named(table: &[(&str, &'static str)], name: &str) -> Option<&'static str> {
-    table
-        .iter()
-        .find(|(known, _)| *known == name)
-        .map(|(_, engine)| *engine)
+    table.iter().find(|(known, _)| *known == name).map(|(_, engine)| *engine)
 }

@@ -50,10 +50,7 @@ fn each_framework_has_its_marks() {
         ("/v/jaxlib/xla_extension.so", "jax"),
         ("/v/cupy/_core/core.cpython-312-x86_64-linux-gnu.so", "cupy"),
         ("/v/librmm/lib64/librmm.so", "rapids"),
-        (
-            "/v/onnxruntime/capi/libonnxruntime_providers_cuda.so",
-            "onnxruntime",
-        ),
+        ("/v/onnxruntime/capi/libonnxruntime_providers_cuda.so", "onnxruntime"),
         ("/v/vllm/_C.abi3.so", "vllm"),
         ("/v/vllm/_C_stable_libtorch.abi3.so", "vllm"),
         ("/v/sgl_kernel/sm90/common_ops.abi3.so", "sglang"),
@@ -62,17 +59,11 @@ fn each_framework_has_its_marks() {
         ("/usr/lib/ollama/cuda_v12/libggml-cuda.so", "ollama"),
         ("/usr/local/lib/ollama/libggml-base.so", "ollama"),
         ("/opt/llama.cpp/build/bin/libggml-cuda.so", "llama.cpp"),
-        (
-            "/v/ctranslate2.libs/libctranslate2-bc15bf3f.so.4.5.0",
-            "ctranslate2",
-        ),
+        ("/v/ctranslate2.libs/libctranslate2-bc15bf3f.so.4.5.0", "ctranslate2"),
         ("/v/mxnet/libmxnet.so", "mxnet"),
         ("/v/paddle/base/libpaddle.so", "paddle"),
         ("/v/tensorrt_libs/libnvinfer.so.10", "tensorrt"),
-        (
-            "/v/numba/_helperlib.cpython-312-x86_64-linux-gnu.so",
-            "numba",
-        ),
+        ("/v/numba/_helperlib.cpython-312-x86_64-linux-gnu.so", "numba"),
         ("/a folder/torch/lib/libtorch_cuda.so", "pytorch"),
         (RUNTIME, "cuda"),
         ("/v/x.libs/libcudart-9335f6a2.so.12.4.127", "cuda"),
@@ -155,30 +146,18 @@ fn what_only_looks_like_one_is_only_cuda() {
         assert_eq!(framework(&[path]), None, "{path}");
     }
     assert_eq!(parse_maps(b"", &[]), Loaded::default());
-    assert_eq!(
-        parse_maps(b"\n\n/\n//\n\xff/\xff\n", &[]),
-        Loaded::default()
-    );
+    assert_eq!(parse_maps(b"\n\n/\n//\n\xff/\xff\n", &[]), Loaded::default());
     // A line that is not over yet may go on.
-    assert_eq!(
-        parse_maps(b"7f00-7f01 r--p 0 08:01 9 /v/libtorch_cuda.so", &[]),
-        Loaded::default()
-    );
+    assert_eq!(parse_maps(b"7f00-7f01 r--p 0 08:01 9 /v/libtorch_cuda.so", &[]), Loaded::default());
 }
 
 #[test]
 fn an_engine_is_known_by_its_program_too() {
     for (words, expected) in [
-        (
-            "/opt/conda/bin/python3.11 /opt/conda/bin/text-generation-server serve m",
-            "tgi",
-        ),
+        ("/opt/conda/bin/python3.11 /opt/conda/bin/text-generation-server serve m", "tgi"),
         ("/usr/src/.venv/bin/text-generation-server serve m", "tgi"),
         ("python -m text_generation_server.cli serve", "tgi"),
-        (
-            "python -u -X faulthandler -m vllm.entrypoints.openai.api_server",
-            "vllm",
-        ),
+        ("python -u -X faulthandler -m vllm.entrypoints.openai.api_server", "vllm"),
         ("VLLM::EngineCore", "vllm"),
         ("sglang::scheduler_TP0", "sglang"),
         (
@@ -207,45 +186,15 @@ fn launchers_and_links_are_listed_beside_the_framework() {
     let ray = "/v/ray/_raylet.so";
     let adam = "/home/ann/.cache/torch_extensions/py311_cu121/fused_adam/fused_adam.so";
     for (paths, words, framework, libraries) in [
-        (
-            &[TORCH, nccl, DRIVER][..],
-            "python t.py",
-            "pytorch",
-            &["nccl"][..],
-        ),
-        (
-            &[TORCH, ray, DRIVER],
-            "ray::Trainer.fit",
-            "pytorch",
-            &["ray"],
-        ),
+        (&[TORCH, nccl, DRIVER][..], "python t.py", "pytorch", &["nccl"][..]),
+        (&[TORCH, ray, DRIVER], "ray::Trainer.fit", "pytorch", &["ray"]),
         (&[TORCH, DRIVER], "ray::IDLE", "pytorch", &["ray"]),
-        (
-            &[TORCH, adam, nccl, DRIVER],
-            "python t.py",
-            "pytorch",
-            &["deepspeed", "nccl"],
-        ),
-        (
-            &[TORCH, DRIVER],
-            "python t.py --deepspeed ds.json",
-            "pytorch",
-            &["deepspeed"],
-        ),
-        (
-            &[TORCH, DRIVER],
-            "python t.py --deepspeed_config=ds.json",
-            "pytorch",
-            &["deepspeed"],
-        ),
+        (&[TORCH, adam, nccl, DRIVER], "python t.py", "pytorch", &["deepspeed", "nccl"]),
+        (&[TORCH, DRIVER], "python t.py --deepspeed ds.json", "pytorch", &["deepspeed"]),
+        (&[TORCH, DRIVER], "python t.py --deepspeed_config=ds.json", "pytorch", &["deepspeed"]),
         (&[ray, DRIVER], "ray::IDLE", "cuda", &["ray"]),
         (&[nccl, DRIVER], "all_reduce_perf -g 8", "cuda", &["nccl"]),
-        (
-            &["/v/vllm/_C.abi3.so", TORCH, ray, DRIVER],
-            "ray::RayWorkerWrapper",
-            "vllm",
-            &["ray"],
-        ),
+        (&["/v/vllm/_C.abi3.so", TORCH, ray, DRIVER], "ray::RayWorkerWrapper", "vllm", &["ray"]),
         (&[TORCH, DRIVER], "python t.py --deepspeedy", "pytorch", &[]),
     ] {
         let loaded = loaded(paths, words);
@@ -267,11 +216,7 @@ fn all_frameworks_of_a_process_are_named() {
         (&[TORCH, cupy], "pytorch", &["cupy"]),
         (&[TORCH, numba, RUNTIME], "pytorch", &[]),
         (&["/v/vllm/_C.abi3.so", TORCH, cupy], "vllm", &[]),
-        (
-            &["/v/vllm/_C.abi3.so", TORCH, flow],
-            "vllm",
-            &["tensorflow"],
-        ),
+        (&["/v/vllm/_C.abi3.so", TORCH, flow], "vllm", &["tensorflow"]),
     ] {
         let loaded = loaded(&[paths, &[DRIVER]].concat(), "python t.py");
         assert_eq!(loaded.framework, Some(framework), "{paths:?}");
@@ -290,54 +235,27 @@ fn a_path_has_a_version_where_a_tool_wrote_it() {
         (&*nix, Some("2.1.0")),
         (&guix, Some("2.1.0")),
         (&spack, Some("2.1.0")),
-        (
-            "/v/torch-2.1.0-py3.10-linux-x86_64.egg/torch/lib/libtorch_cuda.so",
-            Some("2.1.0"),
-        ),
-        (
-            "/v/torch-2.3.0a0+git1-py3.10.egg/torch/lib/libtorch_cuda.so",
-            Some("2.3.0a0"),
-        ),
-        (
-            "/c/pkgs/pytorch-2.1.0-py3.10_cuda12.1_0/lib/libtorch_cuda.so",
-            Some("2.1.0"),
-        ),
-        (
-            "/apps/software/PyTorch/2.1.2-foss-2023a/lib/libtorch_cuda.so",
-            Some("2.1.2"),
-        ),
+        ("/v/torch-2.1.0-py3.10-linux-x86_64.egg/torch/lib/libtorch_cuda.so", Some("2.1.0")),
+        ("/v/torch-2.3.0a0+git1-py3.10.egg/torch/lib/libtorch_cuda.so", Some("2.3.0a0")),
+        ("/c/pkgs/pytorch-2.1.0-py3.10_cuda12.1_0/lib/libtorch_cuda.so", Some("2.1.0")),
+        ("/apps/software/PyTorch/2.1.2-foss-2023a/lib/libtorch_cuda.so", Some("2.1.2")),
         ("/v/tensorflow/libtensorflow_framework.so.2", Some("2")),
         ("/v/tensorflow_core/libtensorflow_framework.so.1", Some("1")),
-        (
-            "/s/TensorFlow/2.13.0-foss-2023a/x/tensorflow/libtensorflow_cc.so.2",
-            Some("2.13.0"),
-        ),
+        ("/s/TensorFlow/2.13.0-foss-2023a/x/tensorflow/libtensorflow_cc.so.2", Some("2.13.0")),
         ("/v/tensorflow/libtensorflow_framework.so", None),
         ("/v/tensorflow/python/_pywrap_tensorflow_internal.so", None),
         ("/o/lib/libonnxruntime.so.1.17.0", Some("1.17.0")),
-        (
-            "/v/ctranslate2.libs/libctranslate2-bc15bf3f.so.4.5.0",
-            Some("4.5.0"),
-        ),
-        (
-            "/usr/local/cuda/lib64/libcudart.so.12.4.127",
-            Some("12.4.127"),
-        ),
+        ("/v/ctranslate2.libs/libctranslate2-bc15bf3f.so.4.5.0", Some("4.5.0")),
+        ("/usr/local/cuda/lib64/libcudart.so.12.4.127", Some("12.4.127")),
         ("/v/x.libs/libcudart-9335f6a2.so.11.0", Some("11.0")),
         (DRIVER, None),
         (TORCH, None),
-        (
-            "/home/ann/torch-2.1-experiments/v/torch/lib/libtorch_cuda.so",
-            None,
-        ),
+        ("/home/ann/torch-2.1-experiments/v/torch/lib/libtorch_cuda.so", None),
         ("/home/ann/torch-2.1/v/torch/lib/libtorch_cuda.so", None),
         ("/home/ann/pytorch/2/v/libtorch_cuda.so", None),
         ("/home/ann/pytorch/2.1x_/v/libtorch_cuda.so", None),
         ("/pkgs/torchvision-0.16.0-py310/lib/libtorch_cuda.so", None),
-        (
-            "/pkgs/torch-99999999999.99999999999999999999999999/libtorch_cuda.so",
-            None,
-        ),
+        ("/pkgs/torch-99999999999.99999999999999999999999999/libtorch_cuda.so", None),
         ("/pkgs/torch-2..1/libtorch_cuda.so", None),
         ("/o/lib/libonnxruntime.so.1.\u{e9}.0", None),
         ("/o/lib/libonnxruntime.so.", None),

@@ -13,10 +13,7 @@ const PACKAGES: &[(&str, &[&str])] = &[
     ("pytorch", &["torch", "libtorch"]),
     ("jax", &["jaxlib", "jax-cuda12-plugin", "jax_cuda12_plugin"]),
     ("rapids", &["librmm", "rmm", "libcudf", "cudf"]),
-    (
-        "onnxruntime",
-        &["onnxruntime-gpu", "onnxruntime_gpu", "onnx-runtime"],
-    ),
+    ("onnxruntime", &["onnxruntime-gpu", "onnxruntime_gpu", "onnx-runtime"]),
     ("llama.cpp", &["llama-cpp"]),
 ];
 
@@ -97,21 +94,18 @@ fn package(part: &str, is_in_store: bool) -> &str {
 
 /// What follows the name of one of the framework's packages.
 fn after_name<'a>(part: &'a str, framework: &str) -> Option<&'a str> {
-    let others = PACKAGES
-        .iter()
-        .find(|(of, _)| *of == framework)
-        .map_or(&[][..], |(_, others)| *others);
-    std::iter::once(&framework)
-        .chain(others)
-        .filter_map(|name| part.strip_prefix(name))
-        .find(|rest| {
+    let others =
+        PACKAGES.iter().find(|(of, _)| *of == framework).map_or(&[][..], |(_, others)| *others);
+    std::iter::once(&framework).chain(others).filter_map(|name| part.strip_prefix(name)).find(
+        |rest| {
             let mut rest = rest.bytes();
             match rest.next() {
                 None => true,
                 Some(b'-') => rest.next().is_some_and(|byte| byte.is_ascii_digit()),
                 Some(_) => false,
             }
-        })
+        },
+    )
 }
 
 /// A version of two numbers or more at the start of a text, and what follows it. Letters may follow a
@@ -123,9 +117,7 @@ fn leading(text: &str) -> Option<(&str, &str)> {
     let version = version.strip_suffix(".egg").unwrap_or(version);
     let is_version = version.contains('.')
         && version.len() <= LONGEST
-        && version
-            .split('.')
-            .all(|part| part.starts_with(|first: char| first.is_ascii_digit()));
+        && version.split('.').all(|part| part.starts_with(|first: char| first.is_ascii_digit()));
     is_version.then_some((version, rest))
 }
 

@@ -31,10 +31,7 @@ impl Fake {
             ..Roots::default()
         };
         fs::create_dir_all(&roots.dev).unwrap();
-        let fake = Self {
-            _folder: folder,
-            roots,
-        };
+        let fake = Self { _folder: folder, roots };
         fake.process(1, &["null"]);
         fake
     }
@@ -319,11 +316,7 @@ fn what_is_mapped_is_looked_for_on_demand_only() {
     };
     assert_eq!(look(&mut holders, 1, false), OTHER_UID);
     assert_eq!(look(&mut holders, 2, true), [70]);
-    let process = |start_ticks| Process {
-        pid: 70,
-        start_ticks,
-        ..Process::default()
-    };
+    let process = |start_ticks| Process { pid: 70, start_ticks, ..Process::default() };
     let file = fake.roots.dev.join("nvidia0");
     let files = holders.mapped_files(&process(Some(100))).unwrap();
     assert_eq!(**files, [Arc::from(file.to_str().unwrap())]);

@@ -184,9 +184,8 @@ impl HttpClient {
     ///
     /// Where there is no whole answer in time. The server may do what it was asked for all the same.
     pub fn send(&self, request: HttpRequest<'_>) -> Result<HttpResponse, HttpError> {
-        let mut message = Request::builder()
-            .method(request.method)
-            .uri(format!("{}{}", self.base, request.path));
+        let mut message =
+            Request::builder().method(request.method).uri(format!("{}{}", self.base, request.path));
         for (name, value) in &request.headers {
             message = message.header(name, value);
         }
@@ -209,11 +208,7 @@ impl HttpClient {
         let (status, headers) = (response.status().as_u16(), response.headers().clone());
         let body = response.body_mut().with_config().limit(request.limit_bytes);
         let body = body.read_to_vec().map_err(HttpError::of)?;
-        Ok(HttpResponse {
-            status,
-            headers,
-            body,
-        })
+        Ok(HttpResponse { status, headers, body })
     }
 }
 
@@ -222,18 +217,12 @@ impl HttpError {
         match error {
             ureq::Error::Timeout(_) => Self::Timeout,
             ureq::Error::BodyExceedsLimit(_) => Self::TooLong,
-            ureq::Error::Rustls(error) => Self::Https {
-                why: error.to_string(),
-            },
+            ureq::Error::Rustls(error) => Self::Https { why: error.to_string() },
             ureq::Error::Other(error) => match error.downcast::<Self>() {
                 Ok(own) => *own,
-                Err(error) => Self::Failed {
-                    why: error.to_string(),
-                },
+                Err(error) => Self::Failed { why: error.to_string() },
             },
-            error => Self::Failed {
-                why: error.to_string(),
-            },
+            error => Self::Failed { why: error.to_string() },
         }
     }
 }

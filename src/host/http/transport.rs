@@ -48,18 +48,11 @@ fn find_address(
     let is_elsewhere = match shares_network(roots, &process.folder) {
         Some(shares) => !shares,
         None => {
-            return Err(HttpError::NotListening {
-                pid: server.pid,
-                port,
-                is_known: false,
-            });
+            return Err(HttpError::NotListening { pid: server.pid, port, is_known: false });
         }
     };
     let named = host.parse().ok().filter(IpAddr::is_loopback);
-    let usual = [
-        IpAddr::V4(Ipv4Addr::LOCALHOST),
-        IpAddr::V6(Ipv6Addr::LOCALHOST),
-    ];
+    let usual = [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)];
     let mut is_known = true;
     for ip in named.into_iter().chain(usual) {
         let address = SocketAddr::new(ip, port);
@@ -69,11 +62,7 @@ fn find_address(
             None => is_known = false,
         }
     }
-    Err(HttpError::NotListening {
-        pid: server.pid,
-        port,
-        is_known,
-    })
+    Err(HttpError::NotListening { pid: server.pid, port, is_known })
 }
 
 fn open_server(roots: &Roots, (pid, start_ticks): (u32, u64)) -> Result<OpenedProcess, HttpError> {
@@ -108,18 +97,11 @@ impl ToServer {
         let target = match &server.endpoint {
             Endpoint::Tcp { host, port } => {
                 let (address, is_elsewhere) = find_address(roots, server, host, *port)?;
-                RequestTarget::Tcp {
-                    address,
-                    is_elsewhere,
-                }
+                RequestTarget::Tcp { address, is_elsewhere }
             }
             Endpoint::Unix(path) => RequestTarget::Unix(path.clone()),
         };
-        Ok(Self {
-            roots: roots.clone(),
-            server: (server.pid, server.start_ticks),
-            target,
-        })
+        Ok(Self { roots: roots.clone(), server: (server.pid, server.start_ticks), target })
     }
 
     /// What requests call the server: a name of this machine's, which Jupyter and Ollama insist on.
@@ -135,21 +117,14 @@ impl ToServer {
     fn within_root(&self, path: &str) -> String {
         let root = self.roots.proc.join(self.server.0.to_string()).join("root");
         let within = format!("{}{path}", root.display());
-        if within.len() < SOCKET_BYTES {
-            within
-        } else {
-            path.to_owned()
-        }
+        if within.len() < SOCKET_BYTES { within } else { path.to_owned() }
     }
 
     /// Connects, and sees that it led to the server.
     pub(super) fn open(&self, time: Option<Duration>) -> Result<Stream, ureq::Error> {
         let foreign = |error: HttpError| ureq::Error::Other(Box::new(error));
         match &self.target {
-            RequestTarget::Tcp {
-                address,
-                is_elsewhere,
-            } => {
+            RequestTarget::Tcp { address, is_elsewhere } => {
                 let stream = if *is_elsewhere {
                     let process = open_server(&self.roots, self.server).map_err(foreign)?;
                     connect_within(&process, *address, time).map_err(foreign)?
@@ -200,10 +175,7 @@ fn connect_within(
     address: SocketAddr,
     time: Option<Duration>,
 ) -> Result<TcpStream, HttpError> {
-    let network = |errno| HttpError::Network {
-        pid: process.pid,
-        errno,
-    };
+    let network = |errno| HttpError::Network { pid: process.pid, errno };
     let namespace: OwnedFd = process.folder.file(c"ns/net").map_err(network)?;
     let connecting = move || {
         let kind = LinkNameSpaceType::Network;
@@ -223,12 +195,7 @@ fn connect_within(
 }
 
 fn connect_unix(path: &str, time: Option<Duration>) -> rustix::io::Result<UnixStream> {
-    let socket = socket_with(
-        AddressFamily::UNIX,
-        SocketType::STREAM,
-        SocketFlags::CLOEXEC,
-        None,
-    )?;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
     // Also bounds how long a server that takes no connections is waited for.
     set_socket_timeout(&socket, Timeout::Send, time)?;
     connect(&socket, &SocketAddrUnix::new(path)?)?;

@@ -65,12 +65,7 @@ impl ShellChannel {
         until: Deadline,
     ) -> Result<Self, ChannelError> {
         let ShellEndpoint { endpoint, key } = read_endpoint(roots, pid, start_ticks)?;
-        let listener = Listener {
-            pid,
-            start_ticks,
-            endpoint,
-            is_https: false,
-        };
+        let listener = Listener { pid, start_ticks, endpoint, is_https: false };
         let time = until.left().max(Duration::from_millis(1));
         let stream = connect(roots, &listener, time).map_err(|error| match error {
             HttpError::Timeout => ChannelError::Silent,
@@ -129,9 +124,7 @@ impl ShellChannel {
                     MediaType::Plain(text) => Some(text),
                     _ => None,
                 });
-                plain
-                    .map(Evaluated::Value)
-                    .ok_or_else(|| garbage("it has no text"))
+                plain.map(Evaluated::Value).ok_or_else(|| garbage("it has no text"))
             }
             Some((_, ExpressionResult::Error { ename, evalue, .. })) => {
                 Ok(Evaluated::Raised(clip(&format!("{ename}: {evalue}"))))
@@ -182,10 +175,7 @@ fn message(content: impl Into<JupyterMessageContent>) -> JupyterMessage {
 fn read_endpoint(roots: &Roots, pid: u32, start_ticks: u64) -> Result<ShellEndpoint, ChannelError> {
     let kernel = KernelCandidate::read(roots, pid, start_ticks);
     let kernel = kernel.ok_or(ServerError::Replaced { pid })?;
-    let path = kernel
-        .jupyter
-        .as_ref()
-        .and_then(|it| it.connection_file.clone());
+    let path = kernel.jupyter.as_ref().and_then(|it| it.connection_file.clone());
     let path = path.filter(|path| path.starts_with('/'));
     let path = path.ok_or(ChannelError::NoFile)?;
     let roots = roots.clone();
@@ -195,17 +185,13 @@ fn read_endpoint(roots: &Roots, pid: u32, start_ticks: u64) -> Result<ShellEndpo
             _ => return Err(ServerError::Replaced { pid }.into()),
         };
         // What a kernel forks has its argv, and its sockets too.
-        let parent = process
-            .ppid
-            .and_then(|pid| OpenedProcess::open(&roots, pid).ok()?);
+        let parent = process.ppid.and_then(|pid| OpenedProcess::open(&roots, pid).ok()?);
         if let Some(parent) = parent.filter(|it| it.command() == process.command()) {
             return Err(ServerError::Twin { pid: parent.pid }.into());
         }
         read_shell_endpoint(&process, &path)
     });
-    let unread = |why: &str| ServerError::Unsure {
-        why: why.to_owned(),
-    };
+    let unread = |why: &str| ServerError::Unsure { why: why.to_owned() };
     let reading = reading.map_err(|error| unread(&error.to_string()))?;
     let read = reading.wait(READ_TIME);
     read.map_err(|_| unread("its file is not read in time"))?

@@ -123,10 +123,7 @@ impl<'a> Client<'a> {
                 proof.extend(value.map(|value| (HeaderName::from_static("x-xsrftoken"), value)));
             }
         }
-        match self
-            .call(Method::DELETE, request, &path, &proof, left)?
-            .status
-        {
+        match self.call(Method::DELETE, request, &path, &proof, left)?.status {
             200 | 204 => Ok(()),
             404 => Err(ServerError::UnknownKernel),
             status => Err(self.declined(request, status)),
@@ -191,9 +188,8 @@ impl<'a> Client<'a> {
 /// 4.1.1).
 fn xsrf(headers: &HeaderMap) -> Option<&str> {
     let cookies = headers.get_all(header::SET_COOKIE).into_iter();
-    let value = cookies
-        .filter_map(|cookie| cookie.to_str().ok()?.strip_prefix("_xsrf="))
-        .next_back()?;
+    let value =
+        cookies.filter_map(|cookie| cookie.to_str().ok()?.strip_prefix("_xsrf=")).next_back()?;
     let value = value.split(';').next()?;
     let is_sound = |byte: u8| byte.is_ascii_graphic() && !matches!(byte, b'"' | b',' | b'\\');
     let is_bounded = !value.is_empty() && value.len() <= COOKIE_BYTES;

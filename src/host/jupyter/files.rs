@@ -155,10 +155,7 @@ fn parse_shell_endpoint(content: &[u8], path: &str) -> Result<ShellEndpoint, Cha
         }
         _ => return Err(ChannelError::Elsewhere { path: path() }),
     };
-    Ok(ShellEndpoint {
-        endpoint,
-        key: hmac::Key::new(hmac::HMAC_SHA256, raw.key.as_bytes()),
-    })
+    Ok(ShellEndpoint { endpoint, key: hmac::Key::new(hmac::HMAC_SHA256, raw.key.as_bytes()) })
 }
 
 /// Reads the file of the server that calls itself `number`; `None` where there is none.
@@ -172,10 +169,7 @@ pub fn read_server_file(
             .filter(|file| file.pid == number)
             .map(Some)
             .ok_or_else(|| ServerError::Malformed { path: path.into() }),
-        Err(ServerError::Read {
-            errno: Errno::NOENT,
-            ..
-        }) => Ok(None),
+        Err(ServerError::Read { errno: Errno::NOENT, .. }) => Ok(None),
         Err(error) => Err(error),
     }
 }
@@ -195,10 +189,7 @@ pub fn list_server_files(
     path: &str,
     most: usize,
 ) -> Result<Vec<(u32, String)>, ServerError> {
-    let failed = |errno| ServerError::Read {
-        path: path.into(),
-        errno,
-    };
+    let failed = |errno| ServerError::Read { path: path.into(), errno };
     let folder = match find(process, path) {
         Err(Errno::NOENT) => return Ok(Vec::new()),
         found => Folder::from(reopen(&found.map_err(failed)?).map_err(failed)?),
@@ -266,11 +257,7 @@ fn parse_server_file(content: &[u8]) -> Option<ServerFile> {
     let token = raw.token.as_deref();
     let is_secret = |text: &str| contains_secret(text, token);
     let is_sock = raw.sock.is_empty() || raw.sock.starts_with('/');
-    if !is_sock
-        || [&raw.hostname, &base_url, &raw.sock]
-            .into_iter()
-            .any(|it| is_secret(it))
-    {
+    if !is_sock || [&raw.hostname, &base_url, &raw.sock].into_iter().any(|it| is_secret(it)) {
         return None;
     }
     let is_root = |root: &String| root.starts_with('/') && !is_secret(root);
@@ -294,12 +281,10 @@ fn contains_secret(text: &str, token: Option<&str>) -> bool {
     const SHORTEST_TOKEN: usize = 6;
     let token = token.filter(|token| token.len() >= SHORTEST_TOKEN);
     token.is_some_and(|token| text.contains(token))
-        || text
-            .split(|c: char| !c.is_ascii_alphanumeric() && c != '-')
-            .any(|word| {
-                let digits = word.bytes().filter(|byte| *byte != b'-');
-                digits.clone().count() >= 32 && digits.clone().all(|it| it.is_ascii_hexdigit())
-            })
+        || text.split(|c: char| !c.is_ascii_alphanumeric() && c != '-').any(|word| {
+            let digits = word.bytes().filter(|byte| *byte != b'-');
+            digits.clone().count() >= 32 && digits.clone().all(|it| it.is_ascii_hexdigit())
+        })
         || secrets::is_opaque(text)
 }
 
@@ -309,10 +294,7 @@ fn read(process: &OpenedProcess, path: &str) -> Result<Vec<u8>, ServerError> {
 }
 
 fn read_with_mode(process: &OpenedProcess, path: &str) -> Result<(Vec<u8>, Mode), ServerError> {
-    let failed = |errno| ServerError::Read {
-        path: path.into(),
-        errno,
-    };
+    let failed = |errno| ServerError::Read { path: path.into(), errno };
     let found = find(process, path).map_err(failed)?;
     let stat = fstat(&found).map_err(failed)?;
     if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile
@@ -415,9 +397,7 @@ mod tests {
 
     #[test]
     fn only_a_regular_file_of_the_processs_own_is_read() {
-        let foreign = Err(ServerError::Foreign {
-            path: "/a.json".to_owned(),
-        });
+        let foreign = Err(ServerError::Foreign { path: "/a.json".to_owned() });
         let link = |root: &Path| {
             std::fs::write(root.join("b.json"), "{}").unwrap();
             symlink("b.json", root.join("a.json")).unwrap();
@@ -436,20 +416,12 @@ mod tests {
     #[test]
     fn what_is_absent_or_too_long_is_an_error() {
         let missing = read_within(|_| (), "/a.json");
-        assert!(
-            missing
-                .unwrap_err()
-                .to_string()
-                .starts_with("cannot read /a.json")
-        );
+        assert!(missing.unwrap_err().to_string().starts_with("cannot read /a.json"));
         assert!(read_within(|_| (), "a.json").is_err());
         let long = |root: &Path| {
             std::fs::write(root.join("a.json"), vec![b' '; FILE_BYTES + 1]).unwrap();
         };
-        assert!(matches!(
-            read_within(long, "/a.json"),
-            Err(ServerError::Malformed { .. })
-        ));
+        assert!(matches!(read_within(long, "/a.json"), Err(ServerError::Malformed { .. })));
     }
 
     #[test]
@@ -493,10 +465,7 @@ mod tests {
         };
         let endpoint = parse(serde_json::json!({})).unwrap();
         assert!(!format!("{endpoint:?}").contains("k3y"));
-        assert!(matches!(
-            endpoint.endpoint,
-            Endpoint::Tcp { port: 5001, .. }
-        ));
+        assert!(matches!(endpoint.endpoint, Endpoint::Tcp { port: 5001, .. }));
         let ipc = serde_json::json!({"transport": "ipc", "ip": "/run/k", "shell_port": 1});
         let ipc = parse(ipc).unwrap().endpoint;
         assert_eq!(ipc, Endpoint::Unix("/run/k-1".to_owned()));
@@ -504,14 +473,8 @@ mod tests {
         let elsewhere = ChannelError::Elsewhere { path: path() };
         for (changes, error) in [
             (r#"{"key": ""}"#, ChannelError::Unsigned { path: path() }),
-            (
-                r#"{"key": null}"#,
-                ServerError::Malformed { path: path() }.into(),
-            ),
-            (
-                r#"{"signature_scheme": "hmac-md5"}"#,
-                ChannelError::Scheme { path: path() },
-            ),
+            (r#"{"key": null}"#, ServerError::Malformed { path: path() }.into()),
+            (r#"{"signature_scheme": "hmac-md5"}"#, ChannelError::Scheme { path: path() }),
             (r#"{"curve_publickey": "x"}"#, ChannelError::Encrypted),
             (r#"{"curve_secretkey": "x"}"#, ChannelError::Encrypted),
             (r#"{"ip": "0.0.0.0"}"#, elsewhere.clone()),
@@ -519,10 +482,7 @@ mod tests {
             (r#"{"ip": "localhost"}"#, elsewhere.clone()),
             (r#"{"shell_port": 0}"#, elsewhere.clone()),
             (r#"{"shell_port": 70000}"#, elsewhere.clone()),
-            (
-                r#"{"shell_port": -1}"#,
-                ServerError::Malformed { path: path() }.into(),
-            ),
+            (r#"{"shell_port": -1}"#, ServerError::Malformed { path: path() }.into()),
             (r#"{"transport": "ipc", "ip": "k"}"#, elsewhere.clone()),
             (r#"{"transport": "udp"}"#, elsewhere),
         ] {
@@ -546,9 +506,7 @@ mod tests {
         };
         assert_eq!(read(0o600), Ok(()));
         assert_eq!(read(0o1600), Ok(()));
-        let exposed = Err(ChannelError::Exposed {
-            path: "/k.json".to_owned(),
-        });
+        let exposed = Err(ChannelError::Exposed { path: "/k.json".to_owned() });
         for mode in [0o640, 0o604, 0o620, 0o602, 0o644] {
             assert_eq!(read(mode), exposed, "{mode:o}");
         }

@@ -72,11 +72,7 @@ impl KernelCandidate {
             return None;
         }
         let jupyter = parse_kernel(&process.command()?)?;
-        Some(Self {
-            pid,
-            start_ticks,
-            jupyter: Some(jupyter.into()),
-        })
+        Some(Self { pid, start_ticks, jupyter: Some(jupyter.into()) })
     }
 }
 
@@ -131,10 +127,7 @@ impl Server {
                 pid: process.pid,
                 start_ticks: process.start_ticks,
                 endpoint: if file.sock.is_empty() {
-                    Endpoint::Tcp {
-                        host: file.hostname,
-                        port: file.port,
-                    }
+                    Endpoint::Tcp { host: file.hostname, port: file.port }
                 } else {
                     Endpoint::Unix(file.sock)
                 },
@@ -188,9 +181,7 @@ fn read_child_of_marimo(
 ) -> Option<LocalKernel> {
     let parent = OpenedProcess::open(roots, process.ppid?).ok()??;
     let mut jupyter = parse_child_of_marimo(&parent.command()?)?;
-    jupyter.notebook_path = jupyter
-        .notebook_path
-        .map(|path| absolute(&parent, &path).into());
+    jupyter.notebook_path = jupyter.notebook_path.map(|path| absolute(&parent, &path).into());
     jupyter.server_pid = Some(parent.pid);
     Some(LocalKernel {
         jupyter,
@@ -235,9 +226,7 @@ impl LocalKernel {
     ///
     /// Where it is gone, or it cannot be told from another process.
     pub fn check(&self, roots: &Roots) -> Result<(), ServerError> {
-        let KernelCandidate {
-            pid, start_ticks, ..
-        } = self.candidate;
+        let KernelCandidate { pid, start_ticks, .. } = self.candidate;
         let now = KernelCandidate::read(roots, pid, start_ticks);
         let is_same = now.as_ref() == Some(&self.candidate);
         let process = OpenedProcess::open(roots, pid).ok().flatten();
@@ -300,12 +289,8 @@ impl LocalKernel {
         };
         self.set_notebook(environment.get("JPY_SESSION_NAME"));
         let is_local = matches!(&connection, Some(Ok(connection)) if connection.is_local());
-        let is_batch_job = BATCH_VARIABLES
-            .iter()
-            .any(|name| environment.get(name).is_some());
-        self.number = environment
-            .get("JPY_PARENT_PID")
-            .and_then(|number| number.parse().ok());
+        let is_batch_job = BATCH_VARIABLES.iter().any(|name| environment.get(name).is_some());
+        self.number = environment.get("JPY_PARENT_PID").and_then(|number| number.parse().ok());
         // VS Code and people start kernels themselves, with whatever was in their own environment.
         let application = self.jupyter.application.as_deref();
         if matches!(application, Some("vscode" | "ipykernel")) {
@@ -338,10 +323,7 @@ impl LocalKernel {
             Starter::Gone => {
                 let folders = self.folders(&environment, None);
                 let found = find_server_file(process, &folders, number);
-                Err(ServerError::Gone {
-                    number,
-                    file: found.ok().flatten().map(|(path, _)| path),
-                })
+                Err(ServerError::Gone { number, file: found.ok().flatten().map(|(path, _)| path) })
             }
             Starter::Unknown => Err(ServerError::Unseen { number }),
         }
@@ -393,10 +375,7 @@ impl LocalKernel {
             self.jupyter.server_pid = Some(server.pid);
             if let Some(application) = parse_fileless_server(&argv) {
                 self.jupyter.application = Some(application.into());
-                return Err(ServerError::Fileless {
-                    pid: server.pid,
-                    application,
-                });
+                return Err(ServerError::Fileless { pid: server.pid, application });
             }
             return Err(ServerError::NoFile {
                 pid: server.pid,
@@ -404,9 +383,7 @@ impl LocalKernel {
             });
         };
         self.jupyter.server_pid = Some(server.pid);
-        let prefix = own
-            .as_ref()
-            .and_then(|own| own.get("JUPYTERHUB_SERVICE_PREFIX"));
+        let prefix = own.as_ref().and_then(|own| own.get("JUPYTERHUB_SERVICE_PREFIX"));
         let is_hub = is_hub_server(&argv) || prefix.is_some();
         if is_hub && self.jupyter.application.as_deref() == Some("jupyter") {
             self.jupyter.application = Some("jupyterhub".into());
@@ -431,14 +408,9 @@ impl LocalKernel {
     /// Where the server's file may be: beside the connection file, or where the environments say.
     fn folders(&self, environment: &Environment, server: Option<&Environment>) -> Vec<String> {
         let connection_file = self.jupyter.connection_file.as_deref().map(Path::new);
-        let beside = connection_file
-            .and_then(Path::parent)
-            .map(Path::to_path_buf);
-        let runtime_folders = [
-            beside,
-            server.and_then(Environment::runtime_folder),
-            environment.runtime_folder(),
-        ];
+        let beside = connection_file.and_then(Path::parent).map(Path::to_path_buf);
+        let runtime_folders =
+            [beside, server.and_then(Environment::runtime_folder), environment.runtime_folder()];
         let mut folders = Vec::new();
         for folder in runtime_folders.into_iter().flatten() {
             let folder = folder.to_string_lossy().into_owned();
@@ -496,9 +468,7 @@ fn clip(text: &str) -> String {
     if text.len() <= TEXT_BYTES {
         return text.to_owned();
     }
-    let end = (0..=TEXT_BYTES)
-        .rev()
-        .find(|&end| text.is_char_boundary(end));
+    let end = (0..=TEXT_BYTES).rev().find(|&end| text.is_char_boundary(end));
     format!("{}…", &text[..end.unwrap_or(0)])
 }
 

@@ -140,12 +140,7 @@ pub fn list(proc: &Path) -> Option<Vec<u32>> {
     let entries = std::fs::read_dir(proc).ok()?;
     let names = entries.map(|entry| entry.map(|entry| entry.file_name()));
     let names: Vec<_> = names.collect::<Result<_, _>>().ok()?;
-    Some(
-        names
-            .iter()
-            .filter_map(|name| name.to_str()?.parse().ok())
-            .collect(),
-    )
+    Some(names.iter().filter_map(|name| name.to_str()?.parse().ok()).collect())
 }
 
 #[cfg(test)]
@@ -198,31 +193,16 @@ mod tests {
     fn a_server_is_a_parent_or_further_up() {
         let server = (50, 1, 500, 'S', "50", "a");
         let expected = Found::Alive(50, 500);
-        assert_eq!(
-            find(&[INIT, server, (90, 50, 900, 'S', "90", "a")], 50),
-            expected
-        );
-        let wrapped = [
-            INIT,
-            server,
-            (60, 50, 600, 'S', "60", "a"),
-            (90, 60, 900, 'S', "90", "a"),
-        ];
+        assert_eq!(find(&[INIT, server, (90, 50, 900, 'S', "90", "a")], 50), expected);
+        let wrapped = [INIT, server, (60, 50, 600, 'S', "60", "a"), (90, 60, 900, 'S', "90", "a")];
         assert_eq!(find(&wrapped, 50), expected);
         // Through a daemon: no ancestor, and older than the kernel.
-        assert_eq!(
-            find(&[INIT, server, (90, 1, 900, 'S', "90", "a")], 50),
-            expected
-        );
+        assert_eq!(find(&[INIT, server, (90, 1, 900, 'S', "90", "a")], 50), expected);
     }
 
     #[test]
     fn a_containers_server_is_known_by_its_number_there() {
-        let container = [
-            INIT,
-            (50, 1, 500, 'S', "50 1", "b"),
-            (90, 50, 900, 'S', "90 7", "b"),
-        ];
+        let container = [INIT, (50, 1, 500, 'S', "50 1", "b"), (90, 50, 900, 'S', "90 7", "b")];
         let expected = Found::Alive(50, 500);
         assert_eq!(find(&container, 1), expected);
     }
@@ -234,11 +214,7 @@ mod tests {
         let younger = (50, 1, 901, 'S', "50", "a");
         assert_eq!(find(&[INIT, orphan, younger], 50), Found::Gone);
         // The wrapper outlived the server.
-        let wrapped = [
-            INIT,
-            (60, 1, 600, 'S', "60", "a"),
-            (90, 60, 900, 'S', "90", "a"),
-        ];
+        let wrapped = [INIT, (60, 1, 600, 'S', "60", "a"), (90, 60, 900, 'S', "90", "a")];
         assert_eq!(find(&wrapped, 50), Found::Gone);
     }
 
@@ -249,10 +225,7 @@ mod tests {
         let elsewhere = (50, 1, 500, 'S', "50 7", "c");
         assert_eq!(find(&[INIT, first, orphan, elsewhere], 7), Found::Gone);
         let here = (51, 40, 500, 'S', "51 7", "b");
-        assert_eq!(
-            find(&[INIT, first, orphan, elsewhere, here], 7),
-            Found::Alive(51, 500)
-        );
+        assert_eq!(find(&[INIT, first, orphan, elsewhere, here], 7), Found::Alive(51, 500));
         // The host has an older process of that number, which may have put it into the container.
         let host = (7, 1, 70, 'S', "7", "a");
         assert_eq!(find(&[INIT, first, orphan, host], 7), Found::Unknown);
@@ -263,17 +236,11 @@ mod tests {
         let orphan = (90, 1, 900, 'S', "90", "a");
         // Others' processes are hidden, or an ancestor has just ended.
         assert_eq!(find(&[(90, 0, 900, 'S', "90", "a")], 50), Found::Unknown);
-        assert_eq!(
-            find(&[INIT, (90, 60, 900, 'S', "90", "a")], 50),
-            Found::Unknown
-        );
+        assert_eq!(find(&[INIT, (90, 60, 900, 'S', "90", "a")], 50), Found::Unknown);
         // A zombie has not been taken notice of.
         let zombie = (50, 1, 500, 'Z', "50", "a");
         assert_eq!(find(&[INIT, orphan, zombie], 50), Found::Unknown);
-        assert_eq!(
-            find(&[INIT, (90, 1, 900, 'S', "", "a")], 50),
-            Found::Unknown
-        );
+        assert_eq!(find(&[INIT, (90, 1, 900, 'S', "", "a")], 50), Found::Unknown);
         assert_eq!(find(&[INIT, orphan], 0), Found::Unknown);
     }
 }

@@ -25,13 +25,8 @@ pub fn find_twin(
     kernel_id: &str,
     server: u32,
 ) -> Result<Option<u32>, ServerError> {
-    let all = read_all(roots).map_err(|error| ServerError::Unsure {
-        why: error.to_string(),
-    })?;
-    let parents: HashMap<u32, u32> = all
-        .iter()
-        .filter_map(|it| Some((it.pid, it.ppid?)))
-        .collect();
+    let all = read_all(roots).map_err(|error| ServerError::Unsure { why: error.to_string() })?;
+    let parents: HashMap<u32, u32> = all.iter().filter_map(|it| Some((it.pid, it.ppid?))).collect();
     let is_below = |pid: u32, ancestor: u32| {
         let parent = |pid: &u32| parents.get(pid).copied();
         let mut above = std::iter::successors(parent(&pid), parent).take(ANCESTORS);
@@ -100,10 +95,7 @@ mod tests {
         let parent = (70, 50, "python");
         assert_eq!(twin(&[server, parent, (90, 70, "python")]), Some(70));
         let between = (75, 70, "");
-        assert_eq!(
-            twin(&[server, parent, between, (90, 75, "python")]),
-            Some(70)
-        );
+        assert_eq!(twin(&[server, parent, between, (90, 75, "python")]), Some(70));
         // What is left of an earlier kernel, while the server has another.
         assert_eq!(twin(&[server, parent, (90, 1, "python")]), Some(70));
         // In a container the server takes in what others leave behind: either could be it.

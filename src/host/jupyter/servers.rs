@@ -77,10 +77,7 @@ pub fn find_runtime_folders(roots: &Roots) -> Vec<RuntimeFolder> {
         let Some(number) = process.numbers.last() else {
             continue;
         };
-        let named = NumberedServer {
-            pid,
-            mounts: mounts.clone(),
-        };
+        let named = NumberedServer { pid, mounts: mounts.clone() };
         let of_user = processes.entry(uid).or_default();
         of_user.entry(*number).or_default().push(named);
         for path in named_folders(&process) {
@@ -138,20 +135,14 @@ impl RuntimeFolder {
             let Some(here) = here else {
                 continue;
             };
-            files
-                .running
-                .push(read_server(roots, here.pid, &path, number));
+            files.running.push(read_server(roots, here.pid, &path, number));
         }
         Ok(files)
     }
 }
 
 fn read_server(roots: &Roots, pid: u32, path: &str, number: u32) -> FoundServer {
-    let mut found = FoundServer {
-        pid,
-        url: None,
-        server: Err(ServerError::Ended { pid }),
-    };
+    let mut found = FoundServer { pid, url: None, server: Err(ServerError::Ended { pid }) };
     let Ok(Some(process)) = OpenedProcess::open(roots, pid) else {
         return found;
     };
@@ -224,15 +215,12 @@ mod tests {
     fn servers_not_to_ask_and_foreign_files_are_reported() {
         for (file, expected) in [
             (
-                FILE.replace("s3cret", "")
-                    .replace("\"port\"", "\"password\": true, \"port\""),
+                FILE.replace("s3cret", "").replace("\"port\"", "\"password\": true, \"port\""),
                 ServerError::Password,
             ),
             (
                 FILE.replace("50", "51"),
-                ServerError::Malformed {
-                    path: "/rt/jpserver-50.json".to_owned(),
-                },
+                ServerError::Malformed { path: "/rt/jpserver-50.json".to_owned() },
             ),
         ] {
             let proc = Proc::new();
@@ -261,9 +249,7 @@ mod tests {
             ("version", "\"2.21.1\"".to_owned()),
         ];
         let text = |fields: &[(&str, String)]| {
-            let fields = fields
-                .iter()
-                .map(|(key, value)| format!("\"{key}\": {value}"));
+            let fields = fields.iter().map(|(key, value)| format!("\"{key}\": {value}"));
             format!("{{{}}}", fields.collect::<Vec<_>>().join(", "))
         };
         let whole = text(&fields);
@@ -296,10 +282,9 @@ mod tests {
 
     #[test]
     fn a_damaged_file_never_shows_the_token() {
-        for token in [
-            "1f0c9e8d7b6a59483726150f1e2d3c4b5a69788796a5b4c3",
-            "Zx8Kq2Lm9Pv4Rt7Wy1Bn6Hs3",
-        ] {
+        for token in
+            ["1f0c9e8d7b6a59483726150f1e2d3c4b5a69788796a5b4c3", "Zx8Kq2Lm9Pv4Rt7Wy1Bn6Hs3"]
+        {
             let all = damaged(token);
             assert!(all.len() >= 200, "{}", all.len());
             let proc = Proc::new();

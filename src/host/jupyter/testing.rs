@@ -17,11 +17,7 @@ impl Proc {
     }
 
     pub fn roots(&self) -> Roots {
-        Roots {
-            proc: self.0.path().to_owned(),
-            dev: "/nonexistent".into(),
-            ..Roots::default()
-        }
+        Roots { proc: self.0.path().to_owned(), dev: "/nonexistent".into(), ..Roots::default() }
     }
 
     /// Adds a process of this user with this parent, start and environment.

@@ -10,11 +10,7 @@ const TOKEN: &str = "s3cret";
 
 fn candidate(connection_file: &str) -> KernelCandidate {
     let argv = ["python", "-m", "ipykernel_launcher", "-f", connection_file];
-    KernelCandidate {
-        pid: 90,
-        start_ticks: 900,
-        jupyter: parse_kernel(&argv).map(Arc::new),
-    }
+    KernelCandidate { pid: 90, start_ticks: 900, jupyter: parse_kernel(&argv).map(Arc::new) }
 }
 
 /// A kernel 90 of the server 50, each with these variables besides; the server's file is in /rt.
@@ -49,19 +45,13 @@ fn a_kernels_server_is_the_one_that_started_it() {
     assert_eq!(jupyter.application.as_deref(), Some("jupyter"));
     assert_eq!(jupyter.kernel_id.as_deref(), Some(ID));
     assert_eq!(jupyter.notebook_path.as_deref(), Some("a/b.ipynb"));
-    assert_eq!(
-        jupyter.server_url.as_deref(),
-        Some("http://localhost:8888/x/")
-    );
+    assert_eq!(jupyter.server_url.as_deref(), Some("http://localhost:8888/x/"));
     assert_eq!(jupyter.server_pid, Some(50));
     assert_eq!(jupyter.server_alive, Some(true));
     assert_eq!(jupyter.server_root.as_deref(), Some("/home/ann"));
     assert_eq!(error(&kernel), "");
     let server = kernel.server.as_ref().unwrap();
-    assert_eq!(
-        (server.listener.pid, server.listener.start_ticks),
-        (50, 500)
-    );
+    assert_eq!((server.listener.pid, server.listener.start_ticks), (50, 500));
     let shown = format!("{kernel:?}");
     assert!(!shown.contains(TOKEN) && !shown.contains("k3y"), "{shown}");
 }
@@ -78,20 +68,14 @@ fn the_runtime_folder_is_that_of_the_servers_environment_where_it_is_not_beside(
 
     proc.write(50, "/elsewhere/nbserver-50.json", "torn {");
     let kernel = read_kernel(&proc.roots(), &candidate("/tmp/kernel-1.json")).unwrap();
-    assert!(
-        error(&kernel).contains("not what Jupyter writes"),
-        "{kernel:?}"
-    );
+    assert!(error(&kernel).contains("not what Jupyter writes"), "{kernel:?}");
     assert!(kernel.server.is_none());
 }
 
 #[test]
 fn a_hubs_token_is_in_its_environment() {
-    let hub = [
-        "JUPYTERHUB_SERVICE_PREFIX=/user/ann/",
-        "JUPYTERHUB_API_TOKEN=hubs",
-        "JUPYTER_TOKEN=own",
-    ];
+    let hub =
+        ["JUPYTERHUB_SERVICE_PREFIX=/user/ann/", "JUPYTERHUB_API_TOKEN=hubs", "JUPYTER_TOKEN=own"];
     for (variables, application, token) in [
         (&hub[..], "jupyterhub", Some("hubs")),
         (&hub[2..], "jupyter", Some("own")),
@@ -140,10 +124,7 @@ fn a_token_may_be_in_a_file_that_the_servers_environment_names() {
     std::fs::rename(&token, token.with_file_name("other")).unwrap();
     std::os::unix::fs::symlink("other", &token).unwrap();
     let kernel = read_kernel(&proc.roots(), &candidate).unwrap();
-    assert!(
-        error(&kernel).contains("does not belong to the kernel"),
-        "{kernel:?}"
-    );
+    assert!(error(&kernel).contains("does not belong to the kernel"), "{kernel:?}");
     // What the server's own file says goes before.
     proc.write(50, "/rt/jpserver-50.json", &server_file(""));
     let kernel = read_kernel(&proc.roots(), &candidate).unwrap();
@@ -160,11 +141,7 @@ fn servers_not_to_ask_are_reported() {
     assert!(kernel.server.is_none());
     assert_eq!(kernel.jupyter.notebook_path.as_deref(), Some("a/b.ipynb"));
     // Who proves itself by its process needs no certificate that anybody knows.
-    proc.write(
-        50,
-        "/rt/jpserver-50.json",
-        &server_file(r#""secure": true,"#),
-    );
+    proc.write(50, "/rt/jpserver-50.json", &server_file(r#""secure": true,"#));
     let kernel = read_kernel(&proc.roots(), &candidate).unwrap();
     assert!(kernel.server.unwrap().listener.is_https);
 }
@@ -210,10 +187,7 @@ fn that_a_server_is_gone_is_believed_the_second_time() {
     assert_eq!(kernel.jupyter.server_alive, None);
     assert!(kernel.server.is_none());
     let text = error(&kernel);
-    assert!(
-        text.contains("has exited, and /rt/jpserver-50.json is stale"),
-        "{text}"
-    );
+    assert!(text.contains("has exited, and /rt/jpserver-50.json is stale"), "{text}");
     assert!(proc.root_of(90).join("rt/jpserver-50.json").exists());
     assert!(refresh(&mut kernel, &proc));
     assert_eq!(kernel.jupyter.server_alive, Some(false));
@@ -226,11 +200,7 @@ fn that_a_server_is_gone_is_believed_the_second_time() {
 
 #[test]
 fn a_kernel_that_may_have_been_started_from_elsewhere_has_lost_no_server() {
-    for (variables, ip) in [
-        (&["SLURM_JOB_ID=7"][..], "127.0.0.1"),
-        (&[], "10.0.0.7"),
-        (&[], ""),
-    ] {
+    for (variables, ip) in [(&["SLURM_JOB_ID=7"][..], "127.0.0.1"), (&[], "10.0.0.7"), (&[], "")] {
         let (proc, candidate) = orphan(variables, ip);
         let mut kernel = read_kernel(&proc.roots(), &candidate).unwrap();
         for _ in 0..3 {
@@ -261,11 +231,7 @@ fn a_server_that_ends_later_is_not_asked_any_more() {
 #[test]
 fn what_starts_kernels_with_its_own_environment_is_not_their_server() {
     let (proc, _) = machine(&[], &[]);
-    proc.write(
-        90,
-        "/rt/kernel-v2-1.json",
-        r#"{"jupyter_session": "/a.ipynb"}"#,
-    );
+    proc.write(90, "/rt/kernel-v2-1.json", r#"{"jupyter_session": "/a.ipynb"}"#);
     let kernel = read_kernel(&proc.roots(), &candidate("/rt/kernel-v2-1.json")).unwrap();
     assert_eq!(kernel.jupyter.application.as_deref(), Some("vscode"));
     assert_eq!(kernel.jupyter.notebook_path.as_deref(), Some("/a.ipynb"));
@@ -287,20 +253,10 @@ fn a_process_without_a_file_is_no_server_or_the_error_names_the_folder() {
     let (proc, candidate) = machine(&[], &[]);
     std::fs::remove_file(proc.root_of(50).join("rt/jpserver-50.json")).unwrap();
     for (command, application, server_pid, expected) in [
-        (
-            "python /v/bin/jupyter-console",
-            "jupyter-console",
-            None,
-            None,
-        ),
+        ("python /v/bin/jupyter-console", "jupyter-console", None, None),
         ("/usr/bin/python3 /usr/bin/spyder", "spyder", None, None),
         ("python my_client.py", "jupyter", None, None),
-        (
-            "/v/bin/python /v/bin/jupyter-lab",
-            "jupyter",
-            Some(50),
-            Some("no file in /rt"),
-        ),
+        ("/v/bin/python /v/bin/jupyter-lab", "jupyter", Some(50), Some("no file in /rt")),
     ] {
         proc.command(50, command);
         let kernel = read_kernel(&proc.roots(), &candidate).unwrap();
@@ -316,11 +272,7 @@ fn a_process_without_a_file_is_no_server_or_the_error_names_the_folder() {
         assert_eq!(jupyter.server_alive, Some(true));
     }
     // Nor is one in which another calls itself something else.
-    proc.write(
-        50,
-        "/rt/jpserver-50.json",
-        &server_file("").replace("50,", "51,"),
-    );
+    proc.write(50, "/rt/jpserver-50.json", &server_file("").replace("50,", "51,"));
     let kernel = read_kernel(&proc.roots(), &candidate).unwrap();
     assert!(kernel.server.is_none());
     assert!(error(&kernel).contains("not what Jupyter writes"));
@@ -333,17 +285,10 @@ fn a_kernel_of_marimos_is_known_by_its_parent() {
     proc.command(50, "python /v/bin/marimo edit a.py");
     std::os::unix::fs::symlink("/home/ann", proc.folder(50).join("cwd")).unwrap();
     proc.process(90, 50, 900, &[]);
-    let spawned = KernelCandidate {
-        pid: 90,
-        start_ticks: 900,
-        jupyter: None,
-    };
+    let spawned = KernelCandidate { pid: 90, start_ticks: 900, jupyter: None };
     let kernel = read_kernel(&proc.roots(), &spawned).unwrap();
     assert_eq!(kernel.jupyter.application.as_deref(), Some("marimo"));
-    assert_eq!(
-        kernel.jupyter.notebook_path.as_deref(),
-        Some("/home/ann/a.py")
-    );
+    assert_eq!(kernel.jupyter.notebook_path.as_deref(), Some("/home/ann/a.py"));
     proc.command(50, "python train.py");
     assert!(read_kernel(&proc.roots(), &spawned).is_none());
 }
@@ -361,29 +306,15 @@ fn errors_name_what_to_do_and_end_without_a_full_stop() {
     for error in [
         ServerError::Environment { pid: 7 },
         ServerError::Foreign { path: path.clone() },
-        ServerError::Gone {
-            number: 7,
-            file: Some(path),
-        },
-        ServerError::NotConnected(HttpError::NotListening {
-            pid: 7,
-            port: 80,
-            is_known: false,
-        }),
-        ServerError::NotConnected(HttpError::Https {
-            why: "x".to_owned(),
-        }),
-        ServerError::NotConnected(HttpError::Network {
-            pid: 7,
-            errno: rustix::io::Errno::PERM,
-        }),
+        ServerError::Gone { number: 7, file: Some(path) },
+        ServerError::NotConnected(HttpError::NotListening { pid: 7, port: 80, is_known: false }),
+        ServerError::NotConnected(HttpError::Https { why: "x".to_owned() }),
+        ServerError::NotConnected(HttpError::Network { pid: 7, errno: rustix::io::Errno::PERM }),
         ServerError::Password,
         ServerError::UnknownKernel,
         ServerError::Replaced { pid: 7 },
         ServerError::Twin { pid: 7 },
-        ServerError::Unsure {
-            why: "x".to_owned(),
-        },
+        ServerError::Unsure { why: "x".to_owned() },
     ] {
         let text = error.to_string();
         assert!(text.contains(';') && !text.ends_with('.'), "{text}");

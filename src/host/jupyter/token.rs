@@ -36,10 +36,7 @@ mod tests {
     #[test]
     fn it_is_shown_by_nothing() {
         let token = Token::new("s3cret").unwrap();
-        assert_eq!(
-            format!("{token:?} {:?}", token.header()),
-            "Token(…) Some(Sensitive)"
-        );
+        assert_eq!(format!("{token:?} {:?}", token.header()), "Token(…) Some(Sensitive)");
         assert_eq!(token.header().unwrap().as_bytes(), b"token s3cret");
     }
 

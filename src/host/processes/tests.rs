@@ -28,11 +28,8 @@ impl Fake {
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let name = format!("gpumem-host-{}-{number}", std::process::id());
         let root = std::env::temp_dir().join(name);
-        let fake = Self(Roots {
-            proc: root.join("proc"),
-            dev: root.join("dev"),
-            root: root.join("root"),
-        });
+        let fake =
+            Self(Roots { proc: root.join("proc"), dev: root.join("dev"), root: root.join("root") });
         fs::create_dir_all(fake.0.proc.join("1")).unwrap();
         fs::create_dir_all(&fake.0.dev).unwrap();
         if has_gpu {
@@ -54,18 +51,8 @@ impl Fake {
     }
 
     fn stat(&self, pid: u32, stat: &FakeStat) {
-        let FakeStat {
-            comm,
-            state,
-            ppid,
-            group,
-            session,
-            terminal,
-            flags,
-            ticks,
-            start,
-            stack,
-        } = stat;
+        let FakeStat { comm, state, ppid, group, session, terminal, flags, ticks, start, stack } =
+            stat;
         let line = format!(
             "{pid} ({comm}) {state} {ppid} {group} {session} {terminal} -1 {flags} 1 0 0 0 {ticks} 0 0 0 \
              20 0 4 0 {start} 4096 3 99 1 1 {stack} 0 0\n"
@@ -141,10 +128,7 @@ fn a_process_is_filled_as_far_as_proc_shows() {
     let folder = fake.0.proc.join("70");
     symlink("/usr/bin/python3 (deleted)", folder.join("exe")).unwrap();
     let dev = |name: &str| fake.0.dev.join(name);
-    for (number, name) in ["null", "nvidiactl", "nvidia0", "nvidia0 (deleted)"]
-        .iter()
-        .enumerate()
-    {
+    for (number, name) in ["null", "nvidiactl", "nvidia0", "nvidia0 (deleted)"].iter().enumerate() {
         fake.open_file(70, number as u32, dev(name));
     }
     fake.open_file(70, 9, "socket:[123]");
@@ -154,10 +138,8 @@ fn a_process_is_filled_as_far_as_proc_shows() {
     assert!(processes.has_gpu_device_files());
     let mut process = only(processes.sample(&[70], SECOND));
     let files = process.gpu_files.take().unwrap();
-    let expected: [Arc<str>; 2] = [
-        dev("nvidia0").to_str().unwrap().into(),
-        dev("nvidiactl").to_str().unwrap().into(),
-    ];
+    let expected: [Arc<str>; 2] =
+        [dev("nvidia0").to_str().unwrap().into(), dev("nvidiactl").to_str().unwrap().into()];
     assert_eq!(*files, expected);
     let ticks = rustix::param::clock_ticks_per_second();
     assert_eq!(
@@ -263,37 +245,18 @@ fn a_pid_that_is_given_out_again_is_another_process() {
 
     // Between two samples.
     fake.end(70);
-    fake.stat(
-        70,
-        &FakeStat {
-            start: 99,
-            ticks: 900,
-            ..TRAIN
-        },
-    );
+    fake.stat(70, &FakeStat { start: 99, ticks: 900, ..TRAIN });
     fake.write(70, "cmdline", "new\0");
     let process = only(processes.sample(&[70], 2 * SECOND));
-    assert_eq!(
-        (process.start_ticks, words(&process)),
-        (Some(99), vec!["new"])
-    );
+    assert_eq!((process.start_ticks, words(&process)), (Some(99), vec!["new"]));
     assert_eq!(process.cpu_percent, None, "of another process");
 
     // With a sample between.
     fake.end(70);
     assert_eq!(processes.sample(&[70], 3 * SECOND).gone, [70]);
-    fake.stat(
-        70,
-        &FakeStat {
-            start: 100,
-            ..TRAIN
-        },
-    );
+    fake.stat(70, &FakeStat { start: 100, ..TRAIN });
     let process = only(processes.sample(&[70], 4 * SECOND));
-    assert_eq!(
-        (process.start_ticks, process.cpu_percent),
-        (Some(100), None)
-    );
+    assert_eq!((process.start_ticks, process.cpu_percent), (Some(100), None));
 }
 
 #[test]
@@ -304,13 +267,7 @@ fn identity_holds_without_a_descriptor_to_keep() {
     processes.may_keep = 0;
     only(processes.sample(&[70], SECOND));
     assert!(processes.entries[&70].stat.is_none());
-    fake.stat(
-        70,
-        &FakeStat {
-            ticks: 501,
-            ..TRAIN
-        },
-    );
+    fake.stat(70, &FakeStat { ticks: 501, ..TRAIN });
     let process = only(processes.sample(&[70], 2 * SECOND));
     assert!(process.cpu_percent.is_some());
     fake.stat(70, &FakeStat { start: 99, ..TRAIN });
@@ -336,10 +293,7 @@ fn descriptors_are_given_back_and_half_as_many_kept() {
     assert_eq!(kept(&processes), 8);
     assert!(processes.release_descriptors(&mut None));
     assert_eq!(kept(&processes), 0);
-    assert!(
-        !processes.release_descriptors(&mut None),
-        "there are none left"
-    );
+    assert!(!processes.release_descriptors(&mut None), "there are none left");
     processes.may_keep = 4;
     assert_eq!(processes.sample(&pids, 2 * SECOND).processes.len(), 8);
     assert_eq!(kept(&processes), 4);
@@ -365,25 +319,12 @@ fn what_seldom_changes_is_read_when_it_is_due() {
 
     // Its name, or its stack, shows that it runs another program.
     fake.write(70, "cmdline", "three\0");
-    fake.stat(
-        70,
-        &FakeStat {
-            comm: "a) (b",
-            ..TRAIN
-        },
-    );
+    fake.stat(70, &FakeStat { comm: "a) (b", ..TRAIN });
     let process = only(processes.sample(&[70], 36 * SECOND));
     assert_eq!(words(&process), ["three"]);
     assert_eq!(process.comm.as_deref(), Some("a) (b"));
     fake.write(70, "cmdline", "four\0");
-    fake.stat(
-        70,
-        &FakeStat {
-            comm: "a) (b",
-            stack: 1,
-            ..TRAIN
-        },
-    );
+    fake.stat(70, &FakeStat { comm: "a) (b", stack: 1, ..TRAIN });
     assert_eq!(words(&only(processes.sample(&[70], 37 * SECOND))), ["four"]);
 }
 
@@ -415,13 +356,7 @@ fn the_framework_is_looked_up_again_while_a_program_loads() {
 #[test]
 fn a_process_stuck_in_a_driver_is_not_asked_for_its_memory() {
     let fake = Fake::new(false);
-    fake.stat(
-        70,
-        &FakeStat {
-            state: 'D',
-            ..TRAIN
-        },
-    );
+    fake.stat(70, &FakeStat { state: 'D', ..TRAIN });
     fake.write(70, "cmdline", "stuck\0");
     fake.write(70, "maps", "1-2 r--p 0 08:01 9 /v/libtorch_cuda.so\n");
     let mut processes = fake.processes();
@@ -436,17 +371,8 @@ fn a_process_stuck_in_a_driver_is_not_asked_for_its_memory() {
     assert_eq!(words(&process), ["stuck"]);
     assert_eq!(process.framework.as_deref(), Some("pytorch"));
     // What is known stays known.
-    fake.stat(
-        70,
-        &FakeStat {
-            state: 'D',
-            ..TRAIN
-        },
-    );
-    assert_eq!(
-        words(&only(processes.sample(&[70], 120 * SECOND))),
-        ["stuck"]
-    );
+    fake.stat(70, &FakeStat { state: 'D', ..TRAIN });
+    assert_eq!(words(&only(processes.sample(&[70], 120 * SECOND))), ["stuck"]);
 }
 
 #[test]
@@ -470,15 +396,7 @@ fn a_process_held_up_while_it_exits_is_known_as_it_was() {
     fs::create_dir(folder.join("fd")).unwrap();
     fs::remove_file(folder.join("exe")).unwrap();
     for (flags, state, now) in [(4, 'D', 60), (4, 'R', 120), (0, 'Z', 400)] {
-        fake.stat(
-            70,
-            &FakeStat {
-                flags,
-                state,
-                stack: 0,
-                ..TRAIN
-            },
-        );
+        fake.stat(70, &FakeStat { flags, state, stack: 0, ..TRAIN });
         let after = only(processes.sample(&[70], now * SECOND));
         assert_eq!(after.gpu_files, None, "which are open cannot be seen");
         assert_eq!(after.command, before.command);
@@ -494,11 +412,7 @@ fn leaders_and_parents_are_read() {
     let mut relations = |stat: FakeStat, now: u64| {
         fake.stat(70, &stat);
         let process = only(processes.sample(&[70], now * SECOND));
-        (
-            process.parent_is_reaper,
-            process.group_leader_alive,
-            process.session_leader_alive,
-        )
+        (process.parent_is_reaper, process.group_leader_alive, process.session_leader_alive)
     };
     let named = |name: &str, inner: u32| format!("Name:\t{name}\nNSpid:\t60\t{inner}\n");
     fake.write(60, "status", named("bash", 60));
@@ -511,33 +425,19 @@ fn leaders_and_parents_are_read() {
     fs::remove_dir_all(fake.0.proc.join("60")).unwrap();
     assert_eq!(relations(worker, 2).2, Some(false));
     // A leader outside this pid namespace, and a parent that is there.
-    let outside = FakeStat {
-        group: 0,
-        session: 0,
-        ppid: 0,
-        start: 2,
-        ..TRAIN
-    };
+    let outside = FakeStat { group: 0, session: 0, ppid: 0, start: 2, ..TRAIN };
     assert_eq!(relations(outside, 3), (None, None, None));
     // A container's first process adopts, whatever its name; so do init and a user's systemd.
     fake.write(60, "status", named("python3", 1));
     for (ppid, start, adopts) in [(60, 3, true), (61, 4, true), (1, 5, true)] {
-        let child = FakeStat {
-            ppid,
-            start,
-            ..TRAIN
-        };
+        let child = FakeStat { ppid, start, ..TRAIN };
         assert_eq!(relations(child, start).0, Some(adopts), "{ppid}");
     }
     // Seen to change its parent: only who adopts orphans becomes one later on.
     fake.write(62, "status", named("anything", 62));
     fake.write(60, "status", named("bash", 60));
     assert_eq!(relations(FakeStat { start: 6, ..TRAIN }, 6).0, Some(false));
-    let adopted = FakeStat {
-        start: 6,
-        ppid: 62,
-        ..TRAIN
-    };
+    let adopted = FakeStat { start: 6, ppid: 62, ..TRAIN };
     assert_eq!(relations(adopted, 7).0, Some(true));
     assert_eq!(relations(adopted, 60).0, Some(true));
 }
@@ -562,13 +462,7 @@ fn what_is_no_stat_file_is_an_error_and_what_is_absent_is_not() {
             sample.unreadable,
             [
                 (70, HostError::Malformed { path: path("70") }),
-                (
-                    73,
-                    HostError::Read {
-                        path: path("73"),
-                        errno: rustix::io::Errno::NOTDIR,
-                    }
-                ),
+                (73, HostError::Read { path: path("73"), errno: rustix::io::Errno::NOTDIR }),
             ]
         );
     }
@@ -644,10 +538,7 @@ fn a_child_is_known_by_its_own_name() {
     let now = std::time::SystemTime::now();
     let now = now.duration_since(std::time::UNIX_EPOCH).unwrap().as_secs() as i64;
     let started = process.start_time.unwrap().unix_seconds();
-    assert!(
-        (now - 120..=now + 2).contains(&started),
-        "{started} of {now}"
-    );
+    assert!((now - 120..=now + 2).contains(&started), "{started} of {now}");
 }
 
 #[test]
@@ -655,9 +546,7 @@ fn a_child_that_dies_is_a_zombie_and_then_gone() {
     let mut child = Running::new("sleep", &["600"]);
     let pid = child.pid();
     let mut processes = Processes::new(Roots::default());
-    until(&mut processes, pid, |process| {
-        words(process) == ["sleep", "600"]
-    });
+    until(&mut processes, pid, |process| words(process) == ["sleep", "600"]);
     child.signal(Signal::KILL);
     let process = until(&mut processes, pid, |process| process.state == Some('Z'));
     assert_eq!(words(&process), ["sleep", "600"], "as it was");
@@ -680,13 +569,9 @@ fn a_stopped_child_is_seen_to_be() {
     let child = Running::new("sleep", &["600"]);
     let mut processes = Processes::new(Roots::default());
     child.signal(Signal::STOP);
-    until(&mut processes, child.pid(), |process| {
-        process.state == Some('T')
-    });
+    until(&mut processes, child.pid(), |process| process.state == Some('T'));
     child.signal(Signal::CONT);
-    until(&mut processes, child.pid(), |process| {
-        process.state == Some('S')
-    });
+    until(&mut processes, child.pid(), |process| process.state == Some('S'));
 }
 
 #[test]
@@ -705,11 +590,7 @@ fn many_new_processes_are_read_as_one_is() {
         fake.write(pid, "status", "Name:\ttrain\nUid:\t0\t0\t0\t0\n");
         let loaded = "1-2 r--p 0 08:01 9 /v/libtorch_cuda.so\n";
         fake.write(pid, "maps", if pid % 2 == 0 { loaded } else { "" });
-        fake.write(
-            pid,
-            "cgroup",
-            format!("0::/system.slice/train-{pid}.service\n"),
-        );
+        fake.write(pid, "cgroup", format!("0::/system.slice/train-{pid}.service\n"));
         fake.open_file(pid, 3, fake.0.dev.join(format!("nvidia{}", pid % 3)));
     }
     let mut together = fake.processes();
@@ -732,11 +613,7 @@ fn many_new_processes_are_read_as_one_is() {
 #[test]
 fn a_quiet_process_is_looked_at_less_often_and_a_busy_or_stopped_one_each_time() {
     let fake = Fake::new(false);
-    let quiet = FakeStat {
-        ticks: 700,
-        state: 'S',
-        ..TRAIN
-    };
+    let quiet = FakeStat { ticks: 700, state: 'S', ..TRAIN };
     let mut processes = fake.processes();
     processes.let_quiet_rest(true);
     let mut see = |stat: &FakeStat, at: f64| {
@@ -744,11 +621,7 @@ fn a_quiet_process_is_looked_at_less_often_and_a_busy_or_stopped_one_each_time()
         let process = only(processes.sample(&[7], (at * SECOND as f64) as u64));
         (process.cpu_seconds.unwrap(), process.state.unwrap())
     };
-    let with = |ticks, state| FakeStat {
-        ticks,
-        state,
-        ..TRAIN
-    };
+    let with = |ticks, state| FakeStat { ticks, state, ..TRAIN };
     assert_eq!(see(&quiet, 1.0), (7.0, 'S'));
     // Nothing has moved for less than six seconds: each sample reads it.
     assert_eq!(see(&quiet, 6.0), (7.0, 'S'));
@@ -770,11 +643,7 @@ fn a_quiet_process_is_looked_at_less_often_and_a_busy_or_stopped_one_each_time()
 #[test]
 fn what_seldom_changes_is_read_less_often_of_who_rests_until_it_is_to_be_ended() {
     let fake = Fake::new(false);
-    let resting = |ticks| FakeStat {
-        ticks,
-        state: 'S',
-        ..TRAIN
-    };
+    let resting = |ticks| FakeStat { ticks, state: 'S', ..TRAIN };
     let mut processes = fake.processes();
     processes.let_quiet_rest(true);
     let see = |processes: &mut Processes, io: u64, ticks, at: u64| {
@@ -821,35 +690,11 @@ fn resting() -> (Fake, Processes, u64) {
 #[test]
 fn what_becomes_of_a_process_at_rest_is_seen_within_ten_seconds() {
     let changed: [(&str, FakeStat); 5] = [
-        (
-            "exec",
-            FakeStat {
-                stack: 0x99,
-                ..TRAIN
-            },
-        ),
-        (
-            "name",
-            FakeStat {
-                comm: "other",
-                ..TRAIN
-            },
-        ),
+        ("exec", FakeStat { stack: 0x99, ..TRAIN }),
+        ("name", FakeStat { comm: "other", ..TRAIN }),
         ("parent", FakeStat { ppid: 1, ..TRAIN }),
-        (
-            "stopped",
-            FakeStat {
-                state: 'T',
-                ..TRAIN
-            },
-        ),
-        (
-            "recycled",
-            FakeStat {
-                start: 99_999,
-                ..TRAIN
-            },
-        ),
+        ("stopped", FakeStat { state: 'T', ..TRAIN }),
+        ("recycled", FakeStat { start: 99_999, ..TRAIN }),
     ];
     for (what, stat) in changed {
         let (fake, mut processes, at) = resting();
@@ -867,16 +712,8 @@ fn what_becomes_of_a_process_at_rest_is_seen_within_ten_seconds() {
         assert_eq!(before.processes[1..], after.processes[1..], "{what}");
         // Of what has moved all is read that a running process's would be by then.
         let is_visited = what != "parent";
-        assert_eq!(
-            words(new),
-            [if is_visited { "other" } else { "train" }],
-            "{what}"
-        );
-        assert_eq!(
-            new.identity() == old.identity(),
-            what != "recycled",
-            "{what}"
-        );
+        assert_eq!(words(new), [if is_visited { "other" } else { "train" }], "{what}");
+        assert_eq!(new.identity() == old.identity(), what != "recycled", "{what}");
         assert_eq!(new.ppid, stat.ppid.into(), "{what}");
     }
     let (fake, mut processes, at) = resting();
@@ -885,10 +722,7 @@ fn what_becomes_of_a_process_at_rest_is_seen_within_ten_seconds() {
     let pids: Vec<u32> = sample.processes.iter().map(|it| it.pid).collect();
     assert_eq!((pids, sample.gone), (vec![7, 9], vec![8]));
     // Who is not asked for is forgotten, and new when it is.
-    assert_eq!(
-        processes.sample(&[9], (at + 11) * SECOND).processes.len(),
-        1
-    );
+    assert_eq!(processes.sample(&[9], (at + 11) * SECOND).processes.len(), 1);
     assert_eq!(processes.entries.len(), 1);
     let sample = processes.sample(&[9, 7], (at + 12) * SECOND);
     let pids: Vec<u32> = sample.processes.iter().map(|it| it.pid).collect();
@@ -905,23 +739,11 @@ fn a_visit_that_is_due_reads_the_folder_of_the_process_and_of_no_other() {
     only(processes.sample(&[7], SECOND));
     // It has died, and its number is another's by the time of the visit.
     fake.end(7);
-    fake.stat(
-        7,
-        &FakeStat {
-            start: 77_777,
-            ..TRAIN
-        },
-    );
+    fake.stat(7, &FakeStat { start: 77_777, ..TRAIN });
     fake.write(7, "cmdline", "stranger\0");
     let process = only(processes.sample(&[7], 90 * SECOND));
-    assert_eq!(
-        (process.start_ticks, words(&process)),
-        (Some(77_777), vec!["stranger"])
-    );
-    assert_eq!(
-        process.cpu_percent, None,
-        "nothing is known of it from before"
-    );
+    assert_eq!((process.start_ticks, words(&process)), (Some(77_777), vec!["stranger"]));
+    assert_eq!(process.cpu_percent, None, "nothing is known of it from before");
 }
 
 #[test]
@@ -932,9 +754,7 @@ fn a_child_that_executes_another_program_keeps_its_identity() {
     let mut processes = Processes::new(Roots::default());
     let before = until(&mut processes, pid, |process| words(process).len() == 3);
     drop(child.0.stdin.take());
-    let after = until(&mut processes, pid, |process| {
-        words(process) == ["sleep", "600"]
-    });
+    let after = until(&mut processes, pid, |process| words(process) == ["sleep", "600"]);
     assert_eq!(before.identity(), after.identity());
     assert_eq!(after.comm.as_deref(), Some("sleep"));
     assert_ne!(before.executable, after.executable);
@@ -945,14 +765,11 @@ fn a_child_that_renames_itself_is_seen_to() {
     let script = "read line; printf renamed > /proc/$$/comm; read line";
     let mut child = Running::new("sh", &["-c", script]);
     let mut processes = Processes::new(Roots::default());
-    let before = until(&mut processes, child.pid(), |process| {
-        words(process).len() == 3
-    });
+    let before = until(&mut processes, child.pid(), |process| words(process).len() == 3);
     assert_ne!(before.comm.as_deref(), Some("renamed"));
     child.0.stdin.as_mut().unwrap().write_all(b"\n").unwrap();
-    let after = until(&mut processes, child.pid(), |process| {
-        process.comm.as_deref() == Some("renamed")
-    });
+    let after =
+        until(&mut processes, child.pid(), |process| process.comm.as_deref() == Some("renamed"));
     assert_eq!(before.identity(), after.identity());
 }
 
@@ -978,9 +795,7 @@ fn an_orphan_is_seen_to_be_adopted() {
     let _ended_with_the_test = Orphan(Pid::from_raw(orphan as i32).unwrap());
 
     let mut table = Processes::new(Roots::default());
-    let before = until(&mut table, orphan, |process| {
-        words(process) == ["sleep", "600"]
-    });
+    let before = until(&mut table, orphan, |process| words(process) == ["sleep", "600"]);
     assert_eq!(before.ppid, Some(shell_pid));
     assert_eq!(before.parent_is_reaper, Some(false));
 
@@ -998,10 +813,7 @@ fn python(script: &str, arguments: &[&str]) -> Option<Running> {
         eprintln!("skipped: there is no python3");
         return None;
     }
-    Some(Running::new(
-        "python3",
-        &[&["-c", script], arguments].concat(),
-    ))
+    Some(Running::new("python3", &[&["-c", script], arguments].concat()))
 }
 
 #[test]
@@ -1029,9 +841,7 @@ fn a_child_that_becomes_another_user_s_is_seen_to() {
         return;
     };
     let mut processes = Processes::new(Roots::default());
-    until(&mut processes, child.pid(), |process| {
-        process.uid == Some(0)
-    });
+    until(&mut processes, child.pid(), |process| process.uid == Some(0));
     child.0.stdin.as_mut().unwrap().write_all(b"\n").unwrap();
     // Half a minute later each time, so that a revisit is due.
     let mut later = read_clocks().boottime_ns;
@@ -1057,9 +867,7 @@ fn the_files_kept_open_are_as_many_as_the_processes() {
     let files = |processes: &Processes| -> Vec<i32> {
         use std::os::fd::AsRawFd;
         let stat = |entry: &ProcessEntry| entry.stat.as_ref().map(AsRawFd::as_raw_fd);
-        pids.iter()
-            .filter_map(|pid| stat(&processes.entries[pid]))
-            .collect()
+        pids.iter().filter_map(|pid| stat(&processes.entries[pid])).collect()
     };
     let first = files(&processes);
     assert_eq!(first.len(), 3);

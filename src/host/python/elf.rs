@@ -66,11 +66,7 @@ pub fn find_section(file: &impl ReadAt, name: &[u8]) -> Option<ElfSection> {
     let (address, bytes) = (0..section_count).find_map(|index| {
         let section = record(sections, index, SECTION_BYTES)?;
         let at = u32::from_le_bytes(*section.first_chunk()?);
-        let is_it = names
-            .get(usize::try_from(at).ok()?..)?
-            .strip_prefix(name)?
-            .first()
-            == Some(&0);
+        let is_it = names.get(usize::try_from(at).ok()?..)?.strip_prefix(name)?.first() == Some(&0);
         is_it.then(|| Some((number(&section, 16)?, number(&section, 32)?)))?
     })?;
     let first = (0..segment_count).find_map(|index| {

@@ -78,12 +78,7 @@ impl<M: TargetMemory> Interpreter<M> {
         let mut table = [0; TABLE_BYTES];
         memory.read(checked(runtime)?, &mut table)?;
         let offsets = Offsets::parse(&table)?;
-        let mut interpreter = Self {
-            memory,
-            offsets,
-            runtime,
-            address: 0,
-        };
+        let mut interpreter = Self { memory, offsets, runtime, address: 0 };
         // A new one is put first, and most have but the main one.
         let mut address = interpreter.pointer(runtime, offsets.interpreters_head)?;
         for _ in 0..MOST_INTERPRETERS {
@@ -203,8 +198,7 @@ impl<M: TargetMemory> Interpreter<M> {
         ended.push(0);
         let at = |offset: u64| thread.address + offset;
         self.memory.write(at(self.offsets.script_path), &ended)?;
-        self.memory
-            .write(at(self.offsets.pending), &1_u32.to_le_bytes())?;
+        self.memory.write(at(self.offsets.pending), &1_u32.to_le_bytes())?;
         // The word is read and written, and the thread changes it meanwhile by one instruction. So only the byte
         // with this bit is, right after one another: its upper bytes count versions, and are left.
         let mut events = [0];
@@ -230,8 +224,7 @@ impl<M: TargetMemory> Interpreter<M> {
         if !self.is_pending(thread)? || !is_ours {
             return Ok(Disarmed::WasTaken);
         }
-        self.memory
-            .write(thread.address + self.offsets.pending, &0_u32.to_le_bytes())?;
+        self.memory.write(thread.address + self.offsets.pending, &0_u32.to_le_bytes())?;
         // An empty path is not run either.
         self.memory.write(at, &[0])?;
         Ok(Disarmed::Cleared)
@@ -260,7 +253,5 @@ impl<M: TargetMemory> Interpreter<M> {
 /// An address that a structure may have.
 fn checked(address: u64) -> Result<u64, PythonError> {
     let is_one = ADDRESSES.contains(&address) && address.is_multiple_of(8);
-    is_one
-        .then_some(address)
-        .ok_or(PythonError::Damaged("address"))
+    is_one.then_some(address).ok_or(PythonError::Damaged("address"))
 }

@@ -192,14 +192,7 @@ impl PythonProcess {
         read.map_err(refused)?;
         let runtime = find_runtime(&folder, &root, &content).ok_or(PythonError::NoInterpreter)?;
         let interpreter = Interpreter::read(ProcessMemory::new(memory), runtime)?;
-        let process = Self {
-            roots: roots.clone(),
-            start_ticks,
-            owner,
-            folder,
-            root,
-            interpreter,
-        };
+        let process = Self { roots: roots.clone(), start_ticks, owner, folder, root, interpreter };
         process.known_threads()?;
         check(&process.folder, start_ticks)?;
         Ok(process)
@@ -414,11 +407,7 @@ struct Chooser<'a> {
 
 impl<'a> Chooser<'a> {
     fn new(process: &'a PythonProcess) -> Self {
-        Self {
-            process,
-            before: read_tasks(&process.folder),
-            asked: Vec::new(),
-        }
+        Self { process, before: read_tasks(&process.folder), asked: Vec::new() }
     }
 
     fn next(&mut self) -> Result<PythonThread, PythonError> {
@@ -476,18 +465,13 @@ fn check(folder: &Folder, start_ticks: u64) -> Result<char, PythonError> {
 }
 
 fn not_opened(errno: Errno) -> PythonError {
-    if is_gone(errno) {
-        PythonError::Gone
-    } else {
-        PythonError::Memory(errno)
-    }
+    if is_gone(errno) { PythonError::Gone } else { PythonError::Memory(errno) }
 }
 
 /// The address of a runtime: of the first program or library that has one.
 fn find_runtime(folder: &Folder, root: &OwnedFd, maps: &[u8]) -> Option<u64> {
-    let executable: Option<PathBuf> = folder
-        .link(c"exe", |target| PathBuf::from(OsStr::from_bytes(target)))
-        .ok();
+    let executable: Option<PathBuf> =
+        folder.link(c"exe", |target| PathBuf::from(OsStr::from_bytes(target))).ok();
     let mut seen = BTreeSet::new();
     for line in maps.split(|&byte| byte == b'\n') {
         let Some(path) = parse_mapped_file(line) else {
@@ -502,11 +486,7 @@ fn find_runtime(folder: &Folder, root: &OwnedFd, maps: &[u8]) -> Option<u64> {
         if seen.len() > MOST_FILES {
             return None;
         }
-        let file = if is_program {
-            open_program(folder)
-        } else {
-            open_mapped(root, path)
-        };
+        let file = if is_program { open_program(folder) } else { open_mapped(root, path) };
         let section = file.and_then(|file| find_section(&file, b".PyRuntime"));
         if let Some(section) = section
             && let Some(start) = mapped_at(maps, path, section.load_offset)

@@ -29,12 +29,7 @@ pub struct PythonVersion {
 
 impl std::fmt::Display for PythonVersion {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self {
-            major,
-            minor,
-            micro,
-            is_final,
-        } = self;
+        let Self { major, minor, micro, is_final } = self;
         let suffix = if *is_final { "" } else { " before its release" };
         write!(f, "{major}.{minor}.{micro}{suffix}")
     }
@@ -45,12 +40,7 @@ impl PythonVersion {
     /// number.
     fn from_hex(hex: u64) -> Option<Self> {
         let [serial, micro, minor, major] = u32::try_from(hex).ok()?.to_le_bytes();
-        Some(Self {
-            major,
-            minor,
-            micro,
-            is_final: serial == 0xf0,
-        })
+        Some(Self { major, minor, micro, is_final: serial == 0xf0 })
     }
 }
 
@@ -124,9 +114,7 @@ impl Offsets {
             let offset = word(at)?;
             let fits = offset.checked_add(bytes).is_some_and(|end| end <= within);
             let is_aligned = offset.is_multiple_of(bytes.min(8));
-            (fits && is_aligned)
-                .then_some(offset)
-                .ok_or(PythonError::Damaged("offset"))
+            (fits && is_aligned).then_some(offset).ok_or(PythonError::Damaged("offset"))
         };
         let support = offset(thread_bytes, debugger + 1, 4)?;
         let (pending, script_path) = (word(debugger + 3)?, word(debugger + 4)?);

@@ -43,10 +43,7 @@ impl FileOwner {
             let ids = std::str::from_utf8(line).ok()?;
             ids.split('\t').nth(3)?.parse().ok()
         };
-        Some(Self {
-            uid: last("Uid:\t")?,
-            gid: last("Gid:\t")?,
-        })
+        Some(Self { uid: last("Uid:\t")?, gid: last("Gid:\t")? })
     }
 
     /// Gives the thread that calls the rights of this owner over files, for good. A thread has them of its own.
@@ -61,9 +58,7 @@ impl FileOwner {
         setfsuid(Uid::from_raw(self.uid));
         let uid = setfsuid(Uid::from_raw(unchanged)).as_raw();
         let gid = setfsgid(Gid::from_raw(unchanged)).as_raw();
-        ((uid, gid) == (self.uid, self.gid))
-            .then_some(())
-            .ok_or(PythonError::OtherUser)
+        ((uid, gid) == (self.uid, self.gid)).then_some(()).ok_or(PythonError::OtherUser)
     }
 }
 
@@ -119,13 +114,7 @@ impl ScriptFolder {
         if !is_ours {
             return Err(Errno::PERM);
         }
-        Ok(Self {
-            parent,
-            name: name.to_owned(),
-            folder,
-            owner,
-            path: format!("{path}/{name}"),
-        })
+        Ok(Self { parent, name: name.to_owned(), folder, owner, path: format!("{path}/{name}") })
     }
 
     /// Its path, as the process sees it: letters, digits, `/`, `.` and `-`.

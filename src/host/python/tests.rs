@@ -39,10 +39,8 @@ impl Pieces {
     ) -> Result<T, PythonError> {
         let damaged = PythonError::Damaged("address");
         let mut pieces = self.0.borrow_mut();
-        let (start, piece) = pieces
-            .range_mut(..=address)
-            .next_back()
-            .ok_or_else(|| damaged.clone())?;
+        let (start, piece) =
+            pieces.range_mut(..=address).next_back().ok_or_else(|| damaged.clone())?;
         let at = usize::try_from(address - start).map_err(|_| damaged.clone())?;
         let end = at.checked_add(length).ok_or_else(|| damaged.clone())?;
         piece.get_mut(at..end).map(each).ok_or(damaged)
@@ -104,12 +102,7 @@ fn table(changed: &[(usize, u64)]) -> Vec<u8> {
 fn python() -> Pieces {
     let memory = Pieces::default();
     memory.put(RUNTIME, &table(&[]));
-    memory
-        .0
-        .borrow_mut()
-        .get_mut(&RUNTIME)
-        .unwrap()
-        .resize(1024, 0);
+    memory.0.borrow_mut().get_mut(&RUNTIME).unwrap().resize(1024, 0);
     memory.word(RUNTIME + 808, INTERPRETER);
     memory.put(INTERPRETER, &[0; 8192]);
     memory.word(INTERPRETER + 7344, OTHER);
@@ -131,10 +124,7 @@ fn a_request_is_a_path_a_flag_and_one_bit_and_is_taken_back() {
     let before = memory.clone();
     let interpreter = Interpreter::read(memory, RUNTIME).unwrap();
     let threads = interpreter.threads().unwrap();
-    let numbers: Vec<_> = threads
-        .iter()
-        .map(|it| (it.native_id, it.is_main))
-        .collect();
+    let numbers: Vec<_> = threads.iter().map(|it| (it.native_id, it.is_main)).collect();
     assert_eq!(numbers, [(77, true), (78, false)]);
     for thread in &threads {
         assert_eq!(interpreter.is_pending(thread), Ok(false));
@@ -213,21 +203,14 @@ fn each_version_but_3_14_is_refused_by_its_name() {
     ] {
         assert_eq!(version(hex), name);
     }
-    let version = PythonError::Version(PythonVersion {
-        major: 3,
-        minor: 15,
-        micro: 2,
-        is_final: true,
-    });
+    let version =
+        PythonError::Version(PythonVersion { major: 3, minor: 15, micro: 2, is_final: true });
     let words = "it runs CPython 3.15.2, and gpumem can attach to 3.14 only";
     assert_eq!(version.to_string(), words);
     let free = Offsets::parse(&table(&[(1, 1)]));
     assert_eq!(free, Err(PythonError::FreeThreaded));
     assert_eq!(Offsets::parse(&[]), Err(PythonError::NoInterpreter));
-    assert_eq!(
-        Offsets::parse(&[0; TABLE_BYTES]),
-        Err(PythonError::NoInterpreter)
-    );
+    assert_eq!(Offsets::parse(&[0; TABLE_BYTES]), Err(PythonError::NoInterpreter));
 }
 
 #[test]
@@ -279,10 +262,7 @@ fn an_interpreter_by_chance_is_an_error_or_ends_soon() {
             readable += usize::from(armed.is_ok() && disarmed == Ok(Disarmed::Cleared));
         }
     }
-    assert!(
-        readable > 1000,
-        "most of what was changed does not matter: {readable}"
-    );
+    assert!(readable > 1000, "most of what was changed does not matter: {readable}");
 }
 
 #[test]
@@ -337,10 +317,7 @@ fn root(mode: u32) -> tempfile::TempDir {
 }
 
 fn own() -> FileOwner {
-    FileOwner {
-        uid: rustix::process::geteuid().as_raw(),
-        gid: rustix::process::getegid().as_raw(),
-    }
+    FileOwner { uid: rustix::process::geteuid().as_raw(), gid: rustix::process::getegid().as_raw() }
 }
 
 fn folder(root: &Path) -> Result<ScriptFolder, PythonError> {
@@ -350,13 +327,9 @@ fn folder(root: &Path) -> Result<ScriptFolder, PythonError> {
 
 #[test]
 fn a_script_lies_where_its_user_alone_may_write() {
-    for (mode, is_safe) in [
-        (0o1777, true),
-        (0o755, true),
-        (0o700, true),
-        (0o777, false),
-        (0o775, false),
-    ] {
+    for (mode, is_safe) in
+        [(0o1777, true), (0o755, true), (0o700, true), (0o777, false), (0o775, false)]
+    {
         let root = root(mode);
         let made = folder(root.path());
         assert_eq!(made.is_ok(), is_safe, "{mode:o}");
@@ -381,10 +354,7 @@ fn what_lies_there_or_leads_elsewhere_is_not_used() {
     // Where the folder is to be, there is a link, or a folder that others may write to.
     let planted = root(0o1777);
     symlink(elsewhere.path(), planted.path().join("tmp/gpumem-x")).unwrap();
-    assert_eq!(
-        folder(planted.path()).map(drop),
-        Err(PythonError::Files(rustix::io::Errno::NOENT))
-    );
+    assert_eq!(folder(planted.path()).map(drop), Err(PythonError::Files(rustix::io::Errno::NOENT)));
     // /tmp is a link: the next place is tried, of which there is none.
     let linked = tempfile::tempdir().unwrap();
     symlink(elsewhere.path(), linked.path().join("tmp")).unwrap();
@@ -452,45 +422,26 @@ fn run(source: &str, deadline_ms: i64, prepare: impl Fn(&Path)) -> (String, Opti
     }
     let left = !folder.path().join("answer.part").exists();
     assert!(left, "an answer is renamed once it is whole");
-    (
-        printed,
-        fs::read_to_string(folder.path().join("answer")).ok(),
-    )
+    (printed, fs::read_to_string(folder.path().join("answer")).ok())
 }
 
 #[test]
 fn a_script_runs_once_in_time_and_its_failure_is_an_answer() {
     let never = |_: &Path| ();
     for (source, printed, answer) in [
-        (
-            "print('a \"b\" \\\\ ä €')\nout = {'x': 1}",
-            "a \"b\" \\ ä €\n",
-            r#"{"out": {"x": 1}}"#,
-        ),
+        ("print('a \"b\" \\\\ ä €')\nout = {'x': 1}", "a \"b\" \\ ä €\n", r#"{"out": {"x": 1}}"#),
         ("pass", "", r#"{"out": null}"#),
         ("out = 1 / 0", "", r#"{"error": "ZeroDivisionError"}"#),
         ("out = object()", "", r#"{"error": "TypeError"}"#),
         ("raise SystemExit(3)", "", r#"{"error": "SystemExit"}"#),
         ("def", "", r#"{"error": "SyntaxError"}"#),
-        (
-            "E = type('A\"}\\n', (Exception,), {})\nraise E",
-            "",
-            r#"{"error": "A"}"#,
-        ),
+        ("E = type('A\"}\\n', (Exception,), {})\nraise E", "", r#"{"error": "A"}"#),
     ] {
         let ran = run(source, i64::MAX, never);
-        assert_eq!(
-            ran,
-            (printed.to_owned(), Some(answer.to_owned())),
-            "{source}"
-        );
+        assert_eq!(ran, (printed.to_owned(), Some(answer.to_owned())), "{source}");
     }
     let source = "print('ran')\nout = 1";
-    assert_eq!(
-        run(source, 1000, never),
-        (String::new(), None),
-        "it is too late"
-    );
+    assert_eq!(run(source, 1000, never), (String::new(), None), "it is too late");
     let withdrawn = |folder: &Path| fs::write(folder.join("begun"), "").unwrap();
     assert_eq!(run(source, i64::MAX, withdrawn), (String::new(), None));
     // Somebody has removed the folder, or planted something.
@@ -498,10 +449,7 @@ fn a_script_runs_once_in_time_and_its_failure_is_an_answer() {
     let folder = tempfile::tempdir().unwrap();
     planted(folder.path());
     let script = wrap(source, folder.path().to_str().unwrap(), i64::MAX);
-    let output = Command::new("python3")
-        .args(["-c", &script])
-        .output()
-        .unwrap();
+    let output = Command::new("python3").args(["-c", &script]).output().unwrap();
     assert_eq!(String::from_utf8(output.stdout).unwrap(), "ran\n");
     assert!(output.status.success() && output.stderr.is_empty());
     assert!(!folder.path().join("answer").exists());
@@ -510,16 +458,8 @@ fn a_script_runs_once_in_time_and_its_failure_is_an_answer() {
 #[test]
 fn an_owner_is_who_opens_files() {
     let status = b"Name:\tx\nUid:\t1000\t0\t0\t1001\nGid:\t5\t6\t7\t8\nGroups:\t\n";
-    assert_eq!(
-        FileOwner::parse(status),
-        Some(FileOwner { uid: 1001, gid: 8 })
-    );
-    for cut in [
-        &b""[..],
-        b"Uid:\t1\t2\t3\t4\n",
-        b"Uid:\t1\t2\nGid:\t1\t2\t3\t4\n",
-        b"\xff",
-    ] {
+    assert_eq!(FileOwner::parse(status), Some(FileOwner { uid: 1001, gid: 8 }));
+    for cut in [&b""[..], b"Uid:\t1\t2\t3\t4\n", b"Uid:\t1\t2\nGid:\t1\t2\t3\t4\n", b"\xff"] {
         assert_eq!(FileOwner::parse(cut), None);
     }
     own().assume().unwrap();

@@ -74,8 +74,7 @@ fn switches(status: &[u8]) -> u64 {
     let counts = lines.filter_map(|line| {
         let line = std::str::from_utf8(line).ok()?;
         let (name, count) = line.split_once(":\t")?;
-        name.ends_with("voluntary_ctxt_switches")
-            .then(|| count.parse::<u64>().ok())?
+        name.ends_with("voluntary_ctxt_switches").then(|| count.parse::<u64>().ok())?
     });
     counts.fold(0, u64::wrapping_add)
 }

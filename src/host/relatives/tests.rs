@@ -59,19 +59,14 @@ impl Fake {
     fn relatives(&mut self, process: &Process) -> Vec<(u32, Relation, String)> {
         self.around.begin(self.now_ns);
         self.holders.look_at_parents(self.now_ns);
-        self.holders
-            .fill_descendants(&mut [], |_| None, self.now_ns);
+        self.holders.fill_descendants(&mut [], |_| None, self.now_ns);
         let mut processes = [process.clone()];
-        self.around
-            .fill_relatives(&mut processes, self.holders.tree(), self.now_ns);
+        self.around.fill_relatives(&mut processes, self.holders.tree(), self.now_ns);
         let relatives = processes[0].listening_relatives.clone().unwrap();
         relatives
             .iter()
             .map(|it| {
-                assert_eq!(
-                    *it.command.as_ref().unwrap()[0],
-                    *format!("program{}", it.pid)
-                );
+                assert_eq!(*it.command.as_ref().unwrap()[0], *format!("program{}", it.pid));
                 (it.pid, it.relation, it.listening_on.join(" "))
             })
             .collect()
@@ -79,12 +74,7 @@ impl Fake {
 }
 
 fn process(pid: u32) -> Process {
-    Process {
-        pid,
-        start_ticks: Some(7),
-        session: Some(70),
-        ..Process::default()
-    }
+    Process { pid, start_ticks: Some(7), session: Some(70), ..Process::default() }
 }
 
 #[test]
@@ -100,33 +90,20 @@ fn those_of_its_line_and_of_its_session_are_looked_at() {
     let (eight, nine) = ("tcp:127.0.0.1:8088", "tcp:127.0.0.1:8089");
     assert_eq!(
         fake.relatives(&process(72)),
-        [
-            (71, Relation::Ancestor, eight.to_owned()),
-            (73, Relation::Descendant, nine.to_owned()),
-        ]
+        [(71, Relation::Ancestor, eight.to_owned()), (73, Relation::Descendant, nine.to_owned()),]
     );
     // It is looked at again after half a minute, and not before.
     fs::remove_file(fake.roots.proc.join("71/fd/3")).unwrap();
     fake.now_ns += VALID_NS - 1;
     assert_eq!(fake.relatives(&process(72)).len(), 2);
     fake.now_ns += 1;
-    assert_eq!(
-        fake.relatives(&process(72)),
-        [(73, Relation::Descendant, nine.to_owned())]
-    );
+    assert_eq!(fake.relatives(&process(72)), [(73, Relation::Descendant, nine.to_owned())]);
     // Another process with the number.
-    let other = Process {
-        start_ticks: Some(8),
-        ..process(72)
-    };
+    let other = Process { start_ticks: Some(8), ..process(72) };
     assert_eq!(fake.relatives(&other).len(), 1);
-    let unknown = Process {
-        pid: 72,
-        ..Process::default()
-    };
+    let unknown = Process { pid: 72, ..Process::default() };
     let mut processes = [unknown];
-    fake.around
-        .fill_relatives(&mut processes, fake.holders.tree(), fake.now_ns);
+    fake.around.fill_relatives(&mut processes, fake.holders.tree(), fake.now_ns);
     assert_eq!(processes[0].listening_relatives, None);
 }
 
@@ -138,10 +115,7 @@ fn an_ancestor_is_looked_at_where_their_session_is_of_another_namespace() {
     fake.process(70, 60, 0, 1);
     fake.process(71, 70, 0, 8);
     fake.process(72, 71, 0, 1);
-    let outside = Process {
-        session: None,
-        ..process(72)
-    };
+    let outside = Process { session: None, ..process(72) };
     let relative = (71, Relation::Ancestor, "tcp:127.0.0.1:8088".to_owned());
     assert_eq!(fake.relatives(&outside), [relative]);
 }
@@ -161,19 +135,13 @@ fn the_others_of_its_service_or_container_are_looked_at() {
         ..process(70)
     };
     let unit = of(cgroup, Some("llm.service"));
-    let container = Process {
-        container: Some(Arc::new(Container::default())),
-        ..of(cgroup, None)
-    };
+    let container = Process { container: Some(Arc::new(Container::default())), ..of(cgroup, None) };
     let found = [(80, Relation::Cgroup, "tcp:127.0.0.1:8088".to_owned())];
     for process in [unit.clone(), container] {
         assert_eq!(fake.relatives(&process), found);
         fake.now_ns += VALID_NS;
     }
-    let step = Process {
-        slurm: Some(Arc::new(Slurm::default())),
-        ..unit
-    };
+    let step = Process { slurm: Some(Arc::new(Slurm::default())), ..unit };
     for process in [
         of(cgroup, None),
         of(cgroup, Some("user@1000.service")),

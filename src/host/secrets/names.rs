@@ -52,14 +52,7 @@ const WORDS: [&str; 27] = [
 ];
 
 /// Ends of words that are written as one: `PGPASSWORD`, `hftoken`.
-const ENDS: [&str; 6] = [
-    "password",
-    "passwd",
-    "passphrase",
-    "secret",
-    "token",
-    "apikey",
-];
+const ENDS: [&str; 6] = ["password", "passwd", "passphrase", "secret", "token", "apikey"];
 
 /// Words that do so as the last one.
 const LAST_WORDS: [&str; 4] = ["otp", "pw", "sas", "sig"];
@@ -253,9 +246,8 @@ const ABOUT: [&str; 42] = [
 ];
 
 /// First words of the names of switches.
-const SWITCHES: [&str; 10] = [
-    "allow", "disable", "enable", "has", "is", "no", "require", "skip", "use", "with",
-];
+const SWITCHES: [&str; 10] =
+    ["allow", "disable", "enable", "has", "is", "no", "require", "skip", "use", "with"];
 
 /// What a name says of its value.
 pub(super) fn judge(name: &str) -> Secrecy {

@@ -92,17 +92,12 @@ fn is_token(word: &str) -> bool {
     known.is_some_and(|(begin, rest, least)| {
         let rest = match begin {
             // `xoxb-`, `xoxp-` and so on.
-            "xox" => rest
-                .get(2..)
-                .filter(|_| rest.as_bytes()[1] == b'-')
-                .unwrap_or(""),
+            "xox" => rest.get(2..).filter(|_| rest.as_bytes()[1] == b'-').unwrap_or(""),
             _ => rest,
         };
         let is_id = || {
             matches!(begin, "AKIA" | "ASIA")
-                && rest
-                    .bytes()
-                    .all(|it| it.is_ascii_uppercase() || it.is_ascii_digit())
+                && rest.bytes().all(|it| it.is_ascii_uppercase() || it.is_ascii_digit())
         };
         rest.len() >= least && (is_id() || has_chance(rest))
     })
@@ -110,16 +105,15 @@ fn is_token(word: &str) -> bool {
 
 /// Whether some part of it is not a word: `sk-learn-contrib-project` has none, nor `hf_hub_download`.
 fn has_chance(text: &str) -> bool {
-    text.split(|c: char| !c.is_ascii_alphanumeric())
-        .any(|part| {
-            let count = |is: fn(&u8) -> bool| part.bytes().filter(is).count();
-            let (digits, upper, lower) = (
-                count(u8::is_ascii_digit),
-                count(u8::is_ascii_uppercase),
-                count(u8::is_ascii_lowercase),
-            );
-            part.len() >= 10 && (digits >= 2 || (upper >= 3 && lower >= 3))
-        })
+    text.split(|c: char| !c.is_ascii_alphanumeric()).any(|part| {
+        let count = |is: fn(&u8) -> bool| part.bytes().filter(is).count();
+        let (digits, upper, lower) = (
+            count(u8::is_ascii_digit),
+            count(u8::is_ascii_uppercase),
+            count(u8::is_ascii_lowercase),
+        );
+        part.len() >= 10 && (digits >= 2 || (upper >= 3 && lower >= 3))
+    })
 }
 
 /// Whether a value looks like nothing but a secret: long, of one word, without order. Hashes, numbers
@@ -138,9 +132,7 @@ pub(in crate::host) fn is_opaque(value: &str) -> bool {
     if value.ends_with('=') && value.len().is_multiple_of(4) && value.bytes().all(is_base64) {
         return is_random(value.trim_end_matches('='));
     }
-    value
-        .split(|c: char| !c.is_ascii_alphanumeric())
-        .any(is_random)
+    value.split(|c: char| !c.is_ascii_alphanumeric()).any(is_random)
 }
 
 /// By how often it changes between small letters, capital ones and digits; one of hexadecimal digits

@@ -15,10 +15,7 @@ fn hidden(arguments: &[&str]) -> Vec<String> {
 const SECRETS: [(&str, &str); 140] = [
     // Options that say what they are.
     ("jupyter_server|--IdentityProvider.token=s3cret", "s3cret"),
-    (
-        "jupyter-notebook|--NotebookApp.password=argon2:a b=s3cret",
-        "s3cret",
-    ),
+    ("jupyter-notebook|--NotebookApp.password=argon2:a b=s3cret", "s3cret"),
     ("vllm|serve|m|--api-key|s3cret", "s3cret"),
     ("vllm|serve|m|--api-keys|s3cret,s3cret2", "s3cret"),
     ("x|--hf_token|s3cret", "s3cret"),
@@ -97,23 +94,14 @@ const SECRETS: [(&str, &str); 140] = [
     ("/usr/bin/mysqldump|-ps3cret|db", "s3cret"),
     ("redis-cli|-a|s3cret|ping", "s3cret"),
     ("docker|login|-u|ann|-p|s3cret", "s3cret"),
-    (
-        "wandb|login|0123456789abcdef0123456789abcdef01234567",
-        "0123456789abcdef",
-    ),
-    (
-        "wandb|login|--relogin|0123456789abcdef0123456789abcdef01234567",
-        "0123456789abcdef",
-    ),
+    ("wandb|login|0123456789abcdef0123456789abcdef01234567", "0123456789abcdef"),
+    ("wandb|login|--relogin|0123456789abcdef0123456789abcdef01234567", "0123456789abcdef"),
     ("huggingface-cli|login|--token|s3cret", "s3cret"),
     ("openssl|enc|-pass|pass:s3cret", "s3cret"),
     // Headers.
     ("curl|-H|Authorization: Bearer s3cret", "s3cret"),
     ("curl|-H|authorization: token s3cret", "s3cret"),
-    (
-        "curl|-H|Proxy-Authorization: Basic czNjcmV0Og==",
-        "czNjcmV0",
-    ),
+    ("curl|-H|Proxy-Authorization: Basic czNjcmV0Og==", "czNjcmV0"),
     ("curl|-HAuthorization: Bearer s3cret", "s3cret"),
     ("curl|--header=Authorization: Bearer s3cret", "s3cret"),
     ("curl|-H|X-Api-Key: s3cret", "s3cret"),
@@ -127,10 +115,7 @@ const SECRETS: [(&str, &str); 140] = [
     // Addresses.
     ("git|clone|https://ann:s3cret@github.com/a/b", "s3cret"),
     ("git|clone|https://s3cret@github.com/a/b", "s3cret"),
-    (
-        "pip|install|--index-url=https://ann:s3cret@pypi/simple",
-        "s3cret",
-    ),
+    ("pip|install|--index-url=https://ann:s3cret@pypi/simple", "s3cret"),
     ("x|postgresql://ann:s3cret@db:5432/app", "s3cret"),
     ("celery|-A|a|-b|redis://:s3cret@host:6379/0", "s3cret"),
     ("celery|-A|a|-b|amqp://ann:s3cret@host//", "s3cret"),
@@ -139,34 +124,16 @@ const SECRETS: [(&str, &str); 140] = [
     ("x|https://host/lab?token=s3cret&a=b#c", "s3cret"),
     ("x|--url=http://host/lab?a=b&token=s3cret", "s3cret"),
     ("x|https://host/#access_token=s3cret", "s3cret"),
-    (
-        "x|https://b.blob.core.windows.net/c?sv=2&sp=r&sig=s3cret",
-        "s3cret",
-    ),
-    (
-        "x|https://s3/b?X-Amz-Credential=a&X-Amz-Signature=s3cret",
-        "s3cret",
-    ),
+    ("x|https://b.blob.core.windows.net/c?sv=2&sp=r&sig=s3cret", "s3cret"),
+    ("x|https://s3/b?X-Amz-Credential=a&X-Amz-Signature=s3cret", "s3cret"),
     ("x|https://s3/b?X-Amz-Security-Token=s3cret&a=b", "s3cret"),
-    (
-        "x|https://maps/api?key=AIzaSyA0123456789abcdefghijklmnopqrstuv",
-        "AIzaSy",
-    ),
-    (
-        "x|--hook=https://hooks.slack.com/services/T0/B0/s3cret",
-        "s3cret",
-    ),
+    ("x|https://maps/api?key=AIzaSyA0123456789abcdefghijklmnopqrstuv", "AIzaSy"),
+    ("x|--hook=https://hooks.slack.com/services/T0/B0/s3cret", "s3cret"),
     ("x|https://discord.com/api/webhooks/123/s3cret", "s3cret"),
     ("x|https://api.telegram.org/bot123:s3cret/send", "s3cret"),
     // Rows of names and values.
-    (
-        "x|DefaultEndpointsProtocol=https;AccountName=a;AccountKey=s3cret==;E=f",
-        "s3cret",
-    ),
-    (
-        "x|Endpoint=sb://h/;SharedAccessKeyName=n;SharedAccessKey=s3cret",
-        "s3cret",
-    ),
+    ("x|DefaultEndpointsProtocol=https;AccountName=a;AccountKey=s3cret==;E=f", "s3cret"),
+    ("x|Endpoint=sb://h/;SharedAccessKeyName=n;SharedAccessKey=s3cret", "s3cret"),
     ("x|Server=db;User Id=ann;Password=s3cret;", "s3cret"),
     ("x|host=db user=ann password=s3cret dbname=a", "s3cret"),
     // JSON and its like.
@@ -175,32 +142,17 @@ const SECRETS: [(&str, &str); 140] = [
     ("x|--config={\"password\": \"s3 s3cret\"}", "s3cret"),
     ("x|{'hf_token': 's3cret'}", "s3cret"),
     ("x|{\\\"token\\\": \\\"s3cret\\\"}", "s3cret"),
-    (
-        "x|{\"headers\": {\"Authorization\": \"Bearer s3cret\"}}",
-        "s3cret",
-    ),
+    ("x|{\"headers\": {\"Authorization\": \"Bearer s3cret\"}}", "s3cret"),
     ("x|{\"pin_password\": 318245}", "318245"),
     ("x|--model-loader-extra-config|{token:s3cret}", "s3cret"),
     // Shells and other programs' text.
-    (
-        "sh|-c|HF_TOKEN='a s3cret' x  --token y; PASSWORD=\"s3cret",
-        "s3cret",
-    ),
-    (
-        "bash|-lc|export WANDB_API_KEY=s3cret && python train.py",
-        "s3cret",
-    ),
+    ("sh|-c|HF_TOKEN='a s3cret' x  --token y; PASSWORD=\"s3cret", "s3cret"),
+    ("bash|-lc|export WANDB_API_KEY=s3cret && python train.py", "s3cret"),
     ("bash|-c|vllm serve m --api-key s3cret --port 1", "s3cret"),
     ("bash|-c|vllm serve m --api-key 's3cret' --port 1", "s3cret"),
     ("bash|-c|curl -u ann:s3cret https://host", "s3cret"),
-    (
-        "bash|-c|curl -H \"Authorization: Bearer s3cret\" https://host",
-        "s3cret",
-    ),
-    (
-        "bash|-c|curl -H Authorization:s3cret https://host",
-        "s3cret",
-    ),
+    ("bash|-c|curl -H \"Authorization: Bearer s3cret\" https://host", "s3cret"),
+    ("bash|-c|curl -H Authorization:s3cret https://host", "s3cret"),
     ("bash|-c|mysql -ps3cret db", "s3cret"),
     ("bash|-c|sshpass -p s3cret ssh host", "s3cret"),
     (
@@ -212,47 +164,29 @@ const SECRETS: [(&str, &str); 140] = [
     ("x|hf_aBcDeFgHiJkLmNoPqRsTuVwXyZaBcDeFgH", "aBcDeFg"),
     ("x|--arg=sk-proj-abc123DEF456ghi789JKL012mno345", "abc123"),
     ("x|ghp_0123456789abcdefghijABCDEFGHIJ012345", "0123456789"),
-    (
-        "x|token is github_pat_11ABCDEFG0abcdefghijkl_mnopqrstuv",
-        "11ABCDEFG0",
-    ),
+    ("x|token is github_pat_11ABCDEFG0abcdefghijkl_mnopqrstuv", "11ABCDEFG0"),
     ("x|--name|AKIAIOSFODNN7EXAMPLE", "IOSFODNN7"),
 ];
 
 /// More of those that are told by their looks.
 const LOOKS: [(&str, &str); 14] = [
     ("x|glpat-abcDEF123456ghiJKL78", "abcDEF"),
-    (
-        "x|xoxb-123456789012-1234567890123-abcDEF123456",
-        "123456789012",
-    ),
+    ("x|xoxb-123456789012-1234567890123-abcDEF123456", "123456789012"),
     ("x|AIzaSyA0123456789abcdefghijklmnopqrstuv", "SyA0123"),
-    (
-        "x|--h=eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0In0.dozjgNryP4J3jVmNHl0w5N",
-        "eyJ",
-    ),
+    ("x|--h=eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0In0.dozjgNryP4J3jVmNHl0w5N", "eyJ"),
     ("x|nvapi-abcDEF123456ghiJKL789mnoPQR012", "abcDEF"),
     ("x|gsk_abcDEF123456ghiJKL789mnoPQR012stu", "abcDEF"),
     ("x|dapi0123456789abcdef0123456789abcdef", "0123456789"),
     ("x|--x=Zx8Kq2Lm9Pv4Rt7Wy1Bn6Hs3Jd5Fg0Ca", "Zx8Kq2"),
     ("x|FOO=q7x2m9k4v8t1z6p3w5r0y7n2b4", "q7x2m9k4"),
     ("x|--key|q7x2m9k4v8t1z6p3w5r0y7n2b4", "q7x2m9k4"),
-    (
-        "x|--foo=czNjcmV0c2VjcmV0U2VjcmV0MTIzNDU2Nzg5MA==",
-        "czNjcmV0",
-    ),
+    ("x|--foo=czNjcmV0c2VjcmV0U2VjcmV0MTIzNDU2Nzg5MA==", "czNjcmV0"),
     (
         "x|--wandb-dir|a|local-0123456789|WANDB_KEY=0123456789abcdef0123456789abcdef01234567",
         "abcdef0123",
     ),
-    (
-        "x|-----BEGIN RSA PRIVATE KEY-----\nMIIEs3cret\n-----END RSA PRIVATE KEY-----\n",
-        "s3cret",
-    ),
-    (
-        "x|--pem=-----BEGIN OPENSSH PRIVATE KEY-----\ns3cret",
-        "s3cret",
-    ),
+    ("x|-----BEGIN RSA PRIVATE KEY-----\nMIIEs3cret\n-----END RSA PRIVATE KEY-----\n", "s3cret"),
+    ("x|--pem=-----BEGIN OPENSSH PRIVATE KEY-----\ns3cret", "s3cret"),
 ];
 
 /// What stays as it is.
@@ -367,10 +301,7 @@ fn what_only_looks_like_one_stays() {
 fn what_a_secret_belongs_to_stays() {
     for (arguments, expected) in [
         ("x|--api-key|s|--port|1", "x|--api-key|***|--port|1"),
-        (
-            "env|HF_TOKEN=s3cret|wandb.api_key=s",
-            "env|HF_TOKEN=***|wandb.api_key=***",
-        ),
+        ("env|HF_TOKEN=s3cret|wandb.api_key=s", "env|HF_TOKEN=***|wandb.api_key=***"),
         (
             "sh|-c|HF_TOKEN='s 3' x  --token s y; PASSWORD=\"s",
             "sh|-c|HF_TOKEN='***' x  --token *** y; PASSWORD=***",
@@ -383,10 +314,7 @@ fn what_a_secret_belongs_to_stays() {
             "x|https://ghp_s3cret@github.com/a|--token=https://s",
             "x|https://***@github.com/a|--token=***",
         ),
-        (
-            "papermill|a|b|-p|hf_token|s|-p|n|1",
-            "papermill|a|b|-p|hf_token|***|-p|n|1",
-        ),
+        ("papermill|a|b|-p|hf_token|s|-p|n|1", "papermill|a|b|-p|hf_token|***|-p|n|1"),
         (
             "curl|-H|Authorization: token s|-H|Cookie: a=b",
             "curl|-H|Authorization: ***|-H|Cookie: ***",
@@ -395,10 +323,7 @@ fn what_a_secret_belongs_to_stays() {
             "sh|-c|curl -H 'Authorization: Bearer s' -o a http://h",
             "sh|-c|curl -H 'Authorization: ***' -o a http://h",
         ),
-        (
-            "x|{\"token\": \"s\", \"a\": 1}|-u|ann:s",
-            "x|{\"token\": \"***\", \"a\": 1}|-u|ann:***",
-        ),
+        ("x|{\"token\": \"s\", \"a\": 1}|-u|ann:s", "x|{\"token\": \"***\", \"a\": 1}|-u|ann:***"),
         (
             "x|a=b;AccountKey=s==;c=d|key.pem\n-----BEGIN PRIVATE KEY-----\ns\n-----END PRIVATE KEY-----\nz",
             "x|a=b;AccountKey=***;c=d|key.pem\n***\nz",
@@ -411,20 +336,14 @@ fn what_a_secret_belongs_to_stays() {
 #[test]
 fn a_value_of_the_environment_is_looked_through() {
     for (value, expected) in [
-        (
-            "keep it, my token is hf_aBcDeFgHiJkLmNoPqRsTuVwXyZ01",
-            "keep it, my token is ***",
-        ),
+        ("keep it, my token is hf_aBcDeFgHiJkLmNoPqRsTuVwXyZ01", "keep it, my token is ***"),
         ("http://ann:s3cret@host:80", "http://ann:***@host:80"),
         (
             "expandable_segments:True,max_split_size_mb:128",
             "expandable_segments:True,max_split_size_mb:128",
         ),
         // Jobs are told apart by such ids.
-        (
-            "Zx8Kq2Lm9Pv4Rt7Wy1Bn6Hs3Jd5Fg0Ca",
-            "Zx8Kq2Lm9Pv4Rt7Wy1Bn6Hs3Jd5Fg0Ca",
-        ),
+        ("Zx8Kq2Lm9Pv4Rt7Wy1Bn6Hs3Jd5Fg0Ca", "Zx8Kq2Lm9Pv4Rt7Wy1Bn6Hs3Jd5Fg0Ca"),
     ] {
         let mut shown = Cow::Borrowed(value);
         hide_in_value(&mut shown);

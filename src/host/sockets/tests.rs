@@ -37,10 +37,7 @@ fn listening_sockets_differ_from_connections() {
     let socket = listens(parse_tcp(line.trim_ascii_end().as_bytes())).unwrap();
     assert_eq!(
         socket,
-        Socket {
-            place: SocketKind::Tcp(Ipv4Addr::LOCALHOST.into(), 8888),
-            inode: 77
-        }
+        Socket { place: SocketKind::Tcp(Ipv4Addr::LOCALHOST.into(), 8888), inode: 77 }
     );
     let loopback_at = |port| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
     assert_eq!(socket.reach(loopback_at(8888)), Some(Reach::Exact));
@@ -60,17 +57,9 @@ fn listening_sockets_differ_from_connections() {
         (word([127, 1, 2, 3]), None, None),
         (word([192, 168, 1, 5]), None, None),
         (zero.repeat(4), perhaps, any),
-        (
-            format!("{}{}", zero.repeat(3), word([0, 0, 0, 1])),
-            None,
-            exact,
-        ),
+        (format!("{}{}", zero.repeat(3), word([0, 0, 0, 1])), None, exact),
         (format!("{}{mapped}{loopback}", zero.repeat(2)), exact, None),
-        (
-            format!("{}{}", word([0xfe, 0x80, 0, 0]), zero.repeat(3)),
-            None,
-            None,
-        ),
+        (format!("{}{}", word([0xfe, 0x80, 0, 0]), zero.repeat(3)), None, None),
     ] {
         let line = tcp(&address, 8888, "0A", 77);
         let socket = listens(parse_tcp(line.as_bytes())).unwrap();
@@ -123,10 +112,7 @@ impl Fake {
             dev: folder.path().join("dev"),
             ..Roots::default()
         };
-        let fake = Self {
-            _folder: folder,
-            roots,
-        };
+        let fake = Self { _folder: folder, roots };
         fake.process("self", &[], [1, 1]);
         fake
     }
@@ -175,20 +161,11 @@ fn only_the_one_who_listens_alone_holds_a_listener() {
         // A connection to the loopback would not reach it.
         (tcp(&other, 8888, "0A", 7), false),
         // It might reach the other one.
-        (
-            tcp(&zero, 8888, "0A", 7) + &tcp(&loopback, 8888, "0A", 9),
-            false,
-        ),
+        (tcp(&zero, 8888, "0A", 7) + &tcp(&loopback, 8888, "0A", 9), false),
         // Two of its own.
-        (
-            tcp(&zero, 8888, "0A", 7) + &tcp(&loopback, 8888, "0A", 8),
-            true,
-        ),
+        (tcp(&zero, 8888, "0A", 7) + &tcp(&loopback, 8888, "0A", 8), true),
         // Somebody else's on another network.
-        (
-            tcp(&loopback, 8888, "0A", 7) + &tcp(&other, 8888, "0A", 9),
-            true,
-        ),
+        (tcp(&loopback, 8888, "0A", 7) + &tcp(&other, 8888, "0A", 9), true),
     ] {
         fake.table(70, "tcp", &lines);
         assert_eq!(fake.holds(70, port), Some(holds), "{lines}");
@@ -205,29 +182,13 @@ fn who_is_bound_to_the_very_address_goes_before_who_is_bound_to_all() {
     let [ours, others] = [7, 9];
     for (four, six, holds) in [
         // A stranger who takes all that is left gets nothing of it.
-        (
-            tcp(&loopback, 8888, "0A", ours),
-            tcp(&all6, 8888, "0A", others),
-            [true, false],
-        ),
+        (tcp(&loopback, 8888, "0A", ours), tcp(&all6, 8888, "0A", others), [true, false]),
         // The same address in the clothes of IPv6.
-        (
-            tcp(&word([0; 4]), 8888, "0A", ours),
-            tcp(&mapped, 8888, "0A", others),
-            [false, false],
-        ),
+        (tcp(&word([0; 4]), 8888, "0A", ours), tcp(&mapped, 8888, "0A", others), [false, false]),
         // He may take those of IPv4 too, or not.
-        (
-            tcp(&word([0; 4]), 8888, "0A", ours),
-            tcp(&all6, 8888, "0A", others),
-            [false, false],
-        ),
+        (tcp(&word([0; 4]), 8888, "0A", ours), tcp(&all6, 8888, "0A", others), [false, false]),
         (String::new(), tcp(&all6, 8888, "0A", ours), [false, true]),
-        (
-            tcp(&word([0; 4]), 8888, "0A", ours),
-            String::new(),
-            [true, false],
-        ),
+        (tcp(&word([0; 4]), 8888, "0A", ours), String::new(), [true, false]),
     ] {
         fake.table(70, "tcp", &four);
         fake.table(70, "tcp6", &six);
@@ -270,12 +231,7 @@ fn what_cannot_be_read_is_unknown_and_what_is_elsewhere_is_not_here() {
 #[test]
 fn tables_are_read_once_a_minute_for_each_network() {
     let fake = Fake::new();
-    for (pid, sockets, network) in [
-        (70, &[7][..], 1),
-        (71, &[8], 1),
-        (72, &[7], 2),
-        (73, &[], 1),
-    ] {
+    for (pid, sockets, network) in [(70, &[7][..], 1), (71, &[8], 1), (72, &[7], 2), (73, &[], 1)] {
         fake.process(&pid.to_string(), sockets, [network, 1]);
     }
     let line = tcp(&word([192, 168, 1, 5]), 8888, "0A", 7);
@@ -290,16 +246,8 @@ fn tables_are_read_once_a_minute_for_each_network() {
         listens.unwrap().at_all
     };
     assert_eq!(has(&mut listening, 70), Some(true));
-    assert_eq!(
-        has(&mut listening, 71),
-        Some(false),
-        "by the table read before"
-    );
-    assert_eq!(
-        has(&mut listening, 72),
-        Some(false),
-        "it is another network's 7"
-    );
+    assert_eq!(has(&mut listening, 71), Some(false), "by the table read before");
+    assert_eq!(has(&mut listening, 72), Some(false), "it is another network's 7");
     assert_eq!(has(&mut listening, 73), Some(false), "without a socket");
     listening.begin(VALID_NS - 1);
     assert_eq!(has(&mut listening, 71), Some(false), "for a minute");
@@ -307,14 +255,8 @@ fn tables_are_read_once_a_minute_for_each_network() {
     assert_eq!(has(&mut listening, 71), Some(true), "by its own");
     let folder = Folder::open(&fake.roots.proc, 71).unwrap();
     assert_eq!(listening.read(&folder, None), Ok(Listens::default()));
-    let partial = Sockets {
-        inodes: vec![5],
-        is_partial: true,
-    };
-    assert_eq!(
-        listening.read(&folder, Some(&partial)),
-        Ok(Listens::default())
-    );
+    let partial = Sockets { inodes: vec![5], is_partial: true };
+    assert_eq!(listening.read(&folder, Some(&partial)), Ok(Listens::default()));
 }
 
 #[test]
@@ -331,9 +273,7 @@ fn the_addresses_they_listen_on_are_listed_services_first() {
     fake.table(70, "unix", &lines);
     let folder = Folder::open(&fake.roots.proc, 70).unwrap();
     let held = read_held(&folder, &fake.roots.dev).unwrap();
-    let listens = Listening::default()
-        .read(&folder, held.sockets.as_ref())
-        .unwrap();
+    let listens = Listening::default().read(&folder, held.sockets.as_ref()).unwrap();
     // Without CUDA's own.
     let held = held.sockets.unwrap();
     assert_eq!(listens.sockets, Some(held.inodes.len() as u32 - 1));
@@ -356,11 +296,7 @@ fn real_sockets_are_found() {
     let own = Folder::own(&roots.proc).unwrap();
     let tcp = TcpListener::bind(("127.0.0.1", 0)).unwrap();
     let address = tcp.local_addr().unwrap();
-    let mut sleep = Command::new("sleep")
-        .arg("600")
-        .stdin(Stdio::null())
-        .spawn()
-        .unwrap();
+    let mut sleep = Command::new("sleep").arg("600").stdin(Stdio::null()).spawn().unwrap();
     let other = Folder::open(&roots.proc, sleep.id()).unwrap();
     let holds = [&own, &other].map(|folder| holds_listener(&roots, folder, address));
     sleep.kill().unwrap();
@@ -368,9 +304,7 @@ fn real_sockets_are_found() {
     assert_eq!(holds, [Some(true), Some(false)]);
 
     let held = read_held(&own, &roots.dev).unwrap();
-    let listens = Listening::default()
-        .read(&own, held.sockets.as_ref())
-        .unwrap();
+    let listens = Listening::default().read(&own, held.sockets.as_ref()).unwrap();
     assert_eq!(listens.at_all, Some(true));
     let on = listens.on.unwrap_or_default();
     let expected = format!("tcp:{address}");

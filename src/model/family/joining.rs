@@ -13,9 +13,8 @@ use crate::model::snapshot::{Gpu, PidNamespace, Snapshot};
 use crate::model::unit::{Role, role};
 
 /// Shells: what they start in a session of theirs need not belong together. By their short names.
-const SHELLS: [&str; 12] = [
-    "sh", "bash", "dash", "zsh", "fish", "ksh", "mksh", "tcsh", "csh", "ash", "busybox", "nu",
-];
+const SHELLS: [&str; 12] =
+    ["sh", "bash", "dash", "zsh", "fish", "ksh", "mksh", "tcsh", "csh", "ash", "busybox", "nu"];
 
 /// What tells one run from another.
 type RunKey = (&'static str, Vec<Arc<str>>);
@@ -141,9 +140,8 @@ impl<'a> Joining<'a> {
             .map(|job| job.runs.keys().collect())
             .filter(|keys: &BTreeSet<&RunKey>| !keys.is_empty())
             .collect();
-        let are_other_runs = runs
-            .iter()
-            .any(|one| runs.iter().any(|another| one.is_disjoint(another)));
+        let are_other_runs =
+            runs.iter().any(|one| runs.iter().any(|another| one.is_disjoint(another)));
         // What is older than a kernel is its server, or an editor; its own helpers are younger.
         let kernel = kernels.first().and_then(|&pid| self.index(pid));
         let has_elders = kernel.is_some_and(|kernel| {
@@ -238,10 +236,8 @@ impl<'a> Joining<'a> {
                 heirs.push((index, tie));
             }
             let users: BTreeSet<_> = heirs.iter().map(|&(i, _)| self.processes[i].uid).collect();
-            let kernels: BTreeSet<_> = heirs
-                .iter()
-                .filter_map(|&(i, _)| self.job(i).kernel)
-                .collect();
+            let kernels: BTreeSet<_> =
+                heirs.iter().filter_map(|&(i, _)| self.job(i).kernel).collect();
             if users.len() != 1 || kernels.len() > 1 {
                 continue;
             }
@@ -287,9 +283,7 @@ impl<'a> Joining<'a> {
             let firsts: Vec<usize> = jobs.into_values().collect();
             let is_twice = firsts.iter().enumerate().any(|(at, &one)| {
                 let others = firsts[..at].iter();
-                others
-                    .into_iter()
-                    .any(|&other| self.job(one).has_a_rank_of(self.job(other), &key))
+                others.into_iter().any(|&other| self.job(one).has_a_rank_of(self.job(other), &key))
             });
             if is_twice || !self.have_one_launcher(&firsts, &key) {
                 continue;
@@ -303,10 +297,8 @@ impl<'a> Joining<'a> {
     /// Whether nothing speaks against these jobs having been started by one launcher. Ranks left
     /// behind by an earlier run beside those of a later one have none, or another.
     fn have_one_launcher(&self, jobs: &[usize], key: &RunKey) -> bool {
-        let launchers: Vec<BTreeSet<Launcher>> = jobs
-            .iter()
-            .map(|&job| self.launchers(self.job(job)))
-            .collect();
+        let launchers: Vec<BTreeSet<Launcher>> =
+            jobs.iter().map(|&job| self.launchers(self.job(job))).collect();
         let all: BTreeSet<Launcher> = launchers.iter().flatten().copied().collect();
         let all_have = launchers.iter().all(|launchers| !launchers.is_empty());
         match all.len() {
@@ -319,10 +311,7 @@ impl<'a> Joining<'a> {
 
     /// Who started a job's members from outside of it.
     fn launchers(&self, job: &Job) -> BTreeSet<Launcher> {
-        let starters = job
-            .members
-            .iter()
-            .filter_map(|&i| started_by(self.processes[i]));
+        let starters = job.members.iter().filter_map(|&i| started_by(self.processes[i]));
         starters
             .filter(|&(pid, _)| {
                 let member = self.index(pid);
@@ -346,11 +335,7 @@ impl<'a> Joining<'a> {
         let place = |process: &Process| {
             let container = process.container.as_deref();
             let container = container.and_then(|container| container.id.clone());
-            Some((
-                process.cgroup.clone()?,
-                container,
-                process.systemd_unit.clone(),
-            ))
+            Some((process.cgroup.clone()?, container, process.systemd_unit.clone()))
         };
         let mut firsts: BTreeMap<_, Vec<u32>> = BTreeMap::new();
         for (_, process) in self.living() {
@@ -383,9 +368,8 @@ impl<'a> Joining<'a> {
                 members.binary_search(&parent.pid).is_err()
                     || known.is_some_and(|p| is_alive(p) && p.start_ticks != parent.start_ticks)
             });
-            let launchers: BTreeMap<Launcher, &Arc<Parent>> = launchers
-                .map(|parent| ((parent.pid, parent.start_ticks), parent))
-                .collect();
+            let launchers: BTreeMap<Launcher, &Arc<Parent>> =
+                launchers.map(|parent| ((parent.pid, parent.start_ticks), parent)).collect();
             let launcher = match launchers.len() {
                 1 => launchers.into_values().next().cloned(),
                 _ => None,
@@ -476,12 +460,7 @@ fn runs(process: &Process) -> BTreeMap<RunKey, BTreeSet<Arc<str>>> {
     // Without a rank it is no worker; without a port, nothing tells one run from the next. People
     // copy `--rdzv-id=100` from the manual, so that the id alone does not either.
     if let (Some(rank), Some(_)) = (value("RANK"), value("MASTER_PORT")) {
-        let names = [
-            "TORCHELASTIC_RUN_ID",
-            "MASTER_ADDR",
-            "MASTER_PORT",
-            "WORLD_SIZE",
-        ];
+        let names = ["TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE"];
         note(("torch", values(&names)), Some(rank));
     }
     if value("PMIX_NAMESPACE").is_some() {
@@ -490,10 +469,7 @@ fn runs(process: &Process) -> BTreeMap<RunKey, BTreeSet<Arc<str>>> {
     } else if let Some(rank) = value("PMI_RANK").or_else(|| value("OMPI_COMM_WORLD_RANK")) {
         note(("mpi", Vec::new()), Some(rank));
     }
-    let job = process
-        .slurm
-        .as_deref()
-        .and_then(|slurm| slurm.job_id.clone());
+    let job = process.slurm.as_deref().and_then(|slurm| slurm.job_id.clone());
     if let (Some(_), Some(step)) = (value("SLURM_JOB_ID"), value("SLURM_STEP_ID"))
         && is_one_job(&step)
         // A step with a terminal is a shell that people type into.
@@ -516,10 +492,7 @@ fn runs(process: &Process) -> BTreeMap<RunKey, BTreeSet<Arc<str>>> {
 fn names_itself(key: &RunKey) -> bool {
     let (kind, values) = key;
     match *kind {
-        "torch" => !matches!(
-            values.first().map(|id| &**id),
-            None | Some("" | "none" | "default")
-        ),
+        "torch" => !matches!(values.first().map(|id| &**id), None | Some("" | "none" | "default")),
         "pmix" | "slurm" => true,
         _ => false,
     }

@@ -34,17 +34,12 @@ fn parent(pid: u32, comm: &str) -> Option<Arc<Parent>> {
 }
 
 fn kernel(pid: u32) -> Process {
-    Process {
-        jupyter: Some(Arc::new(Jupyter::default())),
-        ..process(pid, pid, pid)
-    }
+    Process { jupyter: Some(Arc::new(Jupyter::default())), ..process(pid, pid, pid) }
 }
 
 fn environment(pairs: &[(&str, &str)]) -> Option<Arc<BTreeMap<Arc<str>, Arc<str>>>> {
     let pairs = pairs.iter();
-    Some(Arc::new(
-        pairs.map(|&(n, v)| (n.into(), v.into())).collect(),
-    ))
+    Some(Arc::new(pairs.map(|&(n, v)| (n.into(), v.into())).collect()))
 }
 
 /// A torchrun worker, which leads a session of its own.
@@ -83,27 +78,13 @@ fn ties(processes: &[Process]) -> Vec<Tie> {
 
 #[test]
 fn a_process_group_is_one_job() {
-    let trainer = Process {
-        parent: parent(50, "bash"),
-        ..process(100, 100, 50)
-    };
-    let worker = Process {
-        parent: parent(100, "python"),
-        ..process(101, 100, 50)
-    };
+    let trainer = Process { parent: parent(50, "bash"), ..process(100, 100, 50) };
+    let worker = Process { parent: parent(100, "python"), ..process(101, 100, 50) };
     let processes = [trainer, worker];
     let families = families(&snapshot(&processes));
-    let [family] = &families[..] else {
-        panic!("{families:?}")
-    };
-    assert_eq!(
-        (&*family.id, &*family.members),
-        ("family:100", &[100, 101][..])
-    );
-    assert_eq!(
-        family.ties,
-        BTreeSet::from([Tie::ProcessGroup, Tie::Parent])
-    );
+    let [family] = &families[..] else { panic!("{families:?}") };
+    assert_eq!((&*family.id, &*family.members), ("family:100", &[100, 101][..]));
+    assert_eq!(family.ties, BTreeSet::from([Tie::ProcessGroup, Tie::Parent]));
     assert_eq!(family.launcher, parent(50, "bash"));
     assert_eq!(family.user.as_deref(), Some("ann"));
     assert_eq!(member(&families, 101), Some(family));
@@ -129,14 +110,8 @@ fn two_jobs_of_one_shell_are_two_families() {
     };
     assert_eq!(members(&[left(100), left(200)]), [[100], [200]]);
     // And when the shell itself holds a device file.
-    let shell = Process {
-        comm: Some("bash".into()),
-        ..process(50, 50, 50)
-    };
-    assert_eq!(
-        members(&[shell, typed(100), typed(200)]),
-        [[50], [100], [200]]
-    );
+    let shell = Process { comm: Some("bash".into()), ..process(50, 50, 50) };
+    assert_eq!(members(&[shell, typed(100), typed(200)]), [[50], [100], [200]]);
 }
 
 #[test]
@@ -148,15 +123,8 @@ fn what_a_supervisor_keeps_up_is_not_one_job() {
         ..process(pid, pid, 50)
     };
     assert_eq!(members(&[kept(100), kept(200)]), [[100], [200]]);
-    let main = Process {
-        parent_is_reaper: Some(true),
-        ..kept(150)
-    };
-    let main = Process {
-        session: Some(150),
-        parent: None,
-        ..main
-    };
+    let main = Process { parent_is_reaper: Some(true), ..kept(150) };
+    let main = Process { session: Some(150), parent: None, ..main };
     assert_eq!(members(&[kept(100), main]), [[100], [150]]);
 }
 
@@ -172,31 +140,14 @@ fn two_notebook_kernels_are_always_two_families() {
     assert_eq!(members(&[one.clone(), two.clone()]), [[100], [200]]);
 
     // Even with the server among the holders, as the container's first process.
-    let first = Process {
-        namespace_pid: Some(1),
-        parent: None,
-        ..server(process(40, 40, 40))
-    };
+    let first = Process { namespace_pid: Some(1), parent: None, ..server(process(40, 40, 40)) };
     let all = [first, one.clone(), two.clone()];
     assert_eq!(members(&all), [[40], [100], [200]]);
 
     // Even in one group and session, as an editor starts them; and their helpers stay theirs.
-    let editor = |process| Process {
-        process_group: Some(30),
-        session: Some(30),
-        ..process
-    };
-    let helper = |pid, of| Process {
-        parent: parent(of, "python"),
-        ..process(pid, 30, 30)
-    };
-    let all = [
-        editor(one),
-        editor(two),
-        helper(101, 100),
-        helper(201, 200),
-        process(300, 30, 30),
-    ];
+    let editor = |process| Process { process_group: Some(30), session: Some(30), ..process };
+    let helper = |pid, of| Process { parent: parent(of, "python"), ..process(pid, 30, 30) };
+    let all = [editor(one), editor(two), helper(101, 100), helper(201, 200), process(300, 30, 30)];
     assert_eq!(members(&all), [vec![100, 101], vec![200, 201], vec![300]]);
 }
 
@@ -210,85 +161,49 @@ fn a_kernel_is_not_of_its_server_s_family() {
         session: Some(90),
         ..kernel(100)
     };
-    let helper = Process {
-        parent: parent(100, "python"),
-        ..process(101, 90, 90)
-    };
-    assert_eq!(
-        members(&[server, kernel, helper]),
-        [vec![90], vec![100, 101]]
-    );
+    let helper = Process { parent: parent(100, "python"), ..process(101, 90, 90) };
+    assert_eq!(members(&[server, kernel, helper]), [vec![90], vec![100, 101]]);
 }
 
 #[test]
 fn what_a_kernel_released_is_a_family_of_its_own() {
-    let helper = Process {
-        parent: parent(100, "python"),
-        ..process(101, 101, 100)
-    };
+    let helper = Process { parent: parent(100, "python"), ..process(101, 101, 100) };
     assert_eq!(members(&[kernel(100), helper.clone()]), [[100, 101]]);
-    let detached = Process {
-        session: Some(101),
-        ..helper
-    };
+    let detached = Process { session: Some(101), ..helper };
     assert_eq!(members(&[kernel(100), detached]), [[100], [101]]);
 }
 
 #[test]
 fn different_users_are_never_one() {
-    let other = Process {
-        uid: Some(1001),
-        parent: parent(100, "python"),
-        ..process(101, 100, 100)
-    };
-    assert_eq!(
-        members(&[process(100, 100, 100), other.clone()]),
-        [[100], [101]]
-    );
+    let other =
+        Process { uid: Some(1001), parent: parent(100, "python"), ..process(101, 100, 100) };
+    assert_eq!(members(&[process(100, 100, 100), other.clone()]), [[100], [101]]);
     let without_uid = Process { uid: None, ..other };
     assert_eq!(members(&[process(100, 100, 100), without_uid]), [[100]]);
     // Nor through a dead one.
-    let dead = Process {
-        pid: 90,
-        ..Process::default()
-    };
+    let dead = Process { pid: 90, ..Process::default() };
     let one = process(100, 90, 50);
-    let two = Process {
-        uid: Some(1001),
-        ..process(101, 90, 50)
-    };
+    let two = Process { uid: Some(1001), ..process(101, 90, 50) };
     assert_eq!(members(&[dead, one, two]), [[90], [100], [101]]);
 }
 
 #[test]
 fn a_dead_trainer_and_its_workers_are_one() {
-    let dead = Process {
-        pid: 90,
-        ..Process::default()
-    };
+    let dead = Process { pid: 90, ..Process::default() };
     let worker = |pid| Process {
-        gpu_files: Some(Arc::from([
-            Arc::from("/dev/nvidia0"),
-            "/dev/nvidiactl".into(),
-        ])),
+        gpu_files: Some(Arc::from([Arc::from("/dev/nvidia0"), "/dev/nvidiactl".into()])),
         group_leader_alive: Some(false),
         ..process(pid, 90, 50)
     };
     let mut snapshot = snapshot(&[dead, worker(101), worker(102), process(103, 103, 50)]);
     snapshot.gpus = vec![Gpu {
         minor_number: Some(0),
-        processes: Some(vec![GpuProcess {
-            pid: 90,
-            ..GpuProcess::default()
-        }]),
+        processes: Some(vec![GpuProcess { pid: 90, ..GpuProcess::default() }]),
         ..Gpu::default()
     }];
     let found = families(&snapshot);
     assert_eq!(found[0].members, [90, 101, 102]);
-    assert_eq!(
-        found[0].ties,
-        BTreeSet::from([Tie::ProcessGroup, Tie::GpuFiles])
-    );
+    assert_eq!(found[0].ties, BTreeSet::from([Tie::ProcessGroup, Tie::GpuFiles]));
     assert_eq!(&*found[0].id, "family:90");
     assert_eq!(found[0].user.as_deref(), Some("ann"));
     assert_eq!(found[1].members, [103]);
@@ -298,14 +213,9 @@ fn a_dead_trainer_and_its_workers_are_one() {
 
     // One that shares nothing but the device is not of it, and a number of which nothing is known
     // is nobody's.
-    let Some(gpu) = snapshot.gpus.first_mut() else {
-        unreachable!()
-    };
+    let Some(gpu) = snapshot.gpus.first_mut() else { unreachable!() };
     gpu.minor_number = None;
-    assert_eq!(
-        families(&snapshot)[0].ties,
-        BTreeSet::from([Tie::ProcessGroup])
-    );
+    assert_eq!(families(&snapshot)[0].ties, BTreeSet::from([Tie::ProcessGroup]));
     snapshot.processes[0].unresolved = Some("a pid of another pid namespace".into());
     assert_eq!(families(&snapshot)[0].members, [101, 102]);
     snapshot.processes[0].unresolved = None;
@@ -315,20 +225,11 @@ fn a_dead_trainer_and_its_workers_are_one() {
 
 #[test]
 fn who_was_seen_to_be_started_by_the_dead_is_of_it() {
-    let dead = Process {
-        pid: 90,
-        ..Process::default()
-    };
-    let worker = Process {
-        parent: parent(90, "python"),
-        ..process(101, 70, 50)
-    };
+    let dead = Process { pid: 90, ..Process::default() };
+    let worker = Process { parent: parent(90, "python"), ..process(101, 70, 50) };
     assert_eq!(members(&[dead, worker.clone()]), [[90, 101]]);
     // Later, another process may have that number; it started none before it was born.
-    let stranger = Process {
-        start_ticks: Some(99_999),
-        ..process(90, 90, 60)
-    };
+    let stranger = Process { start_ticks: Some(99_999), ..process(90, 90, 60) };
     assert_eq!(members(&[stranger, worker]), [[90], [101]]);
 }
 
@@ -344,10 +245,8 @@ fn a_session_is_one_job_where_the_program_leads_it() {
 #[test]
 fn ranks_of_one_run_are_one() {
     for agent in [Some(50), None] {
-        let ranks = [
-            rank(100, "0", "run-7", "29400", agent),
-            rank(101, "1", "run-7", "29400", agent),
-        ];
+        let ranks =
+            [rank(100, "0", "run-7", "29400", agent), rank(101, "1", "run-7", "29400", agent)];
         assert_eq!(members(&ranks), [[100, 101]]);
         assert_eq!(ties(&ranks), [Tie::Run]);
     }
@@ -365,10 +264,7 @@ fn ranks_of_one_run_are_one() {
         loader(111, 100),
     ];
     assert_eq!(members(&all), [[100, 101, 110, 111]]);
-    assert_eq!(
-        families(&snapshot(&all))[0].launcher,
-        parent(50, "torchrun")
-    );
+    assert_eq!(families(&snapshot(&all))[0].launcher, parent(50, "torchrun"));
 }
 
 #[test]
@@ -403,11 +299,7 @@ fn two_runs_that_look_alike_are_two() {
         assert_eq!(members(&[one, two]), [[100], [200]], "{why}");
     }
     // Two in one script: the group is not evidence for either, the launchers are.
-    let in_script = |process| Process {
-        process_group: Some(40),
-        session: Some(40),
-        ..process
-    };
+    let in_script = |process| Process { process_group: Some(40), session: Some(40), ..process };
     let all = [
         in_script(rank(100, "0", "", "29500", Some(50))),
         in_script(rank(101, "1", "", "29500", Some(50))),
@@ -429,86 +321,46 @@ fn mpi_slurm_and_ray_name_their_runs() {
         with(pid, &pairs, None)
     };
     assert_eq!(
-        members(&[
-            pmix(100, "a@1", "0"),
-            pmix(101, "a@1", "1"),
-            pmix(102, "b@1", "1")
-        ]),
+        members(&[pmix(100, "a@1", "0"), pmix(101, "a@1", "1"), pmix(102, "b@1", "1")]),
         [vec![100, 101], vec![102]]
     );
     let step = |pid, step, rank| {
-        let pairs = [
-            ("SLURM_JOB_ID", "77"),
-            ("SLURM_STEP_ID", step),
-            ("SLURM_PROCID", rank),
-        ];
+        let pairs = [("SLURM_JOB_ID", "77"), ("SLURM_STEP_ID", step), ("SLURM_PROCID", rank)];
         with(pid, &pairs, None)
     };
     assert_eq!(
-        members(&[
-            step(100, "0", "0"),
-            step(101, "0", "1"),
-            step(102, "1", "0")
-        ]),
+        members(&[step(100, "0", "0"), step(101, "0", "1"), step(102, "1", "0")]),
         [vec![100, 101], vec![102]]
     );
-    let interactive = |pid, rank| Process {
-        terminal: Some("pts/1".into()),
-        ..step(pid, "0", rank)
-    };
-    assert_eq!(
-        members(&[interactive(100, "0"), interactive(101, "1")]),
-        [[100], [101]]
-    );
+    let interactive =
+        |pid, rank| Process { terminal: Some("pts/1".into()), ..step(pid, "0", rank) };
+    assert_eq!(members(&[interactive(100, "0"), interactive(101, "1")]), [[100], [101]]);
     let ray = |pid, launcher| with(pid, &[("RAY_JOB_ID", "01000000")], launcher);
     assert_eq!(
-        members(&[
-            ray(100, Some(50)),
-            ray(101, Some(50)),
-            ray(102, Some(60)),
-            ray(103, None)
-        ]),
+        members(&[ray(100, Some(50)), ray(101, Some(50)), ray(102, Some(60)), ray(103, None)]),
         [vec![100], vec![101], vec![102], vec![103]],
         "with an orphan among them, nothing is certain"
     );
-    assert_eq!(
-        members(&[ray(100, Some(50)), ray(101, Some(50))]),
-        [[100, 101]]
-    );
+    assert_eq!(members(&[ray(100, Some(50)), ray(101, Some(50))]), [[100, 101]]);
     let pmi = |pid, rank, launcher| with(pid, &[("PMI_RANK", rank)], launcher);
-    assert_eq!(
-        members(&[pmi(100, "0", Some(50)), pmi(101, "1", Some(50))]),
-        [[100, 101]]
-    );
-    assert_eq!(
-        members(&[pmi(100, "0", None), pmi(101, "1", None)]),
-        [[100], [101]]
-    );
+    assert_eq!(members(&[pmi(100, "0", Some(50)), pmi(101, "1", Some(50))]), [[100, 101]]);
+    assert_eq!(members(&[pmi(100, "0", None), pmi(101, "1", None)]), [[100], [101]]);
 }
 
 #[test]
 fn a_cgroup_is_one_job_where_it_was_made_for_a_member() {
     let in_container = |pid, namespace_pid| Process {
-        container: Some(Arc::new(Container {
-            id: Some("0123".into()),
-            ..Container::default()
-        })),
+        container: Some(Arc::new(Container { id: Some("0123".into()), ..Container::default() })),
         cgroup: Some("/docker/0123".into()),
         namespace_pid: Some(namespace_pid),
         ..process(pid, pid, pid)
     };
     // Both were started by `docker exec`, of which nothing tells that they belong together.
-    assert_eq!(
-        members(&[in_container(100, 17), in_container(101, 18)]),
-        [[100], [101]]
-    );
+    assert_eq!(members(&[in_container(100, 17), in_container(101, 18)]), [[100], [101]]);
     let program = [in_container(99, 1), in_container(100, 17)];
     assert_eq!(members(&program), [[99, 100]]);
     assert_eq!(ties(&program), [Tie::Cgroup]);
-    let typed = Process {
-        terminal: Some("pts/0".into()),
-        ..in_container(100, 17)
-    };
+    let typed = Process { terminal: Some("pts/0".into()), ..in_container(100, 17) };
     assert_eq!(members(&[in_container(99, 1), typed]), [[99], [100]]);
     // A pid namespace in somebody's login is a container without an id, and the login is not its own.
     let unnamed = |process: Process| Process {
@@ -517,10 +369,7 @@ fn a_cgroup_is_one_job_where_it_was_made_for_a_member() {
         ..process
     };
     let first = unnamed(in_container(99, 1));
-    assert_eq!(
-        members(&[first, unnamed(in_container(100, 1))]),
-        [[99], [100]]
-    );
+    assert_eq!(members(&[first, unnamed(in_container(100, 1))]), [[99], [100]]);
 
     let in_unit = |pid, unit: &str, reaper| Process {
         systemd_unit: Some(unit.into()),
@@ -533,24 +382,12 @@ fn a_cgroup_is_one_job_where_it_was_made_for_a_member() {
         members(&[in_unit(100, "train.service", true), worker("train.service")]),
         [[100, 101]]
     );
-    for unit in [
-        "cron.service",
-        "ssh.service",
-        "user@1000.service",
-        "x.scope",
-    ] {
-        assert_eq!(
-            members(&[in_unit(100, unit, true), worker(unit)]),
-            [[100], [101]],
-            "{unit}"
-        );
+    for unit in ["cron.service", "ssh.service", "user@1000.service", "x.scope"] {
+        assert_eq!(members(&[in_unit(100, unit, true), worker(unit)]), [[100], [101]], "{unit}");
     }
     // Two that may each be what the service was started with.
     let unit = "train.service";
-    assert_eq!(
-        members(&[in_unit(100, unit, true), in_unit(101, unit, true)]),
-        [[100], [101]]
-    );
+    assert_eq!(members(&[in_unit(100, unit, true), in_unit(101, unit, true)]), [[100], [101]]);
 
     let in_step = |pid, step: &str| Process {
         slurm: Some(Arc::new(Slurm {
@@ -560,14 +397,8 @@ fn a_cgroup_is_one_job_where_it_was_made_for_a_member() {
         })),
         ..process(pid, pid, pid)
     };
-    assert_eq!(
-        members(&[in_step(100, "0"), in_step(101, "0")]),
-        [[100, 101]]
-    );
-    assert_eq!(
-        members(&[in_step(100, "0"), in_step(101, "1")]),
-        [[100], [101]]
-    );
+    assert_eq!(members(&[in_step(100, "0"), in_step(101, "0")]), [[100, 101]]);
+    assert_eq!(members(&[in_step(100, "0"), in_step(101, "1")]), [[100], [101]]);
     for step in ["extern", "interactive"] {
         assert_eq!(
             members(&[in_step(100, step), in_step(101, step)]),
@@ -579,34 +410,18 @@ fn a_cgroup_is_one_job_where_it_was_made_for_a_member() {
 
 #[test]
 fn a_tree_is_in_parent_order_and_ends() {
-    let below = |pid, of| Process {
-        parent: parent(of, "python"),
-        ..process(pid, 100, 50)
-    };
-    let processes = [
-        process(100, 100, 50),
-        below(101, 100),
-        below(102, 100),
-        below(103, 101),
-    ];
+    let below = |pid, of| Process { parent: parent(of, "python"), ..process(pid, 100, 50) };
+    let processes = [process(100, 100, 50), below(101, 100), below(102, 100), below(103, 101)];
     let snapshot_of = snapshot(&processes);
     let family = &families(&snapshot_of)[0];
-    let tree: Vec<_> = family
-        .tree(&snapshot_of)
-        .iter()
-        .map(|b| (b.pid, b.depth))
-        .collect();
+    let tree: Vec<_> = family.tree(&snapshot_of).iter().map(|b| (b.pid, b.depth)).collect();
     assert_eq!(tree, [(100, 0), (101, 1), (103, 2), (102, 1)]);
 
     // A recording may hold anything.
     let circle = [below(100, 101), below(101, 100), below(102, 102)];
     let snapshot_of = snapshot(&circle);
     let family = &families(&snapshot_of)[0];
-    let tree: Vec<_> = family
-        .tree(&snapshot_of)
-        .iter()
-        .map(|b| (b.pid, b.depth))
-        .collect();
+    let tree: Vec<_> = family.tree(&snapshot_of).iter().map(|b| (b.pid, b.depth)).collect();
     assert_eq!(tree, [(102, 0), (100, 0), (101, 1)]);
 }
 

@@ -237,10 +237,7 @@ mod tests {
             performance_state: Some(8),
             ..Gpu::default()
         };
-        let no_limit = Gpu {
-            power_limit_watts: None,
-            ..gpu.clone()
-        };
+        let no_limit = Gpu { power_limit_watts: None, ..gpu.clone() };
         for (title, text, short, card) in [
             ("UTIL", "0%", "0%", "util 0%"),
             ("TEMP", "34 °C", "34°C", "34°C"),
@@ -256,10 +253,7 @@ mod tests {
             assert_eq!(field.short(&Gpu::default()), UNKNOWN);
         }
         assert_eq!(one("POWER").short(&no_limit), "52 W");
-        assert_eq!(
-            UTILIZATION.on_card(&Gpu::default()).as_deref(),
-            Some("util -")
-        );
+        assert_eq!(UTILIZATION.on_card(&Gpu::default()).as_deref(), Some("util -"));
         assert_eq!(one("STATE").on_card(&Gpu::default()), None);
         let busy = Gpu {
             sm_clock_mhz: Some(1980),
@@ -287,10 +281,7 @@ mod tests {
         assert_eq!(levels(&gpu(60, 75, 560.0)), [Some(Warm); 3]);
         assert_eq!(levels(&gpu(99, 85, 700.0)), [Some(Full); 3]);
         assert_eq!(levels(&Gpu::default()), [None; 3]);
-        let no_limit = Gpu {
-            power_limit_watts: Some(0.0),
-            ..gpu(1, 1, f64::NAN)
-        };
+        let no_limit = Gpu { power_limit_watts: Some(0.0), ..gpu(1, 1, f64::NAN) };
         assert_eq!((one("POWER").level)(&no_limit), None);
         assert_eq!((one("STATE").level)(&gpu(1, 1, 1.0)), None);
         assert_ne!(FillLevel::of_memory(10.0), FillLevel::of_memory(92.0));

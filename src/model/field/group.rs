@@ -30,11 +30,7 @@ impl Field {
             (Self::User, _) => self.text(row),
             (Self::Job, Some(process)) => process.slurm.as_deref().and_then(Slurm::id),
             (Self::Container, Some(process)) => process.container.as_deref().and_then(|it| {
-                let id = || {
-                    it.id
-                        .as_deref()
-                        .map(|id| id.chars().take(ID_CHARS).collect())
-                };
+                let id = || it.id.as_deref().map(|id| id.chars().take(ID_CHARS).collect());
                 it.name.as_deref().map(str::to_owned).or_else(id)
             }),
             (Self::Framework, Some(process)) => process.framework.as_deref().map(str::to_owned),

@@ -25,9 +25,7 @@ impl Needle {
         if self.lower.is_ascii() {
             let (text, part) = (text.as_bytes(), self.lower.as_bytes());
             return part.is_empty()
-                || text
-                    .windows(part.len())
-                    .any(|window| window.eq_ignore_ascii_case(part));
+                || text.windows(part.len()).any(|window| window.eq_ignore_ascii_case(part));
         }
         text.to_lowercase().contains(&self.lower)
     }
@@ -41,17 +39,12 @@ impl Needle {
     }
 
     pub(super) fn is_in_or_is(&self, text: &str, whole: bool) -> bool {
-        if whole {
-            self.is(text)
-        } else {
-            self.is_in(text)
-        }
+        if whole { self.is(text) } else { self.is_in(text) }
     }
 
     /// Whether a word, in whichever case, begins with it.
     pub(super) fn begins(&self, word: &str) -> bool {
-        word.get(..self.lower.len())
-            .is_some_and(|start| start.eq_ignore_ascii_case(&self.lower))
+        word.get(..self.lower.len()).is_some_and(|start| start.eq_ignore_ascii_case(&self.lower))
     }
 
     /// The number that it is.
@@ -62,11 +55,7 @@ impl Needle {
 
     /// Whether a UUID is it, or begins with it.
     pub fn is_uuid_of(&self, uuid: &str, whole: bool) -> bool {
-        if whole {
-            self.is(uuid)
-        } else {
-            self.begins(uuid)
-        }
+        if whole { self.is(uuid) } else { self.begins(uuid) }
     }
 
     /// Whether it can only be meant as a UUID.

@@ -33,10 +33,7 @@ impl<'a> SortValue<'a> {
             Field::Finding => rank.map_or(Self::Unknown, |at| Self::Number(-(at as f64))),
             Field::Command => match process {
                 None => match row.ended {
-                    Some(LastKnown {
-                        command: Some(words),
-                        ..
-                    }) => Self::Words(words),
+                    Some(LastKnown { command: Some(words), .. }) => Self::Words(words),
                     ended => text(ended.and_then(|it| it.comm.as_ref())),
                 },
                 Some(process) => match (notebook(process), process.command.as_deref()) {

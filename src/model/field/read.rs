@@ -52,9 +52,9 @@ impl Field {
                 let state = row.process.ok()?.state?;
                 Some(match state_letter(needle.typed()) {
                     Some(letter) => letter == state,
-                    None => STATES
-                        .iter()
-                        .any(|&(name, letter)| letter == state && needle.begins(name)),
+                    None => {
+                        STATES.iter().any(|&(name, letter)| letter == state && needle.begins(name))
+                    }
                 })
             }
             Self::Place => Some(row.process.ok()?.place().as_deref().is_some_and(fits)),
@@ -150,10 +150,7 @@ fn gpu_is(row: &ProcessRow<'_>, needle: &Needle, whole: bool) -> Option<bool> {
         return answer;
     }
     let gpu = row.gpu?;
-    let named = gpu
-        .name
-        .as_deref()
-        .map(|name| needle.is_in_or_is(name, whole));
+    let named = gpu.name.as_deref().map(|name| needle.is_in_or_is(name, whole));
     let is_part = row.place_on_gpus().is_some_and(|part| needle.is(&part));
     if is_part { Some(true) } else { named }
 }
@@ -161,14 +158,8 @@ fn gpu_is(row: &ProcessRow<'_>, needle: &Needle, whole: bool) -> Option<bool> {
 fn has_uuid(gpu: &Gpu, row: &ProcessRow<'_>, needle: &Needle, whole: bool) -> bool {
     let (gpu_instance, compute_instance) = row.instance();
     let part = gpu.mig_device(gpu_instance, compute_instance);
-    let uuids = [
-        gpu.uuid.as_deref(),
-        part.and_then(|part| part.uuid.as_deref()),
-    ];
-    uuids
-        .into_iter()
-        .flatten()
-        .any(|uuid| needle.is_uuid_of(uuid, whole))
+    let uuids = [gpu.uuid.as_deref(), part.and_then(|part| part.uuid.as_deref())];
+    uuids.into_iter().flatten().any(|uuid| needle.is_uuid_of(uuid, whole))
 }
 
 /// Whether a GPU is called so, or a part of it unless `all` of it is meant.
@@ -290,7 +281,5 @@ pub(in crate::model) fn any_has(row: &ProcessRow<'_>, needle: &Needle) -> bool {
     ];
     has(process.user.as_deref())
         || command_has(process, needle, false)
-        || fields
-            .iter()
-            .any(|&field| labels(field, process).into_iter().any(has))
+        || fields.iter().any(|&field| labels(field, process).into_iter().any(has))
 }

@@ -93,12 +93,7 @@ impl FieldSpec {
 
     /// With a heading, at the right edge; `descending` as in the field of this name.
     pub(super) const fn number(self, title: &'static str, descending: bool) -> Self {
-        Self {
-            title,
-            descending,
-            right: true,
-            ..self
-        }
+        Self { title, descending, right: true, ..self }
     }
 
     /// With a name for its column, where it has no other.
@@ -117,20 +112,12 @@ impl FieldSpec {
 
     /// With the most first.
     pub(super) const fn most_first(self) -> Self {
-        Self {
-            descending: true,
-            ..self
-        }
+        Self { descending: true, ..self }
     }
 
     /// As a column of the screen.
     pub(super) const fn on_screen(self, letter: char, need: usize, width: u16) -> Self {
-        Self {
-            letter,
-            need,
-            width,
-            ..self
-        }
+        Self { letter, need, width, ..self }
     }
 
     /// As a column of `ps`.
@@ -140,9 +127,6 @@ impl FieldSpec {
 
     /// As an order of `ps`.
     pub(super) const fn sorts(self, key: &'static str, help: &'static str) -> Self {
-        Self {
-            sort: (key, help),
-            ..self
-        }
+        Self { sort: (key, help), ..self }
     }
 }

@@ -8,11 +8,7 @@ fn environment(
     variables: &[(&str, &str)],
 ) -> Option<Arc<std::collections::BTreeMap<Arc<str>, Arc<str>>>> {
     let variables = variables.iter();
-    Some(Arc::new(
-        variables
-            .map(|(name, value)| (Arc::from(*name), Arc::from(*value)))
-            .collect(),
-    ))
+    Some(Arc::new(variables.map(|(name, value)| (Arc::from(*name), Arc::from(*value))).collect()))
 }
 
 fn of_job(step: &str, variables: &[(&str, &str)]) -> Process {
@@ -31,10 +27,7 @@ fn of_job(step: &str, variables: &[(&str, &str)]) -> Process {
 fn in_container(variables: &[(&str, &str)]) -> Process {
     Process {
         pid: 7,
-        container: Some(Arc::new(Container {
-            id: Some("0123".into()),
-            ..Container::default()
-        })),
+        container: Some(Arc::new(Container { id: Some("0123".into()), ..Container::default() })),
         environment: environment(variables),
         ..Process::default()
     }
@@ -57,10 +50,7 @@ fn a_job_was_given_what_slurm_counts_for_its_own_node() {
     // Counted within the job, or by uuid.
     let visible = |value| of_job("0", &[("CUDA_VISIBLE_DEVICES", value)]);
     assert_eq!(given(&visible("0")), None);
-    assert_eq!(
-        given(&visible("GPU-1,GPU-2")).as_deref(),
-        Some("CUDA_VISIBLE_DEVICES=GPU-1,GPU-2")
-    );
+    assert_eq!(given(&visible("GPU-1,GPU-2")).as_deref(), Some("CUDA_VISIBLE_DEVICES=GPU-1,GPU-2"));
     // A copy of the environment of another job, and a job that is over.
     let mut other = of_job("batch", &both);
     other.environment = environment(&[("SLURM_JOB_ID", "9"), both[0]]);
@@ -68,10 +58,7 @@ fn a_job_was_given_what_slurm_counts_for_its_own_node() {
     let mut over = of_job("batch", &both);
     Arc::make_mut(over.slurm.as_mut().unwrap()).over = Some(true);
     assert_eq!(given(&over), None);
-    let without_environment = Process {
-        slurm: None,
-        ..of_job("batch", &both)
-    };
+    let without_environment = Process { slurm: None, ..of_job("batch", &both) };
     assert_eq!(given(&without_environment), None);
 }
 
@@ -82,16 +69,7 @@ fn a_container_was_given_what_is_named_one_by_one() {
         let expected = format!("NVIDIA_VISIBLE_DEVICES={value}");
         assert_eq!(given(&visible(value)), Some(expected));
     }
-    for value in [
-        "all",
-        "none",
-        "void",
-        "",
-        "0,all",
-        "nvidia.com/gpu=0",
-        "-1",
-        "99999",
-    ] {
+    for value in ["all", "none", "void", "", "0,all", "nvidia.com/gpu=0", "-1", "99999"] {
         assert_eq!(given(&visible(value)), None, "{value}");
     }
     assert_eq!(given(&in_container(&[("CUDA_VISIBLE_DEVICES", "0")])), None);
@@ -111,10 +89,7 @@ fn gpu(index: u32, minor: u32) -> Gpu {
         index,
         minor_number: Some(minor),
         uuid: Some(format!("GPU-{index}a").into()),
-        memory: Some(Memory {
-            used_bytes: 5,
-            ..Memory::default()
-        }),
+        memory: Some(Memory { used_bytes: 5, ..Memory::default() }),
         gpu_percent: Some(0),
         processes: Some(Vec::new()),
         ..Gpu::default()
@@ -138,10 +113,7 @@ fn a_number_is_a_gpu_where_it_can_mean_but_one() {
     assert_eq!(places("SLURM_JOB_GPUS", &two, &crossed), [0; 0]);
     assert_eq!(places("NVIDIA_VISIBLE_DEVICES", &two, &crossed), [0, 1]);
     assert_eq!(places("NVIDIA_VISIBLE_DEVICES", &["GPU-1"], &crossed), [1]);
-    assert_eq!(
-        places("NVIDIA_VISIBLE_DEVICES", &["GPU-"], &crossed),
-        [0; 0]
-    );
+    assert_eq!(places("NVIDIA_VISIBLE_DEVICES", &["GPU-"], &crossed), [0; 0]);
 }
 
 #[test]
@@ -162,11 +134,7 @@ fn a_gpu_is_unused_where_no_process_may_be_on_it() {
     assert_eq!(judged(&|it| it.gpus[0].gpu_percent = None), Some(true));
     assert_eq!(judged(&|it| it.gpus[0].gpu_percent = Some(1)), Some(false));
     let row = |it: &mut Snapshot, kind| {
-        it.gpus[0].processes = Some(vec![GpuProcess {
-            pid: 7,
-            kind,
-            ..GpuProcess::default()
-        }]);
+        it.gpus[0].processes = Some(vec![GpuProcess { pid: 7, kind, ..GpuProcess::default() }]);
     };
     assert_eq!(judged(&|it| row(it, ProcessType::Compute)), Some(false));
     assert_eq!(judged(&|it| row(it, ProcessType::Graphics)), Some(true));
@@ -179,10 +147,6 @@ fn a_gpu_is_unused_where_no_process_may_be_on_it() {
     snapshot.gpus.push(gpu(0, 0));
     for (name, expected) in [("python", false), ("nvidia-smi", true), ("Xorg", true)] {
         snapshot.processes = vec![holder(name)];
-        assert_eq!(
-            snapshot.is_unused(&snapshot.gpus[0]),
-            Some(expected),
-            "{name}"
-        );
+        assert_eq!(snapshot.is_unused(&snapshot.gpus[0]), Some(expected), "{name}");
     }
 }

@@ -7,18 +7,13 @@ use crate::units::{Amount, Bytes, Span};
 /// Whether the last word that was typed may be the beginning of a term.
 pub fn is_begun(text: &str) -> bool {
     let tokens = tokens(text);
-    let Some((_, last)) = tokens
-        .last()
-        .filter(|_| !text.ends_with(char::is_whitespace))
-    else {
+    let Some((_, last)) = tokens.last().filter(|_| !text.ends_with(char::is_whitespace)) else {
         return false;
     };
     let typed: String = last.iter().map(|&(c, _)| c.to_ascii_lowercase()).collect();
     let begun = typed.trim_start_matches(['!', '-']);
     last.iter().all(|&(_, is_quoted)| !is_quoted)
-        && selectable()
-            .flat_map(|spec| spec.names)
-            .any(|name| name.starts_with(begun))
+        && selectable().flat_map(|spec| spec.names).any(|name| name.starts_with(begun))
 }
 
 /// What was typed before the last word or term.
@@ -67,10 +62,7 @@ impl Term {
             all => (false, all),
         };
         if rest.is_empty() {
-            return Err(SelectorError::Unfinished {
-                term: text_of(token),
-                example: "!user:ann",
-            });
+            return Err(SelectorError::Unfinished { term: text_of(token), example: "!user:ann" });
         }
         Test::parse(rest).map(|test| Self { is_negated, test })
     }
@@ -108,10 +100,7 @@ impl Test {
             .filter(|text| !text.is_empty())
             .collect();
         if alternatives.is_empty() {
-            return Err(SelectorError::Unfinished {
-                term: text_of(token),
-                example: spec.example,
-            });
+            return Err(SelectorError::Unfinished { term: text_of(token), example: spec.example });
         }
         Self::of(spec, sign, alternatives)
     }
@@ -136,19 +125,15 @@ impl Test {
             Sign::Colon => false,
             Sign::Compare(Order::Equal) => true,
             Sign::Compare(_) => {
-                return Err(SelectorError::NoOrder {
-                    name: spec.names[0],
-                    example: spec.example,
-                });
+                return Err(SelectorError::NoOrder { name: spec.names[0], example: spec.example });
             }
         };
         for value in &alternatives {
-            spec.allows(value)
-                .map_err(|there_are| SelectorError::NoneSuch {
-                    name: spec.names[0],
-                    value: value.clone(),
-                    there_are: there_are.join(" "),
-                })?;
+            spec.allows(value).map_err(|there_are| SelectorError::NoneSuch {
+                name: spec.names[0],
+                value: value.clone(),
+                there_are: there_are.join(" "),
+            })?;
         }
         let any = alternatives.into_iter().map(Needle::new).collect();
         Ok(Self::Text { field, whole, any })
@@ -159,11 +144,8 @@ impl Quantity {
     fn parse(spec: &FieldSpec, typed: String) -> Result<Self, SelectorError> {
         let name = spec.names[0];
         let wrong = |error| SelectorError::Quantity { name, error };
-        let no_number = || SelectorError::Number {
-            name,
-            value: typed.clone(),
-            example: spec.example,
-        };
+        let no_number =
+            || SelectorError::Number { name, value: typed.clone(), example: spec.example };
         let mut is_share = false;
         let number = match spec.notation {
             Notation::BytesOrShare => match typed.parse().map_err(wrong)? {
@@ -183,10 +165,6 @@ impl Quantity {
             }
             _ => f64::from(typed.parse::<u32>().map_err(|_| no_number())?),
         };
-        Ok(Self {
-            number,
-            is_share,
-            typed,
-        })
+        Ok(Self { number, is_share, typed })
     }
 }

@@ -45,11 +45,7 @@ fn list<'a>(values: impl Iterator<Item = &'a str>, f: &mut fmt::Formatter<'_>) -
         if at > 0 {
             f.write_str(",")?;
         }
-        quote(
-            value,
-            value.contains([' ', '"', ',']) || has_blank(value),
-            f,
-        )?;
+        quote(value, value.contains([' ', '"', ',']) || has_blank(value), f)?;
     }
     Ok(())
 }

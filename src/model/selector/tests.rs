@@ -22,20 +22,12 @@ fn scene() -> (Snapshot, Vec<Finding>) {
     snapshot.processes.truncate(4);
     snapshot.processes[0].uid = Some(1000);
     sample::hide(&mut snapshot);
-    snapshot.processes[0].slurm = Some(
-        Slurm {
-            job_id: Some("812".into()),
-            ..Slurm::default()
-        }
-        .into(),
-    );
+    snapshot.processes[0].slurm =
+        Some(Slurm { job_id: Some("812".into()), ..Slurm::default() }.into());
     snapshot.processes[1].cpu_percent = None;
     snapshot.processes[1].jupyter = Some(
-        Jupyter {
-            notebook_path: Some("reports/Q3 Überblick.ipynb".into()),
-            ..Jupyter::default()
-        }
-        .into(),
+        Jupyter { notebook_path: Some("reports/Q3 Überblick.ipynb".into()), ..Jupyter::default() }
+            .into(),
     );
     snapshot.processes[2].container = snapshot.processes[4].container.clone();
     snapshot.processes[3].unresolved = Some("of another namespace".into());
@@ -59,18 +51,13 @@ fn rows<'a>((snapshot, findings): &'a (Snapshot, Vec<Finding>)) -> Vec<ProcessRo
 }
 
 fn me() -> Me {
-    Me {
-        uid: None,
-        name: Some("bob".into()),
-    }
+    Me { uid: None, name: Some("bob".into()) }
 }
 
 fn fitting_in(scene: &(Snapshot, Vec<Finding>), text: &str) -> Vec<u32> {
     let selector = selector(text);
     let rows = rows(scene).into_iter();
-    rows.filter(|row| selector.fits(row, &me()))
-        .filter_map(|row| row.pid())
-        .collect()
+    rows.filter(|row| selector.fits(row, &me())).filter_map(|row| row.pid()).collect()
 }
 
 fn fitting(text: &str) -> Vec<u32> {
@@ -195,27 +182,15 @@ fn an_error_names_what_would_be_right() {
         ("user:", "user: needs a value; write user:ann,bob"),
         ("!", "! needs a value; write !user:ann"),
         ("gpu:,", "gpu:, needs a value; write gpu:0"),
-        (
-            "idle>10",
-            "idle: \"10\" is not a duration; write 30s, 10m, 2h or 1h30m",
-        ),
-        (
-            "mem>x",
-            "mem: \"x\" is not a size or a share from 0% to 100%; write 8GiB, 512MiB or 90%",
-        ),
-        (
-            "mem>20",
-            "mem: \"20\" has no unit; write 20GiB, 20MiB or 20%",
-        ),
+        ("idle>10", "idle: \"10\" is not a duration; write 30s, 10m, 2h or 1h30m"),
+        ("mem>x", "mem: \"x\" is not a size or a share from 0% to 100%; write 8GiB, 512MiB or 90%"),
+        ("mem>20", "mem: \"20\" has no unit; write 20GiB, 20MiB or 20%"),
         ("rss>1", "rss: \"1\" has no unit; write 1GiB or 1MiB"),
         ("sm<few", "sm: \"few\" is not a number; write sm<5"),
         ("sm<inf", "sm: \"inf\" is not a number; write sm<5"),
         ("pid:-1", "pid: \"-1\" is not a number; write pid:4242"),
         ("user>ann", "user cannot be compared; write user:ann,bob"),
-        (
-            "is:yours",
-            "no is begins with \"yours\"; there are mine unlisted",
-        ),
+        ("is:yours", "no is begins with \"yours\"; there are mine unlisted"),
     ] {
         assert_eq!(error(text), message);
     }
@@ -228,24 +203,8 @@ fn an_error_names_what_would_be_right() {
 
 #[test]
 fn what_only_looks_like_a_term_is_text() {
-    for text in [
-        "10:04",
-        "--lr=3",
-        "key=value",
-        "\"user:\"",
-        "/a:b",
-        "日本:x",
-    ] {
-        assert!(
-            matches!(
-                selector(text).terms[..],
-                [Term {
-                    test: Test::Word(_),
-                    ..
-                }]
-            ),
-            "{text}"
-        );
+    for text in ["10:04", "--lr=3", "key=value", "\"user:\"", "/a:b", "日本:x"] {
+        assert!(matches!(selector(text).terms[..], [Term { test: Test::Word(_), .. }]), "{text}");
     }
     for text in ["", "  ", "\"\"", "\u{3000}"] {
         assert_eq!(Selector::parse(text), Ok(None), "{text:?}");
@@ -265,13 +224,9 @@ fn every_example_of_the_table_is_a_selector() {
         assert!(!is_begun(text), "{text}");
     }
     assert!(is_begun("gpu:0 !us"));
-    for (text, finished) in [
-        ("gpu:0 us", "gpu:0 "),
-        ("us", ""),
-        ("gpu:0 ", ""),
-        ("a \"b c", "a "),
-        ("", ""),
-    ] {
+    for (text, finished) in
+        [("gpu:0 us", "gpu:0 "), ("us", ""), ("gpu:0 ", ""), ("a \"b c", "a "), ("", "")]
+    {
         assert_eq!(without_last(text), finished, "{text}");
     }
 }
@@ -287,18 +242,12 @@ fn any_text_is_a_selector_or_an_error_and_a_selector_is_its_text() {
     let mut selectors = 0;
     for _ in 0..50_000 {
         let count = dice.roll(10);
-        let text: String = (0..count)
-            .map(|_| PIECES[dice.place(PIECES.len())])
-            .collect();
+        let text: String = (0..count).map(|_| PIECES[dice.place(PIECES.len())]).collect();
         is_begun(&text);
         if let Ok(Some(selector)) = Selector::parse(&text) {
             selectors += 1;
             let shown = selector.to_string();
-            assert_eq!(
-                Selector::parse(&shown),
-                Ok(Some(selector)),
-                "{text:?}: {shown:?}"
-            );
+            assert_eq!(Selector::parse(&shown), Ok(Some(selector)), "{text:?}: {shown:?}");
         }
     }
     assert!(selectors > 10_000, "{selectors}");
@@ -348,14 +297,8 @@ fn a_gpu_is_asked_for_by_what_it_is_called() {
     }
     let named = selector("gpu:1,9,gpu-000 !gpu:7");
     let named = named.named_gpus(&snapshot.gpus);
-    let named: Vec<_> = named
-        .iter()
-        .map(|it| (it.typed, it.is_uuid, it.gpus.len()))
-        .collect();
-    assert_eq!(
-        named,
-        [("1", false, 1), ("9", false, 0), ("gpu-000", true, 3)]
-    );
+    let named: Vec<_> = named.iter().map(|it| (it.typed, it.is_uuid, it.gpus.len())).collect();
+    assert_eq!(named, [("1", false, 1), ("9", false, 0), ("gpu-000", true, 3)]);
 }
 
 #[test]

@@ -95,12 +95,9 @@ impl Act {
             let environment = facts.as_ref().and_then(|it| it.environment.clone());
             // It has not exited: what was read by its number was its own.
             let executable = one.executable.as_deref();
-            let mut protection = self
-                .guard
-                .by_facts(call, one.pid, facts.as_ref(), executable);
-            let seen = snapshot
-                .process(one.pid)
-                .filter(|it| it.start_ticks == Some(one.start_ticks));
+            let mut protection = self.guard.by_facts(call, one.pid, facts.as_ref(), executable);
+            let seen =
+                snapshot.process(one.pid).filter(|it| it.start_ticks == Some(one.start_ticks));
             if protection.is_none()
                 && let Some(process) = seen
                 && one.is_member

@@ -84,11 +84,7 @@ impl ActScene {
     }
 
     fn try_advance(&mut self) -> Result<ActProgress, ledger::LedgerError> {
-        let moment = StepInput {
-            now: at(self.now),
-            snapshot: &self.seen,
-            recheck: self.recheck,
-        };
+        let moment = StepInput { now: at(self.now), snapshot: &self.seen, recheck: self.recheck };
         self.act.advance(moment, &mut self.control, &mut self.pages)
     }
 
@@ -138,10 +134,7 @@ fn who_obeys_is_asked_once_and_its_memory_seen_back() {
     play.now = 0.4;
     assert_eq!(play.advance(), ActProgress::Waiting { until: at(10.0) });
     assert!(play.act.alive().is_empty());
-    let freed = Outcome::Freed {
-        bytes: GIB,
-        ms: 1500,
-    };
+    let freed = Outcome::Freed { bytes: GIB, ms: 1500 };
     // It is back; whether something takes it again is watched for.
     assert_eq!(play.at(1.5), ActProgress::Waiting { until: at(5.0) });
     assert_eq!(play.at(5.4), ActProgress::Ended(freed.clone()));
@@ -194,10 +187,7 @@ fn a_stopped_process_that_gpumem_continued_is_not_active() {
     play.now = 5.0;
     play.show(0);
     play.seen.gpus[0].processes.as_mut().unwrap()[0].sm_percent = Some(40);
-    assert_eq!(
-        play.advance(),
-        ActProgress::Ended(Outcome::RuleNoLongerTrue)
-    );
+    assert_eq!(play.advance(), ActProgress::Ended(Outcome::RuleNoLongerTrue));
     assert_eq!(play.sent().len(), 2);
 }
 
@@ -206,10 +196,7 @@ fn activity_cancels() {
     // Before anything is sent.
     let mut play = ActScene::found(Kind::Idle, &[python()]);
     play.recheck = Recheck::NoLonger;
-    assert_eq!(
-        play.advance(),
-        ActProgress::Ended(Outcome::RuleNoLongerTrue)
-    );
+    assert_eq!(play.advance(), ActProgress::Ended(Outcome::RuleNoLongerTrue));
     assert!(play.sent().is_empty());
     // In the grace: what was sent was sent, and no more is.
     let mut play = ActScene::found(Kind::Idle, &[python()]);
@@ -277,10 +264,7 @@ fn another_process_of_that_number_is_never_sent_anything() {
     let outcome = play.advance();
     assert_eq!(play.sent(), [(70, TERM)]);
     assert!(
-        matches!(
-            outcome,
-            ActProgress::Ended(Outcome::Freed { bytes: GIB, .. })
-        ),
+        matches!(outcome, ActProgress::Ended(Outcome::Freed { bytes: GIB, .. })),
         "{outcome:?}"
     );
 }
@@ -297,10 +281,7 @@ fn one_who_is_another_fails_the_whole_family() {
         (NotOpened::Changed(71), Outcome::IdentityChanged),
         (NotOpened::NoPidfd(71), Outcome::of(Protection::NoPidfd)),
         (
-            NotOpened::Failed {
-                pid: 71,
-                error: "x".to_owned(),
-            },
+            NotOpened::Failed { pid: 71, error: "x".to_owned() },
             Outcome::of(Protection::NotHeld { error: "x".into() }),
         ),
     ] {
@@ -328,15 +309,10 @@ fn what_protects_is_asked_again_at_the_deed() {
         assert!(play.sent().is_empty());
         why
     };
-    assert_eq!(
-        protected(|it| it.oom_score_adj = Some(-1000)),
-        Protection::OomProtected
-    );
+    assert_eq!(protected(|it| it.oom_score_adj = Some(-1000)), Protection::OomProtected);
     assert_eq!(
         protected(|it| it.executable = Some("/usr/bin/tmux".into())),
-        Protection::Program {
-            name: "tmux".into()
-        }
+        Protection::Program { name: "tmux".into() }
     );
     // Also between the signals.
     let mut play = ActScene::found(Kind::Idle, &[python()]);
@@ -393,17 +369,11 @@ fn to_exit_is_not_to_free() {
     for second in 1..10 {
         play.now = f64::from(second);
         play.shows(vec![worker.clone()], vec![gpu(0, &[], GIB)]);
-        assert!(
-            matches!(play.advance(), ActProgress::Waiting { .. }),
-            "{second}"
-        );
+        assert!(matches!(play.advance(), ActProgress::Waiting { .. }), "{second}");
     }
     play.now = 10.0;
     let holders = vec![71];
-    assert_eq!(
-        play.advance(),
-        ActProgress::Ended(Outcome::ExitedNotFreed { holders })
-    );
+    assert_eq!(play.advance(), ActProgress::Ended(Outcome::ExitedNotFreed { holders }));
 }
 
 #[test]
@@ -415,10 +385,7 @@ fn memory_that_comes_late_comes() {
     play.shows(Vec::new(), vec![gpu(0, &[(70, GIB)], 0)]);
     assert_eq!(play.advance(), ActProgress::Waiting { until: at(10.0) });
     let outcome = play.at(6.0);
-    let freed = Outcome::Freed {
-        bytes: GIB,
-        ms: 6000,
-    };
+    let freed = Outcome::Freed { bytes: GIB, ms: 6000 };
     assert_eq!(outcome, ActProgress::Ended(freed));
 }
 
@@ -435,10 +402,7 @@ fn who_lets_go_and_lives_on_is_left_alone() {
     play.advance();
     play.now = 7.0;
     let outcome = play.advance();
-    assert!(
-        matches!(outcome, ActProgress::Ended(Outcome::Freed { .. })),
-        "{outcome:?}"
-    );
+    assert!(matches!(outcome, ActProgress::Ended(Outcome::Freed { .. })), "{outcome:?}");
     assert_eq!(play.sent(), [(70, TERM)]);
 }
 
@@ -482,19 +446,14 @@ fn who_ends_before_anything_is_sent_was_gone_already() {
     play.control.rejects.insert(70, NotSent::Gone);
     play.advance();
     play.control.end(70);
-    assert!(
-        matches!(play.play_on(), Outcome::Freed { .. }),
-        "it was tried"
-    );
+    assert!(matches!(play.play_on(), Outcome::Freed { .. }), "it was tried");
 }
 
 #[test]
 fn what_is_only_advised_is_not_done() {
     let mut play = ActScene::found(Kind::Idle, &[python()]);
     let mut target = play.act.target().clone();
-    target.steps = vec![Step::Advise {
-        command: "scancel 12".into(),
-    }];
+    target.steps = vec![Step::Advise { command: "scancel 12".into() }];
     play.act = Act::new(target, Arc::new(guard()), Actor::default());
     let command = "scancel 12".into();
     let owned = Outcome::of(Protection::Owned { command });
@@ -513,10 +472,7 @@ fn nothing_is_done_that_is_not_written_down_before() {
     }
     let mut play = ActScene::found(Kind::Idle, &[python()]);
     play.pages.room = 2;
-    assert!(
-        play.try_advance().is_err(),
-        "what came of it cannot be told"
-    );
+    assert!(play.try_advance().is_err(), "what came of it cannot be told");
     assert_eq!(play.sent(), [(70, TERM)]);
     play.pages.room = 99;
     play.now = 99.0;
@@ -553,8 +509,5 @@ fn the_ledger_has_the_whole_act() {
         .collect();
     assert_eq!(kinds, ["begun", "intended", "done", "ended"]);
     let ids: Vec<&Arc<str>> = play.pages.lines.iter().map(|line| &line.act).collect();
-    assert!(
-        ids.iter()
-            .all(|id| *id == ids[0] && id.ends_with("-70:700"))
-    );
+    assert!(ids.iter().all(|id| *id == ids[0] && id.ends_with("-70:700")));
 }

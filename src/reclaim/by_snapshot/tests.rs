@@ -80,13 +80,7 @@ fn machine(dice: &mut Dice) -> (Vec<Finding>, Snapshot, Policy) {
             if dice.roll(5) > 0 {
                 rows.push((pid, bytes));
             }
-            let kinds = [
-                Kind::Idle,
-                Kind::Orphan,
-                Kind::Stopped,
-                Kind::Placeholder,
-                Kind::Leak,
-            ];
+            let kinds = [Kind::Idle, Kind::Orphan, Kind::Stopped, Kind::Placeholder, Kind::Leak];
             for kind in kinds {
                 if dice.roll(3) > 0 {
                     continue;
@@ -154,13 +148,8 @@ fn the_headline_promises_what_a_plan_of_all_users_takes_and_no_more() {
         planned.dedup();
         assert_eq!(headline.processes, planned.len(), "{seed}: {plan:?}");
         let bytes: u64 = plan.targets.iter().filter_map(|it| it.bytes).sum();
-        let unlisted = |pid: &&u32| {
-            seen.gpus[0]
-                .processes
-                .iter()
-                .flatten()
-                .all(|it| it.pid != **pid)
-        };
+        let unlisted =
+            |pid: &&u32| seen.gpus[0].processes.iter().flatten().all(|it| it.pid != **pid);
         if !planned.iter().any(|pid| unlisted(&pid)) {
             assert!(headline.bytes <= bytes, "{seed}: {headline:?} {plan:?}");
         }
@@ -179,11 +168,8 @@ fn what_would_end_one_that_is_kept_is_skipped_and_the_reason_is_shown() {
         ..process(pid, "python train.py")
     };
     let (idle, kept) = (job(70), job(71));
-    let seen = snapshot(
-        at(0.0),
-        &[idle.clone(), kept.clone()],
-        vec![gpu(0, &[(70, GIB), (71, GIB)], 0)],
-    );
+    let seen =
+        snapshot(at(0.0), &[idle.clone(), kept.clone()], vec![gpu(0, &[(70, GIB), (71, GIB)], 0)]);
     let mut policy = policy(serves);
     policy.kept.push(Exempt {
         identity: kept.identity(),

@@ -12,10 +12,7 @@ use crate::units::GIB;
 /// The findings with what to type, for who asks.
 fn typed(found: &[(Kind, &Process)], seen: &Snapshot, guard: &Guard) -> Vec<Finding> {
     let mut findings: Vec<Finding> = found.iter().map(|(kind, it)| finding(*kind, it)).collect();
-    let guard = Guard {
-        policy: policy(serves),
-        ourselves: guard.ourselves.clone(),
-    };
+    let guard = Guard { policy: policy(serves), ourselves: guard.ourselves.clone() };
     let plan = plan_of(&findings, seen, &guard);
     let typed_by = Some(guard.ourselves.uid);
     fill_in(findings.iter_mut(), &plan, seen, typed_by);
@@ -24,10 +21,7 @@ fn typed(found: &[(Kind, &Process)], seen: &Snapshot, guard: &Guard) -> Vec<Find
 
 fn commands(found: &[(Kind, &Process)], seen: &Snapshot) -> Vec<Vec<String>> {
     let findings = typed(found, seen, &guard());
-    findings
-        .into_iter()
-        .map(|finding| finding.commands)
-        .collect()
+    findings.into_iter().map(|finding| finding.commands).collect()
 }
 
 fn on_gpu(processes: &[Process]) -> Snapshot {
@@ -78,20 +72,11 @@ fn what_rests_and_can_be_asked_is_asked_before_it_is_killed() {
     };
     let seen = on_gpu(std::slice::from_ref(&idle));
     let asked = "gpumem release 70".to_owned();
-    for (kind, last) in [
-        (Kind::Idle, "gpumem kill 70"),
-        (Kind::ServerIdle, "gpumem explain 70"),
-    ] {
+    for (kind, last) in [(Kind::Idle, "gpumem kill 70"), (Kind::ServerIdle, "gpumem explain 70")] {
         let typed = commands(&[(kind, &idle)], &seen);
         assert_eq!(typed, [[asked.clone(), last.to_owned()]], "{kind}");
     }
-    let ranks = [
-        idle.clone(),
-        Process {
-            pid: 71,
-            ..idle.clone()
-        },
-    ];
+    let ranks = [idle.clone(), Process { pid: 71, ..idle.clone() }];
     let seen_all = on_gpu(&ranks);
     let all: Vec<(Kind, &Process)> = ranks.iter().map(|it| (Kind::Idle, it)).collect();
     // Whether one command or two: as they are killed.
@@ -117,9 +102,7 @@ fn the_owner_of_a_process_ends_it_by_its_own_command() {
             step_id: Some("0".into()),
             ..Slurm::default()
         })),
-        environment: Some(Arc::new(
-            [(Arc::from("SLURM_JOB_ID"), Arc::from("812"))].into(),
-        )),
+        environment: Some(Arc::new([(Arc::from("SLURM_JOB_ID"), Arc::from("812"))].into())),
         ..process(70, "python train.py")
     };
     let seen = on_gpu(std::slice::from_ref(&job));
@@ -156,9 +139,7 @@ fn whose_it_is_decides_what_may_be_typed() {
 #[test]
 fn what_is_protected_or_over_gets_no_command_that_kills() {
     let kept = Process {
-        environment: Some(Arc::new(
-            [(Arc::from("GPUMEM_KEEP"), Arc::from("forever"))].into(),
-        )),
+        environment: Some(Arc::new([(Arc::from("GPUMEM_KEEP"), Arc::from("forever"))].into())),
         ..process(70, "python train.py")
     };
     let seen = on_gpu(std::slice::from_ref(&kept));
@@ -233,16 +214,10 @@ fn what_is_not_held_or_not_theirs_has_no_command_to_release() {
     assert_eq!(by(&holds(&[]), None), None);
     assert_eq!(by(&holds(&[(70, 0)]), None), None);
     // Its number may be a stranger's here.
-    let unheld = Process {
-        gpu_files: None,
-        ..announced.clone()
-    };
+    let unheld = Process { gpu_files: None, ..announced.clone() };
     let mut inside = on_gpu(std::slice::from_ref(&unheld));
     inside.host.pid_namespace = Some(crate::model::snapshot::PidNamespace::Container);
     assert_eq!(by(&inside, None), None);
-    let own = Process {
-        unresolved: Some("who knows".into()),
-        ..announced.clone()
-    };
+    let own = Process { unresolved: Some("who knows".into()), ..announced.clone() };
     assert_eq!(by(&on_gpu(&[own]), None), None);
 }

@@ -18,8 +18,7 @@ impl Observer for Notes {
         let Deed::Signal { signals, processes } = deed else {
             panic!("{deed:?}");
         };
-        self.0
-            .push((place, format!("{} to {}", signals[0], processes[0].pid)));
+        self.0.push((place, format!("{} to {}", signals[0], processes[0].pid)));
     }
 
     fn failed(&mut self, place: usize, failures: &[Failure]) {
@@ -32,8 +31,7 @@ impl Observer for Notes {
 
     fn ended(&mut self, place: usize, target: &Target, outcome: &Outcome) {
         let is_success = outcome.is_success();
-        self.0
-            .push((place, format!("{} ended {is_success}", target.leader)));
+        self.0.push((place, format!("{} ended {is_success}", target.leader)));
     }
 }
 
@@ -53,10 +51,8 @@ struct Simulation {
 
 impl Simulation {
     fn new() -> (Self, Executor) {
-        let processes = [70, 71].map(|pid| Shown {
-            state: Some('T'),
-            ..process(pid, "python train.py")
-        });
+        let processes =
+            [70, 71].map(|pid| Shown { state: Some('T'), ..process(pid, "python train.py") });
         let rows = [(70, 2 * GIB), (71, GIB)];
         let snapshot = snapshot(at(0.0), &processes, vec![gpu(0, &rows, 0)]);
         let control = Shared::new(FakeControl::of(&snapshot));
@@ -108,11 +104,7 @@ fn targets_are_carried_out_one_after_another_and_each_outcome_is_reported() {
     let (mut simulation, mut executor) = Simulation::new();
     for pid in [70, 71] {
         // Who is stopped ends once it goes on.
-        simulation
-            .control
-            .get()
-            .ends_on
-            .insert(pid, vec![Signal::Cont]);
+        simulation.control.get().ends_on.insert(pid, vec![Signal::Cont]);
     }
     let mut notes = Notes::default();
     for leader in [70, 71] {
@@ -124,12 +116,8 @@ fn targets_are_carried_out_one_after_another_and_each_outcome_is_reported() {
     assert_eq!(executor.run(&mut simulation, &mut notes).unwrap(), None);
     notes.0.retain(|(_, words)| words != "waiting");
     let reported: Vec<(usize, &str)> = notes.0.iter().map(|(at, it)| (*at, &**it)).collect();
-    let expected = [
-        (0, "SIGTERM to 70"),
-        (0, "70 ended true"),
-        (1, "SIGTERM to 71"),
-        (1, "71 ended true"),
-    ];
+    let expected =
+        [(0, "SIGTERM to 70"), (0, "70 ended true"), (1, "SIGTERM to 71"), (1, "71 ended true")];
     assert_eq!(reported, expected);
     // What is told is what the ledger has.
     let pages = simulation.pages.get();

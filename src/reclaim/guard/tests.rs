@@ -24,11 +24,7 @@ fn by_facts(guard: &Guard, pid: u32, facts: &Guarded) -> Option<Protection> {
 fn an_ordinary_process_of_ones_own_may_be_touched() {
     assert_eq!(by_facts(&guard(), 70, &ordinary()), None);
     let python = process(70, "python train.py");
-    let seen = snapshot(
-        at(0.0),
-        std::slice::from_ref(&python),
-        vec![gpu(0, &[(70, GIB)], 0)],
-    );
+    let seen = snapshot(at(0.0), std::slice::from_ref(&python), vec![gpu(0, &[(70, GIB)], 0)]);
     assert_eq!(guard().by_sight(Call::Rule, &python, &seen), None);
 }
 
@@ -66,26 +62,10 @@ fn programs_are_known_by_their_files_and_by_whole_names() {
     };
     for (executable, comm, protected) in [
         ("/usr/lib/xorg/Xorg", "python", Some("Xorg")),
-        (
-            "/usr/bin/nvidia-cuda-mps-server",
-            "x",
-            Some("nvidia-cuda-mps-server"),
-        ),
-        (
-            "/usr/bin/nv-hostengine (deleted)",
-            "x",
-            Some("nv-hostengine"),
-        ),
-        (
-            "/usr/lib/systemd/systemd-logind",
-            "x",
-            Some("systemd-logind"),
-        ),
-        (
-            "/usr/bin/containerd-shim-runc-v2",
-            "x",
-            Some("containerd-shim-runc-v2"),
-        ),
+        ("/usr/bin/nvidia-cuda-mps-server", "x", Some("nvidia-cuda-mps-server")),
+        ("/usr/bin/nv-hostengine (deleted)", "x", Some("nv-hostengine")),
+        ("/usr/lib/systemd/systemd-logind", "x", Some("systemd-logind")),
+        ("/usr/bin/containerd-shim-runc-v2", "x", Some("containerd-shim-runc-v2")),
         ("/usr/bin/tmux", "tmux: server", Some("tmux")),
         ("/usr/sbin/slurmstepd", "slurmstepd", Some("slurmstepd")),
         // What a process calls itself is no proof, either way.
@@ -101,22 +81,13 @@ fn programs_are_known_by_their_files_and_by_whole_names() {
         assert_eq!(name(&facts).as_deref(), protected, "{executable}");
     }
     // Where the file is not told, the short name is all there is, cut as the kernel cuts it.
-    assert_eq!(
-        name(&with(None, "nvidia-persiste")).as_deref(),
-        Some("nvidia-persiste")
-    );
-    assert_eq!(
-        name(&with(None, "tmux: server")).as_deref(),
-        Some("tmux: server")
-    );
+    assert_eq!(name(&with(None, "nvidia-persiste")).as_deref(), Some("nvidia-persiste"));
+    assert_eq!(name(&with(None, "tmux: server")).as_deref(), Some("tmux: server"));
 
     let mut strict = guard();
     strict.policy.never = vec!["python3.11".into()];
     let found = by_facts(&strict, 70, &ordinary());
-    assert!(
-        matches!(found, Some(Protection::Program { .. })),
-        "{found:?}"
-    );
+    assert!(matches!(found, Some(Protection::Program { .. })), "{found:?}");
 }
 
 #[test]
@@ -124,76 +95,36 @@ fn what_is_not_known_protects() {
     let whole = ordinary();
     let is_unknown = |found: Option<Protection>| matches!(found, Some(Protection::Unknown { .. }));
     assert!(is_unknown(guard().by_facts(Call::Named, 70, None, None)));
-    for facts in [
-        Guarded {
-            oom_score_adj: None,
-            ..whole.clone()
-        },
-        Guarded {
-            uid: None,
-            ..whole.clone()
-        },
-    ] {
+    for facts in
+        [Guarded { oom_score_adj: None, ..whole.clone() }, Guarded { uid: None, ..whole.clone() }]
+    {
         assert!(is_unknown(by_facts(&guard(), 70, &facts)), "{facts:?}");
     }
-    let nameless = Guarded {
-        executable: None,
-        ..whole
-    };
+    let nameless = Guarded { executable: None, ..whole };
     assert!(is_unknown(by_facts(&guard(), 70, &nameless)));
     let known = Some("/usr/bin/python3.11");
-    assert_eq!(
-        guard().by_facts(Call::Rule, 70, Some(&nameless), known),
-        None
-    );
-    assert_eq!(
-        guard().by_facts(Call::Named, 70, Some(&nameless), None),
-        None
-    );
+    assert_eq!(guard().by_facts(Call::Rule, 70, Some(&nameless), known), None);
+    assert_eq!(guard().by_facts(Call::Named, 70, Some(&nameless), None), None);
 }
 
 #[test]
 fn the_kernel_and_what_it_must_not_kill_are_left_alone() {
-    let kernel = Guarded {
-        is_kernel_thread: true,
-        ..ordinary()
-    };
-    assert_eq!(
-        by_facts(&guard(), 70, &kernel),
-        Some(Protection::KernelThread)
-    );
-    let exempt = Guarded {
-        oom_score_adj: Some(-1000),
-        ..ordinary()
-    };
-    assert_eq!(
-        by_facts(&guard(), 70, &exempt),
-        Some(Protection::OomProtected)
-    );
-    let thread = Guarded {
-        is_process: Some(false),
-        ..ordinary()
-    };
+    let kernel = Guarded { is_kernel_thread: true, ..ordinary() };
+    assert_eq!(by_facts(&guard(), 70, &kernel), Some(Protection::KernelThread));
+    let exempt = Guarded { oom_score_adj: Some(-1000), ..ordinary() };
+    assert_eq!(by_facts(&guard(), 70, &exempt), Some(Protection::OomProtected));
+    let thread = Guarded { is_process: Some(false), ..ordinary() };
     assert_eq!(by_facts(&guard(), 70, &thread), Some(Protection::Replaced));
 }
 
 #[test]
 fn others_are_touched_only_on_request_and_with_the_right_to() {
-    let theirs = Guarded {
-        uid: Some(OWNER + 1),
-        ..ordinary()
-    };
+    let theirs = Guarded { uid: Some(OWNER + 1), ..ordinary() };
     let mut guard = guard();
     let uid = OWNER + 1;
-    assert_eq!(
-        by_facts(&guard, 70, &theirs),
-        Some(Protection::OtherUser { uid })
-    );
+    assert_eq!(by_facts(&guard, 70, &theirs), Some(Protection::OtherUser { uid }));
     guard.policy.all_users = true;
-    assert_eq!(
-        by_facts(&guard, 70, &theirs),
-        Some(Protection::NotPermitted { uid })
-    );
+    assert_eq!(by_facts(&guard, 70, &theirs), Some(Protection::NotPermitted { uid }));
     guard.ourselves.may_signal_others = true;
     assert_eq!(by_facts(&guard, 70, &theirs), None);
     guard.policy.all_users = false;
@@ -232,10 +163,7 @@ fn in_another_namespace_only_what_is_named_and_proven_is_touched() {
         assert_eq!(guard().by_sight(Call::Rule, &python, &seen), other);
         assert_eq!(guard().by_sight(Call::Named, &python, &seen), None);
         for files in [None, Some(vec![]), Some(vec![Arc::from("/dev/nvidiactl")])] {
-            let unproven = Process {
-                gpu_files: files.map(Arc::from),
-                ..python.clone()
-            };
+            let unproven = Process { gpu_files: files.map(Arc::from), ..python.clone() };
             assert_eq!(guard().by_sight(Call::Named, &unproven, &seen), other);
         }
     }
@@ -249,29 +177,16 @@ fn in_another_namespace_only_what_is_named_and_proven_is_touched() {
 #[test]
 fn what_only_draws_is_left_alone() {
     let python = process(70, "game");
-    let row = |kind| GpuProcess {
-        pid: 70,
-        kind,
-        ..GpuProcess::default()
-    };
+    let row = |kind| GpuProcess { pid: 70, kind, ..GpuProcess::default() };
     let on = |kinds: &[ProcessType]| {
-        let gpu = Gpu {
-            processes: Some(kinds.iter().copied().map(row).collect()),
-            ..Gpu::default()
-        };
+        let gpu =
+            Gpu { processes: Some(kinds.iter().copied().map(row).collect()), ..Gpu::default() };
         snapshot(at(0.0), &[], vec![gpu])
     };
     let mut guard = guard();
     let draws = on(&[ProcessType::Graphics]);
-    assert_eq!(
-        guard.by_sight(Call::Named, &python, &draws),
-        Some(Protection::Graphics)
-    );
-    assert!(
-        guard
-            .by_sight(Call::Rule, &python, &on(&[ProcessType::Other]))
-            .is_some()
-    );
+    assert_eq!(guard.by_sight(Call::Named, &python, &draws), Some(Protection::Graphics));
+    assert!(guard.by_sight(Call::Rule, &python, &on(&[ProcessType::Other])).is_some());
     for kinds in [
         &[ProcessType::ComputeGraphics][..],
         &[ProcessType::Graphics, ProcessType::Compute],
@@ -288,10 +203,7 @@ fn servers_are_touched_only_on_request() {
     let server = process(70, "vllm serve model");
     let seen = snapshot(at(0.0), &[], Vec::new());
     let mut guard = guard();
-    assert_eq!(
-        guard.by_sight(Call::Rule, &server, &seen),
-        Some(Protection::Server)
-    );
+    assert_eq!(guard.by_sight(Call::Rule, &server, &seen), Some(Protection::Server));
     assert_eq!(guard.by_sight(Call::Named, &server, &seen), None);
     guard.policy.servers = true;
     assert_eq!(guard.by_sight(Call::Rule, &server, &seen), None);
@@ -320,18 +232,12 @@ fn its_owner_keeps_it_until_then() {
     }
     guard.policy.even_kept = true;
     assert!(!kept(&guard, Call::Named, &later, OWNER));
-    assert!(
-        kept(&guard, Call::Rule, &later, OWNER),
-        "only what is named"
-    );
+    assert!(kept(&guard, Call::Rule, &later, OWNER), "only what is named");
 
     let mut unread = keeping(&later, OWNER);
     unread.environment = None;
     let found = guard.by_sight(Call::Rule, &unread, &seen);
-    assert!(
-        matches!(found, Some(Protection::Unknown { .. })),
-        "{found:?}"
-    );
+    assert!(matches!(found, Some(Protection::Unknown { .. })), "{found:?}");
     assert_eq!(guard.by_sight(Call::Named, &unread, &seen), None);
 }
 
@@ -350,15 +256,9 @@ fn the_configuration_keeps_it_until_then() {
         guard.by_sight(Call::Rule, process, &snapshot(at(seconds), &[], Vec::new()))
     };
     let kept = found(&guard, &python, 0.0);
-    assert!(
-        matches!(kept, Some(Protection::KeptByConfiguration { .. })),
-        "{kept:?}"
-    );
+    assert!(matches!(kept, Some(Protection::KeptByConfiguration { .. })), "{kept:?}");
     assert_eq!(found(&guard, &python, 60.0), None, "it has ended");
-    guard.policy.kept[0].identity = Identity {
-        pid: 70,
-        start: Start::Ticks(1),
-    };
+    guard.policy.kept[0].identity = Identity { pid: 70, start: Start::Ticks(1) };
     assert_eq!(found(&guard, &python, 0.0), None, "another of that number");
 }
 
@@ -376,37 +276,23 @@ fn each_reason_is_a_phrase() {
         Protection::OtherUser { uid: 7 },
         Protection::NotPermitted { uid: 7 },
         Protection::OtherNamespace,
-        Protection::KeptByOwner {
-            until: Some(at(0.0)),
-        },
-        Protection::KeptByConfiguration {
-            why: "x".into(),
-            until: None,
-        },
+        Protection::KeptByOwner { until: Some(at(0.0)) },
+        Protection::KeptByConfiguration { why: "x".into(), until: None },
         Protection::Server,
         Protection::Unresolved,
         Protection::Replaced,
         Protection::Unknown { what: "x".into() },
-        Protection::Owned {
-            command: "scancel 7".into(),
-        },
+        Protection::Owned { command: "scancel 7".into() },
         Protection::NoPidfd,
         Protection::NotHeld { error: "x".into() },
     ];
     let mut texts: Vec<String> = all.iter().map(ToString::to_string).collect();
-    assert!(
-        texts
-            .iter()
-            .all(|text| !text.ends_with('.') && text.len() > 8)
-    );
+    assert!(texts.iter().all(|text| !text.ends_with('.') && text.len() > 8));
     texts.sort();
     texts.dedup();
     assert_eq!(texts.len(), all.len(), "each of its own");
     for protection in all {
         let json = serde_json::to_string(&protection).unwrap();
-        assert_eq!(
-            serde_json::from_str::<Protection>(&json).unwrap(),
-            protection
-        );
+        assert_eq!(serde_json::from_str::<Protection>(&json).unwrap(), protection);
     }
 }

@@ -10,30 +10,19 @@ use crate::units::GIB;
 
 fn target() -> Box<Target> {
     let python = process(70, "python \u{1b}[31mtrain.py");
-    let seen = snapshot(
-        at(0.0),
-        std::slice::from_ref(&python),
-        vec![gpu(0, &[(70, GIB)], 0)],
-    );
+    let seen = snapshot(at(0.0), std::slice::from_ref(&python), vec![gpu(0, &[(70, GIB)], 0)]);
     let mut plan = plan_of(&[finding(Kind::Idle, &python)], &seen, &guard());
     Box::new(plan.targets.remove(0))
 }
 
 fn entry(act: &str, seconds: f64, event: LedgerEvent) -> LedgerEntry {
-    LedgerEntry {
-        time: at(seconds),
-        act: act.into(),
-        event,
-    }
+    LedgerEntry { time: at(seconds), act: act.into(), event }
 }
 
 fn term() -> Deed {
     Deed::Signal {
         signals: vec![Signal::Term, Signal::Cont],
-        processes: vec![LedgerProcess {
-            pid: 70,
-            start_ticks: u64::MAX,
-        }],
+        processes: vec![LedgerProcess { pid: 70, start_ticks: u64::MAX }],
     }
 }
 
@@ -48,29 +37,16 @@ fn actor() -> Actor {
 }
 
 fn all() -> Vec<LedgerEntry> {
-    let outcome = Outcome::Freed {
-        bytes: GIB,
-        ms: 900,
-    };
+    let outcome = Outcome::Freed { bytes: GIB, ms: 900 };
     vec![
-        entry(
-            "a",
-            0.0,
-            LedgerEvent::Begun {
-                actor: actor(),
-                target: target(),
-            },
-        ),
+        entry("a", 0.0, LedgerEvent::Begun { actor: actor(), target: target() }),
         entry("a", 0.0, LedgerEvent::Intended(term())),
         entry(
             "a",
             0.1,
             LedgerEvent::Done {
                 deed: term(),
-                failures: vec![Failure {
-                    pid: Some(70),
-                    error: "gone".to_owned(),
-                }],
+                failures: vec![Failure { pid: Some(70), error: "gone".to_owned() }],
             },
         ),
         entry("a", 1.0, LedgerEvent::Ended(outcome)),
@@ -88,12 +64,8 @@ fn what_is_written_is_read_again() {
     drop(ledger);
     // Another writer goes on behind it.
     let mut ledger = Ledger::open(&path).unwrap();
-    let asked = Deed::ShutKernel {
-        kernel_id: "k".into(),
-    };
-    ledger
-        .write(&entry("b", 2.0, LedgerEvent::Intended(asked.clone())))
-        .unwrap();
+    let asked = Deed::ShutKernel { kernel_id: "k".into() };
+    ledger.write(&entry("b", 2.0, LedgerEvent::Intended(asked.clone()))).unwrap();
     let past = read(&path, 1 << 20).unwrap();
     assert_eq!((past.unread_lines, past.is_cut), (0, false));
     let [first, second] = &past.acts[..] else {
@@ -109,10 +81,7 @@ fn what_is_written_is_read_again() {
     assert_eq!((&second.outcome, &second.deeds[0].deed), (&None, &asked));
     assert_eq!(past.unattended_times(), [at(0.0), at(2.0)]);
     let text = fs::read_to_string(&path).unwrap();
-    assert!(
-        text.lines()
-            .all(|line| line.starts_with(r#"{"schema":"gpumem.ledger/1","#))
-    );
+    assert!(text.lines().all(|line| line.starts_with(r#"{"schema":"gpumem.ledger/1","#)));
     assert!(!text.contains('\u{1b}'), "nothing raw");
 }
 
@@ -125,19 +94,12 @@ fn a_torn_line_costs_itself_only() {
         ledger.write(&entry).unwrap();
     }
     let whole = fs::read(&path).unwrap();
-    let last = whole[..whole.len() - 1]
-        .iter()
-        .rposition(|&byte| byte == b'\n')
-        .unwrap();
+    let last = whole[..whole.len() - 1].iter().rposition(|&byte| byte == b'\n').unwrap();
     for cut in [last + 2, last + 9, whole.len() - 1] {
         fs::write(&path, &whole[..cut]).unwrap();
         let mut ledger = Ledger::open(&path).unwrap();
-        ledger
-            .write(&entry("b", 3.0, LedgerEvent::Intended(term())))
-            .unwrap();
-        ledger
-            .write(&entry("b", 4.0, LedgerEvent::Ended(Outcome::AlreadyGone)))
-            .unwrap();
+        ledger.write(&entry("b", 3.0, LedgerEvent::Intended(term()))).unwrap();
+        ledger.write(&entry("b", 4.0, LedgerEvent::Ended(Outcome::AlreadyGone))).unwrap();
         let past = read(&path, 1 << 20).unwrap();
         let is_whole = cut == whole.len() - 1;
         assert_eq!(past.unread_lines, usize::from(!is_whole), "{cut}");
@@ -156,17 +118,11 @@ fn a_torn_line_costs_itself_only() {
 fn the_end_of_a_long_one_is_read() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("ledger.jsonl");
-    assert_eq!(
-        read(&path, 100).unwrap(),
-        LedgerSummary::default(),
-        "there is none"
-    );
+    assert_eq!(read(&path, 100).unwrap(), LedgerSummary::default(), "there is none");
     let mut ledger = Ledger::open(&path).unwrap();
     for number in 0..100 {
         let act = number.to_string();
-        ledger
-            .write(&entry(&act, 1.0, LedgerEvent::Ended(Outcome::StillAlive)))
-            .unwrap();
+        ledger.write(&entry(&act, 1.0, LedgerEvent::Ended(Outcome::StillAlive))).unwrap();
     }
     let past = read(&path, 1000).unwrap();
     assert!(past.is_cut && past.unread_lines == 0);
@@ -183,11 +139,7 @@ fn what_cannot_be_written_is_an_error() {
     assert!(full.write_all(b"x").is_err());
     let error = Ledger::open(Path::new("/dev/full")).unwrap_err();
     assert!(error.to_string().contains("no ordinary file"), "{error}");
-    let mut ledger = Ledger {
-        path: "/dev/full".into(),
-        file: full,
-        is_torn: false,
-    };
+    let mut ledger = Ledger { path: "/dev/full".into(), file: full, is_torn: false };
     let error = ledger.write(&all()[0]).unwrap_err();
     assert!(matches!(error, LedgerError::Write { .. }), "{error}");
     assert!(ledger.is_torn);
@@ -210,19 +162,11 @@ fn only_its_owner_reads_it() {
 
 #[test]
 fn only_unattended_acts_count_for_the_pace() {
-    let deed = PastDeed {
-        ended: None,
-        time: at(0.0),
-        deed: term(),
-        failures: None,
-    };
+    let deed = PastDeed { ended: None, time: at(0.0), deed: term(), failures: None };
     let act = |seconds, is_unattended: Option<bool>| PastAct {
         id: "a".into(),
         time: at(seconds),
-        actor: is_unattended.map(|is_unattended| Actor {
-            is_unattended,
-            ..actor()
-        }),
+        actor: is_unattended.map(|is_unattended| Actor { is_unattended, ..actor() }),
         target: None,
         deeds: vec![deed.clone()],
         outcome: None,
@@ -230,12 +174,7 @@ fn only_unattended_acts_count_for_the_pace() {
     let mut idle = act(4.0, Some(true));
     idle.deeds.clear();
     let past = LedgerSummary {
-        acts: vec![
-            act(1.0, Some(false)),
-            act(2.0, Some(true)),
-            act(3.0, None),
-            idle,
-        ],
+        acts: vec![act(1.0, Some(false)), act(2.0, Some(true)), act(3.0, None), idle],
         ..LedgerSummary::default()
     };
     assert_eq!(past.unattended_times(), [at(2.0), at(3.0)]);

@@ -31,11 +31,7 @@ fn why(plan: &Plan) -> Vec<&Why> {
 /// One process with a finding, alone on its GPU.
 fn alone(kind: Kind) -> (Vec<Finding>, Snapshot) {
     let python = process(70, "python train.py");
-    let seen = snapshot(
-        at(0.0),
-        std::slice::from_ref(&python),
-        vec![gpu(0, &[(70, GIB)], 0)],
-    );
+    let seen = snapshot(at(0.0), std::slice::from_ref(&python), vec![gpu(0, &[(70, GIB)], 0)]);
     (vec![finding(kind, &python)], seen)
 }
 
@@ -50,9 +46,7 @@ fn asking(kinds: &[Kind], rules: &[&str]) -> FindingSelector {
 /// What a selector means of a snapshot.
 fn selected(seen: &Snapshot, findings: &[Finding], text: &str) -> Option<Selected> {
     let places = places(seen, findings).into_iter();
-    let rows: Vec<_> = places
-        .map(|place| ProcessRow::new(seen, findings, place))
-        .collect();
+    let rows: Vec<_> = places.map(|place| ProcessRow::new(seen, findings, place)).collect();
     let selector = Selector::parse(text).unwrap().unwrap();
     Some(selector.select(seen, &rows, findings.iter(), &Me::default()))
 }
@@ -85,29 +79,22 @@ fn kinds_are_taken_always_when_asked_or_never() {
         assert_eq!(asked.targets.len(), when_asked, "{kind}");
         // What was asked for and is not done says why; by default only what one would expect.
         assert_eq!(asked.refused.len(), 1 - when_asked, "{kind}");
-        let is_notified = matches!(
-            kind,
-            Kind::Dead | Kind::Stuck | Kind::Hung | Kind::Leak | Kind::Placeholder
-        );
+        let is_notified =
+            matches!(kind, Kind::Dead | Kind::Stuck | Kind::Hung | Kind::Leak | Kind::Placeholder);
         assert_eq!(usual.refused.len(), usize::from(is_notified), "{kind}");
     }
 }
 
 #[test]
 fn a_placeholder_is_taken_for_being_one_and_for_nothing_else() {
-    let only_asked = Why::OnlyWhenAsked {
-        kind: Kind::Placeholder,
-    };
+    let only_asked = Why::OnlyWhenAsked { kind: Kind::Placeholder };
     let asked = |kinds: &[Kind]| with(asking(kinds, &[]));
     let named = process(70, "python /v/bin/keep-gpu --gpu-ids 0");
     let other = process(70, "python train.py");
     for (python, found_by_conduct) in [(&named, false), (&other, true)] {
         for kind in [Kind::Idle, Kind::Orphan, Kind::Stopped] {
-            let seen = snapshot(
-                at(0.0),
-                std::slice::from_ref(python),
-                vec![gpu(0, &[(70, GIB)], 0)],
-            );
+            let seen =
+                snapshot(at(0.0), std::slice::from_ref(python), vec![gpu(0, &[(70, GIB)], 0)]);
             let mut findings = vec![finding(kind, python)];
             if found_by_conduct {
                 findings.push(finding(Kind::Placeholder, python));
@@ -132,10 +119,7 @@ fn a_target_has_its_processes_reasons_and_steps() {
         panic!("{plan:?}");
     };
     assert_eq!((&*target.id, target.leader), ("70:700", 70));
-    assert_eq!(
-        (target.bytes, target.boot_id.as_deref()),
-        (Some(GIB), Some("boot"))
-    );
+    assert_eq!((target.bytes, target.boot_id.as_deref()), (Some(GIB), Some("boot")));
     let member = &target.members[0];
     assert_eq!((member.start_ticks, member.uid), (700, OWNER));
     assert_eq!(&*member.name, "python train.py");
@@ -149,26 +133,18 @@ fn a_target_has_its_processes_reasons_and_steps() {
         .steps
         .iter()
         .map(|step| match step {
-            Step::Signal {
-                signal,
-                recipients: to,
-                grace_seconds,
-            } => (*signal, *to, *grace_seconds),
+            Step::Signal { signal, recipients: to, grace_seconds } => {
+                (*signal, *to, *grace_seconds)
+            }
             other => panic!("{other:?}"),
         })
         .collect();
     assert_eq!(
         signals,
-        [
-            (Signal::Term, Recipients::Family, 10.0),
-            (Signal::Kill, Recipients::Family, 5.0)
-        ]
+        [(Signal::Term, Recipients::Family, 10.0), (Signal::Kill, Recipients::Family, 5.0)]
     );
     let json = serde_json::to_string(&plan).unwrap();
-    assert!(
-        json.contains(r#""step":"signal","signal":"TERM","whom":"family""#),
-        "{json}"
-    );
+    assert!(json.contains(r#""step":"signal","signal":"TERM","whom":"family""#), "{json}");
     let again: Target = serde_json::from_str(&serde_json::to_string(target).unwrap()).unwrap();
     assert_eq!(&again, target);
 }
@@ -181,10 +157,7 @@ fn what_the_rule_only_notifies_is_skipped() {
     assert_eq!(why(&plan), [&Why::OnlyNotified]);
     findings[0].resolved_at = Some(at(0.0));
     let plan = plan_of(&findings, &seen, &guard());
-    assert!(
-        plan.targets.is_empty() && plan.refused.is_empty(),
-        "it has ceased"
-    );
+    assert!(plan.targets.is_empty() && plan.refused.is_empty(), "it has ceased");
 }
 
 #[test]
@@ -205,10 +178,7 @@ fn what_is_kept_from_a_kind_is_not_ended_for_it() {
             until: None,
         }];
         let plan = plan_of(&findings, &seen, &guard);
-        assert_eq!(
-            (plan.targets.len(), plan.refused.len()),
-            (targets, 1 - targets)
-        );
+        assert_eq!((plan.targets.len(), plan.refused.len()), (targets, 1 - targets));
     }
 }
 
@@ -223,13 +193,7 @@ fn a_process_that_is_another_by_now_is_none_of_the_rules() {
     now.get_mut(&70).unwrap().start_ticks = 1;
     let plan = plan_with(&findings, &seen, &[], &now, &guard());
     let protection = Protection::Replaced;
-    assert_eq!(
-        why(&plan),
-        [&Why::Protected {
-            pid: 70,
-            protection
-        }]
-    );
+    assert_eq!(why(&plan), [&Why::Protected { pid: 70, protection }]);
     // And where Linux says nothing, nothing is done.
     let plan = plan_with(&findings, &seen, &[], &BTreeMap::new(), &guard());
     assert!(plan.targets.is_empty() && plan.refused.len() == 1);
@@ -258,14 +222,9 @@ fn what_is_asked_for_narrows_it() {
         selected: selected(&seen, &findings, terms),
         ..TargetLimits::default()
     };
-    let old = TargetLimits {
-        older_than: Some(Duration::from_secs(3600)),
-        ..TargetLimits::default()
-    };
-    let large = TargetLimits {
-        min_bytes: Some(2 * GIB),
-        ..TargetLimits::default()
-    };
+    let old =
+        TargetLimits { older_than: Some(Duration::from_secs(3600)), ..TargetLimits::default() };
+    let large = TargetLimits { min_bytes: Some(2 * GIB), ..TargetLimits::default() };
     let limited: [(TargetLimits, &[u32]); 6] = [
         (of("gpu:1"), &[80]),
         (of("gpu:0,1"), &[80, 70]),
@@ -278,17 +237,11 @@ fn what_is_asked_for_narrows_it() {
         assert_eq!(leaders(&any, &limits), expected, "{limits:?}");
     }
     let first = FindingSelector {
-        names: ProcessNames {
-            pids: vec![70],
-            ..ProcessNames::default()
-        },
+        names: ProcessNames { pids: vec![70], ..ProcessNames::default() },
         ..asking(&[Kind::Idle, Kind::Orphan], &[])
     };
-    let asked: [(FindingSelector, &[u32]); 3] = [
-        (asking(&[Kind::Idle], &[]), &[80]),
-        (asking(&[], &["orphan"]), &[70]),
-        (first, &[70]),
-    ];
+    let asked: [(FindingSelector, &[u32]); 3] =
+        [(asking(&[Kind::Idle], &[]), &[80]), (asking(&[], &["orphan"]), &[70]), (first, &[70])];
     for (selector, expected) in asked {
         assert_eq!(leaders(&selector, &all), expected, "{selector:?}");
     }
@@ -297,10 +250,7 @@ fn what_is_asked_for_narrows_it() {
 #[test]
 fn what_is_named_needs_no_finding() {
     let (_, mut seen) = alone(Kind::Idle);
-    seen.processes.push(Process {
-        gpu_files: Some(Arc::default()),
-        ..process(90, "bash")
-    });
+    seen.processes.push(Process { gpu_files: Some(Arc::default()), ..process(90, "bash") });
     let plan = plan_of(&[], &seen, &naming(&[70, 90, 4711, 70]));
     assert_eq!(plan.targets.len(), 1);
     assert_eq!(plan.targets[0].reason, Reason::Named);
@@ -311,13 +261,7 @@ fn what_is_named_needs_no_finding() {
     seen.processes[0].unresolved = Some("a stranger".into());
     let plan = plan_of(&[], &seen, &naming(&[70]));
     let protection = Protection::Unresolved;
-    assert_eq!(
-        why(&plan),
-        [&Why::Protected {
-            pid: 70,
-            protection
-        }]
-    );
+    assert_eq!(why(&plan), [&Why::Protected { pid: 70, protection }]);
 }
 
 #[test]

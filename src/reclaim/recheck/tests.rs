@@ -14,11 +14,7 @@ fn member(pid: u32) -> TargetProcess {
         uid: 1000,
         user: None,
         name: "python".into(),
-        gpus: vec![MemberGpu {
-            index: 0,
-            uuid: None,
-            used_bytes: Some(1),
-        }],
+        gpus: vec![MemberGpu { index: 0, uuid: None, used_bytes: Some(1) }],
         is_listed: true,
         process_group: None,
         session: None,
@@ -54,17 +50,10 @@ fn finding(rule: &str, pid: u32, start_ticks: u64) -> Finding {
             start_time: None,
             user: None,
             command: None,
-            identity: Identity {
-                pid,
-                start: Start::Ticks(start_ticks),
-            },
+            identity: Identity { pid, start: Start::Ticks(start_ticks) },
         }),
         memory_bytes: None,
-        evidence: Evidence::new(StoppedEvidence {
-            state: 'T',
-            samples: 1,
-            terminal: None,
-        }),
+        evidence: Evidence::new(StoppedEvidence { state: 'T', samples: 1, terminal: None }),
         message: String::new(),
         advice: Vec::new(),
         actions: Vec::new(),
@@ -77,17 +66,10 @@ fn finding(rule: &str, pid: u32, start_ticks: u64) -> Finding {
 
 fn snapshot(pids: &[u32]) -> Snapshot {
     let mut snapshot = Snapshot::new(Time::default());
-    snapshot.gpus = vec![Gpu {
-        processes: Some(Vec::new()),
-        ..Gpu::default()
-    }];
+    snapshot.gpus = vec![Gpu { processes: Some(Vec::new()), ..Gpu::default() }];
     snapshot.processes = pids
         .iter()
-        .map(|&pid| Process {
-            pid,
-            start_ticks: Some(100),
-            ..Process::default()
-        })
+        .map(|&pid| Process { pid, start_ticks: Some(100), ..Process::default() })
         .collect();
     snapshot
 }
@@ -103,11 +85,7 @@ fn asked(found: &[Finding], snapshot: &Snapshot) -> Recheck {
 fn it_is_true_while_the_same_rule_finds_the_same_process() {
     let here = snapshot(&[7, 8]);
     assert_eq!(asked(&[finding("idle", 7, 100)], &here), Recheck::StillTrue);
-    for other in [
-        finding("night", 7, 100),
-        finding("idle", 8, 100),
-        finding("idle", 7, 101),
-    ] {
+    for other in [finding("night", 7, 100), finding("idle", 8, 100), finding("idle", 7, 101)] {
         assert_eq!(asked(&[other], &here), Recheck::NoLonger);
     }
     assert_eq!(asked(&[], &here), Recheck::NoLonger);
@@ -151,15 +129,8 @@ fn whoever_may_be_at_work_on_a_gpu_that_is_not_read_makes_it_unknown() {
     let (one, because) = (member(1), [because(1)]);
     let recheck = |seen: &Snapshot| of_members(&[&one], &because, &found, seen);
     assert_eq!(recheck(&seen), Recheck::StillTrue);
-    seen.gpus.push(Gpu {
-        index: 1,
-        ..Gpu::default()
-    });
-    assert_eq!(
-        recheck(&seen),
-        Recheck::Unknown,
-        "one of its GPUs is not read"
-    );
+    seen.gpus.push(Gpu { index: 1, ..Gpu::default() });
+    assert_eq!(recheck(&seen), Recheck::Unknown, "one of its GPUs is not read");
     seen.gpus[1].processes = Some(Vec::new());
     assert_eq!(recheck(&seen), Recheck::StillTrue);
 }

@@ -36,11 +36,7 @@ fn announced(environment: &BTreeMap<Arc<str>, Arc<str>>) -> Option<Result<Signal
 pub fn find(process: &Process, _: &Snapshot) -> Option<Result<AnnouncedSignal, String>> {
     let signal = announced(process.environment.as_deref()?)?;
     let (pid, start_ticks) = (process.pid, process.start_ticks?);
-    Some(signal.map(|signal| AnnouncedSignal {
-        pid,
-        start_ticks,
-        signal,
-    }))
+    Some(signal.map(|signal| AnnouncedSignal { pid, start_ticks, signal }))
 }
 
 /// Whether the signal could be sent now.
@@ -48,10 +44,7 @@ pub fn probe(roots: &Roots, way: &AnnouncedSignal, _: &ReleaseOptions) -> Releas
     match hold(roots, way) {
         Ok(_) => {
             let why = format!("it announces {} and has a handler for it", way.signal);
-            ReleaseAnswer::Done(ReleaseReport {
-                why: Some(why.into()),
-                ..ReleaseReport::default()
-            })
+            ReleaseAnswer::Done(ReleaseReport { why: Some(why.into()), ..ReleaseReport::default() })
         }
         Err(answer) => answer,
     }
@@ -80,17 +73,11 @@ fn hold(roots: &Roots, way: &AnnouncedSignal) -> Result<(PidfdControl, Handle), 
     let pid = way.pid;
     let facts = read_guarded(roots, pid).ok().flatten().ok_or_else(gone)?;
     let Some(uid) = facts.uid else {
-        return Err(ReleaseAnswer::NoWayIn(
-            "its owner is not known; run as root".to_owned(),
-        ));
+        return Err(ReleaseAnswer::NoWayIn("its owner is not known; run as root".to_owned()));
     };
     let mut control = PidfdControl::new(roots.clone());
-    let who = Approved {
-        pid,
-        start_ticks: way.start_ticks,
-        uid,
-        boot_id: read_host(roots).boot_id,
-    };
+    let who =
+        Approved { pid, start_ticks: way.start_ticks, uid, boot_id: read_host(roots).boot_id };
     let handle = control.open(&who).map_err(|error| match error {
         NotOpened::Gone(_) => gone(),
         error => ReleaseAnswer::NoWayIn(error.to_string()),
@@ -124,9 +111,7 @@ fn hold(roots: &Roots, way: &AnnouncedSignal) -> Result<(PidfdControl, Handle), 
 fn handles(roots: &Roots, way: &AnnouncedSignal) -> Result<(), String> {
     let signal = way.signal;
     let Some(masks) = read_signal_masks(roots, way.pid) else {
-        return Err(format!(
-            "whether it has a handler for {signal} is not known; run as root"
-        ));
+        return Err(format!("whether it has a handler for {signal} is not known; run as root"));
     };
     let number = signal.number();
     if !masks.catches(number) {
@@ -136,9 +121,7 @@ fn handles(roots: &Roots, way: &AnnouncedSignal) -> Result<(), String> {
         ));
     }
     match masks.blocks(number) {
-        true => Err(format!(
-            "it blocks {signal} now; nothing was sent; try again later"
-        )),
+        true => Err(format!("it blocks {signal} now; nothing was sent; try again later")),
         false => Ok(()),
     }
 }
@@ -162,46 +145,26 @@ mod tests {
     #[test]
     fn only_signals_of_a_programs_own_are_announced() {
         assert_eq!(found(None), None);
-        for (value, signal) in [
-            ("USR1", Signal::Usr1),
-            ("SIGUSR2", Signal::Usr2),
-            ("hup", Signal::Hup),
-        ] {
+        for (value, signal) in
+            [("USR1", Signal::Usr1), ("SIGUSR2", Signal::Usr2), ("hup", Signal::Hup)]
+        {
             assert_eq!(found(Some(value)), Some(Ok(signal)), "{value}");
         }
-        for value in [
-            "",
-            "TERM",
-            "KILL",
-            "INT",
-            "QUIT",
-            "12",
-            "STOP",
-            "USR3",
-            "\u{1b}[31m",
-        ] {
+        for value in ["", "TERM", "KILL", "INT", "QUIT", "12", "STOP", "USR3", "\u{1b}[31m"] {
             assert!(matches!(found(Some(value)), Some(Err(_))), "{value}");
         }
     }
 
     #[test]
     fn an_unknown_environment_announces_no_signal() {
-        let process = Process {
-            pid: 7,
-            start_ticks: Some(70),
-            ..Process::default()
-        };
+        let process = Process { pid: 7, start_ticks: Some(70), ..Process::default() };
         let snapshot = Snapshot::new(crate::model::Time::default());
         assert_eq!(find(&process, &snapshot), None);
     }
 
     #[test]
     fn who_is_another_by_now_is_not_touched() {
-        let way = AnnouncedSignal {
-            pid: std::process::id(),
-            start_ticks: 1,
-            signal: Signal::Usr1,
-        };
+        let way = AnnouncedSignal { pid: std::process::id(), start_ticks: 1, signal: Signal::Usr1 };
         let options = ReleaseOptions {
             collects: true,
             references: false,

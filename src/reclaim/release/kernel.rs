@@ -102,10 +102,9 @@ pub fn perform(roots: &Roots, way: &KernelRecipe, options: &ReleaseOptions) -> R
         Err(error) => return refusal(&error),
     };
     match report {
-        Ok(report) => ReleaseAnswer::Done(ReleaseReport {
-            asked: Some((begun, read_time())),
-            ..report
-        }),
+        Ok(report) => {
+            ReleaseAnswer::Done(ReleaseReport { asked: Some((begun, read_time())), ..report })
+        }
         Err(why) => ReleaseAnswer::NoWayIn(why),
     }
 }

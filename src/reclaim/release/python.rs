@@ -41,23 +41,12 @@ pub fn find(process: &Process, snapshot: &Snapshot) -> Option<Result<PythonRecip
         _ => None,
     };
     let refused = refused.or_else(|| at_work(process.pid, snapshot));
-    Some(refused.map_or_else(
-        || {
-            Ok(PythonRecipe {
-                pid: process.pid,
-                start_ticks,
-            })
-        },
-        Err,
-    ))
+    Some(refused.map_or_else(|| Ok(PythonRecipe { pid: process.pid, start_ticks }), Err))
 }
 
 /// Whether the name of its program says that it can be entered, so that no look into it has to tell.
 pub fn is_shown(process: &Process) -> bool {
-    let name = process
-        .executable
-        .as_deref()
-        .and_then(|it| it.rsplit('/').next());
+    let name = process.executable.as_deref().and_then(|it| it.rsplit('/').next());
     let version = name.and_then(|name| name.strip_prefix("python"));
     version.and_then(minor) == Some((Some(MINOR), false))
 }
@@ -186,10 +175,7 @@ mod tests {
     #[test]
     fn a_python_is_known_by_its_program() {
         for executable in ["/usr/bin/python3.14", "/opt/v/bin/python3", "/x/python"] {
-            let way = PythonRecipe {
-                pid: 7,
-                start_ticks: 70,
-            };
+            let way = PythonRecipe { pid: 7, start_ticks: 70 };
             assert_eq!(found(executable), Some(Ok(way)), "{executable}");
         }
         for (executable, word) in [
@@ -200,12 +186,7 @@ mod tests {
             let why = found(executable).unwrap().unwrap_err();
             assert!(why.contains(word), "{executable}: {why}");
         }
-        for executable in [
-            "/usr/bin/python2.7",
-            "/usr/bin/ipython",
-            "/bin/pythonx",
-            "/x/ruby",
-        ] {
+        for executable in ["/usr/bin/python2.7", "/usr/bin/ipython", "/bin/pythonx", "/x/ruby"] {
             assert_eq!(found(executable), None, "{executable}");
         }
     }

@@ -36,9 +36,7 @@ pub(super) fn plan(
 
 /// What to type for a worker that its pool starts again, where the pool is not ended with it.
 fn pooled(process: &Process, processes: &[&Process]) -> Option<Arc<str>> {
-    let pool = process
-        .pool()
-        .filter(|_| process.is_restarted_by_its_pool())?;
+    let pool = process.pool().filter(|_| process.is_restarted_by_its_pool())?;
     let is_parent = |it: &&Process| process.ppid == Some(it.pid);
     if processes.iter().any(is_parent) {
         return None;

@@ -53,40 +53,26 @@ impl Step {
 
     pub(super) fn way(&self) -> Box<dyn ReclaimWay + '_> {
         match self {
-            Self::Release {
-                way,
-                options,
-                grace_seconds,
-            } => Box::new(release::ReleaseMemory {
-                way,
-                options,
-                grace_seconds: *grace_seconds,
-            }),
-            Self::ShutKernel {
-                kernel,
-                grace_seconds,
-            } => Box::new(shut_kernel::ShutKernel {
-                kernel,
-                grace_seconds: *grace_seconds,
-            }),
-            Self::TerminateClient {
-                pids,
-                pipe_directory,
-                grace_seconds,
-            } => Box::new(terminate_client::TerminateClient {
-                pids,
-                pipe_directory,
-                grace_seconds: *grace_seconds,
-            }),
-            Self::Signal {
-                signal,
-                recipients: to,
-                grace_seconds,
-            } => Box::new(signal::SendSignal {
-                signal: *signal,
-                recipients: *to,
-                grace_seconds: *grace_seconds,
-            }),
+            Self::Release { way, options, grace_seconds } => {
+                Box::new(release::ReleaseMemory { way, options, grace_seconds: *grace_seconds })
+            }
+            Self::ShutKernel { kernel, grace_seconds } => {
+                Box::new(shut_kernel::ShutKernel { kernel, grace_seconds: *grace_seconds })
+            }
+            Self::TerminateClient { pids, pipe_directory, grace_seconds } => {
+                Box::new(terminate_client::TerminateClient {
+                    pids,
+                    pipe_directory,
+                    grace_seconds: *grace_seconds,
+                })
+            }
+            Self::Signal { signal, recipients: to, grace_seconds } => {
+                Box::new(signal::SendSignal {
+                    signal: *signal,
+                    recipients: *to,
+                    grace_seconds: *grace_seconds,
+                })
+            }
             Self::Advise { command } => Box::new(advise::Advise { command }),
         }
     }
@@ -112,15 +98,10 @@ pub fn perform_requests(roots: Roots) -> PerformRequest {
         Request::Release { way, options } => {
             RequestResult::Released(ways::perform(&roots, way, options))
         }
-        Request::ShutKernel {
-            kernel,
-            even_at_work,
-            asked,
-        } => ask(kernel, *even_at_work, asked),
-        Request::TerminateClient {
-            pids,
-            pipe_directory,
-        } => terminate_client::perform(pids, pipe_directory.as_deref()),
+        Request::ShutKernel { kernel, even_at_work, asked } => ask(kernel, *even_at_work, asked),
+        Request::TerminateClient { pids, pipe_directory } => {
+            terminate_client::perform(pids, pipe_directory.as_deref())
+        }
     })
 }
 
@@ -273,11 +254,7 @@ impl StepContext<'_> {
     }
 
     pub fn note(&mut self, event: LedgerEvent) -> Result<(), ledger::LedgerError> {
-        self.record.write(&LedgerEntry {
-            time: self.now,
-            act: Arc::clone(self.act),
-            event,
-        })
+        self.record.write(&LedgerEntry { time: self.now, act: Arc::clone(self.act), event })
     }
 
     /// When a process, by pid and start ticks, was asked to release memory.
@@ -321,16 +298,10 @@ pub(super) fn steps(candidate: &FamilyInput<'_>) -> StepPlan {
         let mut steps: Vec<Step> = release.into_iter().collect();
         steps.push(shut);
         steps.extend(by_force(candidate));
-        return StepPlan {
-            steps,
-            respawn_seconds: RESPAWN_SECONDS,
-        };
+        return StepPlan { steps, respawn_seconds: RESPAWN_SECONDS };
     }
     if let Some(only) = advise::plan(candidate, shut_kernel::restarted) {
-        return StepPlan {
-            steps: vec![only],
-            respawn_seconds: 0.0,
-        };
+        return StepPlan { steps: vec![only], respawn_seconds: 0.0 };
     }
     let processes = || candidate.processes.iter();
     let is_restarted = processes().any(|it| shut_kernel::is_notebook(it))
@@ -339,10 +310,7 @@ pub(super) fn steps(candidate: &FamilyInput<'_>) -> StepPlan {
         || !candidate.is_whole;
     let mut steps: Vec<Step> = release.into_iter().collect();
     steps.extend(by_force(candidate));
-    StepPlan {
-        steps,
-        respawn_seconds: if is_restarted { RESPAWN_SECONDS } else { 0.0 },
-    }
+    StepPlan { steps, respawn_seconds: if is_restarted { RESPAWN_SECONDS } else { 0.0 } }
 }
 
 /// What ends processes whether or not somebody would start them again.

@@ -47,14 +47,7 @@ pub(in crate::reclaim) fn step(
             pci_bus_ids.extend(gpu.pci_bus_id.clone());
         }
     }
-    Step::Release {
-        way,
-        options: ReleaseOptions {
-            pci_bus_ids,
-            ..options.clone()
-        },
-        grace_seconds,
-    }
+    Step::Release { way, options: ReleaseOptions { pci_bus_ids, ..options.clone() }, grace_seconds }
 }
 
 /// Where a family was found idle, and the policy asks it first: by the oldest of its members that can be
@@ -69,9 +62,7 @@ pub(super) fn plan(candidate: &FamilyInput<'_>) -> Option<Step> {
     }
     let mut members: Vec<&Process> = candidate.processes.to_vec();
     members.sort_by_key(|it| (it.start_ticks, it.pid));
-    let mut ways = members
-        .iter()
-        .filter_map(|it| release::find(it, candidate.snapshot).ok());
+    let mut ways = members.iter().filter_map(|it| release::find(it, candidate.snapshot).ok());
     let way = ways.find(|way| !matches!(way, ReleaseWay::Server(_)))?;
     Some(step(way, options, candidate.processes, candidate.snapshot))
 }
@@ -88,11 +79,9 @@ fn settle_seconds(way: &ReleaseWay, options: &ReleaseOptions) -> f64 {
 pub(super) fn write_deed(f: &mut fmt::Formatter<'_>, way: &ReleaseWay) -> fmt::Result {
     let (pid, _) = way.process();
     match way {
-        ReleaseWay::Server(it) => write!(
-            f,
-            "asking {} ({pid}) at {} to unload its models",
-            it.server, it.address
-        ),
+        ReleaseWay::Server(it) => {
+            write!(f, "asking {} ({pid}) at {} to unload its models", it.server, it.address)
+        }
         ReleaseWay::Kernel(_) => write!(f, "asking kernel {pid} to release cached memory"),
         ReleaseWay::Python(_) => write!(f, "asking Python {pid} to release cached memory"),
         ReleaseWay::Signal(it) => {
@@ -106,10 +95,9 @@ impl ReclaimWay for ReleaseMemory<'_> {
         let (pid, _) = self.way.process();
         let wait = Span::from_seconds(self.grace_seconds);
         let what = match self.way {
-            ReleaseWay::Server(it) => format!(
-                "ask {} ({pid}) at {} to unload its models",
-                it.server, it.address
-            ),
+            ReleaseWay::Server(it) => {
+                format!("ask {} ({pid}) at {} to unload its models", it.server, it.address)
+            }
             ReleaseWay::Kernel(it) => match &it.notebook {
                 Some(notebook) => format!(
                     "ask kernel {pid} of {notebook} to release cached memory; its variables stay"
@@ -142,18 +130,10 @@ impl ReclaimWay for ReleaseMemory<'_> {
             );
             return Ok(Started::Settled(Outcome::Refused { why: why.into() }));
         }
-        let deed = Deed::Release {
-            way: self.way.clone(),
-        };
-        let request = Request::Release {
-            way: self.way.clone(),
-            options: self.options.clone(),
-        };
+        let deed = Deed::Release { way: self.way.clone() };
+        let request = Request::Release { way: self.way.clone(), options: self.options.clone() };
         context.request(&deed, request)?;
-        Ok(Started::PendingRequest(PendingRequest {
-            deed,
-            prevents_respawn: false,
-        }))
+        Ok(Started::PendingRequest(PendingRequest { deed, prevents_respawn: false }))
     }
 
     fn grace_seconds(&self) -> f64 {

@@ -63,19 +63,14 @@ pub(super) fn plan(candidate: &FamilyInput<'_>) -> Option<Step> {
     let kernels = candidate.processes.iter().filter_map(|it| kernel(it));
     // What a kernel has forked looks like it, and is younger.
     let kernel = kernels.min_by_key(|kernel| (kernel.start_ticks, kernel.pid))?;
-    Some(Step::ShutKernel {
-        kernel,
-        grace_seconds: GRACE_SECONDS,
-    })
+    Some(Step::ShutKernel { kernel, grace_seconds: GRACE_SECONDS })
 }
 
 /// What to do about a kernel that its server may start again and cannot be asked about: merely ended, the
 /// notebook's state is lost for nothing.
 pub(super) fn restarted(process: &Process) -> Option<Arc<str>> {
     let kernel = process.jupyter.as_deref();
-    kernel
-        .filter(|it| it.may_be_restarted())
-        .map(through_server)
+    kernel.filter(|it| it.may_be_restarted()).map(through_server)
 }
 
 /// The kernel at its server, where that can be asked.
@@ -128,12 +123,7 @@ pub(super) fn write_deed(f: &mut fmt::Formatter<'_>, kernel_id: &str) -> fmt::Re
 
 impl ReclaimWay for ShutKernel<'_> {
     fn describe(&self, _: &Target) -> String {
-        let KernelAtServer {
-            id,
-            server_url,
-            server_pid,
-            ..
-        } = self.kernel;
+        let KernelAtServer { id, server_url, server_pid, .. } = self.kernel;
         let pid = server_pid.map_or_else(String::new, |pid| format!(" ({pid})"));
         let wait = Span::from_seconds(self.grace_seconds);
         format!("ask the notebook server {server_url}{pid} to shut kernel {id} down; wait {wait}")
@@ -148,19 +138,14 @@ impl ReclaimWay for ShutKernel<'_> {
         context: &mut StepContext<'_>,
         _: &[Handle],
     ) -> Result<Started, ledger::LedgerError> {
-        let deed = Deed::ShutKernel {
-            kernel_id: Arc::clone(&self.kernel.id),
-        };
+        let deed = Deed::ShutKernel { kernel_id: Arc::clone(&self.kernel.id) };
         let request = Request::ShutKernel {
             kernel: self.kernel.clone(),
             even_at_work: context.is_named,
             asked: context.asked_of((self.kernel.pid, self.kernel.start_ticks)),
         };
         context.request(&deed, request)?;
-        Ok(Started::PendingRequest(PendingRequest {
-            deed,
-            prevents_respawn: true,
-        }))
+        Ok(Started::PendingRequest(PendingRequest { deed, prevents_respawn: true }))
     }
 
     fn grace_seconds(&self) -> f64 {
@@ -217,10 +202,7 @@ pub enum ShutKernelError {
     },
     /// The server was asked, or was about to be.
     #[error("the server of kernel {id} has not shut it down: {cause}")]
-    Server {
-        id: Arc<str>,
-        cause: jupyter::ServerError,
-    },
+    Server { id: Arc<str>, cause: jupyter::ServerError },
 }
 
 impl ShutKernelError {
@@ -245,14 +227,12 @@ impl ShutKernelError {
 
 /// How notebook servers are asked.
 pub fn ask_servers(roots: Roots) -> AskServer {
-    Arc::new(
-        move |kernel, even_at_work, asked| match shut(&roots, kernel, even_at_work, asked) {
-            Ok(()) => RequestResult::Done,
-            Err(ShutKernelError::AtWork { .. }) => RequestResult::AtWork,
-            Err(error) if error.is_of_living_server() => RequestResult::Restarts(error.to_string()),
-            Err(error) => RequestResult::Failed(error.to_string()),
-        },
-    )
+    Arc::new(move |kernel, even_at_work, asked| match shut(&roots, kernel, even_at_work, asked) {
+        Ok(()) => RequestResult::Done,
+        Err(ShutKernelError::AtWork { .. }) => RequestResult::AtWork,
+        Err(error) if error.is_of_living_server() => RequestResult::Restarts(error.to_string()),
+        Err(error) => RequestResult::Failed(error.to_string()),
+    })
 }
 
 /// Has a kernel's server shut it down; one that is at work only where that is said. Sends one `DELETE`
@@ -275,15 +255,9 @@ pub fn shut(
         let why = why.unwrap_or_else(|| "it has none".into());
         // Twice would be proof; with the plan, which has seen it before, once is.
         let is_gone = found.has_no_starter();
-        return Err(ShutKernelError::NoServer {
-            id: id(),
-            why,
-            is_gone,
-        });
+        return Err(ShutKernelError::NoServer { id: id(), why, is_gone });
     };
-    let is_planned = kernel
-        .server_pid
-        .is_none_or(|pid| pid == server.listener.pid)
+    let is_planned = kernel.server_pid.is_none_or(|pid| pid == server.listener.pid)
         && found.jupyter.server_url.as_ref() == Some(&kernel.server_url);
     if !is_planned {
         let url = Arc::clone(&kernel.server_url);
@@ -314,11 +288,7 @@ fn find(roots: &Roots, kernel: &KernelAtServer) -> Result<jupyter::LocalKernel, 
         Ok(reading) => reading.wait(READ_TIME),
         Err(error) => {
             let why = error.to_string().into();
-            return Err(ShutKernelError::NoServer {
-                id,
-                why,
-                is_gone: false,
-            });
+            return Err(ShutKernelError::NoServer { id, why, is_gone: false });
         }
     };
     match read {
@@ -387,10 +357,8 @@ mod tests {
     #[test]
     fn who_is_no_kernel_has_no_server_asked() {
         let kernel = kernel(None);
-        let expected = ShutKernelError::NotThisKernel {
-            pid: kernel.pid,
-            id: Arc::clone(&kernel.id),
-        };
+        let expected =
+            ShutKernelError::NotThisKernel { pid: kernel.pid, id: Arc::clone(&kernel.id) };
         // This process, under a start that is not its own.
         assert_eq!(shut(&Roots::default(), &kernel, true, &[]), Err(expected));
         let asked = ask_servers(Roots::default())(&kernel, true, &[]);

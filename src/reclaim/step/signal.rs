@@ -39,11 +39,8 @@ pub(super) fn plan(candidate: &FamilyInput<'_>) -> Vec<Step> {
         recipients: to,
         grace_seconds: own.unwrap_or(usual),
     };
-    let kill = |to| Step::Signal {
-        signal: Signal::Kill,
-        recipients: to,
-        grace_seconds: KILL_SECONDS,
-    };
+    let kill =
+        |to| Step::Signal { signal: Signal::Kill, recipients: to, grace_seconds: KILL_SECONDS };
     let mut steps = Vec::new();
     let is_asked = first != Signal::Kill;
     let processes = candidate.processes.iter();
@@ -57,14 +54,8 @@ pub(super) fn plan(candidate: &FamilyInput<'_>) -> Vec<Step> {
         let is_child = |process: &&model::Process| process.ppid == Some(candidate.leader);
         if processes.clone().any(is_child) {
             let mut leader = processes.filter(|it| it.pid == candidate.leader);
-            let is_launcher = leader
-                .next()
-                .is_some_and(|it| launches(it.command.as_deref()));
-            let usual = if is_launcher {
-                LAUNCHER_SECONDS
-            } else {
-                GRACE_SECONDS
-            };
+            let is_launcher = leader.next().is_some_and(|it| launches(it.command.as_deref()));
+            let usual = if is_launcher { LAUNCHER_SECONDS } else { GRACE_SECONDS };
             steps.push(ask(Recipients::Leader, usual));
         }
         steps.push(ask(Recipients::Family, GRACE_SECONDS));
@@ -103,10 +94,9 @@ impl ReclaimWay for SendSignal {
                 let mut leader = members.filter(|it| it.pid == target.leader);
                 (target.leader.to_string(), leader.any(|it| it.is_stopped))
             }
-            Recipients::Family => (
-                numbers(members.clone().map(|it| it.pid)),
-                members.clone().any(|it| it.is_stopped),
-            ),
+            Recipients::Family => {
+                (numbers(members.clone().map(|it| it.pid)), members.clone().any(|it| it.is_stopped))
+            }
         };
         let resumes = match any_stopped && self.resumes() {
             true => " and SIGCONT",
@@ -147,10 +137,7 @@ impl ReclaimWay for SendSignal {
             }
         }
         let mut ends = None;
-        for (signals, batch) in [
-            (&[signal][..], moving),
-            (&[signal, Signal::Cont][..], stopped),
-        ] {
+        for (signals, batch) in [(&[signal][..], moving), (&[signal, Signal::Cont][..], stopped)] {
             if batch.is_empty() {
                 continue;
             }
@@ -187,14 +174,9 @@ fn deliver(
 ) -> Vec<Failure> {
     let mut failures = Vec::new();
     for (handle, process) in batch {
-        let sent = signals
-            .iter()
-            .try_for_each(|&signal| context.control.signal(*handle, signal));
+        let sent = signals.iter().try_for_each(|&signal| context.control.signal(*handle, signal));
         if let Err(error) = sent {
-            failures.push(Failure {
-                pid: Some(process.pid),
-                error: error.to_string(),
-            });
+            failures.push(Failure { pid: Some(process.pid), error: error.to_string() });
             *ends = ends.take().or(outcome_of(error));
         }
     }
@@ -206,10 +188,8 @@ fn outcome_of(error: NotSent) -> Option<Outcome> {
     match error {
         NotSent::Gone => None,
         NotSent::NotPermitted => Some(Outcome::NotPermitted),
-        NotSent::Failed(error) => Some(Outcome::Protected {
-            why: Protection::NotHeld {
-                error: error.into(),
-            },
-        }),
+        NotSent::Failed(error) => {
+            Some(Outcome::Protected { why: Protection::NotHeld { error: error.into() } })
+        }
     }
 }

@@ -61,8 +61,7 @@ pub(super) fn plan(candidate: &FamilyInput<'_>) -> Option<Step> {
 
 fn is_client(process: &Process, snapshot: &Snapshot) -> bool {
     let rows = snapshot.gpus.iter().flat_map(|gpu| &gpu.processes);
-    rows.flatten()
-        .any(|row| row.pid == process.pid && row.kind == ProcessType::Mps)
+    rows.flatten().any(|row| row.pid == process.pid && row.kind == ProcessType::Mps)
 }
 
 /// What the daemon is asked, in words.
@@ -95,18 +94,13 @@ impl ReclaimWay for TerminateClient<'_> {
         context: &mut StepContext<'_>,
         _: &[Handle],
     ) -> Result<Started, ledger::LedgerError> {
-        let deed = Deed::TerminateClient {
-            pids: self.pids.to_vec(),
-        };
+        let deed = Deed::TerminateClient { pids: self.pids.to_vec() };
         let request = Request::TerminateClient {
             pids: self.pids.to_vec(),
             pipe_directory: self.pipe_directory.clone(),
         };
         context.request(&deed, request)?;
-        Ok(Started::PendingRequest(PendingRequest {
-            deed,
-            prevents_respawn: false,
-        }))
+        Ok(Started::PendingRequest(PendingRequest { deed, prevents_respawn: false }))
     }
 
     fn grace_seconds(&self) -> f64 {
@@ -176,9 +170,7 @@ pub fn terminate(
 
 /// The lines that are numbers.
 fn numbers(text: &str) -> Vec<u32> {
-    text.lines()
-        .filter_map(|line| line.trim().parse().ok())
-        .collect()
+    text.lines().filter_map(|line| line.trim().parse().ok()).collect()
 }
 
 fn run(
@@ -186,16 +178,9 @@ fn run(
     command: &str,
     pipe_directory: Option<&str>,
 ) -> Result<String, TerminateClientError> {
-    let failed = |cause| TerminateClientError::Run {
-        program: program.to_owned(),
-        cause,
-    };
+    let failed = |cause| TerminateClientError::Run { program: program.to_owned(), cause };
     let mut control = Command::new(program);
-    control
-        .env_clear()
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null());
+    control.env_clear().stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
     if let Some(folder) = pipe_directory {
         control.env("CUDA_MPS_PIPE_DIRECTORY", folder);
     }
@@ -219,18 +204,14 @@ fn run(
             let _ = child.wait();
             return Err(match unread {
                 Err(cause) => failed(cause),
-                Ok(_) => TerminateClientError::Silent {
-                    program: program.to_owned(),
-                },
+                Ok(_) => TerminateClientError::Silent { program: program.to_owned() },
             });
         }
     };
     let status = child.wait().map_err(failed)?;
     match status.success() {
         true => Ok(text),
-        false => Err(TerminateClientError::Failed {
-            program: program.to_owned(),
-        }),
+        false => Err(TerminateClientError::Failed { program: program.to_owned() }),
     }
 }
 
@@ -284,10 +265,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let program = daemon(folder.path(), "*) exit 1;;");
         let error = terminate(&program, &[4], None).unwrap_err();
-        assert!(
-            matches!(error, TerminateClientError::Failed { .. }),
-            "{error}"
-        );
+        assert!(matches!(error, TerminateClientError::Failed { .. }), "{error}");
         let error = terminate(Path::new("/nonexistent"), &[4], None).unwrap_err();
         assert!(matches!(error, TerminateClientError::Run { .. }), "{error}");
         assert_eq!(numbers("10\nx\n\n 20 \n-3\n99999999999\n"), [10, 20]);

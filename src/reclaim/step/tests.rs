@@ -14,11 +14,8 @@ use crate::reclaim::testing::{at, finding, gpu, guard, naming, plan_of, process,
 use crate::units::GIB;
 
 fn target(process: &Process, guard: &Guard) -> Target {
-    let seen = snapshot(
-        at(0.0),
-        std::slice::from_ref(process),
-        vec![gpu(0, &[(process.pid, GIB)], 0)],
-    );
+    let seen =
+        snapshot(at(0.0), std::slice::from_ref(process), vec![gpu(0, &[(process.pid, GIB)], 0)]);
     let mut plan = plan_of(&[finding(Kind::Idle, process)], &seen, guard);
     assert_eq!(plan.targets.len(), 1, "{:?}", plan.refused);
     plan.targets.remove(0)
@@ -57,14 +54,8 @@ fn what_something_else_owns_is_only_advised() {
         process
     };
     for (process, command) in [
-        (
-            with(&|it| it.slurm = slurm(Some("12"), Some("3"))),
-            "scancel 12.3",
-        ),
-        (
-            with(&|it| it.slurm = slurm(Some("12"), Some("batch"))),
-            "scancel 12",
-        ),
+        (with(&|it| it.slurm = slurm(Some("12"), Some("3"))), "scancel 12.3"),
+        (with(&|it| it.slurm = slurm(Some("12"), Some("batch"))), "scancel 12"),
         (with(&|it| it.slurm = slurm(None, None)), "scancel"),
         (
             with(&|it| it.systemd_unit = Some("train.service".into())),
@@ -79,14 +70,8 @@ fn what_something_else_owns_is_only_advised() {
             }),
             "systemctl --user --machine=ann@ stop train.service",
         ),
-        (
-            with(&|it| it.container = container(Some("docker"), Some("lab"))),
-            "docker stop lab",
-        ),
-        (
-            with(&|it| it.container = container(Some("docker"), None)),
-            "docker stop 0123456789ab",
-        ),
+        (with(&|it| it.container = container(Some("docker"), Some("lab"))), "docker stop lab"),
+        (with(&|it| it.container = container(Some("docker"), None)), "docker stop 0123456789ab"),
         (
             with(&|it| it.container = container(None, None)),
             "stop its container, 0123456789abcdef0123,",
@@ -125,13 +110,9 @@ fn what_something_else_owns_is_only_advised() {
 
 #[test]
 fn what_a_daemon_only_started_is_nobodys() {
-    for unit in [
-        "cron.service",
-        "user@1000.service",
-        "session-3.scope",
-        "run-u7.scope",
-        "sshd.service",
-    ] {
+    for unit in
+        ["cron.service", "user@1000.service", "session-3.scope", "run-u7.scope", "sshd.service"]
+    {
         let mut process = python();
         process.systemd_unit = Some(unit.into());
         assert!(!target(&process, &guard()).is_advice(), "{unit}");
@@ -158,23 +139,12 @@ const URL: Option<&str> = Some("http://127.0.0.1:8888/");
 fn a_kernel_is_shut_by_its_server_where_that_can_be_asked() {
     let mut in_service = kernel(Some("jupyter"), URL, None);
     in_service.systemd_unit = Some("jupyter.service".into());
-    for process in [
-        kernel(Some("jupyter"), URL, None),
-        kernel(None, URL, None),
-        in_service,
-    ] {
+    for process in [kernel(Some("jupyter"), URL, None), kernel(None, URL, None), in_service] {
         let target = target(&process, &guard());
-        let Step::ShutKernel {
-            kernel,
-            grace_seconds,
-        } = &target.steps[0]
-        else {
+        let Step::ShutKernel { kernel, grace_seconds } = &target.steps[0] else {
             panic!("{target:?}");
         };
-        assert_eq!(
-            (&*kernel.id, kernel.pid, *grace_seconds),
-            ("7a1b", 70, 10.0)
-        );
+        assert_eq!((&*kernel.id, kernel.pid, *grace_seconds), ("7a1b", 70, 10.0));
         assert_eq!(target.steps.len(), 3, "and signals where that fails");
         assert!(target.respawn_seconds >= 6.0);
     }
@@ -206,23 +176,14 @@ fn a_kernel_is_shut_by_its_server_where_that_can_be_asked() {
     let mut insist = direct();
     insist.policy.signal = Some(Signal::Int);
     let target = target(&kernel(Some("jupyter"), URL, None), &insist);
-    assert!(matches!(
-        target.steps[0],
-        Step::Signal {
-            signal: Signal::Int,
-            ..
-        }
-    ));
+    assert!(matches!(target.steps[0], Step::Signal { signal: Signal::Int, .. }));
 }
 
 #[test]
 fn a_notebook_that_is_run_from_end_to_end_is_a_batch() {
     for application in ["papermill", "nbconvert", "batch", "vscode"] {
         let target = target(&kernel(Some(application), URL, None), &guard());
-        assert!(
-            matches!(target.steps[0], Step::Signal { .. }),
-            "{application}"
-        );
+        assert!(matches!(target.steps[0], Step::Signal { .. }), "{application}");
         assert_eq!(target.respawn_seconds, 0.0);
     }
 }
@@ -256,21 +217,14 @@ fn who_insists_chooses_signal_and_wait() {
         guard.policy.grace = seconds.map(Duration::from_secs);
         let target = target(&python(), &guard);
         let steps = target.steps.iter().map(|step| match step {
-            Step::Signal {
-                signal,
-                grace_seconds,
-                ..
-            } => (*signal, *grace_seconds),
+            Step::Signal { signal, grace_seconds, .. } => (*signal, *grace_seconds),
             other => panic!("{other:?}"),
         });
         steps.collect::<Vec<_>>()
     };
     let kill = (Signal::Kill, 5.0);
     assert_eq!(steps(None, None), [(Signal::Term, 10.0), kill]);
-    assert_eq!(
-        steps(Some(Signal::Int), Some(30)),
-        [(Signal::Int, 30.0), kill]
-    );
+    assert_eq!(steps(Some(Signal::Int), Some(30)), [(Signal::Int, 30.0), kill]);
     assert_eq!(steps(Some(Signal::Kill), None), [kill]);
 }
 
@@ -284,11 +238,7 @@ fn the_parent_of_the_others_goes_first() {
         ..process(71, "python train.py")
     };
     let processes = [leader, child];
-    let seen = snapshot(
-        at(0.0),
-        &processes,
-        vec![gpu(0, &[(70, GIB), (71, GIB)], 0)],
-    );
+    let seen = snapshot(at(0.0), &processes, vec![gpu(0, &[(70, GIB), (71, GIB)], 0)]);
     let findings: Vec<Finding> = processes.iter().map(|it| finding(Kind::Idle, it)).collect();
     let plan = plan_of(&findings, &seen, &guard());
     let [target] = &plan.targets[..] else {
@@ -304,10 +254,7 @@ fn the_parent_of_the_others_goes_first() {
         .collect();
     assert_eq!(
         (target.leader, &to[..]),
-        (
-            70,
-            &[Recipients::Leader, Recipients::Family, Recipients::Family][..]
-        )
+        (70, &[Recipients::Leader, Recipients::Family, Recipients::Family][..])
     );
 }
 
@@ -357,18 +304,10 @@ fn a_client_is_parted_from_its_server_first() {
     on.processes.as_mut().unwrap()[0].kind = ProcessType::Mps;
     let seen = snapshot(at(0.0), std::slice::from_ref(&client), vec![on]);
     let plan = plan_of(&[finding(Kind::Idle, &client)], &seen, &guard());
-    let Step::TerminateClient {
-        pids,
-        pipe_directory,
-        ..
-    } = &plan.targets[0].steps[0]
-    else {
+    let Step::TerminateClient { pids, pipe_directory, .. } = &plan.targets[0].steps[0] else {
         panic!("{plan:?}");
     };
-    assert_eq!(
-        (&pids[..], pipe_directory.as_deref()),
-        (&[70][..], Some("/tmp/mps"))
-    );
+    assert_eq!((&pids[..], pipe_directory.as_deref()), (&[70][..], Some("/tmp/mps")));
     assert_eq!(plan.targets[0].steps.len(), 3);
 }
 

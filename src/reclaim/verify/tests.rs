@@ -33,18 +33,10 @@ fn python() -> Process {
 fn it_is_back_when_its_row_is_gone_and_no_process_holds_what_it_held() {
     let before = target(&[python()], vec![gpu(0, &[(70, 4 * GIB), (80, GIB)], GIB)]);
     let other = process(80, "python other.py");
-    let back = compare(
-        &before,
-        std::slice::from_ref(&other),
-        vec![gpu(0, &[(80, GIB)], GIB)],
-    );
+    let back = compare(&before, std::slice::from_ref(&other), vec![gpu(0, &[(80, GIB)], GIB)]);
     assert_eq!(back, Back::Yes(4 * GIB));
     // In the same second another has taken more than was given back.
-    let back = compare(
-        &before,
-        std::slice::from_ref(&other),
-        vec![gpu(0, &[(80, 30 * GIB)], GIB)],
-    );
+    let back = compare(&before, std::slice::from_ref(&other), vec![gpu(0, &[(80, 30 * GIB)], GIB)]);
     assert_eq!(back, Back::Yes(4 * GIB));
     // Its row is gone and the memory is not.
     let back = compare(&before, &[other], vec![gpu(0, &[(80, GIB)], 5 * GIB)]);
@@ -104,10 +96,7 @@ fn what_no_row_showed_is_measured_by_unattributed_memory() {
     // A forked worker holds what its dead trainer took: NVML lists the dead one, or none.
     let worker = process(71, "pt_data_worker");
     let before = target(std::slice::from_ref(&worker), vec![gpu(0, &[], 6 * GIB)]);
-    assert_eq!(
-        compare(&before, &[], vec![gpu(0, &[], GIB)]),
-        Back::Yes(5 * GIB)
-    );
+    assert_eq!(compare(&before, &[], vec![gpu(0, &[], GIB)]), Back::Yes(5 * GIB));
     let back = compare(&before, &[], vec![gpu(0, &[], 6 * GIB)]);
     assert_eq!(back, Back::NotYet(vec![]));
     // Nothing was held that anybody could see.
@@ -119,23 +108,15 @@ fn what_no_row_showed_is_measured_by_unattributed_memory() {
 fn where_nvml_does_not_report_how_much_the_whole_gpu_counts() {
     let blind = |pid: Option<u32>, used: u64| {
         let mut gpu = gpu(0, &[], used);
-        let rows = pid.map(|pid| crate::model::GpuProcess {
-            pid,
-            ..crate::model::GpuProcess::default()
-        });
+        let rows =
+            pid.map(|pid| crate::model::GpuProcess { pid, ..crate::model::GpuProcess::default() });
         gpu.processes = Some(rows.into_iter().collect());
         gpu
     };
     let before = target(&[python()], vec![blind(Some(70), 6 * GIB)]);
     assert_eq!(before.0.bytes, None);
-    assert_eq!(
-        compare(&before, &[], vec![blind(None, GIB)]),
-        Back::Yes(5 * GIB)
-    );
-    assert_eq!(
-        compare(&before, &[], vec![blind(None, 6 * GIB)]),
-        Back::NotYet(vec![])
-    );
+    assert_eq!(compare(&before, &[], vec![blind(None, GIB)]), Back::Yes(5 * GIB));
+    assert_eq!(compare(&before, &[], vec![blind(None, 6 * GIB)]), Back::NotYet(vec![]));
     // Another one's row does not say.
     let with_other = |ours: bool, used: u64| {
         let mut gpu = blind(Some(80), used);
@@ -148,11 +129,7 @@ fn where_nvml_does_not_report_how_much_the_whole_gpu_counts() {
     let before = target(&[python()], vec![with_other(true, 6 * GIB)]);
     let back = |used| compare(&before, &[], vec![with_other(false, used)]);
     assert_eq!(back(2 * GIB), Back::Yes(4 * GIB));
-    assert_eq!(
-        back(5 * GIB),
-        Back::NotYet(vec![80]),
-        "it has no process here"
-    );
+    assert_eq!(back(5 * GIB), Back::NotYet(vec![80]), "it has no process here");
 }
 
 #[test]
@@ -163,10 +140,7 @@ fn where_there_are_no_figures_the_list_is_the_proof() {
         gpu
     };
     let before = target(&[python()], vec![unified(&[(70, 4 * GIB)])]);
-    assert_eq!(
-        compare(&before, &[], vec![unified(&[])]),
-        Back::Yes(4 * GIB)
-    );
+    assert_eq!(compare(&before, &[], vec![unified(&[])]), Back::Yes(4 * GIB));
     let back = compare(&before, &[python()], vec![unified(&[(70, 4 * GIB)])]);
     assert_eq!(back, Back::NotYet(vec![70]));
 }
@@ -189,46 +163,23 @@ fn freed_memory_is_reported_of_processes_that_are_alive() {
 #[test]
 fn outcomes_have_their_names() {
     for (outcome, json) in [
-        (
-            Outcome::Freed { bytes: 7, ms: 8 },
-            r#"{"outcome":"freed","bytes":7,"ms":8}"#,
-        ),
+        (Outcome::Freed { bytes: 7, ms: 8 }, r#"{"outcome":"freed","bytes":7,"ms":8}"#),
         (
             Outcome::ExitedNotFreed { holders: vec![9] },
             r#"{"outcome":"exited_not_freed","holders":[9]}"#,
         ),
-        (
-            Outcome::Respawned { pid: 9, bytes: 7 },
-            r#"{"outcome":"respawned","pid":9,"bytes":7}"#,
-        ),
+        (Outcome::Respawned { pid: 9, bytes: 7 }, r#"{"outcome":"respawned","pid":9,"bytes":7}"#),
         (Outcome::AlreadyGone, r#"{"outcome":"already_gone"}"#),
+        (Outcome::IdentityChanged, r#"{"outcome":"identity_changed"}"#),
+        (Outcome::RuleNoLongerTrue, r#"{"outcome":"rule_no_longer_true"}"#),
+        (Outcome::of(Protection::Init), r#"{"outcome":"protected","why":{"reason":"init"}}"#),
+        (Outcome::of(Protection::NotPermitted { uid: 7 }), r#"{"outcome":"not_permitted"}"#),
         (
-            Outcome::IdentityChanged,
-            r#"{"outcome":"identity_changed"}"#,
-        ),
-        (
-            Outcome::RuleNoLongerTrue,
-            r#"{"outcome":"rule_no_longer_true"}"#,
-        ),
-        (
-            Outcome::of(Protection::Init),
-            r#"{"outcome":"protected","why":{"reason":"init"}}"#,
-        ),
-        (
-            Outcome::of(Protection::NotPermitted { uid: 7 }),
-            r#"{"outcome":"not_permitted"}"#,
-        ),
-        (
-            Outcome::StuckInDriver {
-                wchan: "uvm_spin_loop".into(),
-            },
+            Outcome::StuckInDriver { wchan: "uvm_spin_loop".into() },
             r#"{"outcome":"stuck_in_driver","wchan":"uvm_spin_loop"}"#,
         ),
         (Outcome::StillAlive, r#"{"outcome":"still_alive"}"#),
-        (
-            Outcome::of(Protection::OtherNamespace),
-            r#"{"outcome":"other_namespace"}"#,
-        ),
+        (Outcome::of(Protection::OtherNamespace), r#"{"outcome":"other_namespace"}"#),
     ] {
         assert_eq!(serde_json::to_string(&outcome).unwrap(), json);
         assert_eq!(serde_json::from_str::<Outcome>(json).unwrap(), outcome);

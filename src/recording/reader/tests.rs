@@ -12,9 +12,8 @@ use crate::model::{Process, Time};
 fn snapshots(count: u32) -> Vec<Snapshot> {
     (0..count)
         .map(|n| {
-            let mut snapshot = Snapshot::new(Time::from_unix_milliseconds(
-                1_763_719_445_000 + i64::from(n),
-            ));
+            let mut snapshot =
+                Snapshot::new(Time::from_unix_milliseconds(1_763_719_445_000 + i64::from(n)));
             snapshot.host.hostname = Some("gpu-1".into());
             snapshot.processes.push(Process {
                 pid: 4200 + n,
@@ -69,10 +68,8 @@ fn it_reads_what_was_written_whatever_ends_a_line() {
     let expected = snapshots(3);
     let lines = lines(&expected);
     let plain = lines.concat();
-    let crlf: Vec<u8> = lines
-        .iter()
-        .flat_map(|line| [line.trim_ascii_end(), b"\r\n"].concat())
-        .collect();
+    let crlf: Vec<u8> =
+        lines.iter().flat_map(|line| [line.trim_ascii_end(), b"\r\n"].concat()).collect();
     let spread = [b"\xef\xbb\xbf\n\n".to_vec(), lines.join(&b"\n \r\n"[..])].concat();
     let marked = [b"\xef\xbb\xbf".as_slice(), &plain].concat();
     let unended = plain[..plain.len() - 1].to_vec();
@@ -165,10 +162,7 @@ fn damaged_lines_are_skipped_and_reported() {
             (9, &Flaw::TornLine),
         ]
     );
-    assert_eq!(
-        damage[5].to_string(),
-        "line 9: torn last line: the writer was cut off"
-    );
+    assert_eq!(damage[5].to_string(), "line 9: torn last line: the writer was cut off");
 }
 
 #[test]
@@ -273,10 +267,7 @@ fn a_large_window_is_not_given_its_memory() {
     let bytes = b"\x28\xb5\x2f\xfd\x00\x90\x01\x00\x00";
     let (_, _, error) = read(&bytes[..]);
     let error = error.unwrap().to_string();
-    assert!(
-        error.contains("unpack it with `zstd -d --long=31`"),
-        "{error}"
-    );
+    assert!(error.contains("unpack it with `zstd -d --long=31`"), "{error}");
 }
 
 #[test]
@@ -335,19 +326,10 @@ fn the_error_of_a_file_without_a_snapshot_names_what_it_should_be() {
     for (bytes, reason) in [
         (&b""[..], "it is empty"),
         (b"\n\n", "it is empty"),
-        (
-            b"hello\n",
-            "line 1: not a snapshot: expected value (column 1)",
-        ),
-        (
-            b"\n{\"sch",
-            "line 2: torn last line: the writer was cut off",
-        ),
+        (b"hello\n", "line 1: not a snapshot: expected value (column 1)"),
+        (b"\n{\"sch", "line 2: torn last line: the writer was cut off"),
         (b"\x1f\x8b\x08\x00", "line 1: holds NUL bytes"),
-        (
-            b"\x28\xb5\x2f\xfd",
-            "line 1: torn compressed data: the file was cut off",
-        ),
+        (b"\x28\xb5\x2f\xfd", "line 1: torn compressed data: the file was cut off"),
     ] {
         let (_, _, error) = read(bytes);
         assert_eq!(
@@ -363,17 +345,12 @@ fn the_error_of_a_file_without_a_snapshot_names_what_it_should_be() {
 #[test]
 fn what_cannot_be_opened_is_a_plain_error() {
     let folder = tempfile::tempdir().unwrap();
-    let error = RecordingReader::open(folder.path())
-        .unwrap_err()
-        .to_string();
+    let error = RecordingReader::open(folder.path()).unwrap_err().to_string();
     assert!(error.contains("is a directory"), "{error}");
 
     let error = RecordingReader::open(&folder.path().join("none")).unwrap_err();
     let error = error.to_string();
-    assert!(
-        error.contains("none: no such file or directory;"),
-        "{error}"
-    );
+    assert!(error.contains("none: no such file or directory;"), "{error}");
 
     let locked = folder.path().join("locked");
     fs::write(&locked, lines(&snapshots(1)).concat()).unwrap();
@@ -461,11 +438,7 @@ fn no_flipped_byte_loses_another_line() {
         let (snapshots, _, error) = read(bytes);
         let described = format!("byte {at}, line {hit}, made {byte:#x}: {error:?}");
         if let Some(RecordingError::Schema { line, .. }) = error {
-            assert_eq!(
-                (line, byte.is_ascii_digit()),
-                (hit as u64 + 1, true),
-                "{described}"
-            );
+            assert_eq!((line, byte.is_ascii_digit()), (hit as u64 + 1, true), "{described}");
             continue;
         }
         assert!(error.is_none(), "{described}");

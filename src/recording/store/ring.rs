@@ -47,9 +47,7 @@ pub struct StoreLimits {
 impl StoreLimits {
     fn segment_milliseconds(self) -> i64 {
         let share = (self.max_age / SEGMENTS).as_millis();
-        i64::try_from(share).map_or(SEGMENT_MILLISECONDS, |share| {
-            share.min(SEGMENT_MILLISECONDS)
-        })
+        i64::try_from(share).map_or(SEGMENT_MILLISECONDS, |share| share.min(SEGMENT_MILLISECONDS))
     }
 
     fn segment_bytes(self) -> u64 {
@@ -127,10 +125,7 @@ impl StoreWriter {
         limits: StoreLimits,
         access: Access,
     ) -> Result<Self, RecordingError> {
-        let failed = |cause| RecordingError::StoreUnwritable {
-            folder: folder.to_owned(),
-            cause,
-        };
+        let failed = |cause| RecordingError::StoreUnwritable { folder: folder.to_owned(), cause };
         DirBuilder::new()
             .recursive(true)
             .mode(access.folder_mode())
@@ -138,9 +133,7 @@ impl StoreWriter {
             .map_err(failed)?;
         let lock = lock(folder)?;
         let mut compressor = Compressor::new(LEVEL).map_err(failed)?;
-        compressor
-            .set_parameter(CParameter::ChecksumFlag(true))
-            .map_err(failed)?;
+        compressor.set_parameter(CParameter::ChecksumFlag(true)).map_err(failed)?;
         Ok(Self {
             folder: folder.to_owned(),
             limits,
@@ -221,10 +214,7 @@ impl StoreWriter {
     }
 
     fn failed(&self, cause: io::Error) -> RecordingError {
-        RecordingError::StoreWrite {
-            folder: self.folder.clone(),
-            cause,
-        }
+        RecordingError::StoreWrite { folder: self.folder.clone(), cause }
     }
 
     /// Appends a frame whose first snapshot was taken at `first`, whatever room has to be made.
@@ -299,11 +289,7 @@ impl StoreWriter {
             .create_new(true)
             .mode(self.access.file_mode())
             .open(&path)?;
-        self.segments.push_back(Segment {
-            start,
-            path,
-            bytes: 0,
-        });
+        self.segments.push_back(Segment { start, path, bytes: 0 });
         self.current = Some(Current { file, first });
         Ok(())
     }
@@ -359,10 +345,7 @@ impl std::fmt::Debug for StoreWriter {
 
 /// Takes the lock of a store, and says in its file who has it.
 fn lock(folder: &Path) -> Result<File, RecordingError> {
-    let failed = |cause| RecordingError::StoreUnwritable {
-        folder: folder.to_owned(),
-        cause,
-    };
+    let failed = |cause| RecordingError::StoreUnwritable { folder: folder.to_owned(), cause };
     let mut file = OpenOptions::new()
         .read(true)
         .write(true)
@@ -385,8 +368,6 @@ fn lock(folder: &Path) -> Result<File, RecordingError> {
         });
     }
     // Who has it is a courtesy: that it could not be written, on a full disk say, is no reason to end.
-    let _ = file
-        .set_len(0)
-        .and_then(|()| writeln!(file, "{}", process::id()));
+    let _ = file.set_len(0).and_then(|()| writeln!(file, "{}", process::id()));
     Ok(file)
 }

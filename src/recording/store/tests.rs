@@ -10,10 +10,7 @@ use super::*;
 use crate::recording::Damage;
 
 const BEGIN: i64 = 1_763_719_445_000;
-const DAY: StoreLimits = StoreLimits {
-    max_age: Duration::from_secs(86_400),
-    max_bytes: 256 * MIB,
-};
+const DAY: StoreLimits = StoreLimits { max_age: Duration::from_secs(86_400), max_bytes: 256 * MIB };
 
 fn time(seconds: i64) -> Time {
     Time::from_unix_milliseconds(BEGIN + 1000 * seconds)
@@ -136,10 +133,7 @@ fn the_first_snapshot_is_there_at_once_and_the_others_ten_seconds_later_at_most(
 #[test]
 fn it_is_bounded_by_age_also_after_a_rest() {
     let folder = tempfile::tempdir().unwrap();
-    let limits = StoreLimits {
-        max_age: Duration::from_secs(3600),
-        ..DAY
-    };
+    let limits = StoreLimits { max_age: Duration::from_secs(3600), ..DAY };
     let mut writer = writer(folder.path(), limits);
     for second in (0..30_000).step_by(30) {
         writer.write(&at(second)).unwrap();
@@ -157,10 +151,7 @@ fn it_is_bounded_by_age_also_after_a_rest() {
 #[test]
 fn it_is_bounded_by_size_and_what_is_being_written_stays() {
     let folder = tempfile::tempdir().unwrap();
-    let limits = StoreLimits {
-        max_bytes: 20_000,
-        ..DAY
-    };
+    let limits = StoreLimits { max_bytes: 20_000, ..DAY };
     let mut writer = writer(folder.path(), limits);
     let mut largest = 0;
     for second in (0..6000).step_by(20) {
@@ -172,10 +163,7 @@ fn it_is_bounded_by_size_and_what_is_being_written_stays() {
     drop(writer);
 
     // A frame that is larger than all that is allowed stands alone.
-    let tiny = StoreLimits {
-        max_bytes: 1,
-        ..DAY
-    };
+    let tiny = StoreLimits { max_bytes: 1, ..DAY };
     fill(folder.path(), tiny, [7000]);
     assert_eq!(read(folder.path()), [7000]);
     fill(folder.path(), tiny, [7001]);
@@ -213,21 +201,12 @@ fn a_torn_segment_costs_its_end_and_stays_as_it_is() {
     assert_eq!(fs::metadata(&torn).unwrap().len(), length - 60);
     let (seconds, errors) = read_since(folder.path(), 0);
     assert_eq!(seconds, [0, 20, 25]);
-    let [error] = &errors[..] else {
-        panic!("{errors:?}")
-    };
+    let [error] = &errors[..] else { panic!("{errors:?}") };
     let text = error.to_string();
     assert!(text.starts_with(&torn.display().to_string()), "{text}");
     assert!(text.contains("torn compressed data"), "{text}");
     assert!(
-        matches!(
-            error,
-            RecordingError::Damaged {
-                damage: Damage { line: 2, .. },
-                more: 0,
-                ..
-            }
-        ),
+        matches!(error, RecordingError::Damaged { damage: Damage { line: 2, .. }, more: 0, .. }),
         "{error:?}"
     );
 }
@@ -282,13 +261,7 @@ fn what_is_not_ours_in_the_directory_is_left_alone() {
     fs::create_dir(path("20200101T000000.000Z.jsonl.zst")).unwrap();
     symlink("/dev/zero", path("20200101T000001.000Z.jsonl.zst")).unwrap();
     let fifo = path("20200101T000002.000Z.jsonl.zst");
-    assert!(
-        Command::new("mkfifo")
-            .arg(&fifo)
-            .status()
-            .unwrap()
-            .success()
-    );
+    assert!(Command::new("mkfifo").arg(&fifo).status().unwrap().success());
     fs::write(path("notes.txt"), "mine").unwrap();
     fs::write(path("20200101T000003.000Z.jsonl.zst"), "not a recording\n").unwrap();
     fs::write(path("20200101T000004.000Z.jsonl.zst"), "").unwrap();
@@ -300,10 +273,7 @@ fn what_is_not_ours_in_the_directory_is_left_alone() {
     // To be opened all the same, as when it took a segment's place since.
     assert!(open(&fifo).is_err());
     assert!(open(&path("20200101T000001.000Z.jsonl.zst")).is_err());
-    let limits = StoreLimits {
-        max_bytes: 1,
-        ..DAY
-    };
+    let limits = StoreLimits { max_bytes: 1, ..DAY };
     fill(folder.path(), limits, [200]);
     assert!(fifo.exists() && path("notes.txt").exists());
 }
@@ -399,10 +369,9 @@ fn the_error_of_what_cannot_be_a_store_names_what_to_do() {
 
 #[test]
 fn only_who_may_can_read_it() {
-    for (access, folder_mode, file_mode) in [
-        (Access::Owner, 0o700, 0o600),
-        (Access::Everyone, 0o755, 0o644),
-    ] {
+    for (access, folder_mode, file_mode) in
+        [(Access::Owner, 0o700, 0o600), (Access::Everyone, 0o755, 0o644)]
+    {
         let folder = tempfile::tempdir().unwrap();
         let folder = folder.path().join("store");
         let mut writer = StoreWriter::open(&folder, DAY, access).unwrap();
@@ -412,11 +381,7 @@ fn only_who_may_can_read_it() {
         assert_eq!(mode(&folder) & !folder_mode, 0);
         assert_eq!(mode(&segments(&folder)[0]) & !file_mode, 0);
         assert_eq!(mode(&folder) & 0o700, 0o700);
-        assert_eq!(
-            mode(&folder.join("lock")) & !0o600,
-            0,
-            "nobody else can lock it"
-        );
+        assert_eq!(mode(&folder.join("lock")) & !0o600, 0, "nobody else can lock it");
     }
 }
 
@@ -471,9 +436,6 @@ fn on_a_full_disk_it_goes_on_at_the_cost_of_the_oldest() {
     fs::remove_file(&ballast).unwrap();
     writer.write(&at(second + 20)).unwrap();
     let after = read(folder.path());
-    assert!(
-        after.ends_with(&[second - 20, second, second + 20]),
-        "{after:?}"
-    );
+    assert!(after.ends_with(&[second - 20, second, second + 20]), "{after:?}");
     assert_eq!(writer.lost(), 0);
 }

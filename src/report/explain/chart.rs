@@ -72,11 +72,7 @@ pub fn draw(course: &MemoryCurve, forecast: Option<ForecastLine>, size: Size) ->
     let high = points.iter().map(|point| point.high_bytes).max()?;
     let high = forecast.map_or(high, |it| high.max(it.full_bytes));
     let low = points.iter().map(|point| point.low_bytes).min()?;
-    let bottom = if high - low < high / 4 {
-        low.saturating_sub((high - low) / 4)
-    } else {
-        0
-    };
+    let bottom = if high - low < high / 4 { low.saturating_sub((high - low) / 4) } else { 0 };
     let columns = fill(points, course.vouched_milliseconds, size.columns - to_come);
     let steps = EIGHTHS * size.rows as u64;
     let height = |bytes: u64| {
@@ -96,11 +92,7 @@ pub fn draw(course: &MemoryCurve, forecast: Option<ForecastLine>, size: Size) ->
             Some((above / EIGHTHS) as usize)
         })
         .collect();
-    let (cells, dot) = if size.ascii {
-        (ASCII, ASCII_DOT)
-    } else {
-        (BLOCKS, DOT)
-    };
+    let (cells, dot) = if size.ascii { (ASCII, ASCII_DOT) } else { (BLOCKS, DOT) };
     let line = |row: usize| {
         let below = EIGHTHS * (size.rows - 1 - row) as u64;
         let cell = |height: &Option<u64>| {
@@ -168,18 +160,12 @@ mod tests {
     }
 
     fn size(columns: usize, rows: usize) -> Size {
-        Size {
-            columns,
-            rows,
-            ascii: false,
-        }
+        Size { columns, rows, ascii: false }
     }
 
     #[test]
     fn it_rises_with_what_is_held_and_its_lower_edge_is_nothing() {
-        let values: Vec<_> = (0..8)
-            .map(|second| (second, (second as u64 + 1) * GIB))
-            .collect();
+        let values: Vec<_> = (0..8).map(|second| (second, (second as u64 + 1) * GIB)).collect();
         let chart = draw(&points(&values), None, size(8, 1)).unwrap();
         assert_eq!(chart.lines, ["▁▂▃▄▅▆▇█"]);
         assert_eq!((chart.top_bytes, chart.bottom_bytes), (8 * GIB, 0));
@@ -189,12 +175,7 @@ mod tests {
 
     #[test]
     fn a_small_movement_high_up_is_drawn_on_a_scale_of_its_own() {
-        let chart = draw(
-            &points(&[(0, 80), (1, 84), (2, 88), (3, 88)]),
-            None,
-            size(4, 1),
-        )
-        .unwrap();
+        let chart = draw(&points(&[(0, 80), (1, 84), (2, 88), (3, 88)]), None, size(4, 1)).unwrap();
         assert_eq!((chart.top_bytes, chart.bottom_bytes), (88, 78));
         assert!(chart.lines[0].starts_with('▂'), "{chart:?}");
     }
@@ -227,34 +208,21 @@ mod tests {
     #[test]
     fn ascii_is_ascii() {
         let values: Vec<_> = (0..8).map(|second| (second, second as u64 * GIB)).collect();
-        let ascii = Size {
-            ascii: true,
-            ..size(8, 1)
-        };
+        let ascii = Size { ascii: true, ..size(8, 1) };
         let chart = draw(&points(&values), None, ascii).unwrap();
         assert!(chart.lines[0].is_ascii(), "{chart:?}");
     }
 
     #[test]
     fn what_is_to_come_is_a_dotted_line_up_to_what_there_is() {
-        let values: Vec<_> = (0..=8)
-            .map(|second| (second, (second as u64 + 1) * GIB))
-            .collect();
-        let full = |seconds| ForecastLine {
-            seconds,
-            full_bytes: 17 * GIB,
-        };
+        let values: Vec<_> = (0..=8).map(|second| (second, (second as u64 + 1) * GIB)).collect();
+        let full = |seconds| ForecastLine { seconds, full_bytes: 17 * GIB };
         let chart = draw(&points(&values), Some(full(8.0)), size(16, 4)).unwrap();
         assert!(chart.has_forecast);
         assert_eq!((chart.top_bytes, chart.bottom_bytes), (17 * GIB, 0));
         assert_eq!(
             chart.lines,
-            [
-                "            ····",
-                "       ▁····    ",
-                "    ▁▃▅█        ",
-                "▂▄▆█████        "
-            ]
+            ["            ····", "       ▁····    ", "    ▁▃▅█        ", "▂▄▆█████        "]
         );
         // Too far away, too small, or nothing: as if there were no forecast.
         let plain = draw(&points(&values), None, size(16, 4)).unwrap();
@@ -265,15 +233,9 @@ mod tests {
         }
         let narrow = draw(&points(&values), Some(full(8.0)), size(15, 4)).unwrap();
         assert!(!narrow.has_forecast);
-        let extreme = ForecastLine {
-            seconds: 1e-9,
-            full_bytes: u64::MAX,
-        };
+        let extreme = ForecastLine { seconds: 1e-9, full_bytes: u64::MAX };
         for ascii in [false, true] {
-            let size = Size {
-                ascii,
-                ..size(40, 3)
-            };
+            let size = Size { ascii, ..size(40, 3) };
             let chart = draw(&points(&values), Some(extreme), size).unwrap();
             let lines = chart.lines.iter();
             assert!(lines.clone().all(|line| line.chars().count() == 40));

@@ -8,11 +8,7 @@ use crate::report::table::{Align, Table};
 
 pub(super) fn write(sheet: &mut PageText, page: &FrameworkPage) {
     sheet.title(&format!("{} ({})", page.title, page.name));
-    section(
-        sheet,
-        "How it takes memory",
-        std::slice::from_ref(&page.takes),
-    );
+    section(sheet, "How it takes memory", std::slice::from_ref(&page.takes));
     section(sheet, "What returns it, gentlest first", &page.inside);
     if page.inside.is_empty() {
         sheet.section("What returns it");
@@ -30,10 +26,8 @@ fn section(sheet: &mut PageText, heading: &str, lines: &[AdviceLine]) {
     sheet.section(heading);
     for line in lines {
         sheet.item("- ", at_start(&line.text));
-        let measured = line
-            .measured
-            .as_ref()
-            .map_or_else(String::new, |by| format!("; measured: {by}"));
+        let measured =
+            line.measured.as_ref().map_or_else(String::new, |by| format!("; measured: {by}"));
         sheet.item("  source: ", &format!("{}{measured}", line.source));
     }
 }
@@ -42,10 +36,7 @@ pub(super) fn list(sheet: &mut PageText, pages: &[FrameworkPage]) {
     sheet.title("Frameworks; gpumem explain --framework NAME shows one");
     let mut table = Table::new(&[("NAME", Align::Left), ("FRAMEWORK", Align::Left)]);
     for page in pages {
-        table.row(vec![
-            escape(&page.name).into_owned(),
-            escape(&page.title).into_owned(),
-        ]);
+        table.row(vec![escape(&page.name).into_owned(), escape(&page.title).into_owned()]);
     }
     let style = sheet.look.style;
     let width = sheet.look.width;

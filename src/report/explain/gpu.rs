@@ -27,9 +27,7 @@ pub(super) fn write(sheet: &mut PageText, page: &GpuPage, report: &ExplainReport
     course(sheet, &page.course, None, CHART_LINES);
     mig(sheet, page);
     holders(sheet, page);
-    verdict(sheet, &page.verdict, report, |finding| {
-        finding.process.is_none()
-    });
+    verdict(sheet, &page.verdict, report, |finding| finding.process.is_none());
     steps(sheet, &page.steps, "What to do, gentlest first");
     commands(sheet, &page.verdict.findings, None);
 }
@@ -45,11 +43,7 @@ fn what(sheet: &mut PageText, page: &GpuPage) {
         sheet.entry("What", &known.join(", "));
     }
     let mut modes = Vec::new();
-    modes.extend(
-        gpu.compute_mode
-            .as_ref()
-            .map(|mode| format!("compute mode {mode}")),
-    );
+    modes.extend(gpu.compute_mode.as_ref().map(|mode| format!("compute mode {mode}")));
     let on_off = |on: bool| if on { "on" } else { "off" };
     let persistence = gpu.persistence_mode;
     modes.extend(persistence.map(|on| format!("persistence mode {}", on_off(on))));
@@ -92,10 +86,7 @@ fn memory(sheet: &mut PageText, page: &GpuPage) {
         let bytes = bytes.map_or_else(|| "n/a".to_owned(), |bytes| Bytes(bytes).to_string());
         const NUMBER: usize = 10;
         let room = sheet.room().saturating_sub(NUMBER + 2);
-        for (at, line) in wrap(&escape(&what), (room, room), REASON_LINES)
-            .iter()
-            .enumerate()
-        {
+        for (at, line) in wrap(&escape(&what), (room, room), REASON_LINES).iter().enumerate() {
             let (label, bytes) = if at == 0 { (label, &*bytes) } else { ("", "") };
             sheet.beside(label, &format!("{bytes:>NUMBER$}  {line}"));
         }
@@ -116,10 +107,7 @@ fn parts(balance: &GpuBalance) -> Vec<(Option<u64>, String)> {
         (Some(balance.total_bytes), "in all, of which".to_owned()),
         (Some(balance.free_bytes), "free".to_owned()),
         (balance.reserved_bytes, reserved.to_owned()),
-        (
-            balance.processes_bytes,
-            "held by the processes listed".to_owned(),
-        ),
+        (balance.processes_bytes, "held by the processes listed".to_owned()),
         (balance.unattributed_bytes, unattributed),
     ]
 }
@@ -158,11 +146,7 @@ fn mig(sheet: &mut PageText, page: &GpuPage) {
 
 fn holders(sheet: &mut PageText, page: &GpuPage) {
     sheet.section("Who holds it");
-    let Gpu {
-        processes,
-        process_memory_unavailable,
-        ..
-    } = &page.device;
+    let Gpu { processes, process_memory_unavailable, .. } = &page.device;
     if processes.is_none() {
         sheet.item("- ", "its list of processes could not be read");
     }
@@ -219,17 +203,11 @@ fn table(sheet: &mut PageText, holders: &[&GpuHolder], findings: &[Finding]) {
                 || if holder.listed { "n/a" } else { "" }.to_owned(),
                 |bytes| Bytes(bytes).to_string(),
             ),
-            holder
-                .sm_percent
-                .map_or_else(String::new, |percent| format!("{percent}%")),
+            holder.sm_percent.map_or_else(String::new, |percent| format!("{percent}%")),
             finding.map_or_else(String::new, |finding| {
                 format!("{} ({})", finding.kind, finding.severity)
             }),
-            if holder.is_monitor {
-                format!("{name} (a monitor)")
-            } else {
-                name.into_owned()
-            },
+            if holder.is_monitor { format!("{name} (a monitor)") } else { name.into_owned() },
         ]);
     }
     write_table(sheet, &table);

@@ -37,10 +37,7 @@ pub(super) struct PageText {
 
 impl PageText {
     pub(super) fn new(look: PageStyle) -> Self {
-        Self {
-            out: String::new(),
-            look,
-        }
+        Self { out: String::new(), look }
     }
 
     pub(super) fn finish(self) -> String {
@@ -53,11 +50,7 @@ impl PageText {
     }
 
     pub(super) fn title(&mut self, text: &str) {
-        for line in wrap(
-            &escape(text),
-            (self.look.width, self.look.width),
-            MOST_BESIDE,
-        ) {
+        for line in wrap(&escape(text), (self.look.width, self.look.width), MOST_BESIDE) {
             self.put(&self.look.style.heading(&line));
         }
     }

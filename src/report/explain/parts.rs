@@ -32,14 +32,10 @@ pub(super) fn verdict(
         write_finding(sheet, finding);
     }
     for kept in &verdict.kept {
-        let until = kept
-            .until
-            .map_or_else(String::new, |until| format!(", until {}", until.local()));
-        let doubt = if kept.certain {
-            ""
-        } else {
-            "; whether the exemption matches this one is not known"
-        };
+        let until =
+            kept.until.map_or_else(String::new, |until| format!(", until {}", until.local()));
+        let doubt =
+            if kept.certain { "" } else { "; whether the exemption matches this one is not known" };
         let finding = &kept.finding;
         sheet.item(
             "kept: ",
@@ -68,10 +64,7 @@ pub(super) fn verdict(
     }
     let more = verdict.undecided.len().saturating_sub(MOST_UNDECIDED);
     if more > 0 {
-        sheet.item(
-            "undecided: ",
-            &format!("and {more} more (gpumem check lists them)"),
-        );
+        sheet.item("undecided: ", &format!("and {more} more (gpumem check lists them)"));
     }
 }
 
@@ -79,28 +72,17 @@ fn write_finding(sheet: &mut PageText, finding: &Finding) {
     let style = sheet.look.style;
     let severity = finding.severity;
     let kind = finding.kind.to_string();
-    let rule = if *finding.rule == *kind {
-        String::new()
-    } else {
-        format!(" (rule {})", finding.rule)
-    };
-    let ceased = finding
-        .resolved_at
-        .map_or_else(String::new, |at| format!("cleared at {}: ", at.local()));
+    let rule =
+        if *finding.rule == *kind { String::new() } else { format!(" (rule {})", finding.rule) };
+    let ceased =
+        finding.resolved_at.map_or_else(String::new, |at| format!("cleared at {}: ", at.local()));
     let mark = format!("{}: ", style.severity(severity));
     let columns = severity.to_string().len() + 2;
-    sheet.marked(
-        &mark,
-        columns,
-        &format!("{kind}{rule}: {ceased}{}", finding.message),
-    );
+    sheet.marked(&mark, columns, &format!("{kind}{rule}: {ceased}{}", finding.message));
     sheet.item("    since ", &finding.since.local().to_string());
     sheet.item("    because ", &escape(&finding.evidence.words()));
     for also in &finding.also {
-        sheet.item(
-            "    also ",
-            &format!("{}: {}", also.kind, escape(&also.evidence.words())),
-        );
+        sheet.item("    also ", &format!("{}: {}", also.kind, escape(&also.evidence.words())));
     }
     if let Some(kept_by) = &finding.kept_by {
         sheet.item("    kept: ", &escape(&kept_by.to_string()));
@@ -112,9 +94,8 @@ fn write_finding(sheet: &mut PageText, finding: &Finding) {
 
 /// What to do, gentlest first.
 pub(super) fn steps(sheet: &mut PageText, steps: &[ExplainStep], heading: &str) {
-    let now: Vec<&ExplainStep> = of(steps, WhenPossible::Now)
-        .chain(of(steps, WhenPossible::End))
-        .collect();
+    let now: Vec<&ExplainStep> =
+        of(steps, WhenPossible::Now).chain(of(steps, WhenPossible::End)).collect();
     if !now.is_empty() {
         sheet.section(heading);
     }
@@ -160,10 +141,8 @@ fn of(steps: &[ExplainStep], moment: WhenPossible) -> impl Iterator<Item = &Expl
 }
 
 fn write_step(sheet: &mut PageText, mark: &str, step: &ExplainStep) {
-    let measured = step
-        .measured
-        .as_ref()
-        .map_or_else(String::new, |by| format!(" (measured: {by})"));
+    let measured =
+        step.measured.as_ref().map_or_else(String::new, |by| format!(" (measured: {by})"));
     let text = match step.moment {
         WhenPossible::NextStart => at_start(&step.text),
         WhenPossible::Now | WhenPossible::End => &step.text,

@@ -36,10 +36,7 @@ pub(super) fn write(sheet: &mut PageText, page: &ProcessPage, report: &ExplainRe
         belongs to another pid namespace";
         match process.ended() {
             Some(ended) => {
-                sheet.entry(
-                    "Why",
-                    "NVML still lists this pid, but its process has exited",
-                );
+                sheet.entry("Why", "NVML still lists this pid, but its process has exited");
                 was(sheet, ended);
             }
             None => sheet.entry("Why", gone),
@@ -98,11 +95,7 @@ fn what(sheet: &mut PageText, page: &ProcessPage) {
         letter => letter.map(state),
     });
     facts.extend(process.threads.map(|count| number_of(count, "thread")));
-    facts.extend(
-        process
-            .rss_bytes
-            .map(|bytes| format!("{} of host memory", Bytes(bytes))),
-    );
+    facts.extend(process.rss_bytes.map(|bytes| format!("{} of host memory", Bytes(bytes))));
     facts.extend(process.terminal.as_ref().map(|name| format!("on {name}")));
     let inner = process.namespace_pid;
     facts.extend(inner.map(|pid| format!("pid {pid} in its own pid namespace")));
@@ -179,19 +172,9 @@ fn notebook(sheet: &mut PageText, process: &Process, jupyter: &Jupyter, report: 
         sheet.entry("", &format!("kernel {id}"));
     }
     let mut named = Vec::new();
-    named.extend(
-        jupyter
-            .server_url
-            .as_ref()
-            .map(|url| format!("server {url}")),
-    );
+    named.extend(jupyter.server_url.as_ref().map(|url| format!("server {url}")));
     named.extend(jupyter.server_pid.map(|pid| format!("pid {pid}")));
-    named.extend(
-        jupyter
-            .server_root
-            .as_ref()
-            .map(|root| format!("serves {root}")),
-    );
+    named.extend(jupyter.server_root.as_ref().map(|root| format!("serves {root}")));
     let state = jupyter.execution_state.as_ref();
     named.extend(state.map(|state| format!("state {state}")));
     let last = process.last_activity();
@@ -202,10 +185,7 @@ fn notebook(sheet: &mut PageText, process: &Process, jupyter: &Jupyter, report: 
         sheet.entry("", &named.join(", "));
     }
     if let Some(words) = jupyter.under_way() {
-        sheet.entry(
-            "",
-            &format!("{words}; its details may be known in a moment"),
-        );
+        sheet.entry("", &format!("{words}; its details may be known in a moment"));
     }
     if let Some(error) = &jupyter.server_error {
         sheet.entry("", &format!("its server reports nothing: {error}"));
@@ -230,11 +210,7 @@ fn since(sheet: &mut PageText, page: &ProcessPage, report: &ExplainReport) {
 }
 
 fn gpus(sheet: &mut PageText, page: &ProcessPage, report: &ExplainReport) {
-    let rows = if page.gpus.len() <= TALL_CHARTS {
-        TALL
-    } else {
-        1
-    };
+    let rows = if page.gpus.len() <= TALL_CHARTS { TALL } else { 1 };
     for on in page.gpus.iter().take(MOST_LISTED) {
         on_gpu(sheet, on, page, rows, report);
     }
@@ -291,18 +267,13 @@ fn on_gpu(
     }
     sheet.entry(&label, &facts.join(", "));
     if let (false, Some(bytes)) = (on.listed, on.unattributed_bytes) {
-        let text = format!(
-            "{} there are in use by no process that NVML lists",
-            Bytes(bytes)
-        );
+        let text = format!("{} there are in use by no process that NVML lists", Bytes(bytes));
         sheet.entry("", &text);
     }
     if let Some((percent, since)) = on.lifetime_percent.zip(on.lifetime_since) {
         let life = report.time.map(|now| now.seconds_since(since).max(0.0));
-        let life = life.map_or_else(
-            || "life".to_owned(),
-            |life| Span::from_seconds(life).to_string(),
-        );
+        let life =
+            life.map_or_else(|| "life".to_owned(), |life| Span::from_seconds(life).to_string());
         let text = format!("SM busy {percent}% of its {life}, by the driver's accounting");
         sheet.entry("", &text);
     }
@@ -310,12 +281,7 @@ fn on_gpu(
         sheet.entry("", &format!("not used since {}", ago(unused, report)));
     }
     let will = exhaustion(on, page);
-    course(
-        sheet,
-        &on.course,
-        will.and_then(|will| forecast(on, will)),
-        rows,
-    );
+    course(sheet, &on.course, will.and_then(|will| forecast(on, will)), rows);
     if let Some(text) = will.and_then(|will| full_when(will, report)) {
         sheet.entry("", &text);
     }
@@ -384,11 +350,8 @@ pub(super) fn course(
         return;
     }
     const SCALE: usize = 11;
-    let size = Size {
-        columns: sheet.room().saturating_sub(SCALE).min(60),
-        rows,
-        ascii: sheet.look.ascii,
-    };
+    let size =
+        Size { columns: sheet.room().saturating_sub(SCALE).min(60), rows, ascii: sheet.look.ascii };
     if let Some(chart) = chart::draw(course, forecast, size) {
         let edge = if sheet.look.ascii { '|' } else { '▕' };
         let last_line = chart.lines.len() - 1;
@@ -444,9 +407,7 @@ fn held_by(sheet: &mut PageText, page: &ProcessPage) {
         sheet.item("- ", &format!("started by pid {}: {command}", parent.pid));
     } else if process.parent_is_reaper == Some(true) {
         // A service's parent and a container's first process did start it, and adopt others' too.
-        let ppid = process
-            .ppid
-            .map_or_else(String::new, |pid| format!(" (pid {pid})"));
+        let ppid = process.ppid.map_or_else(String::new, |pid| format!(" (pid {pid})"));
         let text = if process.group_leader_alive == Some(false) {
             format!("its job's leader is gone, and its parent{ppid} is one that adopts orphans")
         } else {

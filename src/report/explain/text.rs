@@ -11,10 +11,8 @@ const MOST_WIDTH: usize = 120;
 
 /// The page, each line no wider than the look's width (but for 40 to 120 columns).
 pub fn page(report: &ExplainReport, look: PageStyle) -> String {
-    let mut sheet = PageText::new(PageStyle {
-        width: look.width.clamp(LEAST_WIDTH, MOST_WIDTH),
-        ..look
-    });
+    let mut sheet =
+        PageText::new(PageStyle { width: look.width.clamp(LEAST_WIDTH, MOST_WIDTH), ..look });
     if let Some(page) = &report.process {
         process::write(&mut sheet, page, report);
     }
@@ -32,9 +30,7 @@ pub fn page(report: &ExplainReport, look: PageStyle) -> String {
             sheet.item("- ", note);
         }
         for error in &report.errors {
-            let gpu = error
-                .gpu
-                .map_or_else(String::new, |gpu| format!("GPU {gpu}: "));
+            let gpu = error.gpu.map_or_else(String::new, |gpu| format!("GPU {gpu}: "));
             sheet.item("- ", &format!("{gpu}{}: {}", error.call, error.error));
         }
     }

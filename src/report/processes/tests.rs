@@ -19,11 +19,7 @@ fn memory(total_gib: u64, used_bytes: u64) -> Memory {
 }
 
 fn row(pid: u32, used_bytes: Option<u64>) -> GpuProcess {
-    GpuProcess {
-        pid,
-        used_bytes,
-        ..GpuProcess::default()
-    }
+    GpuProcess { pid, used_bytes, ..GpuProcess::default() }
 }
 
 fn process(pid: u32, command: &str) -> Process {
@@ -49,20 +45,12 @@ fn gpu(index: u32, used_bytes: u64, rows: Vec<GpuProcess>) -> Gpu {
 }
 
 fn snapshot(gpus: Vec<Gpu>, processes: Vec<Process>) -> Snapshot {
-    Snapshot {
-        gpus,
-        processes,
-        ..Snapshot::new("2026-11-21T10:04:05Z".parse().unwrap())
-    }
+    Snapshot { gpus, processes, ..Snapshot::new("2026-11-21T10:04:05Z".parse().unwrap()) }
 }
 
 fn text(snapshot: &Snapshot, width: Option<usize>) -> String {
-    let options = ProcessesOptions {
-        sort: Field::Gpu,
-        width,
-        style: Style::default(),
-        everyone: true,
-    };
+    let options =
+        ProcessesOptions { sort: Field::Gpu, width, style: Style::default(), everyone: true };
     write(snapshot, RuleResults::default(), options)
 }
 
@@ -78,10 +66,7 @@ fn a_hidden_holder_is_a_row_with_its_evidence_and_the_memory_adds_up() {
     let files = ["/dev/nvidiactl", "/dev/nvidia1", "/dev/nvidia0"];
     holder.gpu_files = Some(files.iter().map(|&file| file.into()).collect());
     let mut snapshot = snapshot(
-        vec![
-            gpu(0, 20 * GIB, vec![row(800, Some(5 * GIB))]),
-            gpu(1, 0, Vec::new()),
-        ],
+        vec![gpu(0, 20 * GIB, vec![row(800, Some(5 * GIB))]), gpu(1, 0, Vec::new())],
         vec![process(800, "python train.py"), holder],
     );
     snapshot.host.unread_processes = Some(312);
@@ -139,10 +124,7 @@ fn a_reason_is_given_once_and_its_figures_are_not_available() {
         ..gpu(index, 0, Vec::new())
     };
     let driver_lists = gpu(2, GIB, vec![row(7, None)]);
-    let wsl = Gpu {
-        process_memory_unavailable: Some("Windows keeps it".into()),
-        ..driver_lists
-    };
+    let wsl = Gpu { process_memory_unavailable: Some("Windows keeps it".into()), ..driver_lists };
     let text = text(&snapshot(vec![bare(0), bare(1), wsl], Vec::new()), None);
     let lines: Vec<&str> = text.lines().collect();
     assert_eq!(
@@ -162,11 +144,8 @@ fn a_mig_device_is_a_row_and_its_processes_name_it() {
         compute_instance_id: Some(0),
         ..row
     };
-    let rows = vec![
-        on(row(8, Some(2 * GIB)), 9),
-        on(row(7, Some(GIB)), 7),
-        on(row(9, Some(GIB)), 13),
-    ];
+    let rows =
+        vec![on(row(8, Some(2 * GIB)), 9), on(row(7, Some(GIB)), 7), on(row(9, Some(GIB)), 13)];
     let mut divided = gpu(0, 5 * GIB, rows);
     divided.mig_mode = Some(true);
     divided.mig_devices = [(0, 7, 1), (2, 9, 2)]
@@ -214,21 +193,12 @@ fn places_frameworks_and_both_pids_are_shown_and_escaped() {
         .into(),
     );
     let mut job = process(7, "python eval.py");
-    job.slurm = Some(
-        Slurm {
-            job_id: Some("812".into()),
-            ..Slurm::default()
-        }
-        .into(),
-    );
+    job.slurm = Some(Slurm { job_id: Some("812".into()), ..Slurm::default() }.into());
     let rows = vec![row(4242, Some(2 * GIB)), row(7, Some(GIB))];
     let snapshot = snapshot(vec![gpu(0, 3 * GIB, rows)], vec![job, pod]);
     let wide = below_gpus(&snapshot, None);
     assert!(wide.contains("  0  4242 (17)  ann   2.0 GiB"), "{wide}");
-    assert!(
-        wide.contains("  pytorch 2.9.1  docker:be\\ert  python train.py\n"),
-        "{wide}"
-    );
+    assert!(wide.contains("  pytorch 2.9.1  docker:be\\ert  python train.py\n"), "{wide}");
     assert!(wide.contains("  job:812        python eval.py\n"), "{wide}");
     let narrow = below_gpus(&snapshot, Some(80));
     assert_eq!(
@@ -251,10 +221,7 @@ fn a_suspect_is_marked_on_its_gpu_and_a_finding_is_before_it() {
         vec![process(7, "python a.py"), process(8, "python b.py")],
     );
     let suspect = Suspect {
-        process: FindingProcess {
-            identity: snapshot.processes[0].identity(),
-            ..suspect().process
-        },
+        process: FindingProcess { identity: snapshot.processes[0].identity(), ..suspect().process },
         ..suspect()
     };
     let suspects = [suspect];
@@ -263,21 +230,12 @@ fn a_suspect_is_marked_on_its_gpu_and_a_finding_is_before_it() {
         headline: Some("nothing to reclaim yet"),
         ..RuleResults::default()
     };
-    let options = ProcessesOptions {
-        sort: Field::Gpu,
-        width: None,
-        style: Style::default(),
-        everyone: true,
-    };
+    let options =
+        ProcessesOptions { sort: Field::Gpu, width: None, style: Style::default(), everyone: true };
     let text = write(&snapshot, results, options);
     assert!(text.starts_with("nothing to reclaim yet\n\nGPU"), "{text}");
-    let marked: Vec<&str> = text
-        .lines()
-        .filter(|line| line.contains("idle? "))
-        .collect();
-    let [marked] = marked[..] else {
-        panic!("{text}")
-    };
+    let marked: Vec<&str> = text.lines().filter(|line| line.contains("idle? ")).collect();
+    let [marked] = marked[..] else { panic!("{text}") };
     assert!(marked.trim_start().starts_with('0') && marked.contains("idle? 12s of 10m"));
     // Another process of the same number is no suspect.
     snapshot.processes[0].start_ticks = Some(8);
@@ -301,35 +259,20 @@ fn suspect() -> Suspect {
 
 #[test]
 fn a_narrow_terminal_shows_the_script_and_not_the_folder_of_python() {
-    let mut kernel = process(
-        8,
-        "/home/ben/.venvs/thesis/bin/python3 -m ipykernel_launcher",
-    );
+    let mut kernel = process(8, "/home/ben/.venvs/thesis/bin/python3 -m ipykernel_launcher");
     kernel.jupyter = Some(Arc::new(Jupyter {
         notebook_path: Some("thesis/fine-tune.ipynb".into()),
         ..Jupyter::default()
     }));
     let snapshot = snapshot(
         vec![gpu(0, GIB, vec![row(7, Some(GIB)), row(8, Some(GIB))])],
-        vec![
-            process(
-                7,
-                "/home/ann/miniforge3/envs/llm/bin/python -u pretrain.py --bf16",
-            ),
-            kernel,
-        ],
+        vec![process(7, "/home/ann/miniforge3/envs/llm/bin/python -u pretrain.py --bf16"), kernel],
     );
     let narrow = below_gpus(&snapshot, Some(80));
     assert!(narrow.contains("  python -u pretrain.p"), "{narrow}");
     assert!(narrow.contains("  thesis/fine-tune.ip"), "{narrow}");
     // What is not for a terminal is whole.
     let whole = below_gpus(&snapshot, None);
-    assert!(
-        whole.contains("/llm/bin/python -u pretrain.py --bf16\n"),
-        "{whole}"
-    );
-    assert!(
-        whole.contains("[notebook thesis/fine-tune.ipynb] /home/ben/"),
-        "{whole}"
-    );
+    assert!(whole.contains("/llm/bin/python -u pretrain.py --bf16\n"), "{whole}");
+    assert!(whole.contains("[notebook thesis/fine-tune.ipynb] /home/ben/"), "{whole}");
 }

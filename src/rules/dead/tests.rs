@@ -28,10 +28,7 @@ fn gone(gpus: &[u32], seconds: f64) -> (Scene, Engine) {
 }
 
 fn vanish(scene: &mut Scene) {
-    *scene.process(PID) = Process {
-        pid: PID,
-        ..Process::default()
-    };
+    *scene.process(PID) = Process { pid: PID, ..Process::default() };
 }
 
 #[test]
@@ -51,13 +48,7 @@ fn a_pid_that_does_not_exist_is_found_after_the_duration() {
         finding.message,
         "process 4242 does not exist any more and is still listed with 20.0 GiB on GPU 0 after 30s"
     );
-    assert_eq!(
-        finding.evidence,
-        Evidence::new(DeadEvidence {
-            state: None,
-            samples: 4,
-        })
-    );
+    assert_eq!(finding.evidence, Evidence::new(DeadEvidence { state: None, samples: 4 }));
     assert_eq!(finding.actions, [Action::Notify]);
 }
 
@@ -110,11 +101,7 @@ fn a_zombie_is_found_and_its_parent_named() {
         assert_clean(&engine, Kind::Dead);
         engine.observe(scene.step());
         let finding = only(&engine, Kind::Dead);
-        assert!(
-            finding
-                .message
-                .starts_with("python train.py (4242) is defunct")
-        );
+        assert!(finding.message.starts_with("python train.py (4242) is defunct"));
         assert!(finding.advice[0].contains("parent (77)"));
         assert_eq!(finding.actions, [Action::Notify]);
     }
@@ -129,11 +116,7 @@ fn a_zombie_is_found_whose_start_is_not_known() {
     scene.now.host.pid_namespace = None;
     let engine = judge(&mut scene, 60.0);
     let evidence = &only(&engine, Kind::Dead).evidence;
-    assert!(
-        evidence
-            .of::<DeadEvidence>()
-            .is_some_and(|dead| dead.state == Some('Z'))
-    );
+    assert!(evidence.of::<DeadEvidence>().is_some_and(|dead| dead.state == Some('Z')));
 }
 
 #[test]
@@ -239,12 +222,7 @@ fn one_finding_for_a_pid_over_all_its_gpus_and_instances() {
     let held: Vec<_> = finding.gpus.iter().map(|gpu| gpu.used_bytes).collect();
     assert_eq!(held, [Some(40 * GIB), Some(20 * GIB)]);
     assert_eq!(finding.memory_bytes, Some(60 * GIB));
-    assert!(
-        finding
-            .evidence
-            .of::<DeadEvidence>()
-            .is_some_and(|dead| dead.samples == 7)
-    );
+    assert!(finding.evidence.of::<DeadEvidence>().is_some_and(|dead| dead.samples == 7));
 }
 
 #[test]
@@ -253,10 +231,7 @@ fn a_history_that_begins_with_it_is_undecided_for_the_duration() {
     vanish(&mut scene);
     scene.row(0, PID).used_bytes = None;
     let mut engine = judge(&mut scene, 20.0);
-    assert_eq!(
-        reasons(&engine, Kind::Dead),
-        ["can tell in 10s: it needs 30s of history"]
-    );
+    assert_eq!(reasons(&engine, Kind::Dead), ["can tell in 10s: it needs 30s of history"]);
     engine.observe(scene.step());
     let finding = only(&engine, Kind::Dead);
     assert!(finding.message.contains("listed with memory on GPU 0"));

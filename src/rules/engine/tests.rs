@@ -16,9 +16,7 @@ fn idle() -> Scene {
 fn kinds(engine: &Engine) -> Vec<(Kind, Vec<Kind>)> {
     let also = |finding: &Finding| finding.also.iter().map(|also| also.kind).collect();
     let findings = engine.findings().iter();
-    findings
-        .map(|finding| (finding.kind, also(finding)))
-        .collect()
+    findings.map(|finding| (finding.kind, also(finding))).collect()
 }
 
 #[test]
@@ -32,33 +30,21 @@ fn it_is_pending_then_active_then_resolved_under_one_id() {
     engine.observe(scene.step());
     let began = scene.now.time;
     scene.play(100.0, |snapshot| engine.observe(snapshot));
-    let [pending] = engine.pending() else {
-        panic!("{:?}", engine.pending())
-    };
-    assert_eq!(
-        (pending.kind, pending.pid, pending.gpu),
-        (Kind::Idle, Some(PID), 0)
-    );
-    assert_eq!(
-        (pending.since, pending.due),
-        (began, began.plus_seconds(600.0))
-    );
+    let [pending] = engine.pending() else { panic!("{:?}", engine.pending()) };
+    assert_eq!((pending.kind, pending.pid, pending.gpu), (Kind::Idle, Some(PID), 0));
+    assert_eq!((pending.since, pending.due), (began, began.plus_seconds(600.0)));
     assert_eq!(engine.findings(), []);
 
     scene.play(500.0, |snapshot| engine.observe(snapshot));
     assert_eq!(engine.pending(), []);
-    let [finding] = engine.findings() else {
-        panic!("{:?}", engine.findings())
-    };
+    let [finding] = engine.findings() else { panic!("{:?}", engine.findings()) };
     let (id, since) = (Arc::clone(&finding.id), finding.since);
     assert_eq!((since, finding.resolved_at), (began, None));
 
     scene.row(0, PID).sm_percent = Some(5);
     engine.observe(scene.step());
     assert_eq!(engine.findings(), []);
-    let [resolved] = engine.resolved() else {
-        panic!("{:?}", engine.resolved())
-    };
+    let [resolved] = engine.resolved() else { panic!("{:?}", engine.resolved()) };
     assert_eq!((&resolved.id, resolved.since), (&id, began));
     assert_eq!(resolved.resolved_at, Some(scene.now.time));
     assert_eq!(resolved.actions, [Action::Notify]);
@@ -72,11 +58,7 @@ fn a_restart_finds_the_same_under_the_same_id() {
     let judge = |snapshots: &[Snapshot]| {
         let mut engine = Engine::new(RuleSet::default());
         snapshots.iter().for_each(|it| engine.observe(it));
-        engine
-            .findings()
-            .iter()
-            .map(|it| Arc::clone(&it.id))
-            .collect::<Vec<_>>()
+        engine.findings().iter().map(|it| Arc::clone(&it.id)).collect::<Vec<_>>()
     };
     assert_eq!(judge(&recorded), judge(&recorded[40..]));
     assert_eq!(judge(&recorded).len(), 1);
@@ -111,11 +93,7 @@ fn the_gravest_is_the_accusation_whatever_its_kind() {
     scene.orphan(PID, &[0], 20 * GIB);
     let mut settings = RuleSet::default();
     let orphan = settings.rule_mut("orphan").unwrap();
-    assert!(
-        orphan
-            .set("severity", &crate::rules::testing::written(Severity::Info))
-            .is_ok()
-    );
+    assert!(orphan.set("severity", &crate::rules::testing::written(Severity::Info)).is_ok());
     let mut engine = Engine::new(settings);
     scene.play(700.0, |snapshot| engine.observe(snapshot));
     assert_eq!(kinds(&engine), [(Kind::Idle, vec![Kind::Orphan])]);
@@ -154,9 +132,7 @@ fn idle_beside_gpu_1() -> Scene {
 
 fn accused(engine: &Engine) -> Vec<u32> {
     let findings = engine.findings().iter();
-    findings
-        .map(|finding| finding.process.as_ref().unwrap().pid)
-        .collect()
+    findings.map(|finding| finding.process.as_ref().unwrap().pid).collect()
 }
 
 #[test]
@@ -164,11 +140,7 @@ fn who_may_be_on_a_gpu_that_is_not_read_is_not_accused() {
     let mut scene = idle_beside_gpu_1();
     scene.gpu(1).processes = None;
     let engine = judge(&mut scene, 700.0);
-    assert_eq!(
-        accused(&engine),
-        [PID + 1],
-        "the other one is idle all the same"
-    );
+    assert_eq!(accused(&engine), [PID + 1], "the other one is idle all the same");
     let undecided = engine.undecided();
     let mut undecided = undecided.iter();
     let reason = undecided.find(|it| it.pid == Some(PID)).unwrap();
@@ -204,9 +176,7 @@ fn what_was_found_before_stays_and_nothing_is_done_about_it() {
 #[test]
 fn accusations_are_in_the_order_of_a_plain_sort() {
     let engine = judge(&mut idle(), 3600.0);
-    let [template] = engine.findings() else {
-        panic!("{:?}", engine.findings())
-    };
+    let [template] = engine.findings() else { panic!("{:?}", engine.findings()) };
     let mut dice = Dice::new(5);
     for _ in 0..200 {
         let count = dice.roll(40);

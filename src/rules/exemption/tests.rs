@@ -25,24 +25,15 @@ fn keep(scope: Scope) -> Exemption {
 }
 
 fn user(name: &str) -> Scope {
-    Scope {
-        user: Some(name.into()),
-        ..Scope::default()
-    }
+    Scope { user: Some(name.into()), ..Scope::default() }
 }
 
 fn selected(text: &str) -> Scope {
-    Scope {
-        selector: Selector::parse(text).unwrap(),
-        ..Scope::default()
-    }
+    Scope { selector: Selector::parse(text).unwrap(), ..Scope::default() }
 }
 
 fn gpu(index: u32) -> Scope {
-    Scope {
-        gpu: Some(GpuName::Index(index)),
-        ..Scope::default()
-    }
+    Scope { gpu: Some(GpuName::Index(index)), ..Scope::default() }
 }
 
 /// A process of ann's that is on GPUs 0 and 1.
@@ -91,11 +82,7 @@ fn finding(snapshot: &Snapshot, gpus: &[u32]) -> Finding {
         resolved_at: None,
         gpus: gpus
             .iter()
-            .map(|index| FindingGpu {
-                index: *index,
-                uuid: None,
-                used_bytes: Some(1 << 30),
-            })
+            .map(|index| FindingGpu { index: *index, uuid: None, used_bytes: Some(1 << 30) })
             .collect(),
         process: process.map(|process| FindingProcess {
             pid: process.pid,
@@ -106,11 +93,7 @@ fn finding(snapshot: &Snapshot, gpus: &[u32]) -> Finding {
             identity: process.identity(),
         }),
         memory_bytes: None,
-        evidence: Evidence::new(StoppedEvidence {
-            state: 'T',
-            samples: 1,
-            terminal: None,
-        }),
+        evidence: Evidence::new(StoppedEvidence { state: 'T', samples: 1, terminal: None }),
         message: String::new(),
         advice: Vec::new(),
         actions: vec![Action::Notify, Action::Terminate],
@@ -139,66 +122,35 @@ fn name(exempts: Exempts<'_>) -> &'static str {
 
 #[test]
 fn it_is_for_the_processes_that_it_names_and_for_no_others() {
-    for (scope, expected) in [
-        (user("ann"), "kept"),
-        (user("1000"), "kept"),
-        (user("bob"), "no"),
-        (user("1001"), "no"),
-    ] {
-        assert_eq!(
-            outcome(&[keep(scope.clone())], process(), &[0]),
-            expected,
-            "{scope}"
-        );
+    for (scope, expected) in
+        [(user("ann"), "kept"), (user("1000"), "kept"), (user("bob"), "no"), (user("1001"), "no")]
+    {
+        assert_eq!(outcome(&[keep(scope.clone())], process(), &[0]), expected, "{scope}");
     }
     assert_eq!(outcome(&[], process(), &[0]), "no");
-    assert_eq!(
-        outcome(&[keep(user("bob")), keep(user("ann"))], process(), &[0]),
-        "kept"
-    );
+    assert_eq!(outcome(&[keep(user("bob")), keep(user("ann"))], process(), &[0]), "kept");
 }
 
 #[test]
 fn what_is_not_known_protects_a_process_that_could_be_ended() {
     let ann = [keep(user("ann"))];
-    let somebody = Process {
-        user: None,
-        uid: None,
-        ..process()
-    };
+    let somebody = Process { user: None, uid: None, ..process() };
     assert_eq!(outcome(&ann, somebody.clone(), &[0]), "kept?");
     // Of several exemptions the certain one is named.
     let certain = keep(gpu(0));
-    assert_eq!(
-        outcome(&[ann[0].clone(), certain], somebody.clone(), &[0]),
-        "kept"
-    );
+    assert_eq!(outcome(&[ann[0].clone(), certain], somebody.clone(), &[0]), "kept");
     // What is not identified is never killed: that it is listed is reported.
-    let unidentified = Process {
-        start_ticks: None,
-        ..somebody
-    };
+    let unidentified = Process { start_ticks: None, ..somebody };
     assert_eq!(outcome(&ann, unidentified, &[0]), "no");
     // What is known not to fit is no protection, whatever else is unknown.
-    let both = Scope {
-        gpu: Some(GpuName::Index(2)),
-        ..user("ann")
-    };
-    let unknown_user = Process {
-        user: None,
-        uid: None,
-        ..process()
-    };
+    let both = Scope { gpu: Some(GpuName::Index(2)), ..user("ann") };
+    let unknown_user = Process { user: None, uid: None, ..process() };
     assert_eq!(outcome(&[keep(both)], unknown_user, &[0]), "no");
 }
 
 #[test]
 fn terms_of_a_selector_are_asked_of_each_place_where_a_process_is() {
-    let somebody = Process {
-        user: None,
-        uid: None,
-        ..process()
-    };
+    let somebody = Process { user: None, uid: None, ..process() };
     for (terms, process, gpus, expected) in [
         ("user:ann", process(), &[0][..], "kept"),
         ("!user:ann", process(), &[0], "no"),
@@ -225,17 +177,9 @@ fn an_exemption_for_a_gpu_spares_what_is_on_it_and_nothing_that_would_end_it_is_
     let gpu_0 = [keep(gpu(0))];
     assert_eq!(outcome(&gpu_0, process(), &[0]), "kept");
     assert_eq!(outcome(&gpu_0, process(), &[0, 1]), "part");
-    assert_eq!(
-        outcome(&gpu_0, process(), &[1]),
-        "part",
-        "it is on GPU 0 as well"
-    );
+    assert_eq!(outcome(&gpu_0, process(), &[1]), "part", "it is on GPU 0 as well");
     assert_eq!(outcome(&[keep(gpu(2))], process(), &[0, 1]), "no");
-    assert_eq!(
-        outcome(&gpu_0, process(), &[]),
-        "part",
-        "on both of its GPUs"
-    );
+    assert_eq!(outcome(&gpu_0, process(), &[]), "part", "on both of its GPUs");
 }
 
 #[test]
@@ -251,17 +195,11 @@ fn a_finding_about_a_gpu_is_exempt_by_its_gpu_and_never_by_a_process() {
 
 #[test]
 fn it_ends_by_the_clock_of_the_snapshot() {
-    let until = |text: &str| Exemption {
-        until: Some(at(text)),
-        ..keep(user("ann"))
-    };
+    let until = |text: &str| Exemption { until: Some(at(text)), ..keep(user("ann")) };
     let ended = until("2026-11-21T12:00:00Z");
     assert!(ended.is_expired(at("2026-11-21T12:00:00Z")));
     assert_eq!(outcome(&[ended], process(), &[0]), "no");
-    assert_eq!(
-        outcome(&[until("2026-11-21T12:00:00.001Z")], process(), &[0]),
-        "kept"
-    );
+    assert_eq!(outcome(&[until("2026-11-21T12:00:00.001Z")], process(), &[0]), "kept");
 }
 
 #[test]

@@ -48,9 +48,7 @@ fn it_is_found_after_the_duration_with_its_evidence() {
     assert_eq!(engine.findings(), []);
     assert_eq!(engine.pending()[0].due, start.plus_seconds(1800.0));
     engine.observe(scene.step());
-    let [finding] = engine.findings() else {
-        panic!("{:?}", engine.findings())
-    };
+    let [finding] = engine.findings() else { panic!("{:?}", engine.findings()) };
     assert_eq!(&*finding.id, "hoard:GPU-0:4242:424200");
     assert_eq!((finding.severity, finding.since), (Severity::Info, start));
     assert_eq!(
@@ -111,10 +109,7 @@ fn memory_that_came_later_was_needed() {
     grown.row(0, PID).used_bytes = Some(70 * GIB);
     grown.memory(0, 70 * GIB, TOTAL);
     grown.play(3600.0, |snapshot| engine.observe(snapshot));
-    assert_eq!(
-        (engine.findings(), &*engine.undecided()),
-        (&[][..], &[][..])
-    );
+    assert_eq!((engine.findings(), &*engine.undecided()), (&[][..], &[][..]));
     // A context that grows a little is the same reservation.
     let mut scene = scene(60 * GIB);
     let mut engine = judge(&mut scene, 900.0);
@@ -184,12 +179,9 @@ fn nothing_flickers_at_the_threshold() {
 
 #[test]
 fn shares_above_all_contradict() {
-    for (share, use_percent, is_wrong) in [
-        (100.0, 20.0, false),
-        (101.0, 20.0, true),
-        (49.0, 20.0, true),
-        (70.0, 200.0, true),
-    ] {
+    for (share, use_percent, is_wrong) in
+        [(100.0, 20.0, false), (101.0, 20.0, true), (49.0, 20.0, true), (70.0, 200.0, true)]
+    {
         let settings = HoardSettings {
             min_memory_share: Percent(share),
             max_use_percent: Percent(use_percent),

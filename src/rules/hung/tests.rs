@@ -80,18 +80,11 @@ fn it_is_found_after_the_duration_with_its_evidence() {
     let since = scene.now.time.plus_seconds(30.0);
     play(&mut scene, &mut engine, 600.0);
     assert_eq!(engine.findings(), []);
-    let [pending] = engine.pending() else {
-        panic!("{:?}", engine.pending())
-    };
-    assert_eq!(
-        (pending.pid, pending.gpu, pending.since),
-        (Some(PID), 0, since)
-    );
+    let [pending] = engine.pending() else { panic!("{:?}", engine.pending()) };
+    assert_eq!((pending.pid, pending.gpu, pending.since), (Some(PID), 0, since));
     assert_eq!(pending.due, since.plus_seconds(600.0));
     play(&mut scene, &mut engine, 30.0);
-    let [finding] = engine.findings() else {
-        panic!("{:?}", engine.findings())
-    };
+    let [finding] = engine.findings() else { panic!("{:?}", engine.findings()) };
     assert_eq!(&*finding.id, "hung:GPU-0:4242:424200");
     assert_eq!((finding.since, finding.duration_seconds), (since, 600.0));
     assert_eq!(
@@ -126,13 +119,9 @@ fn it_is_found_after_the_duration_with_its_evidence() {
 
 #[test]
 fn the_power_and_the_use_have_to_be_beyond_the_thresholds() {
-    for (percent, watts, found) in [
-        (100, 134.0, 1),
-        (100, 138.0, 0),
-        (95, 90.0, 1),
-        (94, 90.0, 0),
-        (80, 90.0, 0),
-    ] {
+    for (percent, watts, found) in
+        [(100, 134.0, 1), (100, 138.0, 0), (95, 90.0, 1), (94, 90.0, 0), (80, 90.0, 0)]
+    {
         let count = found_after(|scene| scene.draws(0, PID, percent, watts));
         assert_eq!(count, found, "{percent}% {watts} W");
     }
@@ -144,10 +133,7 @@ fn a_kernel_that_was_light_from_the_start_is_none() {
     hang(&mut scene, 0);
     let mut engine = Engine::new(only_hung());
     play(&mut scene, &mut engine, 7200.0);
-    assert_eq!(
-        (engine.findings(), &*engine.undecided()),
-        (&[][..], &[][..])
-    );
+    assert_eq!((engine.findings(), &*engine.undecided()), (&[][..], &[][..]));
 }
 
 #[test]
@@ -187,12 +173,7 @@ fn memory_traffic_that_goes_on_is_work() {
 
 #[test]
 fn a_power_limit_beneath_what_it_drew_explains_the_fall() {
-    for (limit, found) in [
-        (Some(100.0), 0),
-        (Some(140.0), 0),
-        (Some(300.0), 1),
-        (None, 1),
-    ] {
+    for (limit, found) in [(Some(100.0), 0), (Some(140.0), 0), (Some(300.0), 1), (None, 1)] {
         let count = found_after(|scene| scene.gpu(0).power_limit_watts = limit);
         assert_eq!(count, found, "{limit:?}");
     }
@@ -246,10 +227,7 @@ fn when_the_heavy_one_of_two_goes_the_light_one_is_not_accused() {
     scene.rows(0).retain(|row| row.pid != OTHER);
     hang(&mut scene, 0);
     play(&mut scene, &mut engine, 3600.0);
-    assert_eq!(
-        (engine.findings(), &*engine.undecided()),
-        (&[][..], &[][..])
-    );
+    assert_eq!((engine.findings(), &*engine.undecided()), (&[][..], &[][..]));
 }
 
 #[test]
@@ -310,18 +288,11 @@ fn one_finding_for_a_process_over_all_the_gpus_on_which_it_hangs() {
     hang(&mut scene, 0);
     hang(&mut scene, 2);
     play(&mut scene, &mut engine, 660.0);
-    let [finding] = engine.findings() else {
-        panic!("{:?}", engine.findings())
-    };
+    let [finding] = engine.findings() else { panic!("{:?}", engine.findings()) };
     let indices: Vec<u32> = finding.gpus.iter().map(|gpu| gpu.index).collect();
-    assert_eq!(
-        (indices, finding.memory_bytes),
-        (vec![0, 2], Some(40 * GIB))
-    );
+    assert_eq!((indices, finding.memory_bytes), (vec![0, 2], Some(40 * GIB)));
     assert!(
-        finding
-            .message
-            .contains("has kept GPUs 0 and 2 at 100% for 10m 30s at 90 W each"),
+        finding.message.contains("has kept GPUs 0 and 2 at 100% for 10m 30s at 90 W each"),
         "{}",
         finding.message
     );
@@ -362,10 +333,7 @@ fn a_few_missing_samples_change_nothing_and_many_are_a_doubt_or_the_end() {
 #[test]
 fn a_short_history_and_an_unknown_power_are_doubted_only_in_full_use() {
     let (mut scene, mut engine) = worked(90.0);
-    assert_eq!(
-        reasons(&engine),
-        ["can tell in 12m 00s: it needs 13m of history"]
-    );
+    assert_eq!(reasons(&engine), ["can tell in 12m 00s: it needs 13m of history"]);
     scene.draws(0, PID, 60, 200.0);
     engine.observe(scene.step());
     assert_eq!(reasons(&engine), [""; 0]);
@@ -391,11 +359,7 @@ fn an_unknown_process_is_never_named() {
         scene.process(PID).start_time = None;
     });
     assert_eq!(count, 0);
-    let row = GpuProcess {
-        pid: 999,
-        sm_percent: Some(90),
-        ..GpuProcess::default()
-    };
+    let row = GpuProcess { pid: 999, sm_percent: Some(90), ..GpuProcess::default() };
     assert_eq!(found_after(|scene| scene.rows(0).push(row)), 0);
 }
 
@@ -417,8 +381,7 @@ fn settings_outside_of_what_is_watched_contradict() {
     }
     let mut settings = only_hung();
     let rule = settings.rule_mut("hung").unwrap();
-    rule.set("max_power_share", &written(Percent(20.0)))
-        .unwrap();
+    rule.set("max_power_share", &written(Percent(20.0))).unwrap();
     let (mut scene, mut engine) = (scene(), Engine::new(settings));
     play(&mut scene, &mut engine, 600.0);
     hang(&mut scene, 0);
@@ -482,9 +445,7 @@ fn a_third_of_the_samples_may_be_lost_at_any_seed() {
         hang(&mut scene, 0);
         let losses = (3_600.0, 30);
         let found = found_with_losses((&mut scene, &mut engine), losses, &mut dice, |_, _| {});
-        let first = *found
-            .first()
-            .unwrap_or_else(|| panic!("{seed}: {:?}", reasons(&engine)));
+        let first = *found.first().unwrap_or_else(|| panic!("{seed}: {:?}", reasons(&engine)));
         assert!(first >= 600.0, "{seed}: {first}");
         // As much has to be seen of it as of one of which nothing is lost: 600 s of seven in ten.
         late += u64::from(first > 1_080.0);
@@ -493,10 +454,7 @@ fn a_third_of_the_samples_may_be_lost_at_any_seed() {
         assert!(seen && found.last() > Some(&3_300.0), "{seed}: it flickers");
         assert_eq!(engine.undecided(), [], "{seed}");
     }
-    assert!(
-        late <= 6,
-        "{late} of 60 were found after more than 18 minutes"
-    );
+    assert!(late <= 6, "{late} of 60 were found after more than 18 minutes");
 }
 
 #[test]

@@ -66,17 +66,11 @@ pub(super) fn of(
             (_, Some(run), _) => since = since.max(run.since),
             (_, None, Use::Used) => return Cell::Runs,
             (_, None, _) => {
-                doubt = Some(UndecidedReason::NoUtilization {
-                    gpu: history.gpu_index(row),
-                });
+                doubt = Some(UndecidedReason::NoUtilization { gpu: history.gpu_index(row) });
             }
         }
     }
-    let trace = if holds() {
-        TRACE_TO_STAY_PERCENT
-    } else {
-        TRACE_OF_CPU_PERCENT
-    };
+    let trace = if holds() { TRACE_TO_STAY_PERCENT } else { TRACE_OF_CPU_PERCENT };
     let cpu = known.cpu();
     match cpu.quiet_since(trace) {
         Some(quiet) if is_recent(cpu.known_at(), now) => since = since.max(quiet),

@@ -56,10 +56,7 @@ impl KindEvidence for IdleEvidence {
         }
         if let Some(busy) = self.busy_seconds {
             let busy = Span::from_seconds(busy);
-            let _ = write!(
-                words,
-                ", its cell has run for {busy} with no CPU and no GPU use"
-            );
+            let _ = write!(words, ", its cell has run for {busy} with no CPU and no GPU use");
         }
         words
     }
@@ -116,11 +113,7 @@ pub(super) fn finding<S: Idleness>(
         subject::gpus(&gpus),
         if gpus.len() == 1 { "it" } else { "them" },
         Span::from_seconds(duration_seconds),
-        if sleeps {
-            ", while its cell ran with no CPU and no GPU use"
-        } else {
-            ""
-        }
+        if sleeps { ", while its cell ran with no CPU and no GPU use" } else { "" }
     );
     Some(Finding {
         id: subject::id(rule.name(), &gpus, process),
@@ -164,9 +157,7 @@ fn restart_of_pool(process: &Process) -> Option<String> {
         let (name, words) = (pool.name, pool.words);
         return Some(format!("a worker of {name} waits for its work; {words}"));
     }
-    let by = process
-        .ppid
-        .map_or_else(String::new, |ppid| format!(" (pid {ppid})"));
+    let by = process.ppid.map_or_else(String::new, |ppid| format!(" (pid {ppid})"));
     let does = match pool.keeps_the_idle {
         true => "keeps it for the next task",
         false => "starts another one when it ends",
@@ -181,10 +172,7 @@ fn weakest(one: IdleEvidence, other: IdleEvidence) -> IdleEvidence {
         gpu_percent_max: one.gpu_percent_max.or(other.gpu_percent_max),
         samples: one.samples.min(other.samples),
         coverage: one.coverage.min(other.coverage),
-        busy_seconds: one
-            .busy_seconds
-            .zip(other.busy_seconds)
-            .map(|(one, other)| one.min(other)),
+        busy_seconds: one.busy_seconds.zip(other.busy_seconds).map(|(one, other)| one.min(other)),
         ..one
     }
 }

@@ -42,11 +42,7 @@ fn judge(scene: &mut Scene, seconds: f64) -> Engine {
 }
 
 fn reasons(engine: &Engine) -> Vec<String> {
-    engine
-        .undecided()
-        .into_iter()
-        .map(|undecided| undecided.reason)
-        .collect()
+    engine.undecided().into_iter().map(|undecided| undecided.reason).collect()
 }
 
 #[track_caller]
@@ -62,14 +58,9 @@ fn it_is_found_after_the_duration_with_its_evidence() {
     let mut engine = judge(&mut scene, 590.0);
     assert_eq!(engine.findings(), []);
     engine.observe(scene.step());
-    let [finding] = engine.findings() else {
-        panic!("{:?}", engine.findings())
-    };
+    let [finding] = engine.findings() else { panic!("{:?}", engine.findings()) };
     assert_eq!(&*finding.id, "idle:GPU-0:4242:424200");
-    assert_eq!(
-        (finding.kind, finding.severity),
-        (Kind::Idle, Severity::Warning)
-    );
+    assert_eq!((finding.kind, finding.severity), (Kind::Idle, Severity::Warning));
     assert_eq!((finding.since, finding.duration_seconds), (start, 600.0));
     assert_eq!(finding.memory_bytes, Some(20 * GIB));
     assert_eq!(
@@ -105,10 +96,7 @@ fn a_known_placeholder_is_only_notified() {
 fn a_short_history_is_undecided_only_while_it_may_be_idle() {
     let mut scene = scene();
     let engine = judge(&mut scene, 30.0);
-    assert_eq!(
-        reasons(&engine),
-        ["can tell in 9m 30s: it needs 10m of history"]
-    );
+    assert_eq!(reasons(&engine), ["can tell in 9m 30s: it needs 10m of history"]);
 
     scene.row(0, PID).sm_percent = Some(40);
     let mut engine = judge(&mut scene, 30.0);
@@ -130,10 +118,7 @@ fn of_several_short_histories_the_shortest_is_reported() {
     scene.holder(7, &[1], GIB);
     engine.observe(scene.step());
     engine.observe(scene.step());
-    assert_eq!(
-        reasons(&engine),
-        ["can tell in 9m 50s: it needs 10m of history"]
-    );
+    assert_eq!(reasons(&engine), ["can tell in 9m 50s: it needs 10m of history"]);
 }
 
 #[test]
@@ -187,10 +172,7 @@ fn a_gpu_that_draws_the_power_of_work_does_not_prove_that_it_is_unused() {
     scene.gpu(0).power_watts = Some(430.0);
     let engine = judge(&mut scene, 900.0);
     assert_eq!(engine.findings(), []);
-    assert_eq!(
-        reasons(&engine),
-        ["the driver gives no per-process utilization on GPU 0"]
-    );
+    assert_eq!(reasons(&engine), ["the driver gives no per-process utilization on GPU 0"]);
     scene.gpu(0).power_watts = Some(120.0);
     assert_eq!(judge(&mut scene, 600.0).findings().len(), 1);
 }
@@ -204,10 +186,7 @@ fn the_whole_gpu_counts_where_use_is_not_known_by_process() {
     let Some(evidence) = engine.findings()[0].evidence.of::<IdleEvidence>() else {
         panic!("{:?}", engine.findings())
     };
-    assert_eq!(
-        (evidence.sm_percent_max, evidence.gpu_percent_max),
-        (None, Some(0))
-    );
+    assert_eq!((evidence.sm_percent_max, evidence.gpu_percent_max), (None, Some(0)));
 
     scene.gpu(0).gpu_percent = Some(3);
     engine.observe(scene.step());
@@ -216,11 +195,7 @@ fn the_whole_gpu_counts_where_use_is_not_known_by_process() {
     assert_eq!(reasons(&engine), unknown);
     scene.gpu(0).gpu_percent = Some(0);
     engine.observe(scene.step());
-    assert_eq!(
-        reasons(&engine),
-        unknown,
-        "it may have been idle before, too"
-    );
+    assert_eq!(reasons(&engine), unknown, "it may have been idle before, too");
 
     scene.gpu(0).gpu_percent = None;
     let engine = judge(&mut scene, 700.0);
@@ -250,11 +225,7 @@ fn work_on_the_cpu_is_a_veto_and_unknown_work_a_doubt() {
         let mut scene = scene();
         scene.process(PID).cpu_percent = Some(percent);
         let engine = judge(&mut scene, 700.0);
-        assert_eq!(
-            (engine.findings().len(), reasons(&engine).len()),
-            (found, 0),
-            "{percent} %"
-        );
+        assert_eq!((engine.findings().len(), reasons(&engine).len()), (found, 0), "{percent} %");
     }
     // What it did before the duration does not count.
     let mut scene = scene();
@@ -268,10 +239,7 @@ fn work_on_the_cpu_is_a_veto_and_unknown_work_a_doubt() {
     scene.process(PID).cpu_seconds = None;
     let engine = judge(&mut scene, 700.0);
     assert_eq!(engine.findings(), []);
-    assert_eq!(
-        reasons(&engine),
-        ["the CPU use of process 4242 is not known"]
-    );
+    assert_eq!(reasons(&engine), ["the CPU use of process 4242 is not known"]);
 }
 
 #[test]
@@ -280,11 +248,7 @@ fn a_stream_with_percentages_only_is_judged_by_them() {
         let mut scene = scene();
         scene.process(PID).cpu_seconds = None;
         scene.process(PID).cpu_percent = Some(percent);
-        assert_eq!(
-            judge(&mut scene, 700.0).findings().len(),
-            found,
-            "{percent} %"
-        );
+        assert_eq!(judge(&mut scene, 700.0).findings().len(), found, "{percent} %");
     }
 }
 
@@ -335,11 +299,7 @@ fn a_notebook_is_believed_by_its_server() {
                 finding.actions,
                 [Action::Notify, Action::JupyterShutdown, Action::Terminate]
             );
-            assert!(
-                finding.message.starts_with("notebook a.ipynb (4242)"),
-                "{}",
-                finding.message
-            );
+            assert!(finding.message.starts_with("notebook a.ipynb (4242)"), "{}", finding.message);
             assert!(finding.advice[0].starts_with("shut the kernel down"));
         }
     }
@@ -360,17 +320,8 @@ fn a_kernel_of_unknown_state_is_not_killed() {
         server_pid: Some(50),
         ..Jupyter::default()
     };
-    let unread = Jupyter {
-        application: Some("jupyter".into()),
-        ..Jupyter::default()
-    };
-    let applications = [
-        "jupyter",
-        "jupyterhub",
-        "voila",
-        "kernelgateway",
-        "databricks",
-    ];
+    let unread = Jupyter { application: Some("jupyter".into()), ..Jupyter::default() };
+    let applications = ["jupyter", "jupyterhub", "voila", "kernelgateway", "databricks"];
     let applications = applications.map(Some).into_iter().chain([None]);
     for kernel in applications.map(served).chain([unread]) {
         let shown = format!("{kernel:?}");
@@ -381,26 +332,13 @@ fn a_kernel_of_unknown_state_is_not_killed() {
     }
     // Nothing could ever say: it is found, and its end is not offered.
     for application in ["vscode", "marimo", "jupyter-console", "spyder", "ipykernel"] {
-        let engine = judged(Jupyter {
-            application: Some(application.into()),
-            ..Jupyter::default()
-        });
-        assert_eq!(
-            only(&engine, Kind::Idle).actions,
-            [Action::Notify],
-            "{application}"
-        );
+        let engine =
+            judged(Jupyter { application: Some(application.into()), ..Jupyter::default() });
+        assert_eq!(only(&engine, Kind::Idle).actions, [Action::Notify], "{application}");
     }
     // A program that runs a notebook through is as any script.
-    let engine = judged(Jupyter {
-        application: Some("papermill".into()),
-        ..Jupyter::default()
-    });
-    assert!(
-        only(&engine, Kind::Idle)
-            .actions
-            .contains(&Action::Terminate)
-    );
+    let engine = judged(Jupyter { application: Some("papermill".into()), ..Jupyter::default() });
+    assert!(only(&engine, Kind::Idle).actions.contains(&Action::Terminate));
 }
 
 #[test]
@@ -433,11 +371,7 @@ fn graphics_and_servers_are_never_idle() {
         scene.process(PID).framework = Some("vllm".into());
         scene.process(PID).listening = listening;
         let engine = judge(&mut scene, 700.0);
-        assert_eq!(
-            (engine.findings().len(), reasons(&engine).len()),
-            (found, 0),
-            "{listening:?}"
-        );
+        assert_eq!((engine.findings().len(), reasons(&engine).len()), (found, 0), "{listening:?}");
     }
 }
 
@@ -456,10 +390,7 @@ fn whoever_listens_for_clients_is_left_alone_and_a_rank_is_not() {
 #[test]
 fn a_desktop_is_accused_of_nothing() {
     for (program, service) in [
-        (
-            "/usr/bin/gnome-shell",
-            Some("org.gnome.Shell@wayland.service"),
-        ),
+        ("/usr/bin/gnome-shell", Some("org.gnome.Shell@wayland.service")),
         ("/usr/lib/xorg/Xorg", None),
         ("/usr/bin/kwin_wayland", Some("plasma-kwin_wayland.service")),
         ("sway", None),
@@ -519,11 +450,7 @@ fn what_children_do_counts_as_its_own_work() {
     scene.process(PID).descendants = descendants(None, &[]);
     let engine = judge(&mut scene, 800.0);
     assert_eq!(engine.findings(), []);
-    assert!(
-        reasons(&engine)[0].contains("CPU"),
-        "{:?}",
-        reasons(&engine)
-    );
+    assert!(reasons(&engine)[0].contains("CPU"), "{:?}", reasons(&engine));
 }
 
 #[test]
@@ -552,21 +479,9 @@ fn whose_child_is_at_work_on_a_gpu_is_not_idle() {
 #[test]
 fn a_worker_that_is_started_again_is_not_to_be_ended_alone() {
     for (command, parent, words) in [
-        (
-            "ray::IDLE",
-            "raylet",
-            "the raylet (pid 9) keeps it for the next task; its task is over",
-        ),
-        (
-            "ray::Trainer.step",
-            "raylet",
-            "the raylet (pid 9) starts another one",
-        ),
-        (
-            "python celery -A t worker",
-            "python celery -A t worker",
-            "control shutdown",
-        ),
+        ("ray::IDLE", "raylet", "the raylet (pid 9) keeps it for the next task; its task is over"),
+        ("ray::Trainer.step", "raylet", "the raylet (pid 9) starts another one"),
+        ("python celery -A t worker", "python celery -A t worker", "control shutdown"),
         ("python celery -A t worker", "bash", "waits for its work"),
     ] {
         let mut scene = scene();
@@ -575,11 +490,8 @@ fn a_worker_that_is_started_again_is_not_to_be_ended_alone() {
         worker.command = argv(command);
         worker.ppid = Some(9);
         worker.parent_is_reaper = Some(false);
-        worker.parent = Some(Arc::new(Parent {
-            pid: 9,
-            command: argv(parent),
-            ..Parent::default()
-        }));
+        worker.parent =
+            Some(Arc::new(Parent { pid: 9, command: argv(parent), ..Parent::default() }));
         let engine = judge(&mut scene, 700.0);
         let finding = &engine.findings()[0];
         assert_eq!(finding.actions, [Action::Notify], "{command}");
@@ -589,23 +501,11 @@ fn a_worker_that_is_started_again_is_not_to_be_ended_alone() {
 
 #[test]
 fn who_is_stopped_dead_or_stuck_is_not_idle() {
-    for (state, found) in [
-        ('T', 0),
-        ('t', 0),
-        ('Z', 0),
-        ('X', 0),
-        ('D', 0),
-        ('S', 1),
-        ('R', 1),
-    ] {
+    for (state, found) in [('T', 0), ('t', 0), ('Z', 0), ('X', 0), ('D', 0), ('S', 1), ('R', 1)] {
         let mut scene = scene();
         scene.process(PID).state = Some(state);
         let engine = judge(&mut scene, 700.0);
-        assert_eq!(
-            (engine.findings().len(), reasons(&engine).len()),
-            (found, 0),
-            "{state}"
-        );
+        assert_eq!((engine.findings().len(), reasons(&engine).len()), (found, 0), "{state}");
     }
     let mut scene = scene();
     let mut engine = judge(&mut scene, 700.0);
@@ -640,10 +540,7 @@ fn a_process_without_an_identity_is_doubted_and_never_accused() {
         forget(&mut scene);
         let engine = judge(&mut scene, 700.0);
         assert_eq!(engine.findings(), []);
-        assert_eq!(
-            reasons(&engine),
-            ["GPU 0 lists pid 4242, whose process is not certain"]
-        );
+        assert_eq!(reasons(&engine), ["GPU 0 lists pid 4242, whose process is not certain"]);
     }
 }
 
@@ -660,10 +557,7 @@ fn a_gpu_that_does_not_answer_is_doubted_and_its_findings_stay_for_a_while() {
     scene.now.processes.clear();
     engine.observe(scene.step());
     assert_eq!(engine.findings().len(), 1, "the process may still be there");
-    assert_eq!(
-        reasons(&engine),
-        ["the process list of GPU 0 could not be read"]
-    );
+    assert_eq!(reasons(&engine), ["the process list of GPU 0 could not be read"]);
     scene.play(700.0, |snapshot| engine.observe(snapshot));
     assert_eq!((engine.findings().len(), engine.resolved().len()), (0, 1));
 }
@@ -718,28 +612,17 @@ fn one_finding_for_a_process_over_all_its_idle_gpus() {
     let mut scene = Scene::new(3, 10.0);
     scene.holder(PID, &[2, 0], 20 * GIB);
     let mut engine = judge(&mut scene, 700.0);
-    let [finding] = engine.findings() else {
-        panic!("{:?}", engine.findings())
-    };
+    let [finding] = engine.findings() else { panic!("{:?}", engine.findings()) };
     let indices: Vec<u32> = finding.gpus.iter().map(|gpu| gpu.index).collect();
-    assert_eq!(
-        (indices, finding.memory_bytes),
-        (vec![0, 2], Some(40 * GIB))
-    );
-    assert!(
-        finding
-            .message
-            .contains("has held 40.0 GiB on GPUs 0 and 2 without using them for")
-    );
+    assert_eq!((indices, finding.memory_bytes), (vec![0, 2], Some(40 * GIB)));
+    assert!(finding.message.contains("has held 40.0 GiB on GPUs 0 and 2 without using them for"));
     let id = finding.id.clone();
     assert_eq!(&*id, "idle:GPU-0:4242:424200");
 
     // It goes to work on one of them: less is at stake, it is not to be ended, the name stays.
     scene.row(0, PID).sm_percent = Some(90);
     engine.observe(scene.step());
-    let [finding] = engine.findings() else {
-        panic!("{:?}", engine.findings())
-    };
+    let [finding] = engine.findings() else { panic!("{:?}", engine.findings()) };
     assert_eq!((&finding.id, finding.memory_bytes), (&id, Some(20 * GIB)));
     assert_eq!(finding.actions, [Action::Notify]);
     assert_eq!(engine.resolved(), []);
@@ -766,19 +649,12 @@ fn findings_are_sorted_worst_first_and_end_with_their_process() {
     scene.holder(3, &[0], 3 * GIB);
     let mut settings = only_idle();
     let idle = settings.rule_mut("idle").unwrap();
-    let third = Scope {
-        command: Some("*third*".into()),
-        ..Scope::default()
-    };
-    idle.add_override(third, &[("severity", written(Severity::Critical))])
-        .unwrap();
+    let third = Scope { command: Some("*third*".into()), ..Scope::default() };
+    idle.add_override(third, &[("severity", written(Severity::Critical))]).unwrap();
     scene.process(3).command = Some([Arc::from("third")].into());
     let mut engine = judge_with(settings, &mut scene, 700.0);
     let pids = |findings: &[Finding]| -> Vec<u32> {
-        findings
-            .iter()
-            .filter_map(|finding| Some(finding.process.as_ref()?.pid))
-            .collect()
+        findings.iter().filter_map(|finding| Some(finding.process.as_ref()?.pid)).collect()
     };
     assert_eq!(pids(engine.findings()), [3, 2, 1]);
     scene.now.processes.retain(|process| process.pid != 2);
@@ -804,11 +680,7 @@ fn what_has_ceased_is_kept_in_bounded_number_latest_first() {
         engine.observe(scene.step());
     }
     assert_eq!(engine.resolved().len(), 256);
-    assert!(
-        engine
-            .resolved()
-            .is_sorted_by(|a, b| a.resolved_at >= b.resolved_at)
-    );
+    assert!(engine.resolved().is_sorted_by(|a, b| a.resolved_at >= b.resolved_at));
 }
 
 #[test]
@@ -816,13 +688,9 @@ fn overrides_apply_where_they_fit_and_the_later_wins() {
     let with = |overrides: &[(Scope, &'static str, toml::Value)]| {
         let mut rule = ConfiguredRule::<IdleSettings>::default();
         for (scope, name, value) in overrides {
-            rule.add_override(scope.clone(), &[(*name, value.clone())])
-                .unwrap();
+            rule.add_override(scope.clone(), &[(*name, value.clone())]).unwrap();
         }
-        let process = Process {
-            user: Some("ann".into()),
-            ..Process::default()
-        };
+        let process = Process { user: Some("ann".into()), ..Process::default() };
         let subject = ScopeInput {
             process: Some(&process),
             index: 1,
@@ -833,14 +701,8 @@ fn overrides_apply_where_they_fit_and_the_later_wins() {
         *rule.settings_for(&subject).unwrap()
     };
     let span = |seconds| written(Span::from_seconds(seconds));
-    let ann = Scope {
-        user: Some("ann".into()),
-        ..Scope::default()
-    };
-    let gpu = |index| Scope {
-        gpu: Some(GpuName::Index(index)),
-        ..Scope::default()
-    };
+    let ann = Scope { user: Some("ann".into()), ..Scope::default() };
+    let gpu = |index| Scope { gpu: Some(GpuName::Index(index)), ..Scope::default() };
     let settings = with(&[
         (ann.clone(), "duration", span(7_200.0)),
         (ann, "min_memory", written(Bytes(MIB))),
@@ -857,10 +719,7 @@ fn an_override_switches_the_rule_off_for_one_and_on_for_another() {
     scene.holder(1, &[0], GIB);
     scene.holder(2, &[1], GIB);
     let on = |gpu, enabled| {
-        let scope = Scope {
-            gpu: Some(GpuName::Index(gpu)),
-            ..Scope::default()
-        };
+        let scope = Scope { gpu: Some(GpuName::Index(gpu)), ..Scope::default() };
         (scope, vec![("enabled", written(enabled))])
     };
     for (base, override_, found) in [(true, on(0, false), 2), (false, on(0, true), 1)] {
@@ -869,19 +728,12 @@ fn an_override_switches_the_rule_off_for_one_and_on_for_another() {
         idle.set("enabled", &written(base)).unwrap();
         idle.add_override(override_.0, &override_.1).unwrap();
         let engine = judge_with(settings, &mut scene.clone(), 700.0);
-        let pids: Vec<u32> = engine
-            .findings()
-            .iter()
-            .map(|finding| finding.process.as_ref().unwrap().pid)
-            .collect();
+        let pids: Vec<u32> =
+            engine.findings().iter().map(|finding| finding.process.as_ref().unwrap().pid).collect();
         assert_eq!(pids, [found]);
     }
     let mut settings = only_idle();
-    settings
-        .rule_mut("idle")
-        .unwrap()
-        .set("enabled", &written(false))
-        .unwrap();
+    settings.rule_mut("idle").unwrap().set("enabled", &written(false)).unwrap();
     assert_clean(&judge_with(settings, &mut scene, 30.0));
 }
 
@@ -905,25 +757,15 @@ fn whatever_comes_in_whatever_order_a_finding_is_one_of_its_kind() {
             for finding in engine.findings() {
                 assert!(finding.resolved_at.is_none());
                 assert!(finding.duration_seconds >= 600.0, "{finding:?}");
-                assert!(
-                    finding.gpus.is_sorted_by(|a, b| a.index < b.index),
-                    "{finding:?}"
-                );
+                assert!(finding.gpus.is_sorted_by(|a, b| a.index < b.index), "{finding:?}");
             }
-            let mut ids: Vec<_> = engine
-                .findings()
-                .iter()
-                .map(|finding| &finding.id)
-                .collect();
+            let mut ids: Vec<_> = engine.findings().iter().map(|finding| &finding.id).collect();
             ids.sort();
             ids.dedup();
             assert_eq!(ids.len(), engine.findings().len());
         });
     }
-    assert!(
-        found > 0,
-        "disorder that never comes to a finding tests nothing"
-    );
+    assert!(found > 0, "disorder that never comes to a finding tests nothing");
 }
 
 #[test]
@@ -959,10 +801,7 @@ fn use_that_no_process_explains_makes_the_zeros_unknown() {
     let engine = judge(&mut used, 700.0);
     assert_eq!(engine.findings(), []);
     let reasons = reasons(&engine);
-    assert!(
-        reasons.iter().any(|it| it.contains("GPU 0 was used")),
-        "{reasons:?}"
-    );
+    assert!(reasons.iter().any(|it| it.contains("GPU 0 was used")), "{reasons:?}");
 
     // Another's samples explain it.
     let mut shared = scene();
@@ -1088,15 +927,9 @@ fn release(scene: &mut Scene, left: u64) -> AskedRelease {
     let until = scene.now.time.plus_seconds(6.0);
     let process = scene.process(PID);
     let kernel = process.jupyter.as_deref().cloned().unwrap();
-    let asked = AskedRelease {
-        since,
-        until,
-        last_activity: kernel.last_activity,
-    };
-    process.jupyter = Some(Arc::new(Jupyter {
-        last_activity: Some(since.plus_seconds(1.0)),
-        ..kernel
-    }));
+    let asked = AskedRelease { since, until, last_activity: kernel.last_activity };
+    process.jupyter =
+        Some(Arc::new(Jupyter { last_activity: Some(since.plus_seconds(1.0)), ..kernel }));
     process.cpu_seconds = process.cpu_seconds.map(|seconds| seconds + 3.0);
     scene.row(0, PID).used_bytes = Some(left);
     asked
@@ -1149,10 +982,7 @@ fn work_after_a_release_is_work() {
         let now = scene.now.time;
         let process = scene.process(PID);
         let kernel = process.jupyter.as_deref().cloned().unwrap();
-        process.jupyter = Some(Arc::new(Jupyter {
-            last_activity: Some(now),
-            ..kernel
-        }));
+        process.jupyter = Some(Arc::new(Jupyter { last_activity: Some(now), ..kernel }));
     };
     let used = |scene: &mut Scene| scene.row(0, PID).sm_percent = Some(40);
     for change in [moved, grown, typed, used] {

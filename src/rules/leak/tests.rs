@@ -65,16 +65,11 @@ fn it_is_found_with_its_rate_its_beginning_and_its_end() {
     grow(&mut scene, &mut engine, 0, 16, 60 * MIB);
     let finding = only(&engine);
     assert_eq!(&*finding.id, "leak:GPU-0:4242:424200");
-    assert_eq!(
-        (finding.kind, finding.severity),
-        (Kind::Leak, Severity::Warning)
-    );
+    assert_eq!((finding.kind, finding.severity), (Kind::Leak, Severity::Warning));
     assert!(finding.since.seconds_since(start) < 60.0);
     assert_eq!(finding.actions, [Action::Notify]);
     assert!(
-        finding
-            .message
-            .starts_with("python train.py (4242) has grown by 6")
+        finding.message.starts_with("python train.py (4242) has grown by 6")
             && finding.message.ends_with("at this rate"),
         "{}",
         finding.message
@@ -136,13 +131,7 @@ fn the_thresholds_are_the_settings() {
     let mut settings = AllSettings::default();
     settings.select(&["leak"]).unwrap();
     let leak = settings.rule_mut("leak").unwrap();
-    assert!(
-        leak.set(
-            "min_growth",
-            &crate::rules::testing::written(Bytes(2 * GIB))
-        )
-        .is_ok()
-    );
+    assert!(leak.set("min_growth", &crate::rules::testing::written(Bytes(2 * GIB))).is_ok());
     let (mut scene, mut engine) = (scene(), Engine::new(settings));
     grow(&mut scene, &mut engine, 0, 30, 60 * MIB);
     assert_eq!(engine.findings(), []);
@@ -273,13 +262,7 @@ fn one_window_is_needed_however_short_it_is_set() {
     let mut settings = AllSettings::default();
     settings.select(&["leak"]).unwrap();
     let window = crate::rules::testing::written(Span::from_seconds(60.0));
-    assert!(
-        settings
-            .rule_mut("leak")
-            .unwrap()
-            .set("window", &window)
-            .is_ok()
-    );
+    assert!(settings.rule_mut("leak").unwrap().set("window", &window).is_ok());
     let (mut scene, mut engine) = (scene(), Engine::new(settings));
     for _ in 0..10 {
         grow(&mut scene, &mut engine, 0, 1, 200 * MIB);
@@ -365,22 +348,13 @@ fn one_finding_names_all_gpus_on_which_it_leaks() {
     }
     let finding = only(&engine);
     assert_eq!(finding.gpus.len(), 2);
-    assert!(
-        finding
-            .message
-            .contains("a minute on GPU 1 (and on one more)"),
-        "{}",
-        finding.message
-    );
+    assert!(finding.message.contains("a minute on GPU 1 (and on one more)"), "{}", finding.message);
 }
 
 #[test]
 fn advice_fits_the_framework() {
     let of = |framework: Option<&str>| {
-        advice(&Process {
-            framework: framework.map(Into::into),
-            ..Process::default()
-        })
+        advice(&Process { framework: framework.map(Into::into), ..Process::default() })
     };
     assert!(of(Some("pytorch"))[0].contains("loss.item()"));
     for framework in [None, Some("tensorflow"), Some("jax"), Some("vllm")] {

@@ -23,10 +23,7 @@ fn process(command: &str, on: &[&str]) -> Process {
 fn rank(command: &str, on: &[&str]) -> Process {
     let environment = [("RANK", "1"), ("MASTER_PORT", "23456")];
     let environment = environment.map(|(name, value)| (Arc::from(name), Arc::from(value)));
-    Process {
-        environment: Some(Arc::new(environment.into())),
-        ..process(command, on)
-    }
+    Process { environment: Some(Arc::new(environment.into())), ..process(command, on) }
 }
 
 fn beside(process: Process, command: &str, on: &[&str]) -> Process {
@@ -64,11 +61,7 @@ fn who_listens_has_clients_whatever_it_is_called() {
         ("python x.py", "unix:/tmp/listener-x"),
         ("python x.py", "unix:@listener-x"),
     ] {
-        assert_eq!(
-            has_clients(&process(command, &[on]), &empty()),
-            Some(true),
-            "{command} {on}"
-        );
+        assert_eq!(has_clients(&process(command, &[on]), &empty()), Some(true), "{command} {on}");
     }
     let configured = rank("python app.py --port 40000", &["tcp:0.0.0.0:40000"]);
     assert_eq!(has_clients(&configured, &empty()), Some(true));
@@ -83,84 +76,41 @@ fn what_ranks_debuggers_and_libraries_open_is_for_no_client() {
         ("python train.py", "tcp:[::]:29500"),
         ("python train.py --master_port 1234", "tcp:[::]:1234"),
         ("python train.py --main-process-port=1234", "tcp:[::]:1234"),
-        (
-            "python train.py --dist-url tcp://127.0.0.1:1234",
-            "tcp:127.0.0.1:1234",
-        ),
-        (
-            "python -m debugpy --listen 0.0.0.0:5678 train.py",
-            "tcp:0.0.0.0:5678",
-        ),
-        (
-            "python -m debugpy --listen 5678 train.py",
-            "tcp:127.0.0.1:45678",
-        ),
+        ("python train.py --dist-url tcp://127.0.0.1:1234", "tcp:127.0.0.1:1234"),
+        ("python -m debugpy --listen 0.0.0.0:5678 train.py", "tcp:0.0.0.0:5678"),
+        ("python -m debugpy --listen 5678 train.py", "tcp:127.0.0.1:45678"),
         ("python train.py", "unix:/tmp/pymp-x1_y/listener-0abc"),
         ("python train.py", "unix:@listener-4242-0"),
-        (
-            "python train.py",
-            "unix:/tmp/torch-shm-dir-AbC/manager.sock",
-        ),
+        ("python train.py", "unix:/tmp/torch-shm-dir-AbC/manager.sock"),
         ("python train.py", "unix:@cuda-uvmfd-4026531836-77"),
         ("ray::Trainer.step", "tcp:0.0.0.0:10005"),
-        (
-            "python /v/bin/dask worker tcp://x:8786",
-            "tcp:10.0.0.1:41000",
-        ),
+        ("python /v/bin/dask worker tcp://x:8786", "tcp:10.0.0.1:41000"),
     ] {
         assert!(none(&process(command, &[on])), "{command} {on}");
     }
     // NCCL and Gloo of a rank, where its run met, and its sibling's which tells nothing.
-    assert!(none(&rank(
-        "python t.py",
-        &["tcp:10.0.0.1:40001", "tcp:[::]:23456"]
-    )));
-    assert!(none(&process(
-        "python t.py",
-        &["tcp:[::]:12355", "tcp:10.0.0.1:40001"]
-    )));
+    assert!(none(&rank("python t.py", &["tcp:10.0.0.1:40001", "tcp:[::]:23456"])));
+    assert!(none(&process("python t.py", &["tcp:[::]:12355", "tcp:10.0.0.1:40001"])));
     let mut snapshot = empty();
-    snapshot.processes = vec![Process {
-        pid: 71,
-        ppid: Some(70),
-        ..rank("python t.py", &[])
-    }];
+    snapshot.processes = vec![Process { pid: 71, ppid: Some(70), ..rank("python t.py", &[]) }];
     let first = process("python t.py", &["tcp:[::]:23456", "tcp:10.0.0.1:40001"]);
     assert_eq!(has_clients(&first, &snapshot), Some(false));
-    assert_eq!(
-        has_clients(&first, &empty()),
-        Some(true),
-        "nobody says what it is for"
-    );
+    assert_eq!(has_clients(&first, &empty()), Some(true), "nobody says what it is for");
     // What the debugged program itself is told to listen on.
-    let served = process(
-        "python -m debugpy --listen 5678 app.py --port 8000",
-        &["tcp:0.0.0.0:8000"],
-    );
+    let served =
+        process("python -m debugpy --listen 5678 app.py --port 8000", &["tcp:0.0.0.0:8000"]);
     assert_eq!(has_clients(&served, &empty()), Some(true));
 }
 
 #[test]
 fn what_is_not_reported_is_unknown() {
-    let unknown = Process {
-        listening: None,
-        ..process("python app.py", &[])
-    };
-    let old = Process {
-        listening: Some(true),
-        ..process("python app.py", &[])
-    };
-    let old_rank = Process {
-        listening: Some(true),
-        ..rank("python t.py", &[])
-    };
+    let unknown = Process { listening: None, ..process("python app.py", &[]) };
+    let old = Process { listening: Some(true), ..process("python app.py", &[]) };
+    let old_rank = Process { listening: Some(true), ..rank("python t.py", &[]) };
     assert_eq!(has_clients(&unknown, &empty()), None);
     assert_eq!(has_clients(&old, &empty()), None);
     assert_eq!(has_clients(&old_rank, &empty()), Some(false));
-    assert_eq!(
-        has_clients(&process("python app.py", &[]), &empty()),
-        Some(false)
-    );
+    assert_eq!(has_clients(&process("python app.py", &[]), &empty()), Some(false));
 }
 
 #[test]
@@ -169,10 +119,7 @@ fn a_front_end_that_listens_makes_its_engine_a_server_and_an_attendant_does_not(
     for (command, on) in [
         ("python front.py", "tcp:0.0.0.0:8000"),
         ("node index.js", "unix:/run/x.sock"),
-        (
-            "python -m uvicorn app:app --workers 2",
-            "tcp:127.0.0.1:8000",
-        ),
+        ("python -m uvicorn app:app --workers 2", "tcp:127.0.0.1:8000"),
         ("", "tcp:0.0.0.0:40000"),
     ] {
         let process = beside(engine(), command, &[on]);
@@ -181,32 +128,17 @@ fn a_front_end_that_listens_makes_its_engine_a_server_and_an_attendant_does_not(
     for (command, on) in [
         ("tmux: server", "unix:/tmp/tmux-0/default"),
         ("sshd: ann@pts/1", "tcp:0.0.0.0:6010"),
-        (
-            "/usr/bin/python3 /v/bin/jupyter-lab --port 8888",
-            "tcp:127.0.0.1:8888",
-        ),
-        (
-            "python -m ipykernel_launcher -f k.json",
-            "tcp:127.0.0.1:9000",
-        ),
+        ("/usr/bin/python3 /v/bin/jupyter-lab --port 8888", "tcp:127.0.0.1:8888"),
+        ("python -m ipykernel_launcher -f k.json", "tcp:127.0.0.1:9000"),
         (
             "/home/a/.vscode-server/bin/x/node /home/a/.vscode-server/out/server-main.js",
             "tcp:127.0.0.1:9",
         ),
-        (
-            "python /v/lib/debugpy/adapter --port 5678",
-            "tcp:127.0.0.1:5678",
-        ),
-        (
-            "python /v/bin/torchrun --nproc-per-node 2 t.py",
-            "tcp:[::]:23456",
-        ),
+        ("python /v/lib/debugpy/adapter --port 5678", "tcp:127.0.0.1:5678"),
+        ("python /v/bin/torchrun --nproc-per-node 2 t.py", "tcp:[::]:23456"),
         ("python -m torch.distributed.run t.py", "tcp:[::]:40123"),
         ("python /v/bin/tensorboard --logdir x", "tcp:127.0.0.1:6006"),
-        (
-            "/v/bin/wandb-core --port-filename x",
-            "unix:/tmp/wandb-1.sock",
-        ),
+        ("/v/bin/wandb-core --port-filename x", "unix:/tmp/wandb-1.sock"),
         ("wandb-service(2-77-x)", "tcp:127.0.0.1:5000"),
         ("/v/ray/raylet --x", "tcp:0.0.0.0:6380"),
         ("ray::IDLE", "tcp:0.0.0.0:10003"),
@@ -216,11 +148,7 @@ fn a_front_end_that_listens_makes_its_engine_a_server_and_an_attendant_does_not(
         let process = beside(engine(), command, &[on]);
         assert!(!has_listening_family(&process, &empty()), "{command} {on}");
     }
-    let rank = beside(
-        rank("python t.py", &[]),
-        "python t.py",
-        &["tcp:10.0.0.1:40000"],
-    );
+    let rank = beside(rank("python t.py", &[]), "python t.py", &["tcp:10.0.0.1:40000"]);
     assert!(!has_listening_family(&rank, &empty()), "another rank");
     assert!(!has_listening_family(&engine(), &empty()));
 }

@@ -43,11 +43,7 @@ fn hidden() -> Scene {
         used_bytes: 10 * GIB,
         free_bytes: 69 * GIB,
     });
-    let files = [
-        "/dev/nvidiactl".into(),
-        "/dev/nvidia-uvm".into(),
-        "/dev/nvidia5".into(),
-    ];
+    let files = ["/dev/nvidiactl".into(), "/dev/nvidia-uvm".into(), "/dev/nvidia5".into()];
     scene.process(PID).gpu_files = Some(files.into());
     scene
 }
@@ -197,11 +193,7 @@ fn a_unit_exempts_its_own_daemon_and_not_what_an_earlier_one_left() {
         main.parent_is_reaper = Some(true);
         scene.process(PID).systemd_unit = unit();
         let engine = judge(&mut scene, 400.0);
-        assert_eq!(
-            count(&engine, Kind::Orphan),
-            found,
-            "{main_start} {main_session}"
-        );
+        assert_eq!(count(&engine, Kind::Orphan), found, "{main_start} {main_session}");
     }
     // A kernel that lost its server is no daemon.
     let mut scene = orphan();
@@ -260,10 +252,9 @@ fn a_kernel_whose_server_is_gone_is_an_orphan_though_it_leads_its_group() {
 #[test]
 fn a_kernel_without_its_server_that_works_is_no_orphan() {
     let lost = |jupyter: &mut Jupyter| jupyter.server_alive = Some(false);
-    for change in [
-        (|scene| scene.row(0, PID).sm_percent = Some(5)) as fn(&mut Scene),
-        |scene| scene.process(PID).cpu_percent = Some(100.0),
-    ] {
+    for change in [(|scene| scene.row(0, PID).sm_percent = Some(5)) as fn(&mut Scene), |scene| {
+        scene.process(PID).cpu_percent = Some(100.0)
+    }] {
         let mut scene = orphan();
         kernel(&mut scene, lost);
         scene.process(PID).group_leader_alive = Some(true);
@@ -338,10 +329,7 @@ fn what_is_missing_for_a_minute_breaks_nothing() {
         engine.observe(scene.step());
     }
     scene.process(PID).parent_is_reaper = Some(true);
-    scene
-        .gpu(0)
-        .processes
-        .clone_from(&whole.now.gpus[0].processes);
+    scene.gpu(0).processes.clone_from(&whole.now.gpus[0].processes);
     scene.step();
     scene.play(10.0, |snapshot| engine.observe(snapshot));
     assert_eq!(count(&engine, Kind::Orphan), 1);
@@ -351,10 +339,7 @@ fn what_is_missing_for_a_minute_breaks_nothing() {
 fn one_unknown_is_a_doubt_where_all_else_holds() {
     let doubt = "whether process 4242 outlived its job is not known";
     for (change, reason) in [
-        (
-            (|scene| scene.process(PID).group_leader_alive = None) as fn(&mut Scene),
-            doubt,
-        ),
+        ((|scene| scene.process(PID).group_leader_alive = None) as fn(&mut Scene), doubt),
         (|scene| scene.process(PID).parent_is_reaper = None, doubt),
         (
             |scene| {
@@ -394,10 +379,7 @@ fn one_unknown_is_a_doubt_where_all_else_holds() {
 fn a_history_that_begins_with_it_is_undecided_for_the_duration() {
     let engine = judge(&mut orphan(), 60.0);
     assert_eq!(count(&engine, Kind::Orphan), 0);
-    assert_eq!(
-        reasons(&engine, Kind::Orphan),
-        ["can tell in 1m 00s: it needs 2m of history"]
-    );
+    assert_eq!(reasons(&engine, Kind::Orphan), ["can tell in 1m 00s: it needs 2m of history"]);
 }
 
 #[test]
@@ -409,12 +391,7 @@ fn one_that_is_not_listed_is_known_by_its_file() {
     let finding = only(&engine, Kind::Orphan);
     assert_eq!(finding.gpus[0].index, 0);
     assert_eq!(finding.memory_bytes, None);
-    assert!(
-        finding
-            .evidence
-            .of::<OrphanEvidence>()
-            .is_some_and(|orphan| !orphan.listed)
-    );
+    assert!(finding.evidence.of::<OrphanEvidence>().is_some_and(|orphan| !orphan.listed));
     assert_eq!(
         finding.message,
         "python train.py (4242) outlived the job that started it and holds GPU 0 open, whose \
@@ -429,19 +406,11 @@ fn a_file_proves_nothing_where_the_memory_is_explained_or_the_gpu_may_be_used() 
         (|scene| scene.gpu(0).memory.as_mut().unwrap().used_bytes = GIB - 1) as fn(&mut Scene),
         |scene| scene.gpu(0).memory = None,
         |scene| {
-            let row = GpuProcess {
-                pid: 7,
-                used_bytes: Some(9 * GIB + 1),
-                ..GpuProcess::default()
-            };
+            let row = GpuProcess { pid: 7, used_bytes: Some(9 * GIB + 1), ..GpuProcess::default() };
             scene.rows(0).push(row);
         },
         |scene| {
-            let row = GpuProcess {
-                pid: 7,
-                used_bytes: None,
-                ..GpuProcess::default()
-            };
+            let row = GpuProcess { pid: 7, used_bytes: None, ..GpuProcess::default() };
             scene.rows(0).push(row);
         },
         |scene| scene.gpu(0).processes = None,
@@ -465,12 +434,7 @@ fn a_file_proves_nothing_where_the_memory_is_explained_or_the_gpu_may_be_used() 
     ] {
         let mut scene = hidden();
         change(&mut scene);
-        assert_eq!(
-            count(&judge(&mut scene, 400.0), Kind::Orphan),
-            0,
-            "{:?}",
-            scene.now
-        );
+        assert_eq!(count(&judge(&mut scene, 400.0), Kind::Orphan), 0, "{:?}", scene.now);
     }
     let mut scene = hidden();
     scene.gpu(0).memory.as_mut().unwrap().reserved_bytes = None;
@@ -493,10 +457,7 @@ fn on_a_gpu_that_others_use_only_who_does_nothing_at_all_is_hidden() {
 #[test]
 fn what_is_booked_on_the_leader_that_is_gone_is_held_by_its_workers() {
     let mut scene = hidden();
-    scene.now.processes.push(Process {
-        pid: PID - 1,
-        ..Process::default()
-    });
+    scene.now.processes.push(Process { pid: PID - 1, ..Process::default() });
     scene.rows(0).push(GpuProcess {
         pid: PID - 1,
         used_bytes: Some(10 * GIB),
@@ -514,11 +475,9 @@ fn what_is_booked_on_the_leader_that_is_gone_is_held_by_its_workers() {
 #[test]
 fn the_settings_are_heeded() {
     let span = |seconds| written(Span::from_seconds(seconds));
-    for (name, value, found) in [
-        ("duration", span(60.0), 1),
-        ("duration", span(300.0), 0),
-        ("enabled", written(false), 0),
-    ] {
+    for (name, value, found) in
+        [("duration", span(60.0), 1), ("duration", span(300.0), 0), ("enabled", written(false), 0)]
+    {
         let engine = judge_with("orphan", name, value, &mut orphan(), 130.0);
         assert_eq!(count(&engine, Kind::Orphan), found, "{name}");
     }

@@ -30,10 +30,7 @@ const HOUR: f64 = 3600.0;
 #[test]
 fn known_ones_are_found_by_their_whole_name() {
     for (command, program) in [
-        (
-            "/v/bin/python /v/bin/keep-gpu --gpu-ids 0 --vram 1GiB",
-            "keep-gpu",
-        ),
+        ("/v/bin/python /v/bin/keep-gpu --gpu-ids 0 --vram 1GiB", "keep-gpu"),
         ("python -m keep_gpu.cli --interval 60", "keep-gpu"),
         ("python -u -m keep_gpu.mcp.server --mode http", "keep-gpu"),
         ("/usr/local/bin/doma launch", "doma"),
@@ -80,10 +77,7 @@ fn names_that_only_look_like_it_are_nobodys() {
         "python -m keep_gpu_train.cli",
         "vllm serve keep-gpu",
     ] {
-        assert_clean(
-            &judge(&mut scene(command, 3.0 * HOUR), 60.0),
-            Kind::Placeholder,
-        );
+        assert_clean(&judge(&mut scene(command, 3.0 * HOUR), 60.0), Kind::Placeholder);
     }
 }
 
@@ -98,10 +92,7 @@ fn it_shows_its_evidence() {
         "python keep-gpu (4242) holds 40.0 GiB on GPU 0 and has run for 2h 01m: keep-gpu occupies GPUs \
          without doing any work"
     );
-    assert_eq!(
-        (finding.since, &*finding.id),
-        (started, "placeholder:GPU-0:4242:424200")
-    );
+    assert_eq!((finding.since, &*finding.id), (started, "placeholder:GPU-0:4242:424200"));
     assert_eq!(finding.memory_bytes, Some(40 * GIB));
     assert!(finding.advice[0].contains("ask its owner"));
     assert_eq!(
@@ -177,21 +168,9 @@ fn without_a_start_it_counts_from_when_it_was_seen() {
 #[test]
 fn settings_hold() {
     let span = written(Span::from_seconds(60.0));
-    let engine = judge_with(
-        "placeholder",
-        "duration",
-        span,
-        &mut scene("doma", 90.0),
-        20.0,
-    );
+    let engine = judge_with("placeholder", "duration", span, &mut scene("doma", 90.0), 20.0);
     assert_eq!(count(&engine, Kind::Placeholder), 1);
     let off = written(false);
-    let engine = judge_with(
-        "placeholder",
-        "enabled",
-        off,
-        &mut scene("doma", 2.0 * HOUR),
-        20.0,
-    );
+    let engine = judge_with("placeholder", "enabled", off, &mut scene("doma", 2.0 * HOUR), 20.0);
     assert_eq!(count(&engine, Kind::Placeholder), 0);
 }

@@ -41,9 +41,7 @@ fn it_is_found_after_the_duration_as_a_word_only() {
     assert_eq!(engine.findings(), []);
     assert_eq!(engine.pending()[0].due, start.plus_seconds(60.0));
     engine.observe(scene.step());
-    let [finding] = engine.findings() else {
-        panic!("{:?}", engine.findings())
-    };
+    let [finding] = engine.findings() else { panic!("{:?}", engine.findings()) };
     assert_eq!(&*finding.id, "pressure:GPU-0");
     assert_eq!((finding.severity, finding.since), (Severity::Info, start));
     assert_eq!(
@@ -52,16 +50,9 @@ fn it_is_found_after_the_duration_as_a_word_only() {
     );
     assert_eq!(
         finding.evidence,
-        Evidence::new(PressureEvidence {
-            free_bytes: 300 * MIB,
-            total_bytes: TOTAL,
-            samples: 7,
-        })
+        Evidence::new(PressureEvidence { free_bytes: 300 * MIB, total_bytes: TOTAL, samples: 7 })
     );
-    assert_eq!(
-        (finding.actions.as_slice(), &finding.process),
-        (&[Action::Notify][..], &None)
-    );
+    assert_eq!((finding.actions.as_slice(), &finding.process), (&[Action::Notify][..], &None));
 }
 
 #[test]
@@ -75,15 +66,11 @@ fn the_threshold_is_not_in_it() {
 
 #[test]
 fn even_the_fullest_gpu_is_no_warning_unless_configured() {
-    assert_eq!(
-        judge(&mut scene(0), 600.0).findings()[0].severity,
-        Severity::Info
-    );
+    assert_eq!(judge(&mut scene(0), 600.0).findings()[0].severity, Severity::Info);
     let warns = |free| {
         let mut settings = only_pressure();
         let rule = settings.rule_mut("pressure").unwrap();
-        rule.set("min_free_warning", &written(Bytes(128 * MIB)))
-            .unwrap();
+        rule.set("min_free_warning", &written(Bytes(128 * MIB))).unwrap();
         judge_with(settings, &mut scene(free), 600.0).findings()[0].severity
     };
     assert_eq!(warns(127 * MIB), Severity::Warning);
@@ -106,8 +93,7 @@ fn a_warning_above_the_first_threshold_contradicts() {
 fn nothing_flickers_at_either_threshold() {
     let mut settings = only_pressure();
     let rule = settings.rule_mut("pressure").unwrap();
-    rule.set("min_free_warning", &written(Bytes(100 * MIB)))
-        .unwrap();
+    rule.set("min_free_warning", &written(Bytes(100 * MIB))).unwrap();
     let mut scene = scene(99 * MIB);
     let mut engine = judge_with(settings, &mut scene, 60.0);
     let mut severity_at = |free: u64| {
@@ -137,10 +123,7 @@ fn instances_and_memory_of_the_system_are_not_judged() {
         let mut scene = scene(0);
         forbid(&mut scene);
         let engine = judge(&mut scene, 600.0);
-        assert_eq!(
-            (engine.findings(), &*engine.undecided()),
-            (&[][..], &[][..])
-        );
+        assert_eq!((engine.findings(), &*engine.undecided()), (&[][..], &[][..]));
     }
 }
 
@@ -152,10 +135,7 @@ fn unknown_memory_is_undecided_and_keeps_a_finding_for_a_moment() {
     scene.gpu(1).memory = None;
     engine.observe(scene.step());
     assert_eq!((engine.findings().len(), engine.undecided().len()), (1, 1));
-    assert_eq!(
-        engine.undecided()[0].reason,
-        "the memory of GPU 0 is not known"
-    );
+    assert_eq!(engine.undecided()[0].reason, "the memory of GPU 0 is not known");
     scene.play(120.0, |snapshot| engine.observe(snapshot));
     assert_eq!(engine.findings(), []);
 }

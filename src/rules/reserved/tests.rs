@@ -61,11 +61,7 @@ fn a_job_that_runs_nothing_is_found_after_the_duration() {
     let mut engine = judge(&mut scene, 29.0 * MINUTE);
     assert_eq!(count(&engine, Kind::Reserved), 0);
     assert_eq!(engine.pending()[0].kind, Kind::Reserved);
-    assert_eq!(
-        reasons(&engine, Kind::Reserved).len(),
-        1,
-        "it is not known yet"
-    );
+    assert_eq!(reasons(&engine, Kind::Reserved).len(), 1, "it is not known yet");
     scene.play(2.0 * MINUTE, |snapshot| engine.observe(snapshot));
     let finding = only(&engine, Kind::Reserved);
     assert_eq!(finding.severity, Severity::Info);
@@ -76,11 +72,7 @@ fn a_job_that_runs_nothing_is_found_after_the_duration() {
     );
     let quoted = format!("info: reserved: {}", finding.message);
     assert!(include_str!("../../../man/gpumem-rules.1").contains(&quoted));
-    assert!(
-        finding.advice[1].contains("`scancel 812`"),
-        "{:?}",
-        finding.advice
-    );
+    assert!(finding.advice[1].contains("`scancel 812`"), "{:?}", finding.advice);
     assert_eq!(finding.actions, [Action::Notify]);
     assert_eq!(reasons(&engine, Kind::Reserved), [""; 0]);
 
@@ -88,11 +80,7 @@ fn a_job_that_runs_nothing_is_found_after_the_duration() {
     scene.holder(PID, &[0], 20 * GIB);
     engine.observe(scene.step());
     let finding = only(&engine, Kind::Reserved);
-    assert!(
-        finding
-            .message
-            .contains("holds GPU 1 and has run nothing on it")
-    );
+    assert!(finding.message.contains("holds GPU 1 and has run nothing on it"));
     scene.holder(PID + 1, &[1], 20 * GIB);
     engine.observe(scene.step());
     assert_clean(&engine, Kind::Reserved);
@@ -114,21 +102,14 @@ fn a_container_is_named_and_its_time_counts_from_its_start() {
     };
     give(&mut scene, &[]);
     let mut engine = judge(&mut scene, 60.0 * MINUTE);
-    let container = Reservation {
-        since: Some(scene.now.time),
-        ..container
-    };
+    let container = Reservation { since: Some(scene.now.time), ..container };
     give(&mut scene, &[container]);
     scene.play(29.0 * MINUTE, |snapshot| engine.observe(snapshot));
     assert_eq!(count(&engine, Kind::Reserved), 0, "it has just begun");
     scene.play(2.0 * MINUTE, |snapshot| engine.observe(snapshot));
     let finding = only(&engine, Kind::Reserved);
     assert!(finding.message.contains("lab"), "{}", finding.message);
-    assert!(
-        finding.message.contains("of ann holds GPU 1"),
-        "{}",
-        finding.message
-    );
+    assert!(finding.message.contains("of ann holds GPU 1"), "{}", finding.message);
 }
 
 #[test]
@@ -174,10 +155,7 @@ fn who_is_not_known_to_keep_a_gpu_from_anybody_is_none() {
     let mut unknown = scene();
     let mut reservation = job(&unknown, 3600.0, &["0"]);
     reservation.since = None;
-    give(
-        &mut unknown,
-        &[reservation, job(&scene(), 3600.0, &["MIG-0", "7"])],
-    );
+    give(&mut unknown, &[reservation, job(&scene(), 3600.0, &["MIG-0", "7"])]);
     assert_clean(&judge(&mut unknown, 90.0 * MINUTE), Kind::Reserved);
 }
 

@@ -39,15 +39,8 @@ fn who_is_idle_and_who_is_an_idle_server_exclude_each_other() {
     let mut scene = server();
     scene.process(PID).listening = Some(false);
     let engine = judge(&mut scene, 700.0);
-    assert_eq!(
-        (count(&engine, Kind::Idle), count(&engine, Kind::ServerIdle)),
-        (1, 0)
-    );
-    assert!(
-        only(&engine, Kind::Idle)
-            .actions
-            .contains(&Action::Terminate)
-    );
+    assert_eq!((count(&engine, Kind::Idle), count(&engine, Kind::ServerIdle)), (1, 0));
+    assert!(only(&engine, Kind::Idle).actions.contains(&Action::Terminate));
 }
 
 #[test]
@@ -69,11 +62,9 @@ fn its_settings_are_its_own() {
     let long = written(Span::from_seconds(3_600.0));
     let engine = judge_with("idle", "duration", &long, &mut server(), 700.0);
     assert_eq!(count(&engine, Kind::ServerIdle), 1);
-    for (name, value) in [
-        ("duration", long),
-        ("enabled", written(false)),
-        ("min_memory", written(Bytes(61 * GIB))),
-    ] {
+    for (name, value) in
+        [("duration", long), ("enabled", written(false)), ("min_memory", written(Bytes(61 * GIB)))]
+    {
         let engine = judge_with("server-idle", name, value, &mut server(), 700.0);
         assert_eq!(count(&engine, Kind::ServerIdle), 0, "{name}");
     }

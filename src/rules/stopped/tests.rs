@@ -36,11 +36,7 @@ fn it_is_found_after_the_duration_and_never_ended() {
     );
     assert_eq!(
         finding.evidence,
-        Evidence::new(StoppedEvidence {
-            state: 'T',
-            samples: 13,
-            terminal: Some("pts/3".into()),
-        })
+        Evidence::new(StoppedEvidence { state: 'T', samples: 13, terminal: Some("pts/3".into()) })
     );
     assert_eq!(finding.actions, [Action::Notify]);
     assert!(finding.advice[0].contains("fg") && finding.advice[1].contains("kill -CONT 4242"));
@@ -66,10 +62,7 @@ fn a_history_that_begins_while_it_is_stopped_is_undecided_until_it_is_long_enoug
     scene.holder(PID, &[0], GIB);
     scene.process(PID).state = Some('T');
     let mut engine = judge(&mut scene, 50.0);
-    assert_eq!(
-        reasons(&engine, Kind::Stopped),
-        ["can tell in 1m 10s: it needs 2m of history"]
-    );
+    assert_eq!(reasons(&engine, Kind::Stopped), ["can tell in 1m 10s: it needs 2m of history"]);
     scene.play(80.0, |snapshot| engine.observe(snapshot));
     assert_eq!(count(&engine, Kind::Stopped), 1);
 }
@@ -122,10 +115,8 @@ fn settings_and_slurm_change_the_finding() {
     let mut scene = Scene::new(1, 10.0);
     scene.holder(PID, &[0], GIB);
     scene.process(PID).state = Some('T');
-    scene.process(PID).slurm = Some(Arc::new(Slurm {
-        job_id: Some("77".into()),
-        ..Slurm::default()
-    }));
+    scene.process(PID).slurm =
+        Some(Arc::new(Slurm { job_id: Some("77".into()), ..Slurm::default() }));
     let least = written(Bytes(2 * GIB));
     let engine = judge_with("stopped", "min_memory", least, &mut scene, 200.0);
     assert_clean(&engine, Kind::Stopped);

@@ -20,10 +20,7 @@ fn it_is_found_after_the_duration_and_never_killed() {
     let mut scene = stray();
     let mut engine = judge(&mut scene, 590.0);
     assert_eq!(count(&engine, Kind::StrayContext), 0);
-    assert_eq!(
-        reasons(&engine, Kind::StrayContext),
-        ["can tell in 10s: it needs 10m of history"]
-    );
+    assert_eq!(reasons(&engine, Kind::StrayContext), ["can tell in 10s: it needs 10m of history"]);
     engine.observe(scene.step());
     let finding = only(&engine, Kind::StrayContext);
     assert_eq!(finding.severity, Severity::Info);
@@ -34,10 +31,7 @@ fn it_is_found_after_the_duration_and_never_killed() {
     );
     assert_eq!(
         finding.evidence,
-        Evidence::new(StrayContextEvidence {
-            works_on: vec![1],
-            samples: 61,
-        })
+        Evidence::new(StrayContextEvidence { works_on: vec![1], samples: 61 })
     );
     assert_eq!(finding.gpus.len(), 1);
     assert_eq!(finding.actions, [Action::Notify]);

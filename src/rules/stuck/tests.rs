@@ -25,22 +25,13 @@ fn it_is_found_after_the_duration_and_nothing_is_done() {
     engine.observe(scene.step());
     let finding = only(&engine, Kind::Stuck);
     assert_eq!(finding.severity, Severity::Critical);
-    assert_eq!(
-        (finding.duration_seconds, finding.memory_bytes),
-        (120.0, Some(20 * GIB))
-    );
+    assert_eq!((finding.duration_seconds, finding.memory_bytes), (120.0, Some(20 * GIB)));
     assert_eq!(
         finding.message,
         "python train.py (4242) holds 20.0 GiB on GPU 0 and has been in uninterruptible sleep for \
          2m 00s: no signal reaches it"
     );
-    assert_eq!(
-        finding.evidence,
-        Evidence::new(StuckEvidence {
-            state: 'D',
-            samples: 13
-        })
-    );
+    assert_eq!(finding.evidence, Evidence::new(StuckEvidence { state: 'D', samples: 13 }));
     assert_eq!(finding.actions, [Action::Notify]);
 }
 
@@ -83,12 +74,9 @@ fn who_gets_on_between_samples_reads_a_disk() {
 
 #[test]
 fn without_cpu_seconds_more_samples_have_to_do() {
-    for (interval, seconds, found) in [
-        (60.0, 120.0, 0),
-        (60.0, 180.0, 0),
-        (60.0, 240.0, 1),
-        (30.0, 120.0, 1),
-    ] {
+    for (interval, seconds, found) in
+        [(60.0, 120.0, 0), (60.0, 180.0, 0), (60.0, 240.0, 1), (30.0, 120.0, 1)]
+    {
         let mut scene = Scene::new(1, interval);
         scene.holder(PID, &[0], GIB);
         scene.process(PID).state = Some('D');
@@ -130,8 +118,5 @@ fn a_gap_longer_than_its_cpu_seconds_vouch_for_begins_it_anew() {
     let (mut scene, mut engine) = stuck(10.0, 100.0);
     engine.observe(scene.pass(700.0));
     assert_eq!(count(&engine, Kind::Stuck), 0);
-    assert_eq!(
-        reasons(&engine, Kind::Stuck),
-        ["can tell in 2m 00s: it needs 2m of history"]
-    );
+    assert_eq!(reasons(&engine, Kind::Stuck), ["can tell in 2m 00s: it needs 2m of history"]);
 }

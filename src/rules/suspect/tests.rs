@@ -51,9 +51,7 @@ fn marks(engine: &Engine) -> Vec<String> {
 
 #[track_caller]
 fn only(engine: &Engine) -> &Suspect {
-    let [suspect] = engine.suspects() else {
-        panic!("{:?}", engine.suspects())
-    };
+    let [suspect] = engine.suspects() else { panic!("{:?}", engine.suspects()) };
     suspect
 }
 
@@ -66,14 +64,8 @@ fn little_cpu_in_a_long_life_is_seen_at_the_first_look() {
     assert_eq!(suspect.process.start_ticks, Some(u64::from(PID) * 100));
     assert_eq!(suspect.memory_bytes, Some(24 * GIB));
     assert_eq!(suspect.mark.to_string(), "idle? 0s of 10m");
-    assert_eq!(
-        &*suspect.message,
-        "python train.py (4242) holds 24.0 GiB on GPU 0 and looks idle"
-    );
-    assert_eq!(
-        suspect.evidence.words(),
-        "no GPU use in 1 sample, CPU time 16m 40s in 1d 00h"
-    );
+    assert_eq!(&*suspect.message, "python train.py (4242) holds 24.0 GiB on GPU 0 and looks idle");
+    assert_eq!(suspect.evidence.words(), "no GPU use in 1 sample, CPU time 16m 40s in 1d 00h");
     assert_eq!(
         suspect.missing.to_string(),
         "can tell in 10m 00s; `gpumem record --store` would know"
@@ -87,22 +79,11 @@ fn it_is_a_suspect_until_it_is_found() {
     let mut scene = idle();
     let mut engine = judge(&mut scene, 12.0);
     assert_eq!(only(&engine).mark.to_string(), "idle? 12s of 10m");
-    assert!(
-        only(&engine)
-            .missing
-            .to_string()
-            .starts_with("can tell in 9m 48s")
-    );
+    assert!(only(&engine).missing.to_string().starts_with("can tell in 9m 48s"));
     scene.play(586.0, |snapshot| engine.observe(snapshot));
-    assert_eq!(
-        (count(&engine, Kind::Idle), engine.suspects().len()),
-        (0, 1)
-    );
+    assert_eq!((count(&engine, Kind::Idle), engine.suspects().len()), (0, 1));
     engine.observe(scene.step());
-    assert_eq!(
-        (count(&engine, Kind::Idle), engine.suspects().len()),
-        (1, 0)
-    );
+    assert_eq!((count(&engine, Kind::Idle), engine.suspects().len()), (1, 0));
 }
 
 #[test]
@@ -257,19 +238,10 @@ fn a_stopped_process_is_one_in_its_first_two_minutes() {
     scene.process(PID).state = Some('T');
     let mut engine = judge(&mut scene, 0.0);
     let suspect = only(&engine);
-    assert_eq!(
-        (suspect.kind, &*suspect.mark.to_string()),
-        (Kind::Stopped, "stopped? 0s of 2m")
-    );
-    assert_eq!(
-        suspect.evidence.words(),
-        "suspended (T: Ctrl-Z, SIGSTOP) in 1 sample"
-    );
+    assert_eq!((suspect.kind, &*suspect.mark.to_string()), (Kind::Stopped, "stopped? 0s of 2m"));
+    assert_eq!(suspect.evidence.words(), "suspended (T: Ctrl-Z, SIGSTOP) in 1 sample");
     scene.play(120.0, |snapshot| engine.observe(snapshot));
-    assert_eq!(
-        (count(&engine, Kind::Stopped), engine.suspects().len()),
-        (1, 0)
-    );
+    assert_eq!((count(&engine, Kind::Stopped), engine.suspects().len()), (1, 0));
     scene.process(PID).state = Some('t');
     assert_eq!(marks(&judge(&mut scene, 0.0)), [""; 0], "a debugger's");
 }
@@ -280,10 +252,7 @@ fn what_its_job_left_is_suspected_of_that_first() {
     scene.orphan(PID, &[0], 24 * GIB);
     let engine = judge(&mut scene, 4.0);
     let suspect = only(&engine);
-    assert_eq!(
-        (suspect.kind, &*suspect.mark.to_string()),
-        (Kind::Orphan, "orphan? 4s of 2m")
-    );
+    assert_eq!((suspect.kind, &*suspect.mark.to_string()), (Kind::Orphan, "orphan? 4s of 2m"));
     assert!(suspect.message.ends_with("and may have outlived its job"));
 }
 
@@ -321,10 +290,8 @@ fn no_innocent_is_ever_one() {
             }));
         }),
         ("children's CPU not told", |scene| {
-            scene.process(PID).descendants = Some(Arc::new(Descendants {
-                count: Some(8),
-                ..Descendants::default()
-            }));
+            scene.process(PID).descendants =
+                Some(Arc::new(Descendants { count: Some(8), ..Descendants::default() }));
         }),
         ("reads a disk", |scene| scene.process(PID).state = Some('D')),
         ("a debugger's", |scene| scene.process(PID).state = Some('t')),
@@ -388,10 +355,7 @@ fn no_innocent_is_ever_one() {
 fn who_is_exempt_or_whose_rule_is_off_is_none() {
     let mut settings = RuleSet::default();
     settings.add_keep(Exemption {
-        scope: Scope {
-            user: Some("ann".into()),
-            ..Scope::default()
-        },
+        scope: Scope { user: Some("ann".into()), ..Scope::default() },
         reason: "hers".into(),
         until: None,
         kinds: Vec::new(),
@@ -447,36 +411,11 @@ fn who_is_kept_is_neither_suspected_nor_reclaimable_and_is_found_all_the_same() 
     type Case<'a> = (&'a str, Box<dyn Fn(&mut Scene)>, RuleSet, Option<KeptBy>);
     let all = RuleSet::default;
     let cases: [Case<'_>; 12] = [
-        (
-            "for ever",
-            Box::new(keep_variable("yes")),
-            all(),
-            Some(owner(None)),
-        ),
-        (
-            "a day",
-            Box::new(keep_variable("2999-01-01T00:00:00Z")),
-            all(),
-            Some(owner(Some(until))),
-        ),
-        (
-            "not clear",
-            Box::new(keep_variable("ask me")),
-            all(),
-            Some(owner(None)),
-        ),
-        (
-            "a list's",
-            Box::new(runs("/usr/sbin/slurmstepd")),
-            all(),
-            Some(program("slurmstepd")),
-        ),
-        (
-            "one's own",
-            Box::new(runs("/opt/render")),
-            never("render"),
-            Some(program("render")),
-        ),
+        ("for ever", Box::new(keep_variable("yes")), all(), Some(owner(None))),
+        ("a day", Box::new(keep_variable("2999-01-01T00:00:00Z")), all(), Some(owner(Some(until)))),
+        ("not clear", Box::new(keep_variable("ask me")), all(), Some(owner(None))),
+        ("a list's", Box::new(runs("/usr/sbin/slurmstepd")), all(), Some(program("slurmstepd"))),
+        ("one's own", Box::new(runs("/opt/render")), never("render"), Some(program("render"))),
         ("over", Box::new(keep_variable("2001-01-01")), all(), None),
         ("no", Box::new(keep_variable("0")), all(), None),
         ("nothing", Box::new(|_: &mut Scene| {}), all(), None),
@@ -488,24 +427,9 @@ fn who_is_kept_is_neither_suspected_nor_reclaimable_and_is_found_all_the_same() 
             all(),
             None,
         ),
-        (
-            "another program",
-            Box::new(runs("/usr/bin/python3.12")),
-            all(),
-            None,
-        ),
-        (
-            "a part of a name",
-            Box::new(runs("/opt/renderer")),
-            never("render"),
-            None,
-        ),
-        (
-            "the list's in its path",
-            Box::new(runs("/opt/slurmstepd/train")),
-            all(),
-            None,
-        ),
+        ("another program", Box::new(runs("/usr/bin/python3.12")), all(), None),
+        ("a part of a name", Box::new(runs("/opt/renderer")), never("render"), None),
+        ("the list's in its path", Box::new(runs("/opt/slurmstepd/train")), all(), None),
     ];
     for (name, change, settings, expected) in cases {
         let bytes = if expected.is_some() { 0 } else { 24 * GIB };
@@ -530,10 +454,7 @@ fn who_is_exempt_on_another_gpu_is_not_reclaimable_either() {
     let exempt = |gpu: u32, kinds: &[Kind]| {
         let mut settings = RuleSet::default();
         settings.add_keep(Exemption {
-            scope: Scope {
-                gpu: Some(GpuName::Index(gpu)),
-                ..Scope::default()
-            },
+            scope: Scope { gpu: Some(GpuName::Index(gpu)), ..Scope::default() },
             reason: "the projector's".into(),
             until: None,
             kinds: kinds.to_vec(),
@@ -542,10 +463,7 @@ fn who_is_exempt_on_another_gpu_is_not_reclaimable_either() {
         settings
     };
     let (kept_by, _, bytes) = kept(two_gpus, exempt(1, &[]), 300.0);
-    let configuration = KeptBy::Configuration {
-        reason: "the projector's".into(),
-        until: None,
-    };
+    let configuration = KeptBy::Configuration { reason: "the projector's".into(), until: None };
     assert_eq!((kept_by, bytes), (Some(Some(configuration)), 0));
     // From another kind, or on a GPU where it is not.
     for settings in [exempt(1, &[Kind::Idle]), exempt(7, &[])] {
@@ -560,17 +478,10 @@ fn several_gpus_are_one_suspect_and_the_biggest_comes_first() {
     scene.holder(PID, &[0, 1], 4 * GIB);
     scene.holder(7, &[1], 9 * GIB);
     let engine = judge(&mut scene, 2.0);
-    let held: Vec<(u32, Option<u64>)> = engine
-        .suspects()
-        .iter()
-        .map(|it| (it.process.pid, it.memory_bytes))
-        .collect();
+    let held: Vec<(u32, Option<u64>)> =
+        engine.suspects().iter().map(|it| (it.process.pid, it.memory_bytes)).collect();
     assert_eq!(held, [(7, Some(9 * GIB)), (PID, Some(8 * GIB))]);
-    assert!(
-        engine.suspects()[1]
-            .message
-            .contains("8.0 GiB on GPUs 0 and 1")
-    );
+    assert!(engine.suspects()[1].message.contains("8.0 GiB on GPUs 0 and 1"));
 }
 
 #[test]
@@ -625,18 +536,9 @@ fn judged(seconds: f64) -> Engine {
 #[test]
 fn what_is_suspected_becomes_reclaimable() {
     let line = |seconds, ascii| judged(seconds).reclaimable().headline(ascii);
-    assert_eq!(
-        line(0.0, false),
-        "nothing to reclaim yet · 12.0 GiB suspected"
-    );
-    assert_eq!(
-        line(200.0, true),
-        "8.0 GiB reclaimable: 1 process of 1 user, 4.0 GiB suspected"
-    );
-    assert_eq!(
-        line(700.0, false),
-        "12.0 GiB reclaimable: 2 processes of 2 users"
-    );
+    assert_eq!(line(0.0, false), "nothing to reclaim yet · 12.0 GiB suspected");
+    assert_eq!(line(200.0, true), "8.0 GiB reclaimable: 1 process of 1 user, 4.0 GiB suspected");
+    assert_eq!(line(700.0, false), "12.0 GiB reclaimable: 2 processes of 2 users");
 }
 
 #[test]
@@ -654,17 +556,9 @@ fn what_reap_leaves_alone_is_not_counted() {
         bytes(&findings)
     };
     let notify = |it: &mut Finding| it.actions = vec![Action::Notify];
-    assert_eq!(
-        change(notify),
-        (1, 8 * GIB),
-        "what is stopped is taken all the same"
-    );
+    assert_eq!(change(notify), (1, 8 * GIB), "what is stopped is taken all the same");
     for kind in [Kind::ServerIdle, Kind::Leak, Kind::Hung, Kind::Placeholder] {
-        let findings: Vec<Finding> = all
-            .iter()
-            .cloned()
-            .map(|it| Finding { kind, ..it })
-            .collect();
+        let findings: Vec<Finding> = all.iter().cloned().map(|it| Finding { kind, ..it }).collect();
         assert_eq!(bytes(&findings), (0, 0), "{kind}");
     }
     assert_eq!(change(|it| it.resolved_at = Some(it.since)), (0, 0));
@@ -678,10 +572,7 @@ fn an_unknown_size_makes_the_sum_a_least_one() {
     let mut findings: Vec<Finding> = judged(700.0).unkept().cloned().collect();
     findings[0].memory_bytes = None;
     let line = Reclaimable::new(findings.iter(), [].iter(), 700.0).headline(true);
-    assert!(
-        line.starts_with("at least ") && line.ends_with("2 processes of 2 users"),
-        "{line}"
-    );
+    assert!(line.starts_with("at least ") && line.ends_with("2 processes of 2 users"), "{line}");
     let of = |seconds| Reclaimable::new([].iter(), [].iter(), seconds).headline(false);
     assert_eq!(
         (&*of(0.0), &*of(30.0)),
@@ -700,13 +591,7 @@ fn a_suspect_holds_what_this_sample_shows() {
     let mut engine = Engine::new(RuleSet::default());
     let (mut seen, mut messages) = (0, std::collections::BTreeSet::new());
     for _ in 0..4000 {
-        for row in scene
-            .now
-            .gpus
-            .iter_mut()
-            .flat_map(|gpu| &mut gpu.processes)
-            .flatten()
-        {
+        for row in scene.now.gpus.iter_mut().flat_map(|gpu| &mut gpu.processes).flatten() {
             row.sm_percent = Some(if dice.roll(400) == 0 { 50 } else { 0 });
             if dice.roll(200) == 0 {
                 row.used_bytes = Some((2 + dice.roll(6)) * GIB);
@@ -741,19 +626,12 @@ fn a_suspect_holds_what_this_sample_shows() {
             // It looks idle on some of its GPUs.
             held.retain(|on| suspect.gpus.iter().any(|it| it.index == on.index));
             assert_eq!(suspect.gpus, held);
-            let (name, on) = (
-                subject::name(snapshot.process(pid).unwrap()),
-                subject::held(&held),
-            );
+            let (name, on) = (subject::name(snapshot.process(pid).unwrap()), subject::held(&held));
             let message = format!("{name} ({pid}) holds {on} and looks idle");
             assert_eq!(&*suspect.message, message);
             seen += 1;
             messages.insert(message);
         }
     }
-    assert!(
-        seen > 1000 && messages.len() > 10,
-        "{seen} {}",
-        messages.len()
-    );
+    assert!(seen > 1000 && messages.len() > 10, "{seen} {}", messages.len());
 }

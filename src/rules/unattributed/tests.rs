@@ -53,21 +53,12 @@ fn it_is_found_after_the_duration_with_its_evidence() {
     let mut engine = judge(&mut scene, 50.0);
     assert_eq!(engine.findings(), []);
     assert_eq!(
-        (
-            engine.pending()[0].gpu,
-            engine.pending()[0].pid,
-            engine.pending()[0].due
-        ),
+        (engine.pending()[0].gpu, engine.pending()[0].pid, engine.pending()[0].due),
         (0, None, start.plus_seconds(60.0))
     );
-    assert_eq!(
-        reasons(&engine),
-        ["can tell in 10s: it needs 1m of history"]
-    );
+    assert_eq!(reasons(&engine), ["can tell in 10s: it needs 1m of history"]);
     scene.play(10.0, |snapshot| engine.observe(snapshot));
-    let [finding] = engine.findings() else {
-        panic!("{:?}", engine.findings())
-    };
+    let [finding] = engine.findings() else { panic!("{:?}", engine.findings()) };
     assert_eq!(&*finding.id, "unattributed:GPU-0");
     assert_eq!((finding.since, finding.duration_seconds), (start, 60.0));
     assert_eq!(finding.process, None);
@@ -80,11 +71,8 @@ fn it_is_found_after_the_duration_with_its_evidence() {
         "GPU 0 has had 11.0 GiB in use for 1m 00s that no listed process accounts for; \
          /dev/nvidia0 is open in python train.py (7)"
     );
-    let holder = DeviceFileHolder {
-        pid: 7,
-        user: Some("ann".into()),
-        name: "python train.py".to_owned(),
-    };
+    let holder =
+        DeviceFileHolder { pid: 7, user: Some("ann".into()), name: "python train.py".to_owned() };
     assert_eq!(
         finding.evidence,
         Evidence::new(UnattributedEvidence {
@@ -142,26 +130,17 @@ fn what_is_not_known_is_doubted_where_it_matters() {
             (|scene| scene.now.host.pid_namespace = None) as fn(&mut Scene),
             "whether the pids are the host's own is not known",
         ),
-        (
-            |scene| scene.gpu(0).processes = None,
-            "the process list of GPU 0 could not be read",
-        ),
+        (|scene| scene.gpu(0).processes = None, "the process list of GPU 0 could not be read"),
         (
             |scene| scene.row(0, PID).used_bytes = None,
             "the driver does not report the memory of process 4242 on GPU 0",
         ),
-        (
-            |scene| scene.gpu(0).memory = None,
-            "the memory of GPU 0 is not known",
-        ),
+        (|scene| scene.gpu(0).memory = None, "the memory of GPU 0 is not known"),
     ] {
         let mut unknown = scene(11 * GIB);
         forget(&mut unknown);
         let engine = judge(&mut unknown, 600.0);
-        assert_eq!(
-            (engine.findings(), reasons(&engine)),
-            (&[][..], vec![reason.to_owned()])
-        );
+        assert_eq!((engine.findings(), reasons(&engine)), (&[][..], vec![reason.to_owned()]));
     }
     let mut small = scene(0);
     small.now.host.pid_namespace = None;
@@ -196,11 +175,7 @@ fn a_spike_is_none_and_nothing_flickers_at_the_threshold() {
     scene.memory(0, 21 * GIB, TOTAL);
     let since = scene.now.time.plus_seconds(10.0);
     engine.observe(scene.step());
-    assert_eq!(
-        (engine.pending().len(), reasons(&engine).len()),
-        (1, 0),
-        "seen to begin"
-    );
+    assert_eq!((engine.pending().len(), reasons(&engine).len()), (1, 0), "seen to begin");
     scene.play(60.0, |snapshot| engine.observe(snapshot));
     for step in 0..100 {
         let hidden = if step % 2 == 0 { 800 * MIB } else { 1100 * MIB };
@@ -232,10 +207,7 @@ fn what_cannot_be_read_for_a_moment_keeps_the_finding() {
         assert_eq!((engine.findings().len(), engine.undecided().len()), (1, 1));
         scene.now.gpus[0] = known;
         engine.observe(scene.step());
-        assert_eq!(
-            (engine.findings()[0].since, engine.undecided().len()),
-            (since, 0)
-        );
+        assert_eq!((engine.findings()[0].since, engine.undecided().len()), (since, 0));
     }
 }
 

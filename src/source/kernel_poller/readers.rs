@@ -43,12 +43,7 @@ pub(super) struct FileReaders {
 
 impl FileReaders {
     pub(super) fn new(roots: Roots) -> Self {
-        Self {
-            roots,
-            queue: Arc::default(),
-            pending: HashMap::new(),
-            done: channel(),
-        }
+        Self { roots, queue: Arc::default(), pending: HashMap::new(), done: channel() }
     }
 
     /// Has these kernels' files read; each once, until it is taken.
@@ -88,10 +83,7 @@ impl FileReaders {
             let done = self.done.0.clone();
             let builder = thread::Builder::new().name("notebook-files".to_owned());
             lock(&self.queue).threads += 1;
-            if builder
-                .spawn(move || read_all(&roots, &shared, &done))
-                .is_err()
-            {
+            if builder.spawn(move || read_all(&roots, &shared, &done)).is_err() {
                 // What waits is read by those that there are, or after the next call.
                 lock(&self.queue).threads -= 1;
                 return;

@@ -6,16 +6,9 @@ use std::sync::mpsc::Receiver;
 use crate::host::jupyter::read_kernel;
 
 /// Notebooks whose thread is the test.
-fn notebooks() -> (
-    Notebooks,
-    Receiver<Vec<KernelCandidate>>,
-    Answers<Vec<KernelAnswer>>,
-) {
+fn notebooks() -> (Notebooks, Receiver<Vec<KernelCandidate>>, Answers<Vec<KernelAnswer>>) {
     let (thread, inbox, outbox) = Worker::by_hand(QUEUES);
-    let notebooks = Notebooks {
-        thread: Some(thread),
-        ..Notebooks::new(Roots::default())
-    };
+    let notebooks = Notebooks { thread: Some(thread), ..Notebooks::new(Roots::default()) };
     (notebooks, inbox, outbox)
 }
 
@@ -23,10 +16,7 @@ fn kernel(start_ticks: u64) -> Process {
     Process {
         pid: 7,
         start_ticks: Some(start_ticks),
-        jupyter: Some(Arc::new(Jupyter {
-            kernel_id: Some("k".into()),
-            ..Jupyter::default()
-        })),
+        jupyter: Some(Arc::new(Jupyter { kernel_id: Some("k".into()), ..Jupyter::default() })),
         ..Process::default()
     }
 }
@@ -78,10 +68,7 @@ fn what_was_reported_of_another_program_is_forgotten() {
     outbox.send(vec![busy((7, 70), Instant::now())]).unwrap();
     join(&mut notebooks, kernel(70));
     drop(outbox);
-    let other = Process {
-        jupyter: Some(Arc::default()),
-        ..kernel(70)
-    };
+    let other = Process { jupyter: Some(Arc::default()), ..kernel(70) };
     let shown = join(&mut notebooks, other);
     assert_eq!((shown.notebook_path, shown.execution_state), (None, None));
 }
@@ -89,9 +76,7 @@ fn what_was_reported_of_another_program_is_forgotten() {
 #[test]
 fn an_old_answer_keeps_the_name_and_loses_the_state() {
     let (mut notebooks, _inbox, outbox) = notebooks();
-    let long_ago = Instant::now()
-        .checked_sub(OLDEST + Duration::from_secs(1))
-        .unwrap();
+    let long_ago = Instant::now().checked_sub(OLDEST + Duration::from_secs(1)).unwrap();
     outbox.send(vec![busy((7, 70), long_ago)]).unwrap();
     // No server is there to answer again.
     drop(outbox);
@@ -108,11 +93,7 @@ fn it_waits_for_what_is_under_way_and_takes_what_comes() {
     let thread = thread::spawn(move || {
         let list = inbox.recv().unwrap();
         let key = (list[0].pid, list[0].start_ticks);
-        let first = KernelAnswer {
-            is_settled: false,
-            jupyter: None,
-            ..busy(key, Instant::now())
-        };
+        let first = KernelAnswer { is_settled: false, jupyter: None, ..busy(key, Instant::now()) };
         outbox.send(vec![first]).unwrap();
         outbox.send(vec![busy(key, Instant::now())]).unwrap();
         inbox.recv().is_err()
@@ -202,10 +183,7 @@ fn all_kernels_without_files_are_answered_at_once_however_many() {
     assert_eq!(answers.len(), list.len());
     for answer in answers {
         let error = answer.jupyter.unwrap().server_error.clone().unwrap();
-        assert!(
-            answer.is_settled && error.contains("kernel-1.json"),
-            "{error}"
-        );
+        assert!(answer.is_settled && error.contains("kernel-1.json"), "{error}");
     }
 }
 
@@ -260,14 +238,7 @@ fn a_kernel_whose_files_hang_holds_up_no_other() {
     let environ = proc.folder(90).join("environ");
     std::fs::remove_file(&environ).unwrap();
     let mode = rustix::fs::Mode::RWXU;
-    rustix::fs::mknodat(
-        rustix::fs::CWD,
-        &environ,
-        rustix::fs::FileType::Fifo,
-        mode,
-        0,
-    )
-    .unwrap();
+    rustix::fs::mknodat(rustix::fs::CWD, &environ, rustix::fs::FileType::Fifo, mode, 0).unwrap();
 
     let (outbox, answers) = sync_channel(QUEUES.1);
     let mut poller = KernelPoller::new(proc.roots(), outbox);
@@ -281,10 +252,7 @@ fn a_kernel_whose_files_hang_holds_up_no_other() {
     poller.work(&list).unwrap();
     let answer = answers.try_recv().unwrap().remove(0);
     assert_eq!(answer.key, (91, 910));
-    assert_eq!(
-        answer.jupyter.unwrap().notebook_path.as_deref(),
-        Some("/b.ipynb")
-    );
+    assert_eq!(answer.jupyter.unwrap().notebook_path.as_deref(), Some("/b.ipynb"));
     assert!(answers.try_recv().is_err());
     // It is not asked a second time, and is taken in when it comes.
     poller.work(&list).unwrap();
@@ -315,10 +283,7 @@ fn a_server_that_was_asked_before_a_kernel_was_there_does_not_deny_it() {
     };
     let (outbox, _answers) = sync_channel(QUEUES.1);
     let mut poller = KernelPoller::new(proc.roots(), outbox);
-    let asked = |at| ServerAnswer {
-        at,
-        result: Ok(HashMap::new()),
-    };
+    let asked = |at| ServerAnswer { at, result: Ok(HashMap::new()) };
     let before = Instant::now();
     let kernel = read_kernel(&poller.roots, &candidate);
     let key = poller.take_in((candidate, kernel));
@@ -330,8 +295,5 @@ fn a_server_that_was_asked_before_a_kernel_was_there_does_not_deny_it() {
     poller.servers.insert((50, 500), asked(Instant::now()));
     let answer = poller.answer(key).unwrap();
     let error = answer.jupyter.unwrap().server_error.clone().unwrap();
-    assert!(
-        answer.is_settled && error.contains("does not know"),
-        "{error}"
-    );
+    assert!(answer.is_settled && error.contains("does not know"), "{error}");
 }

@@ -53,10 +53,7 @@ impl AskedGpu {
             is_slow: false,
             last: None,
             fresh: false,
-            identity: Gpu {
-                index,
-                ..Gpu::default()
-            },
+            identity: Gpu { index, ..Gpu::default() },
         }
     }
 
@@ -121,11 +118,7 @@ impl AskedGpu {
             let waited = Span(now.saturating_duration_since(asked));
             errors.push(ReadError {
                 gpu: Some(self.index),
-                call: self
-                    .progress
-                    .call()
-                    .unwrap_or("nvmlDeviceGetHandleByIndex_v2")
-                    .into(),
+                call: self.progress.call().unwrap_or("nvmlDeviceGetHandleByIndex_v2").into(),
                 error: if self.last.is_some() {
                     format!("no answer for {waited}; this GPU's last values are shown")
                 } else {
@@ -153,10 +146,7 @@ impl AskedGpu {
 
     /// What the last reading said of the driver as a whole.
     pub(super) fn driver_gone(&self) -> Option<super::error::Code> {
-        self.last
-            .as_ref()
-            .filter(|_| self.asked.is_none())?
-            .driver_gone
+        self.last.as_ref().filter(|_| self.asked.is_none())?.driver_gone
     }
 
     /// Whether the driver told processes' utilization when it was last asked.
@@ -207,10 +197,7 @@ mod tests {
         };
         mark_stale(&mut gpu, Duration::from_millis(3210));
         assert_eq!(gpu.stale_seconds, Some(3.2));
-        assert_eq!(
-            gpu.gpu_percent, None,
-            "an old 0 must not prove idleness now"
-        );
+        assert_eq!(gpu.gpu_percent, None, "an old 0 must not prove idleness now");
         let row = gpu.processes.unwrap()[0];
         assert_eq!((row.used_bytes, row.sm_percent), (Some(1), None));
         assert!(gpu.memory.is_some() && gpu.power_watts.is_some());

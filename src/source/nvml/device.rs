@@ -90,10 +90,7 @@ impl DeviceReader {
     ) -> Result<Self, Box<Reading>> {
         let mig = Mig::new(index, Arc::clone(&progress));
         let mut calls = Calls::new(index, progress);
-        let facts = Gpu {
-            index,
-            ..Gpu::default()
-        };
+        let facts = Gpu { index, ..Gpu::default() };
         let name = "nvmlDeviceGetHandleByIndex_v2";
         let handle = match calls.raw(name, || nvml.device_by_index(index)) {
             Ok(device) => DeviceHandle::of(&device),
@@ -150,13 +147,10 @@ impl DeviceReader {
             most <= 100
         });
         let power = calls.value("nvmlDeviceGetPowerUsage", || device.power_usage());
-        let temperature = calls.value("nvmlDeviceGetTemperature", || {
-            device.temperature(TemperatureSensor::Gpu)
-        });
+        let temperature =
+            calls.value("nvmlDeviceGetTemperature", || device.temperature(TemperatureSensor::Gpu));
         let clock = calls.value("nvmlDeviceGetClockInfo", || device.clock_info(Clock::SM));
-        let state = calls.value("nvmlDeviceGetPerformanceState", || {
-            device.performance_state()
-        });
+        let state = calls.value("nvmlDeviceGetPerformanceState", || device.performance_state());
         let mut mig_devices = Vec::new();
         if self.facts.mig_mode == Some(true) && !self.calls.is_silent() {
             mig_devices = self.mig.sample(&nvml, &device);
@@ -170,9 +164,7 @@ impl DeviceReader {
         if gone {
             mig_devices.clear();
         }
-        let unknown_rows = processes
-            .as_deref()
-            .filter(|rows| self.lacks_processes(rows));
+        let unknown_rows = processes.as_deref().filter(|rows| self.lacks_processes(rows));
         let sampled = self.utilization.take_sampled().as_secs_f64();
         let is_sampled = processes.is_some() && !gone && self.utilization.supported() == Some(true);
         let gpu = Gpu {
@@ -205,13 +197,7 @@ impl DeviceReader {
 
     /// Reads what is not known yet of who the GPU is; what fails is asked for again at every sample.
     fn read_identity(&mut self) {
-        let Self {
-            nvml,
-            handle,
-            calls,
-            facts,
-            ..
-        } = self;
+        let Self { nvml, handle, calls, facts, .. } = self;
         let device = handle.on(nvml);
         if facts.uuid.is_none() {
             let uuid = calls.text("nvmlDeviceGetUUID", || device.uuid());
@@ -241,9 +227,7 @@ impl DeviceReader {
     }
 
     fn read_settings(&mut self) {
-        let is_due = self
-            .settings_read
-            .is_none_or(|read| read.elapsed() >= SETTINGS_EVERY);
+        let is_due = self.settings_read.is_none_or(|read| read.elapsed() >= SETTINGS_EVERY);
         if !is_due && !self.settings_failed {
             return;
         }
@@ -251,18 +235,11 @@ impl DeviceReader {
             self.settings_read = Some(Instant::now());
             self.mig.forget();
         }
-        let Self {
-            nvml,
-            handle,
-            calls,
-            facts,
-            ..
-        } = self;
+        let Self { nvml, handle, calls, facts, .. } = self;
         let device = handle.on(nvml);
         let errors_before = calls.errors.len();
-        facts.compute_mode = calls
-            .value("nvmlDeviceGetComputeMode", || device.compute_mode())
-            .map(|mode| {
+        facts.compute_mode =
+            calls.value("nvmlDeviceGetComputeMode", || device.compute_mode()).map(|mode| {
                 match mode {
                     ComputeMode::Default => "default",
                     ComputeMode::ExclusiveThread => "exclusive_thread",
@@ -271,16 +248,13 @@ impl DeviceReader {
                 }
                 .into()
             });
-        facts.persistence_mode = calls.value("nvmlDeviceGetPersistenceMode", || {
-            device.is_in_persistent_mode()
-        });
-        facts.accounting_mode = calls.value("nvmlDeviceGetAccountingMode", || {
-            device.is_accounting_enabled()
-        });
+        facts.persistence_mode =
+            calls.value("nvmlDeviceGetPersistenceMode", || device.is_in_persistent_mode());
+        facts.accounting_mode =
+            calls.value("nvmlDeviceGetAccountingMode", || device.is_accounting_enabled());
         let mig_errors_before = calls.errors.len();
-        let mig_mode = calls
-            .value("nvmlDeviceGetMigMode", || device.mig_mode())
-            .map(|mode| mode.current == 1);
+        let mig_mode =
+            calls.value("nvmlDeviceGetMigMode", || device.mig_mode()).map(|mode| mode.current == 1);
         // A mode that cannot be read now is the one that it was.
         if calls.errors.len() == mig_errors_before && !calls.is_silent() {
             self.mig_mode_reported = true;
@@ -290,9 +264,7 @@ impl DeviceReader {
             }
         }
         facts.power_limit_watts = calls
-            .value("nvmlDeviceGetEnforcedPowerLimit", || {
-                device.enforced_power_limit()
-            })
+            .value("nvmlDeviceGetEnforcedPowerLimit", || device.enforced_power_limit())
             .map(watts);
         facts.fan_percent = calls.value("nvmlDeviceGetFanSpeed_v2", || device.fan_speed(0));
         // Of a GPU that is silent nothing was asked.
@@ -310,15 +282,7 @@ impl DeviceReader {
     fn memory(&mut self) -> Result<Option<Memory>, &'static str> {
         const V2: &str = "nvmlDeviceGetMemoryInfo_v2";
         const V1: &str = "nvmlDeviceGetMemoryInfo";
-        let Self {
-            nvml,
-            handle,
-            calls,
-            facts,
-            only_v1_answers,
-            whole,
-            ..
-        } = self;
+        let Self { nvml, handle, calls, facts, only_v1_answers, whole, .. } = self;
         let device = &handle.on(nvml);
         let failure = match calls.raw(V2, || device.memory_info()) {
             Ok(memory) => {
@@ -344,12 +308,7 @@ impl DeviceReader {
             Ok((total_bytes, used_bytes, free_bytes)) => {
                 *only_v1_answers |= failure == Code::UNKNOWN;
                 calls.failed(V2, Code::NOT_SUPPORTED);
-                Ok(Some(Memory {
-                    total_bytes,
-                    reserved_bytes: None,
-                    used_bytes,
-                    free_bytes,
-                }))
+                Ok(Some(Memory { total_bytes, reserved_bytes: None, used_bytes, free_bytes }))
             }
             Err(Code::NO_PERMISSION) if facts.mig_mode == Some(true) => Err(DIVIDED_MEMORY),
             Err(code) if failure.is_unsupported() && code.is_unsupported() => {
@@ -400,16 +359,14 @@ impl DeviceReader {
         self.utilization.fill(&mut rows, may_be_divided);
         let is_accounting = self.facts.accounting_mode == Some(true);
         let device = self.handle.on(&self.nvml);
-        self.accounting
-            .fill(&mut rows, &device, is_accounting, &mut self.calls);
+        self.accounting.fill(&mut rows, &device, is_accounting, &mut self.calls);
         Some(rows)
     }
 
     /// Takes in the utilization samples since the last call, before the driver's ring wraps.
     pub(super) fn gather_utilization(&mut self) {
         let device = self.handle.on(&self.nvml);
-        self.utilization
-            .gather(&self.nvml, &device, &mut self.calls);
+        self.utilization.gather(&self.nvml, &device, &mut self.calls);
     }
 
     fn list_name(&self, list: List) -> &'static str {
@@ -433,19 +390,11 @@ impl DeviceReader {
         let of_devices = if self.facts.mig_mode == Some(true) && !self.calls.is_silent() {
             let which = (name, list);
             let device = self.handle.on(&self.nvml);
-            self.mig
-                .list(&self.nvml, &device, &mut self.lists, which, self.layout)
+            self.mig.list(&self.nvml, &device, &mut self.lists, which, self.layout)
         } else {
             None
         };
-        let Self {
-            nvml,
-            handle,
-            calls,
-            lists,
-            layout,
-            ..
-        } = self;
+        let Self { nvml, handle, calls, lists, layout, .. } = self;
         let device = &handle.on(nvml);
         let answer = calls.raw(name, || lists.read(nvml, device, list, *layout));
         if let Some(of_devices) = of_devices {
@@ -454,14 +403,7 @@ impl DeviceReader {
                 Err(code) => {
                     // The whole GPU's list is for the privileged; its devices' lists stand.
                     let is_refused = code == Code::NO_PERMISSION || code.is_unsupported();
-                    calls.failed(
-                        name,
-                        if is_refused {
-                            Code::NOT_SUPPORTED
-                        } else {
-                            code
-                        },
-                    );
+                    calls.failed(name, if is_refused { Code::NOT_SUPPORTED } else { code });
                     is_refused.then_some(of_devices)
                 }
             };
@@ -491,11 +433,7 @@ impl DeviceReader {
 }
 
 fn process_memory_unavailable() -> &'static str {
-    if std::path::Path::new(WSL_DEVICE).exists() {
-        WINDOWS_MEMORY
-    } else {
-        UNREPORTED_MEMORY
-    }
+    if std::path::Path::new(WSL_DEVICE).exists() { WINDOWS_MEMORY } else { UNREPORTED_MEMORY }
 }
 
 fn watts(milliwatts: u32) -> f64 {

@@ -249,10 +249,7 @@ impl NvmlFailure {
             Code::DRIVER_NOT_LOADED => Self::DriverNotLoaded,
             Code::LIB_RM_VERSION_MISMATCH => Self::VersionMismatch,
             Code::NO_PERMISSION => Self::NoPermission,
-            code => Self::Call {
-                call,
-                code: code.to_string(),
-            },
+            code => Self::Call { call, code: code.to_string() },
         }
     }
 }
@@ -264,11 +261,7 @@ mod tests {
     #[test]
     fn an_error_has_its_meaning_and_its_name() {
         assert_eq!(Code(7).to_string(), "NVML_ERROR_INSUFFICIENT_SIZE");
-        assert!(
-            Code::GPU_IS_LOST
-                .to_string()
-                .ends_with("(NVML_ERROR_GPU_IS_LOST)")
-        );
+        assert!(Code::GPU_IS_LOST.to_string().ends_with("(NVML_ERROR_GPU_IS_LOST)"));
         assert_eq!(Code(4711).to_string(), "NVML error 4711");
     }
 

@@ -115,35 +115,18 @@ pub(super) fn process_list_layout(nvml: &Nvml) -> StructLayout {
         && lib.nvmlDeviceGetRunningProcessDetailList.is_err();
     if lib.nvmlDeviceGetComputeRunningProcesses_v3.is_ok() && !(wide_v3 && has_v2) {
         let record_bytes = if wide_v3 { LARGEST_RECORD } else { 24 };
-        StructLayout {
-            version: Version::V3,
-            record_bytes,
-        }
+        StructLayout { version: Version::V3, record_bytes }
     } else if has_v2 {
-        StructLayout {
-            version: Version::V2,
-            record_bytes: 24,
-        }
+        StructLayout { version: Version::V2, record_bytes: 24 }
     } else {
-        StructLayout {
-            version: Version::V1,
-            record_bytes: 16,
-        }
+        StructLayout { version: Version::V1, record_bytes: 16 }
     }
 }
 
 /// Memory info v1: `(total, used, free)` in bytes; `used` includes what the driver reserves.
 pub(super) fn memory_info_v1(nvml: &Nvml, device: &Device<'_>) -> Result<(u64, u64, u64), Code> {
-    let call = nvml
-        .lib()
-        .nvmlDeviceGetMemoryInfo
-        .as_ref()
-        .map_err(|_| Code::FUNCTION_NOT_FOUND)?;
-    let mut memory = nvmlMemory_t {
-        total: 0,
-        free: 0,
-        used: 0,
-    };
+    let call = nvml.lib().nvmlDeviceGetMemoryInfo.as_ref().map_err(|_| Code::FUNCTION_NOT_FOUND)?;
+    let mut memory = nvmlMemory_t { total: 0, free: 0, used: 0 };
     // SAFETY: the handle is valid while `device` lives; `memory` is the struct that the call fills.
     Code::check(unsafe { call(device.handle(), &mut memory) })?;
     Ok((memory.total, memory.used, memory.free))
@@ -194,10 +177,8 @@ impl ProcessLists {
         self.capacity = self.capacity.max(32);
         for _ in 0..GROWTH_RETRIES {
             self.buffer.clear();
-            self.buffer.resize(
-                self.capacity * LARGEST_RECORD / 8,
-                u64::from_ne_bytes([UNTOUCHED; 8]),
-            );
+            self.buffer
+                .resize(self.capacity * LARGEST_RECORD / 8, u64::from_ne_bytes([UNTOUCHED; 8]));
             let mut count = self.capacity as c_uint;
             let code = self.call(nvml, device, list, layout.version, &mut count);
             match code {
@@ -228,10 +209,7 @@ impl ProcessLists {
     ) -> Result<(), Code> {
         type Call<T> = unsafe extern "C" fn(nvmlDevice_t, *mut c_uint, *mut T) -> nvmlReturn_t;
         fn some<T, E>(symbol: &Result<Call<T>, E>) -> Result<Call<T>, Code> {
-            symbol
-                .as_ref()
-                .copied()
-                .map_err(|_| Code::FUNCTION_NOT_FOUND)
+            symbol.as_ref().copied().map_err(|_| Code::FUNCTION_NOT_FOUND)
         }
         let lib = nvml.lib();
         let buffer = self.buffer.as_mut_ptr();
@@ -277,15 +255,8 @@ fn parse(
     if count == 0 {
         return Some(Vec::new());
     }
-    let last = buffer
-        .iter()
-        .rposition(|&word| word != u64::from_ne_bytes([UNTOUCHED; 8]))?;
-    let written = last * 8
-        + buffer[last]
-            .to_ne_bytes()
-            .iter()
-            .rposition(|&b| b != UNTOUCHED)?
-        + 1;
+    let last = buffer.iter().rposition(|&word| word != u64::from_ne_bytes([UNTOUCHED; 8]))?;
+    let written = last * 8 + buffer[last].to_ne_bytes().iter().rposition(|&b| b != UNTOUCHED)? + 1;
     let size = if written == 16 * count {
         16
     } else if written > expected * count
@@ -298,11 +269,7 @@ fn parse(
     };
     let word = |at: usize| {
         let bytes = buffer[at / 8].to_ne_bytes();
-        let half = if at.is_multiple_of(8) {
-            &bytes[..4]
-        } else {
-            &bytes[4..]
-        };
+        let half = if at.is_multiple_of(8) { &bytes[..4] } else { &bytes[4..] };
         u32::from_ne_bytes([half[0], half[1], half[2], half[3]])
     };
     // NVML's NVML_VALUE_NOT_AVAILABLE is (unsigned long long)-1, and 0xFFFFFFFF for instances.
@@ -316,10 +283,7 @@ fn parse(
             compute_instance_id: instance(at + 20),
         })
         .collect();
-    records
-        .iter()
-        .all(|record| record.pid <= PID_MAX_LIMIT)
-        .then_some(records)
+    records.iter().all(|record| record.pid <= PID_MAX_LIMIT).then_some(records)
 }
 
 /// Reads process utilization samples; keeps its buffer, so that a steady state costs one call.
@@ -413,17 +377,11 @@ mod tests {
                 record[24..32].fill(0);
             }
         }
-        bytes
-            .chunks(8)
-            .map(|word| u64::from_ne_bytes(word.try_into().unwrap()))
-            .collect()
+        bytes.chunks(8).map(|word| u64::from_ne_bytes(word.try_into().unwrap())).collect()
     }
 
-    const RECORDS: [(u32, u64, u32, u32); 3] = [
-        (4242, 20 << 30, u32::MAX, u32::MAX),
-        (7, u64::MAX, 1, 0),
-        (9, 0, 2, 3),
-    ];
+    const RECORDS: [(u32, u64, u32, u32); 3] =
+        [(4242, 20 << 30, u32::MAX, u32::MAX), (7, u64::MAX, 1, 0), (9, 0, 2, 3)];
 
     #[test]
     fn records_of_every_known_size_are_read_alike() {
@@ -435,14 +393,7 @@ mod tests {
             assert_eq!(parsed[0].gpu_instance_id, None);
             assert_eq!((parsed[1].pid, parsed[1].used_bytes), (7, None));
             let instances = (parsed[2].gpu_instance_id, parsed[2].compute_instance_id);
-            assert_eq!(
-                instances,
-                if size == 16 {
-                    (None, None)
-                } else {
-                    (Some(2), Some(3))
-                }
-            );
+            assert_eq!(instances, if size == 16 { (None, None) } else { (Some(2), Some(3)) });
         }
     }
 

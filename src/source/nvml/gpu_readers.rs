@@ -64,11 +64,7 @@ impl GpuReader {
         if reading.lost && self.opened.elapsed() > LOOK_UP_AGAIN_AFTER {
             self.device = None;
         }
-        Reply {
-            index: self.index,
-            reading,
-            is_slow: begun.elapsed() > SLOW_AFTER,
-        }
+        Reply { index: self.index, reading, is_slow: begun.elapsed() > SLOW_AFTER }
     }
 }
 
@@ -217,9 +213,7 @@ impl GpuReaders {
 
 impl std::fmt::Debug for GpuReader {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("GpuReader")
-            .field("index", &self.index)
-            .finish_non_exhaustive()
+        f.debug_struct("GpuReader").field("index", &self.index).finish_non_exhaustive()
     }
 }
 

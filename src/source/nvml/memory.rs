@@ -44,12 +44,7 @@ impl Whole {
             return Ok(reported);
         }
         self.limit_bytes = Some(reported.total_bytes);
-        Ok(Memory {
-            total_bytes,
-            reserved_bytes: None,
-            used_bytes,
-            free_bytes,
-        })
+        Ok(Memory { total_bytes, reserved_bytes: None, used_bytes, free_bytes })
     }
 }
 
@@ -75,14 +70,8 @@ mod tests {
     fn a_limit_that_is_set_moved_and_taken_away_is_seen() {
         let v1 = || Ok((80 * GIB, 50 * GIB, 30 * GIB));
         let mut whole = Whole::default();
-        assert_eq!(
-            whole.of(of_total(80 * GIB), v1).unwrap(),
-            of_total(80 * GIB)
-        );
-        assert_eq!(
-            whole.of(of_total(80 * GIB), never).unwrap(),
-            of_total(80 * GIB)
-        );
+        assert_eq!(whole.of(of_total(80 * GIB), v1).unwrap(), of_total(80 * GIB));
+        assert_eq!(whole.of(of_total(80 * GIB), never).unwrap(), of_total(80 * GIB));
         for limit in [8 * GIB, 16 * GIB, 16 * GIB] {
             let memory = whole.of(of_total(limit), v1).unwrap();
             assert_eq!(
@@ -92,10 +81,7 @@ mod tests {
             assert_eq!(memory.reserved_bytes, None);
             assert_eq!(whole.limit_bytes, Some(limit));
         }
-        assert_eq!(
-            whole.of(of_total(80 * GIB), v1).unwrap(),
-            of_total(80 * GIB)
-        );
+        assert_eq!(whole.of(of_total(80 * GIB), v1).unwrap(), of_total(80 * GIB));
         assert_eq!(whole.limit_bytes, None);
     }
 
@@ -107,14 +93,8 @@ mod tests {
         assert!(whole.of(of_total(8 * GIB), failed).is_err());
         // Rounding is no limit, and a driver without v1 has none.
         let rounded = || Ok((80 * GIB + 4096, GIB, GIB));
-        assert_eq!(
-            whole.of(of_total(80 * GIB), rounded).unwrap(),
-            of_total(80 * GIB)
-        );
+        assert_eq!(whole.of(of_total(80 * GIB), rounded).unwrap(), of_total(80 * GIB));
         let missing = || Err(Code::NOT_SUPPORTED);
-        assert_eq!(
-            Whole::default().of(of_total(GIB), missing).unwrap(),
-            of_total(GIB)
-        );
+        assert_eq!(Whole::default().of(of_total(GIB), missing).unwrap(), of_total(GIB));
     }
 }

@@ -35,11 +35,7 @@ struct MigHandle {
 
 impl Mig {
     pub(super) fn new(gpu: u32, progress: Arc<CallProgress>) -> Self {
-        Self {
-            calls: Calls::new(gpu, progress),
-            devices: Vec::new(),
-            is_known: false,
-        }
+        Self { calls: Calls::new(gpu, progress), devices: Vec::new(), is_known: false }
     }
 
     /// The handles are looked up again before they are used the next time.
@@ -73,10 +69,7 @@ impl Mig {
             if let Some(lie) = lie {
                 self.calls.report(V2, lie);
             }
-            devices.push(MigDevice {
-                memory,
-                ..handle.facts.clone()
-            });
+            devices.push(MigDevice { memory, ..handle.facts.clone() });
         }
         devices
     }
@@ -197,12 +190,7 @@ fn memory(calls: &Calls, nvml: &Nvml, device: &Device<'_>) -> Result<Memory, Cod
             const V1: &str = "nvmlDeviceGetMemoryInfo";
             let (total_bytes, used_bytes, free_bytes) =
                 calls.raw(V1, || ffi::memory_info_v1(nvml, device))?;
-            Ok(Memory {
-                total_bytes,
-                reserved_bytes: None,
-                used_bytes,
-                free_bytes,
-            })
+            Ok(Memory { total_bytes, reserved_bytes: None, used_bytes, free_bytes })
         }
         Err(code) => Err(code),
     }
@@ -213,22 +201,15 @@ fn facts(calls: &mut Calls, nvml: &Nvml, device: &Device<'_>, index: u32) -> Mig
     let profile = name.as_deref().and_then(profile_in).map(str::to_owned);
     let profile = profile.or_else(|| {
         let slices = calls.record("nvmlDeviceGetAttributes_v2", || device.attributes())?;
-        Some(profile_of(
-            slices.compute_instance_slice_count,
-            slices.gpu_instance_slice_count,
-        ))
+        Some(profile_of(slices.compute_instance_slice_count, slices.gpu_instance_slice_count))
     });
     MigDevice {
         index: Some(index),
-        gpu_instance_id: calls.record("nvmlDeviceGetGpuInstanceId", || {
-            ffi::gpu_instance_id(nvml, device)
-        }),
-        compute_instance_id: calls.record("nvmlDeviceGetComputeInstanceId", || {
-            ffi::compute_instance_id(nvml, device)
-        }),
-        uuid: calls
-            .text("nvmlDeviceGetUUID", || device.uuid())
-            .map(Into::into),
+        gpu_instance_id: calls
+            .record("nvmlDeviceGetGpuInstanceId", || ffi::gpu_instance_id(nvml, device)),
+        compute_instance_id: calls
+            .record("nvmlDeviceGetComputeInstanceId", || ffi::compute_instance_id(nvml, device)),
+        uuid: calls.text("nvmlDeviceGetUUID", || device.uuid()).map(Into::into),
         profile: profile.map(Into::into),
         memory: None,
     }
@@ -257,13 +238,8 @@ pub(super) fn join(
     of_devices: Vec<ProcessRecord>,
 ) -> Vec<ProcessRecord> {
     let mut joined: Vec<ProcessRecord> = Vec::with_capacity(whole.len().max(of_devices.len()));
-    let key = |record: &ProcessRecord| {
-        (
-            record.pid,
-            record.gpu_instance_id,
-            record.compute_instance_id,
-        )
-    };
+    let key =
+        |record: &ProcessRecord| (record.pid, record.gpu_instance_id, record.compute_instance_id);
     let names_none = |record: &ProcessRecord| {
         record.gpu_instance_id.is_none() && record.compute_instance_id.is_none()
     };
@@ -279,11 +255,8 @@ pub(super) fn join(
 
 /// That a process is listed on a GPU instance of which no MIG device is seen: one is lacking.
 pub(super) fn unseen_instance(rows: &[GpuProcess], devices: &[MigDevice]) -> Option<String> {
-    let is_seen = |id: u32| {
-        devices
-            .iter()
-            .any(|it| it.gpu_instance_id.is_none_or(|known| known == id))
-    };
+    let is_seen =
+        |id: u32| devices.iter().any(|it| it.gpu_instance_id.is_none_or(|known| known == id));
     let mut ids = rows.iter().filter_map(|row| row.gpu_instance_id);
     let id = ids.find(|&id| !is_seen(id))?;
     Some(format!(
@@ -309,18 +282,10 @@ mod tests {
         let (first, second) = (Some((7, 0)), Some((9, 0)));
         let joined = join(
             vec![record(1, 6, first), record(2, 9, None), record(3, 1, None)],
-            vec![
-                record(1, 5, first),
-                record(1, 8, second),
-                record(2, 4, second),
-            ],
+            vec![record(1, 5, first), record(1, 8, second), record(2, 4, second)],
         );
-        let expected = [
-            record(1, 6, first),
-            record(1, 8, second),
-            record(2, 4, second),
-            record(3, 1, None),
-        ];
+        let expected =
+            [record(1, 6, first), record(1, 8, second), record(2, 4, second), record(3, 1, None)];
         assert_eq!(joined, expected);
     }
 
@@ -334,9 +299,6 @@ mod tests {
         ] {
             assert_eq!(profile_in(name), profile, "{name}");
         }
-        assert_eq!(
-            (profile_of(3, 3), profile_of(1, 3)),
-            ("3g".into(), "1c.3g".into())
-        );
+        assert_eq!((profile_of(3, 3), profile_of(1, 3)), ("3g".into(), "1c.3g".into()));
     }
 }

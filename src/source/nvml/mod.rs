@@ -37,10 +37,8 @@ use crate::model::snapshot::{Driver, Gpu, ReadError};
 /// The name that the loader looks up; every driver since 2012 installs it.
 const LIBRARY: &str = "libnvidia-ml.so.1";
 /// Places outside the loader's search path where distributions put it: WSL, NixOS.
-const FURTHER_PLACES: [&str; 2] = [
-    "/usr/lib/wsl/lib/libnvidia-ml.so.1",
-    "/run/opengl-driver/lib/libnvidia-ml.so.1",
-];
+const FURTHER_PLACES: [&str; 2] =
+    ["/usr/lib/wsl/lib/libnvidia-ml.so.1", "/run/opengl-driver/lib/libnvidia-ml.so.1"];
 /// After the driver has gone away, it is tried again this often.
 const OPEN_AGAIN_AFTER: Duration = Duration::from_secs(5);
 /// For so long GPUs are read one after the other; what is left then is read at once.
@@ -60,10 +58,7 @@ pub struct NvmlOptions {
 
 impl Default for NvmlOptions {
     fn default() -> Self {
-        Self {
-            library: None,
-            timeout: Duration::from_secs(2),
-        }
+        Self { library: None, timeout: Duration::from_secs(2) }
     }
 }
 
@@ -131,9 +126,7 @@ struct OpenedNvml {
 
 impl std::fmt::Debug for OpenedNvml {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Opened")
-            .field("gpus", &self.gpus)
-            .finish_non_exhaustive()
+        f.debug_struct("Opened").field("gpus", &self.gpus).finish_non_exhaustive()
     }
 }
 
@@ -230,10 +223,7 @@ impl Nvml {
         let spread_at = Instant::now() + together;
         let mut unread = 0;
         loop {
-            let deadlines = self
-                .gpus
-                .iter()
-                .filter_map(|it| it.deadline(timeout, first));
+            let deadlines = self.gpus.iter().filter_map(|it| it.deadline(timeout, first));
             let deadline = deadlines.max();
             // Answers of late GPUs that have come meanwhile are taken without waiting.
             let until = match self.readers.is_reading() {
@@ -270,11 +260,7 @@ impl Nvml {
         };
         if gone.all(|other| other.is_some()) {
             let why = NvmlFailure::answer("nvmlInit_v2", code).to_string();
-            self.away = Some(Away {
-                why,
-                last_try: Instant::now(),
-                attempt: None,
-            });
+            self.away = Some(Away { why, last_try: Instant::now(), attempt: None });
         }
     }
 
@@ -311,11 +297,8 @@ impl Nvml {
                 }
             }
         }
-        let error = ReadError {
-            gpu: None,
-            call: "nvmlInit_v2".into(),
-            error: away.why.as_str().into(),
-        };
+        let error =
+            ReadError { gpu: None, call: "nvmlInit_v2".into(), error: away.why.as_str().into() };
         Some(NvmlSample {
             gpus: self
                 .gpus
@@ -343,19 +326,14 @@ pub fn versions(options: &NvmlOptions) -> Result<Driver, NvmlFailure> {
 
 fn open_within(options: &NvmlOptions, time: Duration) -> Result<OpenedNvml, NvmlFailure> {
     let opened = open_on_a_thread(options)?.wait(time);
-    opened.unwrap_or(Err(NvmlFailure::NoAnswer {
-        call: "nvmlInit_v2",
-        waited: time,
-    }))
+    opened.unwrap_or(Err(NvmlFailure::NoAnswer { call: "nvmlInit_v2", waited: time }))
 }
 
 fn start_readers(opened: &OpenedNvml) -> Result<(Vec<AskedGpu>, GpuReaders), NvmlFailure> {
     let readers = GpuReaders::start(&opened.nvml, opened.gpus)?;
     let progress = readers.progress().iter().map(Arc::clone);
-    let gpus = (0..)
-        .zip(progress)
-        .map(|(index, progress)| AskedGpu::new(index, progress))
-        .collect();
+    let gpus =
+        (0..).zip(progress).map(|(index, progress)| AskedGpu::new(index, progress)).collect();
     Ok((gpus, readers))
 }
 
@@ -370,17 +348,11 @@ fn open_on_a_thread(
 fn open_now(library: Option<PathBuf>) -> Result<OpenedNvml, NvmlFailure> {
     let places = match library {
         Some(path) => vec![path],
-        None => std::iter::once(LIBRARY)
-            .chain(FURTHER_PLACES)
-            .map(PathBuf::from)
-            .collect(),
+        None => std::iter::once(LIBRARY).chain(FURTHER_PLACES).map(PathBuf::from).collect(),
     };
     let mut first_failure = None;
     for place in places {
-        match nvml_wrapper::Nvml::builder()
-            .lib_path(place.as_os_str())
-            .init()
-        {
+        match nvml_wrapper::Nvml::builder().lib_path(place.as_os_str()).init() {
             Ok(nvml) => return facts(nvml),
             Err(error) => {
                 let error = NvmlFailure::opening(place, error);
@@ -392,11 +364,8 @@ fn open_now(library: Option<PathBuf>) -> Result<OpenedNvml, NvmlFailure> {
             }
         }
     }
-    Err(
-        first_failure.unwrap_or_else(|| NvmlFailure::LibraryNotFound {
-            library: LIBRARY.to_owned(),
-        }),
-    )
+    Err(first_failure
+        .unwrap_or_else(|| NvmlFailure::LibraryNotFound { library: LIBRARY.to_owned() }))
 }
 
 fn facts(nvml: nvml_wrapper::Nvml) -> Result<OpenedNvml, NvmlFailure> {
@@ -412,19 +381,10 @@ fn facts(nvml: nvml_wrapper::Nvml) -> Result<OpenedNvml, NvmlFailure> {
         nvml_version: reported(&mut errors, "nvmlSystemGetNVMLVersion", nvml_version)
             .map(Into::into),
         // 13010 is CUDA 13.1 (nvml.h, NVML_CUDA_DRIVER_VERSION_MAJOR and _MINOR).
-        cuda_version: reported(
-            &mut errors,
-            "nvmlSystemGetCudaDriverVersion_v2",
-            cuda_version,
-        )
-        .map(|version| format!("{}.{}", version / 1000, version % 1000 / 10).into()),
+        cuda_version: reported(&mut errors, "nvmlSystemGetCudaDriverVersion_v2", cuda_version)
+            .map(|version| format!("{}.{}", version / 1000, version % 1000 / 10).into()),
     };
-    Ok(OpenedNvml {
-        nvml: Arc::new(nvml),
-        driver,
-        errors,
-        gpus,
-    })
+    Ok(OpenedNvml { nvml: Arc::new(nvml), driver, errors, gpus })
 }
 
 /// A value of the driver as a whole; that it is lacking is an error of every snapshot.

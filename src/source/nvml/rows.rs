@@ -34,11 +34,7 @@ pub(super) fn merge(
                 without_pid += 1;
                 continue;
             }
-            let key = (
-                record.pid,
-                record.gpu_instance_id,
-                record.compute_instance_id,
-            );
+            let key = (record.pid, record.gpu_instance_id, record.compute_instance_id);
             let place = *places.entry(key).or_insert(rows.len());
             match rows.get_mut(place) {
                 Some(row) => {
@@ -103,12 +99,7 @@ pub(super) fn bound(rows: &mut [GpuProcess], memory: Option<Memory>) -> Option<S
 
 /// Why figures of memory cannot be true; `None` where they can.
 pub(super) fn contradiction(memory: Memory) -> Option<String> {
-    let Memory {
-        total_bytes: total,
-        reserved_bytes,
-        used_bytes: used,
-        free_bytes: free,
-    } = memory;
+    let Memory { total_bytes: total, reserved_bytes, used_bytes: used, free_bytes: free } = memory;
     let reserved = reserved_bytes.unwrap_or_default();
     (total > MOST_BYTES || used.max(free).max(reserved) > total).then(|| {
         format!(
@@ -123,12 +114,7 @@ mod tests {
     use super::*;
 
     fn record(pid: u32, used_bytes: Option<u64>) -> ProcessRecord {
-        ProcessRecord {
-            pid,
-            used_bytes,
-            gpu_instance_id: None,
-            compute_instance_id: None,
-        }
+        ProcessRecord { pid, used_bytes, gpu_instance_id: None, compute_instance_id: None }
     }
 
     #[test]
@@ -138,10 +124,7 @@ mod tests {
             &[record(1, Some(7)), record(3, Some(1))],
             &[record(2, Some(4))],
         );
-        let shown: Vec<_> = rows
-            .iter()
-            .map(|row| (row.pid, row.kind, row.used_bytes))
-            .collect();
+        let shown: Vec<_> = rows.iter().map(|row| (row.pid, row.kind, row.used_bytes)).collect();
         assert_eq!(
             shown,
             [
@@ -161,23 +144,13 @@ mod tests {
         assert_eq!(rows.len(), 1);
         assert_eq!((rows[0].pid, rows[0].used_bytes), (7, Some(5)));
         assert_eq!(lies.len(), 2);
-        assert!(
-            lies[0].contains("pid 0") && lies[1].contains("39×"),
-            "{lies:?}"
-        );
+        assert!(lies[0].contains("pid 0") && lies[1].contains("39×"), "{lies:?}");
     }
 
     #[test]
     fn no_process_holds_more_than_there_is() {
-        let (mut rows, _) = merge(
-            &[record(7, Some(u64::MAX - 1)), record(8, Some(100))],
-            &[],
-            &[],
-        );
-        let memory = Memory {
-            total_bytes: 100,
-            ..Memory::default()
-        };
+        let (mut rows, _) = merge(&[record(7, Some(u64::MAX - 1)), record(8, Some(100))], &[], &[]);
+        let memory = Memory { total_bytes: 100, ..Memory::default() };
         let lie = bound(&mut rows, Some(memory)).unwrap();
         assert!(lie.contains("process 7"), "{lie}");
         assert_eq!((rows[0].used_bytes, rows[1].used_bytes), (None, Some(100)));
@@ -195,11 +168,7 @@ mod tests {
             free_bytes,
         };
         assert_eq!(contradiction(memory(100, 60, 40)), None);
-        for lie in [
-            memory(100, 101, 0),
-            memory(100, 1, 101),
-            memory(u64::MAX - 1, 1, 1),
-        ] {
+        for lie in [memory(100, 101, 0), memory(100, 1, 101), memory(u64::MAX - 1, 1, 1)] {
             assert!(contradiction(lie).is_some(), "{lie:?}");
         }
     }

@@ -40,10 +40,7 @@ pub(super) struct Utilization {
 
 impl Utilization {
     pub(super) fn new() -> Self {
-        Self {
-            known: true,
-            ..Self::default()
-        }
+        Self { known: true, ..Self::default() }
     }
 
     /// Whether the driver supports the call; `None` where it was not asked, or failed otherwise.
@@ -115,10 +112,7 @@ impl Utilization {
             for row in rows {
                 let peak = match self.peaks.get(&row.pid) {
                     None if may_be_divided || row.gpu_instance_id.is_some() => continue,
-                    None => Peak {
-                        sm: Some(0),
-                        ..Peak::default()
-                    },
+                    None => Peak { sm: Some(0), ..Peak::default() },
                     // Only absurd samples: nothing is known.
                     Some(Peak { sm: None, .. }) => continue,
                     Some(peak) => *peak,
@@ -135,9 +129,7 @@ impl Utilization {
 
 fn clock_was_set_back(then: (Instant, SystemTime), now: (Instant, SystemTime)) -> bool {
     let expected = then.1 + now.0.duration_since(then.0);
-    expected
-        .duration_since(now.1)
-        .is_ok_and(|behind| behind > Duration::from_secs(1))
+    expected.duration_since(now.1).is_ok_and(|behind| behind > Duration::from_secs(1))
 }
 
 #[cfg(test)]
@@ -146,16 +138,10 @@ mod tests {
 
     #[test]
     fn a_clock_set_back_is_noticed_and_one_set_forward_is_harmless() {
-        let then = (
-            Instant::now(),
-            SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000),
-        );
+        let then = (Instant::now(), SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000));
         let after = |wall: i64| {
             let wall = Duration::from_millis(1_000_000_000u64.saturating_add_signed(wall));
-            (
-                then.0 + Duration::from_secs(5),
-                SystemTime::UNIX_EPOCH + wall,
-            )
+            (then.0 + Duration::from_secs(5), SystemTime::UNIX_EPOCH + wall)
         };
         assert!(!clock_was_set_back(then, after(5_000)));
         assert!(!clock_was_set_back(then, after(4_500)));

@@ -76,10 +76,7 @@ mod tests {
 
     #[test]
     fn a_chart_of_dots_keeps_its_heights() {
-        let likenesses: String = "⠀⣀⢀⡀⣤⣠⣶⣰⣿⢸⡇"
-            .chars()
-            .map(|c| likeness(&c.to_string()))
-            .collect();
+        let likenesses: String = "⠀⣀⢀⡀⣤⣠⣶⣰⣿⢸⡇".chars().map(|c| likeness(&c.to_string())).collect();
         assert_eq!(likenesses, " ...::++###");
         assert_eq!(likeness("🦀"), "?");
     }

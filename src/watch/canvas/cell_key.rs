@@ -93,34 +93,17 @@ mod tests {
 
     /// Cells of each colour, some modifiers and all kinds of symbols.
     fn cells() -> Vec<Cell> {
-        let named = (0..16)
-            .map(Color::Indexed)
-            .chain((0..3).map(|it| Color::Rgb(it, 0, 0)));
+        let named = (0..16).map(Color::Indexed).chain((0..3).map(|it| Color::Rgb(it, 0, 0)));
         let words = "reset black red green yellow blue magenta cyan gray darkgray lightred lightgreen lightyellow \
                      lightblue lightmagenta lightcyan white";
         let colors: Vec<Color> = words
             .split_whitespace()
             .map(|it| it.parse().unwrap())
             .chain(named)
-            .chain([
-                Color::Rgb(0, 1, 0),
-                Color::Rgb(0, 0, 1),
-                Color::Indexed(255),
-            ])
+            .chain([Color::Rgb(0, 1, 0), Color::Rgb(0, 0, 1), Color::Indexed(255)])
             .collect();
         let modifiers = [Modifier::empty(), Modifier::BOLD, Modifier::REVERSED];
-        let symbols = [
-            "a",
-            "b",
-            "a\0",
-            "\0",
-            "é",
-            "▇",
-            "👍",
-            "e\u{301}",
-            "",
-            "❤\u{fe0f}",
-        ];
+        let symbols = ["a", "b", "a\0", "\0", "é", "▇", "👍", "e\u{301}", "", "❤\u{fe0f}"];
         let mut cells = Vec::new();
         for (at, &fg) in colors.iter().enumerate() {
             for &bg in [colors[0], colors[2], colors[at]].iter() {
@@ -140,10 +123,8 @@ mod tests {
     #[test]
     fn keys_are_equal_where_cells_are() {
         let cells = cells();
-        let keys: Vec<CellKey> = cells
-            .iter()
-            .map(|it| Look::new(it.clone()).with(it.symbol()))
-            .collect();
+        let keys: Vec<CellKey> =
+            cells.iter().map(|it| Look::new(it.clone()).with(it.symbol())).collect();
         for (at, (cell, key)) in cells.iter().zip(&keys).enumerate() {
             for (other, other_key) in cells[at..].iter().zip(&keys[at..]) {
                 let is_short = (1..=4).contains(&cell.symbol().len());

@@ -14,10 +14,7 @@ pub(super) struct CellSet {
 impl CellSet {
     /// None of so many cells.
     pub(super) fn new(count: usize) -> Self {
-        Self {
-            words: vec![0; count.div_ceil(BITS)],
-            count,
-        }
+        Self { words: vec![0; count.div_ceil(BITS)], count }
     }
 
     pub(super) fn clear(&mut self) {

@@ -89,25 +89,12 @@ impl Strokes {
     }
 
     fn area(&mut self) -> Rect {
-        Rect::new(
-            self.below(12),
-            self.below(5),
-            self.below(6),
-            1 + self.below(3),
-        )
+        Rect::new(self.below(12), self.below(5), self.below(6), 1 + self.below(3))
     }
 
     fn stroke(&mut self) -> Stroke {
-        const TEXTS: [&str; 8] = [
-            "",
-            "gpu",
-            "python train.py",
-            "tra…",
-            "日本語",
-            "e\u{301}x",
-            "a\u{301}b…",
-            "⣿▇ 7",
-        ];
+        const TEXTS: [&str; 8] =
+            ["", "gpu", "python train.py", "tra…", "日本語", "e\u{301}x", "a\u{301}b…", "⣿▇ 7"];
         let (x, y) = (self.below(13), self.below(5));
         match self.below(8) {
             0 => Stroke::Clear(self.area()),

@@ -20,13 +20,7 @@ pub(super) const fn bind(
     does: &'static str,
     action: KeyAction,
 ) -> Binding {
-    Binding {
-        keys,
-        label,
-        does,
-        hint: None,
-        action,
-    }
+    Binding { keys, label, does, hint: None, action }
 }
 
 impl Binding {
@@ -38,22 +32,13 @@ impl Binding {
         place: u8,
         rank: u8,
     ) -> Self {
-        self.hint = Some(Hint {
-            key,
-            word,
-            place,
-            rank,
-        });
+        self.hint = Some(Hint { key, word, place, rank });
         self
     }
 }
 
 const fn main(title: &'static str, bindings: &'static [Binding]) -> Group {
-    Group {
-        context: Context::Main,
-        title,
-        bindings,
-    }
+    Group { context: Context::Main, title, bindings }
 }
 
 /// Every key, in the order of the help, under its headings. What is bound for the table and the
@@ -86,18 +71,8 @@ pub const GROUPS: &[Group] = &[
                 "a screenful up",
                 KeyAction::PageUp,
             ),
-            bind(
-                &[plain(KeyCode::Home), char('g')],
-                "Home g",
-                "the first",
-                KeyAction::First,
-            ),
-            bind(
-                &[plain(KeyCode::End), char('G')],
-                "End G",
-                "the last",
-                KeyAction::Last,
-            ),
+            bind(&[plain(KeyCode::Home), char('g')], "Home g", "the first", KeyAction::First),
+            bind(&[plain(KeyCode::End), char('G')], "End G", "the last", KeyAction::Last),
             bind(
                 &[plain(KeyCode::Left), char('^'), Key::Ctrl('a')],
                 "Left ^",
@@ -148,26 +123,11 @@ pub const GROUPS: &[Group] = &[
     main(
         "Get memory back",
         &[
+            bind(&[char(' ')], "Space", "mark the process, and go on to the next", KeyAction::Tag)
+                .hinted("Space", "Mark", 12, 11),
+            bind(&[char('U')], "U", "take all marks away", KeyAction::UntagAll),
             bind(
-                &[char(' ')],
-                "Space",
-                "mark the process, and go on to the next",
-                KeyAction::Tag,
-            )
-            .hinted("Space", "Mark", 12, 11),
-            bind(
-                &[char('U')],
-                "U",
-                "take all marks away",
-                KeyAction::UntagAll,
-            ),
-            bind(
-                &[
-                    char('x'),
-                    char('K'),
-                    plain(KeyCode::F(9)),
-                    plain(KeyCode::Delete),
-                ],
+                &[char('x'), char('K'), plain(KeyCode::F(9)), plain(KeyCode::Delete)],
                 "x K F9 Del",
                 "show the plan to kill the marked, or the selected",
                 KeyAction::Reap,
@@ -205,13 +165,8 @@ pub const GROUPS: &[Group] = &[
                 KeyAction::Search,
             )
             .hinted("F3", "Find", 3, 7),
-            bind(
-                &[char('t'), plain(KeyCode::F(5))],
-                "t F5",
-                "families as trees",
-                KeyAction::Tree,
-            )
-            .hinted("F5", "Tree", 5, 6),
+            bind(&[char('t'), plain(KeyCode::F(5))], "t F5", "families as trees", KeyAction::Tree)
+                .hinted("F5", "Tree", 5, 6),
             bind(
                 &[
                     char('0'),
@@ -230,18 +185,8 @@ pub const GROUPS: &[Group] = &[
                 KeyAction::Gpu(0),
             ),
             bind(&[char('u')], "u", "only my own", KeyAction::Mine),
-            bind(
-                &[char('f')],
-                "f",
-                "only those with findings",
-                KeyAction::OnlyFindings,
-            ),
-            bind(
-                &[char('z')],
-                "z",
-                "hide what holds little",
-                KeyAction::HideSmall,
-            ),
+            bind(&[char('f')], "f", "only those with findings", KeyAction::OnlyFindings),
+            bind(&[char('z')], "z", "hide what holds little", KeyAction::HideSmall),
             bind(
                 &[char('o'), plain(KeyCode::F(6))],
                 "o F6",
@@ -261,64 +206,29 @@ pub const GROUPS: &[Group] = &[
                 "sort by the column to the right",
                 KeyAction::SortRight,
             ),
-            bind(
-                &[char('M')],
-                "M",
-                "sort by GPU memory",
-                KeyAction::SortBy(Column::Memory),
-            ),
-            bind(
-                &[char('P')],
-                "P",
-                "sort by CPU use",
-                KeyAction::SortBy(Column::CpuPercent),
-            ),
-            bind(
-                &[char('T')],
-                "T",
-                "sort by runtime",
-                KeyAction::SortBy(Column::Runtime),
-            ),
-            bind(
-                &[char('r'), char('I')],
-                "r I",
-                "turn the order around",
-                KeyAction::Reverse,
-            ),
+            bind(&[char('M')], "M", "sort by GPU memory", KeyAction::SortBy(Column::Memory)),
+            bind(&[char('P')], "P", "sort by CPU use", KeyAction::SortBy(Column::CpuPercent)),
+            bind(&[char('T')], "T", "sort by runtime", KeyAction::SortBy(Column::Runtime)),
+            bind(&[char('r'), char('I')], "r I", "turn the order around", KeyAction::Reverse),
         ],
     ),
     main(
         "Time",
         &[
-            bind(
-                &[char('p'), char('Z')],
-                "p Z",
-                "pause; again: resume",
-                KeyAction::Pause,
-            )
-            .hinted("p", "Pause", 13, 12),
+            bind(&[char('p'), char('Z')], "p Z", "pause; again: resume", KeyAction::Pause)
+                .hinted("p", "Pause", 13, 12),
             bind(&[char('[')], "[", "the sample before", KeyAction::StepBack),
             bind(&[char(']')], "]", "the sample after", KeyAction::StepOn),
             bind(&[char('{')], "{", "a minute back", KeyAction::LeapBack),
             bind(&[char('}')], "}", "a minute on", KeyAction::LeapOn),
-            bind(
-                &[char('n')],
-                "n",
-                "to where the next finding begins",
-                KeyAction::NextFinding,
-            ),
+            bind(&[char('n')], "n", "to where the next finding begins", KeyAction::NextFinding),
             bind(
                 &[char('N')],
                 "N",
                 "to where the finding before began",
                 KeyAction::PreviousFinding,
             ),
-            bind(
-                &[char('@')],
-                "@",
-                "to a time: 10:04, -5m, +1h",
-                KeyAction::Seek,
-            ),
+            bind(&[char('@')], "@", "to a time: 10:04, -5m, +1h", KeyAction::Seek),
             bind(&[char('L')], "L", "to the newest sample", KeyAction::Now),
             bind(
                 &[char('+'), char('=')],
@@ -326,12 +236,7 @@ pub const GROUPS: &[Group] = &[
                 "sample more often; play faster",
                 KeyAction::Faster,
             ),
-            bind(
-                &[char('-')],
-                "-",
-                "sample less often; play slower",
-                KeyAction::Slower,
-            ),
+            bind(&[char('-')], "-", "sample less often; play slower", KeyAction::Slower),
         ],
     ),
     main(
@@ -344,19 +249,9 @@ pub const GROUPS: &[Group] = &[
                 KeyAction::Help,
             )
             .hinted("F1", "Help", 1, 0),
-            bind(
-                &[plain(KeyCode::F(2))],
-                "F2",
-                "choose the table's columns",
-                KeyAction::Columns,
-            )
-            .hinted("F2", "Columns", 2, 5),
-            bind(
-                &[char('v')],
-                "v",
-                "the GPUs in another form",
-                KeyAction::NextForm,
-            ),
+            bind(&[plain(KeyCode::F(2))], "F2", "choose the table's columns", KeyAction::Columns)
+                .hinted("F2", "Columns", 2, 5),
+            bind(&[char('v')], "v", "the GPUs in another form", KeyAction::NextForm),
             bind(&[char('C')], "C", "the next theme", KeyAction::NextTheme),
             bind(
                 &[Key::Ctrl('l'), Key::Ctrl('r')],
@@ -364,12 +259,7 @@ pub const GROUPS: &[Group] = &[
                 "draw the screen again",
                 KeyAction::Repaint,
             ),
-            bind(
-                &[Key::Ctrl('z')],
-                "Ctrl-Z",
-                "back to the shell; fg returns",
-                KeyAction::Suspend,
-            ),
+            bind(&[Key::Ctrl('z')], "Ctrl-Z", "back to the shell; fg returns", KeyAction::Suspend),
             bind(
                 &[plain(KeyCode::Esc)],
                 "Esc",
@@ -383,12 +273,7 @@ pub const GROUPS: &[Group] = &[
                 KeyAction::Quit,
             )
             .hinted("F10", "Quit", 10, 1),
-            bind(
-                &[Key::Ctrl('c')],
-                "Ctrl-C",
-                "quit, whatever is open",
-                KeyAction::QuitAtOnce,
-            ),
+            bind(&[Key::Ctrl('c')], "Ctrl-C", "quit, whatever is open", KeyAction::QuitAtOnce),
         ],
     ),
     overlays::PAGE,
@@ -400,18 +285,12 @@ pub const GROUPS: &[Group] = &[
 pub(super) const HABITS: &[(&[Key], &str)] = &[
     // nvitop's display modes; htop's affinity, and tagging with children.
     (&[char('a')], "v changes how the GPUs are shown"),
-    (
-        &[char('c')],
-        "v changes how the GPUs are shown; Tab in a plan (x) takes whole families",
-    ),
+    (&[char('c')], "v changes how the GPUs are shown; Tab in a plan (x) takes whole families"),
     // top's, and nvtop's by its setup.
     (&[char('d')], "+ and - change the time between samples"),
     // htop's.
     (&[char('F')], "the selection follows its process by itself"),
     (&[char('H')], "z hides what holds little"),
     // top's and nvtop's.
-    (
-        &[char('W'), plain(KeyCode::F(12))],
-        "how the screen is arranged is remembered by itself",
-    ),
+    (&[char('W'), plain(KeyCode::F(12))], "how the screen is arranged is remembered by itself"),
 ];

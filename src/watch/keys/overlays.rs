@@ -17,19 +17,9 @@ pub(super) const PAGE: Group = Group {
             KeyAction::Down,
         )
         .hinted("j k", "Scroll", 3, 3),
+        bind(&[char('k'), plain(KeyCode::Up), Key::Ctrl('p')], "k Up", "a line up", KeyAction::Up),
         bind(
-            &[char('k'), plain(KeyCode::Up), Key::Ctrl('p')],
-            "k Up",
-            "a line up",
-            KeyAction::Up,
-        ),
-        bind(
-            &[
-                char(' '),
-                plain(KeyCode::PageDown),
-                Key::Ctrl('f'),
-                Key::Ctrl('d'),
-            ],
+            &[char(' '), plain(KeyCode::PageDown), Key::Ctrl('f'), Key::Ctrl('d')],
             "Space PgDn",
             "a screenful down",
             KeyAction::PageDown,
@@ -40,25 +30,10 @@ pub(super) const PAGE: Group = Group {
             "a screenful up",
             KeyAction::PageUp,
         ),
+        bind(&[plain(KeyCode::Home), char('g')], "Home g", "the beginning", KeyAction::First),
+        bind(&[plain(KeyCode::End), char('G')], "End G", "the end", KeyAction::Last),
         bind(
-            &[plain(KeyCode::Home), char('g')],
-            "Home g",
-            "the beginning",
-            KeyAction::First,
-        ),
-        bind(
-            &[plain(KeyCode::End), char('G')],
-            "End G",
-            "the end",
-            KeyAction::Last,
-        ),
-        bind(
-            &[
-                char('x'),
-                char('K'),
-                plain(KeyCode::F(9)),
-                plain(KeyCode::Delete),
-            ],
+            &[char('x'), char('K'), plain(KeyCode::F(9)), plain(KeyCode::Delete)],
             "x K F9 Del",
             "show the plan to kill the process",
             KeyAction::Reap,
@@ -70,19 +45,9 @@ pub(super) const PAGE: Group = Group {
             "show the plan to have it release memory and live on",
             KeyAction::Release,
         ),
-        bind(
-            &[char('p'), char('Z')],
-            "p Z",
-            "pause; again: resume",
-            KeyAction::Pause,
-        ),
-        bind(
-            &[char('?'), char('h'), plain(KeyCode::F(1))],
-            "? h F1",
-            "this help",
-            KeyAction::Help,
-        )
-        .hinted("F1", "Help", 1, 1),
+        bind(&[char('p'), char('Z')], "p Z", "pause; again: resume", KeyAction::Pause),
+        bind(&[char('?'), char('h'), plain(KeyCode::F(1))], "? h F1", "this help", KeyAction::Help)
+            .hinted("F1", "Help", 1, 1),
         bind(
             &[plain(KeyCode::Esc), plain(KeyCode::Enter), char('q')],
             "Esc Enter q",
@@ -98,24 +63,9 @@ pub(super) const PLAN: Group = Group {
     context: Context::Plan,
     title: "On a plan",
     bindings: &[
-        bind(
-            &[char('y')],
-            "y",
-            "yes: carry out the plan after a few seconds",
-            KeyAction::Confirm,
-        ),
-        bind(
-            &[char('u')],
-            "u",
-            "undo, until the first signal; then stop",
-            KeyAction::Undo,
-        ),
-        bind(
-            &[plain(KeyCode::Enter)],
-            "Enter",
-            "press the button that is marked",
-            KeyAction::Open,
-        ),
+        bind(&[char('y')], "y", "yes: carry out the plan after a few seconds", KeyAction::Confirm),
+        bind(&[char('u')], "u", "undo, until the first signal; then stop", KeyAction::Undo),
+        bind(&[plain(KeyCode::Enter)], "Enter", "press the button that is marked", KeyAction::Open),
         bind(
             &[plain(KeyCode::Left), plain(KeyCode::Right)],
             "Left Right",
@@ -134,51 +84,20 @@ pub(super) const PLAN: Group = Group {
             "the selected, their families, all findings",
             KeyAction::SwitchFocus,
         ),
-        bind(
-            &[char('a')],
-            "a",
-            "processes of other users, too",
-            KeyAction::EveryUser,
-        ),
-        bind(
-            &[char('d')],
-            "d",
-            "what a scheduler or service owns, too",
-            KeyAction::Direct,
-        ),
-        bind(
-            &[char('r'), plain(KeyCode::F(5))],
-            "r F5",
-            "refresh the plan",
-            KeyAction::PlanAgain,
-        ),
+        bind(&[char('a')], "a", "processes of other users, too", KeyAction::EveryUser),
+        bind(&[char('d')], "d", "what a scheduler or service owns, too", KeyAction::Direct),
+        bind(&[char('r'), plain(KeyCode::F(5))], "r F5", "refresh the plan", KeyAction::PlanAgain),
         bind(
             &[char('j'), plain(KeyCode::Down), Key::Ctrl('n')],
             "j Down",
             "a line down",
             KeyAction::Down,
         ),
+        bind(&[char('k'), plain(KeyCode::Up), Key::Ctrl('p')], "k Up", "a line up", KeyAction::Up),
+        bind(&[char('?'), char('h'), plain(KeyCode::F(1))], "? h F1", "this help", KeyAction::Help)
+            .hinted("F1", "Help", 1, 1),
         bind(
-            &[char('k'), plain(KeyCode::Up), Key::Ctrl('p')],
-            "k Up",
-            "a line up",
-            KeyAction::Up,
-        ),
-        bind(
-            &[char('?'), char('h'), plain(KeyCode::F(1))],
-            "? h F1",
-            "this help",
-            KeyAction::Help,
-        )
-        .hinted("F1", "Help", 1, 1),
-        bind(
-            &[
-                plain(KeyCode::Esc),
-                char('n'),
-                char('q'),
-                char('x'),
-                plain(KeyCode::F(10)),
-            ],
+            &[plain(KeyCode::Esc), char('n'), char('q'), char('x'), plain(KeyCode::F(10))],
             "Esc n q x",
             "no; leave the plan",
             KeyAction::Back,
@@ -204,25 +123,10 @@ pub(super) const COLUMNS: Group = Group {
             "the one before",
             KeyAction::Up,
         ),
-        bind(
-            &[plain(KeyCode::Home), char('g')],
-            "Home g",
-            "the first",
-            KeyAction::First,
-        ),
-        bind(
-            &[plain(KeyCode::End), char('G')],
-            "End G",
-            "the last",
-            KeyAction::Last,
-        ),
-        bind(
-            &[char(' ')],
-            "Space",
-            "show the column, or hide it",
-            KeyAction::SwitchColumn,
-        )
-        .hinted("Space", "Switch", 1, 2),
+        bind(&[plain(KeyCode::Home), char('g')], "Home g", "the first", KeyAction::First),
+        bind(&[plain(KeyCode::End), char('G')], "End G", "the last", KeyAction::Last),
+        bind(&[char(' ')], "Space", "show the column, or hide it", KeyAction::SwitchColumn)
+            .hinted("Space", "Switch", 1, 2),
         bind(
             &[plain(KeyCode::Left), char('<'), plain(KeyCode::F(7))],
             "Left < F7",
@@ -236,13 +140,8 @@ pub(super) const COLUMNS: Group = Group {
             "move it to the right",
             KeyAction::ColumnRight,
         ),
-        bind(
-            &[char('r')],
-            "r",
-            "all columns, in their usual order",
-            KeyAction::DefaultColumns,
-        )
-        .hinted("r", "Reset", 3, 4),
+        bind(&[char('r')], "r", "all columns, in their usual order", KeyAction::DefaultColumns)
+            .hinted("r", "Reset", 3, 4),
         bind(
             &[plain(KeyCode::Enter), plain(KeyCode::F(2))],
             "Enter F2",

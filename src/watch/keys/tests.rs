@@ -2,12 +2,7 @@
 
 use super::*;
 
-const CONTEXTS: [Context; 4] = [
-    Context::Main,
-    Context::Page,
-    Context::Plan,
-    Context::Columns,
-];
+const CONTEXTS: [Context; 4] = [Context::Main, Context::Page, Context::Plan, Context::Columns];
 
 fn event(code: KeyCode, modifiers: KeyModifiers) -> KeyEvent {
     KeyEvent::new(code, modifiers)
@@ -16,10 +11,7 @@ fn event(code: KeyCode, modifiers: KeyModifiers) -> KeyEvent {
 #[test]
 fn no_key_is_bound_twice_in_a_context() {
     for context in CONTEXTS {
-        let keys: Vec<Key> = table(context)
-            .flat_map(|binding| binding.keys)
-            .copied()
-            .collect();
+        let keys: Vec<Key> = table(context).flat_map(|binding| binding.keys).copied().collect();
         for (at, key) in keys.iter().enumerate() {
             assert!(!keys[..at].contains(key), "{key:?} in {context:?}");
         }
@@ -56,14 +48,8 @@ fn a_key_counts_when_it_is_pressed_with_nothing_else_held() {
     assert_eq!(main(q, KeyModifiers::NONE), Some(KeyAction::Quit));
     assert_eq!(main(q, KeyModifiers::ALT), None);
     assert_eq!(main(q, KeyModifiers::CONTROL), None);
-    assert_eq!(
-        main(KeyCode::Char('c'), KeyModifiers::CONTROL),
-        Some(KeyAction::QuitAtOnce)
-    );
-    assert_eq!(
-        main(KeyCode::Char('G'), KeyModifiers::SHIFT),
-        Some(KeyAction::Last)
-    );
+    assert_eq!(main(KeyCode::Char('c'), KeyModifiers::CONTROL), Some(KeyAction::QuitAtOnce));
+    assert_eq!(main(KeyCode::Char('G'), KeyModifiers::SHIFT), Some(KeyAction::Last));
 }
 
 #[test]
@@ -117,11 +103,7 @@ fn a_habit_that_is_bound_to_nothing_is_answered() {
     for (habits, answer) in HABITS {
         assert!(answer.len() <= 78, "it has room at 80 columns: {answer}");
         for key in *habits {
-            assert_eq!(
-                action(Context::Main, &key.event()),
-                None,
-                "{key:?} is bound"
-            );
+            assert_eq!(action(Context::Main, &key.event()), None, "{key:?} is bound");
             assert_eq!(unbound(&key.event()).as_deref(), Some(*answer));
         }
     }

@@ -69,31 +69,20 @@ impl ChartPanes {
         };
         let has_cards = matches!(form, Gpus::Cards { .. });
         match (has_cards, needs.is_selected_listed) {
-            (false, false) => Self {
-                gpus: of_gpus(area),
-                processes: None,
-            },
+            (false, false) => Self { gpus: of_gpus(area), processes: None },
             (false, true) if area.height >= BOTH_FROM => {
                 let rows = (area.height / 2).min(PROCESS_ROWS_MAX);
                 let [upper, lower] = split_rows(area, area.height - rows);
-                Self {
-                    gpus: of_gpus(upper),
-                    processes: ChartGrid::new(lower, 1),
-                }
+                Self { gpus: of_gpus(upper), processes: ChartGrid::new(lower, 1) }
             }
-            (_, true) => Self {
-                gpus: None,
-                processes: ChartGrid::new(area, 1),
-            },
+            (_, true) => Self { gpus: None, processes: ChartGrid::new(area, 1) },
             (true, false) => {
                 let (columns, rows) = PROCESS_CELL;
                 let most = (area.width / columns).max(1) * (area.height / rows).max(1);
                 let count = needs.listed.min(usize::from(most));
                 Self {
                     gpus: None,
-                    processes: (1..=count)
-                        .rev()
-                        .find_map(|count| ChartGrid::new(area, count)),
+                    processes: (1..=count).rev().find_map(|count| ChartGrid::new(area, count)),
                 }
             }
         }
@@ -116,13 +105,7 @@ impl ChartGrid {
                 continue;
             }
             for is_stacked in [false, true] {
-                let grid = Self {
-                    area,
-                    count,
-                    across,
-                    down,
-                    is_stacked,
-                };
+                let grid = Self { area, count, across, down, is_stacked };
                 let Some(distance) = grid.distance() else {
                     continue;
                 };
@@ -141,11 +124,8 @@ impl ChartGrid {
         let [one, other] = self.divided(cell);
         let rows = one.rows().min(other.rows());
         let columns = one.area.width.min(other.area.width);
-        (rows >= ROWS_LEAST && columns >= COLUMNS_LEAST).then(|| {
-            (f64::from(columns) / f64::from(rows) / BEST_FORM)
-                .ln()
-                .abs()
-        })
+        (rows >= ROWS_LEAST && columns >= COLUMNS_LEAST)
+            .then(|| (f64::from(columns) / f64::from(rows) / BEST_FORM).ln().abs())
     }
 
     /// Rows that each cell has; some have one more.
@@ -189,26 +169,14 @@ impl ChartGrid {
         let has_times = least >= 2 * TIMES_FROM;
         let rows = cell.height - u16::from(has_times);
         let [upper, lower] = split_rows(cell, rows.div_ceil(2));
-        [
-            ChartSlot {
-                area: upper,
-                has_times: false,
-            },
-            ChartSlot {
-                area: lower,
-                has_times,
-            },
-        ]
+        [ChartSlot { area: upper, has_times: false }, ChartSlot { area: lower, has_times }]
     }
 }
 
 impl ChartSlot {
     /// A chart on all of an area.
     pub fn new(area: Rect) -> Self {
-        Self {
-            area,
-            has_times: area.height >= TIMES_FROM,
-        }
+        Self { area, has_times: area.height >= TIMES_FROM }
     }
 
     /// Rows of dots, between the caption and the times.
@@ -219,11 +187,7 @@ impl ChartSlot {
 
     /// Where the dots are, and what is to the left of them.
     pub fn body(self) -> Rect {
-        Rect {
-            y: self.area.y + 1,
-            height: self.rows(),
-            ..self.area
-        }
+        Rect { y: self.area.y + 1, height: self.rows(), ..self.area }
     }
 }
 
@@ -232,10 +196,7 @@ pub fn beside(area: Rect) -> [ChartSlot; 2] {
     let half = area.width.saturating_sub(CHART_GAP) / 2;
     let right = half + CHART_GAP;
     [
-        ChartSlot::new(Rect {
-            width: half,
-            ..area
-        }),
+        ChartSlot::new(Rect { width: half, ..area }),
         ChartSlot::new(Rect {
             x: area.x + right.min(area.width),
             width: area.width.saturating_sub(right),
@@ -247,15 +208,8 @@ pub fn beside(area: Rect) -> [ChartSlot; 2] {
 fn split_rows(area: Rect, upper: u16) -> [Rect; 2] {
     let upper = upper.min(area.height);
     [
-        Rect {
-            height: upper,
-            ..area
-        },
-        Rect {
-            y: area.y + upper,
-            height: area.height - upper,
-            ..area
-        },
+        Rect { height: upper, ..area },
+        Rect { y: area.y + upper, height: area.height - upper, ..area },
     ]
 }
 

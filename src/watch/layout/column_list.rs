@@ -31,15 +31,8 @@ impl ColumnListAreas {
             width,
             height: area.height.saturating_sub(2).min(count.saturating_add(1)),
         };
-        let title = Rect {
-            height: whole.height.min(1),
-            ..whole
-        };
-        let body = Rect {
-            y: title.bottom(),
-            height: whole.height - title.height,
-            ..whole
-        };
+        let title = Rect { height: whole.height.min(1), ..whole };
+        let body = Rect { y: title.bottom(), height: whole.height - title.height, ..whole };
         let height = usize::from(body.height);
         let last = list.entries.len().saturating_sub(height);
         Self {
@@ -74,10 +67,7 @@ mod tests {
                 list.go_to(at);
                 let areas = ColumnListAreas::new(&list, Rect::new(0, 0, width, height));
                 let line = at - areas.first;
-                assert!(
-                    line < usize::from(areas.body.height),
-                    "{width}x{height}: {at}"
-                );
+                assert!(line < usize::from(areas.body.height), "{width}x{height}: {at}");
                 let y = areas.body.y + line as u16;
                 let there = Position::new(areas.body.x, y);
                 assert_eq!(areas.entry_at(&list, there), Some(at));

@@ -91,31 +91,20 @@ pub fn scrolled_on(app: &App, layout: &Layout, steps: u16) -> u16 {
         return app.table.scrolled;
     };
     let height = usize::from(layout.table.height);
-    let visible = app
-        .table
-        .listing
-        .lines
-        .iter()
-        .skip(app.table.offset)
-        .take(height);
+    let visible = app.table.listing.lines.iter().skip(app.table.offset).take(height);
     let longest = visible
         .filter_map(|line| screenful.subject(line.row))
         .map(|subject| self::columns(&command::of_row(&subject, FARTHEST)))
         .max();
     let farthest = longest.unwrap_or(0).saturating_sub(width).min(FARTHEST);
-    app.table
-        .scrolled
-        .saturating_add(steps)
-        .min(farthest.max(app.table.scrolled))
+    app.table.scrolled.saturating_add(steps).min(farthest.max(app.table.scrolled))
 }
 
 /// The column that the rows are sorted by, where it is folded away.
 pub fn hidden_sort(app: &App, width: u16) -> Option<&'static str> {
     let widths = app.screenful.as_ref()?.widths;
     let column = app.table.choice.sort.column;
-    let shown = chosen(&app.table.columns, widths, width)
-        .iter()
-        .any(|(it, _)| *it == column);
+    let shown = chosen(&app.table.columns, widths, width).iter().any(|(it, _)| *it == column);
     (!shown).then(|| column.spec().title)
 }
 
@@ -135,10 +124,7 @@ pub fn beyond(app: &App, height: u16) -> String {
 
 /// How many rows are marked; those that are hidden, or gone, are marked all the same.
 fn marked(app: &App) -> String {
-    let rows = app
-        .screenful
-        .as_ref()
-        .map_or(&[][..], |screenful| &screenful.rows);
+    let rows = app.screenful.as_ref().map_or(&[][..], |screenful| &screenful.rows);
     let lines = app.table.listing.lines.iter();
     let seen = lines
         .filter_map(|line| rows.get(line.row))

@@ -171,11 +171,7 @@ pub fn lay_out(app: &App, area: Rect) -> Option<DialogLayout> {
     let below_rows = u16::try_from(below.len()).unwrap_or(u16::MAX);
     let wanted = u16::try_from(lines.len()).unwrap_or(u16::MAX);
     let edge = u16::from(is_framed);
-    let height = wanted
-        .max(1)
-        .saturating_add(below_rows)
-        .saturating_add(1 + edge)
-        .min(area.height);
+    let height = wanted.max(1).saturating_add(below_rows).saturating_add(1 + edge).min(area.height);
     let inside = height.saturating_sub(edge);
     let below_rows = below_rows.min(inside.saturating_sub(2));
     let whole = Rect::new(
@@ -194,12 +190,7 @@ pub fn lay_out(app: &App, area: Rect) -> Option<DialogLayout> {
         body: part(1.min(inside), body_rows),
         below: part(inside - below_rows, below_rows),
     };
-    Some(DialogLayout {
-        content,
-        areas: places,
-        lines,
-        below,
-    })
+    Some(DialogLayout { content, areas: places, lines, below })
 }
 
 /// What the plan, or what keeps it, has to say.
@@ -264,9 +255,7 @@ pub fn of_plan(app: &App, dialog: &Dialog) -> DialogContent {
     }
     let (choices, buttons) = match dialog.countdown {
         Some(countdown) => {
-            let left = countdown
-                .ends
-                .map(|ends| seconds_left(ends, app.judged.now()));
+            let left = countdown.ends.map(|ends| seconds_left(ends, app.judged.now()));
             let left = left.map_or_else(String::new, |left| format!(" in {left}s"));
             let text = format!("nothing was sent so far; it begins{left}");
             note.push((text, LineTone::Alarm));
@@ -301,10 +290,7 @@ fn choices(dialog: &Dialog, only_plans: bool) -> Vec<(&'static str, String)> {
         choices.push(("a", format!("other users' too: {all_users}")));
     }
     if dialog.offers_direct() {
-        choices.push((
-            "d",
-            format!("signal what others own: {}", yes(dialog.options.direct)),
-        ));
+        choices.push(("d", format!("signal what others own: {}", yes(dialog.options.direct))));
     }
     choices.push(("r", "refresh".to_owned()));
     choices
@@ -359,29 +345,20 @@ pub fn scope_text(app: &App, dialog: &Dialog) -> String {
 
 fn of_batch(app: &App, batch: &Batch) -> DialogContent {
     let lines = batch.lines(app.judged.clock()).into_iter();
-    let body = lines
-        .map(|line| (line.clone(), LineTone::of(&line)))
-        .collect();
+    let body = lines.map(|line| (line.clone(), LineTone::of(&line))).collect();
     let is_over = batch.over.is_some();
     let tone = match &batch.over {
         Some(Err(_)) => LineTone::Alarm,
         _ => LineTone::Strong,
     };
-    let title = if is_over {
-        "what came of it"
-    } else {
-        batch.verb()
-    };
+    let title = if is_over { "what came of it" } else { batch.verb() };
     let mut buttons = vec![("Esc: leave".to_owned(), true)];
     if !is_over {
         let undo = match batch.has_sent() {
             true => "u: stop",
             false => "u: undo",
         };
-        buttons = vec![
-            ("Esc: leave it going".to_owned(), true),
-            (undo.to_owned(), false),
-        ];
+        buttons = vec![("Esc: leave it going".to_owned(), true), (undo.to_owned(), false)];
     }
     DialogContent {
         title: title.to_owned(),

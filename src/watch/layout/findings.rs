@@ -88,9 +88,7 @@ pub fn choose_visible(
         Focus::Table => None,
     };
     let first = selected.map_or(app.findings.offset, |at| {
-        app.findings
-            .offset
-            .clamp((at + 1).saturating_sub(shown), at)
+        app.findings.offset.clamp((at + 1).saturating_sub(shown), at)
     });
     VisibleFindings {
         first: first.min(count - shown),
@@ -154,18 +152,14 @@ pub fn notes(
     let unread = errors.first().map(|error| {
         let call = clean(&error.call, 200);
         // What happened comes before the name of the call, which few know and which is cut first.
-        let place = error
-            .gpu
-            .map_or_else(|| call.clone().into_owned(), |index| format!("GPU {index}"));
+        let place =
+            error.gpu.map_or_else(|| call.clone().into_owned(), |index| format!("GPU {index}"));
         let call = error.gpu.map_or_else(String::new, |_| format!(" ({call})"));
         let more = match errors.len() {
             1 => String::new(),
             count => format!(" (and {} more)", count - 1),
         };
-        format!(
-            "could not read {place}: {}{call}{more}",
-            clean(&error.error, 400)
-        )
+        format!("could not read {place}: {}{call}{more}", clean(&error.error, 400))
     });
     let undecided = screenful.undecided.iter().map(|undecided| {
         format!(

@@ -63,10 +63,7 @@ fn in_charts(gpus: &[&Gpu], layout: &Layout, at: Position) -> Option<usize> {
 
 /// Where the card of a GPU is. Those of the last line are as wide as that line allows.
 pub fn card(area: Rect, (across, height): (u16, u16), count: usize, at: usize) -> Rect {
-    let (line, column) = (
-        at / usize::from(across.max(1)),
-        at % usize::from(across.max(1)),
-    );
+    let (line, column) = (at / usize::from(across.max(1)), at % usize::from(across.max(1)));
     let here = count.saturating_sub(line * usize::from(across));
     let here = (here as u16).clamp(1, across.max(1));
     let width = ((area.width + CARD_GAP) / here).saturating_sub(CARD_GAP);
@@ -91,9 +88,5 @@ pub fn has_room_for_parts(gpus: &[&Gpu], area: Rect) -> bool {
 /// digit.
 pub fn dense_indent(gpus: &[&Gpu], heading: Rect) -> u16 {
     let is_short = gpus.first().is_some_and(|gpu| gpu.index < 10);
-    if heading.is_empty() && is_short {
-        CELL_GAP
-    } else {
-        0
-    }
+    if heading.is_empty() && is_short { CELL_GAP } else { 0 }
 }

@@ -76,10 +76,7 @@ impl HelpPage {
         let count = (width / (GAP + LABEL + 1 + TEXT)).clamp(1, MOST_COLUMNS);
         let width = width / count;
         let blocks = blocks(context, width.saturating_sub(2 * GAP + LABEL + 1));
-        Self {
-            columns: flow(blocks, usize::from(count)),
-            width,
-        }
+        Self { columns: flow(blocks, usize::from(count)), width }
     }
 
     /// Lines of its longest column.
@@ -93,10 +90,7 @@ impl HelpPage {
 fn blocks(context: Context, width: u16) -> Vec<Vec<HelpLine>> {
     let mut blocks = Vec::new();
     let mut block = |title: &str, lines: &mut dyn Iterator<Item = (String, &str)>| {
-        let mut block = vec![HelpLine {
-            label: title.to_owned(),
-            text: None,
-        }];
+        let mut block = vec![HelpLine { label: title.to_owned(), text: None }];
         for (mut label, text) in lines {
             for text in wrap(text, width, usize::MAX) {
                 let text = Some(text.into_owned());
@@ -104,10 +98,7 @@ fn blocks(context: Context, width: u16) -> Vec<Vec<HelpLine>> {
                 block.push(HelpLine { label, text });
             }
         }
-        block.push(HelpLine {
-            label: String::new(),
-            text: None,
-        });
+        block.push(HelpLine { label: String::new(), text: None });
         blocks.push(block);
     };
     let (own, others): (Vec<&Group>, Vec<&Group>) =
@@ -157,9 +148,7 @@ fn flow(mut blocks: Vec<Vec<HelpLine>>, count: usize) -> Vec<Vec<HelpLine>> {
     };
     let least = blocks.iter().map(Vec::len).max().unwrap_or_default();
     let all: usize = blocks.iter().map(Vec::len).sum();
-    let height = (least..all)
-        .find(|&height| columns_at(height) <= count)
-        .unwrap_or(all);
+    let height = (least..all).find(|&height| columns_at(height) <= count).unwrap_or(all);
     let mut columns: Vec<Vec<HelpLine>> = vec![Vec::new()];
     for block in blocks.drain(..) {
         let last = columns.last().map_or(0, Vec::len);
@@ -180,10 +169,7 @@ fn flow(mut blocks: Vec<Vec<HelpLine>>, count: usize) -> Vec<Vec<HelpLine>> {
 /// The part of the screen that is not the line of how to leave.
 pub fn body(area: Rect) -> Rect {
     let foot = u16::from(area.height > 1);
-    Rect {
-        height: area.height - foot,
-        ..area
-    }
+    Rect { height: area.height - foot, ..area }
 }
 
 /// The line that the help of `context` starts with when it is scrolled down to its end.

@@ -79,9 +79,8 @@ pub fn after(app: &App, layout: Option<&Layout>, width: u16) -> String {
 /// The hints of these keys that have room on a line of so many columns, from left to right. Where not
 /// all have, they go one by one and whole, the least important first.
 pub fn spots(bindings: impl Iterator<Item = &'static Binding>, width: u16) -> Vec<Spot> {
-    let mut hinted: Vec<(Hint, &'static Binding)> = bindings
-        .filter_map(|binding| Some((binding.hint?, binding)))
-        .collect();
+    let mut hinted: Vec<(Hint, &'static Binding)> =
+        bindings.filter_map(|binding| Some((binding.hint?, binding))).collect();
     hinted.sort_by_key(|(hint, _)| hint.rank);
     let size = |hint: &Hint| columns(hint.key) + 1 + columns(hint.word);
     let mut used = 0;
@@ -96,12 +95,7 @@ pub fn spots(bindings: impl Iterator<Item = &'static Binding>, width: u16) -> Ve
     let mut from = 0;
     let spots = hinted.into_iter().map(|(hint, binding)| {
         let to = from + size(&hint);
-        let spot = Spot {
-            from,
-            to,
-            hint,
-            binding,
-        };
+        let spot = Spot { from, to, hint, binding };
         from = to + GAP;
         spot
     });
@@ -115,9 +109,7 @@ mod tests {
     fn line(context: Context, width: u16) -> String {
         let spots = spots(keys::table(context), width);
         assert!(spots.iter().all(|spot| spot.to <= width), "{width}");
-        let words = spots
-            .iter()
-            .map(|spot| format!("{} {}", spot.hint.key, spot.hint.word));
+        let words = spots.iter().map(|spot| format!("{} {}", spot.hint.key, spot.hint.word));
         words.collect::<Vec<_>>().join(" ")
     }
 
@@ -129,10 +121,7 @@ mod tests {
             (16, "F1 Help F10 Quit"),
             (40, "F1 Help F4 Filter F9 Kill F10 Quit"),
             (60, "F1 Help F2 Columns F4 Filter F6 Sort F9 Kill F10 Quit"),
-            (
-                80,
-                "F1 Help F2 Columns F3 Find F4 Filter F5 Tree F6 Sort F7 Totals F9 Kill F10 Quit",
-            ),
+            (80, "F1 Help F2 Columns F3 Find F4 Filter F5 Tree F6 Sort F7 Totals F9 Kill F10 Quit"),
             (
                 120,
                 "F1 Help F2 Columns F3 Find F4 Filter F5 Tree F6 Sort F7 Totals F8 GPU F9 Kill F10 \
@@ -156,17 +145,10 @@ mod tests {
 
     #[test]
     fn no_two_hints_of_a_line_have_the_same_place_or_rank() {
-        for context in [
-            Context::Main,
-            Context::Page,
-            Context::Plan,
-            Context::Columns,
-        ] {
+        for context in [Context::Main, Context::Page, Context::Plan, Context::Columns] {
             for of in [|hint: Hint| hint.place, |hint: Hint| hint.rank] {
-                let mut all: Vec<u8> = keys::table(context)
-                    .filter_map(|it| it.hint)
-                    .map(of)
-                    .collect();
+                let mut all: Vec<u8> =
+                    keys::table(context).filter_map(|it| it.hint).map(of).collect();
                 all.sort_unstable();
                 assert!(all.windows(2).all(|two| two[0] != two[1]), "{context:?}");
             }

@@ -220,11 +220,7 @@ fn shared(rest: u16, usual: u16, needs: &LayoutNeeds) -> (u16, u16) {
     }
     let free = rest.saturating_sub(status).saturating_sub(used);
     let is_known = needs.gpus > 0 && needs.table.is_some();
-    let charts = if is_known && free >= CHARTS_ROWS_MIN {
-        free
-    } else {
-        0
-    };
+    let charts = if is_known && free >= CHARTS_ROWS_MIN { free } else { 0 };
     (status, charts)
 }
 
@@ -243,22 +239,15 @@ mod tests {
     use super::*;
     use crate::watch::column::Column;
 
-    const FORMS: [Option<Form>; 4] = [
-        None,
-        Some(Form::Cards),
-        Some(Form::Lines),
-        Some(Form::Compact),
-    ];
+    const FORMS: [Option<Form>; 4] =
+        [None, Some(Form::Cards), Some(Form::Lines), Some(Form::Compact)];
 
     fn layout(width: u16, height: u16, needs: LayoutNeeds) -> Option<Layout> {
         Layout::new(Rect::new(0, 0, width, height), &needs)
     }
 
     fn gpus(gpus: usize) -> LayoutNeeds {
-        LayoutNeeds {
-            gpus,
-            ..LayoutNeeds::default()
-        }
+        LayoutNeeds { gpus, ..LayoutNeeds::default() }
     }
 
     /// Whether the panels fill the screen without overlap, and the table keeps its rows.
@@ -301,9 +290,8 @@ mod tests {
     fn panels_fill_the_screen_without_overlap_at_every_size() {
         for width in 0..=220 {
             for height in 0..=70 {
-                for (at, (gpus, parts)) in [(0, 0), (1, 7), (2, 3), (8, 56), (64, 3), (1000, 0)]
-                    .into_iter()
-                    .enumerate()
+                for (at, (gpus, parts)) in
+                    [(0, 0), (1, 7), (2, 3), (8, 56), (64, 3), (1000, 0)].into_iter().enumerate()
                 {
                     let seed = usize::from(width) + usize::from(height) + at;
                     let needs = LayoutNeeds {
@@ -403,21 +391,13 @@ mod tests {
         assert_eq!(form(40, 10, 64), Some(Gpus::Sum));
         assert_eq!(form(39, 60, 1), None);
         let lines = |height, parts| {
-            let needs = LayoutNeeds {
-                parts,
-                parts_most: parts,
-                form: Some(Form::Lines),
-                ..gpus(1)
-            };
+            let needs =
+                LayoutNeeds { parts, parts_most: parts, form: Some(Form::Lines), ..gpus(1) };
             let layout = layout(80, height, needs)?;
             Some((layout.gpu_form, layout.gpus.height))
         };
         assert_eq!(lines(24, 2), Some((Gpus::Lines, 3)));
-        assert_eq!(
-            lines(15, 7),
-            Some((Gpus::Lines, 1)),
-            "parts go before the table"
-        );
+        assert_eq!(lines(15, 7), Some((Gpus::Lines, 1)), "parts go before the table");
     }
 
     /// How far the GPUs are folded, in the order of the table above.
@@ -467,11 +447,7 @@ mod tests {
             (13, 1, 0),
             (ROWS_MIN, 1, 0),
         ] {
-            let lines = LayoutNeeds {
-                form: Some(Form::Lines),
-                gpus: 1,
-                ..needs
-            };
+            let lines = LayoutNeeds { form: Some(Form::Lines), gpus: 1, ..needs };
             let layout = layout(COLUMNS_MIN, rows, lines).unwrap();
             let blank = layout.table_heading.y - layout.gpus.bottom();
             assert_eq!(
@@ -487,29 +463,18 @@ mod tests {
     #[test]
     fn a_few_gpus_have_cards_where_there_is_room_and_more_where_one_asks() {
         let form = |width, height, count, form| {
-            let needs = LayoutNeeds {
-                form,
-                ..gpus(count)
-            };
+            let needs = LayoutNeeds { form, ..gpus(count) };
             Some(layout(width, height, needs)?.gpu_form)
         };
         let cards = |across, height| Some(Gpus::Cards { across, height });
         assert_eq!(form(80, 24, 1, None), cards(1, 8));
         assert_eq!(form(120, 40, 2, None), cards(2, 12));
-        assert_eq!(
-            form(80, 24, 2, None),
-            Some(Gpus::Lines),
-            "one below the other"
-        );
+        assert_eq!(form(80, 24, 2, None), Some(Gpus::Lines), "one below the other");
         assert_eq!(form(80, 15, 1, None), Some(Gpus::Lines));
         assert_eq!(form(200, 60, 0, None), Some(Gpus::Lines));
         assert_eq!(form(200, 60, 8, None), Some(Gpus::Lines));
         assert_eq!(form(200, 60, 8, Some(Form::Cards)), cards(3, 8));
-        assert_eq!(
-            form(200, 60, 4, Some(Form::Cards)),
-            cards(2, 12),
-            "none stands alone"
-        );
+        assert_eq!(form(200, 60, 4, Some(Form::Cards)), cards(2, 12), "none stands alone");
         assert_eq!(form(80, 24, 8, Some(Form::Cards)), Some(Gpus::Lines));
         assert_eq!(form(120, 40, 1, Some(Form::Lines)), Some(Gpus::Lines));
         let compact = |count| form(80, 24, count, Some(Form::Compact));
@@ -522,23 +487,14 @@ mod tests {
     #[test]
     fn findings_grow_into_blank_rows_and_shrink_where_they_need_less() {
         let rows = |height, lines, findings, is_in_findings| {
-            let needs = LayoutNeeds {
-                table: Some(lines),
-                findings,
-                is_in_findings,
-                ..gpus(8)
-            };
+            let needs = LayoutNeeds { table: Some(lines), findings, is_in_findings, ..gpus(8) };
             layout(80, height, needs).map(|layout| layout.status.height)
         };
         assert_eq!(rows(24, 100, 3, false), Some(4));
         assert_eq!(rows(24, 100, 0, false), Some(1));
         assert_eq!(rows(30, 3, 3, false), Some(4));
         assert_eq!(rows(40, 3, 20, false), Some(22));
-        assert_eq!(
-            rows(10, 100, 8, true),
-            Some(3),
-            "while the keys move in them"
-        );
+        assert_eq!(rows(10, 100, 8, true), Some(3), "while the keys move in them");
         for height in ROWS_MIN..70 {
             for lines in [0, 5, 17, 100] {
                 for asked in [false, true] {
@@ -555,19 +511,12 @@ mod tests {
     #[test]
     fn a_process_more_or_less_moves_no_panel() {
         let at = |lines| {
-            let needs = LayoutNeeds {
-                table: Some(lines),
-                findings: 20,
-                ..gpus(4)
-            };
+            let needs = LayoutNeeds { table: Some(lines), findings: 20, ..gpus(4) };
             layout(120, 40, needs)
         };
         for lines in 1..40 {
             let same = at(lines) == at(lines + 1);
-            assert!(
-                same || lines % STEP == 0 || lines < usize::from(TABLE_ROWS_MIN),
-                "{lines}"
-            );
+            assert!(same || lines % STEP == 0 || lines < usize::from(TABLE_ROWS_MIN), "{lines}");
         }
     }
 }

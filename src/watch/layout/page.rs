@@ -16,11 +16,7 @@ const NOTICE_LINES: usize = 2;
 
 /// Where the page's text is on a screen of this size, with what is said above it.
 pub fn text(area: Rect) -> Rect {
-    let margin = if area.width >= LEAST_WIDTH + 2 * MARGIN {
-        MARGIN
-    } else {
-        0
-    };
+    let margin = if area.width >= LEAST_WIDTH + 2 * MARGIN { MARGIN } else { 0 };
     Rect {
         x: area.x + margin,
         y: area.y.saturating_add(1),
@@ -45,11 +41,7 @@ pub fn notice_lines(app: &App, width: u16) -> Vec<String> {
 /// What is left of it below so many lines.
 pub fn below(text: Rect, lines: usize) -> Rect {
     let above = u16::try_from(lines).unwrap_or(u16::MAX).min(text.height);
-    Rect {
-        y: text.y.saturating_add(above),
-        height: text.height - above,
-        ..text
-    }
+    Rect { y: text.y.saturating_add(above), height: text.height - above, ..text }
 }
 
 /// What is to be said above the page: that its process is gone, or that it is of another time than the
@@ -65,11 +57,7 @@ pub fn notices(app: &App) -> Vec<String> {
     }
     let judged = app.judged.engine.history().last_time();
     if let (Some(of), Some(judged)) = (page.time, judged.filter(|time| page.time != Some(*time))) {
-        notices.push(format!(
-            "showing {}; findings as of {}",
-            clock(of),
-            clock(judged)
-        ));
+        notices.push(format!("showing {}; findings as of {}", clock(of), clock(judged)));
     } else if let (Some(of), Some(screenful)) = (page.time, &app.screenful)
         && screenful.snapshot.time != of
     {

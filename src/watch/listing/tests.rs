@@ -13,10 +13,7 @@ fn screenful(snapshot: Snapshot) -> Screenful {
 }
 
 fn me(name: &str) -> Me {
-    Me {
-        uid: None,
-        name: Some(name.to_owned()),
-    }
+    Me { uid: None, name: Some(name.to_owned()) }
 }
 
 fn listing(screenful: &Screenful, change: impl FnOnce(&mut Choice)) -> Listing {
@@ -63,11 +60,7 @@ fn family() -> Snapshot {
         process.ppid = Some(pid);
         process.process_group = Some(4000);
         process.session = Some(4000);
-        process.parent = Some(Arc::new(Parent {
-            pid,
-            start_ticks,
-            ..Parent::default()
-        }));
+        process.parent = Some(Arc::new(Parent { pid, start_ticks, ..Parent::default() }));
     }
     snapshot
 }
@@ -89,10 +82,7 @@ fn each_limit_hides_what_it_names_and_all_of_them_are_listed() {
     assert_eq!(of(|it| it.only_findings = true), [4000]);
     // What was found is not small, and neither is what is not known.
     assert_eq!(of(|it| it.hide_small = true), [4003, 4000, 4002]);
-    assert_eq!(
-        of(|it| it.filter = Selector::parse("mem<1GiB").unwrap()),
-        [4000, 4001]
-    );
+    assert_eq!(of(|it| it.filter = Selector::parse("mem<1GiB").unwrap()), [4000, 4001]);
     let mut choice = Choice {
         mine: true,
         only_findings: true,
@@ -115,10 +105,7 @@ fn mine_is_decided_by_uid_and_only_then_by_name() {
     snapshot.processes[1].uid = Some(1000);
     snapshot.processes[2].user = None;
     let screenful = screenful(snapshot);
-    let choice = Choice {
-        mine: true,
-        ..Choice::default()
-    };
+    let choice = Choice { mine: true, ..Choice::default() };
     let of = |me: Me| {
         let listing = Listing::new(&screenful, &Courses::default(), &choice, &me);
         pids(&screenful, &listing)
@@ -151,25 +138,17 @@ fn what_is_hidden_leaves_the_others_joined() {
         })
     };
     let one = of("!pid:4003");
-    assert_eq!(
-        drawn(&screenful, &one)[..3],
-        ["0 4000", "1├4001", "1└4005"].map(str::to_owned)
-    );
+    assert_eq!(drawn(&screenful, &one)[..3], ["0 4000", "1├4001", "1└4005"].map(str::to_owned));
     let headless = of("!pid:4000");
-    assert_eq!(
-        drawn(&screenful, &headless),
-        ["1┌4001", "1└4003", "2└4005", "0 4004", "0 4002"]
-    );
+    assert_eq!(drawn(&screenful, &headless), ["1┌4001", "1└4003", "2└4005", "0 4004", "0 4002"]);
     assert_eq!(headless.heads[&0], Head::Member(4000));
     assert_eq!(drawn(&screenful, &of("pid:4005")), ["0 4005"]);
 }
 
 #[test]
 fn rails_lead_past_children_to_the_next_sibling() {
-    let mut lines: Vec<ListingLine> = [0, 1, 2, 2, 1, 0]
-        .into_iter()
-        .map(|depth| root(0, depth))
-        .collect();
+    let mut lines: Vec<ListingLine> =
+        [0, 1, 2, 2, 1, 0].into_iter().map(|depth| root(0, depth)).collect();
     assert!(!hang(&mut lines[..5]));
     let rails: Vec<u32> = lines.iter().map(|line| line.rails).collect();
     assert_eq!(rails, [0, 0, 2, 2, 0, 0]);
@@ -193,19 +172,13 @@ fn the_rows_of_one_process_hang_together() {
 fn a_deep_tree_stays_within_its_bits() {
     let mut snapshot = sample::snapshot(1, 60);
     for at in 1..60 {
-        let (pid, start_ticks) = (
-            snapshot.processes[at - 1].pid,
-            snapshot.processes[at - 1].start_ticks,
-        );
+        let (pid, start_ticks) =
+            (snapshot.processes[at - 1].pid, snapshot.processes[at - 1].start_ticks);
         let process = &mut snapshot.processes[at];
         process.ppid = Some(pid);
         process.process_group = Some(4000);
         process.uid = Some(1000);
-        process.parent = Some(Arc::new(Parent {
-            pid,
-            start_ticks,
-            ..Parent::default()
-        }));
+        process.parent = Some(Arc::new(Parent { pid, start_ticks, ..Parent::default() }));
     }
     snapshot.processes[0].process_group = Some(4000);
     snapshot.processes[0].uid = Some(1000);
@@ -221,13 +194,8 @@ fn growth_is_what_the_history_is_sorted_by() {
     let snapshot = sample::snapshot(2, 3);
     let courses = sample::courses(&snapshot, 10);
     let screenful = screenful(snapshot);
-    let choice = Choice {
-        sort: Sort {
-            column: Column::History,
-            reversed: false,
-        },
-        ..Choice::default()
-    };
+    let choice =
+        Choice { sort: Sort { column: Column::History, reversed: false }, ..Choice::default() };
     let listing = Listing::new(&screenful, &courses, &choice, &Me::default());
     let mut first = pids(&screenful, &listing);
     first.truncate(2);

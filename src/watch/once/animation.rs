@@ -40,11 +40,7 @@ impl Animation {
     pub fn new(mut still: Still) -> Self {
         // Whoever plans on it carries plans out on the recording.
         still.app.reaping.is_rehearsal = true;
-        Self {
-            still,
-            frames: Vec::new(),
-            filling: 0,
-        }
+        Self { still, frames: Vec::new(), filling: 0 }
     }
 
     /// Takes a sample in while the screen fills; with a frame of it where one is wanted.
@@ -93,12 +89,7 @@ impl Animation {
     ) -> Result<(), OnceError> {
         let second = Duration::from_secs(1);
         let is_counting = |still: &Still| {
-            still
-                .app
-                .reaping
-                .dialog
-                .as_ref()
-                .is_some_and(|it| it.countdown.is_some())
+            still.app.reaping.dialog.as_ref().is_some_and(|it| it.countdown.is_some())
         };
         // The yes is dated by the first tick.
         let mut passed = Duration::ZERO;
@@ -128,10 +119,7 @@ impl Animation {
         self.still.update(Event::Drawn);
         match self.frames.last_mut() {
             Some(last) if last.buffer == buffer => last.milliseconds += milliseconds,
-            _ => self.frames.push(Frame {
-                buffer,
-                milliseconds,
-            }),
+            _ => self.frames.push(Frame { buffer, milliseconds }),
         }
     }
 

@@ -86,11 +86,7 @@ fn written(line: &[Cell], at: usize, theme: Theme) -> String {
 fn colors(cell: &Cell, theme: Theme) -> (Rgb, Rgb) {
     let text = shown(cell.fg).unwrap_or(theme.text());
     let ground = shown(cell.bg).unwrap_or(theme.ground());
-    if cell.modifier.contains(Modifier::REVERSED) {
-        (ground, text)
-    } else {
-        (text, ground)
-    }
+    if cell.modifier.contains(Modifier::REVERSED) { (ground, text) } else { (text, ground) }
 }
 
 /// Paints what does not stand on the theme's own ground.

@@ -61,12 +61,7 @@ fn press(still: &mut Still, keys: &str) -> Result<(), OnceError> {
 fn keys_are_read_as_they_are_written() {
     let keys = |text: &str| -> Vec<KeyEvent> {
         let Keys(keys) = text.parse().unwrap();
-        assert_eq!(
-            keys.iter()
-                .map(|(name, _)| name.as_str())
-                .collect::<String>(),
-            text
-        );
+        assert_eq!(keys.iter().map(|(name, _)| name.as_str()).collect::<String>(), text);
         keys.into_iter().map(|(_, key)| key).collect()
     };
     assert_eq!(
@@ -84,10 +79,7 @@ fn keys_are_read_as_they_are_written() {
     );
     assert_eq!(
         keys("<ctrl-f><SPACE>"),
-        [
-            KeyEvent::new(KeyCode::Char('f'), KeyModifiers::CONTROL),
-            KeyCode::Char(' ').into(),
-        ]
+        [KeyEvent::new(KeyCode::Char('f'), KeyModifiers::CONTROL), KeyCode::Char(' ').into(),]
     );
     assert_eq!(keys(""), []);
     for (text, named) in [
@@ -101,10 +93,7 @@ fn keys_are_read_as_they_are_written() {
         ("a\x1b[A", "\\e[A is"),
     ] {
         let error = text.parse::<Keys>().unwrap_err().to_string();
-        assert!(
-            error.starts_with(named) && error.contains("<lt>"),
-            "{error}"
-        );
+        assert!(error.starts_with(named) && error.contains("<lt>"), "{error}");
     }
 }
 
@@ -157,12 +146,7 @@ fn styles_are_written_where_they_change_and_taken_back() {
     let parts = [
         ("a", red),
         ("b", red),
-        (
-            "日",
-            Style::new()
-                .fg(Color::Indexed(45))
-                .add_modifier(Modifier::BOLD),
-        ),
+        ("日", Style::new().fg(Color::Indexed(45)).add_modifier(Modifier::BOLD)),
         ("c", Style::new()),
         ("d", Style::new().fg(Color::Rgb(1, 2, 3)).bg(Color::White)),
     ];
@@ -192,11 +176,7 @@ fn what_is_written_is_what_a_terminal_shows() {
             let line = &drawn.content[usize::from(y) * 100..][..100];
             for (x, cell, _) in visible(line) {
                 let shown = terminal.screen().cell(y, x as u16).unwrap();
-                let symbol = if shown.contents().is_empty() {
-                    " "
-                } else {
-                    shown.contents()
-                };
+                let symbol = if shown.contents().is_empty() { " " } else { shown.contents() };
                 assert_eq!(symbol, cell.symbol(), "{x} {y}");
                 if symbol != " " {
                     let bold = cell.modifier.contains(Modifier::BOLD);
@@ -214,17 +194,14 @@ fn what_is_written_is_what_a_terminal_shows() {
 /// that are hidden then. `None` is where nothing moves.
 fn at_percent(svg: &str, percent: Option<f64>) -> Vec<&str> {
     let is_shown = |number: &str| -> bool {
-        let (_, rule) = svg
-            .split_once(&format!("\n.f{number}{{"))
-            .unwrap_or_else(|| panic!("{number}"));
+        let (_, rule) =
+            svg.split_once(&format!("\n.f{number}{{")).unwrap_or_else(|| panic!("{number}"));
         let (still, rule) = rule.split_once(&format!("@keyframes k{number}{{")).unwrap();
         let Some(percent) = percent else {
             return still.contains("visible");
         };
         let (steps, _) = rule.split_once('\n').unwrap();
-        let steps = steps
-            .split('}')
-            .filter_map(|step| step.split_once("%{visibility:"));
+        let steps = steps.split('}').filter_map(|step| step.split_once("%{visibility:"));
         let mut past = steps.filter(|(at, _)| at.parse::<f64>().unwrap() <= percent + 0.001);
         past.next_back().unwrap().1 == "visible"
     };
@@ -254,23 +231,14 @@ fn an_animation_shows_each_frame_in_its_time_and_one_where_nothing_moves() {
     let frames: Vec<Frame> = buffers
         .iter()
         .zip([1000, 500, 2000, 700, 3800])
-        .map(|(buffer, milliseconds)| Frame {
-            buffer: buffer.clone(),
-            milliseconds,
-        })
+        .map(|(buffer, milliseconds)| Frame { buffer: buffer.clone(), milliseconds })
         .collect();
     let played = svg::animation::write(&frames, 1, Theme::Dark, "d");
-    assert!(
-        played.contains("animation:8s step-end infinite"),
-        "{played}"
-    );
+    assert!(played.contains("animation:8s step-end infinite"), "{played}");
     assert!(played.contains("prefers-reduced-motion"), "{played}");
     let alone = |buffer: &Buffer| -> Vec<String> {
         let svg = svg::write(buffer, Theme::Dark, "d");
-        at_percent(&svg, None)
-            .into_iter()
-            .map(str::to_owned)
-            .collect()
+        at_percent(&svg, None).into_iter().map(str::to_owned).collect()
     };
     let mut begins = 0;
     for (buffer, frame) in buffers.iter().zip(&frames) {
@@ -281,10 +249,7 @@ fn an_animation_shows_each_frame_in_its_time_and_one_where_nothing_moves() {
         begins += frame.milliseconds;
     }
     assert_eq!(at_percent(&played, None), alone(&buffers[1]));
-    let all: usize = buffers
-        .iter()
-        .map(|it| svg::write(it, Theme::Dark, "d").len())
-        .sum();
+    let all: usize = buffers.iter().map(|it| svg::write(it, Theme::Dark, "d").len()).sum();
     assert!(played.len() < all, "what is the same is written once");
 }
 
@@ -299,20 +264,11 @@ fn an_svg_puts_every_run_in_its_column() {
         ("one two  three ", Style::new()),
         ("日本", Style::new()),
         ("▁█⣿", Style::new().fg(Color::Rgb(1, 2, 3))),
-        (
-            "a&<b",
-            Style::new().add_modifier(Modifier::REVERSED | Modifier::BOLD),
-        ),
-        (
-            " u ",
-            Style::new().add_modifier(Modifier::UNDERLINED | Modifier::DIM),
-        ),
+        ("a&<b", Style::new().add_modifier(Modifier::REVERSED | Modifier::BOLD)),
+        (" u ", Style::new().add_modifier(Modifier::UNDERLINED | Modifier::DIM)),
     ];
     let svg = svg::write(&buffer(&parts, 40), Theme::Dark, "d \x1b & d");
-    assert!(
-        svg.contains("width=\"336\" height=\"32\" viewBox=\"0 0 336 32\""),
-        "{svg}"
-    );
+    assert!(svg.contains("width=\"336\" height=\"32\" viewBox=\"0 0 336 32\""), "{svg}");
     assert!(svg.contains("<desc id=\"description\">d \u{fffd} &amp; d</desc>"));
     let texts: Vec<&str> = elements(&svg, "<text").collect();
     assert_eq!(
@@ -374,9 +330,7 @@ fn an_svg_is_whole_in_every_theme_and_size() {
 
 #[test]
 fn every_shape_stays_in_its_cell_and_has_one_of_its_own() {
-    let chars: Vec<char> = ('\u{2500}'..='\u{259f}')
-        .chain('\u{2801}'..='\u{28ff}')
-        .collect();
+    let chars: Vec<char> = ('\u{2500}'..='\u{259f}').chain('\u{2801}'..='\u{28ff}').collect();
     let mut seen: Vec<(char, String)> = Vec::new();
     for c in chars {
         let Some(parts) = svg::shape::shape(c) else {
@@ -385,10 +339,7 @@ fn every_shape_stays_in_its_cell_and_has_one_of_its_own() {
         let mut path = String::new();
         for part in &parts {
             part.write((0, 0), &mut path);
-            assert!(
-                part.x + part.width <= 8 && part.y + part.height <= 16,
-                "{c}"
-            );
+            assert!(part.x + part.width <= 8 && part.y + part.height <= 16, "{c}");
             assert!(part.width > 0 && part.height > 0, "{c}");
         }
         // Round corners are drawn as square ones.

@@ -53,12 +53,8 @@ impl TargetProgress {
 impl Batch {
     /// Nothing is done so far.
     pub fn new(number: u64, proposal: Proposal) -> Self {
-        let mark = |title| TargetProgress {
-            title,
-            stage: None,
-            sent: Vec::new(),
-            held_bytes: None,
-        };
+        let mark =
+            |title| TargetProgress { title, stage: None, sent: Vec::new(), held_bytes: None };
         Self {
             number,
             plan: proposal.plan,
@@ -122,10 +118,7 @@ impl Batch {
                     }
                     (Some(all), Some(held)) => {
                         let freed = Bytes(all.saturating_sub(held));
-                        format!(
-                            "waiting for its memory{left}; freed {freed} of {}",
-                            Bytes(all)
-                        )
+                        format!("waiting for its memory{left}; freed {freed} of {}", Bytes(all))
                     }
                     _ => format!("waiting for its memory{left}"),
                 }

@@ -52,10 +52,7 @@ pub(super) fn tick(app: &mut App) -> Option<Effect> {
     if !is_in_sight {
         undo(app, "the plan was not on screen; nothing was sent")
     } else if now >= ends + LATE {
-        undo(
-            app,
-            "the screen was not updated meanwhile; nothing was sent",
-        )
+        undo(app, "the screen was not updated meanwhile; nothing was sent")
     } else if now >= ends {
         begin(app)
     } else {
@@ -93,11 +90,8 @@ pub(super) fn confirm(app: &mut App) -> Option<Effect> {
         dialog.note = Some("nothing was sent: no more samples come".to_owned());
     } else {
         dialog.note = None;
-        dialog.countdown = Some(Countdown {
-            ends: None,
-            has_yes: false,
-            quiet_since: Duration::ZERO,
-        });
+        dialog.countdown =
+            Some(Countdown { ends: None, has_yes: false, quiet_since: Duration::ZERO });
     }
     Some(Effect::Draw)
 }

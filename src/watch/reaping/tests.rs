@@ -61,10 +61,7 @@ fn planned(app: &mut App, targets: Vec<Target>) -> u64 {
     char(app, 'j');
     let number = asked(char(app, 'x')).number;
     let plan = Ok(proposal(targets));
-    assert_eq!(
-        on_progress(app, ReclaimProgress::Planned { number, plan }),
-        Some(Effect::Draw)
-    );
+    assert_eq!(on_progress(app, ReclaimProgress::Planned { number, plan }), Some(Effect::Draw));
     draw(app);
     number
 }
@@ -121,16 +118,10 @@ fn a_plan_never_changes_by_itself() {
     update(&mut app, Event::Resize(100, 40));
     // An answer to a question of before is none to this.
     let old = Ok(proposal(vec![target(8)]));
-    let progress = ReclaimProgress::Planned {
-        number: number - 1,
-        plan: old.clone(),
-    };
+    let progress = ReclaimProgress::Planned { number: number - 1, plan: old.clone() };
     assert_eq!(on_progress(&mut app, progress), None);
     // Nor is a second answer.
-    assert_eq!(
-        on_progress(&mut app, ReclaimProgress::Planned { number, plan: old }),
-        None
-    );
+    assert_eq!(on_progress(&mut app, ReclaimProgress::Planned { number, plan: old }), None);
     assert_eq!(app.reaping, before);
     // Who asks for another one gets it, about the same process.
     let question = asked(char(&mut app, 'r'));
@@ -172,10 +163,7 @@ fn an_error_is_shown_and_takes_no_yes() {
     on_progress(&mut app, ReclaimProgress::Planned { number, plan });
     draw(&mut app);
     assert_eq!(char(&mut app, 'y'), None);
-    assert_eq!(
-        dialog(&app).answer,
-        Answer::Failed("cannot read /proc".to_owned())
-    );
+    assert_eq!(dialog(&app).answer, Answer::Failed("cannot read /proc".to_owned()));
     let mut none = showing(None);
     char(&mut none, 'x');
     let note = none.note.as_deref().unwrap_or_default();
@@ -187,25 +175,17 @@ fn an_error_is_shown_and_takes_no_yes() {
 fn the_scope_turns_and_another_signal_is_chosen_and_planned_anew() {
     let mut app = showing(None);
     let number = planned(&mut app, vec![target(7)]);
-    let scopes: Vec<PlanScope> = (0..3)
-        .map(|_| asked(press(&mut app, KeyCode::Tab)).options.scope)
-        .collect();
+    let scopes: Vec<PlanScope> =
+        (0..3).map(|_| asked(press(&mut app, KeyCode::Tab)).options.scope).collect();
     assert!(
         matches!(
             &scopes[..],
-            [
-                PlanScope::Families(_),
-                PlanScope::Findings,
-                PlanScope::Processes(_)
-            ]
+            [PlanScope::Families(_), PlanScope::Findings, PlanScope::Processes(_)]
         ),
         "{scopes:?}"
     );
     let back = asked(press(&mut app, KeyCode::BackTab));
-    assert_eq!(
-        (back.options.scope, back.number),
-        (PlanScope::Findings, number + 4)
-    );
+    assert_eq!((back.options.scope, back.number), (PlanScope::Findings, number + 4));
     assert!(asked(char(&mut app, 'a')).options.all_users);
     char(&mut app, 'd');
     assert!(!dialog(&app).options.direct && dialog(&app).note.is_some());
@@ -229,9 +209,7 @@ fn the_scope_turns_and_another_signal_is_chosen_and_planned_anew() {
 fn what_somebody_else_owns_is_signalled_only_where_that_is_asked_for() {
     let mut app = showing(None);
     let mut owned = target(7);
-    owned.steps = vec![Step::Advise {
-        command: "scancel 7".into(),
-    }];
+    owned.steps = vec![Step::Advise { command: "scancel 7".into() }];
     planned(&mut app, vec![owned]);
     char(&mut app, 'y');
     assert_eq!(dialog(&app).countdown, None);
@@ -292,13 +270,7 @@ fn of_a_recording_what_is_shown_is_planned_and_nothing_is_sent() {
         assert_eq!(char(&mut app, 'y'), Some(Effect::Draw));
     }
     assert!(dialog(&app).countdown.is_none());
-    assert!(
-        dialog(&app)
-            .note
-            .as_ref()
-            .unwrap()
-            .contains("nothing was sent")
-    );
+    assert!(dialog(&app).note.as_ref().unwrap().contains("nothing was sent"));
 }
 
 #[test]

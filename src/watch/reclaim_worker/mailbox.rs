@@ -125,11 +125,7 @@ mod tests {
     }
 
     fn begin(number: u64) -> ReclaimRequest {
-        let plan = Plan {
-            time: Time::default(),
-            targets: Vec::new(),
-            refused: Vec::new(),
-        };
+        let plan = Plan { time: Time::default(), targets: Vec::new(), refused: Vec::new() };
         let plan = Arc::new(plan);
         ReclaimRequest::Begin { number, plan }
     }
@@ -163,10 +159,7 @@ mod tests {
         outbox.send(ReclaimRequest::Leave, Instant::now());
         assert_eq!(read(&inbox), Some(ReclaimRequest::Leave));
         drop(outbox);
-        assert!(
-            matches!(inbox.receive(None), Received::Closed),
-            "6 never begins"
-        );
+        assert!(matches!(inbox.receive(None), Received::Closed), "6 never begins");
     }
 
     #[test]
@@ -174,10 +167,7 @@ mod tests {
         let (outbox, inbox) = mailbox();
         let reader = std::thread::spawn(move || {
             let first = inbox.receive(None);
-            (
-                matches!(first, Received::Request(ReclaimRequest::Leave, _)),
-                inbox.receive(None),
-            )
+            (matches!(first, Received::Request(ReclaimRequest::Leave, _)), inbox.receive(None))
         });
         outbox.send(ReclaimRequest::Leave, Instant::now());
         drop(outbox);

@@ -72,9 +72,7 @@ impl Dice {
         }
         for process in &mut snapshot.processes {
             *process = Process {
-                start_time: self
-                    .chance()
-                    .then(|| Time::from_unix_milliseconds(self.0 as i64)),
+                start_time: self.chance().then(|| Time::from_unix_milliseconds(self.0 as i64)),
                 start_ticks: self.chance().then_some(self.0),
                 user: self.chance().then(|| self.name()),
                 command: self.chance().then(|| vec![self.name(), self.name()].into()),

@@ -65,21 +65,11 @@ mod tests {
         let mut values = ChartValues::default();
         let subject = ChartSubject::GpuUse(0);
         let of = |values: &ChartValues, columns, value| {
-            values.of(subject, columns, 60_000, || {
-                vec![Some(value); usize::from(columns)]
-            })
+            values.of(subject, columns, 60_000, || vec![Some(value); usize::from(columns)])
         };
         assert_eq!(*of(&values, 2, 1.0), [Some(1.0); 2]);
-        assert_eq!(
-            *of(&values, 2, 2.0),
-            [Some(1.0); 2],
-            "what came later is no part of it"
-        );
-        assert_eq!(
-            *of(&values, 3, 2.0),
-            [Some(2.0); 3],
-            "a chart of another width"
-        );
+        assert_eq!(*of(&values, 2, 2.0), [Some(1.0); 2], "what came later is no part of it");
+        assert_eq!(*of(&values, 3, 2.0), [Some(2.0); 3], "a chart of another width");
         values.forget();
         assert_eq!(*of(&values, 2, 3.0), [Some(3.0); 2]);
     }

@@ -29,11 +29,7 @@ impl ColumnList {
                 }
             }
         }
-        Self {
-            entries,
-            cursor: 0,
-            before: columns.clone(),
-        }
+        Self { entries, cursor: 0, before: columns.clone() }
     }
 
     /// The columns that are to be shown; `None` where that is none.
@@ -72,11 +68,7 @@ mod tests {
 
     #[test]
     fn every_column_is_in_the_list_once_whatever_is_shown() {
-        for shown in [
-            &Column::ALL[..],
-            &[Column::Command, Column::Gpu],
-            &[Column::Finding],
-        ] {
+        for shown in [&Column::ALL[..], &[Column::Command, Column::Gpu], &[Column::Finding]] {
             let columns = Columns::new(shown.iter().copied()).unwrap();
             let list = ColumnList::new(&columns);
             assert_eq!(list.chosen(), Some(columns));

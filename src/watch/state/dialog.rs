@@ -81,9 +81,7 @@ impl Reaping {
     pub fn next_tick(&self, now: Duration) -> Option<Duration> {
         let countdown = self.dialog.as_ref().and_then(|it| it.countdown);
         let running = || Duration::from_secs(now.as_secs() + 1);
-        countdown
-            .map(|it| it.next_tick(now))
-            .or_else(|| self.is_running().then(running))
+        countdown.map(|it| it.next_tick(now)).or_else(|| self.is_running().then(running))
     }
 }
 
@@ -106,9 +104,7 @@ impl Dialog {
     pub fn receivers(&self) -> usize {
         let targets = self.proposal().map(|it| &it.plan.targets).into_iter();
         let ended = targets.flatten().filter(|it| !it.is_advice());
-        ended
-            .map(|it| it.members.len() + usize::from(it.launcher.is_some()))
-            .sum()
+        ended.map(|it| it.members.len() + usize::from(it.launcher.is_some())).sum()
     }
 
     /// Whether there is anything that `direct` would change.

@@ -296,14 +296,12 @@ impl App {
 
     /// The age, where another sample should have come by now.
     pub fn late_seconds(&self) -> Option<u64> {
-        self.age_seconds()
-            .filter(|age| *age >= self.playback.late_from_seconds())
+        self.age_seconds().filter(|age| *age >= self.playback.late_from_seconds())
     }
 
     /// Whether the sample is older than three intervals, shown or not.
     pub fn is_overdue(&self) -> bool {
-        self.age_seconds()
-            .is_some_and(|age| Duration::from_secs(age) > self.playback.patience())
+        self.age_seconds().is_some_and(|age| Duration::from_secs(age) > self.playback.patience())
     }
 
     /// When something will read differently, as time since the start of the screen.
@@ -312,9 +310,7 @@ impl App {
             let age = (age + 1).max(self.playback.late_from_seconds());
             self.judged.sampled_at() + Duration::from_secs(age)
         });
-        let played = self
-            .plays_timeline()
-            .then(|| self.next_played().unwrap_or_default());
+        let played = self.plays_timeline().then(|| self.next_played().unwrap_or_default());
         let ticks = [late, played, self.reaping.next_tick(self.judged.now())];
         ticks.into_iter().flatten().min()
     }
@@ -346,8 +342,7 @@ impl App {
     pub fn behind_seconds(&self) -> Option<f64> {
         let newest = self.timeline.newest()?;
         let shown = self.shown_time()?;
-        self.is_behind()
-            .then(|| newest.time.seconds_since(shown).max(0.0))
+        self.is_behind().then(|| newest.time.seconds_since(shown).max(0.0))
     }
 
     /// Whether the end of a recording is what is shown.
@@ -389,8 +384,7 @@ impl App {
 
     /// The selected finding and its place; `None` where it is no more.
     pub fn selected_finding(&self) -> Option<(usize, &Finding)> {
-        self.findings
-            .selected_of(&self.screenful.as_ref()?.findings)
+        self.findings.selected_of(&self.screenful.as_ref()?.findings)
     }
 
     /// The first row of the process that the selected finding is about, shown rows before hidden ones;
@@ -411,10 +405,7 @@ impl App {
 
     /// The GPUs that are shown, in their order: where the filter asks for some of them, those.
     pub fn shown_gpus(&self) -> Vec<&Gpu> {
-        self.shown_shares()
-            .into_iter()
-            .map(|(gpu, _)| gpu)
-            .collect()
+        self.shown_shares().into_iter().map(|(gpu, _)| gpu).collect()
     }
 
     /// The same, with what the memory of each is in use for.
@@ -499,8 +490,7 @@ impl App {
 
     /// Rows of the table that are visible at once.
     pub(super) fn page_rows(&self) -> usize {
-        self.layout()
-            .map_or(1, |layout| usize::from(layout.table.height))
+        self.layout().map_or(1, |layout| usize::from(layout.table.height))
     }
 
     /// Selects the row on this line of the table, or the last one.

@@ -135,8 +135,7 @@ impl Prompt {
     fn right(&self) -> usize {
         let after = self.text[self.cursor..].char_indices().skip(1);
         let mut wide = after.filter(|(_, c)| !is_mark(*c)).map(|(at, _)| at);
-        wide.next()
-            .map_or(self.text.len(), |length| self.cursor + length)
+        wide.next().map_or(self.text.len(), |length| self.cursor + length)
     }
 
     /// Where the word before the cursor begins.

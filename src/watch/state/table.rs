@@ -127,23 +127,16 @@ mod tests {
     }
 
     fn list(table: &mut TableState, screenful: &Screenful) {
-        let me = Me {
-            uid: Some(1000),
-            name: None,
-        };
+        let me = Me { uid: Some(1000), name: None };
         table.list(screenful, &Courses::default(), &me);
     }
 
     #[test]
     fn the_selected_row_stays_in_view_and_the_table_full() {
         let (mut table, screenful) = table(30);
-        for (line, height, offset) in [
-            (29, 10, 20),
-            (25, 10, 20),
-            (5, 10, 5),
-            (usize::MAX, 4, 26),
-            (29, 40, 0),
-        ] {
+        for (line, height, offset) in
+            [(29, 10, 20), (25, 10, 20), (5, 10, 5), (usize::MAX, 4, 26), (29, 40, 0)]
+        {
             table.select(line, &screenful);
             table.scroll(height);
             assert_eq!(table.selected(), Some(line.min(29)));
@@ -158,10 +151,7 @@ mod tests {
         let key = table.selected_key().unwrap();
         table.choice.sort.reversed = true;
         list(&mut table, &screenful);
-        assert_eq!(
-            (table.selected_key(), table.selected()),
-            (Some(key), Some(2))
-        );
+        assert_eq!((table.selected_key(), table.selected()), (Some(key), Some(2)));
         screenful.rows.retain(|row| row.key != key);
         list(&mut table, &screenful);
         assert_eq!((table.selected(), table.line_after(1)), (None, 2));

@@ -88,11 +88,7 @@ impl Timeline {
         let before = self.entries.back().map(|entry| &entry.delta);
         let judged = (findings, undecided, waste);
         let (delta, has_beginning) = DeltaFrame::new(snapshot, judged, idle, before);
-        let frame = FrameRef {
-            number: self.count,
-            time: snapshot.time,
-            has_beginning,
-        };
+        let frame = FrameRef { number: self.count, time: snapshot.time, has_beginning };
         self.count += 1;
         if has_beginning {
             self.beginnings.push_back(frame.number);
@@ -101,10 +97,7 @@ impl Timeline {
             }
         }
         self.bytes += delta.bytes();
-        self.entries.push_back(TimelineEntry {
-            reference: frame,
-            delta,
-        });
+        self.entries.push_back(TimelineEntry { reference: frame, delta });
         self.make_room(is_live);
         frame
     }
@@ -223,8 +216,7 @@ impl Timeline {
 
     /// Where the first sample of this number or a later one is.
     fn index_of(&self, number: u64) -> usize {
-        self.entries
-            .partition_point(|entry| entry.reference.number < number)
+        self.entries.partition_point(|entry| entry.reference.number < number)
     }
 }
 

@@ -232,11 +232,7 @@ pub fn nearest(color: [u8; 3]) -> u8 {
     let mean = color.iter().map(|&value| u16::from(value)).sum::<u16>() / 3;
     // 24 greys: 8, 18 … 238.
     let grey = 232 + (mean.saturating_sub(3) / 10).min(23) as u8;
-    if distance(color, fixed(grey)) < distance(color, fixed(cube)) {
-        grey
-    } else {
-        cube
-    }
+    if distance(color, fixed(grey)) < distance(color, fixed(cube)) { grey } else { cube }
 }
 
 /// What xterm's own sixteen look like (`XTerm-col.ad` in its source).
@@ -286,8 +282,5 @@ pub fn fixed(index: u8) -> [u8; 3] {
 }
 
 fn distance(one: [u8; 3], other: [u8; 3]) -> u32 {
-    one.iter()
-        .zip(other)
-        .map(|(&one, other)| u32::from(one.abs_diff(other)).pow(2))
-        .sum()
+    one.iter().zip(other).map(|(&one, other)| u32::from(one.abs_diff(other)).pow(2)).sum()
 }

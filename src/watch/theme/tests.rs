@@ -32,11 +32,7 @@ const SEVERITIES: [Severity; 3] = [Severity::Info, Severity::Warning, Severity::
 fn linear(color: [u8; 3]) -> [f64; 3] {
     color.map(|value| {
         let value = f64::from(value) / 255.0;
-        if value <= 0.040_45 {
-            value / 12.92
-        } else {
-            ((value + 0.055) / 1.055).powf(2.4)
-        }
+        if value <= 0.040_45 { value / 12.92 } else { ((value + 0.055) / 1.055).powf(2.4) }
     })
 }
 
@@ -55,11 +51,7 @@ fn contrast(one: [u8; 3], other: [u8; 3]) -> f64 {
 #[test]
 fn every_colour_is_readable_on_its_ground() {
     for theme in Theme::ALL {
-        let least = if theme == Theme::HighContrast {
-            7.0
-        } else {
-            4.5
-        };
+        let least = if theme == Theme::HighContrast { 7.0 } else { 4.5 };
         let ground = exact(theme, PaletteRole::Ground);
         assert_eq!(fixed(nearest(ground)), ground, "{theme:?}");
         for role in ROLES {
@@ -139,10 +131,7 @@ fn a_chart_is_brighter_the_higher_it_is_and_readable_at_every_height() {
                     assert!(two[0] <= two[1] + 0.05, "{styles:?} {of:?}: {ratios:?}");
                 }
                 // Of what is drawn and not written, WCAG asks for 3 (1.4.11).
-                assert!(
-                    !exact || ratios.iter().all(|ratio| *ratio >= 3.0),
-                    "{styles:?}"
-                );
+                assert!(!exact || ratios.iter().all(|ratio| *ratio >= 3.0), "{styles:?}");
                 assert!(!exact || ratios[0] < ratios[20], "{styles:?}: {ratios:?}");
             }
         }
@@ -156,11 +145,7 @@ fn what_memory_is_used_for_has_a_colour_of_its_own() {
         for depth in [Depth::Ansi256, Depth::True] {
             let styles = Styles { theme, depth };
             let in_use = [Ok, Warm, Full].map(|level| styles.in_use(level));
-            let shares = [
-                styles.suspected(),
-                styles.reclaimable(),
-                styles.unattributed(),
-            ];
+            let shares = [styles.suspected(), styles.reclaimable(), styles.unattributed()];
             if styles.is_mono() {
                 continue;
             }
@@ -197,10 +182,7 @@ fn high_contrast_is_never_dim() {
 /// As an eye without one kind of cone sees it: Machado, Oliveira and Fernandes, 2009, at full severity,
 /// on linear light.
 const SIGHTS: [(&str, [[f64; 3]; 3]); 4] = [
-    (
-        "all cones",
-        [[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]],
-    ),
+    ("all cones", [[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]]),
     (
         "protanopia",
         [
@@ -239,13 +221,8 @@ fn seen(color: [u8; 3], sight: &[[f64; 3]; 3]) -> [f64; 3] {
         dot(&[0.2126, 0.7152, 0.0722], &light),
         dot(&[0.0193, 0.1192, 0.9505], &light) / 1.089,
     ];
-    let [x, y, z] = xyz.map(|value| {
-        if value > 0.008_856 {
-            value.cbrt()
-        } else {
-            7.787 * value + 16.0 / 116.0
-        }
-    });
+    let [x, y, z] = xyz
+        .map(|value| if value > 0.008_856 { value.cbrt() } else { 7.787 * value + 16.0 / 116.0 });
     [116.0 * y - 16.0, 500.0 * (x - y), 200.0 * (y - z)]
 }
 
@@ -278,11 +255,7 @@ fn severities_stay_apart_for_every_kind_of_sight() {
     }
     // What is used and what can be had back are apart as well, however full it is.
     for (name, sight) in &SIGHTS {
-        let used = [
-            PaletteRole::InUse,
-            PaletteRole::Held,
-            PaletteRole::InUseFull,
-        ];
+        let used = [PaletteRole::InUse, PaletteRole::Held, PaletteRole::InUseFull];
         for role in used {
             let [used, waste] =
                 [role, PaletteRole::Reclaimable].map(|it| seen(exact(theme, it), sight));
@@ -315,19 +288,10 @@ fn a_key_goes_through_all_themes_and_their_names_lead_back() {
 fn the_ground_is_painted_where_colours_are_exact() {
     let ground = |theme, depth| Styles { theme, depth }.ground();
     assert_eq!(ground(Theme::Dark, Depth::Ansi16), Style::new());
-    assert_eq!(
-        ground(Theme::Light, Depth::True).bg,
-        Some(Color::Rgb(255, 255, 255))
-    );
-    assert_eq!(
-        ground(Theme::Dark, Depth::Ansi256).bg,
-        Some(Color::Indexed(16))
-    );
+    assert_eq!(ground(Theme::Light, Depth::True).bg, Some(Color::Rgb(255, 255, 255)));
+    assert_eq!(ground(Theme::Dark, Depth::Ansi256).bg, Some(Color::Indexed(16)));
     let strong = ground(Theme::HighContrast, Depth::Ansi16);
-    assert_eq!(
-        (strong.fg, strong.bg),
-        (Some(Color::White), Some(Color::Black))
-    );
+    assert_eq!((strong.fg, strong.bg), (Some(Color::White), Some(Color::Black)));
     assert_eq!(ground(Theme::Mono, Depth::True), Style::new());
 }
 

@@ -9,18 +9,10 @@ fn app() -> App {
 
 #[test]
 fn an_arrangement_comes_back() {
-    for form in [
-        None,
-        Some(Form::Cards),
-        Some(Form::Lines),
-        Some(Form::Compact),
-    ] {
+    for form in [None, Some(Form::Cards), Some(Form::Lines), Some(Form::Compact)] {
         for column in Column::ALL {
             let mut app = app();
-            app.table.choice.sort = Sort {
-                column,
-                reversed: true,
-            };
+            app.table.choice.sort = Sort { column, reversed: true };
             app.table.choice.tree = true;
             app.table.choice.hide_small = true;
             app.form = form;
@@ -59,9 +51,7 @@ fn garbage_changes_nothing_and_what_makes_sense_counts() {
         assert_eq!(app.ui_state(), usual, "{text}");
     }
     let mut app = app();
-    app.restore(&UiState::parse(
-        br#"{"sort":"PID","theme":"plaid","tree":true,"new":1}"#,
-    ));
+    app.restore(&UiState::parse(br#"{"sort":"PID","theme":"plaid","tree":true,"new":1}"#));
     assert_eq!(app.table.choice.sort.column, Column::Pid);
     assert!(app.table.choice.tree && !app.table.choice.sort.reversed);
 }
@@ -73,11 +63,8 @@ fn only_what_changed_is_kept_and_a_direction_stays_with_its_column() {
     assert_eq!(app.ui_state().since(&start), UiState::default());
     app.table.choice.sort.column = Column::Pid;
     let changes = app.ui_state().since(&start);
-    let expected = UiState {
-        sort: Some("PID".to_owned()),
-        reversed: Some(false),
-        ..UiState::default()
-    };
+    let expected =
+        UiState { sort: Some("PID".to_owned()), reversed: Some(false), ..UiState::default() };
     assert_eq!(changes, expected);
     let stored = UiState {
         sort: Some("USER".to_owned()),
@@ -85,9 +72,6 @@ fn only_what_changed_is_kept_and_a_direction_stays_with_its_column() {
         tree: Some(true),
         ..UiState::default()
     };
-    let expected = UiState {
-        tree: Some(true),
-        ..expected
-    };
+    let expected = UiState { tree: Some(true), ..expected };
     assert_eq!(stored.with(changes), expected);
 }

@@ -81,9 +81,7 @@ pub fn note_missing(app: &mut App) {
         false => known.join(", "),
     };
     let typed = missing.typed;
-    app.note = Some(format!(
-        "gpu:{typed}: there is no such GPU; there are {known}"
-    ));
+    app.note = Some(format!("gpu:{typed}: there is no such GPU; there are {known}"));
 }
 
 /// Opens the page of the GPU that is meant: of the one that the open page or the selected row is about,
@@ -110,10 +108,9 @@ pub fn open_page(app: &mut App) -> Option<Effect> {
     let of_row = || app.subject()?.row.key.gpu;
     let index = match app.page.as_ref().map(|page| page.about) {
         Some(About::Gpu(index)) => after(index),
-        Some(About::Process(_) | About::Environment(_)) | None => of_row()
-            .or_else(of_finding)
-            .or_else(of_filter)
-            .unwrap_or(first.index),
+        Some(About::Process(_) | About::Environment(_)) | None => {
+            of_row().or_else(of_finding).or_else(of_filter).unwrap_or(first.index)
+        }
         Some(About::Totals) => of_filter().unwrap_or(first.index),
     };
     page::open_about(app, About::Gpu(index), None)

@@ -113,10 +113,7 @@ fn act(app: &mut App, action: KeyAction) -> Option<Effect> {
     }
     let page_rows = app.page_rows() as isize;
     let sort = app.table.choice.sort;
-    let sorted = |column| Sort {
-        column,
-        reversed: false,
-    };
+    let sorted = |column| Sort { column, reversed: false };
     match action {
         KeyAction::Down => app.move_by(1),
         KeyAction::Up => app.move_by(-1),
@@ -158,10 +155,7 @@ fn act(app: &mut App, action: KeyAction) -> Option<Effect> {
         KeyAction::SortRight => app.sort_by(sorted(sort.column.step(1))),
         KeyAction::SortLeft => app.sort_by(sorted(sort.column.step(-1))),
         KeyAction::SortBy(column) => app.sort_by(sorted(column)),
-        KeyAction::Reverse => app.sort_by(Sort {
-            reversed: !sort.reversed,
-            ..sort
-        }),
+        KeyAction::Reverse => app.sort_by(Sort { reversed: !sort.reversed, ..sort }),
         KeyAction::Pause
         | KeyAction::StepBack
         | KeyAction::StepOn

@@ -109,10 +109,7 @@ fn on_click(app: &mut App, at: Position, now: Duration) -> Option<Effect> {
 /// A column's heading sorts by it, and turns the order around where it is so already.
 fn on_heading(app: &mut App, column: Column) -> Effect {
     let sort = app.table.choice.sort;
-    app.sort_by(Sort {
-        column,
-        reversed: sort.column == column && !sort.reversed,
-    });
+    app.sort_by(Sort { column, reversed: sort.column == column && !sort.reversed });
     Effect::Draw
 }
 
@@ -143,19 +140,13 @@ fn on_row(
 
 /// A hint in the bottom line does what its key does.
 fn on_hint(app: &mut App, layout: Option<&Layout>, at: Position) -> Option<Effect> {
-    let bottom = Rect {
-        y: app.area.bottom().saturating_sub(1),
-        height: 1.min(app.area.height),
-        ..app.area
-    };
+    let bottom =
+        Rect { y: app.area.bottom().saturating_sub(1), height: 1.min(app.area.height), ..app.area };
     if !bottom.contains(at) {
         return None;
     }
     let spots = hints::shown(app, layout, bottom.width);
-    let binding = spots
-        .iter()
-        .find(|spot| (spot.from..spot.to).contains(&at.x))?
-        .binding;
+    let binding = spots.iter().find(|spot| (spot.from..spot.to).contains(&at.x))?.binding;
     let pressed = binding.keys.first()?;
     key::on_key(app, &pressed.event())
 }

@@ -62,13 +62,7 @@ pub(super) fn open_about(app: &mut App, about: About, asked: Option<Finding>) ->
         return app.refuse("it is not in this sample");
     };
     let time = report.time;
-    show(
-        app,
-        about,
-        time,
-        asked,
-        PageContent::Report(Box::new(report)),
-    );
+    show(app, about, time, asked, PageContent::Report(Box::new(report)));
     Some(Effect::Draw)
 }
 
@@ -80,15 +74,7 @@ fn show(
     asked: Option<Finding>,
     content: PageContent,
 ) {
-    app.page = Some(Page {
-        about,
-        lines: Vec::new(),
-        offset: 0,
-        time,
-        gone: None,
-        asked,
-        content,
-    });
+    app.page = Some(Page { about, lines: Vec::new(), offset: 0, time, gone: None, asked, content });
     app.mode = Mode::Page;
     lay_out(app);
 }
@@ -96,10 +82,7 @@ fn show(
 /// Shows the environment of the process that is meant: of the open page's, or of the selected one. That of a
 /// running process is asked for; a recording has a few variables of each.
 pub fn open_environment(app: &mut App) -> Option<Effect> {
-    let of_page = app
-        .page
-        .as_ref()
-        .map(|page| (page.about.process(), page.gone));
+    let of_page = app.page.as_ref().map(|page| (page.about.process(), page.gone));
     let who = match of_page {
         Some((_, Some(_))) => return app.refuse(GONE_PAGE),
         Some((who, None)) => who,
@@ -193,10 +176,7 @@ fn totals_shown(app: &App) -> Option<PageContent> {
         Some(limits) => format!("totals of the rows that are shown ({limits})"),
         None => "totals".to_owned(),
     };
-    Some(PageContent::Totals {
-        title,
-        groups: groups.into(),
-    })
+    Some(PageContent::Totals { title, groups: groups.into() })
 }
 
 /// Makes the open page anew after the engine has judged `newest`.

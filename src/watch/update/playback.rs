@@ -40,9 +40,7 @@ pub fn receive(app: &mut App, snapshot: Snapshot) -> Option<Effect> {
     let was_behind = app.is_behind();
     let engine = &app.judged.engine;
     let (undecided, waste) = (engine.undecided(), Waste::of(engine));
-    let idle = idle_times(&snapshot, |identity, gpu| {
-        engine.history().idle_since(identity, gpu)
-    });
+    let idle = idle_times(&snapshot, |identity, gpu| engine.history().idle_since(identity, gpu));
     let frame = app.timeline.push(
         &snapshot,
         engine.findings(),

@@ -16,12 +16,7 @@ use crate::watch::state::{App, Effect, Focus, Mode};
 
 /// Has a filter typed, or the one in force changed.
 pub fn open_filter(app: &mut App) {
-    let before = app
-        .table
-        .choice
-        .filter
-        .as_ref()
-        .map_or_else(String::new, Selector::to_string);
+    let before = app.table.choice.filter.as_ref().map_or_else(String::new, Selector::to_string);
     open(app, Purpose::Filter, before);
 }
 
@@ -159,10 +154,7 @@ fn jump(prompt: &mut Prompt, app: &mut App, step: isize) {
     };
     let count = app.table.listing.lines.len() as isize;
     let me = &app.setup.me;
-    let fits = |at: &usize| {
-        app.subject_at(*at)
-            .is_some_and(|subject| selector.fits(&subject, me))
-    };
+    let fits = |at: &usize| app.subject_at(*at).is_some_and(|subject| selector.fits(&subject, me));
     let mut places = (0..count).map(|steps| (start + steps * direction).rem_euclid(count) as usize);
     match places.find(fits) {
         Some(at) => app.select(at),
@@ -197,17 +189,17 @@ fn cancel(prompt: &Prompt, app: &mut App) {
 /// Takes what was typed, if it makes sense; stays open with the reason where it makes none.
 fn accept(mut prompt: Prompt, app: &mut App) -> Option<Effect> {
     let done = match prompt.purpose {
-        Purpose::Filter => Selector::parse(&prompt.text)
-            .map_err(|error| error.to_string())
-            .map(|filter| {
+        Purpose::Filter => {
+            Selector::parse(&prompt.text).map_err(|error| error.to_string()).map(|filter| {
                 app.choose(|choice| choice.filter = filter);
                 reselect(&prompt, app);
                 None
-            }),
+            })
+        }
         // It is done while it is typed.
-        Purpose::Search => Selector::parse(&prompt.text)
-            .map_err(|error| error.to_string())
-            .map(|_| None),
+        Purpose::Search => {
+            Selector::parse(&prompt.text).map_err(|error| error.to_string()).map(|_| None)
+        }
         Purpose::Seek if prompt.text.trim().is_empty() => Ok(None),
         Purpose::Seek => playback::seek(app, &prompt.text),
     };

@@ -78,11 +78,7 @@ fn keys_that_may_change_nothing_note_what_they_did() {
     type_in(&mut app, "v");
     assert!(app.note.as_ref().unwrap().contains("cards"));
     type_in(&mut app, "C");
-    assert_eq!(
-        app.note,
-        Some(format!("theme: {}", app.theme.name())),
-        "the words of --theme"
-    );
+    assert_eq!(app.note, Some(format!("theme: {}", app.theme.name())), "the words of --theme");
     type_in(&mut app, "j");
     assert_eq!(app.note, None);
 }
@@ -101,10 +97,7 @@ fn arrows_choose_the_column_to_sort_by_until_another_key() {
         (KeyCode::Up, -1),
     ] {
         assert_eq!(press(&mut app, key), Some(Effect::Draw));
-        assert_eq!(
-            (column(&app), &app.mode),
-            (before.step(steps), &Mode::ChooseSort)
-        );
+        assert_eq!((column(&app), &app.mode), (before.step(steps), &Mode::ChooseSort));
     }
     press(&mut app, KeyCode::Enter);
     assert_eq!((column(&app), &app.mode), (before.step(-1), &Mode::Main));
@@ -151,15 +144,7 @@ fn the_selection_moves_and_stays_within_the_table() {
     let mut app = showing(sample::snapshot(1, 30));
     assert_eq!(app.table.selected(), None);
     let table = usize::from(app.layout().unwrap().table.height);
-    for (keys, at) in [
-        ("j", 0),
-        ("j", 1),
-        ("k", 0),
-        ("k", 0),
-        ("G", 29),
-        ("j", 29),
-        ("g", 0),
-    ] {
+    for (keys, at) in [("j", 0), ("j", 1), ("k", 0), ("k", 0), ("G", 29), ("j", 29), ("g", 0)] {
         type_in(&mut app, keys);
         assert_eq!(app.table.selected(), Some(at), "{keys}");
         let seen = app.table.offset..app.table.offset + table;
@@ -179,11 +164,7 @@ fn the_selection_moves_and_stays_within_the_table() {
 
 #[test]
 fn moving_in_an_empty_table_selects_nothing() {
-    for mut app in [
-        app(),
-        showing(sample::snapshot(0, 0)),
-        showing(sample::snapshot(2, 0)),
-    ] {
+    for mut app in [app(), showing(sample::snapshot(0, 0)), showing(sample::snapshot(2, 0))] {
         type_in(&mut app, "jkgG");
         press(&mut app, KeyCode::PageDown);
         assert_eq!(app.table.selected(), None);
@@ -199,15 +180,9 @@ fn the_selection_follows_the_process_not_the_row() {
     let mut next = sample::snapshot(1, 4);
     sample::entry(&mut next, 0, 3).used_bytes = Some(1);
     see(&mut app, 2, next);
-    assert_eq!(
-        (selected_pid(&app), app.table.selected()),
-        (Some(pid), Some(3))
-    );
+    assert_eq!((selected_pid(&app), app.table.selected()), (Some(pid), Some(3)));
     type_in(&mut app, "r");
-    assert_eq!(
-        (selected_pid(&app), app.table.selected()),
-        (Some(pid), Some(0))
-    );
+    assert_eq!((selected_pid(&app), app.table.selected()), (Some(pid), Some(0)));
 }
 
 #[test]
@@ -235,21 +210,9 @@ fn every_letter_after_o_sorts_by_its_column() {
     for column in Column::ALL {
         let letter = column.spec().letter;
         type_in(&mut app, &format!("o{letter}"));
-        assert_eq!(
-            app.table.choice.sort,
-            Sort {
-                column,
-                reversed: false
-            }
-        );
+        assert_eq!(app.table.choice.sort, Sort { column, reversed: false });
         type_in(&mut app, &format!("o{}", letter.to_ascii_uppercase()));
-        assert_eq!(
-            app.table.choice.sort,
-            Sort {
-                column,
-                reversed: true
-            }
-        );
+        assert_eq!(app.table.choice.sort, Sort { column, reversed: true });
         assert_eq!(app.mode, Mode::Main);
     }
     let before = app.table.choice.sort;
@@ -296,11 +259,9 @@ fn a_redraw_and_a_suspension_are_asked_for_in_every_mode() {
 
 #[test]
 fn signals_stop_resume_and_end() {
-    for (signal, effect) in [
-        (SIGTSTP, Effect::Stop),
-        (SIGCONT, Effect::Resume),
-        (SIGTERM, Effect::Die(SIGTERM)),
-    ] {
+    for (signal, effect) in
+        [(SIGTSTP, Effect::Stop), (SIGCONT, Effect::Resume), (SIGTERM, Effect::Die(SIGTERM))]
+    {
         assert_eq!(update(&mut app(), Event::Signal(signal)), Some(effect));
     }
 }
@@ -348,10 +309,7 @@ fn a_resize_keeps_the_selection_in_view() {
     let mut app = showing(sample::snapshot(1, 30));
     type_in(&mut app, "G");
     for (columns, rows) in [(80, 12), (200, 60), (1, 1), (0, 0), (80, 24)] {
-        assert_eq!(
-            update(&mut app, Event::Resize(columns, rows)),
-            Some(Effect::Repaint)
-        );
+        assert_eq!(update(&mut app, Event::Resize(columns, rows)), Some(Effect::Repaint));
         assert_eq!(app.table.selected(), Some(29));
         if let Some(layout) = app.layout() {
             assert!(app.table.offset + usize::from(layout.table.height) >= 30);

@@ -101,10 +101,7 @@ mod tests {
 
     fn drawn(mut gpu: Gpu, held: &[(Option<u64>, UseVerdict)], is_ascii: bool) -> String {
         let rows = held.iter().map(|&(used_bytes, verdict)| {
-            let row = GpuProcess {
-                used_bytes,
-                ..GpuProcess::default()
-            };
+            let row = GpuProcess { used_bytes, ..GpuProcess::default() };
             (row, verdict)
         });
         let rows: Vec<_> = rows.collect();
@@ -112,10 +109,7 @@ mod tests {
         let shares = GpuShares::new(&Snapshot::new(Time::default()), &gpu, &rows);
         let area = Rect::new(0, 0, 10, 1);
         let mut canvas = Canvas::new(area);
-        let styles = Styles {
-            theme: Theme::Dark,
-            depth: Depth::Mono,
-        };
+        let styles = Styles { theme: Theme::Dark, depth: Depth::Mono };
         canvas.frame(Style::new(), is_ascii, |canvas| {
             let mut writer = LineWriter::new(canvas, area, 0);
             bar(shares.whole.as_ref(), false, 10, styles, &mut writer);
@@ -128,12 +122,8 @@ mod tests {
     fn a_bar_distinguishes_its_shares_also_in_ascii() {
         use UseVerdict::{InUse, Reclaimable, Suspected};
         // In any order of the rows it is the same bar.
-        let rows = [
-            (Some(10), Reclaimable),
-            (Some(10), InUse),
-            (Some(20), Suspected),
-            (Some(20), InUse),
-        ];
+        let rows =
+            [(Some(10), Reclaimable), (Some(10), InUse), (Some(20), Suspected), (Some(20), InUse)];
         let full = gpu(80, Some(10));
         assert_eq!(drawn(full.clone(), &rows, false), "■■■▬▬□▒▒░·");
         assert_eq!(drawn(full, &rows, true), "###~~!==-.");
@@ -172,26 +162,14 @@ mod tests {
 
     #[test]
     fn a_legend_has_whole_words_and_no_single_one() {
-        let shares = [
-            MemoryShare::InUse,
-            MemoryShare::Reclaimable,
-            MemoryShare::Reserved,
-        ];
+        let shares = [MemoryShare::InUse, MemoryShare::Reclaimable, MemoryShare::Reserved];
         let some = "MEMORY  ■ in use  □ reclaimable";
         let whole = "MEMORY  ■ in use  □ reclaimable  ░ reserved";
         let text = |width: u16| {
             let area = Rect::new(0, 0, width, 1);
             let mut canvas = Canvas::new(area);
-            let styles = Styles {
-                theme: Theme::Dark,
-                depth: Depth::Ansi16,
-            };
-            legend(
-                &shares,
-                width,
-                styles,
-                &mut LineWriter::new(&mut canvas, area, 0),
-            );
+            let styles = Styles { theme: Theme::Dark, depth: Depth::Ansi16 };
+            legend(&shares, width, styles, &mut LineWriter::new(&mut canvas, area, 0));
             let cells = canvas.content.iter();
             let text: String = cells.map(ratatui::buffer::Cell::symbol).collect();
             text.trim_end().to_owned()

@@ -91,10 +91,7 @@ impl Card<'_> {
         let others = others.into_iter();
         figures.extend(others.filter(|(figure, _)| fits(figure, whole)));
         let name_room = writer.room().saturating_sub(used + columns(&index) + 1);
-        writer
-            .text(&index, styles.strong())
-            .skip(1)
-            .left(&name(gpu), name_room, styles.strong());
+        writer.text(&index, styles.strong()).skip(1).left(&name(gpu), name_room, styles.strong());
         for (figure, style) in figures {
             writer.skip(2).text(&figure, style);
         }

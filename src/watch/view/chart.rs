@@ -87,21 +87,14 @@ impl ChartWindow {
         let wanted = first.map_or(0, |first| end - first);
         let span = SPANS.iter().find(|(span, _)| *span >= wanted);
         let days = || ((wanted - 1) / DAY + 1).saturating_mul(DAY);
-        Self {
-            end,
-            milliseconds: span.map_or_else(days, |(span, _)| *span),
-            ahead: 0,
-        }
+        Self { end, milliseconds: span.map_or_else(days, |(span, _)| *span), ahead: 0 }
     }
 
     /// The same with some of what is to come, at the most as long as itself.
     pub fn ahead(self, seconds: f64) -> Self {
         let most = self.milliseconds as f64;
         let ahead = (seconds * 1000.0).clamp(0.0, most);
-        Self {
-            ahead: ahead as i64,
-            ..self
-        }
+        Self { ahead: ahead as i64, ..self }
     }
 
     /// How many seconds of what has been it shows.
@@ -189,11 +182,7 @@ struct ColumnNumbers {
 
 impl ColumnNumbers {
     fn new(window: ChartWindow, columns: u16) -> Self {
-        Self {
-            step: window.step(columns),
-            number: 0,
-            begin: 0,
-        }
+        Self { step: window.step(columns), number: 0, begin: 0 }
     }
 
     fn of(&mut self, time: Time) -> i64 {
@@ -251,10 +240,7 @@ pub fn draw_values(
         // On one line it is the colour of the middle, whatever the height.
         let style = style((f64::from(below) + f64::from(high) / 2.0) / f64::from(most));
         let level = |level: u16| usize::from(level.saturating_sub(below).min(high));
-        for (cell, x) in levels
-            .chunks_exact(usize::from(wide))
-            .zip(area.left()..area.right())
-        {
+        for (cell, x) in levels.chunks_exact(usize::from(wide)).zip(area.left()..area.right()) {
             let c = match *cell {
                 [left, right] => {
                     let bits = bits(0, left, below) | bits(1, right, below);
@@ -277,8 +263,7 @@ fn bits(column: u16, level: u16, below: u16) -> u32 {
     let is_drawn = |height: u16| {
         height <= level && (level - height < LINE_DOTS || (height + column).is_multiple_of(2))
     };
-    dots.filter(|(_, height)| is_drawn(*height))
-        .fold(0, |bits, (bit, _)| bits | bit)
+    dots.filter(|(_, height)| is_drawn(*height)).fold(0, |bits, (bit, _)| bits | bit)
 }
 
 /// What was seen before the end of a window.
@@ -370,14 +355,7 @@ mod tests {
         let area = Rect::new(0, 0, columns, rows);
         let mut canvas = Canvas::new(area);
         let window = ChartWindow::new(None, at(end));
-        draw(
-            &held(values),
-            window,
-            100.0,
-            Style::new(),
-            area,
-            &mut canvas,
-        );
+        draw(&held(values), window, 100.0, Style::new(), area, &mut canvas);
         let lines = canvas.content.chunks(usize::from(columns));
         let text = |line: &[Cell]| line.iter().map(Cell::symbol).collect();
         lines.map(text).collect()
@@ -406,16 +384,8 @@ mod tests {
     #[test]
     fn a_time_without_samples_is_blank() {
         assert_eq!(drawn(&[], 59, 3, 2), ["   ", "   "]);
-        assert_eq!(
-            drawn(&[(59, 0)], 59, 3, 2),
-            ["   ", "  ⢀"],
-            "a point is a dot"
-        );
-        assert_eq!(
-            drawn(&[(30, 0)], 59, 3, 2),
-            ["   ", " ⢀⣀"],
-            "and holds until now"
-        );
+        assert_eq!(drawn(&[(59, 0)], 59, 3, 2), ["   ", "  ⢀"], "a point is a dot");
+        assert_eq!(drawn(&[(30, 0)], 59, 3, 2), ["   ", " ⢀⣀"], "and holds until now");
         // Ten minutes: half a minute is no gap, five minutes are one.
         let area = Rect::new(0, 0, 10, 1);
         let mut canvas = Canvas::new(area);
@@ -428,9 +398,8 @@ mod tests {
 
     #[test]
     fn a_peak_is_not_lost_among_many_samples() {
-        let values: Vec<(i64, u64)> = (0..60)
-            .map(|it| (it, if it == 33 { 100 } else { 0 }))
-            .collect();
+        let values: Vec<(i64, u64)> =
+            (0..60).map(|it| (it, if it == 33 { 100 } else { 0 })).collect();
         assert_eq!(drawn(&values, 59, 6, 1), ["▁▁▁▇▁▁"]);
     }
 
@@ -438,11 +407,7 @@ mod tests {
     fn a_chart_ends_at_the_time_that_is_shown() {
         let values: Vec<(i64, u64)> = (0..600).map(|it| (it, 100 * (it as u64 / 300))).collect();
         assert_eq!(drawn(&values, 599, 3, 1), ["▇▇▇"]);
-        assert_eq!(
-            drawn(&values, 319, 3, 1),
-            ["▁▁▇"],
-            "what came later is not drawn"
-        );
+        assert_eq!(drawn(&values, 319, 3, 1), ["▁▁▇"], "what came later is not drawn");
         assert_eq!(drawn(&values, -1, 3, 1), ["   "]);
     }
 
@@ -460,14 +425,7 @@ mod tests {
                 let window = ChartWindow::new(Some(first), end);
                 let values = held(&[(0, u64::MAX), (1, 0)]);
                 let area = Rect::new(0, 0, 9, 2);
-                draw(
-                    &values,
-                    window,
-                    0.0,
-                    Style::new(),
-                    area,
-                    &mut Canvas::new(area),
-                );
+                draw(&values, window, 0.0, Style::new(), area, &mut Canvas::new(area));
             }
         }
     }
@@ -487,20 +445,14 @@ mod tests {
         let ticks = |first, columns, ahead| {
             let window = ChartWindow::new(Some(at(first)), at(0)).ahead(ahead);
             let texts = window.ticks(columns).into_iter();
-            texts
-                .map(|(at, text)| format!("{at}:{text}"))
-                .collect::<Vec<_>>()
-                .join(" ")
+            texts.map(|(at, text)| format!("{at}:{text}")).collect::<Vec<_>>().join(" ")
         };
         assert_eq!(ticks(-1500, 40, 0.0), "0:-30m 13:-20m 26:-10m 39:now");
         assert_eq!(ticks(-1500, 9, 0.0), "0:-30m 8:now");
         assert_eq!(ticks(-50, 20, 0.0), "0:-1m 10:-30s 19:now");
         assert_eq!(ticks(-7000, 40, 0.0), "0:-2h 10:-90m 20:-1h 29:-30m 39:now");
         assert_eq!(ticks(-100, 90, 0.0), "0:-2m 22:-90s 45:-1m 67:-30s 89:now");
-        assert_eq!(
-            ticks(-7000, 200, 0.0),
-            "0:-2h 50:-90m 100:-1h 149:-30m 199:now"
-        );
+        assert_eq!(ticks(-7000, 200, 0.0), "0:-2h 50:-90m 100:-1h 149:-30m 199:now");
         assert_eq!(ticks(-90_000, 20, 0.0), "0:-2d 10:-1d 19:now");
         assert_eq!(ticks(-1500, 40, 900.0), "0:-30m 13:-15m 26:now 39:+15m");
         assert_eq!(ticks(-60, 20, 1e9), "0:-1m 10:now 19:+1m", "no more ahead");
@@ -509,10 +461,7 @@ mod tests {
 
     #[test]
     fn a_mean_is_of_what_is_known() {
-        let series = [
-            vec![Some(1.0), None, None],
-            vec![Some(3.0), Some(5.0), None],
-        ];
+        let series = [vec![Some(1.0), None, None], vec![Some(3.0), Some(5.0), None]];
         assert_eq!(mean(&series, 3), [Some(2.0), Some(5.0), None]);
         assert_eq!(mean(&[], 1), [None]);
     }

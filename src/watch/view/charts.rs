@@ -44,11 +44,7 @@ pub fn draw(app: &App, styles: Styles, panes: &ChartPanes, canvas: &mut Canvas) 
         Some(grid) if grid.count == gpus.len() => {
             for (at, gpu) in gpus.iter().enumerate() {
                 let [slot, _] = grid.charts(at);
-                let word = if slot.area.width < WORD_FROM {
-                    ""
-                } else {
-                    "GPU "
-                };
+                let word = if slot.area.width < WORD_FROM { "" } else { "GPU " };
                 let charts = GpuCharts {
                     gpu,
                     course: courses.gpu(gpu),
@@ -90,9 +86,7 @@ pub(super) fn values<S: SeriesBucket>(
     window: ChartWindow,
     columns: u16,
 ) -> ColumnValues {
-    known.of(subject, columns, window.milliseconds(), || {
-        chart::values(seen, window, columns)
-    })
+    known.of(subject, columns, window.milliseconds(), || chart::values(seen, window, columns))
 }
 
 /// The time that all charts show, so that they can be compared: all that was seen, up to the sample that is
@@ -224,10 +218,7 @@ fn mean(
         let [long, short] = what;
         let plot = Plot {
             window,
-            captions: &[
-                format!("{count} GPUs: {long}, mean"),
-                format!("{short}, mean"),
-            ],
+            captions: &[format!("{count} GPUs: {long}, mean"), format!("{short}, mean")],
             now: None,
             scale: Some(Scale::percent()),
             color,
@@ -237,12 +228,7 @@ fn mean(
     };
     let [left, right] = grid.charts(0);
     plot(["memory in use", "mem"], ChartColor::Memory, left, &memory);
-    plot(
-        ["utilization", "util"],
-        ChartColor::Work,
-        right,
-        &utilization,
-    );
+    plot(["utilization", "util"], ChartColor::Work, right, &utilization);
 }
 
 /// The charts of a process on a GPU.
@@ -260,9 +246,7 @@ impl ProcessCharts<'_> {
         let (subject, styles) = (self.subject, self.styles);
         let used = self.course.map_or(&[][..], MemorySeries::loads);
         let used = chart::past(used, self.window);
-        let is_known = subject
-            .entry
-            .is_some_and(|entry| entry.sm_percent.is_some());
+        let is_known = subject.entry.is_some_and(|entry| entry.sm_percent.is_some());
         let has_use = is_known || !used.is_empty();
         let [left, right] = if has_use { slots } else { [joined(slots); 2] };
         self.memory(left, canvas);
@@ -294,10 +278,7 @@ impl ProcessCharts<'_> {
         let used = subject.entry.and_then(|entry| entry.used_bytes);
         let will = used.and_then(|used| Some(Coming::new(used, exhaustion(subject)?, self.window)));
         let most = held.iter().map(|bucket| bucket.high_bytes);
-        let top = most
-            .chain(used)
-            .chain(will.map(|will| will.at_edge_bytes))
-            .max();
+        let top = most.chain(used).chain(will.map(|will| will.at_edge_bytes)).max();
         let window = will.map_or(self.window, |will| self.window.ahead(will.ahead_seconds));
         let scale = match (will, top) {
             (Some(will), _) if will.reaches => Some(Scale::bytes(will.full_bytes)),
@@ -341,10 +322,7 @@ impl ProcessCharts<'_> {
             width: dots.width.saturating_sub(after),
             ..dots
         };
-        let before = Rect {
-            width: column.unwrap_or_default().saturating_sub(1),
-            ..dots
-        };
+        let before = Rect { width: column.unwrap_or_default().saturating_sub(1), ..dots };
         if columns(&text) <= room.width {
             LineWriter::new(canvas, room, 0).text(&text, style);
         } else if columns(&text) <= before.width {
@@ -364,10 +342,7 @@ impl ProcessCharts<'_> {
         let room = width.saturating_sub(columns(&format!("{pid} {what}")) + NOW + 2);
         if room >= COMMAND_MIN {
             let command = command::of_row(subject, room);
-            captions.push(format!(
-                "{pid} {what}  {}",
-                fit(&command, usize::from(room))
-            ));
+            captions.push(format!("{pid} {what}  {}", fit(&command, usize::from(room))));
         }
         captions.push(format!("{pid} {what}"));
         captions.push(pid.to_string());
@@ -430,10 +405,7 @@ impl Coming {
         }
         let when = Span::from_seconds(self.seconds);
         let mark = if self.reaches { "─" } else { "▲" };
-        let text = format!(
-            "{mark} {}: the GPU is full in {when}",
-            Bytes(self.full_bytes)
-        );
+        let text = format!("{mark} {}: the GPU is full in {when}", Bytes(self.full_bytes));
         let mut writer = LineWriter::new(canvas, dots, 0);
         if columns(&text) > writer.room() {
             return;
@@ -450,9 +422,7 @@ impl Coming {
 /// of them, and a GPU's free memory says nothing of its parts.
 fn exhaustion(subject: &Subject<'_>) -> Option<Exhaustion> {
     let finding = subject.finding.filter(|it| it.resolved_at.is_none())?;
-    let gpu = subject
-        .gpu
-        .filter(|_| subject.row.key.instance.0.is_none())?;
+    let gpu = subject.gpu.filter(|_| subject.row.key.instance.0.is_none())?;
     match &finding.gpus[..] {
         [only] if only.index == gpu.index => finding.evidence.forecast(),
         _ => None,
@@ -466,9 +436,5 @@ fn joined([one, other]: [ChartSlot; 2]) -> ChartSlot {
 
 /// What a chart is of, in less and less words.
 fn captions(title: &str, what: &str, short: &str) -> [String; 3] {
-    [
-        format!("{title}{what}"),
-        format!("{title}{short}"),
-        title.trim_end().to_owned(),
-    ]
+    [format!("{title}{what}"), format!("{title}{short}"), title.trim_end().to_owned()]
 }

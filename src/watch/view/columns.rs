@@ -17,11 +17,7 @@ pub fn draw(list: &ColumnList, styles: Styles, area: Rect, canvas: &mut Canvas) 
     let areas = ColumnListAreas::new(list, area);
     canvas.clear(areas.whole);
     let count = list.entries.len();
-    let shown = list
-        .entries
-        .iter()
-        .filter(|(_, is_shown)| *is_shown)
-        .count();
+    let shown = list.entries.iter().filter(|(_, is_shown)| *is_shown).count();
     let mut writer = LineWriter::new(canvas, areas.title, 0);
     writer
         .fill("─", 2, styles.faint())

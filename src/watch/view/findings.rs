@@ -186,10 +186,11 @@ impl FindingColumns {
             return;
         }
         let command = Some(command).filter(|command| columns(command) <= self.command);
-        writer
-            .left(text, room - self.command - 1, styles.plain())
-            .skip(1)
-            .left(command.unwrap_or_default(), self.command, styles.faint());
+        writer.left(text, room - self.command - 1, styles.plain()).skip(1).left(
+            command.unwrap_or_default(),
+            self.command,
+            styles.faint(),
+        );
     }
 
     /// Draws a finding; `tail` says how many more there are, where nothing else does.
@@ -207,33 +208,23 @@ impl FindingColumns {
         let style = styles.badge(finding.severity);
         if self.width >= WIDEST {
             let severity = finding.severity.to_string();
-            writer
-                .left(&severity, 8, severity_style(styles, finding))
-                .skip(1);
+            writer.left(&severity, 8, severity_style(styles, finding)).skip(1);
         }
         writer.left(&badge(finding), self.badge, style).skip(1);
         for (text, width) in [(memory(finding), self.memory), (who(finding), self.who)] {
             writer.right(&text, width, styles.plain()).skip(1);
         }
         if self.user > 0 {
-            writer
-                .left(&user(finding), self.user, styles.plain())
-                .skip(1);
+            writer.left(&user(finding), self.user, styles.plain()).skip(1);
         }
         let text = escape(&finding.evidence.words()).into_owned();
-        let tail_width = if tail.is_empty() {
-            0
-        } else {
-            columns(tail) + 1
-        };
+        let tail_width = if tail.is_empty() { 0 } else { columns(tail) + 1 };
         let room = writer.room().saturating_sub(tail_width);
         let text = clean(&text, MESSAGE_CHARS);
         if tail.is_empty() {
             self.end(&mut writer, &text, command, styles);
         } else {
-            writer
-                .left(&text, room, styles.plain())
-                .at_end(tail, styles.strong());
+            writer.left(&text, room, styles.plain()).at_end(tail, styles.strong());
         }
         if is_selected {
             lines.select();

@@ -38,10 +38,8 @@ pub fn draw(app: &App, styles: Styles, form: Gpus, heading: Rect, area: Rect, ca
     };
     let snapshot = &screenful.snapshot;
     if snapshot.gpus.is_empty() {
-        LineWriter::new(canvas, area, 0).text(
-            "no GPU; `gpumem doctor` looks for the reason",
-            styles.strong(),
-        );
+        LineWriter::new(canvas, area, 0)
+            .text("no GPU; `gpumem doctor` looks for the reason", styles.strong());
         return;
     }
     let (shown, gpus) = (app.shown_shares(), app.shown_gpus());
@@ -97,16 +95,9 @@ pub fn draw(app: &App, styles: Styles, form: Gpus, heading: Rect, area: Rect, ca
                 LineWriter::new(canvas, area, 0).text(MEMORY, styles.heading());
             }
             let across = (area.width / DENSE_CELL).max(1);
-            cells(
-                &shown,
-                (across, DENSE_CELL),
-                indent,
-                area,
-                canvas,
-                |gpu, writer| {
-                    dense_cell(gpu, styles, writer);
-                },
-            );
+            cells(&shown, (across, DENSE_CELL), indent, area, canvas, |gpu, writer| {
+                dense_cell(gpu, styles, writer);
+            });
         }
         Gpus::Sum => {
             LineWriter::new(canvas, area, 0).text(&sum(&gpus), styles.plain());
@@ -138,12 +129,8 @@ const BAR_MAX: u16 = 64;
 /// the columns are not to move with that.
 const BAR_ROOMY: u16 = 46;
 /// The columns of where the memory is, each with the blank before it.
-const BALANCE: [(&str, u16); 4] = [
-    ("FREE", 10),
-    ("RESERVED", 10),
-    ("PROCESSES", 10),
-    ("UNATTRIBUTED", 12),
-];
+const BALANCE: [(&str, u16); 4] =
+    [("FREE", 10), ("RESERVED", 10), ("PROCESSES", 10), ("UNATTRIBUTED", 12)];
 
 impl GpuColumns {
     fn new(shown: &[(&Gpu, &GpuShares)], width: u16) -> Self {
@@ -162,9 +149,7 @@ impl GpuColumns {
             bar: BAR_MIN,
             memory: widest(&|gpu| {
                 let parts = gpu.mig_devices.iter().map(|part| part.memory);
-                let texts = parts
-                    .chain([gpu.memory])
-                    .map(|it| columns(&memory_text(it)));
+                let texts = parts.chain([gpu.memory]).map(|it| columns(&memory_text(it)));
                 texts.max().unwrap_or(0)
             })
             .max(6),
@@ -259,22 +244,12 @@ impl GpuColumns {
         styles: Styles,
         writer: &mut LineWriter<'_>,
     ) {
-        writer
-            .right(&device.name_on(gpu.index), self.index, styles.plain())
-            .skip(1);
+        writer.right(&device.name_on(gpu.index), self.index, styles.plain()).skip(1);
         if self.name > 0 {
-            writer
-                .left(&part_name(device), self.name, styles.plain())
-                .skip(1);
+            writer.left(&part_name(device), self.name, styles.plain()).skip(1);
         }
         let is_stale = gpu.stale_seconds.is_some();
-        self.memory(
-            device.memory,
-            (shares.as_ref(), is_stale),
-            None,
-            styles,
-            writer,
-        );
+        self.memory(device.memory, (shares.as_ref(), is_stale), None, styles, writer);
     }
 
     /// The bar and the figures of some memory; why there is neither, where that is known.
@@ -288,27 +263,18 @@ impl GpuColumns {
     ) {
         if let Some(reason) = reason {
             let text = format!("{NOT_AVAILABLE}: {reason}");
-            writer
-                .left(&text, self.bar + 1 + self.memory, styles.faint())
-                .skip(1);
+            writer.left(&text, self.bar + 1 + self.memory, styles.faint()).skip(1);
             return;
         }
         bar(shares, is_stale, self.bar, styles, writer);
         let style = shares.map_or(styles.plain(), |it| styles.strain(it.level()));
-        writer
-            .skip(1)
-            .right(&memory_text(memory), self.memory, style)
-            .skip(1);
+        writer.skip(1).right(&memory_text(memory), self.memory, style).skip(1);
     }
 
     /// Columns of the charts, each with the blank after it.
     fn history_width(&self) -> u16 {
         let (used, held) = self.history;
-        [used, held]
-            .iter()
-            .filter(|it| **it > 0)
-            .map(|it| it + 1)
-            .sum()
+        [used, held].iter().filter(|it| **it > 0).map(|it| it + 1).sum()
     }
 
     /// How memory and utilization moved, where there is room for it.
@@ -352,9 +318,7 @@ impl GpuColumns {
         canvas: &mut Canvas,
     ) {
         let mut writer = LineWriter::new(canvas, area, line);
-        writer
-            .right(&gpu.index.to_string(), self.index, styles.strong())
-            .skip(1);
+        writer.right(&gpu.index.to_string(), self.index, styles.strong()).skip(1);
         if self.name > 0 {
             writer.left(&name(gpu), self.name, styles.plain()).skip(1);
         }

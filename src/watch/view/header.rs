@@ -27,10 +27,7 @@ pub fn draw(app: &App, styles: Styles, area: Rect, canvas: &mut Canvas) {
     let (right, right_style) = clock(app, styles, area.width);
     let right_width = columns(&right);
     // What is now comes first: the rest of the line takes what the clock leaves.
-    let left = Rect {
-        width: area.width.saturating_sub(right_width + 1),
-        ..area
-    };
+    let left = Rect { width: area.width.saturating_sub(right_width + 1), ..area };
     let mut writer = LineWriter::new(canvas, left, 0);
     if let Some(name) = &app.setup.replay {
         let name = clean(name, area.width);
@@ -46,14 +43,10 @@ pub fn draw(app: &App, styles: Styles, area: Rect, canvas: &mut Canvas) {
         ];
         let fits = |(badge, beside): &&(String, u16)| columns(badge) + beside <= left.width;
         let badge = badges.iter().find(fits).map(|(badge, _)| badge.as_str());
-        writer
-            .text(badge.unwrap_or(" REPLAY "), styles.origin())
-            .skip(2);
+        writer.text(badge.unwrap_or(" REPLAY "), styles.origin()).skip(2);
     }
     let Some(screenful) = &app.screenful else {
-        writer
-            .text("gpumem ", styles.strong())
-            .text(app.setup.version, styles.plain());
+        writer.text("gpumem ", styles.strong()).text(app.setup.version, styles.plain());
         LineWriter::new(canvas, area, 0).at_end(&right, right_style);
         return;
     };
@@ -61,11 +54,7 @@ pub fn draw(app: &App, styles: Styles, area: Rect, canvas: &mut Canvas) {
     let driver = &screenful.snapshot.driver;
     let host = host.map(|host| clean(host, area.width));
     let [.., least] = headline::widths(app);
-    let least = if headline::is_waste(app) {
-        least + 2
-    } else {
-        0
-    };
+    let least = if headline::is_waste(app) { least + 2 } else { 0 };
     // A part is whole or not at all, and with it what matters less.
     if let Some(host) = host.filter(|host| columns(host) + least <= writer.room()) {
         writer.text(&host, styles.strong()).skip(2);
@@ -84,10 +73,7 @@ pub fn draw(app: &App, styles: Styles, area: Rect, canvas: &mut Canvas) {
         if columns(label) + columns(&value) > writer.room() {
             break;
         }
-        writer
-            .text(label, styles.faint())
-            .text(&value, style)
-            .skip(2);
+        writer.text(label, styles.faint()).text(&value, style).skip(2);
     }
     LineWriter::new(canvas, area, 0).at_end(&right, right_style);
 }
@@ -115,11 +101,7 @@ fn clock(app: &App, styles: Styles, width: u16) -> (String, Style) {
 /// What is to be said of this machine's time, longest first.
 fn live(app: &App, styles: Styles) -> (Vec<String>, Style) {
     let span = |seconds: u64| Span::from_seconds(seconds as f64);
-    let paused = if app.playback.is_paused {
-        "PAUSED, "
-    } else {
-        ""
-    };
+    let paused = if app.playback.is_paused { "PAUSED, " } else { "" };
     if let Some(age) = app.age_seconds().filter(|_| app.is_overdue()) {
         let text = format!("no answer for {}", span(age));
         return (vec![format!("{paused}{text}"), text], styles.alarm());
@@ -139,10 +121,7 @@ fn live(app: &App, styles: Styles) -> (Vec<String>, Style) {
     let long = format!("{date} {short}");
     if app.playback.is_paused {
         let texts = match app.behind_seconds() {
-            None => vec![
-                format!("PAUSED {short}, L: resume"),
-                format!("PAUSED {time}"),
-            ],
+            None => vec![format!("PAUSED {short}, L: resume"), format!("PAUSED {time}")],
             Some(seconds) => {
                 let behind = format!("{} behind", Span::from_seconds(seconds.floor()));
                 vec![
@@ -205,10 +184,9 @@ fn replay(app: &App, styles: Styles) -> (Vec<String>, Style) {
     let (state, style) = match &app.end {
         Some(End::Failed(_)) if app.is_at_end() => ("no more samples".to_owned(), styles.alarm()),
         Some(End::Complete) if app.is_at_end() => ("the end".to_owned(), styles.strong()),
-        _ if app.playback.is_paused => (
-            "PAUSED".to_owned(),
-            styles.caution().add_modifier(Modifier::BOLD),
-        ),
+        _ if app.playback.is_paused => {
+            ("PAUSED".to_owned(), styles.caution().add_modifier(Modifier::BOLD))
+        }
         _ => (speed_text(app.playback.speed), styles.plain()),
     };
     let shown = match (app.playback.is_paused, &app.end) {

@@ -19,11 +19,7 @@ pub fn draw(context: Context, styles: Styles, first: u16, area: Rect, canvas: &m
     let last = help.height().saturating_sub(usize::from(body.height));
     let first = usize::from(first).min(last);
     for (at, column) in help.columns.iter().enumerate() {
-        let left = Rect {
-            x: body.x + help.width * at as u16,
-            width: help.width,
-            ..body
-        };
+        let left = Rect { x: body.x + help.width * at as u16, width: help.width, ..body };
         let visible = column.iter().skip(first).take(usize::from(body.height));
         for (row, line) in visible.enumerate() {
             let mut writer = LineWriter::new(canvas, left, row as u16);
@@ -45,9 +41,7 @@ pub fn draw(context: Context, styles: Styles, first: u16, area: Rect, canvas: &m
             (true, true) => "j k scrolls; ",
         };
         let text = format!("{more}any other key leaves this help");
-        LineWriter::new(canvas, area, body.height)
-            .skip(GAP)
-            .text(&text, styles.faint());
+        LineWriter::new(canvas, area, body.height).skip(GAP).text(&text, styles.faint());
     }
 }
 
@@ -64,16 +58,12 @@ mod tests {
     use crate::watch::theme::{Depth, Theme};
 
     fn text(context: Context, first: u16, area: Rect) -> Vec<String> {
-        let styles = Styles {
-            theme: Theme::default(),
-            depth: Depth::Mono,
-        };
+        let styles = Styles { theme: Theme::default(), depth: Depth::Mono };
         let mut canvas = Canvas::new(area);
         draw(context, styles, first, area, &mut canvas);
         let width = usize::from(area.width).max(1);
         let rows = canvas.content.chunks(width);
-        rows.map(|row| row.iter().map(Cell::symbol).collect())
-            .collect()
+        rows.map(|row| row.iter().map(Cell::symbol).collect()).collect()
     }
 
     /// Everything that can be scrolled to, a line each, in one piece.
@@ -119,9 +109,7 @@ mod tests {
                 &FILTER,
                 &MOUSE,
                 &FOLDS,
-                &selectable()
-                    .map(|it| (it.example, it.meaning))
-                    .collect::<Vec<_>>(),
+                &selectable().map(|it| (it.example, it.meaning)).collect::<Vec<_>>(),
             ]
             .concat()
             {

@@ -49,20 +49,13 @@ fn letters(chosen: Column, styles: Styles, area: Rect, canvas: &mut Canvas) {
             used = columns(SORT_BY) + 1;
         }
         used += wide + GAP;
-        lines
-            .last_mut()
-            .into_iter()
-            .for_each(|line| line.push(column));
+        lines.last_mut().into_iter().for_each(|line| line.push(column));
     }
     let above = lines.len() as u16 - 1;
     if above >= LETTER_LINES || area.y < canvas.area.y + above {
         return letters_on_one(chosen, styles, LineWriter::new(canvas, area, 0));
     }
-    let place = Rect {
-        y: area.y - above,
-        height: above + 1,
-        ..area
-    };
+    let place = Rect { y: area.y - above, height: above + 1, ..area };
     canvas.clear(place);
     for (at, line) in (0..).zip(lines) {
         let mut writer = LineWriter::new(canvas, place, at);
@@ -96,11 +89,7 @@ fn letters_on_one(chosen: Column, styles: Styles, mut writer: LineWriter<'_>) {
     writer.text(SORT_BY, styles.strong()).skip(1);
     let mut shown = &Column::ALL[..];
     let end = Column::ALL.iter().position(|it| *it == chosen);
-    let mut wide: u16 = Column::ALL
-        .iter()
-        .take(end.unwrap_or(0) + 1)
-        .map(size)
-        .sum();
+    let mut wide: u16 = Column::ALL.iter().take(end.unwrap_or(0) + 1).map(size).sum();
     // The ends of the row stay free to say that there is more.
     while let [first, rest @ ..] = shown
         && wide + GAP > writer.room()
@@ -127,18 +116,8 @@ fn letters_on_one(chosen: Column, styles: Styles, mut writer: LineWriter<'_>) {
 fn write<'a>(spots: &[Spot], styles: Styles, area: Rect, canvas: &'a mut Canvas) -> LineWriter<'a> {
     let mut writer = LineWriter::new(canvas, area, 0);
     let mut end = 0;
-    for Spot {
-        from,
-        to,
-        hint: Hint { key, word, .. },
-        ..
-    } in spots
-    {
-        writer
-            .skip(from - end)
-            .text(key, styles.key())
-            .skip(1)
-            .text(word, styles.faint());
+    for Spot { from, to, hint: Hint { key, word, .. }, .. } in spots {
+        writer.skip(from - end).text(key, styles.key()).skip(1).text(word, styles.faint());
         end = *to;
     }
     writer
@@ -155,16 +134,8 @@ mod tests {
 
     #[test]
     fn hints_are_drawn_where_the_layout_puts_them() {
-        let styles = Styles {
-            theme: Theme::default(),
-            depth: Depth::Mono,
-        };
-        for context in [
-            Context::Main,
-            Context::Page,
-            Context::Plan,
-            Context::Columns,
-        ] {
+        let styles = Styles { theme: Theme::default(), depth: Depth::Mono };
+        for context in [Context::Main, Context::Page, Context::Plan, Context::Columns] {
             for width in 0..200 {
                 let area = Rect::new(0, 0, width, 1);
                 let mut canvas = Canvas::new(area);
@@ -182,10 +153,7 @@ mod tests {
 
     #[test]
     fn the_chosen_column_is_seen_at_any_width() {
-        let styles = Styles {
-            theme: Theme::default(),
-            depth: Depth::Mono,
-        };
+        let styles = Styles { theme: Theme::default(), depth: Depth::Mono };
         let line = |chosen, width| {
             let mut canvas = Canvas::new(Rect::new(0, 0, width, 1));
             letters(chosen, styles, Rect::new(0, 0, width, 1), &mut canvas);
@@ -199,10 +167,7 @@ mod tests {
                 assert!(line(column, width).contains(&word), "{word} at {width}");
             }
         }
-        assert_eq!(
-            line(Column::Gpu, 40),
-            "sort by g gpu  p pid  u user  m memory"
-        );
+        assert_eq!(line(Column::Gpu, 40), "sort by g gpu  p pid  u user  m memory");
         assert!(line(Column::Command, 40).starts_with("sort by … "));
         assert!(!line(Column::Gpu, 200).contains('…'));
     }

@@ -29,11 +29,7 @@ impl<'a> LineWriter<'a> {
             canvas,
             x: area.x,
             y: area.y.saturating_add(line),
-            end: if line < area.height {
-                area.right()
-            } else {
-                area.x
-            },
+            end: if line < area.height { area.right() } else { area.x },
         }
     }
 

@@ -26,13 +26,7 @@ pub struct PanelWriter<'a> {
 impl<'a> PanelWriter<'a> {
     /// An empty panel.
     pub fn new(styles: Styles, area: Rect, canvas: &'a mut Canvas) -> Self {
-        Self {
-            styles,
-            area,
-            is_blank: true,
-            canvas,
-            used: 0,
-        }
+        Self { styles, area, is_blank: true, canvas, used: 0 }
     }
 
     /// Lines that have nothing on them yet.
@@ -42,11 +36,8 @@ impl<'a> PanelWriter<'a> {
 
     /// The lines that have nothing on them yet, and where to write them otherwise than one below the other.
     pub fn rest(&mut self) -> (Rect, &mut Canvas) {
-        let area = Rect {
-            y: self.area.y.saturating_add(self.used),
-            height: self.left(),
-            ..self.area
-        };
+        let area =
+            Rect { y: self.area.y.saturating_add(self.used), height: self.left(), ..self.area };
         self.is_blank = false;
         (area.intersection(self.canvas.area), self.canvas)
     }
@@ -75,11 +66,7 @@ impl<'a> PanelWriter<'a> {
     /// Reverses the line that was written last.
     pub fn select(&mut self) {
         let line = self.used.saturating_sub(1);
-        let row = Rect {
-            y: self.area.y.saturating_add(line),
-            height: 1,
-            ..self.area
-        };
+        let row = Rect { y: self.area.y.saturating_add(line), height: 1, ..self.area };
         self.canvas.restyle(row, self.styles.selected());
     }
 

@@ -33,10 +33,7 @@ use super::theme::Styles;
 
 /// Draws the whole screen, whatever was there.
 pub fn draw(app: &App, canvas: &mut Canvas) {
-    let styles = Styles {
-        theme: app.theme,
-        depth: app.setup.depth,
-    };
+    let styles = Styles { theme: app.theme, depth: app.setup.depth };
     canvas.frame(styles.ground(), app.setup.ascii, |canvas| {
         panels(app, styles, canvas);
     });
@@ -55,14 +52,7 @@ fn panels(app: &App, styles: Styles, canvas: &mut Canvas) {
         (Mode::Page, Some(layout)) => page::draw(app, styles, &layout, area, canvas),
         (_, Some(layout)) => {
             header::draw(app, styles, layout.header, canvas);
-            gpus::draw(
-                app,
-                styles,
-                layout.gpu_form,
-                layout.gpu_heading,
-                layout.gpus,
-                canvas,
-            );
+            gpus::draw(app, styles, layout.gpu_form, layout.gpu_heading, layout.gpus, canvas);
             table::draw(app, styles, &layout, canvas);
             charts::draw(app, styles, &layout.chart_panes, canvas);
             status::draw(app, styles, &layout, canvas);

@@ -32,11 +32,7 @@ pub fn draw(app: &App, styles: Styles, layout: &Layout, area: Rect, canvas: &mut
             writer.text(piece, style(mark, styles));
         }
     }
-    let keys = Rect {
-        y: area.bottom().saturating_sub(1),
-        height: 1,
-        ..area
-    };
+    let keys = Rect { y: area.bottom().saturating_sub(1), height: 1, ..area };
     hints::draw(app, styles, layout, keys, canvas);
 }
 

@@ -57,11 +57,7 @@ pub fn draw(app: &App, styles: Styles, area: Rect, canvas: &mut Canvas) {
             }
             Below::Choices(choices) => {
                 for (key, word) in choices {
-                    writer
-                        .text(key, styles.key())
-                        .skip(1)
-                        .text(word, styles.plain())
-                        .skip(2);
+                    writer.text(key, styles.key()).skip(1).text(word, styles.plain()).skip(2);
                 }
             }
             Below::Buttons => {

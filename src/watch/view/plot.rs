@@ -38,10 +38,7 @@ pub struct Scale {
 impl Scale {
     /// Of a share, up to all of it.
     pub fn percent() -> Self {
-        Self {
-            top: 100.0,
-            labels: ["100", "50", "0"].map(str::to_owned),
-        }
+        Self { top: 100.0, labels: ["100", "50", "0"].map(str::to_owned) }
     }
 
     /// Of memory, up to so much of it.
@@ -50,10 +47,7 @@ impl Scale {
         let (number, _) = text.split_once(' ').unwrap_or((&text, ""));
         let half = format!("{:.1}", number.parse::<f64>().unwrap_or_default() / 2.0);
         let whole = |number: &str| number.trim_end_matches(".0").to_owned();
-        Self {
-            top: top as f64,
-            labels: [whole(number), whole(&half), "0".to_owned()],
-        }
+        Self { top: top as f64, labels: [whole(number), whole(&half), "0".to_owned()] }
     }
 
     /// Of what a process holds, up to a round number above the most.
@@ -120,14 +114,7 @@ impl Plot<'_> {
         chart::draw_values(&values, scale.top, style, dots, canvas);
         if slot.has_times {
             let y = slot.area.bottom().saturating_sub(1);
-            self.times(
-                Rect {
-                    y,
-                    height: 1,
-                    ..dots
-                },
-                canvas,
-            );
+            self.times(Rect { y, height: 1, ..dots }, canvas);
         }
         dots
     }
@@ -167,11 +154,7 @@ impl Plot<'_> {
             let mut writer = LineWriter::new(canvas, body, line);
             writer.right(label, width, style).text(edge, style);
         }
-        Rect {
-            x: body.x + width + 1,
-            width: body.width - width - 1,
-            ..body
-        }
+        Rect { x: body.x + width + 1, width: body.width - width - 1, ..body }
     }
 
     /// Faint lines at the top, the middle and more parts of a high chart, so that what is low is read, too.
@@ -199,11 +182,7 @@ impl Plot<'_> {
             if from < end || width > line.width {
                 continue;
             }
-            let place = Rect {
-                x: line.x + from,
-                width,
-                ..line
-            };
+            let place = Rect { x: line.x + from, width, ..line };
             LineWriter::new(canvas, place, 0).text(&text, self.styles.faint());
             end = from + width + 1;
         }
@@ -238,9 +217,6 @@ mod tests {
     #[test]
     fn a_value_is_in_the_row_of_its_share() {
         let row = |value| Scale::percent().row(value, 4);
-        assert_eq!(
-            [100.0, 76.0, 74.0, 1.0, 0.0, 900.0].map(row),
-            [0, 0, 1, 3, 3, 0]
-        );
+        assert_eq!([100.0, 76.0, 74.0, 1.0, 0.0, 900.0].map(row), [0, 0, 1, 3, 3, 0]);
     }
 }

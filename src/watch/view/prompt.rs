@@ -59,9 +59,7 @@ pub fn draw(app: &App, prompt: &Prompt, styles: Styles, area: Rect, canvas: &mut
     writer.text(before, styles.plain());
     let cursor = styles.plain().add_modifier(Modifier::REVERSED);
     writer.text(if under.is_empty() { " " } else { under }, cursor);
-    let left = typed_width
-        .saturating_sub(columns(before))
-        .saturating_sub(under_width);
+    let left = typed_width.saturating_sub(columns(before)).saturating_sub(under_width);
     writer.left(rest, left, styles.plain());
     if note_width > 2 {
         writer.skip(2).text(&note, style);

@@ -73,9 +73,7 @@ pub fn draw(app: &App, styles: Styles, area: Rect, canvas: &mut Canvas) {
         if line >= lines {
             return;
         }
-        LineWriter::new(canvas, area, line)
-            .skip(x)
-            .text(&text, style);
+        LineWriter::new(canvas, area, line).skip(x).text(&text, style);
         x += columns(&text) + 2;
     }
 }

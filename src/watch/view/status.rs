@@ -75,9 +75,7 @@ fn title(app: &App, layout: &Layout) -> String {
 /// The profile of the MIG device that a process is on: ` (1g.10gb)`.
 fn profile(subject: &Subject<'_>) -> String {
     let (gpu_instance, compute_instance) = subject.row.key.instance;
-    let device = subject
-        .gpu
-        .and_then(|gpu| gpu.mig_device(gpu_instance, compute_instance));
+    let device = subject.gpu.and_then(|gpu| gpu.mig_device(gpu_instance, compute_instance));
     let profile = device.and_then(|device| device.profile.as_deref());
     profile.map_or_else(String::new, |profile| format!(" ({})", clean(profile, 40)))
 }
@@ -91,15 +89,8 @@ fn selected(subject: &Subject<'_>, lines: &mut PanelWriter<'_>) {
         let facts = facts(subject, process, styles);
         let (area, canvas) = lines.rest();
         let side = (area.width - SIDE_GAP) / 3;
-        let text = Rect {
-            width: area.width - side - SIDE_GAP,
-            ..area
-        };
-        let beside = Rect {
-            x: text.right() + SIDE_GAP,
-            width: side,
-            ..area
-        };
+        let text = Rect { width: area.width - side - SIDE_GAP, ..area };
+        let beside = Rect { x: text.right() + SIDE_GAP, width: side, ..area };
         details(subject, false, &mut PanelWriter::new(styles, text, canvas));
         write_facts(&facts, styles, beside, canvas);
         return;
@@ -112,17 +103,11 @@ fn write_facts(facts: &[(String, String)], styles: Styles, area: Rect, canvas: &
     let wide = facts.iter().map(|(label, _)| columns(label)).max();
     let wide = (wide.unwrap_or(0) + 1).min(area.width / 2);
     let (lines, count) = (usize::from(area.height), facts.len());
-    let alone = if count > lines {
-        lines.saturating_sub(1)
-    } else {
-        count
-    };
+    let alone = if count > lines { lines.saturating_sub(1) } else { count };
     for (at, (label, value)) in (0..).zip(&facts[..alone]) {
         let mut writer = LineWriter::new(canvas, area, at);
         let room = area.width.saturating_sub(wide);
-        writer
-            .left(label, wide, styles.faint())
-            .left(value, room, styles.plain());
+        writer.left(label, wide, styles.faint()).left(value, room, styles.plain());
     }
     if alone < count && lines > 0 {
         let text = joined(&facts[alone..]);
@@ -132,9 +117,7 @@ fn write_facts(facts: &[(String, String)], styles: Styles, area: Rect, canvas: &
 }
 
 fn joined(facts: &[(String, String)]) -> String {
-    let texts = facts
-        .iter()
-        .map(|(label, value)| format!("{label} {value}"));
+    let texts = facts.iter().map(|(label, value)| format!("{label} {value}"));
     texts.collect::<Vec<_>>().join(", ")
 }
 
@@ -154,11 +137,7 @@ fn details(subject: &Subject<'_>, is_whole: bool, lines: &mut PanelWriter<'_>) {
             lines.write(&advice, 2, styles.strong());
         }
         for also in &finding.also {
-            let text = format!(
-                "also {}: {}",
-                also.kind,
-                clean(&also.message, MESSAGE_CHARS)
-            );
+            let text = format!("also {}: {}", also.kind, clean(&also.message, MESSAGE_CHARS));
             lines.write(&text, 1, styles.plain());
         }
     }
@@ -217,10 +196,7 @@ fn facts(subject: &Subject<'_>, process: &Process, styles: Styles) -> Vec<(Strin
     if let Some(container) = &process.container {
         let runtime = container.runtime.as_deref().unwrap_or("container");
         let id = container.id.as_deref().map(short);
-        part(
-            &escape(runtime),
-            container.name.as_deref().or(id.as_deref()),
-        );
+        part(&escape(runtime), container.name.as_deref().or(id.as_deref()));
     }
     if let Some(kubernetes) = &process.kubernetes {
         let name = kubernetes.pod_name.as_deref();

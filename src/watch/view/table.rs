@@ -43,25 +43,18 @@ pub fn draw(app: &App, styles: Styles, layout: &Layout, canvas: &mut Canvas) {
     let columns = chosen(&app.table.columns, screenful.widths, area.width);
     let limits = layout.table_limits;
     if let Some(limited) = Limited::new(app).filter(|_| !limits.is_empty()) {
-        LineWriter::new(canvas, limits, 0)
-            .skip(GUTTER)
-            .text(&limited.text(), styles.caution());
+        LineWriter::new(canvas, limits, 0).skip(GUTTER).text(&limited.text(), styles.caution());
     }
     draw_heading(app, &columns, styles, layout, canvas);
     if app.table.listing.lines.is_empty() {
         let text = match app.table.choice.limits() {
             Some(limits) if !screenful.rows.is_empty() => {
                 let count = screenful.rows.len();
-                format!(
-                    "none of {count} is shown ({}); Esc shows all",
-                    escape(&limits)
-                )
+                format!("none of {count} is shown ({}); Esc shows all", escape(&limits))
             }
             _ => nothing(screenful),
         };
-        LineWriter::new(canvas, area, 0)
-            .skip(GUTTER)
-            .text(&text, styles.plain());
+        LineWriter::new(canvas, area, 0).skip(GUTTER).text(&text, styles.plain());
         return;
     }
     let first = app.judged.engine.history().first_time();
@@ -124,10 +117,7 @@ fn nothing(screenful: &Screenful) -> String {
     if unread.is_empty() {
         "no process holds GPU memory".to_owned()
     } else {
-        format!(
-            "the process list could not be read: GPU {}",
-            unread.join(", ")
-        )
+        format!("the process list could not be read: GPU {}", unread.join(", "))
     }
 }
 

@@ -34,17 +34,11 @@ const SIZES: [(u16, u16); 5] = [(40, 10), (60, 15), (80, 24), (120, 40), (200, 6
 pub(super) fn showing(snapshot: Snapshot, columns: u16, rows: u16) -> App {
     let mut app = app(columns, rows);
     let idle = snapshot.process(sample::pid(0, 0)).is_some();
-    let findings = idle
-        .then(|| sample::finding(&snapshot, 0, 0))
-        .into_iter()
-        .collect();
+    let findings = idle.then(|| sample::finding(&snapshot, 0, 0)).into_iter().collect();
     let time = snapshot.time;
-    app.show(Screenful::new(
-        snapshot,
-        findings,
-        Vec::new(),
-        |identity, _| (identity.pid % 3 > 0).then(|| time.plus_seconds(-f64::from(identity.pid))),
-    ));
+    app.show(Screenful::new(snapshot, findings, Vec::new(), |identity, _| {
+        (identity.pid % 3 > 0).then(|| time.plus_seconds(-f64::from(identity.pid)))
+    }));
     app
 }
 
@@ -111,10 +105,7 @@ fn a_selected_process_shows_its_finding_and_itself() {
     for (columns, rows) in SIZES {
         let mut app = showing(sample::snapshot(4, 4), columns, rows);
         for key in "oxj".chars() {
-            update(
-                &mut app,
-                Event::Key(crossterm::event::KeyCode::Char(key).into()),
-            );
+            update(&mut app, Event::Key(crossterm::event::KeyCode::Char(key).into()));
         }
         check(&format!("selected-{columns}x{rows}"), &app);
     }
@@ -137,10 +128,7 @@ fn half_broken_machines() {
             call: "/proc/4001/fd".into(),
             error: "permission denied".into(),
         });
-        check(
-            &format!("errors-{columns}x{rows}"),
-            &showing(snapshot, columns, rows),
-        );
+        check(&format!("errors-{columns}x{rows}"), &showing(snapshot, columns, rows));
     }
 }
 
@@ -149,10 +137,7 @@ fn mig_devices_hidden_holders_and_what_is_not_available() {
     for (columns, rows) in SIZES {
         let mut divided = sample::snapshot(2, 3);
         sample::divide(&mut divided, 0);
-        check(
-            &format!("mig-{columns}x{rows}"),
-            &showing(divided, columns, rows),
-        );
+        check(&format!("mig-{columns}x{rows}"), &showing(divided, columns, rows));
 
         let mut hidden = sample::snapshot(2, 2);
         hidden.gpus[1].memory.as_mut().unwrap().used_bytes += 8 * crate::units::GIB;
@@ -161,15 +146,9 @@ fn mig_devices_hidden_holders_and_what_is_not_available() {
         let mut app = showing(hidden, columns, rows);
         let at = app.screenful.as_ref().unwrap().rows.len() - 1;
         let subject = app.screenful.as_ref().unwrap().subject(at).unwrap();
-        assert_eq!(
-            subject.row.key.identity.pid, worker,
-            "the unknown comes last"
-        );
+        assert_eq!(subject.row.key.identity.pid, worker, "the unknown comes last");
         check(&format!("hidden-{columns}x{rows}"), &app);
-        update(
-            &mut app,
-            Event::Key(crossterm::event::KeyCode::Char('G').into()),
-        );
+        update(&mut app, Event::Key(crossterm::event::KeyCode::Char('G').into()));
         check(&format!("hidden-selected-{columns}x{rows}"), &app);
 
         let mut bare = sample::snapshot(2, 2);
@@ -182,10 +161,7 @@ fn mig_devices_hidden_holders_and_what_is_not_available() {
         bare.gpus[1].process_memory_unavailable =
             Some("the driver does not report memory by process".into());
         bare.gpus[1].processes.as_mut().unwrap()[1].kind = ProcessType::Mps;
-        check(
-            &format!("not-available-{columns}x{rows}"),
-            &showing(bare, columns, rows),
-        );
+        check(&format!("not-available-{columns}x{rows}"), &showing(bare, columns, rows));
     }
 }
 
@@ -253,10 +229,7 @@ fn other_screens() {
     let snapshot = || sample::snapshot(2, 3);
     check("waiting-80x24", &app(80, 24));
     for (columns, rows) in [(40, 10), (39, 9), (20, 3), (8, 2)] {
-        check(
-            &format!("small-{columns}x{rows}"),
-            &showing(snapshot(), columns, rows),
-        );
+        check(&format!("small-{columns}x{rows}"), &showing(snapshot(), columns, rows));
     }
 
     let mut help = showing(snapshot(), 80, 24);
@@ -276,19 +249,11 @@ fn other_screens() {
     check("replay-ended-80x24", &replay);
 
     let mut failed = showing(snapshot(), 80, 24);
-    update(
-        &mut failed,
-        Event::SourceFailed("driver/library version mismatch".to_owned()),
-    );
+    update(&mut failed, Event::SourceFailed("driver/library version mismatch".to_owned()));
     check("failed-80x24", &failed);
 
     let mut overdue = showing(snapshot(), 80, 24);
-    update(
-        &mut overdue,
-        Event::Tick {
-            now: Duration::from_secs(7),
-        },
-    );
+    update(&mut overdue, Event::Tick { now: Duration::from_secs(7) });
     check("overdue-80x24", &overdue);
 
     let mut undecided = app(80, 24);
@@ -320,12 +285,7 @@ fn of_a_gpu_that_is_not_read_no_findings_are_none() {
     let mut lost = sample::snapshot(2, 3);
     lost.gpus[0].processes = None;
     let count = lost.gpus.len();
-    app.show(Screenful::new(
-        lost.clone(),
-        Vec::new(),
-        vec![reason.clone()],
-        |_, _| None,
-    ));
+    app.show(Screenful::new(lost.clone(), Vec::new(), vec![reason.clone()], |_, _| None));
     let title = findings::title(&app, &app.layout().unwrap());
     assert!(title.starts_with("findings: none known, "), "{title}");
     assert!(title.ends_with(" not read"), "{title}");
@@ -334,11 +294,7 @@ fn of_a_gpu_that_is_not_read_no_findings_are_none() {
     }
     app.show(Screenful::new(lost, Vec::new(), vec![reason], |_, _| None));
     let title = findings::title(&app, &app.layout().unwrap());
-    assert_eq!(
-        title.contains(&format!("{count} GPUs are")),
-        count > 1,
-        "{title}"
-    );
+    assert_eq!(title.contains(&format!("{count} GPUs are")), count > 1, "{title}");
 }
 
 #[test]
@@ -349,20 +305,10 @@ fn without_colour_there_is_none() {
     app.setup.depth = Depth::Mono;
     app.setup.replay = Some("demo".to_owned());
     let buffer = render(&app);
-    assert!(
-        buffer
-            .content
-            .iter()
-            .all(|cell| cell.fg == Color::Reset && cell.bg == Color::Reset)
-    );
+    assert!(buffer.content.iter().all(|cell| cell.fg == Color::Reset && cell.bg == Color::Reset));
     // What colour would say is in words and in weight.
     assert!(text(&buffer).contains("IDLE 29m") && text(&buffer).contains("lost: "));
-    assert!(
-        buffer
-            .content
-            .iter()
-            .any(|cell| cell.modifier.contains(Modifier::BOLD))
-    );
+    assert!(buffer.content.iter().any(|cell| cell.modifier.contains(Modifier::BOLD)));
 }
 
 #[test]
@@ -379,10 +325,7 @@ fn no_size_and_no_snapshot_panics() {
             let snapshot = dice.snapshot();
             let mut findings = Vec::new();
             if let Some(process) = snapshot.processes.first()
-                && snapshot
-                    .gpus
-                    .first()
-                    .is_some_and(|gpu| gpu.processes.is_some())
+                && snapshot.gpus.first().is_some_and(|gpu| gpu.processes.is_some())
                 && process.pid == sample::pid(0, 0)
             {
                 findings = vec![sample::finding(&snapshot, 0, 0); dice.roll(12) as usize];
@@ -393,16 +336,9 @@ fn no_size_and_no_snapshot_panics() {
                     finding.duration_seconds = f64::from_bits(dice.roll(u64::MAX));
                 }
             }
-            app.show(Screenful::new(
-                snapshot,
-                findings,
-                Vec::new(),
-                |identity, _| {
-                    Some(crate::model::Time::from_unix_milliseconds(i64::from(
-                        identity.pid,
-                    )))
-                },
-            ));
+            app.show(Screenful::new(snapshot, findings, Vec::new(), |identity, _| {
+                Some(crate::model::Time::from_unix_milliseconds(i64::from(identity.pid)))
+            }));
             for _ in 0..6 {
                 let key = keys.as_bytes()[dice.roll(keys.len() as u64) as usize];
                 let key = crossterm::event::KeyCode::Char(char::from(key));
@@ -410,17 +346,11 @@ fn no_size_and_no_snapshot_panics() {
                 let mut buffer = Canvas::new(app.area);
                 draw(&app, &mut buffer);
                 assert!(
-                    buffer
-                        .content
-                        .iter()
-                        .all(|cell| !cell.symbol().contains(char::is_control))
+                    buffer.content.iter().all(|cell| !cell.symbol().contains(char::is_control))
                 );
             }
             if dice.chance() {
-                update(
-                    &mut app,
-                    Event::Resize(dice.roll(221) as u16, dice.roll(71) as u16),
-                );
+                update(&mut app, Event::Resize(dice.roll(221) as u16, dice.roll(71) as u16));
             }
         }
     }
@@ -434,14 +364,8 @@ fn what_is_laid_over_the_screen_has_its_ground() {
     assert_ne!(paper, Color::Reset);
     for key in ['/', 'x', 'X', '?'] {
         update(&mut app, Event::Key(crossterm::event::KeyCode::Esc.into()));
-        update(
-            &mut app,
-            Event::Key(crossterm::event::KeyCode::Char('j').into()),
-        );
-        update(
-            &mut app,
-            Event::Key(crossterm::event::KeyCode::Char(key).into()),
-        );
+        update(&mut app, Event::Key(crossterm::event::KeyCode::Char('j').into()));
+        update(&mut app, Event::Key(crossterm::event::KeyCode::Char(key).into()));
         assert_ne!(app.mode, Mode::Main, "{key}");
         let bare = render(&app);
         let bare = bare.content.iter().filter(|cell| cell.bg == Color::Reset);
@@ -460,12 +384,7 @@ fn where_reasons_have_no_room_the_names_of_the_rules_share_a_line() {
             reason: "can tell in 9m 55s: it needs 10m of history".to_owned(),
         });
         let snapshot = sample::snapshot(gpus, 2);
-        app.show(Screenful::new(
-            snapshot,
-            Vec::new(),
-            reasons.into(),
-            |_, _| None,
-        ));
+        app.show(Screenful::new(snapshot, Vec::new(), reasons.into(), |_, _| None));
         text(&render(&app))
     };
     let few = shown(80, 24, 8);
@@ -480,16 +399,10 @@ fn where_reasons_have_no_room_the_names_of_the_rules_share_a_line() {
 fn help_and_quit_are_shown_beside_the_rows_counts() {
     for (columns, rows) in [(40, 10), (60, 15), (80, 24)] {
         let mut app = showing(sample::snapshot(2, 30), columns, rows);
-        app.sort_by(Sort {
-            column: Column::Framework,
-            reversed: false,
-        });
+        app.sort_by(Sort { column: Column::Framework, reversed: false });
         let shown = text(&render(&app));
         let last = shown.lines().last().unwrap();
-        assert!(
-            last.contains("F1 Help ") && last.contains(" F10 Quit  "),
-            "{last}"
-        );
+        assert!(last.contains("F1 Help ") && last.contains(" F10 Quit  "), "{last}");
         assert!(last.ends_with(" of 60"), "{last}");
         assert_eq!(last.contains("sorted by FRAMEWORK"), columns > 40, "{last}");
     }

@@ -45,11 +45,7 @@ impl Family {
         ] {
             command.env(name, value);
         }
-        let mut launcher = command
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
+        let mut launcher = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
         let mut lines = BufReader::new(launcher.stdout.take().unwrap()).lines();
         let mut line = || lines.next().unwrap().unwrap().parse().unwrap();
         let ranks = vec![line(), line()];
@@ -109,10 +105,8 @@ impl Stage {
         let now: Snapshot = serde_json::from_str(&seen.stdout).unwrap();
         let folder = self.machine.path("state/store");
         let _ = std::fs::remove_dir_all(&folder);
-        let limits = StoreLimits {
-            max_age: std::time::Duration::from_secs(7200),
-            max_bytes: 1 << 24,
-        };
+        let limits =
+            StoreLimits { max_age: std::time::Duration::from_secs(7200), max_bytes: 1 << 24 };
         let mut store = StoreWriter::open(&folder, limits, Access::Owner).unwrap();
         for step in (0..STEPS).rev() {
             let mut snapshot = now.clone();
@@ -140,10 +134,7 @@ fn a_family_of_which_a_gpu_cannot_be_read_is_neither_accused_nor_ended() {
         return;
     };
     let family = Family::start(&namespace);
-    let stage = Stage {
-        namespace,
-        machine: Machine::new(&scene(&family, None)),
-    };
+    let stage = Stage { namespace, machine: Machine::new(&scene(&family, None)) };
     stage.live_through();
     // With both GPUs read the first rank is idle: else nothing below could be wrong.
     assert_eq!(accused(&stage.check()), [json!(family.ranks[0])]);
@@ -164,10 +155,7 @@ fn a_family_of_which_a_gpu_cannot_be_read_is_neither_accused_nor_ended() {
                 && it["rule"] == "idle"
                 && it["reason"].as_str().unwrap().contains("may be on GPU 1")
         };
-        assert!(
-            undecided.iter().any(|it| is_expected(&it)),
-            "{list}: {document}"
-        );
+        assert!(undecided.iter().any(|it| is_expected(&it)), "{list}: {document}");
 
         let reap = stage.run(&["reap", "--yes", "--json", "--window", "2s"]);
         assert_eq!(reap.json()["targets"], json!([]), "{list}: {reap:?}");
@@ -183,10 +171,7 @@ fn what_was_found_before_a_list_failed_is_not_acted_upon() {
         return;
     };
     let family = Family::start(&namespace);
-    let stage = Stage {
-        namespace,
-        machine: Machine::new(&scene(&family, None)),
-    };
+    let stage = Stage { namespace, machine: Machine::new(&scene(&family, None)) };
     // All was seen for eleven minutes, and only then a list fails.
     stage.live_through();
     let fault = Fault::error("nvmlDeviceGetGraphicsRunningProcesses_v3", 10).on(1);

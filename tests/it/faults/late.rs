@@ -14,10 +14,7 @@ const QUICK: &str = "[rules.idle]\nduration = \"3s\"\n";
 fn what_is_found_on_a_gpu_stays_while_another_answers_in_three_seconds() {
     let holder = Running::start(Command::new("sleep").arg("62000"));
     let scene = one_gpu(&[holder.pid()]).gpu(Gpu::default());
-    for function in [
-        "nvmlDeviceGetTemperature",
-        "nvmlDeviceGetComputeRunningProcesses_v3",
-    ] {
+    for function in ["nvmlDeviceGetTemperature", "nvmlDeviceGetComputeRunningProcesses_v3"] {
         let late = scene.clone().fault(Fault::delay(function, 3000).on(1));
         let machine = Machine::new(&late);
         machine.configure(QUICK);
@@ -27,10 +24,7 @@ fn what_is_found_on_a_gpu_stays_while_another_answers_in_three_seconds() {
         let is_it = |finding: &&serde_json::Value| {
             finding["process"]["pid"] == holder.pid() && finding["kind"] == "idle"
         };
-        assert!(
-            findings.iter().any(|it| is_it(&it)),
-            "{function}: {checked}"
-        );
+        assert!(findings.iter().any(|it| is_it(&it)), "{function}: {checked}");
     }
 }
 
@@ -73,9 +67,7 @@ fn healthy_gpus_share_a_thread_and_one_that_is_late_has_its_own() {
         gpus.all(|(gpu, &is_stale)| is_stale == (Some(gpu) == which))
     };
     let shared = ["nvml".to_owned()];
-    until("one thread reads all", &|stale, threads| {
-        only(stale, None) && threads == shared
-    });
+    until("one thread reads all", &|stale, threads| only(stale, None) && threads == shared);
 
     // The first of them takes its time: those that come after it are read in the same sample.
     let late = Fault::delay("nvmlDeviceGetTemperature", 3000).on(0);

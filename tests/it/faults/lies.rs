@@ -16,10 +16,7 @@ fn contained(gpu: Gpu, error: &str) -> Snapshot {
     assert!([0, 3].contains(&output.code), "{output:?}");
     let snapshot = Snapshot(output.json());
     let errors = snapshot.errors();
-    assert!(
-        errors.iter().any(|it| it.contains(error)),
-        "{error}: {errors:?}"
-    );
+    assert!(errors.iter().any(|it| it.contains(error)), "{error}: {errors:?}");
     let text = machine.run(&["ps"]);
     assert!([0, 3].contains(&text.code), "{text:?}");
     let check = machine.run(&["check", "--json", "--window", "2s", "--interval", "200ms"]);
@@ -36,15 +33,9 @@ fn gpu() -> Gpu {
 #[test]
 fn a_process_that_holds_more_than_there_is_holds_what_is_not_known() {
     let running = Running::sleep();
-    let memory = Memory {
-        total: (80 * GIB).into(),
-        used: Some((4 * GIB).into()),
-        ..Memory::default()
-    };
-    let gpu = Gpu {
-        memory: Some(memory),
-        ..gpu()
-    };
+    let memory =
+        Memory { total: (80 * GIB).into(), used: Some((4 * GIB).into()), ..Memory::default() };
+    let gpu = Gpu { memory: Some(memory), ..gpu() };
     // 2^64 - 2 is not what the driver says where it does not know. A scene's numbers are floating
     // point, and this one's next is 2^64: as far up as they go.
     let lie = Process::compute(running.pid(), 1.8e19);
@@ -57,21 +48,12 @@ fn use_beyond_all_of_it_is_not_known() {
     let running = Running::sleep();
     let absurd = f64::from(u32::MAX);
     let gpu = Gpu {
-        utilization: Some(Utilization {
-            gpu: absurd.into(),
-            memory: absurd.into(),
-        }),
-        utilization_samples: vec![Sample {
-            pid: running.pid(),
-            sm: u32::MAX,
-            ..Sample::default()
-        }],
+        utilization: Some(Utilization { gpu: absurd.into(), memory: absurd.into() }),
+        utilization_samples: vec![Sample { pid: running.pid(), sm: u32::MAX, ..Sample::default() }],
         ..gpu()
     };
-    let snapshot = contained(
-        gpu.process(Process::compute(running.pid(), 20 * GIB)),
-        "4294967295 percent",
-    );
+    let snapshot =
+        contained(gpu.process(Process::compute(running.pid(), 20 * GIB)), "4294967295 percent");
     assert_eq!(snapshot.gpu(0).get("gpu_percent"), None);
     assert_eq!(snapshot.row(0, running.pid()).get("sm_percent"), None);
 }
@@ -87,15 +69,9 @@ fn one_that_is_listed_forty_times_is_there_once() {
     let running = Running::sleep();
     // It works, so that only its forty rows could accuse it.
     let row = || Process::compute(running.pid(), 20 * GIB).sm(50);
-    let memory = Memory {
-        total: (80 * GIB).into(),
-        used: Some((30 * GIB).into()),
-        ..Memory::default()
-    };
-    let gpu = Gpu {
-        memory: Some(memory),
-        ..gpu().utilization(50, 10)
-    };
+    let memory =
+        Memory { total: (80 * GIB).into(), used: Some((30 * GIB).into()), ..Memory::default() };
+    let gpu = Gpu { memory: Some(memory), ..gpu().utilization(50, 10) };
     let gpu = (0..40).fold(gpu, |gpu, _| gpu.process(row()));
     let snapshot = contained(gpu, "more than once");
     assert_eq!(snapshot.pids(0), [u64::from(running.pid())]);
@@ -103,13 +79,7 @@ fn one_that_is_listed_forty_times_is_there_once() {
 
 #[test]
 fn five_thousand_rows_are_taken_in() {
-    let gpu = Gpu {
-        grow_list: Some(Growth {
-            entries: 5000,
-            calls: 1,
-        }),
-        ..gpu()
-    };
+    let gpu = Gpu { grow_list: Some(Growth { entries: 5000, calls: 1 }), ..gpu() };
     let machine = Machine::new(&Scene::new().gpu(gpu));
     machine.configure(QUICK);
     let snapshot = machine.snapshot(0);
@@ -123,15 +93,9 @@ fn five_thousand_rows_are_taken_in() {
 #[test]
 fn a_total_below_what_is_in_use_is_no_total() {
     let running = Running::sleep();
-    let memory = Memory {
-        total: (8 * GIB).into(),
-        used: Some((20 * GIB).into()),
-        ..Memory::default()
-    };
-    let gpu = Gpu {
-        memory: Some(memory),
-        ..gpu().utilization(50, 10)
-    };
+    let memory =
+        Memory { total: (8 * GIB).into(), used: Some((20 * GIB).into()), ..Memory::default() };
+    let gpu = Gpu { memory: Some(memory), ..gpu().utilization(50, 10) };
     let busy = Process::compute(running.pid(), 20 * GIB).sm(50);
     let snapshot = contained(gpu.process(busy), "cannot be true");
     assert_eq!(snapshot.gpu(0).get("memory"), None);
@@ -139,19 +103,12 @@ fn a_total_below_what_is_in_use_is_no_total() {
 
 #[test]
 fn names_that_are_none_are_reported() {
-    let garbled = Gpu {
-        garbled: true,
-        ..gpu()
-    };
+    let garbled = Gpu { garbled: true, ..gpu() };
     let snapshot = contained(garbled, "not UTF-8");
     let gpu_of = |snapshot: &Snapshot, name: &str| snapshot.gpu(0).get(name).cloned();
     assert_eq!(gpu_of(&snapshot, "name"), None::<Value>);
     assert_eq!(gpu_of(&snapshot, "uuid"), None::<Value>);
-    let empty = Gpu {
-        name: String::new(),
-        uuid: Some(String::new()),
-        ..gpu()
-    };
+    let empty = Gpu { name: String::new(), uuid: Some(String::new()), ..gpu() };
     let snapshot = contained(empty, "empty");
     assert_eq!(gpu_of(&snapshot, "name"), None::<Value>);
     assert_eq!(gpu_of(&snapshot, "uuid"), None::<Value>);

@@ -31,9 +31,7 @@ const WORKERS: usize = 2;
 const SHARE: u64 = 16;
 
 /// NVML's errors that a driver may answer with: nvml.h, enum nvmlReturn_enum.
-const ERRORS: [u32; 19] = [
-    1, 2, 3, 4, 6, 7, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 20, 25, 999,
-];
+const ERRORS: [u32; 19] = [1, 2, 3, 4, 6, 7, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 20, 25, 999];
 /// Those that say that there is no such value, which is an answer.
 const UNSUPPORTED: [u32; 3] = [3, 13, 25];
 const UNKNOWN: u32 = 999;
@@ -114,14 +112,11 @@ fn scene(pids: &[u32]) -> Scene {
     };
     let mut scene = Scene::new()
         .gpu(
-            Gpu {
-                accounting: Some(true),
-                ..gpu()
-            }
-            .utilization(90, 40)
-            .process(Process::compute(pids[0], 20 * GIB).account(1, 1_763_000_000_000_000))
-            .process(Process::compute(pids[1], 20 * GIB).sm(90))
-            .process(desktop(pids[2])),
+            Gpu { accounting: Some(true), ..gpu() }
+                .utilization(90, 40)
+                .process(Process::compute(pids[0], 20 * GIB).account(1, 1_763_000_000_000_000))
+                .process(Process::compute(pids[1], 20 * GIB).sm(90))
+                .process(desktop(pids[2])),
         )
         .gpu(
             gpu()
@@ -129,16 +124,8 @@ fn scene(pids: &[u32]) -> Scene {
                 .process(Process::compute(pids[3], 20 * GIB))
                 .process(client(pids[4])),
         )
-        .gpu(
-            gpu()
-                .utilization(90, 40)
-                .process(Process::compute(pids[5], 20 * GIB).sm(90)),
-        )
-        .gpu(
-            gpu()
-                .mig_device(instance(0, pids[6]))
-                .mig_device(instance(1, pids[7])),
-        );
+        .gpu(gpu().utilization(90, 40).process(Process::compute(pids[5], 20 * GIB).sm(90)))
+        .gpu(gpu().mig_device(instance(0, pids[6])).mig_device(instance(1, pids[7])));
     scene.speed = Some(1000.0);
     scene
 }
@@ -153,10 +140,8 @@ struct Run {
 }
 
 fn observe(library: &Path) -> Result<Run, nvml::NvmlFailure> {
-    let options = nvml::NvmlOptions {
-        library: Some(library.to_owned()),
-        ..nvml::NvmlOptions::default()
-    };
+    let options =
+        nvml::NvmlOptions { library: Some(library.to_owned()), ..nvml::NvmlOptions::default() };
     let mut live = match Live::open(options, Duration::from_secs(1)) {
         Ok(live) => live,
         Err(gpumem::api::source::SourceError::Nvml(error)) => return Err(error),
@@ -179,10 +164,7 @@ fn observe(library: &Path) -> Result<Run, nvml::NvmlFailure> {
         }
         snapshots.push(snapshot);
     }
-    Ok(Run {
-        snapshots,
-        findings,
-    })
+    Ok(Run { snapshots, findings })
 }
 
 #[test]
@@ -203,10 +185,7 @@ fn every_fault_invents_nothing_and_is_reported() {
     let machines: Vec<Machine> = (0..WORKERS).map(|_| Machine::new(&scene(&pids))).collect();
     let start = |(part, machine): (usize, &Machine)| {
         let mut command = Command::new(env::current_exe().unwrap());
-        command.args([
-            "--exact",
-            "faults::matrix::every_fault_invents_nothing_and_is_reported",
-        ]);
+        command.args(["--exact", "faults::matrix::every_fault_invents_nothing_and_is_reported"]);
         command.args(["--nocapture", "--test-threads=1"]);
         machine.environment(&mut command);
         command.env(PART, format!("{part}/{WORKERS}"));
@@ -282,10 +261,7 @@ fn combinations(counts: &Path) -> Vec<Combination> {
         let places: Vec<(Option<u32>, u64)> = [Some(0), Some(LAST)]
             .into_iter()
             .filter_map(|gpu| Some((gpu, of(gpu)?)))
-            .chain([(
-                None,
-                of(Some(LAST)).or(of(Some(0))).or(of(None)).unwrap_or(1),
-            )])
+            .chain([(None, of(Some(LAST)).or(of(Some(0))).or(of(None)).unwrap_or(1))])
             .collect();
         for (gpu, calls) in places {
             for when in [When::Start, When::Middle, When::Once] {
@@ -387,9 +363,7 @@ fn absent(path: &str, sound: &Value, faulty: &Value, lacking: &mut Vec<String>) 
         (Value::Array(sound), Value::Array(faulty)) => {
             for value in sound {
                 // A row is known by its pid, a MIG device by its index.
-                let key = ["pid", "index"]
-                    .into_iter()
-                    .find(|key| value.get(key).is_some());
+                let key = ["pid", "index"].into_iter().find(|key| value.get(key).is_some());
                 let Some(key) = key else {
                     continue;
                 };

@@ -15,25 +15,9 @@ fn programs_that_run_a_notebook_through_are_a_batch() {
         return;
     };
     for (arguments, application) in [
-        (
-            &["-m", "papermill", "a.ipynb", "out.ipynb"] as &[&str],
-            "papermill",
-        ),
-        (
-            &[
-                "-m",
-                "nbconvert",
-                "--to",
-                "notebook",
-                "--execute",
-                "a.ipynb",
-            ],
-            "nbconvert",
-        ),
-        (
-            &["-c", "from nbclient.cli import main; main()", "a.ipynb"],
-            "batch",
-        ),
+        (&["-m", "papermill", "a.ipynb", "out.ipynb"] as &[&str], "papermill"),
+        (&["-m", "nbconvert", "--to", "notebook", "--execute", "a.ipynb"], "nbconvert"),
+        (&["-c", "from nbclient.cli import main; main()", "a.ipynb"], "batch"),
     ] {
         let place = Place::new();
         let mut batch = place.run_through(&python, arguments);

@@ -15,18 +15,13 @@ fn checks(place: &Place) -> Vec<Value> {
     assert_no_secret(&[&output.stdout]);
     let document = output.json();
     let checks = document["checks"].as_array().unwrap().iter();
-    checks
-        .filter(|check| check["id"] == "notebooks")
-        .cloned()
-        .collect()
+    checks.filter(|check| check["id"] == "notebooks").cloned().collect()
 }
 
 /// The check that names this, with its verdict.
 fn about(place: &Place, name: &str) -> Option<(String, Value)> {
     let found = checks(place);
-    let check = found
-        .into_iter()
-        .find(|it| it["seen"].as_str().unwrap().contains(name))?;
+    let check = found.into_iter().find(|it| it["seen"].as_str().unwrap().contains(name))?;
     Some((check["verdict"].as_str().unwrap().to_owned(), check))
 }
 
@@ -48,10 +43,7 @@ fn a_server_is_asked_with_its_token_and_what_it_leaves_behind_is_stale() {
     let Server { place, running, .. } = server;
     drop(running);
     let (_, check) = about(&place, file.to_str().unwrap()).unwrap();
-    assert!(
-        check["seen"].as_str().unwrap().contains("left behind"),
-        "{check}"
-    );
+    assert!(check["seen"].as_str().unwrap().contains("left behind"), "{check}");
     assert!(file.exists());
     assert_eq!(about(&place, &name), None);
 }

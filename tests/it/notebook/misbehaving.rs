@@ -24,10 +24,7 @@ fn a_port_that_the_server_does_not_hold_is_not_spoken_to() {
     };
     let shown = jupyter(&Machine::new(&one_gpu(&[fake.kernel])), fake.kernel);
     let error = shown["server_error"].as_str().unwrap();
-    assert!(
-        error.contains(&format!("does not listen on port {port}")),
-        "{shown}"
-    );
+    assert!(error.contains(&format!("does not listen on port {port}")), "{shown}");
     assert_eq!(stranger.accept().unwrap_err().kind(), ErrorKind::WouldBlock);
     assert!(!place.path("requests").exists());
 }
@@ -65,10 +62,7 @@ fn the_token_goes_to_the_server_and_a_redirect_is_not_followed() {
     let sent = fs::read_to_string(place.path("requests")).unwrap();
     let sent = sent.to_ascii_lowercase();
     assert!(sent.starts_with("get /api/sessions http/1.1\r\n"), "{sent}");
-    assert!(
-        sent.contains(&format!("authorization: token {TOKEN}\r\n")),
-        "{sent}"
-    );
+    assert!(sent.contains(&format!("authorization: token {TOKEN}\r\n")), "{sent}");
 
     let place = Place::new();
     let elsewhere = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -78,10 +72,7 @@ fn the_token_goes_to_the_server_and_a_redirect_is_not_followed() {
     let shown = jupyter(&Machine::new(&one_gpu(&[fake.kernel])), fake.kernel);
     let error = shown["server_error"].as_str().unwrap();
     assert!(error.contains("redirected"), "{shown}");
-    assert_eq!(
-        elsewhere.accept().unwrap_err().kind(),
-        ErrorKind::WouldBlock
-    );
+    assert_eq!(elsewhere.accept().unwrap_err().kind(), ErrorKind::WouldBlock);
 }
 
 #[test]
@@ -158,10 +149,7 @@ fn a_server_that_hangs_holds_up_no_sample() {
         assert_eq!(shown["asking"], true, "{shown}");
         for (command, words) in [
             (&["ps"][..], "asking its server] "),
-            (
-                &["explain", &fake.kernel.to_string()],
-                "asking its server; its details",
-            ),
+            (&["explain", &fake.kernel.to_string()], "asking its server; its details"),
         ] {
             wait_until("it is said that its server is being asked", || {
                 let output = machine.run(command);
@@ -210,18 +198,14 @@ fn others_files_are_not_read_for_a_user() {
     assert_eq!(shown["connection_file"], secret.to_str().unwrap());
     assert_eq!(shown["notebook_path"], Value::Null, "{shown}");
     let error = shown["server_error"].as_str().unwrap();
-    assert!(
-        error.contains("does not belong to the kernel's owner"),
-        "{shown}"
-    );
+    assert!(error.contains("does not belong to the kernel's owner"), "{shown}");
 }
 
 #[test]
 fn a_server_in_another_pid_namespace_is_found_by_its_own_number() {
-    let (Some(unshare), Some(python)) = (
-        support::find("unshare", "util-linux"),
-        support::find("python3", "python3"),
-    ) else {
+    let (Some(unshare), Some(python)) =
+        (support::find("unshare", "util-linux"), support::find("python3", "python3"))
+    else {
         return;
     };
     if !rustix::process::getuid().is_root() {

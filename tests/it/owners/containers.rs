@@ -52,10 +52,7 @@ fn a_container_of_runc_is_stopped_by_its_id() {
     let Some(root) = tree(folder.path()) else {
         return;
     };
-    let made = Command::new(&runc)
-        .arg("spec")
-        .current_dir(folder.path())
-        .status();
+    let made = Command::new(&runc).arg("spec").current_dir(folder.path()).status();
     assert!(made.unwrap().success());
     let config = folder.path().join("config.json");
     let mut spec: Value = serde_json::from_slice(&fs::read(&config).unwrap()).unwrap();
@@ -96,10 +93,9 @@ fn a_container_of_containerd_is_stopped_in_its_namespace() {
     if !is_root() {
         return;
     }
-    let (Some(daemon), Some(_)) = (
-        support::find("containerd", "containerd"),
-        support::find("ctr", "containerd"),
-    ) else {
+    let (Some(daemon), Some(_)) =
+        (support::find("containerd", "containerd"), support::find("ctr", "containerd"))
+    else {
         return;
     };
     let folder = tempfile::tempdir().unwrap();
@@ -118,14 +114,10 @@ fn a_container_of_containerd_is_stopped_in_its_namespace() {
     let daemon = Running::start(Command::new(daemon).args(["-c", &at("config.toml")]));
     let typed = |line: &str| {
         let mut command = Command::new("sh");
-        command
-            .args(["-c", line])
-            .env("CONTAINERD_ADDRESS", at("socket"));
+        command.args(["-c", line]).env("CONTAINERD_ADDRESS", at("socket"));
         command.output().unwrap()
     };
-    wait_until("containerd answers", || {
-        typed("ctr version").status.success()
-    });
+    wait_until("containerd answers", || typed("ctr version").status.success());
     // The same id in two namespaces.
     let mut pids = Vec::new();
     for space in ["lab", "other"] {

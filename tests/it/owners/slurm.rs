@@ -29,10 +29,7 @@ impl Cluster {
         let controller = support::find("slurmctld", "slurm-wlm")?;
         let daemon = support::find("slurmd", "slurm-wlm")?;
         support::find("sbatch", "slurm-wlm")?;
-        let mut cluster = Self {
-            folder: tempfile::tempdir().unwrap(),
-            daemons: Vec::new(),
-        };
+        let mut cluster = Self { folder: tempfile::tempdir().unwrap(), daemons: Vec::new() };
         let at = |name: &str| cluster.path(name).to_str().unwrap().to_owned();
         // Munge wants to know that nobody else may come by its socket or its key.
         fs::set_permissions(cluster.folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
@@ -66,9 +63,7 @@ impl Cluster {
             let mut command = cluster.command(program.to_str().unwrap());
             cluster.daemons.push(Running::start(command.arg("-D")));
         }
-        wait_until("the node is there", || {
-            cluster.output_of("sinfo -h -o %T") == "idle"
-        });
+        wait_until("the node is there", || cluster.output_of("sinfo -h -o %T") == "idle");
         Some(cluster)
     }
 
@@ -118,11 +113,7 @@ impl Drop for Cluster {
 
 fn configuration(folder: &Path) -> String {
     let folder = folder.display();
-    let host = rustix::system::uname()
-        .nodename()
-        .to_str()
-        .unwrap()
-        .to_owned();
+    let host = rustix::system::uname().nodename().to_str().unwrap().to_owned();
     let host = host.split('.').next().unwrap();
     format!(
         "ClusterName=test\n\
@@ -170,10 +161,7 @@ fn what_scancel_gets_kills_that_and_nothing_else() {
         return;
     };
     // Three tasks, of which one has the array's number for its own.
-    let array = cluster.submit(
-        "--array=3-5",
-        "echo $$ >pid.$SLURM_ARRAY_TASK_ID; exec sleep 600",
-    );
+    let array = cluster.submit("--array=3-5", "echo $$ >pid.$SLURM_ARRAY_TASK_ID; exec sleep 600");
     let tasks = ["3", "4", "5"].map(|task| pid_in(&cluster.path(&format!("pid.{task}"))));
     let mut last = None;
     for (task, pid) in ["3", "4", "5"].into_iter().zip(tasks) {
@@ -181,10 +169,7 @@ fn what_scancel_gets_kills_that_and_nothing_else() {
         let slurm = &process["slurm"];
         assert_eq!(slurm["array_job_id"], *array, "{process}");
         assert_eq!(slurm["array_task_id"], task, "{process}");
-        assert_eq!(
-            (&slurm["step_id"], &slurm["over"]),
-            (&"batch".into(), &false.into())
-        );
+        assert_eq!((&slurm["step_id"], &slurm["over"]), (&"batch".into(), &false.into()));
         assert_eq!(command(&step), format!("scancel {array}_{task}"));
         if slurm["job_id"] == *array {
             last = Some((pid, command(&step).to_owned()));
@@ -202,10 +187,7 @@ fn what_scancel_gets_kills_that_and_nothing_else() {
         "",
         "echo $$ >pid.script\nsrun -n1 sh -c 'echo $$ >pid.step; exec sleep 600'\nexec sleep 600",
     );
-    let (script, step) = (
-        pid_in(&cluster.path("pid.script")),
-        pid_in(&cluster.path("pid.step")),
-    );
+    let (script, step) = (pid_in(&cluster.path("pid.script")), pid_in(&cluster.path("pid.step")));
     let (process, plan) = seen(step);
     assert_eq!(process["slurm"]["job_id"], *job, "{process}");
     assert_eq!(command(&plan), format!("scancel {job}.0"));
@@ -233,9 +215,7 @@ fn what_scancel_gets_kills_that_and_nothing_else() {
 
     // Its environment was copied: that of a job which runs, by a process that is not of it.
     let mut copy = Command::new("sleep");
-    copy.arg("600")
-        .env("SLURM_JOB_ID", &job)
-        .env("SLURMD_NODENAME", "x");
+    copy.arg("600").env("SLURM_JOB_ID", &job).env("SLURMD_NODENAME", "x");
     let copy = Running::start(&mut copy);
     let (process, plan) = seen(copy.pid());
     assert_eq!(process["slurm"], Value::Null, "{process}");
@@ -253,9 +233,7 @@ fn what_a_job_that_is_over_has_left_is_nobodys() {
     );
     let left = pid_in(&cluster.path("pid.left"));
     wait_until("the job is over", || {
-        cluster
-            .output_of(&format!("squeue -h -t R,CG -j {job} 2>&1"))
-            .is_empty()
+        cluster.output_of(&format!("squeue -h -t R,CG -j {job} 2>&1")).is_empty()
     });
     assert!(lives(left), "Slurm has lost it");
     let mut found = (Value::Null, Value::Null);

@@ -47,16 +47,8 @@ fn one_that_obeys_is_asked_and_its_memory_is_seen_to_come_back() {
     assert_eq!(document["status"], "done");
     assert_eq!(document["freed_bytes"], 2 * GIB);
     let outcome = outcome(&output);
-    assert_eq!(
-        (&outcome["outcome"], &outcome["bytes"]),
-        (&json!("freed"), &json!(2 * GIB))
-    );
-    assert!(
-        output
-            .stderr
-            .contains(&format!("SIGTERM to {}", holder.pid)),
-        "{output:?}"
-    );
+    assert_eq!((&outcome["outcome"], &outcome["bytes"]), (&json!("freed"), &json!(2 * GIB)));
+    assert!(output.stderr.contains(&format!("SIGTERM to {}", holder.pid)), "{output:?}");
     assert!(!holder.is_alive());
 
     assert_eq!(stage.events(), ["begun", "intended", "done", "ended"]);
@@ -65,12 +57,7 @@ fn one_that_obeys_is_asked_and_its_memory_is_seen_to_come_back() {
     assert_eq!(first["actor"]["uid"], rustix::process::geteuid().as_raw());
     let history = stage.run(&["reap", "--history"]);
     let line = history.stdout.lines().nth(1).unwrap_or_default();
-    for word in [
-        &*holder.pid.to_string(),
-        "named",
-        "SIGTERM to",
-        "freed 2.0 GiB in",
-    ] {
+    for word in [&*holder.pid.to_string(), "named", "SIGTERM to", "freed 2.0 GiB in"] {
         assert!(line.contains(word), "no {word} in {history:?}");
     }
     let history = stage.run(&["reap", "--history", "--json"]).json();
@@ -88,14 +75,8 @@ fn one_that_ignores_it_is_killed_after_the_grace() {
     let pid = holder.pid.to_string();
     let output = stage.run(&["kill", &pid, "--yes", "--grace", "1s"]);
     assert_eq!(output.code, 0, "{output:?}");
-    assert!(
-        output.stdout.contains(&format!("{pid}: freed 2.0 GiB in ")),
-        "{output:?}"
-    );
-    assert!(
-        output.stdout.ends_with("freed 2.0 GiB; 1 of 1 done\n"),
-        "{output:?}"
-    );
+    assert!(output.stdout.contains(&format!("{pid}: freed 2.0 GiB in ")), "{output:?}");
+    assert!(output.stdout.ends_with("freed 2.0 GiB; 1 of 1 done\n"), "{output:?}");
     assert_eq!(done(&stage), [json!(["TERM"]), json!(["KILL"])]);
 }
 
@@ -135,10 +116,7 @@ fn one_that_is_stopped_is_made_to_go_on() {
     assert!(output.stdout.contains(&shown), "{output:?}");
     stage.release(&holder, Duration::ZERO);
     let output = stage.reap(&holder, &[]);
-    assert_eq!(
-        (output.code, &outcome(&output)["outcome"]),
-        (0, &json!("freed"))
-    );
+    assert_eq!((output.code, &outcome(&output)["outcome"]), (0, &json!("freed")));
     assert_eq!(done(&stage), [json!(["TERM", "CONT"])]);
 }
 
@@ -151,11 +129,7 @@ fn memory_that_comes_back_late_is_waited_for() {
     stage.release(&holder, Duration::from_secs(2));
     let output = stage.reap(&holder, &["--signal", "INT"]);
     let outcome = outcome(&output);
-    assert_eq!(
-        (output.code, &outcome["outcome"]),
-        (0, &json!("freed")),
-        "{output:?}"
-    );
+    assert_eq!((output.code, &outcome["outcome"]), (0, &json!("freed")), "{output:?}");
     // A sample has the time at which it began; on a busy machine the driver is read a good deal later.
     assert!(outcome["ms"].as_u64().unwrap() >= 1000, "{outcome}");
     assert_eq!(done(&stage), [json!(["INT"])]);
@@ -170,18 +144,12 @@ fn memory_that_stays_is_no_success() {
     // It is taken away when it has ended, and the driver goes on listing it.
     let child = std::sync::Arc::clone(&holder.child);
     let waited = std::thread::spawn(move || {
-        support::wait_until("it has ended", || {
-            child.lock().unwrap().try_wait().unwrap().is_some()
-        });
+        support::wait_until("it has ended", || child.lock().unwrap().try_wait().unwrap().is_some());
     });
     let output = stage.reap(&holder, &[]);
     waited.join().unwrap();
     let outcome = outcome(&output);
-    assert_eq!(
-        (output.code, &outcome["outcome"]),
-        (1, &json!("exited_not_freed")),
-        "{output:?}"
-    );
+    assert_eq!((output.code, &outcome["outcome"]), (1, &json!("exited_not_freed")), "{output:?}");
     // Those of other tests hold a file of that name, too.
     let holders = outcome["holders"].as_array().unwrap();
     assert!(holders.contains(&json!(holder.pid)), "{outcome}");
@@ -197,26 +165,15 @@ fn a_full_disk_stops_the_reaper_and_nothing_is_sent() {
     fs::create_dir(&state).unwrap();
     let mut mount = stage.namespace.command("mount");
     // One page, which the lock takes.
-    mount
-        .args(["-t", "tmpfs", "-o", "size=4k,mode=0700", "none"])
-        .arg(&state);
+    mount.args(["-t", "tmpfs", "-o", "size=4k,mode=0700", "none"]).arg(&state);
     assert_eq!(support::finish(&mut mount).code, 0);
     let holder = stage.holder(OBEYS);
     let output = stage.reap(&holder, &[]);
     assert_eq!(output.code, 1, "{output:?}");
-    assert!(
-        output.stderr.contains("cannot write to the audit log"),
-        "{output:?}"
-    );
-    assert!(
-        output.stderr.contains("the action was not carried out"),
-        "{output:?}"
-    );
+    assert!(output.stderr.contains("cannot write to the audit log"), "{output:?}");
+    assert!(output.stderr.contains("the action was not carried out"), "{output:?}");
     let document = output.json();
-    assert_eq!(
-        (&document["status"], &document["freed_bytes"]),
-        (&json!("error"), &json!(0))
-    );
+    assert_eq!((&document["status"], &document["freed_bytes"]), (&json!("error"), &json!(0)));
     assert!(holder.is_alive());
 }
 
@@ -231,10 +188,7 @@ fn there_is_one_reaper_at_a_time() {
     flock(&lock, FlockOperation::LockExclusive).unwrap();
     let output = stage.reap(&holder, &[]);
     assert_eq!(output.code, 1, "{output:?}");
-    assert!(
-        output.stderr.contains("another reaper is running"),
-        "{output:?}"
-    );
+    assert!(output.stderr.contains("another reaper is running"), "{output:?}");
     assert!(holder.is_alive() && !stage.ledger().exists());
 }
 
@@ -271,14 +225,8 @@ fn killed_in_the_middle_it_leaves_what_was_sent() {
     let history = stage.run(&["reap", "--history"]);
     assert_eq!(history.code, 0, "{history:?}");
     let line = history.stdout.lines().nth(1).unwrap();
-    assert!(
-        line.contains(&format!("SIGTERM to {}", holder.pid)),
-        "{history:?}"
-    );
-    assert!(
-        line.contains("not known: gpumem exited before it"),
-        "{history:?}"
-    );
+    assert!(line.contains(&format!("SIGTERM to {}", holder.pid)), "{history:?}");
+    assert!(line.contains("not known: gpumem exited before it"), "{history:?}");
     // The lock went with it.
     stage.release(&holder, Duration::ZERO);
     assert_eq!(stage.reap(&holder, &["--signal", "KILL"]).code, 0);
@@ -290,10 +238,7 @@ fn asked(stage: &Stage, holder: &Holder) -> Option<Terminal> {
     let command = stage.command(&["kill", &holder.pid.to_string()]);
     let terminal = Terminal::start(&[], &command, 40, 160);
     let text = terminal.wait_for("question", |text| text.contains("[y/N]"));
-    assert!(
-        text.contains("Kill 1 process to free 2.0 GiB? [y/N]"),
-        "{text}"
-    );
+    assert!(text.contains("Kill 1 process to free 2.0 GiB? [y/N]"), "{text}");
     assert!(holder.is_alive());
     Some(terminal)
 }
@@ -400,11 +345,7 @@ fn what_a_rule_found_is_ended_for_as_long_as_the_rule_holds() {
     };
     stage.release(&holder, Duration::ZERO);
     let output = stage.run(BY_RULE);
-    assert_eq!(
-        (output.code, &outcome(&output)["outcome"]),
-        (0, &json!("freed")),
-        "{output:?}"
-    );
+    assert_eq!((output.code, &outcome(&output)["outcome"]), (0, &json!("freed")), "{output:?}");
     let begun = &stage.lines()[0];
     assert_eq!(begun["target"]["reason"]["findings"][0]["rule"], "idle");
     assert!(begun["target"]["reason"]["findings"][0]["evidence"].is_object());
@@ -531,10 +472,7 @@ fn who_goes_on_already_and_another_process_of_that_number_are_not_touched() {
     let ledger = fs::read_to_string(stage.ledger()).unwrap();
     let start = &stage.lines()[1]["processes"][0]["start_ticks"];
     let other = start.as_u64().unwrap() + 1;
-    let (old, new) = (
-        format!("\"start_ticks\":{start}"),
-        format!("\"start_ticks\":{other}"),
-    );
+    let (old, new) = (format!("\"start_ticks\":{start}"), format!("\"start_ticks\":{other}"));
     assert!(ledger.contains(&old), "{ledger}");
     fs::write(stage.ledger(), ledger.replace(&old, &new)).unwrap();
     let another = stage.holder(OBEYS);

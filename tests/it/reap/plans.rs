@@ -21,10 +21,7 @@ fn planned(more: &[&str]) -> Vec<u64> {
     let document = output.json();
     assert_eq!(document["status"], "planned");
     let targets = document["targets"].as_array().unwrap();
-    targets
-        .iter()
-        .map(|it| it["leader"].as_u64().unwrap())
-        .collect()
+    targets.iter().map(|it| it["leader"].as_u64().unwrap()).collect()
 }
 
 const NOTEBOOK: u64 = 398_120;
@@ -45,18 +42,11 @@ fn the_plan_is_for_people_to_read() {
         "402519 emre: 1.4 GiB on GPU 3: python finetune_vit.py --workers 3\n    kills 402519 emre: ",
         "skipped: 440871 dora (/home/dora/.venv/bin/python3): leak: killed only on request; add --kind leak\n",
     ] {
-        assert!(
-            plan.stdout.contains(part),
-            "no {part:?} in\n{}",
-            plan.stdout
-        );
+        assert!(plan.stdout.contains(part), "no {part:?} in\n{}", plan.stdout);
     }
     let last = "will kill 5 processes of 3 jobs; should free 50.7 GiB; 1 skipped\n";
     assert!(plan.stdout.ends_with(last), "{}", plan.stdout);
-    assert!(
-        plan.stderr.contains("nothing of a recording is killed"),
-        "{plan:?}"
-    );
+    assert!(plan.stderr.contains("nothing of a recording is killed"), "{plan:?}");
 }
 
 #[test]
@@ -81,24 +71,19 @@ fn targets_can_be_named_in_many_ways() {
 
 #[test]
 fn what_is_asked_for_changes_the_steps() {
-    let document = run(&[
-        "reap", "--demo", "--json", "--pid", "448016", "--signal", "int", "--grace", "3s",
-    ])
-    .json();
+    let document =
+        run(&["reap", "--demo", "--json", "--pid", "448016", "--signal", "int", "--grace", "3s"])
+            .json();
     let steps = &document["targets"][0]["steps"];
     let int = json!({"step": "signal", "signal": "INT", "whom": "family", "grace_seconds": 3.0});
     assert_eq!(steps[0], int);
     assert_eq!(steps[1]["signal"], "KILL");
     let job = run(&["reap", "--demo", "--pid", "412301"]);
     assert!(
-        job.stdout
-            .contains("1. it is not gpumem's to kill: scancel 48213.0; add --direct"),
+        job.stdout.contains("1. it is not gpumem's to kill: scancel 48213.0; add --direct"),
         "{job:?}"
     );
-    assert!(
-        job.stdout
-            .ends_with("nothing for gpumem to kill; 1 for others to kill\n")
-    );
+    assert!(job.stdout.ends_with("nothing for gpumem to kill; 1 for others to kill\n"));
     let direct = run(&["reap", "--demo", "--pid", "412301", "--direct"]);
     assert!(direct.stdout.contains("1. SIGTERM to 412301"), "{direct:?}");
 }
@@ -112,26 +97,17 @@ fn what_is_skipped_shows_why() {
     let xorg = refused(&["--pid", "2914"]);
     assert_eq!(xorg[0]["why"]["protection"]["reason"], "graphics");
     let xorg = refused(&["--pid", "2914", "--graphics"]);
-    assert_eq!(
-        xorg[0]["why"]["protection"],
-        json!({"reason": "program", "name": "Xorg"})
-    );
+    assert_eq!(xorg[0]["why"]["protection"], json!({"reason": "program", "name": "Xorg"}));
     assert_eq!(refused(&["--pid", "99"])[0]["why"]["why"], "not_on_gpu");
     assert_eq!(refused(&["--kernel", "no"])[0]["why"]["why"], "not_found");
     let dead = corpus("dead_pid_missing-100");
     let dead = run(&["reap", "--json", "--replay", &dead]).json();
-    assert_eq!(
-        dead["refused"][0]["why"],
-        json!({"why": "never_taken", "kind": "dead"})
-    );
+    assert_eq!(dead["refused"][0]["why"], json!({"why": "never_taken", "kind": "dead"}));
     // A recording without start ticks names nobody for certain.
     let orphans = corpus("orphan_dataloader_workers-101");
     let orphans = run(&["reap", "--json", "--replay", &orphans]).json();
     assert_eq!(orphans["targets"], json!([]));
-    assert_eq!(
-        orphans["refused"][0]["why"]["protection"]["reason"],
-        "unresolved"
-    );
+    assert_eq!(orphans["refused"][0]["why"]["protection"]["reason"], "unresolved");
 }
 
 #[test]
@@ -157,12 +133,7 @@ fn nonsense_is_a_usage_error() {
 
 #[test]
 fn blind_is_never_green() {
-    let none = run(&[
-        "reap",
-        "--json",
-        "--nvml-library",
-        "/nonexistent/libnvidia-ml.so.1",
-    ]);
+    let none = run(&["reap", "--json", "--nvml-library", "/nonexistent/libnvidia-ml.so.1"]);
     assert_eq!(none.code, 3, "{none:?}");
     assert_eq!(none.json()["status"], "error");
     let lost = Machine::new(&one_gpu(&[]).fault(Fault::error("*", 15)));
@@ -191,19 +162,12 @@ fn without_a_yes_nothing_is_sent() {
         let code = i32::from(arguments[0] == "kill");
         assert_eq!(plan.code, code, "{plan:?}");
         assert!(plan.stdout.contains("2.0 GiB") || plan.stdout.contains("2147483648"));
-        assert!(
-            plan.stderr
-                .contains("nothing was sent; --yes carries this out"),
-            "{plan:?}"
-        );
+        assert!(plan.stderr.contains("nothing was sent; --yes carries this out"), "{plan:?}");
     }
     assert!(holder.is_alive());
     assert!(!stage.ledger().exists());
     let history = stage.run(&["reap", "--history"]);
-    assert!(
-        history.stdout.starts_with("nothing was done so far"),
-        "{history:?}"
-    );
+    assert!(history.stdout.starts_with("nothing was done so far"), "{history:?}");
 }
 
 #[test]
@@ -267,19 +231,8 @@ fn who_started_gpumem_is_never_touched() {
     let mut parent = stage.namespace.command("sh");
     let script = "exec 3</dev/nvidia0; echo '{\"gpus\":[{\"processes\":[{\"pid\":'$$',\
         \"used_bytes\":2147483648}]}]}' > \"$GPUMEM_MOCK_SCENE\"; \"$@\" $$; exit $?";
-    parent.args([
-        "-c",
-        script,
-        "sh",
-        support::gpumem(),
-        "reap",
-        "--yes",
-        "--json",
-    ]);
-    parent
-        .arg("--nvml-library")
-        .arg(stage.machine.library())
-        .arg("--pid");
+    parent.args(["-c", script, "sh", support::gpumem(), "reap", "--yes", "--json"]);
+    parent.arg("--nvml-library").arg(stage.machine.library()).arg("--pid");
     for (name, value) in gpumem.get_envs() {
         match value {
             Some(value) => parent.env(name, value),
@@ -290,10 +243,7 @@ fn who_started_gpumem_is_never_touched() {
     assert_eq!(output.code, 1, "{output:?}");
     let document = output.json();
     assert_eq!(document["status"], "incomplete");
-    assert_eq!(
-        document["refused"][0]["why"]["protection"]["reason"],
-        "ancestor"
-    );
+    assert_eq!(document["refused"][0]["why"]["protection"]["reason"], "ancestor");
 }
 
 #[test]
@@ -318,14 +268,7 @@ fn of_another_user_only_on_request() {
     let (Some(stage), Some(_)) = (Stage::new(), support::find("setpriv", "util-linux")) else {
         return;
     };
-    let other_user = [
-        "setpriv",
-        "--reuid",
-        "65534",
-        "--regid",
-        "65534",
-        "--clear-groups",
-    ];
+    let other_user = ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups"];
     let holder = stage.holder_by(&other_user, OBEYS);
     let output = stage.reap(&holder, &[]);
     assert_eq!(output.code, 1, "{output:?}");

@@ -38,22 +38,13 @@ impl Left {
         let witness = stage.machine.path("witness");
         let mut command = stage.namespace.command("setsid");
         command.args(["bash", "-c", LOGIN, "login"]).arg(&witness);
-        let mut login = command
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
+        let mut login = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
         let mut line = String::new();
         let mut stdout = BufReader::new(login.stdout.take().unwrap());
         stdout.read_line(&mut line).unwrap();
         let (idle, training) = line.trim().split_once(' ').unwrap();
         login.wait().unwrap();
-        Self {
-            idle: idle.parse().unwrap(),
-            training: training.parse().unwrap(),
-            witness,
-            login,
-        }
+        Self { idle: idle.parse().unwrap(), training: training.parse().unwrap(), witness, login }
     }
 
     fn scene(&self, of: &[u32]) -> Scene {
@@ -106,9 +97,7 @@ impl Drop for Left {
 
 fn is_running(pid: u32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    let state = stat
-        .rsplit_once(") ")
-        .and_then(|(_, rest)| rest.chars().next());
+    let state = stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());
     state.is_some_and(|state| state != 'Z')
 }
 

@@ -12,11 +12,7 @@ fn a_server_without_token_and_password_is_shown_what_its_own_pages_carry() {
     let kernel = idle(&server);
     // It refuses who does not come from a page of its own.
     let path = format!("/api/kernels/{}", kernel.id);
-    assert!(
-        server
-            .answer("DELETE", &path, &Value::Null, "")
-            .contains("403")
-    );
+    assert!(server.answer("DELETE", &path, &Value::Null, "").contains("403"));
     let mut stage = Stage::new(&[kernel.pid]);
     let target = found(stage.target());
     let (outcome, past) = stage.act(target);
@@ -32,10 +28,8 @@ fn a_server_with_a_certificate_of_its_own_is_asked() {
     let Some([certificate, key]) = support::certificate(folder.path()) else {
         return;
     };
-    let flags = [
-        format!("--ServerApp.certfile={certificate}"),
-        format!("--ServerApp.keyfile={key}"),
-    ];
+    let flags =
+        [format!("--ServerApp.certfile={certificate}"), format!("--ServerApp.keyfile={key}")];
     let Some(server) = server(&[&flags[0], &flags[1]]) else {
         return;
     };
@@ -82,10 +76,9 @@ fn a_server_in_a_network_of_its_own_is_asked_from_within() {
     let Some(python) = support::python_with(&["jupyter_server", "ipykernel"]) else {
         return;
     };
-    let (Some(unshare), Some(nsenter)) = (
-        support::find("unshare", "util-linux"),
-        support::find("nsenter", "util-linux"),
-    ) else {
+    let (Some(unshare), Some(nsenter)) =
+        (support::find("unshare", "util-linux"), support::find("nsenter", "util-linux"))
+    else {
         return;
     };
     if !rustix::process::getuid().is_root() {
@@ -99,19 +92,14 @@ fn a_server_in_a_network_of_its_own_is_asked_from_within() {
         .arg(&python)
         .args(["-c", WITH_LOOPBACK, "-m", "jupyter_server", "--no-browser"])
         .args(["--allow-root", &format!("--IdentityProvider.token={TOKEN}")])
-        .arg(format!(
-            "--ServerApp.root_dir={}",
-            place.path("work").display()
-        ));
+        .arg(format!("--ServerApp.root_dir={}", place.path("work").display()));
     let _outer = Running::start(&mut command);
     let (_, file) = place.server_file();
     assert_eq!(file["pid"], 1);
     let inside = place.pids_with("-m\0jupyter_server\0--no-browser");
     let inside = inside.into_iter().find(|pid| {
         let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-        status
-            .lines()
-            .any(|line| line.starts_with("NSpid:") && line.ends_with("\t1"))
+        status.lines().any(|line| line.starts_with("NSpid:") && line.ends_with("\t1"))
     });
     let network = format!("--net=/proc/{}/ns/net", inside.unwrap());
     let mut id = String::new();
@@ -148,10 +136,7 @@ fn left_alone(kernel: u32) -> Value {
     let target = stage.target();
     assert!(target.is_advice(), "{target:?}");
     let (outcome, past) = stage.act(target);
-    assert!(
-        !outcome.is_success() && sent(&past, kernel).is_empty(),
-        "{outcome:?}"
-    );
+    assert!(!outcome.is_success() && sent(&past, kernel).is_empty(), "{outcome:?}");
     jupyter(&machine, kernel)
 }
 
@@ -178,10 +163,7 @@ fn voila_and_its_kernels_are_left_to_their_dashboard() {
     let page = format!("http://127.0.0.1:{port}/");
     wait_until("the dashboard is shown", || {
         let mut look = Command::new(&python);
-        look.args([
-            "-c",
-            "import sys, urllib.request as r; print(r.urlopen(sys.argv[1]).status)",
-        ]);
+        look.args(["-c", "import sys, urllib.request as r; print(r.urlopen(sys.argv[1]).status)"]);
         support::finish(look.arg(&page)).code == 0
     });
     let kernel = place.pid_with("ipykernel_launcher");
@@ -189,10 +171,7 @@ fn voila_and_its_kernels_are_left_to_their_dashboard() {
     assert_eq!(known["application"], "voila", "{known}");
     assert_eq!(known["server_pid"], voila.pid());
     assert_eq!(known["server_alive"], true);
-    assert!(
-        known["server_error"].as_str().unwrap().contains("voila"),
-        "{known}"
-    );
+    assert!(known["server_error"].as_str().unwrap().contains("voila"), "{known}");
 }
 
 #[test]
@@ -209,10 +188,7 @@ fn a_kernel_of_a_kernel_gateway_is_left_to_its_client() {
     let url = format!("http://127.0.0.1:{port}/api/kernels");
     wait_until("a kernel is started", || {
         let mut start = Command::new(&python);
-        start.args([
-            "-c",
-            "import sys, urllib.request as r; r.urlopen(sys.argv[1], b'{}')",
-        ]);
+        start.args(["-c", "import sys, urllib.request as r; r.urlopen(sys.argv[1], b'{}')"]);
         support::finish(start.arg(&url)).code == 0
     });
     let kernel = place.pid_with("ipykernel_launcher");

@@ -57,11 +57,7 @@ fn only_who_was_shown_or_is_born_of_them_is_sent_anything() {
         Machine::new(folder.into()).run();
         return;
     }
-    let programs = [
-        ("cc", "gcc"),
-        ("strace", "strace"),
-        ("unshare", "util-linux"),
-    ];
+    let programs = [("cc", "gcc"), ("strace", "strace"), ("unshare", "util-linux")];
     if programs.iter().any(|(it, of)| find(it, of).is_none()) {
         return;
     }
@@ -99,16 +95,8 @@ fn in_a_namespace(flags: &str, seed: u64, count: u64) {
     let open = <fs::Permissions as std::os::unix::fs::PermissionsExt>::from_mode(0o755);
     fs::set_permissions(folder.path(), open).unwrap();
     let program = folder.path().join("python3");
-    let source = concat!(
-        env!("CARGO_MANIFEST_DIR"),
-        "/tests/it/reclaim/chance/spawner.c"
-    );
-    let compiled = finish(
-        Command::new("cc")
-            .args(["-O1", "-o"])
-            .arg(&program)
-            .arg(source),
-    );
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/reclaim/chance/spawner.c");
+    let compiled = finish(Command::new("cc").args(["-O1", "-o"]).arg(&program).arg(source));
     assert_eq!(compiled.code, 0, "{compiled:?}");
     fs::hard_link(&program, folder.path().join("bash")).unwrap();
     let script = "mount -t tmpfs none /dev && : > /dev/null && : > /dev/nvidia0 && : > /dev/nvidia1 \
@@ -370,21 +358,13 @@ impl Machine {
             // Where nobody is, nothing was found either.
             policy.targets = Targets::of_pids(&named).unwrap_or(policy.targets);
         }
-        let guard = Guard {
-            policy,
-            ourselves: self.ourselves.clone(),
-        };
+        let guard = Guard { policy, ourselves: self.ourselves.clone() };
         let families = families(snapshot);
         let facts = pids(snapshot, &families)
             .into_iter()
             .filter_map(|pid| Some((pid, read_guarded(&Roots::default(), pid).ok()??)))
             .collect();
-        let seen = PlanInput {
-            findings: &findings,
-            snapshot,
-            families: &families,
-            facts: &facts,
-        };
+        let seen = PlanInput { findings: &findings, snapshot, families: &families, facts: &facts };
         let plan = plan(&seen, &guard);
         (guard, plan)
     }
@@ -410,11 +390,7 @@ impl Machine {
                 true => Recheck::StillTrue,
                 false => random.pick(&[Recheck::Unknown, Recheck::NoLonger]),
             };
-            let moment = StepInput {
-                now: snapshot.time,
-                snapshot: &snapshot,
-                recheck: checked,
-            };
+            let moment = StepInput { now: snapshot.time, snapshot: &snapshot, recheck: checked };
             calls.push(microseconds());
             let progress = act.advance(moment, &mut control, &mut ledger).unwrap();
             let called = self.trace.until_now();
@@ -454,13 +430,6 @@ impl Machine {
                 }
             }
         }
-        Acted {
-            target,
-            outcome,
-            calls,
-            events,
-            signalled,
-            is_free,
-        }
+        Acted { target, outcome, calls, events, signalled, is_free }
     }
 }

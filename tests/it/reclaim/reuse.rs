@@ -87,9 +87,7 @@ struct Count {
 fn race() {
     let boot_id = read_host(&Roots::default()).boot_id;
     let who = |child: &Child| {
-        let facts = read_guarded(&Roots::default(), child.id())
-            .unwrap()
-            .unwrap();
+        let facts = read_guarded(&Roots::default(), child.id()).unwrap().unwrap();
         Approved {
             pid: child.id(),
             start_ticks: facts.start_ticks,
@@ -206,9 +204,5 @@ fn spin(rounds: usize) {
 /// Starts a process that is to have this pid.
 fn start(pid: u32) -> Child {
     fs::write(Path::new(LAST_PID), (pid - 1).to_string()).unwrap();
-    Command::new("sleep")
-        .arg("1000")
-        .stdin(Stdio::null())
-        .spawn()
-        .unwrap()
+    Command::new("sleep").arg("1000").stdin(Stdio::null()).spawn().unwrap()
 }

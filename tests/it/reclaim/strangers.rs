@@ -78,13 +78,7 @@ print('ready', flush=True)"
         let (idle, training) = pids.split_once(' ').unwrap();
         let training = training.parse().unwrap();
         wait_until("it trains", || children(training).len() == 4);
-        Self {
-            idle: idle.parse().unwrap(),
-            training,
-            witness,
-            _cast: cast,
-            _folder: folder,
-        }
+        Self { idle: idle.parse().unwrap(), training, witness, _cast: cast, _folder: folder }
     }
 
     /// Ends the idle job, and sees that nobody else has noticed.
@@ -158,16 +152,10 @@ fn a_launcher_is_not_ended_for_one_of_its_ranks() {
     let ranks: Vec<u32> = ranks.split(' ').map(|pid| pid.parse().unwrap()).collect();
     // Left behind by an earlier run, which had the same name.
     let mut orphan = Command::new(&python);
-    orphan.args([
-        "-c",
-        "print('ready', flush=True); import time; time.sleep(60)",
-    ]);
+    orphan.args(["-c", "print('ready', flush=True); import time; time.sleep(60)"]);
     orphan.envs([("RANK", "1"), ("TORCHELASTIC_RUN_ID", "100")]);
     let mut orphan = Cast::new(orphan.process_group(0));
-    for listed in [
-        &[ranks[0], ranks[1]][..],
-        &[ranks[0], ranks[1], orphan.pid()],
-    ] {
+    for listed in [&[ranks[0], ranks[1]][..], &[ranks[0], ranks[1], orphan.pid()]] {
         let mut stage = Stage::new(listed);
         stage.guard.policy.targets = Targets::of_pids(&[ranks[0]]).unwrap();
         let plan = stage.plan();
@@ -180,10 +168,7 @@ fn a_launcher_is_not_ended_for_one_of_its_ranks() {
         }
         assert!(run.is_alive() && orphan.is_alive());
         assert!(children(run.pid()).contains(&ranks[1]), "the other rank");
-        assert!(
-            children(run.pid()).contains(&ranks[0]),
-            "it would be missed"
-        );
+        assert!(children(run.pid()).contains(&ranks[0]), "it would be missed");
         let pid = run.pid().to_string();
         assert!(refused.contains(&pid), "not whom to name: {refused}");
     }
@@ -219,9 +204,7 @@ while True: signal.pause()"
     let _end = Ended(upload);
     assert!(is_freed(&outcome), "{outcome:?}");
     assert_eq!(sent(&past, upload), []);
-    wait_until("it has saved", || {
-        fs::read_to_string(&saved).is_ok_and(|text| text == "all of it")
-    });
+    wait_until("it has saved", || fs::read_to_string(&saved).is_ok_and(|text| text == "all of it"));
 }
 
 /// A process of a session of its own that is killed when the test is over.
@@ -374,11 +357,8 @@ fn ends_by_itself(dies_in: usize, recheck: [Recheck; 2]) -> Outcome {
         let mut snapshot = stage.look();
         snapshot.time = now;
         control.dies = (call == dies_in).then_some(cast.pid());
-        let moment = StepInput {
-            now,
-            snapshot: &snapshot,
-            recheck: recheck[usize::from(call > 1)],
-        };
+        let moment =
+            StepInput { now, snapshot: &snapshot, recheck: recheck[usize::from(call > 1)] };
         match act.advance(moment, &mut control, &mut ledger).unwrap() {
             ActProgress::Ended(outcome) => return outcome,
             ActProgress::Waiting { until } => now = until.plus_seconds(0.001),

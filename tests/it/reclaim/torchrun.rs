@@ -40,10 +40,7 @@ fn one_idle_rank_of_torchrun_ends_neither_the_launcher_nor_the_other_rank() {
     command.args(["--nproc_per_node=2", "-r", "1", "-t", "1"]);
     command.arg("--log_dir").arg(folder.path().join("logs"));
     command.arg(&train).arg(folder.path());
-    command
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null());
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     let mut run = Cast(command.process_group(0).spawn().unwrap());
     let rank = |number: u32| {
         let text = fs::read_to_string(folder.path().join(number.to_string()));
@@ -75,12 +72,8 @@ fn one_idle_rank_of_torchrun_ends_neither_the_launcher_nor_the_other_rank() {
     // Whoever names the launcher means all of it.
     stage.guard.policy.targets = Targets::of_pids(&[run.pid()]).unwrap();
     let plan = stage.plan();
-    let mut members: Vec<u32> = plan
-        .targets
-        .iter()
-        .flat_map(|target| &target.members)
-        .map(|member| member.pid)
-        .collect();
+    let mut members: Vec<u32> =
+        plan.targets.iter().flat_map(|target| &target.members).map(|member| member.pid).collect();
     members.sort_unstable();
     let mut all = ranks.to_vec();
     all.sort_unstable();

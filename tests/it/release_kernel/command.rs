@@ -39,12 +39,7 @@ impl Notebook {
         let kernel = server.open("deep/thought.ipynb");
         let mut client = Client::connect(&server.place, &server.python, &kernel.connection_file);
         client.run(cell);
-        let notebook = Self {
-            machine,
-            server,
-            kernel,
-            client,
-        };
+        let notebook = Self { machine, server, kernel, client };
         support::wait_until("the server has heard that it is idle", || {
             notebook.model()["execution_state"] == "idle"
         });
@@ -110,9 +105,7 @@ impl Notebook {
         let found = self.run(&["check", "--json", "--window", "4s"]);
         let document = found.json();
         let findings = document["findings"].as_array().unwrap().iter();
-        let idle = findings
-            .filter(|it| it["kind"] == "idle")
-            .collect::<Vec<_>>();
+        let idle = findings.filter(|it| it["kind"] == "idle").collect::<Vec<_>>();
         assert_eq!(idle.len(), 1, "{found:?}");
         let last = idle[0]["evidence"]["last_activity"].as_str();
         last.unwrap_or_else(|| panic!("{found:?}")).parse().unwrap()
@@ -134,11 +127,7 @@ fn a_notebook_is_named_and_gives_its_cache_back_and_keeps_its_variables() {
     };
     let before = notebook.client.state();
     assert_eq!(notebook.used(), Some(2 * GIB + 300 * MIB));
-    let active: Time = notebook.model()["last_activity"]
-        .as_str()
-        .unwrap()
-        .parse()
-        .unwrap();
+    let active: Time = notebook.model()["last_activity"].as_str().unwrap().parse().unwrap();
     let output = notebook.run(&["release", "thought.ipynb", "--yes", "--json"]);
     assert_eq!(output.code, 0, "{output:?}");
     let released = outcome(&output);
@@ -151,11 +140,7 @@ fn a_notebook_is_named_and_gives_its_cache_back_and_keeps_its_variables() {
     let way = &output.json()["targets"][0]["steps"][0]["way"];
     assert_eq!(
         (&way["by"], &way["kernel_id"], &way["notebook"]),
-        (
-            &json!("kernel"),
-            &json!(notebook.kernel.id),
-            &json!("deep/thought.ipynb")
-        )
+        (&json!("kernel"), &json!(notebook.kernel.id), &json!("deep/thought.ipynb"))
     );
     let kept: Time = way["last_activity"].as_str().unwrap().parse().unwrap();
     assert_eq!(kept, active, "what the server had seen before");
@@ -164,11 +149,7 @@ fn a_notebook_is_named_and_gives_its_cache_back_and_keeps_its_variables() {
     assert_eq!(notebook.client.run("print(kept['answer'])"), "42\n");
     // Nobody is held up again for nothing.
     let again = notebook.run(&["release", &notebook.pid(), "--yes", "--json"]);
-    assert_eq!(
-        (again.code, &outcome(&again)["outcome"]),
-        (1, &json!("refused")),
-        "{again:?}"
-    );
+    assert_eq!((again.code, &outcome(&again)["outcome"]), (1, &json!("refused")), "{again:?}");
     let history = notebook.run(&["reap", "--history"]);
     assert!(history.stdout.contains("released 2.0 GiB"), "{history:?}");
 }
@@ -179,9 +160,7 @@ fn a_rule_that_finds_cache_only_ends_with_the_kernel_alive() {
         return;
     };
     let before = notebook.client.state();
-    let output = notebook.run(&[
-        "reap", "--kind", "idle", "--yes", "--json", "--window", "4s",
-    ]);
+    let output = notebook.run(&["reap", "--kind", "idle", "--yes", "--json", "--window", "4s"]);
     assert_eq!(output.code, 0, "{output:?}");
     let released = outcome(&output);
     assert_eq!(
@@ -201,9 +180,7 @@ fn a_rule_that_still_holds_after_the_release_has_the_server_shut_the_kernel() {
     let Some(notebook) = Notebook::open(LIVE, IDLE) else {
         return;
     };
-    let output = notebook.run(&[
-        "reap", "--kind", "idle", "--yes", "--json", "--window", "4s",
-    ]);
+    let output = notebook.run(&["reap", "--kind", "idle", "--yes", "--json", "--window", "4s"]);
     assert_eq!(output.code, 0, "{output:?}");
     assert_eq!(outcome(&output)["outcome"], "freed", "{output:?}");
     assert_eq!(notebook.deeds(), ["release", "shut_kernel"]);
@@ -224,11 +201,7 @@ fn a_later_gpumem_does_not_take_a_release_for_the_users_work() {
         (&json!("released"), &json!(1536 * MIB)),
         "{output:?}"
     );
-    let active: Time = notebook.model()["last_activity"]
-        .as_str()
-        .unwrap()
-        .parse()
-        .unwrap();
+    let active: Time = notebook.model()["last_activity"].as_str().unwrap().parse().unwrap();
     assert!(active > before, "the server has taken it for activity");
     assert_eq!(notebook.idle_since(), before, "a timer's next run has not");
     // It is the audit log that tells.
@@ -267,35 +240,16 @@ fn a_kernel_that_runs_a_cell_is_busy_and_one_that_does_not_return_times_out() {
     let done = notebook.machine.path("done");
     let waits = format!("import os, time\nwhile not os.path.exists({done:?}): time.sleep(0.01)");
     notebook.client.send(&json!({"run": waits}));
-    support::wait_until("it is busy", || {
-        notebook.model()["execution_state"] == "busy"
-    });
+    support::wait_until("it is busy", || notebook.model()["execution_state"] == "busy");
     let output = notebook.run(&["release", &notebook.pid(), "--yes", "--json"]);
-    assert_eq!(
-        (output.code, &outcome(&output)["outcome"]),
-        (1, &json!("busy")),
-        "{output:?}"
-    );
+    assert_eq!((output.code, &outcome(&output)["outcome"]), (1, &json!("busy")), "{output:?}");
     assert!(notebook.lines().is_empty(), "nothing was asked of it");
     fs::write(&done, "").unwrap();
     assert_eq!(notebook.client.answer()["status"], "ok");
 
-    notebook
-        .client
-        .run("torch.cuda.empty_cache = lambda: time.sleep(6)");
-    let output = notebook.run(&[
-        "release",
-        &notebook.pid(),
-        "--yes",
-        "--json",
-        "--wait",
-        "3s",
-    ]);
-    assert_eq!(
-        (output.code, &outcome(&output)["outcome"]),
-        (1, &json!("timed_out")),
-        "{output:?}"
-    );
+    notebook.client.run("torch.cuda.empty_cache = lambda: time.sleep(6)");
+    let output = notebook.run(&["release", &notebook.pid(), "--yes", "--json", "--wait", "3s"]);
+    assert_eq!((output.code, &outcome(&output)["outcome"]), (1, &json!("timed_out")), "{output:?}");
     assert_eq!(notebook.deeds(), ["release"]);
     assert_eq!(notebook.client.run("print(kept['answer'])"), "42\n");
 }

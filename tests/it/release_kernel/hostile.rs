@@ -34,10 +34,7 @@ impl Hostile {
 }
 
 fn short() -> ReleaseOptions {
-    ReleaseOptions {
-        wait_ms: 1500,
-        ..options()
-    }
+    ReleaseOptions { wait_ms: 1500, ..options() }
 }
 
 /// A mode, what has to come of it, and a part of its words.
@@ -84,11 +81,7 @@ fn a_file_that_is_not_to_be_trusted_is_not_followed() {
         &[
             ("unsigned-file", is_refused, "has no key"),
             ("readable", is_refused, "can be read or written by others"),
-            (
-                "symlink",
-                is_refused,
-                "does not belong to the kernel's owner",
-            ),
+            ("symlink", is_refused, "does not belong to the kernel's owner"),
             ("scheme", is_no_way, "another signature"),
             ("curve", is_no_way, "encrypted"),
             ("elsewhere", is_no_way, "loopback"),
@@ -150,10 +143,7 @@ fn a_port_that_a_stranger_has_is_not_spoken_to() {
     let kernel = Hostile::start("stranger", &[&port]).unwrap();
     let answer = perform_with(kernel.running.pid(), &short());
     assert!(is_refused(&answer), "{answer:?}");
-    assert!(
-        format!("{answer:?}").contains("does not listen"),
-        "{answer:?}"
-    );
+    assert!(format!("{answer:?}").contains("does not listen"), "{answer:?}");
     assert!(!stranger.was_seen());
 }
 
@@ -193,11 +183,7 @@ fn a_kernel_that_runs_a_cell_or_is_stopped_is_left_alone() {
     assert_eq!(kernel.used(), whole);
     fs::write(&done, "").unwrap();
     client.run("pass");
-    assert_eq!(
-        kernel.used(),
-        whole,
-        "nothing was left behind that ran later"
-    );
+    assert_eq!(kernel.used(), whole, "nothing was left behind that ran later");
     signal(kernel.pid(), Signal::STOP);
     let answer = perform_with(kernel.pid(), &short());
     assert!(is_busy(&answer), "{answer:?}");
@@ -221,11 +207,7 @@ fn a_request_that_the_kernel_comes_to_too_late_does_nothing() {
     let whole = kernel.used();
     let answer = perform_with(kernel.pid(), &short());
     assert!(is_late(&answer), "{answer:?}");
-    assert_eq!(
-        client.run("print(len(came))"),
-        "1\n",
-        "it came to the request"
-    );
+    assert_eq!(client.run("print(len(came))"), "1\n", "it came to the request");
     assert_eq!(kernel.used(), whole);
 }
 
@@ -245,9 +227,7 @@ fn a_recipe_that_raises_or_never_ends_is_said_so() {
     assert!(is_no_way(&answer), "{answer:?}");
     assert!(format!("{answer:?}").contains("the script failed in the kernel: RuntimeError: no"));
     let done = kernel.place.path("done");
-    client.run(&format!(
-        "def work():\n    while not os.path.exists({done:?}): time.sleep(0.01)"
-    ));
+    client.run(&format!("def work():\n    while not os.path.exists({done:?}): time.sleep(0.01)"));
     let begun = Instant::now();
     let answer = perform_with(kernel.pid(), &short());
     assert!(is_late(&answer), "{answer:?}");
@@ -276,10 +256,7 @@ fn a_kernel_that_dies_in_the_middle_is_seen_to() {
     let answer = perform_with(pid, &options());
     killer.join().unwrap();
     assert!(is_no_way(&answer), "{answer:?}");
-    assert!(
-        begun.elapsed() < Duration::from_secs(25),
-        "it is not waited for"
-    );
+    assert!(begun.elapsed() < Duration::from_secs(25), "it is not waited for");
 }
 
 #[test]
@@ -299,10 +276,7 @@ fn what_a_kernel_has_forked_and_another_process_of_its_number_are_not_it() {
     let mut another = way(kernel.pid());
     another.start_ticks += 1;
     let answer = kernel::perform(&Roots::default(), &another, &short());
-    assert!(
-        format!("{answer:?}").contains("no longer this kernel"),
-        "{answer:?}"
-    );
+    assert!(format!("{answer:?}").contains("no longer this kernel"), "{answer:?}");
 }
 
 /// A home that only its owner may read, as one on a server that does not trust root.
@@ -320,25 +294,17 @@ fn a_file_is_read_with_the_rights_of_its_owner() {
     for path in [&place.path(""), &home] {
         std::os::unix::fs::chown(path, Some(65_534), Some(65_534)).unwrap();
     }
-    let (file, ready) = (
-        home.join("kernel-owned.json"),
-        home.join("kernel-owned.json.ready"),
-    );
+    let (file, ready) = (home.join("kernel-owned.json"), home.join("kernel-owned.json.ready"));
     let mut command = place.command(&python);
     command.arg(script("hostile_kernel.py"));
     command.args(["silent", "-f"]).arg(&file);
     let running = Running::start(command.env("HOSTILE_USER", "65534"));
     support::wait_until("it has left its file", || ready.exists());
-    support::wait_until("it is spoken to", || {
-        is_late(&perform_with(running.pid(), &short()))
-    });
+    support::wait_until("it is spoken to", || is_late(&perform_with(running.pid(), &short())));
     // A folder on the way that root may enter and the owner may not any more.
     std::os::unix::fs::chown(&home, Some(0), Some(0)).unwrap();
     fs::set_permissions(&home, std::os::unix::fs::PermissionsExt::from_mode(0o700)).unwrap();
     let answer = perform_with(running.pid(), &short());
     assert!(is_no_way(&answer), "{answer:?}");
-    assert!(
-        format!("{answer:?}").contains("Permission denied"),
-        "{answer:?}"
-    );
+    assert!(format!("{answer:?}").contains("Permission denied"), "{answer:?}");
 }

@@ -19,10 +19,7 @@ fn pytorch_after_a_models_use_gives_its_cache_back() {
     // `detach` shares the storage, and `del` gives it to the cache: NVML sees neither.
     client.run("z = y.detach(); del y, model");
     assert_eq!(kernel.used(), Some(whole));
-    assert_eq!(
-        released(kernel.pid(), &options()).live_bytes,
-        Some(200 * MIB)
-    );
+    assert_eq!(released(kernel.pid(), &options()).live_bytes, Some(200 * MIB));
     let detached = kernel.used().unwrap();
     assert!(detached < whole, "the model's is back: {detached} {whole}");
     client.run("del z");
@@ -52,14 +49,8 @@ fn keras_on_tensorflow_2_gives_nothing_back_and_says_why() {
     assert_eq!(kernel.used(), Some(whole));
     assert_eq!(report.live_bytes, Some(20 * MIB));
     let why = report.why.unwrap();
-    assert!(
-        why.contains("TensorFlow's allocator keeps its pages"),
-        "{why}"
-    );
-    assert!(
-        why.contains("cuda_malloc_async"),
-        "the next gentle step: {why}"
-    );
+    assert!(why.contains("TensorFlow's allocator keeps its pages"), "{why}");
+    assert!(why.contains("cuda_malloc_async"), "the next gentle step: {why}");
     // Neither does what Keras's pages say, and that loses state, so that it is not done.
     assert_eq!(client.run("print(keras.cleared)"), "[]\n");
     client.run("del model\nkeras.backend.clear_session()");
@@ -85,10 +76,7 @@ fn a_session_of_tensorflow_1_gives_nothing_back_closed_or_not() {
         assert_eq!(kernel.used(), Some(whole), "{close}");
         assert_eq!(report.live_bytes, None, "nothing tells");
         let why = report.why.unwrap();
-        assert!(
-            why.contains("until the process ends, whatever session"),
-            "{why}"
-        );
+        assert!(why.contains("until the process ends, whatever session"), "{why}");
     }
 }
 
@@ -127,16 +115,12 @@ int cuMemPoolTrimTo(void *p, size_t keep) { trims++; reserved = used; return 0; 
 
 #[test]
 fn stream_ordered_pools_are_trimmed_through_the_loaded_driver() {
-    let (Some(kernel), Some(cc)) = (
-        RawKernel::start("kernel-pools.json"),
-        support::find("cc", "gcc"),
-    ) else {
+    let (Some(kernel), Some(cc)) =
+        (RawKernel::start("kernel-pools.json"), support::find("cc", "gcc"))
+    else {
         return;
     };
-    let (source, library) = (
-        kernel.place.path("cuda.c"),
-        kernel.place.path("libcuda.so.1"),
-    );
+    let (source, library) = (kernel.place.path("cuda.c"), kernel.place.path("libcuda.so.1"));
     fs::write(&source, LIBCUDA).unwrap();
     let mut command = Command::new(cc);
     command.args(["-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", "-o"]);
@@ -180,10 +164,7 @@ fn what_still_holds_memory_is_named_and_never_shown() {
     let fails = "def step(batch):\n    raise ValueError('s3cret-t0ken')\nstep(torch.empty(3 * M, device='cuda'))";
     assert_eq!(client.ask(&json!({"run": fails}))["status"], "error");
     let before = client.state();
-    let named = ReleaseOptions {
-        references: true,
-        ..options()
-    };
+    let named = ReleaseOptions { references: true, ..options() };
     let report = released(kernel.pid(), &named);
     let found = references(&report);
     let expected = [
@@ -192,10 +173,7 @@ fn what_still_holds_memory_is_named_and_never_shown() {
         ("Out[3]", 28 * MIB),
         ("last traceback", 12 * MIB),
     ];
-    let found: Vec<(&str, u64)> = found
-        .iter()
-        .map(|(name, bytes)| (&**name, *bytes))
-        .collect();
+    let found: Vec<(&str, u64)> = found.iter().map(|(name, bytes)| (&**name, *bytes)).collect();
     assert_eq!(found, expected);
     assert_eq!(client.state(), before);
     // Without being asked for they are not looked for.
@@ -213,10 +191,7 @@ fn garbage_in_a_cycle_is_collected_unless_that_is_refused() {
          loop.tensor = torch.empty(25 << 20, device='cuda')\ndel loop\ngc.enable()\ngc.set_threshold(0)",
     );
     let whole = kernel.used().unwrap();
-    let gentle = ReleaseOptions {
-        collects: false,
-        ..options()
-    };
+    let gentle = ReleaseOptions { collects: false, ..options() };
     released(kernel.pid(), &gentle);
     assert_eq!(kernel.used(), Some(whole));
     released(kernel.pid(), &options());
@@ -231,8 +206,6 @@ fn a_probe_changes_nothing() {
     let mut client = kernel.client();
     client.run("import torch\na = torch.empty(25 << 20, device='cuda')\ndel a");
     let (whole, before) = (kernel.used(), client.state());
-    support::wait_until("it answers", || {
-        matches!(probe(kernel.pid()), ReleaseAnswer::Done(_))
-    });
+    support::wait_until("it answers", || matches!(probe(kernel.pid()), ReleaseAnswer::Done(_)));
     assert_eq!((kernel.used(), client.state()), (whole, before));
 }

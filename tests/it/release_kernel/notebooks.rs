@@ -25,9 +25,7 @@ fn cell(chance: &mut impl FnMut(u64) -> u64) -> String {
 fn leave_everything(pid: u32, client: &mut Client, seed: u64, used: impl Fn() -> Option<u64>) {
     let mut state = seed;
     let mut chance = |below: u64| {
-        state = state
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1);
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
         (state >> 33) % below
     };
     client.run("import torch");
@@ -37,11 +35,8 @@ fn leave_everything(pid: u32, client: &mut Client, seed: u64, used: impl Fn() ->
             client.ask(&json!({"run": cell(&mut chance)}));
         }
         let before = client.state();
-        let with = ReleaseOptions {
-            references: chance(2) == 0,
-            collects: chance(3) > 0,
-            ..options()
-        };
+        let with =
+            ReleaseOptions { references: chance(2) == 0, collects: chance(3) > 0, ..options() };
         let report = released(pid, &with);
         let after = client.state();
         for (name, before) in before.as_object().unwrap() {
@@ -152,10 +147,7 @@ fn a_kernel_in_a_container_is_asked_within_its_network_and_its_files() {
     };
     let mut pid = None;
     support::wait_until("it is a kernel", || {
-        pid = place
-            .pids_with("ipykernel_launcher")
-            .into_iter()
-            .find(inside);
+        pid = place.pids_with("ipykernel_launcher").into_iter().find(inside);
         pid.is_some_and(|pid| matches!(probe(pid), ReleaseAnswer::Done(_)))
     });
     // It calls itself 1.

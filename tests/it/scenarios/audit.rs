@@ -38,10 +38,7 @@ impl Margin {
 /// What is wrong with the labels of a scenario; empty where nothing is.
 pub fn complaints(scenario: &Scenario) -> Vec<String> {
     let hindsight = Hindsight::new(scenario);
-    let (hard, easy) = (
-        hindsight.verdicts(Margin::HARDER),
-        hindsight.verdicts(Margin::EASIER),
-    );
+    let (hard, easy) = (hindsight.verdicts(Margin::HARDER), hindsight.verdicts(Margin::EASIER));
     let labels = &scenario.labels;
     let mut complaints = Vec::new();
     for (kind, subject) in &labels.expected {
@@ -55,19 +52,14 @@ pub fn complaints(scenario: &Scenario) -> Vec<String> {
         }
     }
     for note in labels.noted.iter().filter(|note| !hard.contains(note)) {
-        complaints.push(format!(
-            "{} of {} is noted, and is not clear",
-            note.0, note.1
-        ));
+        complaints.push(format!("{} of {} is noted, and is not clear", note.0, note.1));
     }
     for verdict @ (kind, subject) in &easy {
         let is_labelled = labels.noted.contains(verdict)
             || labels.expected.contains(verdict)
             || labels.allowed.contains(verdict);
         if !is_labelled && !labels.beyond_the_letter.contains(kind) {
-            complaints.push(format!(
-                "{kind} of {subject} is close, and not in the labels"
-            ));
+            complaints.push(format!("{kind} of {subject} is close, and not in the labels"));
         }
     }
     complaints
@@ -90,10 +82,7 @@ impl<'a> Hindsight<'a> {
             .windows(2)
             .rposition(|pair| pair[1].time.seconds_since(pair[0].time) > 3600.0);
         snapshots.drain(..after_gap.map_or(0, |at| at + 1));
-        Self {
-            snapshots,
-            labels: &scenario.labels,
-        }
+        Self { snapshots, labels: &scenario.labels }
     }
 
     fn last(&self) -> &'a Snapshot {
@@ -139,9 +128,8 @@ impl<'a> Hindsight<'a> {
                     found.insert(("dead", Subject::Process(row.pid)));
                 }
             }
-            let (seconds, _) = self.lasts(margin, |snapshot| {
-                has_unattributed(snapshot, gpu.index, margin)
-            });
+            let (seconds, _) =
+                self.lasts(margin, |snapshot| has_unattributed(snapshot, gpu.index, margin));
             if seconds >= margin.least(60.0) {
                 found.insert(("unattributed", Subject::Gpu(gpu.index)));
             }
@@ -192,22 +180,14 @@ impl<'a> Hindsight<'a> {
         let is_unused_on = |gpu: &Gpu| {
             let holds = row(gpu, process.pid).is_some_and(|row| {
                 row.kind != ProcessType::Graphics
-                    && row
-                        .used_bytes
-                        .is_some_and(|bytes| bytes as f64 >= margin.least(GIB as f64))
+                    && row.used_bytes.is_some_and(|bytes| bytes as f64 >= margin.least(GIB as f64))
             });
             holds
-                && self
-                    .lasts(margin.for_gaps(), |snapshot| {
-                        unused(snapshot, identity, gpu.index)
-                    })
-                    .0
+                && self.lasts(margin.for_gaps(), |snapshot| unused(snapshot, identity, gpu.index)).0
                     >= needed
         };
         self.last().gpus.iter().any(is_unused_on)
-            && self
-                .mean_cpu(identity, 600.0)
-                .is_some_and(|mean| mean < margin.most(20.0))
+            && self.mean_cpu(identity, 600.0).is_some_and(|mean| mean < margin.most(20.0))
             && process
                 .jupyter
                 .as_ref()
@@ -217,13 +197,10 @@ impl<'a> Hindsight<'a> {
 
     fn mean_cpu(&self, identity: Identity, window: f64) -> Option<f64> {
         let end = self.last().time;
-        let recent = self
-            .snapshots
-            .iter()
-            .filter(|snapshot| end.seconds_since(snapshot.time) < window);
-        let known: Vec<f64> = recent
-            .filter_map(|snapshot| find(snapshot, identity)?.cpu_percent)
-            .collect();
+        let recent =
+            self.snapshots.iter().filter(|snapshot| end.seconds_since(snapshot.time) < window);
+        let known: Vec<f64> =
+            recent.filter_map(|snapshot| find(snapshot, identity)?.cpu_percent).collect();
         (!known.is_empty()).then(|| known.iter().sum::<f64>() / known.len() as f64)
     }
 
@@ -233,18 +210,12 @@ impl<'a> Hindsight<'a> {
             return false;
         }
         let last = self.last();
-        let listed: Vec<&Gpu> = last
-            .gpus
-            .iter()
-            .filter(|gpu| row(gpu, process.pid).is_some())
-            .collect();
+        let listed: Vec<&Gpu> =
+            last.gpus.iter().filter(|gpu| row(gpu, process.pid).is_some()).collect();
         let holds_hidden = last.gpus.iter().any(|gpu| {
             let file = format!("/dev/nvidia{}", gpu.minor_number.unwrap_or(gpu.index));
-            let has_file = process
-                .gpu_files
-                .iter()
-                .flat_map(|files| files.iter())
-                .any(|name| **name == *file);
+            let has_file =
+                process.gpu_files.iter().flat_map(|files| files.iter()).any(|name| **name == *file);
             has_file && has_unattributed(last, gpu.index, margin) == Some(true)
         });
         if listed.is_empty() && !holds_hidden {
@@ -252,10 +223,8 @@ impl<'a> Hindsight<'a> {
         }
         let needed = margin.least(120.0);
         listed.iter().all(|gpu| {
-            self.lasts(margin.for_gaps(), |snapshot| {
-                unused(snapshot, identity, gpu.index)
-            })
-            .0 >= needed
+            self.lasts(margin.for_gaps(), |snapshot| unused(snapshot, identity, gpu.index)).0
+                >= needed
         })
     }
 
@@ -265,9 +234,7 @@ impl<'a> Hindsight<'a> {
             row(gpu, process.pid).is_some_and(|row| row.used_bytes.is_none_or(|bytes| bytes > 0))
         });
         let (seconds, _) = self.lasts(margin, |snapshot| {
-            find(snapshot, identity)
-                .and_then(|process| process.state)
-                .map(|now| now == state)
+            find(snapshot, identity).and_then(|process| process.state).map(|now| now == state)
         });
         holds && seconds >= margin.least(120.0)
     }
@@ -285,10 +252,7 @@ impl<'a> Hindsight<'a> {
     }
 
     fn is_hung(&self, process: &Process, margin: Margin) -> bool {
-        self.last()
-            .gpus
-            .iter()
-            .any(|gpu| self.is_hung_on(process.pid, gpu.index, margin))
+        self.last().gpus.iter().any(|gpu| self.is_hung_on(process.pid, gpu.index, margin))
     }
 
     fn is_hung_on(&self, pid: u32, gpu: u32, margin: Margin) -> bool {
@@ -300,9 +264,8 @@ impl<'a> Hindsight<'a> {
             (row.sm_percent.unwrap_or(percent) > 10).then_some((percent, watts))
         };
         let samples = self.snapshots.iter();
-        let mut watts: Vec<f64> = samples
-            .filter_map(|snapshot| active(snapshot).map(|(_, watts)| watts))
-            .collect();
+        let mut watts: Vec<f64> =
+            samples.filter_map(|snapshot| active(snapshot).map(|(_, watts)| watts)).collect();
         watts.sort_by(f64::total_cmp);
         // With hindsight, what it drew at work is what the heaviest tenth of the samples show.
         let heavy = &watts[watts.len() - watts.len() / 10..];
@@ -367,10 +330,7 @@ fn row(gpu: &Gpu, pid: u32) -> Option<&GpuProcess> {
 }
 
 fn find(snapshot: &Snapshot, identity: Identity) -> Option<&Process> {
-    snapshot
-        .processes
-        .iter()
-        .find(|process| process.identity() == identity)
+    snapshot.processes.iter().find(|process| process.identity() == identity)
 }
 
 /// Whether a process did not use a GPU; `None` where nothing tells.
@@ -395,11 +355,8 @@ fn has_unattributed(snapshot: &Snapshot, index: u32, margin: Margin) -> Option<b
         return Some(false);
     };
     // What memory info v1 does not tell apart is nobody's, and no more than a GiB.
-    let reserved = if memory.reserved_bytes.is_none() && margin == Margin::HARDER {
-        GIB
-    } else {
-        0
-    };
+    let reserved =
+        if memory.reserved_bytes.is_none() && margin == Margin::HARDER { GIB } else { 0 };
     let gap = memory.used_bytes.saturating_sub(known + reserved);
     Some(gap as f64 >= margin.least(GIB as f64))
 }

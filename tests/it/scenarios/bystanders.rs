@@ -37,9 +37,7 @@ fn hold(stage: &mut Stage, words: &str, unit: &str) {
     let devices = (0..stage.machine.uuids.len()).map(|gpu| format!(" /dev/nvidia{gpu}"));
     process.gpu_files = argv(&format!("/dev/nvidiactl{}", devices.collect::<String>()));
     let gpu = stage.gpu;
-    stage.act_on(process, &[gpu], ProcessType::Compute, |_, _| {
-        resting(0).cpu(0.0).unlisted()
-    });
+    stage.act_on(process, &[gpu], ProcessType::Compute, |_, _| resting(0).cpu(0.0).unlisted());
 }
 
 /// Xorg, which holds a little and draws now and then.
@@ -47,9 +45,7 @@ fn desktop(stage: &mut Stage) {
     let words = "/usr/lib/xorg/Xorg vt2 -displayfd 3 -auth /run/user/120/gdm/Xauthority";
     let process = daemon(&mut stage.random, words, "gdm.service");
     let bytes = stage.random.whole(4, 300) * 2 * MIB;
-    stage.act_on(process, &[0], ProcessType::Graphics, move |_, _| {
-        resting(bytes).cpu(1.5)
-    });
+    stage.act_on(process, &[0], ProcessType::Graphics, move |_, _| resting(bytes).cpu(1.5));
 }
 
 /// Somebody who trains on another GPU, steadily.
@@ -57,7 +53,5 @@ fn colleague(stage: &mut Stage, gpu: usize) {
     let process = trainer(&mut stage.random);
     let bytes = stage.share(0.1, 0.7);
     let level = stage.random.range(70.0, 93.0);
-    stage.act_on(process, &[gpu], ProcessType::Compute, move |_, _| {
-        working(bytes).sm(level)
-    });
+    stage.act_on(process, &[gpu], ProcessType::Compute, move |_, _| working(bytes).sm(level));
 }

@@ -55,31 +55,17 @@ pub fn working(bytes: u64) -> Doing {
 
 /// Holds its memory and waits.
 pub fn resting(bytes: u64) -> Doing {
-    Doing {
-        sm: 0.0,
-        cpu: 0.8,
-        ..working(bytes)
-    }
+    Doing { sm: 0.0, cpu: 0.8, ..working(bytes) }
 }
 
 /// Spins in a kernel that will never end.
 pub fn spinning(bytes: u64) -> Doing {
-    Doing {
-        sm: 100.0,
-        sm_noise: 0.0,
-        traffic: 0.0,
-        load: 0.1,
-        cpu: 99.0,
-        ..working(bytes)
-    }
+    Doing { sm: 100.0, sm_noise: 0.0, traffic: 0.0, load: 0.1, cpu: 99.0, ..working(bytes) }
 }
 
 /// Is not there.
 pub fn gone() -> Doing {
-    Doing {
-        presence: Presence::Gone,
-        ..resting(0)
-    }
+    Doing { presence: Presence::Gone, ..resting(0) }
 }
 
 impl Doing {
@@ -101,50 +87,27 @@ impl Doing {
 
     /// In this state; stopped, asleep for good or dead, it uses no CPU.
     pub fn state(self, state: char) -> Self {
-        let cpu = if matches!(state, 'T' | 't' | 'D' | 'Z') {
-            0.0
-        } else {
-            self.cpu
-        };
-        Self {
-            state: Some(state),
-            cpu,
-            ..self
-        }
+        let cpu = if matches!(state, 'T' | 't' | 'D' | 'Z') { 0.0 } else { self.cpu };
+        Self { state: Some(state), cpu, ..self }
     }
 
     pub fn adopted_by(self, adopter: u32) -> Self {
-        Self {
-            adopter: Some(adopter),
-            ..self
-        }
+        Self { adopter: Some(adopter), ..self }
     }
 
     pub fn unlisted(self) -> Self {
-        Self {
-            presence: Presence::Unlisted,
-            ..self
-        }
+        Self { presence: Presence::Unlisted, ..self }
     }
 
     pub fn missing(self) -> Self {
-        Self {
-            presence: Presence::Missing,
-            ..self
-        }
+        Self { presence: Presence::Missing, ..self }
     }
 
     pub fn unknown_bytes(self) -> Self {
-        Self {
-            bytes: None,
-            ..self
-        }
+        Self { bytes: None, ..self }
     }
 
     pub fn notebook(self, state: &'static str, last_activity: f64) -> Self {
-        Self {
-            notebook: Some((state, last_activity)),
-            ..self
-        }
+        Self { notebook: Some((state, last_activity)), ..self }
     }
 }

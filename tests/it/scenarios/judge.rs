@@ -96,12 +96,7 @@ pub fn flickers(snapshots: &[Snapshot], seconds: f64) -> Vec<String> {
 
 /// What a list of findings in `check --json` says.
 pub fn from_json(findings: &Value) -> Vec<Found> {
-    findings
-        .as_array()
-        .unwrap()
-        .iter()
-        .filter_map(Found::read)
-        .collect()
+    findings.as_array().unwrap().iter().filter_map(Found::read).collect()
 }
 
 /// What is wrong with what was found; empty where it is right.
@@ -110,9 +105,7 @@ pub fn complaints(labels: &Labels, found: &[Found]) -> Vec<String> {
     let mut complaints = Vec::new();
     for (kind, subject) in &labels.expected {
         let is_right = |found: &&Found| {
-            let is_severe = labels
-                .severity
-                .is_none_or(|severity| severity == found.severity);
+            let is_severe = labels.severity.is_none_or(|severity| severity == found.severity);
             found.kind == *kind && found.subject == *subject && is_severe
         };
         if grave().filter(is_right).count() == 0 {
@@ -129,10 +122,7 @@ pub fn complaints(labels: &Labels, found: &[Found]) -> Vec<String> {
             } else {
                 " (not scored, but it fails a check)"
             };
-            complaints.push(format!(
-                "accused: {} of {}{scored}",
-                found.kind, found.subject
-            ));
+            complaints.push(format!("accused: {} of {}{scored}", found.kind, found.subject));
         }
     }
     let noted = || found.iter().filter(|found| NOTED.contains(&&*found.kind));
@@ -151,10 +141,7 @@ pub fn complaints(labels: &Labels, found: &[Found]) -> Vec<String> {
         if let Subject::Process(pid) = found.subject
             && labels.kill_ok.get(&pid) != Some(&true)
         {
-            complaints.push(format!(
-                "offers to end {}, called {}",
-                found.subject, found.kind
-            ));
+            complaints.push(format!("offers to end {}, called {}", found.subject, found.kind));
         }
     }
     complaints
@@ -163,39 +150,23 @@ pub fn complaints(labels: &Labels, found: &[Found]) -> Vec<String> {
 /// The lines of a failure that let somebody look at it.
 pub fn report(scenario: &Scenario, found: &[Found], complaints: &[String]) -> String {
     let list = |verdicts: &[(&'static str, Subject)]| {
-        let words: Vec<String> = verdicts
-            .iter()
-            .map(|(kind, who)| format!("{kind} of {who}"))
-            .collect();
-        if words.is_empty() {
-            "nothing".to_owned()
-        } else {
-            words.join(", ")
-        }
+        let words: Vec<String> =
+            verdicts.iter().map(|(kind, who)| format!("{kind} of {who}")).collect();
+        if words.is_empty() { "nothing".to_owned() } else { words.join(", ") }
     };
     let found: Vec<String> = found
         .iter()
         .map(|found| format!("{} of {} ({})", found.kind, found.subject, found.severity))
         .collect();
     let mut text = String::new();
-    let _ = writeln!(
-        text,
-        "{} seed {}: {}",
-        scenario.family,
-        scenario.seed,
-        complaints.join("; ")
-    );
+    let _ = writeln!(text, "{} seed {}: {}", scenario.family, scenario.seed, complaints.join("; "));
     let _ = writeln!(text, "    {}", scenario.story);
     let _ = writeln!(
         text,
         "    expected {}; allowed {}; found {}",
         list(&scenario.labels.expected),
         list(&scenario.labels.allowed),
-        if found.is_empty() {
-            "nothing".to_owned()
-        } else {
-            found.join(", ")
-        }
+        if found.is_empty() { "nothing".to_owned() } else { found.join(", ") }
     );
     text
 }

@@ -28,10 +28,7 @@ const fn model(name: &'static str, total_mib: u64, reserved_mib: u64, watts: [f6
 }
 
 const fn with_fan(model: Model) -> Model {
-    Model {
-        has_fan: true,
-        ..model
-    }
+    Model { has_fan: true, ..model }
 }
 
 /// What a machine may be equipped with; the smallest has 16 GiB.
@@ -47,12 +44,7 @@ const MODELS: &[Model] = &[
     model("NVIDIA A10G", 24564, 512, [300.0, 25.0]),
     with_fan(model("NVIDIA RTX A5000", 24564, 300, [230.0, 24.0])),
     with_fan(model("NVIDIA GeForce RTX 4090", 24564, 476, [450.0, 28.0])),
-    with_fan(model(
-        "NVIDIA RTX 6000 Ada Generation",
-        49140,
-        540,
-        [300.0, 30.0],
-    )),
+    with_fan(model("NVIDIA RTX 6000 Ada Generation", 49140, 540, [300.0, 30.0])),
 ];
 
 /// Driver, NVML and CUDA versions that belong together.
@@ -63,11 +55,7 @@ const DRIVERS: &[[&str; 3]] = &[
     ["580.159.03", "13.580.159.03", "13.0"],
 ];
 
-const KERNELS: &[&str] = &[
-    "5.15.0-161-generic",
-    "6.8.0-87-generic",
-    "6.12.0-55.el10.x86_64",
-];
+const KERNELS: &[&str] = &["5.15.0-161-generic", "6.8.0-87-generic", "6.12.0-55.el10.x86_64"];
 
 const BUSES: &[&str] = &["17", "29", "3D", "4F", "85", "A1", "C3", "E1"];
 
@@ -92,9 +80,7 @@ impl Machine {
         let [version, nvml, cuda] = random.pick(DRIVERS);
         Self {
             model: random.pick(MODELS),
-            uuids: (0..gpus)
-                .map(|_| format!("GPU-{}", random.uuid()))
-                .collect(),
+            uuids: (0..gpus).map(|_| format!("GPU-{}", random.uuid())).collect(),
             host: Host {
                 hostname: Some(format!("gpu{:02}", random.whole(1, 64)).into()),
                 boot_id: Some(random.uuid().into()),

@@ -29,16 +29,8 @@ use scenario::{Labels, Scenario};
 use crate::support::run;
 
 /// The kinds that labels speak of.
-const SCORED: &[&str] = &[
-    "idle",
-    "leak",
-    "orphan",
-    "stopped",
-    "dead",
-    "stuck",
-    "hung",
-    "unattributed",
-];
+const SCORED: &[&str] =
+    &["idle", "leak", "orphan", "stopped", "dead", "stuck", "hung", "unattributed"];
 
 /// The kinds of info that labels speak of.
 const NOTED: &[&str] = &["reserved"];
@@ -52,9 +44,7 @@ fn seeds() -> Vec<u64> {
         return SEEDS.to_vec();
     }
     let number = |word: &str| {
-        word.trim()
-            .parse()
-            .expect("GPUMEM_SCENARIO_SEEDS holds numbers with commas between")
+        word.trim().parse().expect("GPUMEM_SCENARIO_SEEDS holds numbers with commas between")
     };
     given.split(',').map(number).collect()
 }
@@ -63,10 +53,7 @@ fn chosen() -> Vec<families::Family> {
     let prefix = env::var("GPUMEM_SCENARIO_FAMILY").unwrap_or_default();
     let mut chosen = families::all();
     chosen.retain(|family| family.name.starts_with(&prefix));
-    assert!(
-        !chosen.is_empty(),
-        "no family's name begins with {prefix:?}"
-    );
+    assert!(!chosen.is_empty(), "no family's name begins with {prefix:?}");
     chosen
 }
 
@@ -137,11 +124,7 @@ fn the_manual_quotes_a_finding_of_each_kind() {
         // The line of jobs is in the tests of its rule.
         .filter(|it| it != "reserved")
         .collect();
-    assert!(
-        kinds
-            .iter()
-            .all(|kind| QUOTED.iter().any(|(it, ..)| it == kind))
-    );
+    assert!(kinds.iter().all(|kind| QUOTED.iter().any(|(it, ..)| it == kind)));
     let mut missing = Vec::new();
     for (kind, name, seed) in QUOTED {
         let family = families.iter().find(|family| family.name == *name).unwrap();
@@ -155,11 +138,7 @@ fn the_manual_quotes_a_finding_of_each_kind() {
             missing.push(line);
         }
     }
-    assert!(
-        missing.is_empty(),
-        "the manual lacks:\n{}",
-        missing.join("\n")
-    );
+    assert!(missing.is_empty(), "the manual lacks:\n{}", missing.join("\n"));
 }
 
 /// What ends and begins again within the minute did neither.
@@ -181,9 +160,7 @@ fn the_labels_are_clear_of_every_threshold() {
         .flat_map(|scenario| {
             let of = format!("{} seed {}", scenario.family, scenario.seed);
             let complaints = audit::complaints(&scenario);
-            complaints
-                .into_iter()
-                .map(move |complaint| format!("{of}: {complaint}"))
+            complaints.into_iter().map(move |complaint| format!("{of}: {complaint}"))
         })
         .collect();
     assert!(complaints.is_empty(), "{}\n{HOW}", complaints.join("\n"));
@@ -192,9 +169,7 @@ fn the_labels_are_clear_of_every_threshold() {
 #[test]
 fn a_wrong_verdict_is_complained_of() {
     let families = families::all();
-    let family = families
-        .iter()
-        .find(|family| family.name == "idle_shared_gpu");
+    let family = families.iter().find(|family| family.name == "idle_shared_gpu");
     let scenario = family.expect("the family").play(1);
     let found = judge::in_process(&scenario.snapshots);
     let of = |found: &[judge::Found]| judge::complaints(&scenario.labels, found).join("; ");
@@ -212,9 +187,7 @@ fn a_wrong_verdict_is_complained_of() {
 #[test]
 fn a_wrong_label_is_complained_of() {
     let families = families::all();
-    let family = families
-        .iter()
-        .find(|family| family.name == "stopped_in_a_terminal");
+    let family = families.iter().find(|family| family.name == "stopped_in_a_terminal");
     let mut scenario = family.expect("the family").play(1);
     assert_eq!(audit::complaints(&scenario), [""; 0]);
     let expected = std::mem::take(&mut scenario.labels.expected);
@@ -249,16 +222,8 @@ fn a_seed_gives_the_same_world_twice_and_another_one_another() {
     // All of them are set on the same stage; a fifth of them is enough.
     for family in families::all().into_iter().step_by(5) {
         let story = family.play(5).to_jsonl();
-        assert!(
-            story == family.play(5).to_jsonl(),
-            "{} differs from itself",
-            family.name
-        );
-        assert!(
-            story != family.play(6).to_jsonl(),
-            "{} does not vary",
-            family.name
-        );
+        assert!(story == family.play(5).to_jsonl(), "{} differs from itself", family.name);
+        assert!(story != family.play(6).to_jsonl(), "{} does not vary", family.name);
     }
 }
 
@@ -267,17 +232,11 @@ fn a_recording_reads_back_as_it_was_written() {
     for family in families::all().into_iter().step_by(3) {
         let scenario = family.play(9);
         let lines = scenario.to_jsonl();
-        let read: Vec<gpumem::api::model::Snapshot> = lines
-            .lines()
-            .map(|line| serde_json::from_str(line).unwrap())
-            .collect();
+        let read: Vec<gpumem::api::model::Snapshot> =
+            lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
         assert!(read == scenario.snapshots, "{}", family.name);
         let count = read.len();
-        assert!(
-            (20..=800).contains(&count),
-            "{}: {count} snapshots",
-            family.name
-        );
+        assert!((20..=800).contains(&count), "{}: {count} snapshots", family.name);
     }
 }
 
@@ -306,10 +265,7 @@ fn the_binary_reports_the_same_and_exits_by_it() {
     let mut failures = String::new();
     for name in THROUGH_THE_BINARY {
         let families = families::all();
-        let family = families
-            .iter()
-            .find(|family| family.name == *name)
-            .expect(name);
+        let family = families.iter().find(|family| family.name == *name).expect(name);
         let scenario = family.play(seed);
         let file = folder.path().join(scenario.file());
         fs::write(&file, scenario.to_jsonl()).unwrap();
@@ -339,11 +295,7 @@ fn recordings_are_written_where_they_are_asked_for() {
     let scenarios: Vec<Scenario> = if asked.is_some() {
         play().collect()
     } else {
-        families::all()
-            .iter()
-            .take(2)
-            .map(|family| family.play(1))
-            .collect()
+        families::all().iter().take(2).map(|family| family.play(1)).collect()
     };
     scenario::write_all(folder, &scenarios);
     let labels = fs::read_to_string(folder.join("labels.json")).unwrap();

@@ -30,11 +30,7 @@ const SCRIPTS: &[&str] = &[
 
 const PYTHONS: &[&str] = &["/usr/bin/python3.11", "/opt/conda/bin/python3.10"];
 
-const NOTEBOOKS: &[&str] = &[
-    "course/hw4.ipynb",
-    "Untitled7.ipynb",
-    "thesis/ablation.ipynb",
-];
+const NOTEBOOKS: &[&str] = &["course/hw4.ipynb", "Untitled7.ipynb", "thesis/ablation.ipynb"];
 
 /// Makes an argv.
 pub fn argv(words: &str) -> Option<Arc<[Arc<str>]>> {
@@ -87,9 +83,7 @@ pub fn notebook(random: &mut Random) -> Process {
         session: Some(process.pid),
         terminal: None,
         listening: Some(true),
-        command: argv(&format!(
-            "/opt/conda/bin/python3 -m ipykernel_launcher -f {file}"
-        )),
+        command: argv(&format!("/opt/conda/bin/python3 -m ipykernel_launcher -f {file}")),
         jupyter: Some(Arc::new(Jupyter {
             kernel_id: Some(kernel.into()),
             connection_file: Some(file.into()),

@@ -196,12 +196,8 @@ fn turns(scenario: &Scenario) -> (usize, Option<f64>) {
 /// What comes by chance is one finding from the first to the last, though its severity may come and go.
 #[test]
 fn a_leak_that_comes_with_requests_does_not_flap() {
-    const BY_CHANCE: &[&str] = &[
-        "leak_by_random_requests",
-        "leak_by_requests",
-        "leak_under_noise",
-        "leak_in_a_sawtooth",
-    ];
+    const BY_CHANCE: &[&str] =
+        &["leak_by_random_requests", "leak_by_requests", "leak_under_noise", "leak_in_a_sawtooth"];
     let (mut runs, mut flapping) = (0, String::new());
     for family in families::all() {
         if !BY_CHANCE.contains(&family.name) {
@@ -278,11 +274,8 @@ fn slowing_growth_is_found_where_it_fills_the_gpu_and_nowhere_else() {
                         && finding.actions == [Action::Notify]
                 });
                 if is_found != fills && (is_found || t >= 4500.0) {
-                    let _ = writeln!(
-                        complaints,
-                        "{} seed {seed} at {t:.0} s: {is_found}",
-                        family.name
-                    );
+                    let _ =
+                        writeln!(complaints, "{} seed {seed} at {t:.0} s: {is_found}", family.name);
                 }
             }
         }
@@ -301,9 +294,7 @@ fn labels(trace: &Value, first: Time) -> Labels {
     };
     let mut labels = Labels::read(trace);
     let onsets = trace["expected"].as_array().unwrap().iter();
-    labels.onset = onsets
-        .map(|expected| seconds(&expected["onset"]))
-        .reduce(f64::max);
+    labels.onset = onsets.map(|expected| seconds(&expected["onset"])).reduce(f64::max);
     for tolerated in trace["tolerated"].as_array().unwrap() {
         let process = tolerated["process"].as_u64().unwrap() as u32;
         assert_eq!(tolerated["kind"], "leak");
@@ -328,10 +319,8 @@ fn the_recordings_are_judged_right_at_every_moment() {
         let file = trace["file"].as_str().unwrap();
         let bytes = zstd::decode_all(&*fs::read(folder.join(file)).unwrap()).unwrap();
         let text = String::from_utf8(bytes).unwrap();
-        let snapshots: Vec<Snapshot> = text
-            .lines()
-            .map(|line| serde_json::from_str(line).unwrap())
-            .collect();
+        let snapshots: Vec<Snapshot> =
+            text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
         let labels = labels(trace, snapshots[0].time);
         let found = judge::in_process(&snapshots);
         let complaints = judge::complaints(&labels, &found);

@@ -8,11 +8,9 @@ impl Random {
     /// The sequence of a seed, another one for each family.
     pub fn new(family: &str, seed: u64) -> Self {
         // FNV-1a: the standard library's hash may change with its version.
-        let name = family
-            .bytes()
-            .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
-                (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
-            });
+        let name = family.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+            (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+        });
         Self(name ^ seed.wrapping_mul(0x9e37_79b9_7f4a_7c15))
     }
 
@@ -52,9 +50,7 @@ impl Random {
 
     /// This many hexadecimal digits.
     pub fn hex(&mut self, digits: usize) -> String {
-        (0..digits)
-            .map(|_| char::from(b"0123456789abcdef"[(self.bits() % 16) as usize]))
-            .collect()
+        (0..digits).map(|_| char::from(b"0123456789abcdef"[(self.bits() % 16) as usize])).collect()
     }
 
     /// A UUID's 36 characters.

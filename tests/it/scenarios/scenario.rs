@@ -77,10 +77,7 @@ impl Labels {
 }
 
 fn verdict(label: &Value) -> Verdict {
-    let kind = SCORED
-        .iter()
-        .chain(NOTED)
-        .find(|kind| label["kind"] == **kind);
+    let kind = SCORED.iter().chain(NOTED).find(|kind| label["kind"] == **kind);
     let subject = match (label["process"].as_u64(), label["gpu"].as_u64()) {
         (Some(pid), _) => Subject::Process(pid as u32),
         (None, gpu) => Subject::Gpu(gpu.unwrap() as u32),
@@ -119,10 +116,7 @@ impl Scenario {
     /// Its entry in `labels.json`.
     pub fn entry(&self) -> Value {
         let list = |verdicts: &[Verdict]| -> Vec<Value> {
-            verdicts
-                .iter()
-                .map(|verdict| self.label(*verdict))
-                .collect()
+            verdicts.iter().map(|verdict| self.label(*verdict)).collect()
         };
         let times = self.snapshots.iter().map(|snapshot| snapshot.time);
         let (first, last) = (times.clone().min().unwrap(), times.max().unwrap());
@@ -149,8 +143,7 @@ impl Scenario {
             Subject::Process(pid) => {
                 let last = self.snapshots.last().unwrap();
                 let has_row = |rows: &Vec<_>| {
-                    rows.iter()
-                        .any(|row: &gpumem::api::model::GpuProcess| row.pid == pid)
+                    rows.iter().any(|row: &gpumem::api::model::GpuProcess| row.pid == pid)
                 };
                 let gpus: Vec<u32> = last
                     .gpus

@@ -92,11 +92,7 @@ impl Stage {
             .into_iter()
             .filter(|interval| (60.0..=250.0).contains(&(self.length / interval)))
             .collect();
-        self.interval = if fits.is_empty() {
-            10.0
-        } else {
-            self.random.pick(&fits)
-        };
+        self.interval = if fits.is_empty() { 10.0 } else { self.random.pick(&fits) };
     }
 
     /// Samples every so many seconds.
@@ -127,10 +123,7 @@ impl Stage {
     /// When an idle spell begins that is long enough to be found: with a margin, and lost samples.
     pub fn long_idle(&mut self) -> f64 {
         let longest = self.length * 0.75;
-        self.before_end(
-            720.0 + 4.0 * self.interval,
-            longest.max(800.0 + 4.0 * self.interval),
-        )
+        self.before_end(720.0 + 4.0 * self.interval, longest.max(800.0 + 4.0 * self.interval))
     }
 
     /// That many GiB, in the steps that the driver allocates.
@@ -160,19 +153,15 @@ impl Stage {
             process.start_time = Some(self.began.plus_seconds(-age));
         }
         if self.machine.has_ticks {
-            let since_boot = process
-                .start_time
-                .map(|at| at - Time::from_unix_milliseconds(1_760_000_000_000));
+            let since_boot =
+                process.start_time.map(|at| at - Time::from_unix_milliseconds(1_760_000_000_000));
             process.start_ticks = since_boot.map(|ms| ms as u64 / 10);
         }
     }
 
     /// Makes a process that starts in the middle of the recording.
     pub fn born(&self, process: Process, at: f64) -> Process {
-        Process {
-            start_time: Some(self.began.plus_seconds(at - 0.4)),
-            ..process
-        }
+        Process { start_time: Some(self.began.plus_seconds(at - 0.4)), ..process }
     }
 
     /// Lets a process do something on the GPU of the story.
@@ -193,9 +182,7 @@ impl Stage {
         script: impl FnMut(f64, &mut Random) -> Doing + 'static,
     ) -> u32 {
         self.age(&mut process, 60.0);
-        let age = process
-            .start_time
-            .map_or(0.0, |at| self.began.seconds_since(at));
+        let age = process.start_time.map_or(0.0, |at| self.began.seconds_since(at));
         let pid = process.pid;
         self.labels.kill_ok.entry(pid).or_insert(false);
         let cpu_seconds = (age.max(0.0) * self.random.range(0.05, 0.5) * 100.0).round() / 100.0;
@@ -251,9 +238,7 @@ impl Stage {
 
     /// A GPU is to be found to have memory that nobody accounts for.
     pub fn accuse_gpu(&mut self, gpu: usize) {
-        self.labels
-            .expected
-            .push(("unattributed", Subject::Gpu(gpu as u32)));
+        self.labels.expected.push(("unattributed", Subject::Gpu(gpu as u32)));
     }
 
     /// A GPU is to be told of as info.
@@ -324,19 +309,13 @@ impl Stage {
             if doing.presence == Presence::Gone {
                 continue;
             }
-            snapshot
-                .processes
-                .push(show(actor, &doing, self.began, dt, &mut self.random));
+            snapshot.processes.push(show(actor, &doing, self.began, dt, &mut self.random));
             if doing.presence == Presence::Unlisted {
                 continue;
             }
             for &gpu in &actor.gpus {
                 let row = use_of[gpu].add(&doing, &self.machine, &mut self.random);
-                rows[gpu].push(GpuProcess {
-                    pid: actor.process.pid,
-                    kind: actor.kind,
-                    ..row
-                });
+                rows[gpu].push(GpuProcess { pid: actor.process.pid, kind: actor.kind, ..row });
             }
         }
         for (index, rows) in rows.into_iter().enumerate() {
@@ -381,11 +360,7 @@ impl Stage {
         let target = 33.0 + 44.0 * watts / model.limit_watts;
         *heat += (target - *heat) * (1.0 - (-dt / 60.0).exp());
         let is_busy = used.sm > 0.0;
-        let clock = if is_busy {
-            1380.0 + 2.7 * used.sm
-        } else {
-            345.0
-        };
+        let clock = if is_busy { 1380.0 + 2.7 * used.sm } else { 345.0 };
         Gpu {
             index: index as u32,
             uuid: Some(self.machine.uuids[index].as_str().into()),
@@ -428,31 +403,19 @@ impl Use {
     /// Adds what a process does, and says what its row tells of it.
     fn add(&mut self, doing: &Doing, machine: &Machine, random: &mut Random) -> GpuProcess {
         let sm = if doing.sm > 0.0 {
-            (doing.sm + random.noise(doing.sm_noise))
-                .clamp(1.0, 100.0)
-                .round()
+            (doing.sm + random.noise(doing.sm_noise)).clamp(1.0, 100.0).round()
         } else {
             0.0
         };
         let traffic = (sm * doing.traffic).round();
         // Kernels of two processes take turns; what both want is partly lost.
-        self.sm = (self.sm + sm * if self.sm > 0.0 { 0.4 } else { 1.0 })
-            .min(100.0)
-            .max(sm);
+        self.sm = (self.sm + sm * if self.sm > 0.0 { 0.4 } else { 1.0 }).min(100.0).max(sm);
         self.traffic = (self.traffic + traffic).min(100.0);
         self.load += sm / 100.0 * doing.load;
         // The row tells the highest of several samples, the GPU only the last.
-        let peak = if sm > 0.0 {
-            random.range(0.0, 6.0) * doing.sm_noise / 4.0
-        } else {
-            0.0
-        };
+        let peak = if sm > 0.0 { random.range(0.0, 6.0) * doing.sm_noise / 4.0 } else { 0.0 };
         let reported = |percent: f64| machine.has_process_use.then_some(percent.min(100.0) as u32);
-        let codec = if machine.has_codecs {
-            reported(0.0)
-        } else {
-            None
-        };
+        let codec = if machine.has_codecs { reported(0.0) } else { None };
         GpuProcess {
             used_bytes: doing.bytes,
             sm_percent: reported(sm + peak.floor()),
@@ -468,20 +431,12 @@ impl Use {
 fn show(actor: &mut Actor, doing: &Doing, began: Time, dt: f64, random: &mut Random) -> Process {
     let process = &actor.process;
     if doing.presence == Presence::Missing {
-        return Process {
-            pid: process.pid,
-            ..Process::default()
-        };
+        return Process { pid: process.pid, ..Process::default() };
     }
     let cpu = (doing.cpu * (1.0 + random.noise(0.08))).max(0.0);
     actor.cpu_seconds += cpu / 100.0 * dt;
-    let state = doing
-        .state
-        .unwrap_or(if doing.cpu > 50.0 && random.chance(0.75) {
-            'R'
-        } else {
-            'S'
-        });
+    let state =
+        doing.state.unwrap_or(if doing.cpu > 50.0 && random.chance(0.75) { 'R' } else { 'S' });
     let is_zombie = state == 'Z';
     let files = process.gpu_files.clone().unwrap_or_else(|| {
         let devices = actor.gpus.iter().map(|gpu| format!("/dev/nvidia{gpu}"));

@@ -86,9 +86,7 @@ fn plain(schema: &mut Value) {
         Value::Object(schema) => {
             let is_of_rust = |format: &Value| {
                 let format = format.as_str().unwrap_or_default();
-                ["int", "uint", "float", "double"]
-                    .iter()
-                    .any(|name| format.starts_with(name))
+                ["int", "uint", "float", "double"].iter().any(|name| format.starts_with(name))
             };
             if schema.get("format").is_some_and(is_of_rust) {
                 schema.remove("format");

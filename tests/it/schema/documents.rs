@@ -233,14 +233,8 @@ pub(super) fn errors() -> Vec<ReadError> {
 pub(super) fn evidence(kind: Kind) -> Evidence {
     let samples = 3;
     match kind {
-        Kind::Dead => Evidence::new(DeadEvidence {
-            state: Some('Z'),
-            samples,
-        }),
-        Kind::Stuck => Evidence::new(StuckEvidence {
-            state: 'D',
-            samples,
-        }),
+        Kind::Dead => Evidence::new(DeadEvidence { state: Some('Z'), samples }),
+        Kind::Stuck => Evidence::new(StuckEvidence { state: 'D', samples }),
         Kind::Orphan => Evidence::new(OrphanEvidence {
             ppid: Some(1),
             process_group: Some(7),
@@ -252,11 +246,9 @@ pub(super) fn evidence(kind: Kind) -> Evidence {
             listed: true,
             gpu_files: Some(vec!["/dev/nvidia0".into()]),
         }),
-        Kind::Stopped => Evidence::new(StoppedEvidence {
-            state: 'T',
-            samples,
-            terminal: text("pts/3"),
-        }),
+        Kind::Stopped => {
+            Evidence::new(StoppedEvidence { state: 'T', samples, terminal: text("pts/3") })
+        }
         Kind::Hung => Evidence::new(HungEvidence {
             gpu_percent_min: 99,
             power_watts_mean: 100.5,
@@ -278,11 +270,7 @@ pub(super) fn evidence(kind: Kind) -> Evidence {
             out_of_memory_seconds: Some(1000.0),
             out_of_memory_seconds_low: Some(900.0),
             out_of_memory_seconds_high: Some(2000.0),
-            slowing: Some(SlowingEvidence {
-                curve: "power",
-                power: Some(0.5),
-                error_share: 0.004,
-            }),
+            slowing: Some(SlowingEvidence { curve: "power", power: Some(0.5), error_share: 0.004 }),
         }),
         Kind::Placeholder => Evidence::new(PlaceholderEvidence {
             program: text("keep-gpu"),
@@ -300,10 +288,7 @@ pub(super) fn evidence(kind: Kind) -> Evidence {
             last_activity: Some(Time::default()),
             busy_seconds: Some(7200.0),
         }),
-        Kind::StrayContext => Evidence::new(StrayContextEvidence {
-            works_on: vec![1],
-            samples,
-        }),
+        Kind::StrayContext => Evidence::new(StrayContextEvidence { works_on: vec![1], samples }),
         Kind::Hoard => Evidence::new(HoardEvidence {
             first_bytes: 75 * GIB,
             share: 0.94,
@@ -332,11 +317,9 @@ pub(super) fn evidence(kind: Kind) -> Evidence {
                 name: "python".to_owned(),
             }],
         }),
-        Kind::Pressure => Evidence::new(PressureEvidence {
-            free_bytes: GIB,
-            total_bytes: 80 * GIB,
-            samples,
-        }),
+        Kind::Pressure => {
+            Evidence::new(PressureEvidence { free_bytes: GIB, total_bytes: 80 * GIB, samples })
+        }
     }
 }
 
@@ -349,21 +332,14 @@ pub(super) fn finding(kind: Kind) -> Finding {
         since: Time::default(),
         duration_seconds: 600.0,
         resolved_at: None,
-        gpus: vec![FindingGpu {
-            index: 0,
-            uuid: text("GPU-0"),
-            used_bytes: Some(GIB),
-        }],
+        gpus: vec![FindingGpu { index: 0, uuid: text("GPU-0"), used_bytes: Some(GIB) }],
         process: Some(FindingProcess {
             pid: 7,
             start_ticks: Some(1),
             start_time: Some(Time::default()),
             user: text("ann"),
             command: Some(["python".into()].into()),
-            identity: Identity {
-                pid: 7,
-                start: Start::Ticks(1),
-            },
+            identity: Identity { pid: 7, start: Start::Ticks(1) },
         }),
         memory_bytes: Some(GIB),
         evidence: evidence(kind),
@@ -381,16 +357,11 @@ pub(super) fn finding(kind: Kind) -> Finding {
         }],
         skipped: Some("why".into()),
         kept_by: Some(match kind {
-            Kind::Orphan => KeptBy::Program {
-                name: "init".into(),
-            },
-            Kind::Stopped => KeptBy::Configuration {
-                reason: "nightly".into(),
-                until: Some(Time::default()),
-            },
-            _ => KeptBy::Owner {
-                until: Some(Time::default()),
-            },
+            Kind::Orphan => KeptBy::Program { name: "init".into() },
+            Kind::Stopped => {
+                KeptBy::Configuration { reason: "nightly".into(), until: Some(Time::default()) }
+            }
+            _ => KeptBy::Owner { until: Some(Time::default()) },
         }),
     }
 }
@@ -421,16 +392,9 @@ fn suspect() -> Suspect {
             state: Some('T'),
             job_gone: Some(true),
         },
-        mark: SeenSoFar {
-            kind: of.kind,
-            seconds: 12,
-            needed: Span::from_seconds(600.0),
-        },
+        mark: SeenSoFar { kind: of.kind, seconds: 12, needed: Span::from_seconds(600.0) },
         message: "python (7) holds 1.0 GiB on GPU 0 and looks idle".into(),
-        missing: StillMissing {
-            seconds: 588,
-            is_witnessed: true,
-        },
+        missing: StillMissing { seconds: 588, is_witnessed: true },
         command: "gpumem check --rule idle --window 10m5s".into(),
     }
 }

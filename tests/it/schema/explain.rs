@@ -28,11 +28,7 @@ fn every_page_is_valid_and_so_is_what_it_takes_from_other_formats() {
         let mut check = report();
         for (part, whole) in [("process", process), ("device", gpu)] {
             if !whole.is_null() {
-                let place = if part == "process" {
-                    "processes"
-                } else {
-                    "gpus"
-                };
+                let place = if part == "process" { "processes" } else { "gpus" };
                 snapshot[place] = json!([whole[part]]);
                 for list in ["findings", "pending", "kept", "undecided"] {
                     check[list] = whole[list].clone();
@@ -130,10 +126,7 @@ pub(super) fn page() -> Value {
             kin: Kin {
                 ties: vec!["one session".into()],
                 launcher: None,
-                members: vec![FamilyLine {
-                    depth: 1,
-                    holder: holder.clone(),
-                }],
+                members: vec![FamilyLine { depth: 1, holder: holder.clone() }],
             },
             verdict: RuleVerdict::default(),
             steps: vec![step.clone()],

@@ -33,11 +33,9 @@ fn places(value: &Value, at: &str, places: &mut Vec<String>) {
     let children: Vec<(String, &Value)> = match value {
         Value::Object(object) => object.iter().map(|(name, it)| (name.clone(), it)).collect(),
         // A list's elements are alike, but for the variants of an enum.
-        Value::Array(array) => array
-            .iter()
-            .enumerate()
-            .map(|(n, it)| (n.to_string(), it))
-            .collect(),
+        Value::Array(array) => {
+            array.iter().enumerate().map(|(n, it)| (n.to_string(), it)).collect()
+        }
         _ => Vec::new(),
     };
     for (name, child) in children {
@@ -105,26 +103,11 @@ fn promised(name: &str) -> Validator {
 fn what_was_broken_is_broken_still() {
     let snapshot = serde_json::to_value(snapshot()).unwrap();
     for (name, now, whole, lists) in [
-        (
-            "check.json",
-            schema::CHECK,
-            report(),
-            &["findings", "kept"][..],
-        ),
+        ("check.json", schema::CHECK, report(), &["findings", "kept"][..]),
         ("doctor.json", schema::DOCTOR, diagnosis(), &[]),
         ("explain.json", schema::EXPLAIN, explain::page(), &[]),
-        (
-            "history.json",
-            schema::HISTORY,
-            reap::promised_history(),
-            &["acts"],
-        ),
-        (
-            "reap.json",
-            schema::REAP,
-            reap::promised_report(),
-            &["targets", "refused"],
-        ),
+        ("history.json", schema::HISTORY, reap::promised_history(), &["acts"]),
+        ("reap.json", schema::REAP, reap::promised_report(), &["targets", "refused"]),
         ("snapshot.json", schema::SNAPSHOT, snapshot, &[]),
     ] {
         let (then, now) = (promised(name), validator(now));
@@ -142,9 +125,6 @@ fn what_was_broken_is_broken_still() {
             });
         }
         assert!(lost.is_empty(), "{name} has lost {lost:#?}");
-        assert!(
-            count > 5 * places,
-            "{name}: only {count} in {places} places"
-        );
+        assert!(count > 5 * places, "{name}: only {count} in {places} places");
     }
 }

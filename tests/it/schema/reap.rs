@@ -25,11 +25,7 @@ fn member() -> TargetProcess {
         uid: 0,
         user: text("root"),
         name: "python".into(),
-        gpus: vec![MemberGpu {
-            index: 0,
-            uuid: text("GPU-1"),
-            used_bytes: Some(1),
-        }],
+        gpus: vec![MemberGpu { index: 0, uuid: text("GPU-1"), used_bytes: Some(1) }],
         is_listed: true,
         process_group: Some(7),
         session: Some(7),
@@ -80,9 +76,7 @@ pub fn target() -> Target {
                 recipients: Recipients::Leader,
                 grace_seconds: 10.0,
             },
-            Step::Advise {
-                command: "scancel 1".into(),
-            },
+            Step::Advise { command: "scancel 1".into() },
         ],
         respawn_seconds: 6.0,
     }
@@ -104,10 +98,7 @@ fn protections() -> Vec<Protection> {
         Protection::NotPermitted { uid },
         Protection::OtherNamespace,
         Protection::KeptByOwner { until },
-        Protection::KeptByConfiguration {
-            why: "x".into(),
-            until,
-        },
+        Protection::KeptByConfiguration { why: "x".into(), until },
         Protection::Server,
         Protection::Unresolved,
         Protection::Replaced,
@@ -121,9 +112,7 @@ fn protections() -> Vec<Protection> {
 
 /// Every way in which an act ends.
 pub fn outcomes() -> Vec<Outcome> {
-    let protected = protections()
-        .into_iter()
-        .map(|why| Outcome::Protected { why });
+    let protected = protections().into_iter().map(|why| Outcome::Protected { why });
     protected
         .chain([
             Outcome::Freed { bytes: 1, ms: 2 },
@@ -133,9 +122,7 @@ pub fn outcomes() -> Vec<Outcome> {
             Outcome::IdentityChanged,
             Outcome::RuleNoLongerTrue,
             Outcome::NotPermitted,
-            Outcome::StuckInDriver {
-                wchan: "uvm".into(),
-            },
+            Outcome::StuckInDriver { wchan: "uvm".into() },
             Outcome::StillAlive,
             Outcome::OtherNamespace,
         ])
@@ -149,10 +136,7 @@ fn said() -> Box<ReleaseReport> {
         cached_bytes_left: Some(1),
         why: text("pinned"),
         wake: text("curl"),
-        references: vec![Reference {
-            name: "model".into(),
-            bytes: 1,
-        }],
+        references: vec![Reference { name: "model".into(), bytes: 1 }],
         asked: Some((Time::default(), Time::default())),
     })
 }
@@ -161,15 +145,8 @@ fn said() -> Box<ReleaseReport> {
 pub fn release_outcomes() -> Vec<Outcome> {
     let why = || "because".into();
     vec![
-        Outcome::Released {
-            bytes: 1,
-            ms: 2,
-            report: said(),
-        },
-        Outcome::NothingToRelease {
-            bytes: 0,
-            report: said(),
-        },
+        Outcome::Released { bytes: 1, ms: 2, report: said() },
+        Outcome::NothingToRelease { bytes: 0, report: said() },
         Outcome::Busy { why: why() },
         Outcome::NoWayIn { why: why() },
         Outcome::Refused { why: why() },
@@ -197,11 +174,7 @@ fn ways() -> [ReleaseWay; 4] {
             last_activity: Some(Time::default()),
         }),
         ReleaseWay::Python(PythonRecipe { pid, start_ticks }),
-        ReleaseWay::Signal(AnnouncedSignal {
-            pid,
-            start_ticks,
-            signal: Signal::Usr2,
-        }),
+        ReleaseWay::Signal(AnnouncedSignal { pid, start_ticks, signal: Signal::Usr2 }),
     ]
 }
 
@@ -218,10 +191,7 @@ pub fn release_target() -> Target {
         },
         grace_seconds: 1.0,
     });
-    Target {
-        steps: steps.to_vec(),
-        ..target()
-    }
+    Target { steps: steps.to_vec(), ..target() }
 }
 
 /// Everything that is refused.
@@ -233,14 +203,7 @@ pub fn refusals() -> Vec<Refused> {
 
 /// What is refused by a release only.
 fn release_refusals() -> Vec<Refused> {
-    [
-        Why::NoWayIn {
-            ways: "none".into(),
-        },
-        Why::NoTarget { name: "k".into() },
-    ]
-    .map(refused)
-    .to_vec()
+    [Why::NoWayIn { ways: "none".into() }, Why::NoTarget { name: "k".into() }].map(refused).to_vec()
 }
 
 fn refused(why: Why) -> Refused {
@@ -258,10 +221,7 @@ fn refused(why: Why) -> Refused {
 pub fn report() -> Value {
     let mut report = first_report();
     for outcome in release_outcomes() {
-        report.targets.push(Planned {
-            target: release_target(),
-            outcome: Some(outcome),
-        });
+        report.targets.push(Planned { target: release_target(), outcome: Some(outcome) });
     }
     report.refused.extend(release_refusals());
     serde_json::to_value(report).unwrap()
@@ -281,11 +241,7 @@ fn first_report() -> ReapReport {
         Why::OnlyWhenAsked { kind },
         Why::OnlyNotified,
         Why::Family { pids: vec![8] },
-        Why::Rank {
-            launcher: 9,
-            program: "torchrun".into(),
-            pids: vec![8],
-        },
+        Why::Rank { launcher: 9, program: "torchrun".into(), pids: vec![8] },
         Why::Unread { gpu: 1 },
         Why::NotOnGpu,
         Why::Gone,
@@ -301,10 +257,7 @@ fn first_report() -> ReapReport {
         freed_bytes: Some(1),
         targets: outcomes()
             .into_iter()
-            .map(|outcome| Planned {
-                target: target(),
-                outcome: Some(outcome),
-            })
+            .map(|outcome| Planned { target: target(), outcome: Some(outcome) })
             .collect(),
         refused: whys.into_iter().chain(protected).map(refused).collect(),
         undecided: vec![Undecided {
@@ -313,11 +266,7 @@ fn first_report() -> ReapReport {
             gpu: Some(0),
             reason: "no history".to_owned(),
         }],
-        errors: vec![ReadError {
-            gpu: Some(0),
-            call: "reap".into(),
-            error: "lost".into(),
-        }],
+        errors: vec![ReadError { gpu: Some(0), call: "reap".into(), error: "lost".into() }],
     }
 }
 
@@ -353,15 +302,10 @@ fn first_history() -> ReapHistory {
             signals: vec![Signal::Term, Signal::Cont],
             processes: vec![LedgerProcess { pid, start_ticks }],
         },
-        Deed::ShutKernel {
-            kernel_id: "k".into(),
-        },
+        Deed::ShutKernel { kernel_id: "k".into() },
         Deed::TerminateClient { pids: vec![pid] },
     ];
-    let failure = Failure {
-        pid: Some(pid),
-        error: "gone".to_owned(),
-    };
+    let failure = Failure { pid: Some(pid), error: "gone".to_owned() };
     let deeds = deeds.into_iter().map(|deed| PastDeed {
         time: Time::default(),
         deed,
@@ -383,11 +327,7 @@ fn first_history() -> ReapHistory {
         deeds: deeds.clone(),
         outcome: Some(outcome),
     });
-    let past = LedgerSummary {
-        acts: acts.collect(),
-        unread_lines: 0,
-        is_cut: false,
-    };
+    let past = LedgerSummary { acts: acts.collect(), unread_lines: 0, is_cut: false };
     ReapHistory::new("/var/lib/gpumem/reap.jsonl".into(), past)
 }
 
@@ -424,12 +364,7 @@ fn what_is_broken_is_no_plan() {
         (&reap, &report, "/status", json!("fine")),
         (&reap, &report, "/freed_bytes", json!("1 GiB")),
         (&reap, &report, "/targets/0/leader", json!(null)),
-        (
-            &reap,
-            &report,
-            "/targets/0/steps/2/signal",
-            json!("SIGTERM"),
-        ),
+        (&reap, &report, "/targets/0/steps/2/signal", json!("SIGTERM")),
         (&reap, &report, "/targets/0/steps/0/step", json!("ask")),
         (&reap, &report, "/targets/0/outcome/outcome", json!("ok")),
         (&reap, &report, "/targets/0/outcome/why/reason", json!("x")),
@@ -438,12 +373,7 @@ fn what_is_broken_is_no_plan() {
         (&reap, &report, "/errors/0", json!("it failed")),
         (&histories, &history, "/acts/0/time", json!("yesterday")),
         (&histories, &history, "/acts/0/deeds/0/deed", json!("kill")),
-        (
-            &histories,
-            &history,
-            "/acts/0/deeds/0/failures/0",
-            json!({}),
-        ),
+        (&histories, &history, "/acts/0/deeds/0/failures/0", json!({})),
     ] {
         valid(validator, whole);
         let mut broken = whole.clone();

@@ -29,11 +29,7 @@ pub fn document() -> Value {
             })
             .collect(),
         refused: refusals(),
-        errors: vec![ReadError {
-            gpu: Some(0),
-            call: "release".into(),
-            error: "lost".into(),
-        }],
+        errors: vec![ReadError { gpu: Some(0), call: "release".into(), error: "lost".into() }],
     };
     serde_json::to_value(document).unwrap()
 }

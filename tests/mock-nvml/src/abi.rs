@@ -460,9 +460,7 @@ fn by_text(
     is: impl Fn(&Scene, u32, &str) -> bool,
 ) -> Result<u32, Code> {
     let text = text.text()?;
-    (0..scene.gpus.len() as u32)
-        .find(|&index| is(scene, index, &text))
-        .ok_or(Code::NOT_FOUND)
+    (0..scene.gpus.len() as u32).find(|&index| is(scene, index, &text)).ok_or(Code::NOT_FOUND)
 }
 
 fn is_at(scene: &Scene, index: u32, text: &str) -> bool {
@@ -486,10 +484,7 @@ fn memory(device: &Device<'_>) -> Result<Memory2, Code> {
     may_see_all(device)?;
     let (memory, processes): (_, Vec<&Process>) = match device.mig {
         Some(mig) => (&mig.memory, mig.processes.iter().collect()),
-        None => (
-            known(device.gpu.memory.as_ref())?,
-            device.gpu.all_processes().collect(),
-        ),
+        None => (known(device.gpu.memory.as_ref())?, device.gpu.all_processes().collect()),
     };
     let now = |value| device.now(Some(value)).map(|bytes| bytes as u64);
     let (total, reserved) = (now(&memory.total)?, now(&memory.reserved)?);
@@ -507,13 +502,7 @@ fn memory(device: &Device<'_>) -> Result<Memory2, Code> {
         Some(free) => now(free)?,
         None => total.saturating_sub(used).saturating_sub(reserved),
     };
-    Ok(Memory2 {
-        version: Memory2::VERSION,
-        total,
-        reserved,
-        free,
-        used,
-    })
+    Ok(Memory2 { version: Memory2::VERSION, total, reserved, free, used })
 }
 
 /// What memory info v2 tells a caller in a cgroup that has a limit: that of the cgroup.
@@ -527,13 +516,7 @@ fn limited(device: &Device<'_>, whole: Memory2) -> Result<Memory2, Code> {
     if total >= whole.total {
         return Ok(whole);
     }
-    Ok(Memory2 {
-        total,
-        reserved: 0,
-        used,
-        free: total.saturating_sub(used),
-        ..whole
-    })
+    Ok(Memory2 { total, reserved: 0, used, free: total.saturating_sub(used), ..whole })
 }
 
 fn clock(device: &Device<'_>, clocks: &Clocks, which: c_uint) -> Result<c_uint, Code> {

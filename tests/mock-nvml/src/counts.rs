@@ -91,12 +91,8 @@ unsafe impl Sync for Counter {}
 impl Counter {
     /// Maps the file, made where it is absent.
     pub(crate) fn open(path: &Path) -> io::Result<Self> {
-        let file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .open(path)?;
+        let file =
+            OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)?;
         let header = header();
         let length = header.len() + Function::NAMES.len() * COLUMNS * 8;
         if file.metadata()?.len() == 0 {
@@ -116,16 +112,8 @@ impl Counter {
     fn map(file: &File, length: usize, header: usize) -> io::Result<Self> {
         let protection = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: a new mapping, placed by the kernel, of a file that is at least this long.
-        let start = unsafe {
-            mmap(
-                std::ptr::null_mut(),
-                length,
-                protection,
-                MapFlags::SHARED,
-                file,
-                0,
-            )?
-        };
+        let start =
+            unsafe { mmap(std::ptr::null_mut(), length, protection, MapFlags::SHARED, file, 0)? };
         // SAFETY: the header is shorter than the mapping.
         let cells = unsafe { start.byte_add(header) };
         NonNull::new(cells.cast())

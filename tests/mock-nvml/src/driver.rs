@@ -168,10 +168,7 @@ pub(crate) fn answer_lookup(
         let driver = driver();
         let found = driver.call(Needs::Init);
         let found = found.map(|call| (find(call.scene()), call));
-        let index = found
-            .as_ref()
-            .ok()
-            .and_then(|(index, _)| index.as_ref().ok().copied());
+        let index = found.as_ref().ok().and_then(|(index, _)| index.as_ref().ok().copied());
         driver.count(function, index);
         let (index, call) = found?;
         call.played.meet_faults(function, index.ok())?;
@@ -194,9 +191,7 @@ pub(crate) fn init(call: &Call) -> Answer {
 pub(crate) fn shutdown(_: &Call) -> Answer {
     driver()
         .users
-        .fetch_update(Ordering::AcqRel, Ordering::Acquire, |users| {
-            users.checked_sub(1)
-        })
+        .fetch_update(Ordering::AcqRel, Ordering::Acquire, |users| users.checked_sub(1))
         .map(|_| ())
         .map_err(|_| Code::UNINITIALIZED)
 }
@@ -237,11 +232,7 @@ struct Identity {
 
 impl From<&Metadata> for Identity {
     fn from(file: &Metadata) -> Self {
-        Self {
-            inode: file.ino(),
-            length: file.len(),
-            modified: (file.mtime(), file.mtime_nsec()),
-        }
+        Self { inode: file.ino(), length: file.len(), modified: (file.mtime(), file.mtime_nsec()) }
     }
 }
 
@@ -250,10 +241,8 @@ impl Played {
         let file = Identity::from(&fs::metadata(path)?);
         let scene = Scene::from_json(&fs::read(path)?)?;
         let arm = |fault: &Fault| {
-            let same = before
-                .iter()
-                .flat_map(|before| &before.faults)
-                .find(|armed| armed.fault == *fault);
+            let same =
+                before.iter().flat_map(|before| &before.faults).find(|armed| armed.fault == *fault);
             Armed {
                 fault: fault.clone(),
                 matched: same.map(|armed| armed.matched.clone()).unwrap_or_default(),
@@ -327,9 +316,7 @@ impl Driver {
         let since_boot = clock_gettime(ClockId::Boottime);
         let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
         let counter = env::var_os("GPUMEM_MOCK_COUNTS").and_then(|path| {
-            Counter::open(Path::new(&path))
-                .map_err(|error| warn(Path::new(&path), &error))
-                .ok()
+            Counter::open(Path::new(&path)).map_err(|error| warn(Path::new(&path), &error)).ok()
         });
         Self {
             path: env::var_os("GPUMEM_MOCK_SCENE").map(PathBuf::from),

@@ -24,10 +24,7 @@ pub fn library() -> PathBuf {
         .flat_map(|folder| [folder.join("deps").join(NAME), folder.join(NAME)])
         .find(|path| path.is_file());
     found.unwrap_or_else(|| {
-        panic!(
-            "no {NAME} near {}; build mock-nvml for the same profile",
-            executable.display()
-        )
+        panic!("no {NAME} near {}; build mock-nvml for the same profile", executable.display())
     })
 }
 
@@ -77,9 +74,7 @@ fn hide(image: &mut [u8], symbol: &str) -> Option<()> {
     let length = number(names, 0x20, 8)? as usize;
     let names = image.get_mut(start..start.checked_add(length)?)?;
     let whole = [b"\0", symbol.as_bytes(), b"\0"].concat();
-    let found = names
-        .windows(whole.len())
-        .position(|window| window == whole)?;
+    let found = names.windows(whole.len()).position(|window| window == whole)?;
     names[found + symbol.len()] = b'-';
     Some(())
 }

@@ -40,11 +40,7 @@ const SUBSYSTEM_ID: c_uint = 0x18be_10de;
 impl Address {
     /// The address of a GPU of which the scene says nothing.
     pub(crate) fn of_index(index: u32) -> Self {
-        Self {
-            domain: index / 0x80,
-            bus: 0x10 + index % 0x80,
-            device: 0,
-        }
+        Self { domain: index / 0x80, bus: 0x10 + index % 0x80, device: 0 }
     }
 
     /// Reads `00000000:17:00.0`; domains of four digits too.
@@ -55,19 +51,11 @@ impl Address {
             u32::from_str_radix(part, 16).ok()
         };
         let (domain, bus, device) = (hex(8)?, hex(2)?, hex(2)?);
-        parts.next().is_none().then_some(Self {
-            domain,
-            bus,
-            device,
-        })
+        parts.next().is_none().then_some(Self { domain, bus, device })
     }
 
     pub(crate) fn info(self) -> Info {
-        let Self {
-            domain,
-            bus,
-            device,
-        } = self;
+        let Self { domain, bus, device } = self;
         Info {
             short: padded(&format!("{domain:04X}:{bus:02X}:{device:02X}.0")),
             domain,
@@ -106,11 +94,7 @@ mod tests {
 
     #[test]
     fn addresses_are_read_as_the_driver_writes_them() {
-        let address = Address {
-            domain: 0x10,
-            bus: 0xab,
-            device: 3,
-        };
+        let address = Address { domain: 0x10, bus: 0xab, device: 3 };
         assert_eq!(Address::parse("00000010:AB:03.0"), Some(address));
         assert_eq!(Address::parse("0010:ab:03.0"), Some(address));
         for text in ["", "17:00.0", "0:0:0", "00000000:17:00.0:1.0", "x:1:1.0"] {
@@ -120,9 +104,8 @@ mod tests {
 
     #[test]
     fn every_index_has_an_address_of_its_own() {
-        let addresses: std::collections::BTreeSet<[c_char; 32]> = (0..1000)
-            .map(|index| Address::of_index(index).info().long)
-            .collect();
+        let addresses: std::collections::BTreeSet<[c_char; 32]> =
+            (0..1000).map(|index| Address::of_index(index).info().long).collect();
         assert_eq!(addresses.len(), 1000);
     }
 }

@@ -166,15 +166,13 @@ fn records(device: &Device<'_>, list: List) -> Vec<Record32> {
     {
         let calls = device.list_calls.fetch_add(1, Ordering::Relaxed);
         let calls = calls.saturating_add(1).min(growth.calls);
-        records.extend(
-            (0..growth.entries.saturating_mul(calls)).map(|stranger| Record32 {
-                pid: FIRST_STRANGER.saturating_add(stranger),
-                used_bytes: 1 << 20,
-                gpu_instance: NO_INSTANCE,
-                compute_instance: NO_INSTANCE,
-                protected_bytes: 0,
-            }),
-        );
+        records.extend((0..growth.entries.saturating_mul(calls)).map(|stranger| Record32 {
+            pid: FIRST_STRANGER.saturating_add(stranger),
+            used_bytes: 1 << 20,
+            gpu_instance: NO_INSTANCE,
+            compute_instance: NO_INSTANCE,
+            protected_bytes: 0,
+        }));
     }
     records
 }
@@ -192,9 +190,6 @@ impl From<Record32> for Record24 {
 
 impl From<Record32> for Record16 {
     fn from(record: Record32) -> Self {
-        Self {
-            pid: record.pid,
-            used_bytes: record.used_bytes,
-        }
+        Self { pid: record.pid, used_bytes: record.used_bytes }
     }
 }

@@ -396,11 +396,7 @@ pub struct Pcie {
 
 impl Default for Pcie {
     fn default() -> Self {
-        Self {
-            generation: 5,
-            width: 16,
-            throughput: 0.into(),
-        }
+        Self { generation: 5, width: 16, throughput: 0.into() }
     }
 }
 
@@ -481,17 +477,12 @@ impl Scene {
         for (index, gpu) in self.gpus.iter().enumerate() {
             let most = crate::driver::MIG_DEVICES_MAX;
             if let Some(mig) = gpu.mig_devices.iter().find(|mig| mig.index >= most) {
-                return refuse(format!(
-                    "gpu {index}: a MIG device's index is {}",
-                    mig.index
-                ));
+                return refuse(format!("gpu {index}: a MIG device's index is {}", mig.index));
             }
             if let Some(pci) = &gpu.pci
                 && crate::pci::Address::parse(pci).is_none()
             {
-                return refuse(format!(
-                    "gpu {index}: pci is {pci:?}; write \"00000000:17:00.0\""
-                ));
+                return refuse(format!("gpu {index}: pci is {pci:?}; write \"00000000:17:00.0\""));
             }
             if !gpu.values().all(Value::is_ordered) {
                 return refuse(format!("gpu {index}: a value's points are not by second"));
@@ -500,10 +491,7 @@ impl Scene {
         let known = |name: &str| crate::abi::Function::NAMES.contains(&name);
         let faults = self.faults.iter().map(|fault| fault.function.as_str());
         let missing = self.driver.missing.iter().map(String::as_str);
-        match faults
-            .chain(missing)
-            .find(|name| *name != "*" && !known(name))
-        {
+        match faults.chain(missing).find(|name| *name != "*" && !known(name)) {
             Some(name) => refuse(format!("{name:?} is no function of this driver")),
             None => Ok(()),
         }
@@ -513,10 +501,7 @@ impl Scene {
 impl Gpu {
     /// A GPU with this name, 141 GiB, idle, without processes.
     pub fn new(name: impl Into<String>) -> Self {
-        Self {
-            name: name.into(),
-            ..Self::default()
-        }
+        Self { name: name.into(), ..Self::default() }
     }
 
     /// Sets the total memory, in bytes.
@@ -529,10 +514,8 @@ impl Gpu {
     /// Limits the memory of the caller's cgroup, which holds `used` of it, in bytes.
     #[must_use]
     pub fn limited(mut self, hard: impl Into<Value>, used: impl Into<Value>) -> Self {
-        self.memory.get_or_insert_default().limit = Some(Limit {
-            hard: hard.into(),
-            used: used.into(),
-        });
+        self.memory.get_or_insert_default().limit =
+            Some(Limit { hard: hard.into(), used: used.into() });
         self
     }
 
@@ -546,10 +529,7 @@ impl Gpu {
     /// Sets the utilization, in percent.
     #[must_use]
     pub fn utilization(mut self, gpu: impl Into<Value>, memory: impl Into<Value>) -> Self {
-        self.utilization = Some(Utilization {
-            gpu: gpu.into(),
-            memory: memory.into(),
-        });
+        self.utilization = Some(Utilization { gpu: gpu.into(), memory: memory.into() });
         self
     }
 
@@ -569,10 +549,8 @@ impl Gpu {
                 .chain(&memory.used)
                 .chain(&memory.free)
         });
-        let utilization = self
-            .utilization
-            .iter()
-            .flat_map(|utilization| [&utilization.gpu, &utilization.memory]);
+        let utilization =
+            self.utilization.iter().flat_map(|utilization| [&utilization.gpu, &utilization.memory]);
         let clocks = [&self.clocks, &self.max_clocks]
             .into_iter()
             .flat_map(|clocks| [&clocks.graphics, &clocks.sm, &clocks.memory, &clocks.video]);
@@ -590,14 +568,9 @@ impl Gpu {
         ];
         let of_devices = self.mig_devices.iter().flat_map(|device| &device.processes);
         let processes = self.processes.iter().chain(of_devices).flat_map(|process| {
-            [
-                &process.sm,
-                &process.memory_util,
-                &process.encoder,
-                &process.decoder,
-            ]
-            .into_iter()
-            .chain(&process.used_bytes)
+            [&process.sm, &process.memory_util, &process.encoder, &process.decoder]
+                .into_iter()
+                .chain(&process.used_bytes)
         });
         memory
             .chain(utilization)

@@ -122,11 +122,7 @@ mod tests {
         let rows: BTreeSet<_> = found.iter().map(|row| (row.timestamp, row.pid)).collect();
         assert_eq!(rows.len(), found.len(), "one row for each pid and instant");
         let newest = ORIGIN as u64 + 100_000_000;
-        assert!(
-            found
-                .iter()
-                .all(|row| (newest - 10_000_000..=newest).contains(&row.timestamp))
-        );
+        assert!(found.iter().all(|row| (newest - 10_000_000..=newest).contains(&row.timestamp)));
     }
 
     #[test]
@@ -151,20 +147,9 @@ mod tests {
 
     #[test]
     fn a_scene_may_dictate_garbage() {
-        let garbage = scene::Sample {
-            pid: 7,
-            sm: 4_000_000_000,
-            ..scene::Sample::default()
-        };
-        let stamped = scene::Sample {
-            pid: 8,
-            timestamp: Some(3),
-            ..scene::Sample::default()
-        };
-        let gpu = Gpu {
-            utilization_samples: vec![garbage, stamped],
-            ..Gpu::default()
-        };
+        let garbage = scene::Sample { pid: 7, sm: 4_000_000_000, ..scene::Sample::default() };
+        let stamped = scene::Sample { pid: 8, timestamp: Some(3), ..scene::Sample::default() };
+        let gpu = Gpu { utilization_samples: vec![garbage, stamped], ..Gpu::default() };
         let pids = |last_seen| -> Vec<u32> {
             let found = samples(&gpu, 5.0, ORIGIN, last_seen);
             found.iter().map(|sample| sample.pid).collect()

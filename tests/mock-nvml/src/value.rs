@@ -27,10 +27,7 @@ pub enum Value {
 impl Value {
     /// A straight line from point to point.
     pub fn line(points: impl Into<Vec<(f64, f64)>>) -> Self {
-        Self::Points {
-            points: points.into(),
-            interpolate: true,
-        }
+        Self::Points { points: points.into(), interpolate: true }
     }
 
     /// The value at a second of the scene; 0 where there are no points at all.
@@ -38,10 +35,7 @@ impl Value {
         let (points, interpolate) = match self {
             Self::Constant(value) => return *value,
             Self::Steps(points) => (points, false),
-            Self::Points {
-                points,
-                interpolate,
-            } => (points, *interpolate),
+            Self::Points { points, interpolate } => (points, *interpolate),
         };
         let next = place(points, second);
         let (Some(before), after) = (points.get(next.saturating_sub(1)), points.get(next)) else {
@@ -72,9 +66,7 @@ impl Value {
 /// is measured as theirs.
 fn place(points: &[(f64, f64)], second: f64) -> usize {
     let is_place = |next: usize| {
-        points[..next]
-            .last()
-            .is_none_or(|(from, _)| *from <= second)
+        points[..next].last().is_none_or(|(from, _)| *from <= second)
             && points.get(next).is_none_or(|(from, _)| *from > second)
     };
     if let [(first, _), .., (last, _)] = points {
@@ -135,13 +127,7 @@ mod tests {
         let even: Vec<_> = (0..7).map(|at| (f64::from(at), 0.0)).collect();
         let lists = [
             even,
-            vec![
-                (0.0, 0.0),
-                (0.5, 0.0),
-                (90.0, 0.0),
-                (91.0, 0.0),
-                (400.0, 0.0),
-            ],
+            vec![(0.0, 0.0), (0.5, 0.0), (90.0, 0.0), (91.0, 0.0), (400.0, 0.0)],
             vec![(3.0, 0.0), (3.0, 0.0)],
             vec![(5.0, 0.0)],
             Vec::new(),

@@ -8,11 +8,7 @@
     clippy::undocumented_unsafe_blocks,
     reason = "each calls the driver with the types of NVML's header and pointers to locals"
 )]
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    reason = "the helpers of tests are tests too"
-)]
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "the helpers of tests are tests too")]
 
 use std::collections::BTreeMap;
 use std::env;
@@ -96,10 +92,7 @@ fn bytes_of(device: &Device<'_>) -> BTreeMap<u32, Option<u64>> {
         UsedGpuMemory::Used(bytes) => Some(bytes),
         UsedGpuMemory::Unavailable => None,
     };
-    processes
-        .into_iter()
-        .map(|process| (process.pid, used(process.used_gpu_memory)))
-        .collect()
+    processes.into_iter().map(|process| (process.pid, used(process.used_gpu_memory))).collect()
 }
 
 #[test]
@@ -134,10 +127,7 @@ fn a_gpu_is_as_the_scene_has_it() {
         assert_eq!(gpu.minor_number().unwrap(), 5);
         let pci = gpu.pci_info().unwrap();
         assert_eq!((pci.bus, pci.bus_id.as_str()), (0x17, "00000000:17:00.0"));
-        for same in [
-            nvml.device_by_uuid("GPU-abc"),
-            nvml.device_by_pci_bus_id("0000:17:00.0"),
-        ] {
+        for same in [nvml.device_by_uuid("GPU-abc"), nvml.device_by_pci_bus_id("0000:17:00.0")] {
             assert_eq!(same.unwrap().index().unwrap(), 1);
         }
         let memory = gpu.memory_info().unwrap();
@@ -154,10 +144,7 @@ fn a_gpu_is_as_the_scene_has_it() {
         assert_eq!(gpu.performance_state().unwrap() as u32, 2);
         assert_eq!(gpu.clock_info(Clock::SM).unwrap(), 1500);
         assert_eq!(gpu.max_clock_info(Clock::SM).unwrap(), 1980);
-        assert_eq!(
-            (gpu.fan_speed(0).unwrap(), gpu.num_fans().unwrap()),
-            (40, 1)
-        );
+        assert_eq!((gpu.fan_speed(0).unwrap(), gpu.num_fans().unwrap()), (40, 1));
         assert_eq!(gpu.compute_mode().unwrap() as u32, 3);
         assert!(!gpu.is_in_persistent_mode().unwrap());
         assert_eq!(gpu.brand().unwrap(), Brand::Nvidia);
@@ -197,10 +184,7 @@ fn a_null_is_not_supported() {
         ];
         for (index, answer) in answers.into_iter().enumerate() {
             let answer = answer.unwrap_or_else(|| panic!("{index} answered"));
-            assert!(
-                matches!(answer, NvmlError::NotSupported),
-                "{index}: {answer}"
-            );
+            assert!(matches!(answer, NvmlError::NotSupported), "{index}: {answer}");
         }
     });
 }
@@ -208,50 +192,34 @@ fn a_null_is_not_supported() {
 #[test]
 fn memory_version_1_counts_what_is_reserved() {
     let gpu = Gpu::default().process(Process::compute(1, GIB));
-    let scene = Scene::new()
-        .gpu(Gpu {
-            memory_v2: false,
-            ..gpu.clone()
-        })
-        .gpu(gpu);
-    on_stage(
-        "memory_version_1_counts_what_is_reserved",
-        &scene,
-        |stage| {
-            let nvml = stage.nvml();
-            let old = nvml.device_by_index(0).unwrap();
-            assert!(matches!(old.memory_info(), Err(NvmlError::NotSupported)));
-            let memory_info = nvml.lib().nvmlDeviceGetMemoryInfo.as_ref().unwrap();
-            let mut memory = sys::nvmlMemory_t {
-                total: 0,
-                free: 0,
-                used: 0,
-            };
-            assert_eq!(unsafe { memory_info(old.handle(), &mut memory) }, 0);
-            assert_eq!(memory.used, GIB + (614 << 20));
-            assert_eq!(memory.total, memory.used + memory.free);
+    let scene = Scene::new().gpu(Gpu { memory_v2: false, ..gpu.clone() }).gpu(gpu);
+    on_stage("memory_version_1_counts_what_is_reserved", &scene, |stage| {
+        let nvml = stage.nvml();
+        let old = nvml.device_by_index(0).unwrap();
+        assert!(matches!(old.memory_info(), Err(NvmlError::NotSupported)));
+        let memory_info = nvml.lib().nvmlDeviceGetMemoryInfo.as_ref().unwrap();
+        let mut memory = sys::nvmlMemory_t { total: 0, free: 0, used: 0 };
+        assert_eq!(unsafe { memory_info(old.handle(), &mut memory) }, 0);
+        assert_eq!(memory.used, GIB + (614 << 20));
+        assert_eq!(memory.total, memory.used + memory.free);
 
-            let new = nvml.device_by_index(1).unwrap();
-            let memory_info = nvml.lib().nvmlDeviceGetMemoryInfo_v2.as_ref().unwrap();
-            let mut memory: sys::nvmlMemory_v2_t = unsafe { std::mem::zeroed() };
-            let mut ask = |version| {
-                memory.version = version;
-                unsafe { memory_info(new.handle(), &mut memory) }
-            };
-            assert_eq!([ask(0), ask(0x0100_0028), ask(0x0200_0028)], [25, 25, 0]);
-            assert_eq!(memory.used, GIB);
-        },
-    );
+        let new = nvml.device_by_index(1).unwrap();
+        let memory_info = nvml.lib().nvmlDeviceGetMemoryInfo_v2.as_ref().unwrap();
+        let mut memory: sys::nvmlMemory_v2_t = unsafe { std::mem::zeroed() };
+        let mut ask = |version| {
+            memory.version = version;
+            unsafe { memory_info(new.handle(), &mut memory) }
+        };
+        assert_eq!([ask(0), ask(0x0100_0028), ask(0x0200_0028)], [25, 25, 0]);
+        assert_eq!(memory.used, GIB);
+    });
 }
 
 #[test]
 fn processes_are_on_their_lists() {
     let mut mig = Process::compute(5, GIB);
     (mig.gi, mig.ci) = (Some(1), Some(0));
-    let unknown = Process {
-        used_bytes: None,
-        ..Process::compute(4, 0)
-    };
+    let unknown = Process { used_bytes: None, ..Process::compute(4, 0) };
     let gpu = Gpu::default()
         .process(Process::compute(1, GIB))
         .process(Process::compute(2, GIB).kind(ProcessKind::Graphics))
@@ -259,30 +227,22 @@ fn processes_are_on_their_lists() {
         .process(unknown)
         .process(mig)
         .process(Process::compute(6, GIB).kind(ProcessKind::Mps));
-    on_stage(
-        "processes_are_on_their_lists",
-        &Scene::new().gpu(gpu),
-        |stage| {
-            let gpu = stage.nvml().device_by_index(0).unwrap();
-            let used = Some(GIB);
-            let expected = BTreeMap::from([(1, used), (3, used), (4, None), (5, used)]);
-            assert_eq!(bytes_of(&gpu), expected);
-            let pids = |processes: Vec<nvml_wrapper::struct_wrappers::device::ProcessInfo>| {
-                processes
-                    .iter()
-                    .map(|process| process.pid)
-                    .collect::<Vec<_>>()
-            };
-            assert_eq!(pids(gpu.running_graphics_processes().unwrap()), [2, 3]);
-            assert_eq!(pids(gpu.mps_running_compute_processes().unwrap()), [6]);
-            let compute = gpu.running_compute_processes_v2().unwrap();
-            let instances = compute
-                .iter()
-                .map(|process| (process.gpu_instance_id, process.compute_instance_id));
-            let (none, some) = ((None, None), (Some(1), Some(0)));
-            assert_eq!(instances.collect::<Vec<_>>(), [none, none, none, some]);
-        },
-    );
+    on_stage("processes_are_on_their_lists", &Scene::new().gpu(gpu), |stage| {
+        let gpu = stage.nvml().device_by_index(0).unwrap();
+        let used = Some(GIB);
+        let expected = BTreeMap::from([(1, used), (3, used), (4, None), (5, used)]);
+        assert_eq!(bytes_of(&gpu), expected);
+        let pids = |processes: Vec<nvml_wrapper::struct_wrappers::device::ProcessInfo>| {
+            processes.iter().map(|process| process.pid).collect::<Vec<_>>()
+        };
+        assert_eq!(pids(gpu.running_graphics_processes().unwrap()), [2, 3]);
+        assert_eq!(pids(gpu.mps_running_compute_processes().unwrap()), [6]);
+        let compute = gpu.running_compute_processes_v2().unwrap();
+        let instances =
+            compute.iter().map(|process| (process.gpu_instance_id, process.compute_instance_id));
+        let (none, some) = ((None, None), (Some(1), Some(0)));
+        assert_eq!(instances.collect::<Vec<_>>(), [none, none, none, some]);
+    });
 }
 
 /// Calls a process list with room for `room` records of `stride` bytes, filled beforehand with
@@ -319,53 +279,43 @@ fn process_records_have_the_layout_of_their_driver() {
         .process(Process::compute(0x1111, 0x2222))
         .process(Process::compute(0x3333, 0x4444));
     let scene = Scene::new().gpu(gpu);
-    on_stage(
-        "process_records_have_the_layout_of_their_driver",
-        &scene,
-        |stage| {
-            let driver = load(library());
-            let check = |symbol: &str, stride: usize| {
-                let (code, count, buffer) = list(&driver, symbol, 2, stride);
-                assert_eq!((code, count), (0, 2), "{symbol} {stride}");
-                let number = |at: usize| u64::from_ne_bytes(buffer[at..at + 8].try_into().unwrap());
-                for (record, (pid, used)) in
-                    [(0x1111, 0x2222), (0x3333, 0x4444)].into_iter().enumerate()
-                {
-                    let at = record * stride;
-                    assert_eq!(
-                        buffer[at..at + 4],
-                        u32::to_ne_bytes(pid),
-                        "{symbol} {stride}"
-                    );
-                    assert_eq!(number(at + 8), used);
-                    if stride >= 24 {
-                        assert_eq!(number(at + 16), u64::MAX, "no instances");
-                    }
-                    if stride >= 32 {
-                        assert_eq!(number(at + 24), 0, "nothing protected");
-                    }
+    on_stage("process_records_have_the_layout_of_their_driver", &scene, |stage| {
+        let driver = load(library());
+        let check = |symbol: &str, stride: usize| {
+            let (code, count, buffer) = list(&driver, symbol, 2, stride);
+            assert_eq!((code, count), (0, 2), "{symbol} {stride}");
+            let number = |at: usize| u64::from_ne_bytes(buffer[at..at + 8].try_into().unwrap());
+            for (record, (pid, used)) in
+                [(0x1111, 0x2222), (0x3333, 0x4444)].into_iter().enumerate()
+            {
+                let at = record * stride;
+                assert_eq!(buffer[at..at + 4], u32::to_ne_bytes(pid), "{symbol} {stride}");
+                assert_eq!(number(at + 8), used);
+                if stride >= 24 {
+                    assert_eq!(number(at + 16), u64::MAX, "no instances");
                 }
-                assert!(buffer[2 * stride..].iter().all(|byte| *byte == 0xa5));
-            };
-            check("nvmlDeviceGetComputeRunningProcesses", 16);
-            check("nvmlDeviceGetComputeRunningProcesses_v2", 24);
-            check("nvmlDeviceGetComputeRunningProcesses_v3", 24);
-            let mut scene = scene.clone();
-            for (record, stride) in [(ProcessRecord::Bytes32, 32), (ProcessRecord::Bytes16, 16)] {
-                scene.driver.process_record = record;
-                scene.write(&stage.scene()).unwrap();
-                check("nvmlDeviceGetComputeRunningProcesses_v3", stride);
-                check("nvmlDeviceGetComputeRunningProcesses_v2", 24);
+                if stride >= 32 {
+                    assert_eq!(number(at + 24), 0, "nothing protected");
+                }
             }
-        },
-    );
+            assert!(buffer[2 * stride..].iter().all(|byte| *byte == 0xa5));
+        };
+        check("nvmlDeviceGetComputeRunningProcesses", 16);
+        check("nvmlDeviceGetComputeRunningProcesses_v2", 24);
+        check("nvmlDeviceGetComputeRunningProcesses_v3", 24);
+        let mut scene = scene.clone();
+        for (record, stride) in [(ProcessRecord::Bytes32, 32), (ProcessRecord::Bytes16, 16)] {
+            scene.driver.process_record = record;
+            scene.write(&stage.scene()).unwrap();
+            check("nvmlDeviceGetComputeRunningProcesses_v3", stride);
+            check("nvmlDeviceGetComputeRunningProcesses_v2", 24);
+        }
+    });
 }
 
 #[test]
 fn a_buffer_too_small_gets_the_size_and_stays_as_it_is() {
-    let gpu = Gpu::default()
-        .process(Process::compute(1, 0))
-        .process(Process::compute(2, 0));
+    let gpu = Gpu::default().process(Process::compute(1, 0)).process(Process::compute(2, 0));
     let test = "a_buffer_too_small_gets_the_size_and_stays_as_it_is";
     on_stage(test, &Scene::new().gpu(gpu), |_| {
         let driver = load(library());
@@ -401,104 +351,74 @@ fn a_buffer_too_small_gets_the_size_and_stays_as_it_is() {
 #[test]
 fn a_list_may_grow_between_two_calls() {
     let gpu = Gpu {
-        grow_list: Some(Growth {
-            entries: 8,
-            calls: 3,
-        }),
+        grow_list: Some(Growth { entries: 8, calls: 3 }),
         ..Gpu::default().process(Process::compute(1, 0))
     };
-    on_stage(
-        "a_list_may_grow_between_two_calls",
-        &Scene::new().gpu(gpu),
-        |stage| {
-            let gpu = stage.nvml().device_by_index(0).unwrap();
-            let first = gpu.running_compute_processes();
-            assert!(
-                matches!(first, Err(NvmlError::InsufficientSize(_))),
-                "{first:?}"
-            );
-            assert_eq!(gpu.running_compute_processes().unwrap().len(), 1 + 3 * 8);
-            assert_eq!(gpu.running_compute_processes().unwrap().len(), 1 + 3 * 8);
-        },
-    );
+    on_stage("a_list_may_grow_between_two_calls", &Scene::new().gpu(gpu), |stage| {
+        let gpu = stage.nvml().device_by_index(0).unwrap();
+        let first = gpu.running_compute_processes();
+        assert!(matches!(first, Err(NvmlError::InsufficientSize(_))), "{first:?}");
+        assert_eq!(gpu.running_compute_processes().unwrap().len(), 1 + 3 * 8);
+        assert_eq!(gpu.running_compute_processes().unwrap().len(), 1 + 3 * 8);
+    });
 }
 
 #[test]
 fn process_utilization_is_the_last_ten_seconds() {
-    let garbage = Sample {
-        pid: 777,
-        sm: 4_000_000,
-        ..Sample::default()
-    };
+    let garbage = Sample { pid: 777, sm: 4_000_000, ..Sample::default() };
     let busy = Gpu {
         utilization_samples: vec![garbage],
-        ..Gpu::default()
-            .process(Process::compute(1, 0).sm(50))
-            .process(Process::compute(2, 0))
+        ..Gpu::default().process(Process::compute(1, 0).sm(50)).process(Process::compute(2, 0))
     };
-    let mig = Gpu {
-        mig: Some(true),
-        ..busy.clone()
-    };
+    let mig = Gpu { mig: Some(true), ..busy.clone() };
     let scene = Scene::new().gpu(busy).gpu(Gpu::default()).gpu(mig);
-    on_stage(
-        "process_utilization_is_the_last_ten_seconds",
-        &scene,
-        |stage| {
-            let nvml = stage.nvml();
-            let [busy, idle, mig] = [0, 1, 2].map(|index| nvml.device_by_index(index).unwrap());
-            let samples = busy.process_utilization_stats(None).unwrap();
-            let mine: Vec<_> = samples.iter().filter(|sample| sample.pid == 1).collect();
-            assert_eq!(mine.len(), 72);
-            assert!(mine.iter().all(|sample| sample.sm_util == 50));
-            assert!(!samples.iter().any(|sample| sample.pid == 2), "it is idle");
-            let garbage = samples.iter().find(|sample| sample.pid == 777);
-            assert_eq!(garbage.unwrap().sm_util, 4_000_000);
-            let newest = samples.iter().map(|sample| sample.timestamp).max().unwrap();
-            let age = now_unix() - newest as f64 / 1e6;
-            assert!((-60.0..60.0).contains(&age), "{age} s old");
-            let future = busy.process_utilization_stats(newest + 3_600_000_000);
-            assert!(matches!(future, Err(NvmlError::NotFound)), "{future:?}");
-            let none = idle.process_utilization_stats(None);
-            assert!(matches!(none, Err(NvmlError::NotFound)), "{none:?}");
-            let none = mig.process_utilization_stats(None);
-            assert!(matches!(none, Err(NvmlError::NotSupported)), "{none:?}");
-            assert!(matches!(
-                mig.utilization_rates(),
-                Err(NvmlError::NotSupported)
-            ));
-            assert!(mig.mig_mode().is_ok());
+    on_stage("process_utilization_is_the_last_ten_seconds", &scene, |stage| {
+        let nvml = stage.nvml();
+        let [busy, idle, mig] = [0, 1, 2].map(|index| nvml.device_by_index(index).unwrap());
+        let samples = busy.process_utilization_stats(None).unwrap();
+        let mine: Vec<_> = samples.iter().filter(|sample| sample.pid == 1).collect();
+        assert_eq!(mine.len(), 72);
+        assert!(mine.iter().all(|sample| sample.sm_util == 50));
+        assert!(!samples.iter().any(|sample| sample.pid == 2), "it is idle");
+        let garbage = samples.iter().find(|sample| sample.pid == 777);
+        assert_eq!(garbage.unwrap().sm_util, 4_000_000);
+        let newest = samples.iter().map(|sample| sample.timestamp).max().unwrap();
+        let age = now_unix() - newest as f64 / 1e6;
+        assert!((-60.0..60.0).contains(&age), "{age} s old");
+        let future = busy.process_utilization_stats(newest + 3_600_000_000);
+        assert!(matches!(future, Err(NvmlError::NotFound)), "{future:?}");
+        let none = idle.process_utilization_stats(None);
+        assert!(matches!(none, Err(NvmlError::NotFound)), "{none:?}");
+        let none = mig.process_utilization_stats(None);
+        assert!(matches!(none, Err(NvmlError::NotSupported)), "{none:?}");
+        assert!(matches!(mig.utilization_rates(), Err(NvmlError::NotSupported)));
+        assert!(mig.mig_mode().is_ok());
 
-            let call = nvml.lib().nvmlDeviceGetProcessUtilization.as_ref().unwrap();
-            let mut count = 0;
-            let code = unsafe { call(idle.handle(), ptr::null_mut(), &mut count, 0) };
-            assert_eq!((code, count), (7, 100));
-            let mut one: sys::nvmlProcessUtilizationSample_t = unsafe { std::mem::zeroed() };
-            count = 1;
-            let code = unsafe { call(busy.handle(), &mut one, &mut count, 0) };
-            assert_eq!((code, count), (7, 73));
-            assert_eq!(one.pid, 0, "nothing is written where not all of it fits");
-        },
-    );
+        let call = nvml.lib().nvmlDeviceGetProcessUtilization.as_ref().unwrap();
+        let mut count = 0;
+        let code = unsafe { call(idle.handle(), ptr::null_mut(), &mut count, 0) };
+        assert_eq!((code, count), (7, 100));
+        let mut one: sys::nvmlProcessUtilizationSample_t = unsafe { std::mem::zeroed() };
+        count = 1;
+        let code = unsafe { call(busy.handle(), &mut one, &mut count, 0) };
+        assert_eq!((code, count), (7, 73));
+        assert_eq!(one.pid, 0, "nothing is written where not all of it fits");
+    });
 }
 
 #[test]
 fn utilization_may_be_stamped_in_time_since_boot() {
     let mut scene = Scene::new().gpu(Gpu::default().process(Process::compute(1, 0).sm(50)));
     scene.driver.utilization_clock = UtilizationClock::Boot;
-    on_stage(
-        "utilization_may_be_stamped_in_time_since_boot",
-        &scene,
-        |stage| {
-            let gpu = stage.nvml().device_by_index(0).unwrap();
-            let newest = gpu.process_utilization_stats(None).unwrap();
-            let newest = newest.iter().map(|sample| sample.timestamp).max().unwrap();
-            let uptime = fs::read_to_string("/proc/uptime").unwrap();
-            let uptime: f64 = uptime.split(' ').next().unwrap().parse().unwrap();
-            let behind = uptime - newest as f64 / 1e6;
-            assert!((-60.0..60.0).contains(&behind), "{behind} s behind");
-        },
-    );
+    on_stage("utilization_may_be_stamped_in_time_since_boot", &scene, |stage| {
+        let gpu = stage.nvml().device_by_index(0).unwrap();
+        let newest = gpu.process_utilization_stats(None).unwrap();
+        let newest = newest.iter().map(|sample| sample.timestamp).max().unwrap();
+        let uptime = fs::read_to_string("/proc/uptime").unwrap();
+        let uptime: f64 = uptime.split(' ').next().unwrap().parse().unwrap();
+        let behind = uptime - newest as f64 / 1e6;
+        assert!((-60.0..60.0).contains(&behind), "{behind} s behind");
+    });
 }
 
 #[test]
@@ -509,14 +429,8 @@ fn values_and_processes_change_with_time() {
         .process(Process::compute(2, 0).between(0.0, 900.0))
         .process(Process::compute(3, 0).between(900.0, 1e9))
         .process(Process::compute(4, 0).between(1e9, 2e9));
-    gpu.memory = Some(Memory {
-        total: (1_u64 << 52).into(),
-        ..Memory::default()
-    });
-    let scene = Scene {
-        t0: Some(now_unix() - 1000.0),
-        ..Scene::new().gpu(gpu)
-    };
+    gpu.memory = Some(Memory { total: (1_u64 << 52).into(), ..Memory::default() });
+    let scene = Scene { t0: Some(now_unix() - 1000.0), ..Scene::new().gpu(gpu) };
     on_stage("values_and_processes_change_with_time", &scene, |stage| {
         let gpu = stage.nvml().device_by_index(0).unwrap();
         assert_eq!(gpu.utilization_rates().unwrap().gpu, 20);
@@ -525,10 +439,7 @@ fn values_and_processes_change_with_time() {
         let first = processes[&1].unwrap();
         assert!((1_000_000_000..2_000_000_000).contains(&first), "{first}");
         assert!(gpu.memory_info().unwrap().used >= first);
-        assert!(
-            bytes_of(&gpu)[&1].unwrap() > first,
-            "it grows with the clock"
-        );
+        assert!(bytes_of(&gpu)[&1].unwrap() > first, "it grows with the clock");
     });
 }
 
@@ -560,14 +471,8 @@ fn calls_before_init_and_wild_arguments_are_refused() {
             assert_eq!(count(&mut number), 1);
         }
         let nvml = stage.nvml();
-        assert!(matches!(
-            nvml.device_by_index(1),
-            Err(NvmlError::InvalidArg)
-        ));
-        assert!(matches!(
-            nvml.device_by_uuid("GPU-none"),
-            Err(NvmlError::NotFound)
-        ));
+        assert!(matches!(nvml.device_by_index(1), Err(NvmlError::InvalidArg)));
+        assert!(matches!(nvml.device_by_uuid("GPU-none"), Err(NvmlError::NotFound)));
         let name = nvml.lib().nvmlDeviceGetName.as_ref().unwrap();
         let gpu = nvml.device_by_index(0).unwrap();
         let mut text = [b'?' as std::ffi::c_char; 4];
@@ -578,18 +483,14 @@ fn calls_before_init_and_wild_arguments_are_refused() {
 
 #[test]
 fn init_fails_as_the_scene_has_it() {
-    on_stage(
-        "init_fails_as_the_scene_has_it",
-        &Scene::new().init_error(18),
-        |stage| {
-            let init = || Nvml::builder().lib_path(library().as_os_str()).init().err();
-            assert!(matches!(init(), Some(NvmlError::LibRmVersionMismatch)));
-            Scene::new().init_error(9).write(&stage.scene()).unwrap();
-            assert!(matches!(init(), Some(NvmlError::DriverNotLoaded)));
-            Scene::new().write(&stage.scene()).unwrap();
-            assert_eq!(stage.nvml().device_count().unwrap(), 0);
-        },
-    );
+    on_stage("init_fails_as_the_scene_has_it", &Scene::new().init_error(18), |stage| {
+        let init = || Nvml::builder().lib_path(library().as_os_str()).init().err();
+        assert!(matches!(init(), Some(NvmlError::LibRmVersionMismatch)));
+        Scene::new().init_error(9).write(&stage.scene()).unwrap();
+        assert!(matches!(init(), Some(NvmlError::DriverNotLoaded)));
+        Scene::new().write(&stage.scene()).unwrap();
+        assert_eq!(stage.nvml().device_count().unwrap(), 0);
+    });
 }
 
 #[test]
@@ -597,12 +498,7 @@ fn faults_strike_where_and_as_often_as_set() {
     let scene = Scene::new()
         .gpu(Gpu::default())
         .gpu(Gpu::default())
-        .fault(
-            Fault::error("nvmlDeviceGetPowerUsage", 999)
-                .on(0)
-                .after(2)
-                .times(1),
-        )
+        .fault(Fault::error("nvmlDeviceGetPowerUsage", 999).on(0).after(2).times(1))
         .fault(Fault::error("nvmlDeviceGetUtilizationRates", 4))
         .fault(Fault::delay("nvmlDeviceGetPerformanceState", 30).on(1));
     on_stage("faults_strike_where_and_as_often_as_set", &scene, |stage| {
@@ -612,10 +508,7 @@ fn faults_strike_where_and_as_often_as_set() {
         assert_eq!(power, [true, true, false, true, true]);
         assert!([0; 5].iter().all(|_| second.power_usage().is_ok()));
         for gpu in [&first, &second] {
-            assert!(matches!(
-                gpu.utilization_rates(),
-                Err(NvmlError::NoPermission)
-            ));
+            assert!(matches!(gpu.utilization_rates(), Err(NvmlError::NoPermission)));
         }
         let before = Instant::now();
         second.performance_state().unwrap();
@@ -625,24 +518,14 @@ fn faults_strike_where_and_as_often_as_set() {
         lost.write(&stage.scene()).unwrap();
         assert!(matches!(second.memory_info(), Err(NvmlError::GpuLost)));
         assert!(first.memory_info().is_ok());
-        assert_eq!(
-            nvml.device_count().unwrap(),
-            2,
-            "\"*\" is functions of a device"
-        );
-        assert!(
-            first.power_usage().is_ok(),
-            "a fault that stays keeps its count"
-        );
+        assert_eq!(nvml.device_count().unwrap(), 2, "\"*\" is functions of a device");
+        assert!(first.power_usage().is_ok(), "a fault that stays keeps its count");
     });
 }
 
 #[test]
 fn a_gpu_that_hangs_holds_up_no_other() {
-    let scene = Scene::new()
-        .gpu(Gpu::default())
-        .gpu(Gpu::default())
-        .fault(Fault::hang("*").on(0));
+    let scene = Scene::new().gpu(Gpu::default()).gpu(Gpu::default()).fault(Fault::hang("*").on(0));
     on_stage("a_gpu_that_hangs_holds_up_no_other", &scene, |stage| {
         let nvml = stage.nvml();
         let hung = std::thread::spawn(|| nvml.device_by_index(0).unwrap().power_usage().is_ok());
@@ -653,11 +536,7 @@ fn a_gpu_that_hangs_holds_up_no_other() {
         let healthy = nvml.device_by_index(1).unwrap();
         assert!(healthy.power_usage().is_ok());
         // A scene that changes is read, while the call hangs on in the one before.
-        scene
-            .clone()
-            .gpu(Gpu::default())
-            .write(&stage.scene())
-            .unwrap();
+        scene.clone().gpu(Gpu::default()).write(&stage.scene()).unwrap();
         assert_eq!(nvml.device_count().unwrap(), 3);
         assert!(healthy.memory_info().is_ok());
         assert!(!hung.is_finished());
@@ -673,16 +552,10 @@ fn a_scene_that_changes_is_played_and_a_broken_one_is_not() {
         let [first, second] = [0, 1].map(|index| nvml.device_by_index(index).unwrap());
         assert_eq!(first.name().unwrap(), "before");
         for name in ["after!", "again!", "third!"] {
-            Scene::new()
-                .gpu(Gpu::new(name))
-                .write(&stage.scene())
-                .unwrap();
+            Scene::new().gpu(Gpu::new(name)).write(&stage.scene()).unwrap();
             assert_eq!(first.name().unwrap(), name);
         }
-        assert!(
-            matches!(second.name(), Err(NvmlError::GpuLost)),
-            "it is gone"
-        );
+        assert!(matches!(second.name(), Err(NvmlError::GpuLost)), "it is gone");
         for broken in ["", "{\"gpus\": [", "{\"gpus\": [], \"gpu\": 1}"] {
             fs::write(stage.scene(), broken).unwrap();
             std::thread::sleep(Duration::from_millis(3));
@@ -701,10 +574,7 @@ fn counts_outlive_a_process_that_is_killed() {
     let test = "counts_outlive_a_process_that_is_killed";
     let scene = Scene::new().gpu(Gpu::default()).gpu(Gpu::default());
     if env::var_os("GPUMEM_MOCK_SCENE").is_some() {
-        let nvml = Nvml::builder()
-            .lib_path(library().as_os_str())
-            .init()
-            .unwrap();
+        let nvml = Nvml::builder().lib_path(library().as_os_str()).init().unwrap();
         for (index, calls) in [(0, 3), (1, 5)] {
             let gpu = nvml.device_by_index(index).unwrap();
             (0..calls).for_each(|_| drop(gpu.power_usage()));
@@ -727,50 +597,37 @@ fn counts_outlive_a_process_that_is_killed() {
 fn what_an_old_driver_lacks_cannot_be_found() {
     let mut scene = Scene::new().gpu(Gpu::default().process(Process::compute(1, GIB)));
     scene.driver = Driver::r470();
-    on_stage(
-        "what_an_old_driver_lacks_cannot_be_found",
-        &scene,
-        |stage| {
-            let old = library_without(&scene.driver.missing, &stage.folder).unwrap();
-            let (old_library, whole) = (load(&old), load(library()));
-            let has = |library: &Library, symbol: &str| {
-                let found = unsafe { library.get::<unsafe extern "C" fn()>(symbol.as_bytes()) };
-                found.is_ok()
-            };
-            for symbol in &scene.driver.missing {
-                assert!(
-                    has(&whole, symbol) && !has(&old_library, symbol),
-                    "{symbol}"
-                );
-            }
-            for symbol in [
-                "nvmlInit_v2",
-                "nvmlErrorString",
-                "nvmlDeviceGetMemoryInfo",
-                "nvmlDeviceGetComputeRunningProcesses",
-                "nvmlDeviceGetComputeRunningProcesses_v2",
-                "nvmlDeviceGetVirtualizationMode",
-            ] {
-                assert!(has(&old_library, symbol), "{symbol}");
-            }
-            let nvml = Nvml::builder().lib_path(old.as_os_str()).init().unwrap();
-            let gpu = nvml.device_by_index(0).unwrap();
-            let memory = gpu.memory_info();
-            assert!(
-                matches!(memory, Err(NvmlError::FailedToLoadSymbol(_))),
-                "{memory:?}"
-            );
-            assert_eq!(gpu.running_compute_processes_v2().unwrap().len(), 1);
-            // In the whole library the function is there, and says that the driver has none.
-            let gpu = stage.nvml().device_by_index(0).unwrap();
-            assert!(matches!(
-                gpu.memory_info(),
-                Err(NvmlError::FunctionNotFound)
-            ));
+    on_stage("what_an_old_driver_lacks_cannot_be_found", &scene, |stage| {
+        let old = library_without(&scene.driver.missing, &stage.folder).unwrap();
+        let (old_library, whole) = (load(&old), load(library()));
+        let has = |library: &Library, symbol: &str| {
+            let found = unsafe { library.get::<unsafe extern "C" fn()>(symbol.as_bytes()) };
+            found.is_ok()
+        };
+        for symbol in &scene.driver.missing {
+            assert!(has(&whole, symbol) && !has(&old_library, symbol), "{symbol}");
+        }
+        for symbol in [
+            "nvmlInit_v2",
+            "nvmlErrorString",
+            "nvmlDeviceGetMemoryInfo",
+            "nvmlDeviceGetComputeRunningProcesses",
+            "nvmlDeviceGetComputeRunningProcesses_v2",
+            "nvmlDeviceGetVirtualizationMode",
+        ] {
+            assert!(has(&old_library, symbol), "{symbol}");
+        }
+        let nvml = Nvml::builder().lib_path(old.as_os_str()).init().unwrap();
+        let gpu = nvml.device_by_index(0).unwrap();
+        let memory = gpu.memory_info();
+        assert!(matches!(memory, Err(NvmlError::FailedToLoadSymbol(_))), "{memory:?}");
+        assert_eq!(gpu.running_compute_processes_v2().unwrap().len(), 1);
+        // In the whole library the function is there, and says that the driver has none.
+        let gpu = stage.nvml().device_by_index(0).unwrap();
+        assert!(matches!(gpu.memory_info(), Err(NvmlError::FunctionNotFound)));
 
-            assert!(library_without(&["nvmlNoSuchThing"], &stage.folder).is_err());
-        },
-    );
+        assert!(library_without(&["nvmlNoSuchThing"], &stage.folder).is_err());
+    });
 }
 
 #[test]
@@ -887,10 +744,7 @@ fn mig_devices_have_handles_of_their_own() {
         let memory = part.memory_info().unwrap();
         assert_eq!((memory.total, memory.used), (20 * GIB, 2 * GIB));
         let attributes = part.attributes().unwrap();
-        let slices = (
-            attributes.compute_instance_slice_count,
-            attributes.gpu_instance_slice_count,
-        );
+        let slices = (attributes.compute_instance_slice_count, attributes.gpu_instance_slice_count);
         assert_eq!((slices, attributes.memory_size_mb), ((1, 2), 20 << 10));
         let instance = |call: unsafe extern "C" fn(sys::nvmlDevice_t, *mut c_uint) -> c_uint| {
             let mut id = 99;
@@ -904,9 +758,7 @@ fn mig_devices_have_handles_of_their_own() {
         );
         assert_eq!(ids, (5, 1));
         let own = part.running_compute_processes().unwrap();
-        let own = own
-            .first()
-            .map(|row| (row.pid, row.gpu_instance_id, row.compute_instance_id));
+        let own = own.first().map(|row| (row.pid, row.gpu_instance_id, row.compute_instance_id));
         assert_eq!(own, Some((23, Some(5), Some(1))));
         let power = part.power_usage().err();
         assert!(matches!(power, Some(NvmlError::NotSupported)), "{power:?}");
@@ -915,10 +767,7 @@ fn mig_devices_have_handles_of_their_own() {
         assert_eq!(all, [10, 22, 23], "the GPU's own list is of all of them");
         assert_eq!(gpu.memory_info().unwrap().used, 5 * GIB);
         assert!(gpu.attributes().is_err());
-        assert_eq!(
-            nvml.device_by_index(1).unwrap().mig_device_count().unwrap(),
-            0
-        );
+        assert_eq!(nvml.device_by_index(1).unwrap().mig_device_count().unwrap(), 0);
 
         let mut off = scene.clone();
         off.gpus[0].mig = Some(false);
@@ -931,26 +780,14 @@ fn mig_devices_have_handles_of_their_own() {
 
 #[test]
 fn who_is_not_privileged_sees_mig_devices_and_not_the_whole() {
-    let driver = Driver {
-        privileged: false,
-        ..Driver::default()
-    };
-    let scene = Scene::new()
-        .gpu(divided())
-        .gpu(Gpu::default())
-        .driver(driver);
+    let driver = Driver { privileged: false, ..Driver::default() };
+    let scene = Scene::new().gpu(divided()).gpu(Gpu::default()).driver(driver);
     let test = "who_is_not_privileged_sees_mig_devices_and_not_the_whole";
     on_stage(test, &scene, |stage| {
         let nvml = stage.nvml();
         let gpu = nvml.device_by_index(0).unwrap();
-        for answer in [
-            gpu.memory_info().err(),
-            gpu.running_compute_processes().err(),
-        ] {
-            assert!(
-                matches!(answer, Some(NvmlError::NoPermission)),
-                "{answer:?}"
-            );
+        for answer in [gpu.memory_info().err(), gpu.running_compute_processes().err()] {
+            assert!(matches!(answer, Some(NvmlError::NoPermission)), "{answer:?}");
         }
         let part = gpu.mig_device_by_index(0).unwrap();
         assert_eq!(part.memory_info().unwrap().used, GIB);

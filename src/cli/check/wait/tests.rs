@@ -52,10 +52,7 @@ fn several_have_to_be_free_at_once_and_the_best_is_remembered() {
     both.observe(at(1.0), &gpus(&[Some(1), Some(9)]));
     assert!(!both.is_satisfied());
     let verdicts = both.verdicts();
-    assert_eq!(
-        (verdicts[0].satisfied, verdicts[0].free_bytes),
-        (false, Some(9 * GIB))
-    );
+    assert_eq!((verdicts[0].satisfied, verdicts[0].free_bytes), (false, Some(9 * GIB)));
     assert!(verdicts[1].satisfied);
     both.observe(at(2.0), &gpus(&[Some(8), Some(8)]));
     assert!(both.is_satisfied());
@@ -91,10 +88,7 @@ fn more_than_there_is_is_waited_for_in_vain() {
     let some = gpus(&[Some(1), Some(2)]);
     assert!(wait(&["80GiB"], 1.0).impossible(&some).is_none());
     let why = wait(&["8GiB", "81GiB:1"], 1.0).impossible(&some).unwrap();
-    assert_eq!(
-        why,
-        "GPU 1 does not have 81.0 GiB of memory: it cannot become free"
-    );
+    assert_eq!(why, "GPU 1 does not have 81.0 GiB of memory: it cannot become free");
     assert!(wait(&["81GiB"], 1.0).impossible(&some).is_some());
     let unknown = gpus(&[Some(1), None]);
     assert!(wait(&["81GiB"], 1.0).impossible(&unknown).is_none());

@@ -10,10 +10,7 @@ use crate::reclaim::policy::Signal;
 use crate::reclaim::target::Recipients;
 use crate::reclaim::target::{Because, MemberGpu};
 
-const READER: RefusalReader = RefusalReader {
-    place: RefusalPlace::Reap,
-    is_root: true,
-};
+const READER: RefusalReader = RefusalReader { place: RefusalPlace::Reap, is_root: true };
 
 fn target(pid: u32, bytes: Option<u64>) -> Target {
     Target {
@@ -26,11 +23,7 @@ fn target(pid: u32, bytes: Option<u64>) -> Target {
             uid: 1000,
             user: Some("ann\u{1b}[2J".into()),
             name: "evil\n\u{202e}name".into(),
-            gpus: vec![MemberGpu {
-                index: 3,
-                uuid: None,
-                used_bytes: bytes,
-            }],
+            gpus: vec![MemberGpu { index: 3, uuid: None, used_bytes: bytes }],
             is_listed: true,
             process_group: None,
             session: None,
@@ -50,11 +43,7 @@ fn target(pid: u32, bytes: Option<u64>) -> Target {
 }
 
 fn report(targets: Vec<Target>, refused: Vec<Refused>) -> ReapReport {
-    let plan = Plan {
-        time: Time::default(),
-        targets,
-        refused,
-    };
+    let plan = Plan { time: Time::default(), targets, refused };
     ReapReport::new(plan, Vec::new(), Vec::new())
 }
 
@@ -77,15 +66,9 @@ fn a_stopped_process_is_continued_to_handle_the_signal() {
     let mut stopped = target(7, None);
     stopped.members[0].is_stopped = true;
     let term = &stopped.steps[0];
-    assert_eq!(
-        in_words(term, &stopped, READER),
-        "SIGTERM and SIGCONT to 7; wait 10s"
-    );
-    let kill = Step::Signal {
-        signal: Signal::Kill,
-        recipients: Recipients::Family,
-        grace_seconds: 5.0,
-    };
+    assert_eq!(in_words(term, &stopped, READER), "SIGTERM and SIGCONT to 7; wait 10s");
+    let kill =
+        Step::Signal { signal: Signal::Kill, recipients: Recipients::Family, grace_seconds: 5.0 };
     assert_eq!(in_words(&kill, &stopped, READER), "SIGKILL to 7; wait 5s");
 }
 
@@ -101,17 +84,10 @@ fn a_plan_shows_targets_reasons_and_steps_and_nothing_that_a_terminal_obeys() {
         kind: Some(Kind::Idle),
         why: Why::Protected {
             pid: 8,
-            protection: Protection::KeptByConfiguration {
-                why: "paper\n".into(),
-                until: None,
-            },
+            protection: Protection::KeptByConfiguration { why: "paper\n".into(), until: None },
         },
     };
-    let text = plan(
-        &report(vec![found], vec![refused]),
-        Style::default(),
-        READER,
-    );
+    let text = plan(&report(vec![found], vec![refused]), Style::default(), READER);
     let expected = "\
 7 ann\\e[2J: 1.0 GiB on GPU 3: evil\\n\\u{202e}name
     idle since 1970-01-01 00:00:00 UTC (rule night\\u{7}): it \\e]0;idles
@@ -129,35 +105,18 @@ fn what_is_not_known_is_no_figure() {
     assert_eq!(expected(&[&known, &known]), "2.0 GiB");
     assert_eq!(expected(&[&known, &unknown]), "1.0 GiB or more");
     assert_eq!(expected(&[&unknown]), "memory that NVML does not report");
-    assert_eq!(
-        report(vec![known, unknown], Vec::new()).expected_bytes,
-        None
-    );
+    assert_eq!(report(vec![known, unknown], Vec::new()).expected_bytes, None);
 }
 
 #[test]
 fn what_others_end_is_only_named() {
     let mut job = target(7, Some(1 << 30));
     let command = "scancel 12\u{1b}c";
-    job.steps = vec![Step::Advise {
-        command: command.into(),
-    }];
-    let text = plan(
-        &report(vec![job.clone()], Vec::new()),
-        Style::default(),
-        READER,
-    );
-    assert!(
-        text.contains("1. it is not gpumem's to kill: scancel 12\\ec; add --direct"),
-        "{text}"
-    );
-    assert!(
-        text.ends_with("nothing for gpumem to kill; 1 for others to kill\n"),
-        "{text}"
-    );
-    let why = Protection::Owned {
-        command: command.into(),
-    };
+    job.steps = vec![Step::Advise { command: command.into() }];
+    let text = plan(&report(vec![job.clone()], Vec::new()), Style::default(), READER);
+    assert!(text.contains("1. it is not gpumem's to kill: scancel 12\\ec; add --direct"), "{text}");
+    assert!(text.ends_with("nothing for gpumem to kill; 1 for others to kill\n"), "{text}");
+    let why = Protection::Owned { command: command.into() };
     let line = outcome(&job, &Outcome::Protected { why }, READER);
     assert_eq!(
         line,
@@ -180,11 +139,7 @@ fn every_process_that_gets_a_signal_has_a_line_and_is_counted() {
     (launcher.gpus, launcher.is_listed) = (Vec::new(), false);
     run.launcher = Some(launcher);
     run.bytes = Some(3 << 30);
-    let text = plan(
-        &report(vec![run.clone()], Vec::new()),
-        Style::default(),
-        READER,
-    );
+    let text = plan(&report(vec![run.clone()], Vec::new()), Style::default(), READER);
     let expected = "\
 7 ann\\e[2J: 3.0 GiB on GPU 3: evil\\n\\u{202e}name
     kills 6 uid 1000: the launcher: torchrun run.py

@@ -129,10 +129,7 @@ impl Notice {
     /// Delivers it, and gives what came of it.
     fn deliver(self, dev: &Path, deadline: Duration) -> NoticeResult {
         let result = self.try_deliver(dev, deadline);
-        NoticeResult {
-            notice: self,
-            result,
-        }
+        NoticeResult { notice: self, result }
     }
 
     /// By name, where it is known.
@@ -155,14 +152,10 @@ impl Notice {
             },
         };
         match delivery {
-            Delivery {
-                command: false,
-                terminals: 0,
-            } if self.to_terminals => Err(Undelivered::NoTerminal(self.owner())),
-            Delivery {
-                command: false,
-                terminals: 0,
-            } => Err(Undelivered::NoWay),
+            Delivery { command: false, terminals: 0 } if self.to_terminals => {
+                Err(Undelivered::NoTerminal(self.owner()))
+            }
+            Delivery { command: false, terminals: 0 } => Err(Undelivered::NoWay),
             delivery => Ok(delivery),
         }
     }
@@ -172,10 +165,7 @@ impl Notice {
 pub(super) fn run(notices: &Receiver<Notice>, events: &SyncSender<ServiceEvent>) {
     for notice in notices {
         let sent = notice.deliver(Path::new("/dev"), notify_command::DEADLINE);
-        if events
-            .send(ServiceEvent::Delivered(Box::new(sent)))
-            .is_err()
-        {
+        if events.send(ServiceEvent::Delivered(Box::new(sent))).is_err() {
             return;
         }
     }
@@ -210,23 +200,15 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("told");
         let notice = notice(&["/bin/sh", "-c", "cat > \"$0\"", path.to_str().unwrap()]);
-        let sent = notice
-            .clone()
-            .deliver(folder.path(), notify_command::DEADLINE);
-        let by_command = Delivery {
-            command: true,
-            terminals: 0,
-        };
+        let sent = notice.clone().deliver(folder.path(), notify_command::DEADLINE);
+        let by_command = Delivery { command: true, terminals: 0 };
         assert_eq!(sent.result.unwrap(), by_command);
         let json: serde_json::Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
         assert_eq!(json["schema"], "gpumem.notice/1");
         assert_eq!(json["notice"], "warning");
         assert_eq!(json["host"], "node7");
         assert_eq!(json["acts_at"], at(960.0).to_string());
-        assert_eq!(
-            json["finding"],
-            serde_json::to_value(&notice.finding).unwrap()
-        );
+        assert_eq!(json["finding"], serde_json::to_value(&notice.finding).unwrap());
     }
 
     #[test]
@@ -244,9 +226,7 @@ mod tests {
         let sent = notice.deliver(Path::new("/dev"), Duration::from_millis(200));
         let hangs = matches!(
             sent.result,
-            Err(Undelivered::Command(
-                notify_command::NotifyError::Hangs { .. }
-            ))
+            Err(Undelivered::Command(notify_command::NotifyError::Hangs { .. }))
         );
         assert!(hangs, "{:?}", sent.result);
         assert_eq!(terminal.shown(), "");
@@ -257,9 +237,7 @@ mod tests {
         let nowhere = tempfile::tempdir().unwrap();
         let mut notice = notice(&[]);
         let error_of = |notice: &Notice| {
-            let sent = notice
-                .clone()
-                .deliver(nowhere.path(), notify_command::DEADLINE);
+            let sent = notice.clone().deliver(nowhere.path(), notify_command::DEADLINE);
             sent.result.unwrap_err().to_string()
         };
         let without = "accepted it, and [reap] has no notify command";
@@ -269,16 +247,10 @@ mod tests {
             about.user = None;
         }
         let uid = geteuid().as_raw();
-        assert_eq!(
-            error_of(&notice),
-            format!("no terminal of uid {uid} {without}")
-        );
+        assert_eq!(error_of(&notice), format!("no terminal of uid {uid} {without}"));
         notice.uid = None;
         let unknown_owner = "its owner (not known)";
-        assert_eq!(
-            error_of(&notice),
-            format!("no terminal of {unknown_owner} {without}")
-        );
+        assert_eq!(error_of(&notice), format!("no terminal of {unknown_owner} {without}"));
         notice.to_terminals = false;
         assert!(error_of(&notice).contains("neither a notify command nor"));
     }
@@ -297,9 +269,6 @@ mod tests {
         notice.finding.message = "\u{202e}".repeat(100_000);
         notice.kind = NoticeKind::Found;
         let text = notice.text();
-        assert!(
-            text.len() < 500 && text.contains("if it is not needed"),
-            "{text}"
-        );
+        assert!(text.len() < 500 && text.contains("if it is not needed"), "{text}");
     }
 }

@@ -56,16 +56,10 @@ pub(super) enum NotifyError {
     #[error("cannot run the notify command {program}: {cause}; check its path and permissions")]
     Run { program: Arc<str>, cause: io::Error },
     #[error("the notify command {program} failed ({status}); run it by hand to see why")]
-    Failed {
-        program: Arc<str>,
-        status: ExitStatus,
-    },
+    Failed { program: Arc<str>, status: ExitStatus },
     /// It does not end.
     #[error("the notify command {program} was killed after {}s, with all that it had started; let it do its work in the background", deadline.as_secs_f64())]
-    Hangs {
-        program: Arc<str>,
-        deadline: Duration,
-    },
+    Hangs { program: Arc<str>, deadline: Duration },
 }
 
 /// Runs a command on an input; done when it ends with success.
@@ -99,10 +93,7 @@ fn run_and_read(
     // It may have become another's since the configuration was read.
     prove_command(command).map_err(|(path, why)| NotifyError::NotOurs { path, why })?;
     let program = Arc::clone(program);
-    let failed = |cause| NotifyError::Run {
-        program: Arc::clone(&program),
-        cause,
-    };
+    let failed = |cause| NotifyError::Run { program: Arc::clone(&program), cause };
     let mark = mark();
     let mut command = Command::new(&*program);
     command
@@ -155,9 +146,7 @@ fn mark() -> String {
 
 /// Has a pipe answer at once; one that would not is not used.
 fn does_not_wait(pipe: &impl AsFd) -> bool {
-    fcntl_getfl(pipe)
-        .and_then(|flags| fcntl_setfl(pipe, flags | OFlags::NONBLOCK))
-        .is_ok()
+    fcntl_getfl(pipe).and_then(|flags| fcntl_setfl(pipe, flags | OFlags::NONBLOCK)).is_ok()
 }
 
 /// What a command has complained of.
@@ -205,18 +194,11 @@ impl Pipes<'_> {
     /// Waits a moment, and moves what can be moved.
     fn wait(&mut self) {
         let mut fds = Vec::with_capacity(2);
-        fds.extend(
-            self.stdin
-                .iter()
-                .map(|pipe| PollFd::new(pipe, PollFlags::OUT)),
-        );
+        fds.extend(self.stdin.iter().map(|pipe| PollFd::new(pipe, PollFlags::OUT)));
         // A flood is not hurried after.
         let stderr = self.stderr.iter().filter(|_| self.printed.has_room());
         fds.extend(stderr.map(|pipe| PollFd::new(pipe, PollFlags::IN)));
-        let pause = Timespec {
-            tv_sec: 0,
-            tv_nsec: i64::from(PAUSE.subsec_nanos()),
-        };
+        let pause = Timespec { tv_sec: 0, tv_nsec: i64::from(PAUSE.subsec_nanos()) };
         if fds.is_empty() || poll(&mut fds, Some(&pause)).is_err() {
             drop(fds);
             thread::sleep(PAUSE);
@@ -250,10 +232,7 @@ impl Pipes<'_> {
 }
 
 fn would_wait(error: &io::Error) -> bool {
-    matches!(
-        error.kind(),
-        io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted
-    )
+    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
 }
 
 /// Ends our own child, which was not waited for, so that its number is its own; and all that it has
@@ -345,13 +324,7 @@ mod tests {
         let input = vec![b'x'; 1 << 20];
         run(&command, &input, DEADLINE).unwrap();
         assert_eq!(fs::read(&path).unwrap(), input);
-        let literal = words(&[
-            "/bin/sh",
-            "-c",
-            "test \"$1\" = '$(id); \"'",
-            "x",
-            "$(id); \"",
-        ]);
+        let literal = words(&["/bin/sh", "-c", "test \"$1\" = '$(id); \"'", "x", "$(id); \""]);
         run(&literal, b"{}", DEADLINE).unwrap();
     }
 
@@ -396,13 +369,7 @@ mod tests {
             (setsid sh -c 'echo $$ > daemon; exec sleep 1000' &) &
             env -i /bin/sh -c 'echo $$ > bare; exec /bin/sleep 1000' &
             yes & exec yes >&2";
-        let command = words(&[
-            "/bin/sh",
-            "-c",
-            script,
-            "x",
-            folder.path().to_str().unwrap(),
-        ]);
+        let command = words(&["/bin/sh", "-c", script, "x", folder.path().to_str().unwrap()]);
         let mut printed = CommandOutput::default();
         let error =
             run_and_read(&command, b"{}", Duration::from_secs(2), &mut printed).unwrap_err();

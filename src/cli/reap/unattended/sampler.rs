@@ -88,17 +88,13 @@ mod tests {
         let thread = thread::spawn(move || run(open, sample, hour, &asks, &events));
         let next = || received.recv().unwrap();
         for expected in ["no driver, 1", "no driver, 0", "opened"] {
-            let ServiceEvent::NotOpened(text) = next() else {
-                panic!("{expected}")
-            };
+            let ServiceEvent::NotOpened(text) = next() else { panic!("{expected}") };
             assert_eq!(text, expected);
             // Whoever asks waits no longer.
             ask.send(()).unwrap();
         }
         for expected in [8, 9] {
-            let ServiceEvent::Sample { snapshot, .. } = next() else {
-                panic!("no sample")
-            };
+            let ServiceEvent::Sample { snapshot, .. } = next() else { panic!("no sample") };
             assert_eq!(snapshot.time, Time::from_unix_milliseconds(expected));
             ask.send(()).unwrap();
         }

@@ -37,10 +37,7 @@ const RETRY_SECONDS: f64 = 60.0;
 const BUSY_SECONDS: f64 = 300.0;
 
 /// The service's log is not only read by who may do something about it.
-const READER: RefusalReader = RefusalReader {
-    place: RefusalPlace::Service,
-    is_root: true,
-};
+const READER: RefusalReader = RefusalReader { place: RefusalPlace::Service, is_root: true };
 
 /// What the scheduler acts upon.
 pub(super) trait System {
@@ -82,8 +79,7 @@ impl Observer for LogObserver<'_> {
     fn waiting(&mut self, _: usize, _: Time) {}
 
     fn ended(&mut self, _: usize, target: &Target, outcome: &Outcome) {
-        self.0
-            .log(text::outcome(target, outcome, READER).trim_end());
+        self.0.log(text::outcome(target, outcome, READER).trim_end());
     }
 }
 
@@ -169,9 +165,9 @@ impl ReapScheduler {
             let is_kept =
                 |it: &TargetProcess| exempt.iter().any(|kept| kept.identity == it.identity());
             let is_ended = match &target.reason {
-                Reason::Found { findings } => findings
-                    .iter()
-                    .all(|it| self.reap.response(&it.rule) == acting.response),
+                Reason::Found { findings } => {
+                    findings.iter().all(|it| self.reap.response(&it.rule) == acting.response)
+                }
                 Reason::Named => false,
             };
             acting.is_revoked |= !is_ended || target.members.iter().any(is_kept);
@@ -213,9 +209,8 @@ impl ReapScheduler {
         self.snapshot = snapshot;
         let (reaped, notified) = self.found();
         let to_end = reaped.iter().map(|finding| (finding, true));
-        let all: Vec<(&Finding, bool)> = to_end
-            .chain(notified.iter().map(|finding| (finding, false)))
-            .collect();
+        let all: Vec<(&Finding, bool)> =
+            to_end.chain(notified.iter().map(|finding| (finding, false))).collect();
         let updated = self.warnings.update(&all, now);
         self.note(updated.map_err(|error| error.to_string()), system);
         let lasts = |id: &Arc<str>| all.iter().any(|(finding, _)| finding.id == *id);
@@ -237,12 +232,8 @@ impl ReapScheduler {
     /// What is to be ended: what a rule found that says so, be it the accusation or what stands behind
     /// one. And what somebody is only told of: the other accusations.
     fn found(&self) -> (Vec<Finding>, Vec<Finding>) {
-        let reaped: Vec<Finding> = self
-            .engine
-            .unkept()
-            .filter(|it| self.is_reaping(it))
-            .cloned()
-            .collect();
+        let reaped: Vec<Finding> =
+            self.engine.unkept().filter(|it| self.is_reaping(it)).cloned().collect();
         let whose = |finding: &Finding| finding.process.as_ref().map(|it| it.identity);
         let is_new = |finding: &&Finding| {
             let identity: Option<Identity> = whose(finding);
@@ -250,11 +241,8 @@ impl ReapScheduler {
                 && (identity.is_none() || reaped.iter().all(|it| whose(it) != identity))
         };
         let others = self.engine.findings().iter();
-        let notified = others
-            .filter(|it| it.severity >= Severity::Warning)
-            .filter(is_new)
-            .cloned()
-            .collect();
+        let notified =
+            others.filter(|it| it.severity >= Severity::Warning).filter(is_new).cloned().collect();
         (reaped, notified)
     }
 
@@ -301,18 +289,12 @@ impl ReapScheduler {
         let mut rules: Vec<Arc<str>> = findings.iter().map(|it| Arc::clone(&it.rule)).collect();
         rules.sort_unstable();
         rules.dedup();
-        guard.policy.targets = Targets::Found(FindingSelector {
-            rules,
-            ..FindingSelector::default()
-        });
+        guard.policy.targets =
+            Targets::Found(FindingSelector { rules, ..FindingSelector::default() });
         let families = families(&self.snapshot);
         let facts = system.facts(&pids(&self.snapshot, &families));
-        let seen = PlanInput {
-            findings,
-            snapshot: &self.snapshot,
-            families: &families,
-            facts: &facts,
-        };
+        let seen =
+            PlanInput { findings, snapshot: &self.snapshot, families: &families, facts: &facts };
         Ok((plan(&seen, &guard), guard))
     }
 
@@ -331,20 +313,15 @@ impl ReapScheduler {
         let (advice, targets): (Vec<_>, Vec<_>) =
             plan.targets.into_iter().partition(Target::is_advice);
         for target in &advice {
-            let why = format!(
-                "{}: skipped: not gpumem's to kill: {}",
-                named(target),
-                advised(target)
-            );
+            let why =
+                format!("{}: skipped: not gpumem's to kill: {}", named(target), advised(target));
             self.leave(&because(target), &why, system);
         }
         let mut due = Vec::new();
         for target in targets {
             let ids = because(&target);
-            let of_target: Vec<&Finding> = reaped
-                .iter()
-                .filter(|finding| ids.contains(&finding.id))
-                .collect();
+            let of_target: Vec<&Finding> =
+                reaped.iter().filter(|finding| ids.contains(&finding.id)).collect();
             for finding in &of_target {
                 self.warn(finding, true, now, system);
             }
@@ -457,11 +434,7 @@ impl ReapScheduler {
     }
 
     fn pace(&self) -> ReapPace {
-        ReapPace {
-            settle: self.reap.settle.0,
-            most: self.reap.most,
-            within: self.reap.within.0,
-        }
+        ReapPace { settle: self.reap.settle.0, most: self.reap.most, within: self.reap.within.0 }
     }
 
     /// Does what is due of what is being ended.
@@ -471,24 +444,14 @@ impl ReapScheduler {
         };
         // Unknown, and not no longer so: that it goes on after SIGCONT would not be held against that.
         let found = (!acting.is_revoked).then(|| self.engine.unkept().collect());
-        let sample = JudgedSample {
-            now,
-            snapshot: &self.snapshot,
-            found,
-        };
-        let outcome = match acting
-            .executor
-            .advance(&sample, &mut LogObserver(&mut *system))
-        {
+        let sample = JudgedSample { now, snapshot: &self.snapshot, found };
+        let outcome = match acting.executor.advance(&sample, &mut LogObserver(&mut *system)) {
             Ok(Some(ActProgress::Waiting { .. })) => return,
             Ok(Some(ActProgress::Ended(outcome))) => outcome,
             Ok(None) => return self.acting = None,
             Err(error) => return self.stop(&error, now, system),
         };
-        let Some(RunningReap {
-            findings, response, ..
-        }) = self.acting.take()
-        else {
+        let Some(RunningReap { findings, response, .. }) = self.acting.take() else {
             return;
         };
         if response == Response::Release {
@@ -555,14 +518,8 @@ fn named(target: &Target) -> String {
     let lead = text::lead(target);
     let name = lead.map_or_else(String::new, |it| format!(" ({})", escape(&it.name)));
     let owner = lead.map_or_else(String::new, |it| format!(" of {}", text::owner(it)));
-    let bytes = target
-        .bytes
-        .map_or_else(String::new, |it| format!(" with {}", Bytes(it)));
-    format!(
-        "{}{name}{owner}{bytes}, {}",
-        target.leader,
-        text::why(target)
-    )
+    let bytes = target.bytes.map_or_else(String::new, |it| format!(" with {}", Bytes(it)));
+    format!("{}{name}{owner}{bytes}, {}", target.leader, text::why(target))
 }
 
 #[cfg(test)]

@@ -36,11 +36,7 @@ impl Service {
         let text = |value: &Option<std::ffi::OsString>| {
             value.as_ref().and_then(|it| it.to_str()).map(str::to_owned)
         };
-        Self::new(
-            socket.as_deref(),
-            text(&usec).as_deref(),
-            text(&pid).as_deref(),
-        )
+        Self::new(socket.as_deref(), text(&usec).as_deref(), text(&pid).as_deref())
     }
 
     fn new(socket: Option<&OsStr>, usec: Option<&str>, pid: Option<&str>) -> Self {
@@ -48,18 +44,13 @@ impl Service {
         let is_ours = pid.is_none_or(|pid| pid.parse() == Ok(process::id()));
         let usec = usec.and_then(|usec| usec.parse().ok());
         let usec = usec.filter(|&usec: &u64| is_ours && usec > 0);
-        Self {
-            socket: socket.and_then(connect),
-            watchdog: usec.map(Duration::from_micros),
-        }
+        Self { socket: socket.and_then(connect), watchdog: usec.map(Duration::from_micros) }
     }
 
     /// How often it wants to hear that this process is well: in half of the time after which it
     /// would restart it.
     pub(super) fn watchdog(&self) -> Option<Duration> {
-        self.watchdog
-            .filter(|_| self.socket.is_some())
-            .map(|it| it / 2)
+        self.watchdog.filter(|_| self.socket.is_some()).map(|it| it / 2)
     }
 
     /// Start-up, or reading the configuration again, is over.
@@ -128,10 +119,7 @@ mod tests {
         let address = SocketAddr::from_abstract_name(&name).unwrap();
         let abstract_one = UnixDatagram::bind_addr(&address).unwrap();
         let at = format!("@{name}");
-        for (socket, name) in [
-            (&by_path, path.as_os_str()),
-            (&abstract_one, OsStr::new(&at)),
-        ] {
+        for (socket, name) in [(&by_path, path.as_os_str()), (&abstract_one, OsStr::new(&at))] {
             let service = Service::new(Some(name), None, None);
             service.ready();
             service.status("a\u{1b}[2Jb\nREADY=1");
@@ -139,15 +127,9 @@ mod tests {
             service.alive();
             service.stopping();
             assert_eq!(next_message(socket), "READY=1");
-            assert_eq!(
-                next_message(socket),
-                "STATUS=a\\e[2Jb\\nREADY=1",
-                "it stays one line"
-            );
+            assert_eq!(next_message(socket), "STATUS=a\\e[2Jb\\nREADY=1", "it stays one line");
             let reloading = next_message(socket);
-            let usec = reloading
-                .strip_prefix("RELOADING=1\nMONOTONIC_USEC=")
-                .unwrap();
+            let usec = reloading.strip_prefix("RELOADING=1\nMONOTONIC_USEC=").unwrap();
             assert!(usec.parse::<u64>().unwrap() > 0);
             assert_eq!(next_message(socket), "WATCHDOG=1");
             assert_eq!(next_message(socket), "STOPPING=1");
@@ -156,13 +138,7 @@ mod tests {
 
     #[test]
     fn no_manager_has_to_listen() {
-        for name in [
-            None,
-            Some(""),
-            Some("vsock:2:1"),
-            Some("@"),
-            Some("/nonexistent/notify"),
-        ] {
+        for name in [None, Some(""), Some("vsock:2:1"), Some("@"), Some("/nonexistent/notify")] {
             Service::new(name.map(OsStr::new), Some("1000000"), None).ready();
         }
     }

@@ -19,9 +19,7 @@ const LONGEST_TEXT: usize = 1024;
 /// Writes to the terminals of a user below `dev`; how many have taken all of it.
 pub(super) fn write(dev: &Path, uid: u32, text: &str) -> usize {
     let found = find(dev, uid).into_iter();
-    found
-        .filter(|path| write_to(path, uid, text).is_ok())
-        .count()
+    found.filter(|path| write_to(path, uid, text).is_ok()).count()
 }
 
 /// A user's terminals: the pseudo ones and the consoles.
@@ -48,10 +46,8 @@ fn find(dev: &Path, uid: u32) -> Vec<PathBuf> {
 fn write_to(path: &Path, uid: u32, text: &str) -> io::Result<()> {
     // A terminal that is held up must not hold us up, nor become ours.
     let flags = OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::NOFOLLOW;
-    let mut terminal: File = OpenOptions::new()
-        .write(true)
-        .custom_flags(flags.bits().cast_signed())
-        .open(path)?;
+    let mut terminal: File =
+        OpenOptions::new().write(true).custom_flags(flags.bits().cast_signed()).open(path)?;
     if terminal.metadata()?.uid() != uid || !isatty(&terminal) {
         return Err(io::Error::other("not a terminal of this user"));
     }
@@ -86,19 +82,13 @@ pub(super) mod tests {
             grantpt(&master).unwrap();
             unlockpt(&master).unwrap();
             let name = ptsname(&master, Vec::new()).unwrap();
-            Self {
-                path: name.to_str().unwrap().into(),
-                master,
-            }
+            Self { path: name.to_str().unwrap().into(), master }
         }
 
         /// What it shows since it was last asked.
         pub fn shown(&self) -> String {
             let mut fds = [PollFd::new(&self.master, PollFlags::IN)];
-            let now = Timespec {
-                tv_sec: 0,
-                tv_nsec: 0,
-            };
+            let now = Timespec { tv_sec: 0, tv_nsec: 0 };
             if poll(&mut fds, Some(&now)).unwrap() == 0 {
                 return String::new();
             }

@@ -12,33 +12,21 @@ fn snapshot(pids: &[u32]) -> Snapshot {
     snapshot.gpus = vec![Gpu {
         processes: Some(
             pids.iter()
-                .map(|&pid| GpuProcess {
-                    pid,
-                    used_bytes: Some(1 << 30),
-                    ..GpuProcess::default()
-                })
+                .map(|&pid| GpuProcess { pid, used_bytes: Some(1 << 30), ..GpuProcess::default() })
                 .collect(),
         ),
         ..Gpu::default()
     }];
     snapshot.processes = pids
         .iter()
-        .map(|&pid| Process {
-            pid,
-            start_ticks: Some(100),
-            uid: Some(1000),
-            ..Process::default()
-        })
+        .map(|&pid| Process { pid, start_ticks: Some(100), uid: Some(1000), ..Process::default() })
         .collect();
     snapshot
 }
 
 fn row(pid: u32, start_ticks: u64) -> RowKey {
     RowKey {
-        identity: Identity {
-            pid,
-            start: Start::Ticks(start_ticks),
-        },
+        identity: Identity { pid, start: Start::Ticks(start_ticks) },
         gpu: Some(0),
         instance: (None, None),
     }
@@ -94,13 +82,7 @@ fn is_over(
     folder: &std::path::Path,
     reason: &str,
 ) {
-    let [
-        ReclaimProgress::Finished {
-            number: 3,
-            error: Some(error),
-        },
-    ] = progress
-    else {
+    let [ReclaimProgress::Finished { number: 3, error: Some(error) }] = progress else {
         panic!("{progress:?}");
     };
     assert!(error.starts_with(reason), "{error}");
@@ -115,28 +97,16 @@ fn a_yes_that_could_not_be_acted_upon_in_time_is_none() {
     let mut worker = begun(folder.path(), Duration::ZERO);
     let mut progress = Vec::new();
     let wait = worker.handle(None, &mut |it| progress.push(it));
-    assert_eq!(
-        (wait, progress),
-        (Some(TURN), vec![]),
-        "it waits for a look"
-    );
+    assert_eq!((wait, progress), (Some(TURN), vec![]), "it waits for a look");
     // A driver that hung for a minute, and then tells at once: whoever said yes may be elsewhere.
     for look in [true, false] {
         drop(worker);
         worker = begun(folder.path(), YES + TURN);
-        let sample = ObservedSample {
-            snapshot: Arc::new(snapshot(&[7])),
-            found: Vec::new(),
-        };
+        let sample = ObservedSample { snapshot: Arc::new(snapshot(&[7])), found: Vec::new() };
         let ask = look.then_some((ReclaimRequest::Observe(sample), Duration::ZERO));
         let mut progress = Vec::new();
         worker.handle(ask, &mut |it| progress.push(it));
-        is_over(
-            &worker,
-            &progress,
-            folder.path(),
-            "nothing was sent: no sample came for 30s",
-        );
+        is_over(&worker, &progress, folder.path(), "nothing was sent: no sample came for 30s");
     }
 }
 
@@ -144,28 +114,14 @@ fn a_yes_that_could_not_be_acted_upon_in_time_is_none() {
 fn what_is_stopped_before_the_first_signal_is_undone() {
     let folder = tempfile::tempdir().unwrap();
     let mut worker = begun(folder.path(), Duration::ZERO);
-    assert_eq!(
-        handle(&mut worker, ReclaimRequest::Stop { number: 2 }),
-        [],
-        "another plan"
-    );
+    assert_eq!(handle(&mut worker, ReclaimRequest::Stop { number: 2 }), [], "another plan");
     assert!(worker.batch.is_some());
     let progress = handle(&mut worker, ReclaimRequest::Stop { number: 3 });
-    is_over(
-        &worker,
-        &progress,
-        folder.path(),
-        "undone: nothing was sent",
-    );
+    is_over(&worker, &progress, folder.path(), "undone: nothing was sent");
     let mut worker = begun(folder.path(), Duration::ZERO);
     worker.batch.as_mut().unwrap().observer.has_sent = true;
     let progress = handle(&mut worker, ReclaimRequest::Stop { number: 3 });
-    is_over(
-        &worker,
-        &progress,
-        folder.path(),
-        "stopped: nothing more is sent",
-    );
+    is_over(&worker, &progress, folder.path(), "stopped: nothing more is sent");
 }
 
 #[test]
@@ -174,23 +130,14 @@ fn a_sample_that_lay_about_is_as_old_as_it_is() {
     // Nothing to end: it is looked at, and that is all.
     let begin = || begun_with(folder.path(), Duration::ZERO, |_| Vec::new());
     let mut worker = begin();
-    let sample = ObservedSample {
-        snapshot: Arc::new(snapshot(&[7])),
-        found: Vec::new(),
-    };
+    let sample = ObservedSample { snapshot: Arc::new(snapshot(&[7])), found: Vec::new() };
     let hour = Duration::from_secs(3600);
-    worker.handle(
-        Some((ReclaimRequest::Observe(sample.clone()), hour)),
-        &mut |_| (),
-    );
+    worker.handle(Some((ReclaimRequest::Observe(sample.clone()), hour)), &mut |_| ());
     worker = begin();
     worker.sample = None;
     let at = Instant::now().checked_sub(hour).unwrap();
     let mut batch = worker.batch.take().unwrap();
-    assert_eq!(
-        batch.advance(&sample, at.elapsed(), &mut |_| ()).unwrap(),
-        None
-    );
+    assert_eq!(batch.advance(&sample, at.elapsed(), &mut |_| ()).unwrap(), None);
     let now = batch.now.unwrap();
     assert!(now.seconds_since(sample.snapshot.time) >= 3600.0);
 }
@@ -204,12 +151,7 @@ fn handle(worker: &mut LocalReclaimWorker, ask: ReclaimRequest) -> Vec<ReclaimPr
 
 fn planned(progress: &[ReclaimProgress]) -> &Proposal {
     match progress {
-        [
-            ReclaimProgress::Planned {
-                number: 3,
-                plan: Ok(proposal),
-            },
-        ] => proposal,
+        [ReclaimProgress::Planned { number: 3, plan: Ok(proposal) }] => proposal,
         other => panic!("{other:?}"),
     }
 }
@@ -245,18 +187,12 @@ fn an_exited_process_is_refused_and_no_other_is_taken_for_it() {
     for is_recording in [true, false] {
         let mut worker = LocalReclaimWorker::new(&config, is_recording);
         let scope = PlanScope::Processes(vec![row(8, 100)]);
-        let progress = handle(
-            &mut worker,
-            ReclaimRequest::Plan(question(scope, snapshot(&[7]))),
-        );
+        let progress = handle(&mut worker, ReclaimRequest::Plan(question(scope, snapshot(&[7]))));
         let proposal = planned(&progress);
         assert!(proposal.plan.targets.is_empty());
         assert_eq!(
             proposal.lines,
-            [
-                "skipped: 8: it does not exist any more",
-                "nothing to kill; 1 skipped"
-            ]
+            ["skipped: 8: it does not exist any more", "nothing to kill; 1 skipped"]
         );
     }
 }
@@ -273,38 +209,19 @@ fn of_a_recording_there_is_a_plan_and_it_is_never_begun() {
     assert_eq!(proposal.titles.len(), 1);
     let plan = Arc::clone(&proposal.plan);
     let progress = handle(&mut worker, ReclaimRequest::Begin { number: 3, plan });
-    let [
-        ReclaimProgress::Finished {
-            number: 3,
-            error: Some(error),
-        },
-    ] = &progress[..]
-    else {
+    let [ReclaimProgress::Finished { number: 3, error: Some(error) }] = &progress[..] else {
         panic!("{progress:?}");
     };
-    assert!(
-        error.starts_with("nothing was sent: of a recording"),
-        "{error}"
-    );
+    assert!(error.starts_with("nothing was sent: of a recording"), "{error}");
 }
 
 #[test]
 fn a_plan_that_was_not_the_last_is_not_begun() {
     let mut worker = LocalReclaimWorker::new(&Config::default(), false);
-    let plan = Arc::new(Plan {
-        time: Time::default(),
-        targets: Vec::new(),
-        refused: Vec::new(),
-    });
+    let plan = Arc::new(Plan { time: Time::default(), targets: Vec::new(), refused: Vec::new() });
     let progress = handle(&mut worker, ReclaimRequest::Begin { number: 9, plan });
     assert!(
-        matches!(
-            &progress[..],
-            [ReclaimProgress::Finished {
-                number: 9,
-                error: Some(_)
-            }]
-        ),
+        matches!(&progress[..], [ReclaimProgress::Finished { number: 9, error: Some(_) }]),
         "{progress:?}"
     );
     assert!(worker.batch.is_none());

@@ -134,19 +134,13 @@ impl DealerSocket {
             self.0.read_exact(&mut length)?;
             u64::from_be_bytes(length)
         };
-        let length = usize::try_from(length)
-            .ok()
-            .filter(|length| *length <= most);
+        let length = usize::try_from(length).ok().filter(|length| *length <= most);
         let Some(length) = length else {
             return Err(garbage("a message that is too long"));
         };
         let mut content = vec![0; length];
         self.0.read_exact(&mut content)?;
-        Ok(ZmtpFrame {
-            is_command: flags & COMMAND != 0,
-            has_more: flags & MORE != 0,
-            content,
-        })
+        Ok(ZmtpFrame { is_command: flags & COMMAND != 0, has_more: flags & MORE != 0, content })
     }
 
     /// The next message; commands (a heartbeat) are passed over.
@@ -298,11 +292,7 @@ mod tests {
             }
         }
         // Nor in parts.
-        let part = [
-            &[LONG | MORE, 0, 0, 0, 0, 0, 4, 0, 0][..],
-            &vec![0; 1 << 18],
-        ]
-        .concat();
+        let part = [&[LONG | MORE, 0, 0, 0, 0, 0, 4, 0, 0][..], &vec![0; 1 << 18]].concat();
         assert_eq!(why(greeted(&part.repeat(5))), "a message that is too long");
         let empty = [MORE, 0].repeat(PARTS + 1);
         assert_eq!(why(greeted(&empty)), "a message of too many parts");
@@ -328,12 +318,7 @@ mod tests {
     fn nothing_is_waited_for_beyond_the_deadline() {
         let begun = Instant::now();
         let short = Duration::from_millis(30);
-        for written in [
-            vec![],
-            greeting().to_vec(),
-            greeted(&[]),
-            greeted(&[0, 9, 1]),
-        ] {
+        for written in [vec![], greeting().to_vec(), greeted(&[]), greeted(&[0, 9, 1])] {
             let (ours, mut theirs) = UnixStream::pair().unwrap();
             theirs.write_all(&written).unwrap();
             let until = Deadline::after(short);

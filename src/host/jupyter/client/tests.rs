@@ -86,38 +86,22 @@ fn what_a_kernel_lacks_is_unknown() {
 fn a_bad_answer_is_an_error_that_names_the_request() {
     let request = "GET api/sessions";
     for (answer, expected) in [
-        (
-            "HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n",
-            ServerError::Refused { request },
-        ),
+        ("HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n", ServerError::Refused { request }),
         (
             "HTTP/1.1 302 Found\r\nLocation: http://127.0.0.1:1/\r\nContent-Length: 0\r\n\r\n",
             ServerError::Redirects { request },
         ),
         (
             "HTTP/1.1 500 Oops\r\nContent-Length: 0\r\n\r\n",
-            ServerError::Status {
-                request,
-                status: 500,
-            },
+            ServerError::Status { request, status: 500 },
         ),
-        (
-            "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}",
-            ServerError::NotJupyter { request },
-        ),
+        ("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}", ServerError::NotJupyter { request }),
     ] {
         assert_eq!(sessions(answer).0, Err(expected), "{answer}");
     }
-    for answer in [
-        "",
-        "SSH-2.0-x\r\n\r\n",
-        "HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n[",
-    ] {
+    for answer in ["", "SSH-2.0-x\r\n\r\n", "HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n["] {
         let (states, _) = sessions(answer);
-        assert!(
-            matches!(states, Err(ServerError::Request { .. })),
-            "{answer} {states:?}"
-        );
+        assert!(matches!(states, Err(ServerError::Request { .. })), "{answer} {states:?}");
     }
 }
 
@@ -135,10 +119,7 @@ fn who_does_not_hold_the_port_is_not_connected_to() {
     let port = closed.local_addr().unwrap().port();
     drop(closed);
     let mut other = server;
-    other.listener.endpoint = Endpoint::Tcp {
-        host: "localhost".to_owned(),
-        port,
-    };
+    other.listener.endpoint = Endpoint::Tcp { host: "localhost".to_owned(), port };
     assert!(matches!(
         Client::new(&Roots::default(), &other).unwrap_err(),
         ServerError::NotConnected(HttpError::NotListening { is_known: true, .. })
@@ -167,11 +148,7 @@ fn one_kernel_is_asked_for_by_its_id() {
     let request = "GET api/kernels/ID";
     for (status, body, expected) in [
         ("404 Not Found", "", ServerError::UnknownKernel),
-        (
-            "200 OK",
-            r#"{"id": "another"}"#,
-            ServerError::NotJupyter { request },
-        ),
+        ("200 OK", r#"{"id": "another"}"#, ServerError::NotJupyter { request }),
         ("403 Forbidden", "", ServerError::Refused { request }),
     ] {
         assert_eq!(answered(status, body), Err(expected), "{status}");
@@ -185,23 +162,10 @@ fn a_kernel_is_shut_down_where_the_server_confirms_it() {
         ("204 No Content", Ok(())),
         ("404 Not Found", Err(ServerError::UnknownKernel)),
         ("403 Forbidden", Err(ServerError::Refused { request })),
-        (
-            "302 Found\r\nLocation: http://127.0.0.1:1/",
-            Err(ServerError::Redirects { request }),
-        ),
-        (
-            "500 Oops",
-            Err(ServerError::Status {
-                request,
-                status: 500,
-            }),
-        ),
+        ("302 Found\r\nLocation: http://127.0.0.1:1/", Err(ServerError::Redirects { request })),
+        ("500 Oops", Err(ServerError::Status { request, status: 500 })),
     ] {
-        let length = if status.starts_with("204") {
-            ""
-        } else {
-            "\r\nContent-Length: 0"
-        };
+        let length = if status.starts_with("204") { "" } else { "\r\nContent-Length: 0" };
         let (server, thread) = serve(format!("HTTP/1.1 {status}{length}\r\n\r\n").into());
         let client = Client::new(&Roots::default(), &server).unwrap();
         assert_eq!(client.shut_down(ID, TIME), expected, "{status}");

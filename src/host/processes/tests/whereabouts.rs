@@ -6,11 +6,7 @@ use crate::model::process::Parent;
 
 const ID: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
 
-const SHELL: FakeStat = FakeStat {
-    comm: "bash",
-    start: 500,
-    ..TRAIN
-};
+const SHELL: FakeStat = FakeStat { comm: "bash", start: 500, ..TRAIN };
 
 /// A process of a shell, which is there, too.
 fn with_parent() -> Fake {
@@ -35,16 +31,8 @@ fn bash() -> Parent {
 fn a_container_is_named_by_its_runtime_s_files() {
     let fake = Fake::new(false);
     fake.stat(70, &TRAIN);
-    fake.write(
-        70,
-        "cgroup",
-        format!("0::/system.slice/docker-{ID}.scope\n"),
-    );
-    fake.write(
-        70,
-        "status",
-        "Name:\ttrain\nUid:\t0\t0\t0\t0\nNSpid:\t70\t1\n",
-    );
+    fake.write(70, "cgroup", format!("0::/system.slice/docker-{ID}.scope\n"));
+    fake.write(70, "status", "Name:\ttrain\nUid:\t0\t0\t0\t0\nNSpid:\t70\t1\n");
     fake.write(70, "environ", "RANK=0\0API_TOKEN=hidden\0");
     let folder = fake.0.root.join("var/lib/docker/containers").join(ID);
     fs::create_dir_all(&folder).unwrap();
@@ -57,17 +45,10 @@ fn a_container_is_named_by_its_runtime_s_files() {
     });
     let container = process.container.unwrap();
     assert_eq!(
-        (
-            container.runtime.as_deref(),
-            container.id.as_deref(),
-            container.name.as_deref()
-        ),
+        (container.runtime.as_deref(), container.id.as_deref(), container.name.as_deref()),
         (Some("docker"), Some(ID), Some("trainer"))
     );
-    assert_eq!(
-        (process.namespace_pid, process.systemd_unit),
-        (Some(1), None)
-    );
+    assert_eq!((process.namespace_pid, process.systemd_unit), (Some(1), None));
     let environment = process.environment.unwrap();
     assert_eq!(environment.len(), 1);
     assert_eq!(environment.get("RANK").map(AsRef::as_ref), Some("0"));
@@ -83,11 +64,7 @@ fn a_place_follows_its_cgroup_and_the_environment_stays() {
     assert_eq!(process.systemd_unit.as_deref(), Some("ssh.service"));
     assert_eq!(process.cgroup.as_deref(), Some("/system.slice/ssh.service"));
 
-    fake.write(
-        70,
-        "cgroup",
-        "0::/system.slice/slurmstepd.scope/job_7/step_0/user/task_0\n",
-    );
+    fake.write(70, "cgroup", "0::/system.slice/slurmstepd.scope/job_7/step_0/user/task_0\n");
     fake.write(70, "environ", "title\0");
     let process = only(processes.sample(&[70], 40 * SECOND));
     assert_eq!(process.systemd_unit, None);
@@ -95,13 +72,7 @@ fn a_place_follows_its_cgroup_and_the_environment_stays() {
     assert_eq!(process.environment.unwrap().len(), 1, "as it was given");
 
     // Another program, another environment.
-    fake.stat(
-        70,
-        &FakeStat {
-            stack: 0x7ffd,
-            ..TRAIN
-        },
-    );
+    fake.stat(70, &FakeStat { stack: 0x7ffd, ..TRAIN });
     let process = only(processes.sample(&[70], 41 * SECOND));
     assert_eq!(process.environment.as_deref(), Some(&Default::default()));
 }
@@ -110,35 +81,16 @@ fn a_place_follows_its_cgroup_and_the_environment_stays() {
 fn what_waits_in_a_driver_keeps_its_environment_to_itself() {
     let fake = with_parent();
     fake.write(70, "environ", "RANK=0\0");
-    fake.stat(
-        70,
-        &FakeStat {
-            state: 'D',
-            ..TRAIN
-        },
-    );
+    fake.stat(70, &FakeStat { state: 'D', ..TRAIN });
     let mut processes = fake.processes();
     assert_eq!(only(processes.sample(&[70], SECOND)).environment, None);
     fake.stat(70, &TRAIN);
-    assert!(
-        only(processes.sample(&[70], 2 * SECOND))
-            .environment
-            .is_some()
-    );
+    assert!(only(processes.sample(&[70], 2 * SECOND)).environment.is_some());
 
     // So does a parent with its argv.
-    fake.stat(
-        60,
-        &FakeStat {
-            state: 'D',
-            ..SHELL
-        },
-    );
+    fake.stat(60, &FakeStat { state: 'D', ..SHELL });
     let parent = only(fake.processes().sample(&[70], SECOND)).parent.unwrap();
-    assert_eq!(
-        (parent.comm.as_deref(), &parent.command),
-        (Some("bash"), &None)
-    );
+    assert_eq!((parent.comm.as_deref(), &parent.command), (Some("bash"), &None));
 }
 
 #[test]
@@ -153,13 +105,7 @@ fn who_started_it_is_its_parent_and_stays_so() {
 
     // The shell ends, and another adopts what it has started.
     fake.end(60);
-    fake.stat(
-        55,
-        &FakeStat {
-            comm: "manager",
-            ..SHELL
-        },
-    );
+    fake.stat(55, &FakeStat { comm: "manager", ..SHELL });
     fake.write(55, "status", "Name:\tmanager\nNSpid:\t55\n");
     fake.stat(70, &FakeStat { ppid: 55, ..TRAIN });
     let process = only(processes.sample(&[70], 41 * SECOND));
@@ -172,39 +118,16 @@ fn who_only_adopted_it_or_came_later_did_not_start_it() {
     let fake = with_parent();
     // As seen for the first time after the shell's end.
     fake.write(1, "status", "Name:\tsystemd\nNSpid:\t1\n");
-    fake.stat(
-        1,
-        &FakeStat {
-            comm: "systemd",
-            start: 1,
-            ..SHELL
-        },
-    );
+    fake.stat(1, &FakeStat { comm: "systemd", start: 1, ..SHELL });
     fake.stat(70, &FakeStat { ppid: 1, ..TRAIN });
     assert_eq!(only(fake.processes().sample(&[70], SECOND)).parent, None);
 
     fake.stat(70, &TRAIN);
     let later = TRAIN.start + 1;
-    fake.stat(
-        60,
-        &FakeStat {
-            start: later,
-            ..SHELL
-        },
-    );
+    fake.stat(60, &FakeStat { start: later, ..SHELL });
     assert_eq!(only(fake.processes().sample(&[70], SECOND)).parent, None);
-    fake.stat(
-        60,
-        &FakeStat {
-            start: TRAIN.start,
-            ..SHELL
-        },
-    );
-    assert!(
-        only(fake.processes().sample(&[70], SECOND))
-            .parent
-            .is_some()
-    );
+    fake.stat(60, &FakeStat { start: TRAIN.start, ..SHELL });
+    assert!(only(fake.processes().sample(&[70], SECOND)).parent.is_some());
 }
 
 #[test]

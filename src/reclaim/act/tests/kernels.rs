@@ -28,15 +28,10 @@ fn a_kernel_is_shut_by_its_server_and_nothing_is_sent() {
     play.control.end(70);
     let outcome = play.at(0.2);
     // Its server does not start it again: there is nothing to look out for.
-    let freed = Outcome::Freed {
-        bytes: GIB,
-        ms: 200,
-    };
+    let freed = Outcome::Freed { bytes: GIB, ms: 200 };
     assert_eq!(outcome, ActProgress::Ended(freed));
     assert!(play.sent().is_empty());
-    let deed = Deed::ShutKernel {
-        kernel_id: "7a1b".into(),
-    };
+    let deed = Deed::ShutKernel { kernel_id: "7a1b".into() };
     let failures = Vec::new();
     let events: Vec<&LedgerEvent> = play.pages.lines.iter().map(|line| &line.event).collect();
     assert_eq!(*events[1], LedgerEvent::Intended(deed.clone()));
@@ -54,22 +49,12 @@ fn a_kernel_that_is_at_work_after_all_is_left_alone() {
     assert!(play.pages.lines.iter().any(|line| is_reported(&line.event)));
     let mut play = ActScene::named(&[kernel()], guard());
     play.advance();
-    assert!(matches!(
-        &play.control.asked[..],
-        [Request::ShutKernel {
-            even_at_work: true,
-            ..
-        }]
-    ));
+    assert!(matches!(&play.control.asked[..], [Request::ShutKernel { even_at_work: true, .. }]));
 }
 
 #[test]
 fn a_kernel_that_its_server_would_start_again_is_left_alone() {
-    let restarts = || {
-        Some(RequestResult::Restarts(
-            "it takes a password only".to_owned(),
-        ))
-    };
+    let restarts = || Some(RequestResult::Restarts("it takes a password only".to_owned()));
     for (answer, until) in [(restarts(), 0.1), (None, 10.0)] {
         let mut play = ActScene::found(Kind::Idle, &[kernel()]);
         play.advance();
@@ -101,26 +86,18 @@ fn a_kernel_that_outlives_its_servers_word_is_looked_after() {
     assert_eq!(play.sent(), [(70, TERM)]);
     // Whoever says so and has not done it may start it again.
     assert_eq!(play.at(11.0), ActProgress::Waiting { until: at(16.0) });
-    assert!(matches!(
-        play.at(16.0),
-        ActProgress::Ended(Outcome::Freed { bytes: GIB, .. })
-    ));
+    assert!(matches!(play.at(16.0), ActProgress::Ended(Outcome::Freed { bytes: GIB, .. })));
 }
 
 #[test]
 fn a_kernel_that_is_started_again_through_a_wrapper_is_respawned_too() {
     let id = "0a1b2c3d-0123-4567-89ab-00aa11bb22cc";
     for (command, is_known) in [
-        (
-            format!("python -m ipykernel_launcher -f kernel-{id}.json"),
-            true,
-        ),
+        (format!("python -m ipykernel_launcher -f kernel-{id}.json"), true),
         ("python train.py".to_owned(), false),
     ] {
-        let process = Process {
-            command: Some(command.split(' ').map(Arc::from).collect()),
-            ..kernel()
-        };
+        let process =
+            Process { command: Some(command.split(' ').map(Arc::from).collect()), ..kernel() };
         let mut play = ActScene::found(Kind::Idle, std::slice::from_ref(&process));
         ends_on(&mut play, 70, &[TERM]);
         play.control.answer = Some(RequestResult::Failed("refused".to_owned()));
@@ -129,10 +106,7 @@ fn a_kernel_that_is_started_again_through_a_wrapper_is_respawned_too() {
         let mut again = facts(&snapshot(at(0.0), &[process], Vec::new()))[&70].clone();
         (again.start_ticks, again.ppid) = (9000, Some(94));
         play.control.processes.insert(95, again);
-        let respawned = ActProgress::Ended(Outcome::Respawned {
-            pid: 95,
-            bytes: GIB,
-        });
+        let respawned = ActProgress::Ended(Outcome::Respawned { pid: 95, bytes: GIB });
         assert_eq!(play.at(3.0) == respawned, is_known, "{command}");
     }
 }
@@ -151,13 +125,7 @@ fn a_kernel_that_its_server_starts_again_is_respawned() {
     again.start_ticks = 9000;
     play.control.processes.insert(95, again);
     let outcome = play.at(3.0);
-    assert_eq!(
-        outcome,
-        ActProgress::Ended(Outcome::Respawned {
-            pid: 95,
-            bytes: GIB
-        })
-    );
+    assert_eq!(outcome, ActProgress::Ended(Outcome::Respawned { pid: 95, bytes: GIB }));
 
     let mut play = ActScene::found(Kind::Idle, &[kernel()]);
     ends_on(&mut play, 70, &[TERM]);

@@ -5,18 +5,12 @@ use crate::reclaim::testing::OWNER;
 
 #[test]
 fn a_supervisor_that_takes_the_memory_again_is_reported() {
-    let shell = Process {
-        gpu_files: Some(Arc::default()),
-        ..process(60, "bash run.sh")
-    };
+    let shell = Process { gpu_files: Some(Arc::default()), ..process(60, "bash run.sh") };
     let mut child = python();
     (child.ppid, child.parent_is_reaper) = (Some(60), Some(false));
     let mut play = ActScene::found(Kind::Idle, &[child]);
     ends_on(&mut play, 70, &[TERM]);
-    play.control.processes.insert(
-        60,
-        facts(&snapshot(at(0.0), &[shell], Vec::new()))[&60].clone(),
-    );
+    play.control.processes.insert(60, facts(&snapshot(at(0.0), &[shell], Vec::new()))[&60].clone());
     play.advance();
     play.at(0.5);
     // A second later its parent starts the next try, with other arguments.
@@ -71,10 +65,7 @@ fn what_was_adopted_meanwhile_does_not_take_its_place() {
         play.control.processes.insert(pid, next);
         play.now = 1.0;
         play.shows(Vec::new(), vec![gpu(0, &[], 0)]);
-        matches!(
-            play.advance(),
-            ActProgress::Ended(Outcome::Respawned { pid: 95, .. })
-        )
+        matches!(play.advance(), ActProgress::Ended(Outcome::Respawned { pid: 95, .. }))
     };
     assert!(started_again(|_| {}));
     assert!(started_again(|next| next.session = Some(70)));
@@ -152,11 +143,7 @@ fn the_launcher_goes_first_and_the_ranks_are_swept() {
         session: Some(60),
         ..member
     });
-    let signal = |signal, to, grace_seconds| Step::Signal {
-        signal,
-        recipients: to,
-        grace_seconds,
-    };
+    let signal = |signal, to, grace_seconds| Step::Signal { signal, recipients: to, grace_seconds };
     target.steps = vec![
         signal(TERM, Recipients::Launcher, 35.0),
         signal(TERM, Recipients::Family, 10.0),

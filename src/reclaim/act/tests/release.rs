@@ -29,11 +29,7 @@ fn way() -> ReleaseWay {
 }
 
 fn release() -> Step {
-    Step::Release {
-        way: way(),
-        options: options(),
-        grace_seconds: 17.0,
-    }
+    Step::Release { way: way(), options: options(), grace_seconds: 17.0 }
 }
 
 /// An idle process, to be asked before it is ended.
@@ -101,10 +97,7 @@ fn what_nvml_shows_back_is_released_and_in_the_ledger_before_and_after() {
     assert_eq!(*events[1], LedgerEvent::Intended(deed.clone()));
     let failures = Vec::new();
     assert_eq!(*events[2], LedgerEvent::Done { deed, failures });
-    assert!(matches!(
-        events[3],
-        LedgerEvent::Ended(Outcome::Released { .. })
-    ));
+    assert!(matches!(events[3], LedgerEvent::Ended(Outcome::Released { .. })));
 }
 
 #[test]
@@ -148,9 +141,7 @@ fn less_than_16_mib_is_nothing_by_any_report() {
         };
         assert_eq!(outcome.is_success(), is_released, "{outcome:?}");
         match outcome {
-            Outcome::Released {
-                bytes, report: own, ..
-            } if is_released => {
+            Outcome::Released { bytes, report: own, .. } if is_released => {
                 assert_eq!((bytes, *own), (back, report));
             }
             Outcome::NothingToRelease { bytes, report: own } if !is_released => {
@@ -197,10 +188,7 @@ fn who_does_not_answer_or_is_not_measured_has_timed_out() {
     play.answers(ReleaseAnswer::Done(ReleaseReport::default()));
     for second in 1..40 {
         play.now = f64::from(second);
-        let blind = Gpu {
-            processes: None,
-            ..gpu(0, &[], 0)
-        };
+        let blind = Gpu { processes: None, ..gpu(0, &[], 0) };
         play.shows(vec![python()], vec![blind]);
         if let ActProgress::Ended(outcome) = play.advance() {
             assert!(matches!(outcome, Outcome::TimedOut { .. }), "{outcome:?}");
@@ -250,10 +238,7 @@ fn it_goes_on_where_the_rule_still_holds() {
     assert_eq!(play.sent(), [(70, Signal::Term)]);
     play.control.end(70);
     let outcome = play.play_on();
-    assert!(
-        matches!(outcome, Outcome::Freed { bytes: GIB, .. }),
-        "{outcome:?}"
-    );
+    assert!(matches!(outcome, Outcome::Freed { bytes: GIB, .. }), "{outcome:?}");
 }
 
 #[test]

@@ -8,11 +8,7 @@ fn run() -> (Vec<Process>, Vec<Gpu>) {
         pid: 60,
         start_ticks: Some(600),
         comm: Some("torchrun".into()),
-        command: Some(
-            ["/venv/bin/python", "/venv/bin/torchrun", "train.py"]
-                .map(Arc::from)
-                .into(),
-        ),
+        command: Some(["/venv/bin/python", "/venv/bin/torchrun", "train.py"].map(Arc::from).into()),
     });
     let rank = |pid, number: &str| Process {
         ppid: Some(60),
@@ -64,10 +60,7 @@ fn a_run_is_ended_by_its_launcher_and_whole() {
     let families = family(&[70, 71, 72], launcher);
     let mut known = facts(&seen);
     known.insert(60, launcher_facts());
-    let both: Vec<Finding> = processes[..2]
-        .iter()
-        .map(|it| finding(Kind::Idle, it))
-        .collect();
+    let both: Vec<Finding> = processes[..2].iter().map(|it| finding(Kind::Idle, it)).collect();
     let plan = plan_with(&both, &seen, &families, &known, &guard());
     let [target] = &plan.targets[..] else {
         panic!("{plan:?}");
@@ -78,11 +71,7 @@ fn a_run_is_ended_by_its_launcher_and_whole() {
         .steps
         .iter()
         .map(|step| match step {
-            Step::Signal {
-                recipients: to,
-                grace_seconds,
-                ..
-            } => (*to, *grace_seconds),
+            Step::Signal { recipients: to, grace_seconds, .. } => (*to, *grace_seconds),
             other => panic!("{other:?}"),
         })
         .collect();
@@ -153,11 +142,8 @@ fn what_shares_a_session_with_a_target_is_not_ended_with_it() {
         ..process(72, "python other.py")
     };
     let python = process(70, "python train.py");
-    let seen = snapshot(
-        at(0.0),
-        &[python.clone(), child, neighbour],
-        vec![gpu(0, &[(70, GIB)], 0)],
-    );
+    let seen =
+        snapshot(at(0.0), &[python.clone(), child, neighbour], vec![gpu(0, &[(70, GIB)], 0)]);
     let families = family(&[70, 71, 72], None);
     let found = [finding(Kind::Idle, &python)];
     let plan = plan_with(&found, &seen, &families, &facts(&seen), &guard());
@@ -172,21 +158,11 @@ fn a_launcher_that_may_not_be_touched_protects_its_run() {
     let (processes, gpus) = run();
     let seen = snapshot(at(0.0), &processes, gpus);
     let families = family(&[70, 71, 72], processes[0].parent.clone());
-    let both: Vec<Finding> = processes[..2]
-        .iter()
-        .map(|it| finding(Kind::Idle, it))
-        .collect();
+    let both: Vec<Finding> = processes[..2].iter().map(|it| finding(Kind::Idle, it)).collect();
     let protected = |known: &BTreeMap<u32, Guarded>| {
         let plan = plan_with(&both, &seen, &families, known, &guard());
         assert!(plan.targets.is_empty());
-        let [
-            Why::Protected {
-                pid: 60,
-                protection,
-            },
-            _,
-        ] = why(&plan)[..]
-        else {
+        let [Why::Protected { pid: 60, protection }, _] = why(&plan)[..] else {
             panic!("{plan:?}");
         };
         protection.clone()
@@ -200,10 +176,7 @@ fn a_launcher_that_may_not_be_touched_protects_its_run() {
     torchrun.uid = Some(OWNER);
     torchrun.start_ticks = 1;
     known.insert(60, torchrun);
-    assert!(
-        matches!(protected(&known), Protection::Unknown { .. }),
-        "another one"
-    );
+    assert!(matches!(protected(&known), Protection::Unknown { .. }), "another one");
 }
 
 #[test]
@@ -212,20 +185,10 @@ fn one_of_the_family_who_is_kept_keeps_them_all() {
     let kept = BTreeMap::from([("GPUMEM_KEEP".into(), "2999-01-01".into())]);
     processes[2].environment = Some(Arc::new(kept));
     let seen = snapshot(at(0.0), &processes, gpus);
-    let both: Vec<Finding> = processes[..2]
-        .iter()
-        .map(|it| finding(Kind::Idle, it))
-        .collect();
+    let both: Vec<Finding> = processes[..2].iter().map(|it| finding(Kind::Idle, it)).collect();
     let families = family(&[70, 71, 72], None);
     let plan = plan_with(&both, &seen, &families, &facts(&seen), &guard());
-    let [
-        Why::Protected {
-            pid: 72,
-            protection,
-        },
-        _,
-    ] = why(&plan)[..]
-    else {
+    let [Why::Protected { pid: 72, protection }, _] = why(&plan)[..] else {
         panic!("{plan:?}");
     };
     assert!(matches!(protection, Protection::KeptByOwner { .. }));
@@ -237,27 +200,17 @@ fn a_holder_that_works_is_not_ended_with_who_is_idle() {
     for cpu_percent in [Some(80.0), None] {
         processes[2].cpu_percent = cpu_percent;
         let seen = snapshot(at(0.0), &processes, gpus.clone());
-        let both: Vec<Finding> = processes[..2]
-            .iter()
-            .map(|it| finding(Kind::Idle, it))
-            .collect();
+        let both: Vec<Finding> = processes[..2].iter().map(|it| finding(Kind::Idle, it)).collect();
         let families = family(&[70, 71, 72], None);
         let plan = plan_with(&both, &seen, &families, &facts(&seen), &guard());
         let family = &Why::Family { pids: vec![72] };
-        assert_eq!(
-            why(&plan),
-            [family, family],
-            "each that was found is listed"
-        );
+        assert_eq!(why(&plan), [family, family], "each that was found is listed");
     }
 }
 
 #[test]
 fn workers_of_a_dead_trainer_are_ended_for_its_memory() {
-    let dead = Process {
-        pid: 70,
-        ..Process::default()
-    };
+    let dead = Process { pid: 70, ..Process::default() };
     let worker = |pid| Process {
         process_group: Some(70),
         session: Some(70),
@@ -265,10 +218,8 @@ fn workers_of_a_dead_trainer_are_ended_for_its_memory() {
     };
     let processes = [dead, worker(71), worker(72)];
     let seen = snapshot(at(0.0), &processes, vec![gpu(0, &[(70, 5 * GIB)], 0)]);
-    let findings: Vec<Finding> = processes[1..]
-        .iter()
-        .map(|it| finding(Kind::Orphan, it))
-        .collect();
+    let findings: Vec<Finding> =
+        processes[1..].iter().map(|it| finding(Kind::Orphan, it)).collect();
     let families = family(&[70, 71, 72], None);
     let plan = plan_with(&findings, &seen, &families, &facts(&seen), &guard());
     let target = &plan.targets[0];

@@ -5,10 +5,7 @@ use crate::model::process::AskedRelease;
 use crate::model::snapshot::{Gpu, GpuProcess, Jupyter, Parent};
 
 fn kernel(application: &str, file: Option<&str>) -> Process {
-    let mut process = Process {
-        pid: 7,
-        ..Process::default()
-    };
+    let mut process = Process { pid: 7, ..Process::default() };
     process.start_ticks = Some(11);
     process.command = Some(["python".into(), "-m".into()].into());
     process.jupyter = Some(
@@ -67,11 +64,7 @@ fn what_cannot_be_asked_has_its_reason() {
     let mut unknown = kernel("jupyter", Some("/k.json"));
     unknown.start_ticks = None;
     let mut fork = kernel("jupyter", Some("/k.json"));
-    let parent = Parent {
-        pid: 3,
-        command: fork.command.clone(),
-        ..Parent::default()
-    };
+    let parent = Parent { pid: 3, command: fork.command.clone(), ..Parent::default() };
     fork.parent = Some(parent.into());
     for (process, word) in [
         (kernel("papermill", Some("/k.json")), "batch job"),

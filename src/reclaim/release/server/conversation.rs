@@ -70,15 +70,7 @@ impl<'a, C: ServerChannel> Conversation<'a, C> {
         options: &'a ReleaseOptions,
         channel: &'a mut C,
     ) -> Self {
-        Self {
-            row,
-            api,
-            base,
-            held_bytes,
-            options,
-            channel,
-            known: Known::default(),
-        }
+        Self { row, api, base, held_bytes, options, channel, known: Known::default() }
     }
 
     /// Has it: as a probe, up to the proof that it rests, or the whole.
@@ -234,16 +226,11 @@ impl<'a, C: ServerChannel> Conversation<'a, C> {
         if let Some(each) = &self.api.at_deed {
             self.each_model(each)?;
         }
-        let hold = self
-            .api
-            .hold
-            .filter(|hold| self.known.version >= Some(hold.since));
+        let hold = self.api.hold.filter(|hold| self.known.version >= Some(hold.since));
         if let Some(hold) = &hold {
             let pause = (hold.pause)();
             let answer = self.ask(&pause, LOOK)?;
-            let held = answer
-                .success()
-                .map_err(|verdict| self.of(verdict, Some(&pause)));
+            let held = answer.success().map_err(|verdict| self.of(verdict, Some(&pause)));
             if let Err(answer) = held.and_then(|()| self.read_idle_answers()) {
                 // Nothing came of it, and its requests wait for that.
                 let _ = self.channel.ask(&(hold.resume)(), LOOK);
@@ -301,10 +288,9 @@ impl<'a, C: ServerChannel> Conversation<'a, C> {
         let judged: AnswerCheckResult = (question.check)(&answer, &mut self.known);
         judged.map_err(|verdict| match verdict {
             // The first of all questions is one that each of them answers.
-            AnswerVerdict::Absent if is_first => self.of(
-                AnswerVerdict::Another(format!("no {}", ask.path)),
-                Some(&ask),
-            ),
+            AnswerVerdict::Absent if is_first => {
+                self.of(AnswerVerdict::Another(format!("no {}", ask.path)), Some(&ask))
+            }
             verdict => self.of(verdict, Some(&ask)),
         })
     }
@@ -313,12 +299,9 @@ impl<'a, C: ServerChannel> Conversation<'a, C> {
     fn ask(&mut self, ask: &ServerRequest, most: Duration) -> AskResult<UnloadAnswer> {
         let answer = self.channel.ask(ask, most);
         let answer = match (&answer, ask.as_older()) {
-            (
-                Ok(UnloadAnswer {
-                    status: 404 | 405, ..
-                }),
-                Some(older),
-            ) => self.channel.ask(&older, most),
+            (Ok(UnloadAnswer { status: 404 | 405, .. }), Some(older)) => {
+                self.channel.ask(&older, most)
+            }
             _ => answer,
         };
         answer.map_err(|failed| match failed {
@@ -395,9 +378,6 @@ impl<'a, C: ServerChannel> Conversation<'a, C> {
             known.models.push("MODEL".to_owned());
         }
         let unload = (self.api.unload)(&known);
-        unload
-            .first()
-            .or(ask)?
-            .command(self.base, Some(self.api.key))
+        unload.first().or(ask)?.command(self.base, Some(self.api.key))
     }
 }

@@ -86,10 +86,7 @@ fn candidates(process: &Process) -> Vec<ListenerCandidate<'_>> {
         command: process.command.as_deref().unwrap_or_default(),
         listening_on,
     });
-    related(Relation::Ancestor)
-        .chain(own)
-        .chain(related(Relation::Descendant))
-        .collect()
+    related(Relation::Ancestor).chain(own).chain(related(Relation::Descendant)).collect()
 }
 
 fn way(
@@ -127,12 +124,10 @@ fn way(
 /// vllm-project/vllm#11743.
 fn has_expandable_segments(process: &Process) -> bool {
     let environment = process.environment.as_deref();
-    ["PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"]
-        .iter()
-        .any(|name| {
-            let value = environment.and_then(|it| it.get(*name));
-            value.is_some_and(|value| value.to_lowercase().contains("expandable_segments:true"))
-        })
+    ["PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"].iter().any(|name| {
+        let value = environment.and_then(|it| it.get(*name));
+        value.is_some_and(|value| value.to_lowercase().contains("expandable_segments:true"))
+    })
 }
 
 /// What the processes of a server hold of all GPUs, in bytes; `None` where one of them is not known.
@@ -143,16 +138,8 @@ fn held_bytes(server: u32, snapshot: &Snapshot) -> Option<u64> {
         process.pid == server
             || relatives.any(|it| it.pid == server && it.relation == Relation::Ancestor)
     };
-    let pids: Vec<u32> = snapshot
-        .processes
-        .iter()
-        .filter(works_for)
-        .map(|it| it.pid)
-        .collect();
-    let rows = snapshot
-        .gpus
-        .iter()
-        .flat_map(|gpu| gpu.processes.iter().flatten());
+    let pids: Vec<u32> = snapshot.processes.iter().filter(works_for).map(|it| it.pid).collect();
+    let rows = snapshot.gpus.iter().flat_map(|gpu| gpu.processes.iter().flatten());
     let mut rows = rows.filter(|row| pids.contains(&row.pid)).peekable();
     rows.peek()?;
     rows.try_fold(0u64, |sum, row| Some(sum.saturating_add(row.used_bytes?)))
@@ -215,9 +202,7 @@ impl<'a> LiveChannel<'a> {
             })?,
             is_https: false,
         };
-        let command = listener
-            .command(roots)
-            .ok_or(HttpError::Ended { pid: way.pid })?;
+        let command = listener.command(roots).ok_or(HttpError::Ended { pid: way.pid })?;
         listener.is_https = row.is_secure(&command);
         Ok(Self {
             roots,
@@ -233,15 +218,10 @@ impl<'a> LiveChannel<'a> {
 /// `tcp:0.0.0.0:8000`, `unix:/run/x.sock`.
 fn endpoint(address: &str) -> Option<Endpoint> {
     if let Some(path) = address.strip_prefix("unix:") {
-        return path
-            .starts_with('/')
-            .then(|| Endpoint::Unix(path.to_owned()));
+        return path.starts_with('/').then(|| Endpoint::Unix(path.to_owned()));
     }
     let address: std::net::SocketAddr = address.strip_prefix("tcp:")?.parse().ok()?;
-    Some(Endpoint::Tcp {
-        host: address.ip().to_canonical().to_string(),
-        port: address.port(),
-    })
+    Some(Endpoint::Tcp { host: address.ip().to_canonical().to_string(), port: address.port() })
 }
 
 /// The address to be typed after `curl`.
@@ -298,10 +278,7 @@ impl ServerChannel for LiveChannel<'_> {
             time,
         });
         let response = response.map_err(AskFailed::of)?;
-        Ok(UnloadAnswer {
-            status: response.status,
-            body: response.body,
-        })
+        Ok(UnloadAnswer { status: response.status, body: response.body })
     }
 
     fn command(&self) -> &[Arc<str>] {

@@ -58,10 +58,7 @@ impl ServerChannel for Simulated {
             if self.effect == Effect::Ends {
                 self.harmed += u32::try_from(running).unwrap();
             }
-            let last = self
-                .requests
-                .iter()
-                .filter(|(from, _)| *from <= self.now_us);
+            let last = self.requests.iter().filter(|(from, _)| *from <= self.now_us);
             let last = last.map(|(_, to)| *to).max().unwrap_or(0);
             self.now_us = self.now_us.max(last) + self.dice.roll(3_000);
             self.is_unloaded = true;
@@ -95,10 +92,7 @@ fn is_deed(ask: &ServerRequest) -> bool {
 }
 
 fn json(body: serde_json::Value) -> UnloadAnswer {
-    UnloadAnswer {
-        status: 200,
-        body: body.to_string().into_bytes(),
-    }
+    UnloadAnswer { status: 200, body: body.to_string().into_bytes() }
 }
 
 fn vllm(ask: &ServerRequest, is_busy: bool, is_unloaded: bool) -> UnloadAnswer {
@@ -227,34 +221,17 @@ fn idle(answers: fn(&ServerRequest, bool, bool) -> UnloadAnswer, until_us: u64) 
 #[test]
 fn requests_are_in_this_order() {
     let mut server = idle(vllm, 30_000_000);
-    assert!(matches!(
-        run("vllm", &mut server, false),
-        ReleaseAnswer::Done(_)
-    ));
-    let probe = [
-        "GET /version",
-        "GET /is_sleeping",
-        "GET /metrics",
-        "GET /metrics",
-    ];
+    assert!(matches!(run("vllm", &mut server, false), ReleaseAnswer::Done(_)));
+    let probe = ["GET /version", "GET /is_sleeping", "GET /metrics", "GET /metrics"];
     assert_eq!(server.asked, probe);
     assert!(server.now_us > 2_000_000, "two looks, two seconds apart");
     let mut server = idle(vllm, 30_000_000);
-    assert!(matches!(
-        run("vllm", &mut server, true),
-        ReleaseAnswer::Done(_)
-    ));
+    assert!(matches!(run("vllm", &mut server, true), ReleaseAnswer::Done(_)));
     assert_eq!(&server.asked[..4], probe);
-    assert_eq!(
-        server.asked[4..],
-        ["POST /sleep?level=1&mode=wait", "GET /is_sleeping"]
-    );
+    assert_eq!(server.asked[4..], ["POST /sleep?level=1&mode=wait", "GET /is_sleeping"]);
     // A router's slots count as use: once, and only when it is done.
     let mut server = idle(llama_cpp, 30_000_000);
-    assert!(matches!(
-        run("llama.cpp", &mut server, false),
-        ReleaseAnswer::Done(_)
-    ));
+    assert!(matches!(run("llama.cpp", &mut server, false), ReleaseAnswer::Done(_)));
     assert_eq!(server.asked, ["GET /models", "GET /models"]);
 }
 
@@ -315,12 +292,7 @@ fn found(process: &Process) -> Option<Result<ServerUnload, String>> {
 #[test]
 fn a_worker_is_unloaded_by_the_server_above_it() {
     for (process, server, pid, address) in [
-        (
-            process("vllm serve m", &["tcp:0.0.0.0:8000"]),
-            "vllm",
-            70,
-            "tcp:0.0.0.0:8000",
-        ),
+        (process("vllm serve m", &["tcp:0.0.0.0:8000"]), "vllm", 70, "tcp:0.0.0.0:8000"),
         (
             with_ancestor(
                 process("VLLM::Worker_TP1", &["tcp:127.0.0.1:40001"]),
@@ -333,10 +305,7 @@ fn a_worker_is_unloaded_by_the_server_above_it() {
         ),
         (
             with_ancestor(
-                process(
-                    "/usr/bin/ollama runner --port 40123",
-                    &["tcp:127.0.0.1:40123"],
-                ),
+                process("/usr/bin/ollama runner --port 40123", &["tcp:127.0.0.1:40123"]),
                 "ollama serve",
                 "tcp:127.0.0.1:11434",
             ),
@@ -346,10 +315,7 @@ fn a_worker_is_unloaded_by_the_server_above_it() {
         ),
         (
             with_ancestor(
-                process(
-                    "llama-server -m a.gguf --port 5800",
-                    &["tcp:127.0.0.1:5800"],
-                ),
+                process("llama-server -m a.gguf --port 5800", &["tcp:127.0.0.1:5800"]),
                 "llama-swap",
                 "tcp:[::]:8080",
             ),
@@ -369,19 +335,13 @@ fn a_worker_is_unloaded_by_the_server_above_it() {
         ),
     ] {
         let way = found(&process).unwrap().unwrap();
-        assert_eq!(
-            (&*way.server, way.pid, &*way.address),
-            (server, pid, address)
-        );
+        assert_eq!((&*way.server, way.pid, &*way.address), (server, pid, address));
     }
 }
 
 #[test]
 fn what_is_no_server_has_no_such_way_and_one_without_a_request_a_reason() {
-    assert_eq!(
-        found(&process("python train.py", &["tcp:0.0.0.0:29500"])),
-        None
-    );
+    assert_eq!(found(&process("python train.py", &["tcp:0.0.0.0:29500"])), None);
     assert_eq!(found(&process("VLLM::EngineCore", &[])), None);
     for (command, words) in [
         ("text-generation-launcher", "no request that unloads"),
@@ -389,34 +349,19 @@ fn what_is_no_server_has_no_such_way_and_one_without_a_request_a_reason() {
         ("infinity_emb v2", "no request that unloads"),
         ("xinference-local", "only stop a model's worker"),
     ] {
-        let why = found(&process(command, &["tcp:0.0.0.0:80"]))
-            .unwrap()
-            .unwrap_err();
+        let why = found(&process(command, &["tcp:0.0.0.0:80"])).unwrap().unwrap_err();
         assert!(why.contains(words), "{why}");
         // A worker that does not listen is one, too.
         assert!(found(&process(command, &[])).unwrap().is_err());
     }
     let unknown = process("vllm serve m", &["tcp:0.0.0.0:1", "tcp:0.0.0.0:2"]);
-    assert!(
-        found(&unknown)
-            .unwrap()
-            .unwrap_err()
-            .contains("which of its ports")
-    );
+    assert!(found(&unknown).unwrap().unwrap_err().contains("which of its ports"));
     let unknown = process("vllm serve m", &["unix:@v"]);
     assert!(found(&unknown).unwrap().unwrap_err().contains("127.0.0.1"));
     let mut expandable = process("vllm serve m", &["tcp:0.0.0.0:8000"]);
-    let variable = (
-        "PYTORCH_CUDA_ALLOC_CONF".into(),
-        "expandable_segments:True".into(),
-    );
+    let variable = ("PYTORCH_CUDA_ALLOC_CONF".into(), "expandable_segments:True".into());
     expandable.environment = Some(Arc::new([variable].into()));
-    assert!(
-        found(&expandable)
-            .unwrap()
-            .unwrap_err()
-            .contains("expandable segments")
-    );
+    assert!(found(&expandable).unwrap().unwrap_err().contains("expandable segments"));
 }
 
 #[test]
@@ -436,15 +381,7 @@ fn an_address_is_typed_as_it_is_reached() {
         };
         assert_eq!(base(&listener), expected);
     }
-    for address in [
-        "",
-        "tcp:",
-        "tcp:8000",
-        "unix:",
-        "unix:@a",
-        "unix:a",
-        "udp:127.0.0.1:1",
-    ] {
+    for address in ["", "tcp:", "tcp:8000", "unix:", "unix:@a", "unix:a", "udp:127.0.0.1:1"] {
         assert_eq!(endpoint(address), None, "{address}");
     }
 }

@@ -75,10 +75,7 @@ fn accused(
 fn night(change: impl FnMut(&mut Scene, f64)) -> (Vec<f64>, Engine) {
     let mut scene = scene();
     let mut engine = engine();
-    assert_eq!(
-        accused(&mut engine, &mut scene, 600.0, |scene, _| busy(scene)),
-        [0.0; 0]
-    );
+    assert_eq!(accused(&mut engine, &mut scene, 600.0, |scene, _| busy(scene)), [0.0; 0]);
     rest(&mut scene);
     let accused = accused(&mut engine, &mut scene, 10.0 * HOUR, change);
     (accused, engine)
@@ -89,20 +86,13 @@ fn a_cell_that_sleeps_all_night_is_idle_after_two_hours_and_stays_so() {
     let (accused, engine) = night(|_, _| {});
     let first = accused[0];
     // Six minutes are as near as the CPU's use is known.
-    assert!(
-        (2.0 * HOUR..=2.0 * HOUR + 420.0).contains(&first),
-        "{first}"
-    );
+    assert!((2.0 * HOUR..=2.0 * HOUR + 420.0).contains(&first), "{first}");
     let samples = ((10.0 * HOUR - first) / 30.0) as usize + 1;
     assert_eq!(accused.len(), samples, "it does not flicker");
-    let [finding] = engine.findings() else {
-        panic!("{:?}", engine.findings())
-    };
+    let [finding] = engine.findings() else { panic!("{:?}", engine.findings()) };
     assert_eq!(finding.actions, [Action::Notify]);
     assert!(
-        finding
-            .message
-            .ends_with(", while its cell ran with no CPU and no GPU use"),
+        finding.message.ends_with(", while its cell ran with no CPU and no GPU use"),
         "{}",
         finding.message
     );
@@ -226,10 +216,8 @@ fn what_is_not_known_decides_nothing() {
 #[test]
 fn a_cell_whose_server_reports_no_start_stays_protected() {
     let (seen, engine) = night(|scene, _| {
-        scene.process(PID).jupyter = Some(Arc::new(Jupyter {
-            execution_state: Some("busy".into()),
-            ..Jupyter::default()
-        }));
+        scene.process(PID).jupyter =
+            Some(Arc::new(Jupyter { execution_state: Some("busy".into()), ..Jupyter::default() }));
     });
     assert_eq!(seen, [0.0; 0]);
     assert_eq!(engine.undecided(), []);
@@ -260,13 +248,7 @@ fn the_setting_decides_for_how_long() {
     let mut settings = AllSettings::default();
     settings.select(&["idle"]).unwrap();
     let half = written(Span::from_seconds(1_800.0));
-    assert!(
-        settings
-            .rule_mut("idle")
-            .unwrap()
-            .set("max_busy", &half)
-            .is_ok()
-    );
+    assert!(settings.rule_mut("idle").unwrap().set("max_busy", &half).is_ok());
     let mut engine = Engine::new(settings);
     let mut scene = scene();
     accused(&mut engine, &mut scene, 600.0, |scene, _| busy(scene));
@@ -295,10 +277,7 @@ fn samples_that_are_lost_and_a_heartbeat_change_nothing() {
             engine.observe(snapshot);
             let at = scene.now.time.seconds_since(start);
             let is_found = !engine.findings().is_empty();
-            assert!(
-                !is_found || at >= 2.0 * HOUR,
-                "{seed}: accused after {at} s"
-            );
+            assert!(!is_found || at >= 2.0 * HOUR, "{seed}: accused after {at} s");
             assert!(is_found || !was_found, "{seed}: it flickers at {at} s");
             was_found = is_found;
         }

@@ -54,10 +54,7 @@ fn bursts_by_the_clock_without_sockets_are_found_after_the_duration() {
         let (accused, engine) = play(period, 420, keeps_as_it_is);
         let first = accused.iter().position(|it| *it).unwrap();
         assert!((360..=366).contains(&first), "{period}: {first}");
-        assert!(
-            accused[first..].iter().all(|it| *it),
-            "{period}: it flickers"
-        );
+        assert!(accused[first..].iter().all(|it| *it), "{period}: it flickers");
         let finding = only(&engine, Kind::Placeholder);
         assert_eq!(finding.severity, Severity::Info);
         assert_eq!(finding.actions, [Action::Notify]);
@@ -106,12 +103,7 @@ fn innocents_are_never_accused() {
             scene.draws(0, PID, 40 + (step % 7) as u32, 300.0);
         }),
         ("full power in each burst", |scene, _, is_on| {
-            scene.draws(
-                0,
-                PID,
-                if is_on { 99 } else { 0 },
-                if is_on { 600.0 } else { 90.0 },
-            );
+            scene.draws(0, PID, if is_on { 99 } else { 0 }, if is_on { 600.0 } else { 90.0 });
         }),
         ("memory comes and goes", |scene, step, _| {
             scene.row(0, PID).used_bytes = Some((30 + step / 60 % 2 * 9) * GIB);
@@ -121,10 +113,7 @@ fn innocents_are_never_accused() {
         }),
         ("children work", |scene, _, _| {
             let below = scene.process(PID).descendants.as_deref().cloned().unwrap();
-            let below = Descendants {
-                count: Some(2),
-                ..below
-            };
+            let below = Descendants { count: Some(2), ..below };
             scene.process(PID).descendants = Some(Arc::new(below));
         }),
         ("a server that listens", |scene, _, _| {
@@ -156,10 +145,8 @@ fn periods_that_stray_are_none_whatever_the_seed() {
         scene.gpu(0).power_limit_watts = Some(700.0);
         let process = scene.process(PID);
         (process.sockets, process.io_bytes) = (Some(0), Some(1));
-        process.descendants = Some(Arc::new(Descendants {
-            count: Some(0),
-            ..Descendants::default()
-        }));
+        process.descendants =
+            Some(Arc::new(Descendants { count: Some(0), ..Descendants::default() }));
         let mut engine = Engine::new(AllSettings::default());
         let mut due = 5;
         for step in 0..600 {
@@ -169,11 +156,7 @@ fn periods_that_stray_are_none_whatever_the_seed() {
             }
             scene.draws(0, PID, if is_on { 50 } else { 0 }, 120.0);
             engine.observe(scene.step());
-            assert_eq!(
-                count(&engine, Kind::Placeholder),
-                0,
-                "seed {seed}, step {step}"
-            );
+            assert_eq!(count(&engine, Kind::Placeholder), 0, "seed {seed}, step {step}");
         }
     }
 }
@@ -181,23 +164,14 @@ fn periods_that_stray_are_none_whatever_the_seed() {
 #[test]
 fn what_is_unknown_is_no_finding_and_is_undecided() {
     for (change, reason) in [
-        (
-            (|scene, _, _| scene.process(PID).io_bytes = None) as Change,
-            "reads, writes and sends",
-        ),
-        (
-            |scene, _, _| scene.process(PID).sockets = None,
-            "reads, writes and sends",
-        ),
+        ((|scene, _, _| scene.process(PID).io_bytes = None) as Change, "reads, writes and sends"),
+        (|scene, _, _| scene.process(PID).sockets = None, "reads, writes and sends"),
         (|scene, _, _| scene.gpu(0).power_limit_watts = None, "power"),
     ] {
         let (accused, engine) = play(6, 420, change);
         assert!(!accused.iter().any(|it| *it), "{reason}");
         let reasons = reasons(&engine, Kind::Placeholder);
-        assert!(
-            reasons.len() == 1 && reasons[0].contains(reason),
-            "{reasons:?}"
-        );
+        assert!(reasons.len() == 1 && reasons[0].contains(reason), "{reasons:?}");
     }
     let unknown: [Change; 3] = [
         |scene, _, _| scene.row(0, PID).sm_percent = None,

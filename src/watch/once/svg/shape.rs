@@ -19,12 +19,7 @@ pub struct Part {
 }
 
 const fn part(x: usize, y: usize, width: usize, height: usize) -> Part {
-    Part {
-        x,
-        y,
-        width,
-        height,
-    }
+    Part { x, y, width, height }
 }
 
 impl Part {
@@ -75,16 +70,8 @@ pub fn shape(c: char) -> Option<Vec<Part>> {
 
 /// The dots of braille: bits 0 to 2 down the left, 3 to 5 down the right, 6 and 7 below.
 fn dots(bits: usize) -> Vec<Part> {
-    const PLACES: [(usize, usize); 8] = [
-        (0, 0),
-        (0, 1),
-        (0, 2),
-        (1, 0),
-        (1, 1),
-        (1, 2),
-        (0, 3),
-        (1, 3),
-    ];
+    const PLACES: [(usize, usize); 8] =
+        [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2), (0, 3), (1, 3)];
     let places = PLACES.iter().enumerate();
     places
         .filter(|(bit, _)| bits >> bit & 1 == 1)

@@ -11,10 +11,7 @@ fn a_running_plan_shows_its_present_state_whatever_time_is_shown() {
     on_progress(&mut app, ReclaimProgress::Begun { number });
     press(&mut app, KeyCode::Esc);
     char(&mut app, '[');
-    assert_eq!(
-        app.screenful.as_ref().unwrap().snapshot.time,
-        later(0.0).time
-    );
+    assert_eq!(app.screenful.as_ref().unwrap().snapshot.time, later(0.0).time);
     let mut newest = later(4.0);
     sample::entry(&mut newest, 0, 1).used_bytes = Some(2 * GIB);
     let effect = see(&mut app, 5, newest);
@@ -27,26 +24,12 @@ fn a_running_plan_shows_its_present_state_whatever_time_is_shown() {
     let until = later(10.0).time;
     let stage = TargetStage::Waiting { until };
     let place = 0;
-    on_progress(
-        &mut app,
-        ReclaimProgress::Target {
-            number,
-            place,
-            stage,
-        },
-    );
+    on_progress(&mut app, ReclaimProgress::Target { number, place, stage });
     assert_eq!(app.batch_hint().unwrap(), "killing 1 of 2, 6s");
     let batch = |app: &App| app.reaping.batch.as_ref().unwrap().summary();
     assert_eq!(batch(&app), "freed 0 B; 0 of 2 done", "not by gpumem");
     let words = "SIGTERM to 4001".to_owned();
-    on_progress(
-        &mut app,
-        ReclaimProgress::Sent {
-            number,
-            place,
-            words,
-        },
-    );
+    on_progress(&mut app, ReclaimProgress::Sent { number, place, words });
     // As the line of the target has it, which is not at its end.
     assert_eq!(batch(&app), "freed 4.0 GiB; 0 of 2 done");
 }
@@ -97,29 +80,14 @@ fn a_running_plan_is_checked_and_shown_with_every_sample() {
         "{effect:?}"
     );
     let words = "SIGTERM to 4001".to_owned();
-    let sent = ReclaimProgress::Sent {
-        number,
-        place: 0,
-        words,
-    };
+    let sent = ReclaimProgress::Sent { number, place: 0, words };
     assert_eq!(on_progress(&mut app, sent), Some(Effect::Draw));
-    let stage = TargetStage::Waiting {
-        until: later(12.0).time,
-    };
-    let waiting = ReclaimProgress::Target {
-        number,
-        place: 0,
-        stage,
-    };
+    let stage = TargetStage::Waiting { until: later(12.0).time };
+    let waiting = ReclaimProgress::Target { number, place: 0, stage };
     assert_eq!(on_progress(&mut app, waiting), Some(Effect::Draw));
     assert_eq!(app.next_tick(), Some(Duration::from_secs(6)));
     tick(&mut app, 8_000);
-    let text = app
-        .reaping
-        .batch
-        .as_ref()
-        .unwrap()
-        .lines(app.judged.clock());
+    let text = app.reaping.batch.as_ref().unwrap().lines(app.judged.clock());
     assert_eq!(
         text,
         [
@@ -133,45 +101,22 @@ fn a_running_plan_is_checked_and_shown_with_every_sample() {
     // It goes on behind the table, and x comes back to it.
     assert_eq!(press(&mut app, KeyCode::Esc), Some(Effect::Draw));
     assert_eq!(app.mode, Mode::Main);
-    assert_eq!(
-        app.batch_hint().unwrap(),
-        "killing 1 of 2: SIGTERM to 4001, 7s"
-    );
+    assert_eq!(app.batch_hint().unwrap(), "killing 1 of 2: SIGTERM to 4001, 7s");
     assert_eq!(char(&mut app, 'x'), Some(Effect::Draw));
     assert_eq!((&app.mode, &app.reaping.dialog), (&Mode::Plan, &None));
     press(&mut app, KeyCode::Esc);
 
-    for (place, outcome) in [
-        (
-            0,
-            Outcome::Freed {
-                bytes: 6 * GIB,
-                ms: 300,
-            },
-        ),
-        (1, Outcome::RuleNoLongerTrue),
-    ] {
+    for (place, outcome) in
+        [(0, Outcome::Freed { bytes: 6 * GIB, ms: 300 }), (1, Outcome::RuleNoLongerTrue)]
+    {
         let words = outcome.to_string();
         let stage = TargetStage::Ended { outcome, words };
-        let progress = ReclaimProgress::Target {
-            number,
-            place,
-            stage,
-        };
+        let progress = ReclaimProgress::Target { number, place, stage };
         on_progress(&mut app, progress);
     }
-    let effect = on_progress(
-        &mut app,
-        ReclaimProgress::Finished {
-            number,
-            error: None,
-        },
-    );
+    let effect = on_progress(&mut app, ReclaimProgress::Finished { number, error: None });
     assert_eq!(effect, Some(Effect::Control(Control::Fast(false))));
-    assert_eq!(
-        app.batch_hint().unwrap(),
-        "done: freed 6.0 GiB; 1 of 2 succeeded (x)"
-    );
+    assert_eq!(app.batch_hint().unwrap(), "done: freed 6.0 GiB; 1 of 2 succeeded (x)");
     assert_eq!(see(&mut app, 9, later(8.0)), Some(Effect::Draw));
     char(&mut app, 'x');
     assert_eq!(app.mode, Mode::Plan);
@@ -185,10 +130,7 @@ fn one_that_does_not_begin_gives_the_reason_and_leaves_the_rest() {
     let mut app = showing(None);
     let number = begun(&mut app);
     let error = Some("nothing was sent: another reaper is running".to_owned());
-    let stranger = ReclaimProgress::Finished {
-        number: number + 1,
-        error: None,
-    };
+    let stranger = ReclaimProgress::Finished { number: number + 1, error: None };
     assert_eq!(on_progress(&mut app, stranger), None);
     on_progress(&mut app, ReclaimProgress::Finished { number, error });
     assert!(!app.reaping.is_running());
@@ -262,14 +204,7 @@ fn quitting_meanwhile_warns_and_the_same_key_again_quits() {
     tick(&mut app, 6_000);
     see(&mut app, 7, later(4.0));
     let (place, words) = (0, "SIGTERM to 4001".to_owned());
-    on_progress(
-        &mut app,
-        ReclaimProgress::Sent {
-            number,
-            place,
-            words,
-        },
-    );
+    on_progress(&mut app, ReclaimProgress::Sent { number, place, words });
     assert_eq!(app.note.as_deref(), Some(STILL_ENDING));
     assert_eq!(char(&mut app, 'q'), Some(Effect::Quit));
 }
@@ -348,10 +283,7 @@ fn what_a_running_plan_offers_does_something() {
     }
     // What the sheet offers beside them.
     let stop = char(&mut running(true), 'u');
-    assert!(matches!(
-        stop,
-        Some(Effect::Reclaim(ReclaimRequest::Stop { .. }))
-    ));
+    assert!(matches!(stop, Some(Effect::Reclaim(ReclaimRequest::Stop { .. }))));
     for key in ['y', 's', 'a', 'd', 'r'] {
         assert_eq!(char(&mut running(true), key), None, "{key}");
     }

@@ -12,10 +12,7 @@ fn a_yes_begins_the_very_plan_that_is_shown_after_the_time_to_undo() {
     assert_eq!(app.next_tick(), Some(Duration::ZERO));
     assert_eq!(tick(&mut app, 5_500), Some(Effect::Draw));
     for (next, until) in [(6_500, 6_400), (7_500, 7_499), (8_500, 8_499)] {
-        assert_eq!(
-            app.reaping.next_tick(app.judged.now()),
-            Some(Duration::from_millis(next))
-        );
+        assert_eq!(app.reaping.next_tick(app.judged.now()), Some(Duration::from_millis(next)));
         assert_eq!(tick(&mut app, until), Some(Effect::Draw), "{until}");
         tick(&mut app, next.min(8_499));
     }
@@ -29,12 +26,7 @@ fn a_yes_begins_the_very_plan_that_is_shown_after_the_time_to_undo() {
 
 #[test]
 fn a_yes_can_be_taken_back_and_nothing_was_sent() {
-    for key in [
-        KeyCode::Char('u'),
-        KeyCode::Char('n'),
-        KeyCode::Char('q'),
-        KeyCode::Esc,
-    ] {
+    for key in [KeyCode::Char('u'), KeyCode::Char('n'), KeyCode::Char('q'), KeyCode::Esc] {
         let mut app = showing(None);
         planned(&mut app, vec![target(7)]);
         char(&mut app, 'y');
@@ -71,10 +63,7 @@ fn a_second_yes_begins_at_once_but_a_key_held_down_does_not() {
     tick(&mut app, 12_000);
     tick(&mut app, 13_000);
     let effect = press(&mut app, KeyCode::Enter);
-    assert!(matches!(
-        effect,
-        Some(Effect::Reclaim(ReclaimRequest::Begin { .. }))
-    ));
+    assert!(matches!(effect, Some(Effect::Reclaim(ReclaimRequest::Begin { .. }))));
 }
 
 /// A yes whose countdown runs to 5 s after the start.
@@ -90,10 +79,7 @@ fn is_void(app: &mut App, reason: &str) {
     let note = dialog(app).note.clone().unwrap();
     assert_eq!(note, format!("undone: {reason}; nothing was sent"));
     for at in [5_000, 6_000, 60_000, 4_000_000] {
-        assert!(
-            !matches!(tick(app, at), Some(Effect::Reclaim(_))),
-            "{reason}"
-        );
+        assert!(!matches!(tick(app, at), Some(Effect::Reclaim(_))), "{reason}");
     }
 }
 
@@ -149,10 +135,7 @@ fn a_plan_that_is_old_takes_no_yes_and_is_made_anew() {
     see(&mut app, 301, later(30_000.0));
     draw(&mut app);
     let question = asked(char(&mut app, 'y'));
-    assert_eq!(
-        (question.number, question.snapshot.time),
-        (number + 1, later(30_000.0).time)
-    );
+    assert_eq!((question.number, question.snapshot.time), (number + 1, later(30_000.0).time));
     assert_eq!(dialog(&app).countdown, None);
     assert!(dialog(&app).note.as_ref().unwrap().contains("8h"));
     let (number, plan) = (question.number, Ok(proposal(vec![target(7)])));

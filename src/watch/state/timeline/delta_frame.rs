@@ -87,9 +87,8 @@ impl DeltaFrame {
         let rows = rows.collect();
         let mut processes_before = Before::new(before.map_or(&[], |it| &it.processes));
         let processes = snapshot.processes.iter();
-        let processes = processes
-            .map(|process| ProcessDelta::pack(process, &mut processes_before))
-            .collect();
+        let processes =
+            processes.map(|process| ProcessDelta::pack(process, &mut processes_before)).collect();
         let mut has_beginning = false;
         let mut findings_before = Before::new(before.map_or(&[], |it| &it.findings));
         let findings = findings
@@ -148,12 +147,8 @@ impl DeltaFrame {
         let findings = self.findings.iter();
         self.own_bytes
             + rows.map(SharedBetweenFrames::bytes).sum::<usize>()
-            + processes
-                .map(|it| it.bytes_with(|it| it.lasting.bytes()))
-                .sum::<usize>()
-            + findings
-                .map(|it| it.bytes_with(|it| it.lasting.bytes()))
-                .sum::<usize>()
+            + processes.map(|it| it.bytes_with(|it| it.lasting.bytes())).sum::<usize>()
+            + findings.map(|it| it.bytes_with(|it| it.lasting.bytes())).sum::<usize>()
             + self.undecided.bytes()
             + self.waste.bytes()
             + self.idle.bytes()
@@ -162,11 +157,7 @@ impl DeltaFrame {
     /// What was delta.
     pub(super) fn unpack(
         &self,
-    ) -> (
-        Snapshot,
-        (Vec<Finding>, Vec<Undecided>, Waste),
-        IdleTimes<'_>,
-    ) {
+    ) -> (Snapshot, (Vec<Finding>, Vec<Undecided>, Waste), IdleTimes<'_>) {
         let mut snapshot = self.frame.clone();
         for (gpu, rows) in snapshot.gpus.iter_mut().zip(&self.rows) {
             let rows = rows.as_ref();
@@ -241,10 +232,7 @@ impl FindingDelta {
             also: finding.also.clone(),
         };
         SharedBetweenFrames::new(verdict, known, |it| {
-            let also = it
-                .also
-                .iter()
-                .map(|it| size_of::<Also>() + it.message.len());
+            let also = it.also.iter().map(|it| size_of::<Also>() + it.message.len());
             it.message.len() + also.sum::<usize>()
         })
     }

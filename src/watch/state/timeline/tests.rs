@@ -57,11 +57,7 @@ fn push(timeline: &mut Timeline, second: u32, processes: u32, is_live: bool) -> 
 }
 
 fn marks(timeline: &Timeline) -> Vec<u64> {
-    timeline
-        .entries
-        .iter()
-        .map(|entry| entry.reference.number)
-        .collect()
+    timeline.entries.iter().map(|entry| entry.reference.number).collect()
 }
 
 /// What everything on the timeline takes, counted anew.
@@ -83,10 +79,7 @@ fn suspect(snapshot: &Snapshot, at: u32, second: u32) -> SuspectMark {
             needed: Span::from_seconds(600.0),
         },
         message: "looks idle".into(),
-        missing: StillMissing {
-            seconds: 600 - u64::from(second),
-            is_witnessed: true,
-        },
+        missing: StillMissing { seconds: 600 - u64::from(second), is_witnessed: true },
         command: "gpumem check".into(),
     }
 }
@@ -106,9 +99,7 @@ fn what_comes_back_is_what_was_shown() {
             snapshot.gpus.pop();
         }
         let waste = Waste {
-            suspects: (0..second % 3)
-                .map(|at| suspect(&snapshot, at, second))
-                .collect(),
+            suspects: (0..second % 3).map(|at| suspect(&snapshot, at, second)).collect(),
             ..Waste::default()
         };
         timeline.push(
@@ -140,10 +131,7 @@ fn a_finding_begins_where_it_was_not_before() {
         .map(|mark| mark.number)
         .collect();
     assert_eq!(began, [10]);
-    assert_eq!(
-        timeline.beginning_after(3).map(|mark| mark.number),
-        Some(10)
-    );
+    assert_eq!(timeline.beginning_after(3).map(|mark| mark.number), Some(10));
     assert_eq!(timeline.beginning_after(10), None);
     assert_eq!(timeline.beginning_before(19), Some(10));
     assert_eq!(timeline.beginning_before(10), None);
@@ -215,23 +203,9 @@ fn its_bytes_are_counted_right_however_things_are_shared_and_dropped() {
 fn what_does_not_change_costs_next_to_nothing() {
     let mut timeline = Timeline::default();
     let (snapshot, ..) = scene(0, 8, 16);
-    timeline.push(
-        &snapshot,
-        &[],
-        &[],
-        &Waste::default(),
-        &idle_times(&snapshot, idle_since),
-        true,
-    );
+    timeline.push(&snapshot, &[], &[], &Waste::default(), &idle_times(&snapshot, idle_since), true);
     let first = timeline.bytes;
-    timeline.push(
-        &snapshot,
-        &[],
-        &[],
-        &Waste::default(),
-        &idle_times(&snapshot, idle_since),
-        true,
-    );
+    timeline.push(&snapshot, &[], &[], &Waste::default(), &idle_times(&snapshot, idle_since), true);
     let second = timeline.bytes - first;
     assert!(second * 10 < first, "{first} and {second}");
 }

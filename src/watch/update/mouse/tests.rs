@@ -13,19 +13,12 @@ use crate::watch::view_model::Screenful;
 
 fn showing(snapshot: Snapshot) -> App {
     let mut app = screen(120, 40);
-    app.show(Screenful::new(snapshot, Vec::new(), Vec::new(), |_, _| {
-        None
-    }));
+    app.show(Screenful::new(snapshot, Vec::new(), Vec::new(), |_, _| None));
     app
 }
 
 fn send(app: &mut App, kind: MouseEventKind, (x, y): (u16, u16), now: u64) -> Option<Effect> {
-    let event = MouseEvent {
-        kind,
-        column: x,
-        row: y,
-        modifiers: KeyModifiers::NONE,
-    };
+    let event = MouseEvent { kind, column: x, row: y, modifiers: KeyModifiers::NONE };
     let now = Duration::from_millis(now);
     update(app, Event::Mouse { now, event })
 }
@@ -85,10 +78,7 @@ fn a_heading_answers_the_question_for_a_column() {
     press(&mut app, KeyCode::Char('o'));
     let at = heading(&app, Column::Pid).unwrap();
     click(&mut app, at, 0);
-    assert_eq!(
-        (&app.mode, app.table.choice.sort.column),
-        (&Mode::Main, Column::Pid)
-    );
+    assert_eq!((&app.mode, app.table.choice.sort.column), (&Mode::Main, Column::Pid));
 }
 
 #[test]
@@ -147,10 +137,7 @@ fn a_gpu_filters_the_table_and_again_lifts_that() {
     let filter = |app: &App| app.table.choice.filter.as_ref().map(ToString::to_string);
     assert_eq!(click(&mut app, (3, y), 0), Some(Effect::Draw));
     assert_eq!(filter(&app).as_deref(), Some("gpu:0"));
-    assert_eq!(
-        (app.table.listing.lines.len(), app.table.listing.hidden),
-        (4, 8)
-    );
+    assert_eq!((app.table.listing.lines.len(), app.table.listing.hidden), (4, 8));
     // It is the only one that is shown then.
     click(&mut app, (3, y + 2), 0);
     assert_eq!(filter(&app), None, "it was on the same card");
@@ -174,11 +161,7 @@ fn a_gpu_filters_the_table_and_again_lifts_that() {
     click(&mut app, (3, y + 1), 0);
     assert_eq!((filter(&app), app.table.choice.mine), (None, true));
 
-    assert_eq!(
-        click(&mut app, (3, y - 1), 0),
-        None,
-        "the heading is no GPU"
-    );
+    assert_eq!(click(&mut app, (3, y - 1), 0), None, "the heading is no GPU");
     let mut app = showing(sample::snapshot(64, 1));
     update(&mut app, Event::Resize(40, 10));
     assert_eq!(click(&mut app, (3, 1), 0), None, "all of them are no GPU");
@@ -203,10 +186,7 @@ fn hints_do_what_their_keys_do() {
     assert_eq!(app.mode, Mode::Help(0));
     click(&mut app, help, 0);
     assert_eq!(app.mode, Mode::Main);
-    assert_eq!(
-        click(&mut app, hint(Context::Main, "Quit"), 0),
-        Some(Effect::Quit)
-    );
+    assert_eq!(click(&mut app, hint(Context::Main, "Quit"), 0), Some(Effect::Quit));
     let gap = (119, 39);
     assert_eq!(click(&mut app, gap, 0), None);
 }
@@ -247,9 +227,7 @@ fn every_key_in_the_bar_can_be_clicked_at_every_width() {
 fn an_entry_of_the_list_of_columns_is_switched_by_a_click() {
     let mut app = showing(sample::snapshot(1, 2));
     press(&mut app, KeyCode::F(2));
-    let Mode::Columns(list) = &app.mode else {
-        panic!("{:?}", app.mode)
-    };
+    let Mode::Columns(list) = &app.mode else { panic!("{:?}", app.mode) };
     let areas = ColumnListAreas::new(list, app.area);
     let (third, _) = list.entries[2];
     let at = (areas.body.x + 3, areas.body.y + 2);

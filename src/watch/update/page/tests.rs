@@ -30,11 +30,8 @@ fn type_in(app: &mut App, keys: &str) {
 }
 
 fn see(app: &mut App, snapshot: Snapshot) {
-    let event = Event::Snapshot {
-        now: Duration::ZERO,
-        snapshot: Box::new(snapshot),
-        is_passing: false,
-    };
+    let event =
+        Event::Snapshot { now: Duration::ZERO, snapshot: Box::new(snapshot), is_passing: false };
     assert_eq!(update(app, event), Some(Effect::Draw));
 }
 
@@ -73,9 +70,7 @@ fn text(app: &App) -> String {
 /// An app of 80 by 24 that shows so many findings about the processes of one GPU.
 fn finding(count: u32) -> App {
     let snapshot = sample::snapshot(1, count.max(1));
-    let findings = (0..count)
-        .map(|at| sample::finding(&snapshot, 0, at))
-        .collect();
+    let findings = (0..count).map(|at| sample::finding(&snapshot, 0, at)).collect();
     let mut app = app();
     app.show(Screenful::new(snapshot, findings, Vec::new(), |_, _| None));
     app
@@ -142,9 +137,7 @@ fn the_selection_moves_in_the_list_and_its_row_with_it() {
         let seen = window.first..window.first + window.shown;
         assert!(seen.contains(&at), "{at} in {seen:?}");
     }
-    let shown = findings::visible(&app, &app.layout().unwrap())
-        .unwrap()
-        .shown;
+    let shown = findings::visible(&app, &app.layout().unwrap()).unwrap().shown;
     press(&mut app, KeyCode::PageDown);
     assert_eq!(selected(&app), Some(shown));
     press(&mut app, KeyCode::PageUp);
@@ -160,10 +153,7 @@ fn a_row_of_the_screen_is_the_finding_that_is_drawn_there() {
     let top = app.layout().unwrap().status.y;
     assert_eq!(window.top, top + 1, "below the title");
     assert_eq!(findings::at_row(&app, &app.layout().unwrap(), top), None);
-    assert_eq!(
-        findings::at_row(&app, &app.layout().unwrap(), window.top),
-        Some(window.first)
-    );
+    assert_eq!(findings::at_row(&app, &app.layout().unwrap(), window.top), Some(window.first));
     let below = window.top + window.shown as u16 * window.lines_each;
     assert_eq!(
         findings::at_row(&app, &app.layout().unwrap(), below - 1),
@@ -206,12 +196,7 @@ fn x_on_a_finding_is_about_its_process_or_does_nothing() {
     let snapshot = sample::snapshot(1, 2);
     let mut about_gpu = sample::finding(&snapshot, 0, 0);
     about_gpu.process = None;
-    app.show(Screenful::new(
-        snapshot,
-        vec![about_gpu],
-        Vec::new(),
-        |_, _| None,
-    ));
+    app.show(Screenful::new(snapshot, vec![about_gpu], Vec::new(), |_, _| None));
     press(&mut app, KeyCode::Esc);
     app.focus = Focus::Findings;
     crate::watch::update::findings::select(&mut app, 0);
@@ -280,11 +265,7 @@ fn a_page_without_a_finding_names_the_way_to_release_memory() {
         let who = newest(app).unwrap().process(pid).unwrap().identity();
         report(app, About::Process(who), None, newest(app).unwrap()).unwrap()
     };
-    let styles = PageStyle {
-        width: 100,
-        style: Style::default(),
-        ascii: false,
-    };
+    let styles = PageStyle { width: 100, style: Style::default(), ascii: false };
     let line = "to free what it caches: `gpumem release 8`";
     let printed = text::page(&page(&app, 8), styles);
     assert!(printed.contains(line), "{printed}");
@@ -355,10 +336,7 @@ fn an_open_page_goes_on_with_the_samples_until_its_process_is_gone() {
     let since = app.screenful.as_ref().unwrap().snapshot.time;
     see(&mut app, scene.step().clone());
     assert!(text(&app).contains("(301 samples)"));
-    assert_eq!(
-        place::notices(&app),
-        [format!("gone since {}: as it was", clock(since))]
-    );
+    assert_eq!(place::notices(&app), [format!("gone since {}: as it was", clock(since))]);
     press(&mut app, KeyCode::Char('x'));
     assert_eq!(note(&app), "the process is gone; there is nothing to kill");
     assert_eq!(app.mode, Mode::Page);
@@ -391,9 +369,7 @@ fn a_finding_about_a_gpu_opens_the_page_of_the_gpu() {
     let mut app = watching(&mut scene);
     press(&mut app, KeyCode::Tab);
     let findings = &app.screenful.as_ref().unwrap().findings;
-    let at = findings
-        .iter()
-        .position(|finding| finding.process.is_none());
+    let at = findings.iter().position(|finding| finding.process.is_none());
     crate::watch::update::findings::select(&mut app, at.unwrap());
     assert_eq!(selected_pid(&app), None);
     press(&mut app, KeyCode::Enter);
@@ -422,27 +398,16 @@ fn a_page_notes_where_it_is_of_another_time_than_the_screen() {
     see(&mut app, scene.step().clone());
     assert_eq!(place::notices(&app), [""; 0]);
     // Stepped back behind the page.
-    app.show(Screenful::new(
-        past.clone(),
-        Vec::new(),
-        Vec::new(),
-        |_, _| None,
-    ));
+    app.show(Screenful::new(past.clone(), Vec::new(), Vec::new(), |_, _| None));
     let newest = clock(app.judged.engine.history().last_time().unwrap());
     let notice = &place::notices(&app)[0];
-    assert!(
-        notice.starts_with(&format!("showing the newest sample, {newest}")),
-        "{notice}"
-    );
+    assert!(notice.starts_with(&format!("showing the newest sample, {newest}")), "{notice}");
     assert!(notice.ends_with(&clock(past.time)), "{notice}");
     // Opened there.
     press(&mut app, KeyCode::Esc);
     press(&mut app, KeyCode::Enter);
     let notice = &place::notices(&app)[0];
-    assert!(
-        notice.starts_with(&format!("showing {}", clock(past.time))),
-        "{notice}"
-    );
+    assert!(notice.starts_with(&format!("showing {}", clock(past.time))), "{notice}");
     assert!(notice.ends_with(&newest), "{notice}");
 }
 
@@ -457,13 +422,7 @@ fn an_unresolved_pid_has_a_page_that_gives_the_reason_and_shows_no_process() {
     type_in(&mut app, "j");
     press(&mut app, KeyCode::Enter);
     let who = app.page.as_ref().unwrap().about;
-    assert_eq!(
-        who,
-        About::Process(Identity {
-            pid: 7,
-            start: Start::Unknown
-        })
-    );
+    assert_eq!(who, About::Process(Identity { pid: 7, start: Start::Unknown }));
     assert!(text(&app).starts_with("pid 7: not resolved"));
     assert!(!text(&app).contains("train.py"), "{}", text(&app));
 }

@@ -42,11 +42,7 @@ pub(super) fn faster(app: &mut App, is_faster: bool) -> Option<Effect> {
         return Some(Effect::Control(Control::Interval(next)));
     }
     let (least, most) = SPEEDS;
-    let next = if is_faster {
-        play.speed * 2.0
-    } else {
-        play.speed / 2.0
-    };
+    let next = if is_faster { play.speed * 2.0 } else { play.speed / 2.0 };
     if !(least..=most).contains(&next) {
         let text = format!("{} is as far as it goes", speed_text(play.speed));
         return app.refuse(&text);

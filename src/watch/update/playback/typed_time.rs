@@ -128,17 +128,7 @@ mod tests {
 
     #[test]
     fn what_is_no_time_is_refused_with_an_example() {
-        for text in [
-            "",
-            "-",
-            "ten",
-            "25:00",
-            "10:61",
-            "10",
-            "-5",
-            "+5x",
-            "10:04:05:06",
-        ] {
+        for text in ["", "-", "ten", "25:00", "10:61", "10", "-5", "+5x", "10:04:05:06"] {
             let error = at(text).unwrap_err();
             assert!(error.contains("10:04"), "{text}: {error}");
         }
@@ -150,10 +140,7 @@ mod tests {
         let parse = |text| parse(text, now, Some(now));
         let last = TypedTime::At(time("2026-11-20T23:50:00Z"));
         assert_eq!(parse("23:50"), Ok(last));
-        assert_eq!(
-            parse("0:05"),
-            Ok(TypedTime::At(time("2026-11-21T00:05:00Z")))
-        );
+        assert_eq!(parse("0:05"), Ok(TypedTime::At(time("2026-11-21T00:05:00Z"))));
     }
 
     #[test]
@@ -162,9 +149,7 @@ mod tests {
         let letters: Vec<char> = "0123456789::::  --++.TZmshd年\u{1b}e".chars().collect();
         for _ in 0..50_000 {
             let length = dice.roll(22);
-            let text: String = (0..length)
-                .map(|_| letters[dice.place(letters.len())])
-                .collect();
+            let text: String = (0..length).map(|_| letters[dice.place(letters.len())]).collect();
             let shown = Time::from_unix_milliseconds((dice.next() as i64) >> dice.roll(64));
             let now = Time::from_unix_milliseconds((dice.next() as i64) >> dice.roll(64));
             if let Err(error) = parse(&text, shown, Some(now)) {

@@ -10,9 +10,7 @@ use crate::watch::view_model::Screenful;
 fn app() -> App {
     let mut app = screen(80, 24);
     let snapshot = sample::snapshot(1, 4);
-    app.show(Screenful::new(snapshot, Vec::new(), Vec::new(), |_, _| {
-        None
-    }));
+    app.show(Screenful::new(snapshot, Vec::new(), Vec::new(), |_, _| None));
     app
 }
 
@@ -109,18 +107,9 @@ fn a_filter_holds_while_it_is_typed_and_enter_keeps_it() {
     let mut app = app();
     type_in(&mut app, "/user:");
     assert_eq!(app.table.listing.lines.len(), 4, "it is not finished");
-    assert!(
-        prompt(&app)
-            .error
-            .as_deref()
-            .unwrap()
-            .contains("needs a value")
-    );
+    assert!(prompt(&app).error.as_deref().unwrap().contains("needs a value"));
     type_in(&mut app, "ann");
-    assert_eq!(
-        (app.table.listing.lines.len(), app.table.listing.hidden),
-        (2, 2)
-    );
+    assert_eq!((app.table.listing.lines.len(), app.table.listing.hidden), (2, 2));
     assert_eq!(prompt(&app).error, None);
     // The last one that made sense stays.
     type_in(&mut app, " mem>");
@@ -136,29 +125,19 @@ fn a_filter_holds_while_it_is_typed_and_enter_keeps_it() {
     ctrl(&mut app, 'u');
     assert_eq!(in_force(&app), "");
     press(&mut app, KeyCode::Enter);
-    assert_eq!(
-        (app.table.choice.filter.is_none(), app.table.listing.hidden),
-        (true, 0)
-    );
+    assert_eq!((app.table.choice.filter.is_none(), app.table.listing.hidden), (true, 0));
 }
 
 #[test]
 fn a_size_without_a_unit_hides_nothing_and_gives_the_reason() {
     let mut app = app();
     type_in(&mut app, "/user:ann mem>20");
-    assert_eq!(
-        (app.table.listing.lines.len(), app.table.listing.hidden),
-        (2, 2)
-    );
+    assert_eq!((app.table.listing.lines.len(), app.table.listing.hidden), (2, 2));
     assert_eq!(in_force(&app), "user:ann");
     let expected = "mem: \"20\" has no unit; write 20GiB, 20MiB or 20%";
     assert_eq!(prompt(&app).error.as_deref(), Some(expected));
     press(&mut app, KeyCode::Enter);
-    assert_eq!(
-        prompt(&app).error.as_deref(),
-        Some(expected),
-        "it stays open"
-    );
+    assert_eq!(prompt(&app).error.as_deref(), Some(expected), "it stays open");
     type_in(&mut app, "%");
     assert_eq!(prompt(&app).error, None);
 }
@@ -167,23 +146,14 @@ fn a_size_without_a_unit_hides_nothing_and_gives_the_reason() {
 fn the_beginning_of_a_name_hides_nothing_but_enter_means_it() {
     let mut app = app();
     type_in(&mut app, "/runti");
-    assert_eq!(
-        (in_force(&app).as_str(), app.table.listing.lines.len()),
-        ("", 4)
-    );
+    assert_eq!((in_force(&app).as_str(), app.table.listing.lines.len()), ("", 4));
     ctrl(&mut app, 'u');
     type_in(&mut app, "user:ann runti");
-    assert_eq!(
-        (in_force(&app).as_str(), app.table.listing.lines.len()),
-        ("user:ann", 2)
-    );
+    assert_eq!((in_force(&app).as_str(), app.table.listing.lines.len()), ("user:ann", 2));
     ctrl(&mut app, 'u');
     type_in(&mut app, "runti");
     press(&mut app, KeyCode::Enter);
-    assert_eq!(
-        (in_force(&app).as_str(), app.table.listing.lines.len()),
-        ("runti", 0)
-    );
+    assert_eq!((in_force(&app).as_str(), app.table.listing.lines.len()), ("runti", 0));
     // What is no beginning of a name hides at once.
     press(&mut app, KeyCode::Esc);
     type_in(&mut app, "/nowhere");
@@ -192,10 +162,7 @@ fn the_beginning_of_a_name_hides_nothing_but_enter_means_it() {
 
 #[test]
 fn escape_and_ctrl_c_restore_the_filter_and_the_selection() {
-    for leave in [
-        |app: &mut App| press(app, KeyCode::Esc),
-        |app: &mut App| ctrl(app, 'c'),
-    ] {
+    for leave in [|app: &mut App| press(app, KeyCode::Esc), |app: &mut App| ctrl(app, 'c')] {
         let mut app = app();
         type_in(&mut app, "/ann");
         press(&mut app, KeyCode::Enter);
@@ -266,12 +233,7 @@ fn a_time_is_typed_without_touching_the_filter() {
 fn keys_that_are_not_text_do_nothing_and_a_storm_is_bounded() {
     let mut app = app();
     type_in(&mut app, "/");
-    for code in [
-        KeyCode::F(2),
-        KeyCode::Tab,
-        KeyCode::PageUp,
-        KeyCode::Char('\u{1b}'),
-    ] {
+    for code in [KeyCode::F(2), KeyCode::Tab, KeyCode::PageUp, KeyCode::Char('\u{1b}')] {
         assert_eq!(press(&mut app, code), None, "{code:?}");
     }
     let alt = KeyEvent::new(KeyCode::Char('x'), KeyModifiers::ALT);

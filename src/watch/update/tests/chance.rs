@@ -244,53 +244,26 @@ impl Run {
             ("list of columns", matches!(app.mode, Mode::Columns(_))),
             ("columns hidden", app.table.columns != Columns::default()),
             ("totals", is_about(&|about| about == About::Totals)),
-            (
-                "environment",
-                is_about(&|about| matches!(about, About::Environment(_))),
-            ),
+            ("environment", is_about(&|about| matches!(about, About::Environment(_)))),
             ("filter", is_prompt(Purpose::Filter)),
             ("search", is_prompt(Purpose::Search)),
             ("prompt of a time", is_prompt(Purpose::Seek)),
             ("page", is_on(&Mode::Page)),
-            (
-                "page of one who is gone",
-                app.page.as_ref().is_some_and(|it| it.gone.is_some()),
-            ),
+            ("page of one who is gone", app.page.as_ref().is_some_and(|it| it.gone.is_some())),
             ("plan that is asked for", answer == Some(&Answer::Asked)),
-            (
-                "plan that waits for a sample",
-                answer == Some(&Answer::Waiting),
-            ),
+            ("plan that waits for a sample", answer == Some(&Answer::Waiting)),
             ("plan", matches!(answer, Some(Answer::Plan(_)))),
-            (
-                "plan that failed",
-                matches!(answer, Some(Answer::Failed(_))),
-            ),
-            (
-                "list of signals",
-                dialog.as_ref().is_some_and(|it| it.signals.is_some()),
-            ),
-            (
-                "yes",
-                dialog.as_ref().is_some_and(|it| it.countdown.is_some()),
-            ),
-            (
-                "batch",
-                is_on(&Mode::Plan) && batch.as_ref().is_some_and(|it| !is_over(it)),
-            ),
+            ("plan that failed", matches!(answer, Some(Answer::Failed(_)))),
+            ("list of signals", dialog.as_ref().is_some_and(|it| it.signals.is_some())),
+            ("yes", dialog.as_ref().is_some_and(|it| it.countdown.is_some())),
+            ("batch", is_on(&Mode::Plan) && batch.as_ref().is_some_and(|it| !is_over(it))),
             ("batch that is over", batch.as_ref().is_some_and(is_over)),
-            (
-                "batch behind the table",
-                is_on(&Mode::Main) && batch.is_some(),
-            ),
+            ("batch behind the table", is_on(&Mode::Main) && batch.is_some()),
             ("marks", has_marks),
             ("marks and a page", has_marks && is_on(&Mode::Page)),
             ("tree", app.table.choice.tree),
             ("only findings", app.table.choice.only_findings),
-            (
-                "hidden",
-                app.table.choice.is_limited() && app.screenful.is_some(),
-            ),
+            ("hidden", app.table.choice.is_limited() && app.screenful.is_some()),
             ("past", past),
             ("seeking", app.playback.is_seeking()),
             ("end", app.end.is_some()),
@@ -318,36 +291,22 @@ impl Run {
         }
         match dice.roll(9) {
             0..4 => ReclaimProgress::Planned {
-                number: if dice.chance() {
-                    dice.roll(3)
-                } else {
-                    self.asked
-                },
-                plan: if dice.chance() {
-                    Err(dice.name().to_string())
-                } else {
-                    Ok(proposal(dice))
-                },
+                number: if dice.chance() { dice.roll(3) } else { self.asked },
+                plan: if dice.chance() { Err(dice.name().to_string()) } else { Ok(proposal(dice)) },
             },
             4 => ReclaimProgress::Begun { number },
             5 => ReclaimProgress::Target {
                 number,
                 place,
                 stage: match dice.roll(2) {
-                    0 => TargetStage::Waiting {
-                        until: dice_time(dice),
-                    },
+                    0 => TargetStage::Waiting { until: dice_time(dice) },
                     _ => TargetStage::Ended {
                         outcome: Outcome::AlreadyGone,
                         words: dice.name().to_string(),
                     },
                 },
             },
-            6 => ReclaimProgress::Sent {
-                number,
-                place,
-                words: dice.name().to_string(),
-            },
+            6 => ReclaimProgress::Sent { number, place, words: dice.name().to_string() },
             _ => ReclaimProgress::Finished {
                 number,
                 error: dice.chance().then(|| dice.name().to_string()),
@@ -433,13 +392,7 @@ impl Run {
     fn look_at_selection(&self, what: &str) {
         let app = &self.app;
         let rows = app.screenful.as_ref().map_or(0, |it| it.rows.len());
-        let mut shown: Vec<usize> = app
-            .table
-            .listing
-            .lines
-            .iter()
-            .map(|line| line.row)
-            .collect();
+        let mut shown: Vec<usize> = app.table.listing.lines.iter().map(|line| line.row).collect();
         let count = shown.len();
         shown.sort_unstable();
         shown.dedup();
@@ -480,9 +433,7 @@ fn proposal(dice: &mut Dice) -> crate::watch::reclaim_worker::Proposal {
     for at in 0..dice.roll(8) {
         targets.push(sample::target(4000 + at as u32));
         if dice.chance() {
-            targets[at as usize].steps = vec![Step::Advise {
-                command: dice.name(),
-            }];
+            targets[at as usize].steps = vec![Step::Advise { command: dice.name() }];
         }
         targets[at as usize].bytes = dice.bytes();
     }
@@ -537,23 +488,11 @@ fn size(dice: &mut Dice) -> Rect {
 
 /// One that does something, or any character.
 fn key(dice: &mut Dice) -> KeyEvent {
-    let contexts = [
-        Context::Main,
-        Context::Page,
-        Context::Plan,
-        Context::Columns,
-    ];
-    let bindings: Vec<Key> = contexts
-        .into_iter()
-        .flat_map(table)
-        .flat_map(|binding| binding.keys)
-        .copied()
-        .collect();
+    let contexts = [Context::Main, Context::Page, Context::Plan, Context::Columns];
+    let bindings: Vec<Key> =
+        contexts.into_iter().flat_map(table).flat_map(|binding| binding.keys).copied().collect();
     match dice.roll(5) {
-        0 => KeyEvent::new(
-            KeyCode::Char(char::from(dice.roll(128) as u8)),
-            KeyModifiers::NONE,
-        ),
+        0 => KeyEvent::new(KeyCode::Char(char::from(dice.roll(128) as u8)), KeyModifiers::NONE),
         1 => KeyCode::Enter.into(),
         _ => match bindings[dice.roll(bindings.len() as u64) as usize] {
             Key::Plain(code) => code.into(),

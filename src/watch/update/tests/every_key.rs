@@ -51,11 +51,8 @@ fn every_key_does_what_the_help_describes() {
             }
         }
     }
-    let bound: usize = GROUPS
-        .iter()
-        .flat_map(|group| group.bindings)
-        .map(|binding| binding.keys.len())
-        .sum();
+    let bound: usize =
+        GROUPS.iter().flat_map(|group| group.bindings).map(|binding| binding.keys.len()).sum();
     assert_eq!(pressed, bound);
 }
 
@@ -87,17 +84,12 @@ fn opened(context: Context) -> App {
             let effect = press(&mut app, KeyCode::Char('x'));
             let number = asked(effect.as_ref()).unwrap().number;
             let advice = Target {
-                steps: vec![Step::Advise {
-                    command: "scancel 7".into(),
-                }],
+                steps: vec![Step::Advise { command: "scancel 7".into() }],
                 ..sample::target(7)
             };
             let own = (0..20).map(|at| sample::target(4000 + at));
             let plan = Ok(sample::proposal(own.chain([advice]).collect()));
-            update(
-                &mut app,
-                Event::Reclaim(ReclaimProgress::Planned { number, plan }),
-            );
+            update(&mut app, Event::Reclaim(ReclaimProgress::Planned { number, plan }));
             update(&mut app, Event::Drawn);
         }
     }
@@ -143,52 +135,41 @@ fn on_the_table(action: KeyAction) -> Option<Case> {
         KeyAction::Down => ("jj", |app, _| app.table.selected() == Some(2)),
         KeyAction::Up => ("jj", |app, _| app.table.selected() == Some(0)),
         KeyAction::PageDown => ("j", |app, _| app.table.selected() == Some(app.page_rows())),
-        KeyAction::PageUp => ("G", |app, _| {
-            app.table.selected() == Some(END - app.page_rows())
-        }),
-        KeyAction::First => ("G", |app, _| {
-            app.table.selected() == Some(0) && app.table.offset == 0
-        }),
-        KeyAction::Last => ("j", |app, _| {
-            app.table.selected() == Some(END) && app.table.offset > 0
-        }),
+        KeyAction::PageUp => ("G", |app, _| app.table.selected() == Some(END - app.page_rows())),
+        KeyAction::First => {
+            ("G", |app, _| app.table.selected() == Some(0) && app.table.offset == 0)
+        }
+        KeyAction::Last => {
+            ("j", |app, _| app.table.selected() == Some(END) && app.table.offset > 0)
+        }
         KeyAction::Right => ("", |app, _| app.table.scrolled > 0),
         KeyAction::Left => ("ll", |app, _| app.table.scrolled == 0),
-        KeyAction::SwitchFocus => ("", |app, _| {
-            app.focus == Focus::Findings && app.findings.selected.is_some()
-        }),
+        KeyAction::SwitchFocus => {
+            ("", |app, _| app.focus == Focus::Findings && app.findings.selected.is_some())
+        }
         KeyAction::Open => ("jj", |app, _| {
             app.mode == Mode::Page && app.page.is_some() && app.table.selected() == Some(1)
         }),
         // There is one GPU, and of all other numbers it is said that there is none.
         KeyAction::Gpu(_) => ("", |app, _| {
             app.table.choice.filter.is_some()
-                || app
-                    .note
-                    .as_deref()
-                    .is_some_and(|it| it.contains("there is no GPU"))
+                || app.note.as_deref().is_some_and(|it| it.contains("there is no GPU"))
         }),
-        KeyAction::GpuPage => ("", |app, _| {
-            app.page
-                .as_ref()
-                .is_some_and(|page| page.about == About::Gpu(0))
-        }),
-        KeyAction::Totals => ("", |app, _| {
-            app.page
-                .as_ref()
-                .is_some_and(|page| page.about == About::Totals)
-        }),
+        KeyAction::GpuPage => {
+            ("", |app, _| app.page.as_ref().is_some_and(|page| page.about == About::Gpu(0)))
+        }
+        KeyAction::Totals => {
+            ("", |app, _| app.page.as_ref().is_some_and(|page| page.about == About::Totals))
+        }
         KeyAction::Environment => ("j", |app, effect| {
             let who = app.subject().unwrap().row.key.identity;
-            app.page
-                .as_ref()
-                .is_some_and(|page| page.about == About::Environment(who))
+            app.page.as_ref().is_some_and(|page| page.about == About::Environment(who))
                 && effect == Some(&Effect::Reclaim(ReclaimRequest::Environment(who)))
         }),
         KeyAction::Columns => ("", |app, _| matches!(app.mode, Mode::Columns(_))),
-        KeyAction::Tag => ("j", |app, _| {
-            app.table.tagged.len() == 1 && app.table.selected() == Some(1)
-        }),
+        KeyAction::Tag => {
+            ("j", |app, _| app.table.tagged.len() == 1 && app.table.selected() == Some(1))
+        }
         KeyAction::UntagAll => ("j  ", |app, _| app.table.tagged.is_empty()),
         KeyAction::Reap => ("jjj", |app, effect| {
             is_asked_for(app, effect, 2) && !asked(effect).unwrap().options.release
@@ -203,21 +184,19 @@ fn on_the_table(action: KeyAction) -> Option<Case> {
                     it.options.scope == PlanScope::Findings && !it.findings.is_empty()
                 })
         }),
-        KeyAction::Filter => (
-            "",
-            |app, _| matches!(&app.mode, Mode::Prompt(it) if it.purpose == Purpose::Filter),
-        ),
-        KeyAction::Search => (
-            "",
-            |app, _| matches!(&app.mode, Mode::Prompt(it) if it.purpose == Purpose::Search),
-        ),
+        KeyAction::Filter => {
+            ("", |app, _| matches!(&app.mode, Mode::Prompt(it) if it.purpose == Purpose::Filter))
+        }
+        KeyAction::Search => {
+            ("", |app, _| matches!(&app.mode, Mode::Prompt(it) if it.purpose == Purpose::Search))
+        }
         KeyAction::Tree => ("", |app, _| app.table.choice.tree),
-        KeyAction::Mine => ("", |app, _| {
-            app.table.choice.mine && app.table.listing.lines.is_empty()
-        }),
-        KeyAction::OnlyFindings => ("", |app, _| {
-            app.table.choice.only_findings && app.table.listing.lines.len() == 1
-        }),
+        KeyAction::Mine => {
+            ("", |app, _| app.table.choice.mine && app.table.listing.lines.is_empty())
+        }
+        KeyAction::OnlyFindings => {
+            ("", |app, _| app.table.choice.only_findings && app.table.listing.lines.len() == 1)
+        }
         KeyAction::HideSmall => ("", |app, _| app.table.choice.hide_small),
         KeyAction::ChooseSort => ("", |app, _| app.mode == Mode::ChooseSort),
         KeyAction::SortLeft => ("", |app, _| {
@@ -231,9 +210,9 @@ fn on_the_table(action: KeyAction) -> Option<Case> {
         KeyAction::SortBy(Column::Memory) => {
             ("P", |app, _| app.table.choice.sort.column == Column::Memory)
         }
-        KeyAction::SortBy(Column::CpuPercent) => ("", |app, _| {
-            app.table.choice.sort.column == Column::CpuPercent
-        }),
+        KeyAction::SortBy(Column::CpuPercent) => {
+            ("", |app, _| app.table.choice.sort.column == Column::CpuPercent)
+        }
         KeyAction::SortBy(Column::Runtime) => {
             ("", |app, _| app.table.choice.sort.column == Column::Runtime)
         }
@@ -243,23 +222,16 @@ fn on_the_table(action: KeyAction) -> Option<Case> {
             app.table.choice.sort.reversed && first_pid(app) == Some(sample::pid(0, 0))
         }),
         KeyAction::Pause => ("", |app, _| app.playback.is_paused && second(app) == LAST),
-        KeyAction::StepBack => ("", |app, _| {
-            app.playback.is_paused && second(app) == LAST - 10
-        }),
+        KeyAction::StepBack => ("", |app, _| app.playback.is_paused && second(app) == LAST - 10),
         KeyAction::StepOn => ("[[[", |app, _| second(app) == LAST - 20),
-        KeyAction::LeapBack => ("", |app, _| {
-            app.playback.is_paused && second(app) == LAST - 60
-        }),
+        KeyAction::LeapBack => ("", |app, _| app.playback.is_paused && second(app) == LAST - 60),
         KeyAction::LeapOn => ("{{{", |app, _| second(app) == LAST - 120),
         KeyAction::NextFinding => ("{{{{", |app, _| second(app) == FOUND),
         KeyAction::PreviousFinding => ("", |app, _| app.playback.is_paused && second(app) == FOUND),
-        KeyAction::Seek => (
-            "",
-            |app, _| matches!(&app.mode, Mode::Prompt(it) if it.purpose == Purpose::Seek),
-        ),
-        KeyAction::Now => ("{[", |app, _| {
-            !app.playback.is_paused && second(app) == LAST
-        }),
+        KeyAction::Seek => {
+            ("", |app, _| matches!(&app.mode, Mode::Prompt(it) if it.purpose == Purpose::Seek))
+        }
+        KeyAction::Now => ("{[", |app, _| !app.playback.is_paused && second(app) == LAST),
         KeyAction::Faster => ("", |app, effect| {
             app.playback.interval < Duration::from_secs(2)
                 && effect == Some(&Effect::Control(Control::Interval(app.playback.interval)))
@@ -273,9 +245,9 @@ fn on_the_table(action: KeyAction) -> Option<Case> {
         KeyAction::NextTheme => ("", |app, _| app.theme == Theme::default().next()),
         KeyAction::Repaint => ("", |_, effect| effect == Some(&Effect::Repaint)),
         KeyAction::Suspend => ("", |_, effect| effect == Some(&Effect::Suspend)),
-        KeyAction::Back => ("j", |app, effect| {
-            app.table.selected().is_none() && effect == Some(&Effect::Draw)
-        }),
+        KeyAction::Back => {
+            ("j", |app, effect| app.table.selected().is_none() && effect == Some(&Effect::Draw))
+        }
         KeyAction::Quit => ("j", |_, effect| effect == Some(&Effect::Quit)),
         KeyAction::QuitAtOnce => ("j?", |_, effect| effect == Some(&Effect::Quit)),
         KeyAction::Confirm
@@ -339,9 +311,7 @@ fn on_a_page(action: KeyAction) -> Option<Case> {
         KeyAction::Release => ("", |app, effect| {
             is_asked_for(app, effect, 0) && asked(effect).unwrap().options.release
         }),
-        KeyAction::Pause => ("", |app, _| {
-            app.playback.is_paused && app.mode == Mode::Page
-        }),
+        KeyAction::Pause => ("", |app, _| app.playback.is_paused && app.mode == Mode::Page),
         KeyAction::Help => ("", |app, _| is_help(app, Context::Page)),
         KeyAction::Back => ("", |app, _| app.mode == Mode::Main && app.page.is_none()),
         _ => return None,
@@ -368,21 +338,17 @@ fn on_a_plan(action: KeyAction) -> Option<Case> {
         KeyAction::SwitchFocus => ("", |_, effect| {
             asked(effect).is_some_and(|it| !matches!(it.options.scope, PlanScope::Processes(_)))
         }),
-        KeyAction::EveryUser => ("", |_, effect| {
-            asked(effect).is_some_and(|it| it.options.all_users)
-        }),
-        KeyAction::Direct => ("", |_, effect| {
-            asked(effect).is_some_and(|it| it.options.direct)
-        }),
-        KeyAction::PlanAgain => ("", |app, effect| {
-            asked(effect).is_some_and(|it| it.options == dialog(app).options)
-        }),
+        KeyAction::EveryUser => {
+            ("", |_, effect| asked(effect).is_some_and(|it| it.options.all_users))
+        }
+        KeyAction::Direct => ("", |_, effect| asked(effect).is_some_and(|it| it.options.direct)),
+        KeyAction::PlanAgain => {
+            ("", |app, effect| asked(effect).is_some_and(|it| it.options == dialog(app).options))
+        }
         KeyAction::Down => ("", |app, _| offset(app) == 1),
         KeyAction::Up => ("jj", |app, _| offset(app) == 1),
         KeyAction::Help => ("", |app, _| is_help(app, Context::Plan)),
-        KeyAction::Back => ("", |app, _| {
-            app.mode == Mode::Main && app.reaping.dialog.is_none()
-        }),
+        KeyAction::Back => ("", |app, _| app.mode == Mode::Main && app.reaping.dialog.is_none()),
         _ => return None,
     })
 }

@@ -27,10 +27,7 @@ fn a_digit_filters_by_its_gpu_and_again_lifts_that() {
     assert_eq!(filter(&app), None);
     type_in(&mut app, "7");
     assert_eq!(filter(&app), None);
-    assert_eq!(
-        app.note.as_deref(),
-        Some("there is no GPU 7; the last is GPU 3")
-    );
+    assert_eq!(app.note.as_deref(), Some("there is no GPU 7; the last is GPU 3"));
 }
 
 #[test]
@@ -144,9 +141,7 @@ fn the_first_space_marks_and_none_marks_who_moved_into_a_row() {
     let mut snapshot = sample::snapshot(1, 3);
     snapshot.time = snapshot.time.plus_seconds(2.0);
     for gpu in &mut snapshot.gpus {
-        gpu.processes
-            .iter_mut()
-            .for_each(|rows| rows.retain(|row| row.pid != gone));
+        gpu.processes.iter_mut().for_each(|rows| rows.retain(|row| row.pid != gone));
     }
     see(&mut app, 2, snapshot);
     assert_eq!(app.table.selected(), None);
@@ -172,10 +167,7 @@ fn i_shows_the_gpu_that_is_meant_and_then_the_next_one() {
     let lines = &app.page.as_ref().unwrap().lines;
     assert!(lines.iter().any(|line| line.contains("GPU 2")), "{lines:?}");
     press(&mut app, KeyCode::Esc);
-    assert_eq!(
-        (about(&app), filter(&app).as_deref()),
-        (None, Some("gpu:1"))
-    );
+    assert_eq!((about(&app), filter(&app).as_deref()), (None, Some("gpu:1")));
     let mut none = gpus(0);
     press(&mut none, KeyCode::Char('i'));
     assert_eq!(none.note.as_deref(), Some("there is no GPU"));
@@ -189,10 +181,7 @@ fn the_environment_comes_from_the_worker_and_only_to_its_page() {
     type_in(&mut app, "j");
     let who = app.subject().unwrap().row.key.identity;
     let effect = press(&mut app, KeyCode::Char('e'));
-    assert_eq!(
-        effect,
-        Some(Effect::Reclaim(ReclaimRequest::Environment(who)))
-    );
+    assert_eq!(effect, Some(Effect::Reclaim(ReclaimRequest::Environment(who))));
     let answer = |text: &str| ReclaimProgress::Environment {
         of: who,
         variables: Ok(vec![("HF_HOME".to_owned(), text.to_owned())]),
@@ -232,11 +221,7 @@ fn a_key_without_a_meaning_is_answered() {
     let note = app.note.take().unwrap();
     assert!(note.contains("? lists the keys"), "{note}");
     press(&mut app, KeyCode::Char('d'));
-    assert!(
-        app.note
-            .as_deref()
-            .is_some_and(|note| note.contains("+ and -"))
-    );
+    assert!(app.note.as_deref().is_some_and(|note| note.contains("+ and -")));
 }
 
 #[test]
@@ -256,10 +241,9 @@ fn the_last_column_cannot_be_hidden() {
 
 #[test]
 fn a_gpu_that_is_asked_for_with_the_screen_and_is_not_there_is_named() {
-    for (typed, note) in [
-        ("gpu:0", None),
-        ("gpu:9", Some("gpu:9: there is no such GPU; there are 0, 1")),
-    ] {
+    for (typed, note) in
+        [("gpu:0", None), ("gpu:9", Some("gpu:9: there is no such GPU; there are 0, 1"))]
+    {
         let mut app = app();
         app.table.choice.filter = crate::model::Selector::parse(typed).unwrap();
         see(&mut app, 0, sample::snapshot(2, 1));

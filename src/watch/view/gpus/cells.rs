@@ -44,13 +44,8 @@ pub(super) fn cells(
         if line >= area.height {
             return;
         }
-        let cell = Rect::new(
-            area.x + indent + column * width,
-            area.y + line,
-            width - CELL_GAP,
-            1,
-        )
-        .intersection(area);
+        let cell = Rect::new(area.x + indent + column * width, area.y + line, width - CELL_GAP, 1)
+            .intersection(area);
         draw(gpu, &mut LineWriter::new(canvas, cell, 0));
     }
 }
@@ -62,9 +57,7 @@ pub(super) fn grid_cell(
     styles: Styles,
     writer: &mut LineWriter<'_>,
 ) {
-    writer
-        .right(&gpu.index.to_string(), 3, styles.strong())
-        .skip(1);
+    writer.right(&gpu.index.to_string(), 3, styles.strong()).skip(1);
     if is_lost(gpu) {
         let text = lost_text(snapshot, gpu, writer.room());
         writer.text(&text, styles.alarm());

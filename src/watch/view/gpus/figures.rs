@@ -13,11 +13,7 @@ pub fn sum(gpus: &[&Gpu]) -> String {
     let used = known().fold(0u64, |sum, memory| sum.saturating_add(memory.used_bytes));
     let total = known().fold(0u64, |sum, memory| sum.saturating_add(memory.total_bytes));
     if total > 0 {
-        text.push_str(&format!(
-            "  {} ({:.0}%)",
-            of(used, total),
-            percent(used, total)
-        ));
+        text.push_str(&format!("  {} ({:.0}%)", of(used, total), percent(used, total)));
     }
     let mut add_count = |count: usize, word: &str| {
         if count > 0 {
@@ -37,9 +33,7 @@ pub fn sum(gpus: &[&Gpu]) -> String {
 /// Why a GPU gives no figures of its memory, made harmless.
 pub fn reason(gpu: &Gpu) -> Option<String> {
     let reason = gpu.memory_unavailable.as_deref()?;
-    gpu.memory
-        .is_none()
-        .then(|| clean(reason, 200).into_owned())
+    gpu.memory.is_none().then(|| clean(reason, 200).into_owned())
 }
 
 /// `8.1/45.0 GiB`; both units where they differ.
@@ -53,21 +47,16 @@ fn of(used: u64, total: u64) -> String {
 
 /// What of it is used, in figures.
 pub fn memory_text(memory: Option<Memory>) -> String {
-    memory.map_or_else(
-        || UNKNOWN.to_owned(),
-        |memory| of(memory.used_bytes, memory.total_bytes),
-    )
+    memory.map_or_else(|| UNKNOWN.to_owned(), |memory| of(memory.used_bytes, memory.total_bytes))
 }
 
 /// The share of it that is used.
 pub fn used_percent(gpu: &Gpu) -> String {
     let missing = reason(gpu).map_or(UNKNOWN, |_| NOT_AVAILABLE);
-    gpu.memory
-        .filter(|memory| memory.total_bytes > 0)
-        .map_or_else(
-            || missing.to_owned(),
-            |memory| format!("{:.0}%", percent(memory.used_bytes, memory.total_bytes)),
-        )
+    gpu.memory.filter(|memory| memory.total_bytes > 0).map_or_else(
+        || missing.to_owned(),
+        |memory| format!("{:.0}%", percent(memory.used_bytes, memory.total_bytes)),
+    )
 }
 
 /// What the GPU is called.
@@ -90,10 +79,7 @@ pub fn is_lost(gpu: &Gpu) -> bool {
 
 /// Why nothing of it could be read.
 pub fn lost_text(snapshot: &Snapshot, gpu: &Gpu, width: u16) -> String {
-    let error = snapshot
-        .errors
-        .iter()
-        .find(|error| error.gpu == Some(gpu.index));
+    let error = snapshot.errors.iter().find(|error| error.gpu == Some(gpu.index));
     match error {
         Some(error) => format!("lost: {}", clean(&error.error, width)),
         None => "lost: nothing of it could be read".to_owned(),

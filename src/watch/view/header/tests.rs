@@ -41,10 +41,7 @@ fn press(app: &mut App, keys: &str) {
 fn line(app: &App, width: u16) -> String {
     let area = Rect::new(0, 0, width, 1);
     let mut buffer = Canvas::new(area);
-    let styles = Styles {
-        theme: Theme::default(),
-        depth: Depth::Mono,
-    };
+    let styles = Styles { theme: Theme::default(), depth: Depth::Mono };
     draw(app, styles, area, &mut buffer);
     let mut line = String::new();
     for cell in &buffer.content {
@@ -80,13 +77,7 @@ fn of_this_machine_it_shows_how_often_it_is_sampled() {
 fn paused_it_shows_how_far_behind_it_is_and_what_leads_back() {
     let mut app = app(None, 3);
     press(&mut app, "p");
-    ends(
-        &app,
-        &[
-            (80, "PAUSED 10:04:07 UTC, L: resume"),
-            (40, "PAUSED 10:04:07 UTC, L: resume"),
-        ],
-    );
+    ends(&app, &[(80, "PAUSED 10:04:07 UTC, L: resume"), (40, "PAUSED 10:04:07 UTC, L: resume")]);
     for second in 3..203 {
         see(&mut app, second);
     }
@@ -111,18 +102,9 @@ fn late_silent_and_paused_are_distinguished() {
     tick(&mut app, 4);
     ends(&app, &[(80, "10:04:07 UTC, 2s ago")]);
     tick(&mut app, 9);
-    ends(
-        &app,
-        &[(80, " no answer for 7s"), (40, " no answer for 7s")],
-    );
+    ends(&app, &[(80, " no answer for 7s"), (40, " no answer for 7s")]);
     press(&mut app, "p");
-    ends(
-        &app,
-        &[
-            (80, "PAUSED, no answer for 7s"),
-            (40, "PAUSED, no answer for 7s"),
-        ],
-    );
+    ends(&app, &[(80, "PAUSED, no answer for 7s"), (40, "PAUSED, no answer for 7s")]);
 }
 
 #[test]
@@ -140,18 +122,9 @@ fn of_a_recording_it_shows_where_and_how_fast() {
     press(&mut app, "++");
     ends(&app, &[(40, "10:04:07 UTC, 4x")]);
     press(&mut app, "p");
-    ends(
-        &app,
-        &[(80, "37%, PAUSED, p plays"), (40, "10:04:07 UTC, PAUSED")],
-    );
+    ends(&app, &[(80, "37%, PAUSED, p plays"), (40, "10:04:07 UTC, PAUSED")]);
     press(&mut app, "n");
-    ends(
-        &app,
-        &[
-            (80, "seeking, 2026-11-21 10:04:07 UTC 37%, Esc to stop"),
-            (40, "seeking 37%"),
-        ],
-    );
+    ends(&app, &[(80, "seeking, 2026-11-21 10:04:07 UTC 37%, Esc to stop"), (40, "seeking 37%")]);
     update(&mut app, Event::SourceEnded);
     ends(&app, &[(80, "37%, the end"), (40, "10:04:07 the end")]);
     press(&mut app, "[");
@@ -195,14 +168,6 @@ fn samples_without_any_gpu_are_no_calm_news() {
     silent(&mut app, [Some(12.5), None]);
     assert!(line(&app, 80).ends_with("every 1s"), "{}", line(&app, 80));
     silent(&mut app, [Some(12.5), Some(70.0)]);
-    assert!(
-        line(&app, 80).ends_with("no GPU answers for 12s"),
-        "{}",
-        line(&app, 80)
-    );
-    assert!(
-        line(&app, 40).ends_with("no GPU answers for 12s"),
-        "{}",
-        line(&app, 40)
-    );
+    assert!(line(&app, 80).ends_with("no GPU answers for 12s"), "{}", line(&app, 80));
+    assert!(line(&app, 40).ends_with("no GPU answers for 12s"), "{}", line(&app, 40));
 }

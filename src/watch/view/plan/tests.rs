@@ -63,10 +63,7 @@ fn plan(app: &mut App) {
     };
     let number = 1;
     let plan = Ok(proposal);
-    update(
-        app,
-        Event::Reclaim(ReclaimProgress::Planned { number, plan }),
-    );
+    update(app, Event::Reclaim(ReclaimProgress::Planned { number, plan }));
     update(app, Event::Drawn);
 }
 
@@ -117,25 +114,14 @@ fn what_is_carried_out_and_what_came_of_it() {
         tick(&mut app, 5);
         let number = 1;
         let set_stage = |app: &mut App, place, stage| {
-            let progress = ReclaimProgress::Target {
-                number,
-                place,
-                stage,
-            };
+            let progress = ReclaimProgress::Target { number, place, stage };
             update(app, Event::Reclaim(progress));
         };
-        let outcome = Outcome::Freed {
-            bytes: 6 * GIB,
-            ms: 2300,
-        };
+        let outcome = Outcome::Freed { bytes: 6 * GIB, ms: 2300 };
         let words = format!("4001: {outcome}");
         set_stage(&mut app, 0, TargetStage::Ended { outcome, words });
         let words = "SIGTERM to 4000".to_owned();
-        let sent = ReclaimProgress::Sent {
-            number,
-            place: 1,
-            words,
-        };
+        let sent = ReclaimProgress::Sent { number, place: 1, words };
         update(&mut app, Event::Reclaim(sent));
         let until = sample::snapshot(0, 0).time.plus_seconds(12.0);
         set_stage(&mut app, 1, TargetStage::Waiting { until });
@@ -146,10 +132,7 @@ fn what_is_carried_out_and_what_came_of_it() {
         let words = format!("4000: {outcome}");
         set_stage(&mut app, 1, TargetStage::Ended { outcome, words });
         let error = None;
-        update(
-            &mut app,
-            Event::Reclaim(ReclaimProgress::Finished { number, error }),
-        );
+        update(&mut app, Event::Reclaim(ReclaimProgress::Finished { number, error }));
         press(&mut app, KeyCode::Char('x'));
         check(&format!("plan-over-{at}"), &app);
     }
@@ -165,10 +148,7 @@ fn no_size_of_the_screen_panics() {
                 press(&mut app, KeyCode::Char(key));
                 let area = Rect::new(0, 0, columns, rows);
                 let mut buffer = Canvas::new(area);
-                let styles = Styles {
-                    theme: app.theme,
-                    depth: Depth::Mono,
-                };
+                let styles = Styles { theme: app.theme, depth: Depth::Mono };
                 draw(&app, styles, area, &mut buffer);
                 crate::watch::view::draw(&app, &mut buffer);
             }
@@ -192,10 +172,7 @@ fn marks_that_the_table_does_not_show_and_an_old_plan_are_noted() {
 
     let number = 2;
     let plan = Ok(sample::proposal(vec![sample::target(4001)]));
-    update(
-        &mut app,
-        Event::Reclaim(ReclaimProgress::Planned { number, plan }),
-    );
+    update(&mut app, Event::Reclaim(ReclaimProgress::Planned { number, plan }));
     let notes = |app: &App| of_plan(app, app.reaping.dialog.as_ref().unwrap()).note;
     assert_eq!(notes(&app).len(), 1, "the sum");
     tick(&mut app, 121);

@@ -19,9 +19,7 @@ pub(super) fn cell<'a>(
     styles: Styles,
 ) -> (Cow<'a, str>, Style) {
     let stale = subject.gpu.is_some_and(|gpu| gpu.stale_seconds.is_some());
-    let never_reported = subject
-        .gpu
-        .is_some_and(|gpu| gpu.process_memory_unavailable.is_some());
+    let never_reported = subject.gpu.is_some_and(|gpu| gpu.process_memory_unavailable.is_some());
     let plain = |text: Option<String>| match text {
         Some(text) => (cleaned(text, width), styles.plain()),
         None => (Cow::Borrowed(UNKNOWN), styles.faint()),
@@ -101,9 +99,6 @@ pub fn state_word(state: char, styles: Styles) -> (Cow<'static, str>, Style) {
     };
     match state_name(state) {
         Some(word) => (Cow::Borrowed(word), style),
-        None => (
-            Cow::Owned(clean(state.encode_utf8(&mut [0; 4]), 6).into_owned()),
-            style,
-        ),
+        None => (Cow::Owned(clean(state.encode_utf8(&mut [0; 4]), 6).into_owned()), style),
     }
 }

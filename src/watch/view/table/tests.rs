@@ -54,11 +54,8 @@ fn job() -> App {
         let process = &mut snapshot.processes[child];
         process.ppid = Some(parent);
         process.process_group = Some(3000);
-        process.parent = Some(Arc::new(Parent {
-            pid: parent,
-            start_ticks: Some(ticks),
-            ..Parent::default()
-        }));
+        process.parent =
+            Some(Arc::new(Parent { pid: parent, start_ticks: Some(ticks), ..Parent::default() }));
     }
     snapshot.processes[3].uid = Some(1001);
     snapshot.processes[3].user = Some("bob".into());
@@ -70,10 +67,7 @@ fn job() -> App {
     let mut app = showing(snapshot, 80, 24);
     app.judged.engine.observe(&first);
     app.judged.courses = courses;
-    app.setup.me = Me {
-        uid: Some(1000),
-        name: Some("ann".into()),
-    };
+    app.setup.me = Me { uid: Some(1000), name: Some("ann".into()) };
     app
 }
 
@@ -121,10 +115,7 @@ fn names_of_any_width_leave_the_columns_where_they_are() {
     let app = showing(hostile(), 120, 40);
     let screen = text(&render(&app));
     let lines: Vec<&str> = screen.lines().collect();
-    let heading = lines
-        .iter()
-        .position(|line| line.contains("MEMORY▼"))
-        .unwrap();
+    let heading = lines.iter().position(|line| line.contains("MEMORY▼")).unwrap();
     let end_of = |line: &str, mark: &str| {
         let at = line.find(mark).map(|at| at + mark.len());
         columns(&line[..at.unwrap()])
@@ -154,10 +145,7 @@ fn commands_scroll_to_their_end_and_back() {
 fn a_heading_is_hit_where_it_is_drawn() {
     let app = job();
     let screen = text(&render(&app));
-    let line = screen
-        .lines()
-        .find(|line| line.contains("MEMORY▼"))
-        .unwrap();
+    let line = screen.lines().find(|line| line.contains("MEMORY▼")).unwrap();
     for (word, column) in [
         ("GPU", Column::Gpu),
         ("PID", Column::Pid),
@@ -168,21 +156,14 @@ fn a_heading_is_hit_where_it_is_drawn() {
         ("COMMAND", Column::Command),
     ] {
         let x = columns(&line[..line.find(word).unwrap()]);
-        assert_eq!(
-            hit_column(&app, &app.layout().unwrap(), x),
-            Some(column),
-            "{word}"
-        );
+        assert_eq!(hit_column(&app, &app.layout().unwrap(), x), Some(column), "{word}");
         assert_eq!(
             hit_column(&app, &app.layout().unwrap(), x + columns(word) - 1),
             Some(column),
             "{word}"
         );
     }
-    assert_eq!(
-        hit_column(&app, &app.layout().unwrap(), 79),
-        Some(Column::Command)
-    );
+    assert_eq!(hit_column(&app, &app.layout().unwrap(), 79), Some(Column::Command));
     assert_eq!(hit_column(&app, &app.layout().unwrap(), 80), None);
 }
 
@@ -197,14 +178,7 @@ fn what_is_marked_but_hidden_is_counted() {
 
 #[test]
 fn columns_leave_in_order_of_need_and_never_overflow() {
-    let widths = Widths {
-        gpu: 4,
-        pid: 7,
-        user: 8,
-        framework: 10,
-        place: 12,
-        finding: 8,
-    };
+    let widths = Widths { gpu: 4, pid: 7, user: 8, framework: 10, place: 12, finding: 8 };
     for width in 0..=220u16 {
         let columns = chosen(&Columns::default(), widths, width);
         let used: u16 = columns.iter().map(|(_, width)| width + 1).sum();
@@ -214,19 +188,12 @@ fn columns_leave_in_order_of_need_and_never_overflow() {
         kept.retain(|it| !columns.iter().any(|(shown, _)| shown == it));
         assert_eq!(kept, [], "{width}");
     }
-    assert_eq!(
-        chosen(&Columns::default(), widths, 220).len(),
-        Column::ALL.len()
-    );
+    assert_eq!(chosen(&Columns::default(), widths, 220).len(), Column::ALL.len());
 }
 
 #[test]
 fn chosen_columns_keep_their_order_and_the_command_takes_what_is_left() {
-    let widths = Widths {
-        gpu: 4,
-        pid: 7,
-        ..Widths::default()
-    };
+    let widths = Widths { gpu: 4, pid: 7, ..Widths::default() };
     let order = [Column::Command, Column::Pid, Column::Memory];
     let columns = Columns::new(order).unwrap();
     for width in [40, 80, 200] {
@@ -242,13 +209,7 @@ fn chosen_columns_keep_their_order_and_the_command_takes_what_is_left() {
 
 #[test]
 fn only_the_halted_are_marked_so() {
-    for (state, marked) in [
-        ('R', false),
-        ('S', false),
-        ('I', false),
-        ('D', false),
-        ('T', true),
-    ] {
+    for (state, marked) in [('R', false), ('S', false), ('I', false), ('D', false), ('T', true)] {
         assert_eq!(is_halted(state), marked, "{state}");
     }
 }

@@ -32,12 +32,9 @@ fn selected(found: impl FnOnce(&Snapshot) -> crate::model::finding::Finding, idl
     let time = snapshot.time;
     let mut app = gpus::watched(snapshot.clone(), 200, 60);
     let finding = found(&snapshot);
-    app.show(Screenful::new(
-        snapshot,
-        vec![finding],
-        Vec::new(),
-        |_, _| Some(time.plus_seconds(-idle)),
-    ));
+    app.show(Screenful::new(snapshot, vec![finding], Vec::new(), |_, _| {
+        Some(time.plus_seconds(-idle))
+    }));
     let key = app.screenful.as_ref().unwrap().rows[0].key;
     assert!(app.select_row(Some(key)));
     app
@@ -48,19 +45,13 @@ fn the_selected_process_has_its_forecast_and_the_start_of_its_idleness_drawn() {
     let app = selected(|snapshot| leak(snapshot, 36_000.0), 300.0);
     check("charts-leak-200x60", &app);
     let drawn = text(&render(&app));
-    assert!(
-        drawn.contains("▲ 73.0 GiB: the GPU is full in 10h 00m"),
-        "{drawn}"
-    );
+    assert!(drawn.contains("▲ 73.0 GiB: the GPU is full in 10h 00m"), "{drawn}");
     assert!(drawn.contains("│ unused for 5m 00s"), "{drawn}");
     assert!(drawn.contains("now"), "{drawn}");
 
     // What is near is drawn to its end, on the scale of that.
     let near = text(&render(&selected(|snapshot| leak(snapshot, 300.0), 30.0)));
-    assert!(
-        near.contains("─ 73.0 GiB: the GPU is full in 5m 00s ──"),
-        "{near}"
-    );
+    assert!(near.contains("─ 73.0 GiB: the GPU is full in 5m 00s ──"), "{near}");
     assert!(near.contains("73┤"), "{near}");
     assert!(!near.contains("unused for"), "a moment is no mark: {near}");
 }
@@ -72,10 +63,7 @@ fn a_selection_moves_no_row_of_the_table() {
             let mut app = gpus::watched(sample::snapshot(gpus, 1), columns, rows);
             app.list();
             let before = app.layout().unwrap();
-            update(
-                &mut app,
-                Event::Key(crossterm::event::KeyCode::Char('j').into()),
-            );
+            update(&mut app, Event::Key(crossterm::event::KeyCode::Char('j').into()));
             let after = app.layout().unwrap();
             assert_eq!(before.table_heading, after.table_heading);
             assert_eq!(before.table.y, after.table.y);

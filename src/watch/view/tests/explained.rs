@@ -70,10 +70,7 @@ fn lists_of_findings() {
 fn the_title_counts_by_severity_and_names_what_is_seen() {
     let app = finding(40, 120, 40);
     let text = text(&render(&app));
-    assert!(
-        text.contains("of 40: 14 critical, 13 warnings, 13 info"),
-        "{text}"
-    );
+    assert!(text.contains("of 40: 14 critical, 13 warnings, 13 info"), "{text}");
 }
 
 #[test]
@@ -84,10 +81,7 @@ fn one_line_shows_how_many_findings_it_is_for() {
     press(&mut app, KeyCode::Tab);
     press(&mut app, KeyCode::End);
     let shown = text(&render(&app));
-    assert!(
-        shown.contains("▸PRESSURE 29m - GPU 0") && !shown.contains("… +39"),
-        "{shown}"
-    );
+    assert!(shown.contains("▸PRESSURE 29m - GPU 0") && !shown.contains("… +39"), "{shown}");
 }
 
 #[test]
@@ -129,11 +123,8 @@ fn leaking(columns: u16, rows: u16) -> (App, Scene) {
 }
 
 fn see(app: &mut App, snapshot: Snapshot) {
-    let event = Event::Snapshot {
-        now: Duration::ZERO,
-        snapshot: Box::new(snapshot),
-        is_passing: false,
-    };
+    let event =
+        Event::Snapshot { now: Duration::ZERO, snapshot: Box::new(snapshot), is_passing: false };
     update(app, event);
 }
 
@@ -173,14 +164,8 @@ fn a_page_keeps_its_words_without_colour_and_without_unicode() {
     let plain = |cell: &Cell| cell.fg == Color::Reset && cell.symbol().is_ascii();
     assert!(buffer.content.iter().all(plain));
     let text = text(&buffer);
-    assert!(
-        text.contains("critical: leak:") && text.contains('#'),
-        "{text}"
-    );
-    assert!(
-        !text.contains('?'),
-        "a chart of ASCII from the first: {text}"
-    );
+    assert!(text.contains("critical: leak:") && text.contains('#'), "{text}");
+    assert!(!text.contains('?'), "a chart of ASCII from the first: {text}");
 }
 
 #[test]

@@ -5,12 +5,8 @@ use crate::units::GIB;
 use crate::watch::layout::{Form, Gpus};
 
 const ALL_SIZES: [(u16, u16); 5] = [(40, 10), (60, 15), (80, 24), (120, 40), (200, 60)];
-pub(super) const FORMS: [Option<Form>; 4] = [
-    None,
-    Some(Form::Cards),
-    Some(Form::Lines),
-    Some(Form::Compact),
-];
+pub(super) const FORMS: [Option<Form>; 4] =
+    [None, Some(Form::Cards), Some(Form::Lines), Some(Form::Compact)];
 
 /// An app that has seen `snapshot` for ten minutes, but for two of them: memory grows, and use comes and
 /// goes.
@@ -49,11 +45,9 @@ fn gpus_with_a_history_in_every_size() {
 #[test]
 fn gpus_in_the_form_that_was_asked_for() {
     for (columns, rows) in [(80, 24), (120, 40), (200, 60)] {
-        for (form, name, gpus) in [
-            (Form::Cards, "cards", 8),
-            (Form::Lines, "lines", 1),
-            (Form::Compact, "compact", 8),
-        ] {
+        for (form, name, gpus) in
+            [(Form::Cards, "cards", 8), (Form::Lines, "lines", 1), (Form::Compact, "compact", 8)]
+        {
             let mut app = watched(sample::snapshot(gpus, 1), columns, rows);
             app.form = Some(form);
             check(&format!("{name}-{gpus}-gpus-{columns}x{rows}"), &app);
@@ -111,12 +105,7 @@ fn names_that_are_hostile_stay_in_their_card() {
 fn charts_without_unicode_keep_their_heights() {
     let mut app = watched(sample::snapshot(1, 2), 80, 24);
     app.setup.ascii = true;
-    assert!(
-        render(&app)
-            .content
-            .iter()
-            .all(|cell| cell.symbol().is_ascii())
-    );
+    assert!(render(&app).content.iter().all(|cell| cell.symbol().is_ascii()));
     check("history-ascii-80x24", &app);
 }
 
@@ -165,15 +154,8 @@ fn a_click_finds_the_gpu_under_it() {
     app.form = Some(Form::Cards);
     let layout = app.layout().unwrap();
     let hit = |x, y| crate::watch::layout::gpus::hit(&app, &layout, x, y);
-    assert_eq!(
-        (hit(0, 1), hit(119, 1), hit(0, 8)),
-        (Some(0), Some(1), Some(2))
-    );
-    assert_eq!(
-        hit(119, 8),
-        Some(2),
-        "there is no fourth, and the third has its place"
-    );
+    assert_eq!((hit(0, 1), hit(119, 1), hit(0, 8)), (Some(0), Some(1), Some(2)));
+    assert_eq!(hit(119, 8), Some(2), "there is no fourth, and the third has its place");
 }
 
 #[test]
@@ -219,9 +201,7 @@ fn no_history_and_no_form_panics() {
                 gpu.gpu_percent = dice.bytes().map(|bits| bits as u32);
             }
             app.judged.courses.observe(&snapshot);
-            app.show(Screenful::new(snapshot, Vec::new(), Vec::new(), |_, _| {
-                None
-            }));
+            app.show(Screenful::new(snapshot, Vec::new(), Vec::new(), |_, _| None));
             for form in FORMS {
                 app.form = form;
                 draw(&app, &mut Canvas::new(app.area));

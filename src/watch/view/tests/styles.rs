@@ -6,12 +6,8 @@ use ratatui::style::Style;
 use super::*;
 use crate::watch::theme::Theme;
 
-const DEPTHS: [(Depth, &str); 4] = [
-    (Depth::Mono, "mono"),
-    (Depth::Ansi16, "16"),
-    (Depth::Ansi256, "256"),
-    (Depth::True, "true"),
-];
+const DEPTHS: [(Depth, &str); 4] =
+    [(Depth::Mono, "mono"), (Depth::Ansi16, "16"), (Depth::Ansi256, "256"), (Depth::True, "true")];
 
 /// Something of every kind: findings of each severity, a GPU that is lost and one that is stale, a marked
 /// process, a selected one, a recording that stands still.
@@ -34,10 +30,7 @@ fn everything() -> App {
     app.playback.is_paused = true;
     app.show(Screenful::new(snapshot, findings, Vec::new(), |_, _| None));
     for key in ['j', ' ', 'j'] {
-        update(
-            &mut app,
-            Event::Key(crossterm::event::KeyCode::Char(key).into()),
-        );
+        update(&mut app, Event::Key(crossterm::event::KeyCode::Char(key).into()));
     }
     app
 }

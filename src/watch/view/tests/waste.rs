@@ -30,14 +30,7 @@ fn watched(seconds: u32, columns: u16, rows: u16) -> App {
         let now = Duration::from_secs(u64::from(second));
         let snapshot = Box::new(snapshot);
         let is_passing = false;
-        update(
-            &mut app,
-            Event::Snapshot {
-                now,
-                snapshot,
-                is_passing,
-            },
-        );
+        update(&mut app, Event::Snapshot { now, snapshot, is_passing });
     }
     app
 }
@@ -47,10 +40,7 @@ fn a_suspect_is_marked_dim_and_is_a_share_of_its_own() {
     for (columns, rows) in SIZES {
         let mut app = watched(12, columns, rows);
         check(&format!("suspects-{columns}x{rows}"), &app);
-        update(
-            &mut app,
-            Event::Key(crossterm::event::KeyCode::Char('G').into()),
-        );
+        update(&mut app, Event::Key(crossterm::event::KeyCode::Char('G').into()));
         let shown = text(&render(&app));
         assert_eq!(
             shown.contains("> gpumem check"),
@@ -63,10 +53,7 @@ fn a_suspect_is_marked_dim_and_is_a_share_of_its_own() {
     assert_eq!(screenful.waste.suspects.len(), 1);
     assert_eq!(screenful.findings, [], "it is no finding");
     let buffer = render(&app);
-    let styles = Styles {
-        theme: Theme::default(),
-        depth: Depth::Ansi16,
-    };
+    let styles = Styles { theme: Theme::default(), depth: Depth::Ansi16 };
     let is = |symbol: &str| buffer.content.iter().find(|cell| cell.symbol() == symbol);
     let bar = is("▬").unwrap().style();
     let mark = is("?").unwrap().style();

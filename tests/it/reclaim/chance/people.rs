@@ -85,11 +85,7 @@ impl Population {
     fn note(&mut self, part: &Part) {
         let id = part.words.iter().find_map(|word| word.strip_prefix("id="));
         let id = id.unwrap().parse().unwrap();
-        let list = if part.has("gone") {
-            &mut self.gone
-        } else {
-            &mut self.stays
-        };
+        let list = if part.has("gone") { &mut self.gone } else { &mut self.stays };
         list.push(id);
         self.family.insert(id, self.requests.len());
         part.children.iter().for_each(|child| self.note(child));
@@ -102,9 +98,7 @@ impl Population {
 
     fn shell(&mut self, random: &mut Random) -> Part {
         let is_gone = random.chance(0.6);
-        self.part()
-            .word("exe=bash argv=-bash session stay")
-            .word_if(is_gone, "gone")
+        self.part().word("exe=bash argv=-bash session stay").word_if(is_gone, "gone")
     }
 
     /// A program that holds a GPU, with its loaders and its way of ending.
@@ -122,16 +116,7 @@ impl Population {
         if random.chance(0.85) {
             self.listed.insert(id, gpu);
         }
-        let ends = [
-            "die",
-            "die",
-            "die",
-            "stay",
-            "stay",
-            "attach",
-            "attach_kept",
-            "detach",
-        ];
+        let ends = ["die", "die", "die", "stay", "stay", "attach", "attach_kept", "detach"];
         part = part.word(random.pick(&ends));
         // In a session of its own, for the kernel sends SIGCONT to what is stopped in an orphaned group.
         part = part.word_if(random.chance(0.06), "session stop");
@@ -197,9 +182,8 @@ impl Population {
     }
 
     fn ranks_of(&mut self, random: &mut Random, id: &str, port: bool) {
-        let mut launcher = self
-            .part()
-            .word("argv=python3,/usr/bin/torchrun,train.py session die gone");
+        let mut launcher =
+            self.part().word("argv=python3,/usr/bin/torchrun,train.py session die gone");
         for rank in 0..random.whole(1, 2) {
             let rank = self.job(random, &torch(id, rank + 1, port));
             launcher = launcher.with([rank.word_if(random.chance(0.4), "session")]);

@@ -45,11 +45,7 @@ pub fn finding(kind: Kind, process: &Process, now: Time) -> Finding {
         since: now.plus_seconds(-7200.0),
         duration_seconds: 7200.0,
         resolved_at: None,
-        gpus: vec![FindingGpu {
-            index: 0,
-            uuid: Some("GPU-0".into()),
-            used_bytes: Some(GIB),
-        }],
+        gpus: vec![FindingGpu { index: 0, uuid: Some("GPU-0".into()), used_bytes: Some(GIB) }],
         process: Some(FindingProcess {
             pid: process.pid,
             start_ticks: process.start_ticks,
@@ -59,11 +55,7 @@ pub fn finding(kind: Kind, process: &Process, now: Time) -> Finding {
             identity: process.identity(),
         }),
         memory_bytes: Some(GIB),
-        evidence: Evidence::new(StoppedEvidence {
-            state: 'T',
-            samples: 9,
-            terminal: None,
-        }),
+        evidence: Evidence::new(StoppedEvidence { state: 'T', samples: 9, terminal: None }),
         message: format!("{} is {kind}", process.pid),
         advice: Vec::new(),
         actions: vec![Action::Notify, Action::Terminate],

@@ -76,10 +76,7 @@ impl Trace {
             if events.last().is_some_and(|event| event.call == last) {
                 return events;
             }
-            assert!(
-                begun.elapsed() < Duration::from_secs(20),
-                "no mark: {events:?}"
-            );
+            assert!(begun.elapsed() < Duration::from_secs(20), "no mark: {events:?}");
         }
     }
 
@@ -114,10 +111,7 @@ impl Trace {
                 let number = first.split('<').next().unwrap_or_default();
                 // One that has gone has no number any more.
                 match reported.or_else(|| self.held.get(number).copied()) {
-                    Some(pid) => Call::Sent {
-                        pid,
-                        signal: second,
-                    },
+                    Some(pid) => Call::Sent { pid, signal: second },
                     None => Call::Other(what.to_owned()),
                 }
             }

@@ -104,10 +104,7 @@ pub const FAMILIES: &[Family] = &[
             s.minutes(300.0, 380.0);
             s.every(60.0);
             let (base, band) = (part(s, 0.1, 0.4), part(s, 0.05, 0.4));
-            let (first, slow) = (
-                s.random.range(480.0, 1200.0),
-                s.random.range(3000.0, 9000.0),
-            );
+            let (first, slow) = (s.random.range(480.0, 1200.0), s.random.range(3000.0, 9000.0));
             let (phase, noise) = (s.random.range(0.0, 1.0), s.random.range(0.0, 0.03));
             moves(s, move |t, random| {
                 let drift = 0.45 + 0.4 * ((t / slow + phase) * TAU).sin();
@@ -140,9 +137,8 @@ pub const FAMILIES: &[Family] = &[
             s.every(30.0);
             let (base, all) = (part(s, 0.1, 0.3), part(s, 0.05, 0.3));
             let (lasts, usual) = (s.random.range(60.0, 600.0), s.random.range(4.0, 60.0));
-            let mut ends: Vec<f64> = (0..usual as usize)
-                .map(|_| s.random.range(0.0, lasts))
-                .collect();
+            let mut ends: Vec<f64> =
+                (0..usual as usize).map(|_| s.random.range(0.0, lasts)).collect();
             let mut next = 0.0;
             moves(s, move |t, random| {
                 while next <= t {

@@ -11,13 +11,12 @@ use super::{Family, family};
 fn stops(stage: &mut Stage, process: Process, bytes: u64, stop: f64) -> u32 {
     let level = stage.random.range(40.0, 95.0);
     let cpu = stage.random.range(0.0, 2.0);
-    stage.act(process, move |t, _| {
-        if t < stop {
-            working(bytes).sm(level)
-        } else {
-            resting(bytes).cpu(cpu)
-        }
-    })
+    stage.act(
+        process,
+        move |t, _| {
+            if t < stop { working(bytes).sm(level) } else { resting(bytes).cpu(cpu) }
+        },
+    )
 }
 
 pub const FAMILIES: &[Family] = &[
@@ -45,17 +44,13 @@ pub const FAMILIES: &[Family] = &[
             s.accuse("idle", pid, &[]);
         },
     ),
-    family(
-        "idle_shared_gpu",
-        "One process idles while another keeps the same GPU busy.",
-        |s| {
-            let (process, bytes, stop) = (trainer(&mut s.random), s.gib(2.0, 5.0), s.long_idle());
-            let pid = stops(s, process, bytes, stop);
-            let (other, held) = (trainer(&mut s.random), s.gib(2.0, 6.0));
-            s.act(other, move |_, _| working(held).sm(92.0));
-            s.accuse("idle", pid, &[]);
-        },
-    ),
+    family("idle_shared_gpu", "One process idles while another keeps the same GPU busy.", |s| {
+        let (process, bytes, stop) = (trainer(&mut s.random), s.gib(2.0, 5.0), s.long_idle());
+        let pid = stops(s, process, bytes, stop);
+        let (other, held) = (trainer(&mut s.random), s.gib(2.0, 6.0));
+        s.act(other, move |_, _| working(held).sm(92.0));
+        s.accuse("idle", pid, &[]);
+    }),
     family(
         "idle_by_the_device",
         "The driver does not tell processes apart, and the whole GPU shows no use.",
@@ -75,11 +70,7 @@ pub const FAMILIES: &[Family] = &[
             let (process, bytes, stop) = (trainer(&mut s.random), s.gib(2.0, 12.0), s.long_idle());
             let gpus: Vec<usize> = (0..count).collect();
             let pid = s.act_on(process, &gpus, ProcessType::Compute, move |t, _| {
-                if t < stop {
-                    working(bytes)
-                } else {
-                    resting(bytes)
-                }
+                if t < stop { working(bytes) } else { resting(bytes) }
             });
             s.accuse("idle", pid, &[]);
         },
@@ -113,13 +104,13 @@ pub const FAMILIES: &[Family] = &[
         |s| {
             let (process, bytes, stop) = (trainer(&mut s.random), s.gib(2.0, 20.0), s.long_idle());
             let cpu = s.random.range(3.0, 12.0);
-            let pid = s.act(process, move |t, _| {
-                if t < stop {
-                    working(bytes)
-                } else {
-                    resting(bytes).cpu(cpu)
-                }
-            });
+            let pid =
+                s.act(
+                    process,
+                    move |t, _| {
+                        if t < stop { working(bytes) } else { resting(bytes).cpu(cpu) }
+                    },
+                );
             s.accuse("idle", pid, &[]);
         },
     ),
@@ -137,16 +128,12 @@ pub const FAMILIES: &[Family] = &[
             s.accuse("idle", pid, &[]);
         },
     ),
-    family(
-        "idle_from_the_beginning",
-        "It was idle before anybody looked.",
-        |s| {
-            s.minutes(20.0, 40.0);
-            let (process, bytes) = (trainer(&mut s.random), s.gib(2.0, 20.0));
-            let pid = stops(s, process, bytes, -1.0);
-            s.accuse("idle", pid, &[]);
-        },
-    ),
+    family("idle_from_the_beginning", "It was idle before anybody looked.", |s| {
+        s.minutes(20.0, 40.0);
+        let (process, bytes) = (trainer(&mut s.random), s.gib(2.0, 20.0));
+        let pid = stops(s, process, bytes, -1.0);
+        s.accuse("idle", pid, &[]);
+    }),
     family(
         "idle_preallocated_notebook",
         "A notebook took most of the GPU at its first operation, and its user has left.",
@@ -164,20 +151,15 @@ pub const FAMILIES: &[Family] = &[
             s.accuse("idle", pid, &[]);
         },
     ),
-    family(
-        "idle_twice",
-        "Two processes on one GPU are idle, and a third one works.",
-        |s| {
-            for _ in 0..2 {
-                let (process, bytes, stop) =
-                    (trainer(&mut s.random), s.gib(1.5, 3.0), s.long_idle());
-                let pid = stops(s, process, bytes, stop);
-                s.accuse("idle", pid, &[]);
-            }
-            let (other, held) = (trainer(&mut s.random), s.gib(2.0, 4.0));
-            s.act(other, move |_, _| working(held).sm(88.0));
-        },
-    ),
+    family("idle_twice", "Two processes on one GPU are idle, and a third one works.", |s| {
+        for _ in 0..2 {
+            let (process, bytes, stop) = (trainer(&mut s.random), s.gib(1.5, 3.0), s.long_idle());
+            let pid = stops(s, process, bytes, stop);
+            s.accuse("idle", pid, &[]);
+        }
+        let (other, held) = (trainer(&mut s.random), s.gib(2.0, 4.0));
+        s.act(other, move |_, _| working(held).sm(88.0));
+    }),
     family(
         "idle_with_hiccups",
         "The driver fails to tell of utilization in single samples.",
@@ -210,17 +192,13 @@ pub const FAMILIES: &[Family] = &[
             s.accuse("idle", pid, &[]);
         },
     ),
-    family(
-        "idle_in_a_container",
-        "A container's process, seen from the host, is idle.",
-        |s| {
-            let process = trainer(&mut s.random);
-            let process = people::contain(&mut s.random, process);
-            let (bytes, stop) = (s.gib(2.0, 20.0), s.long_idle());
-            let pid = stops(s, process, bytes, stop);
-            s.accuse("idle", pid, &[]);
-        },
-    ),
+    family("idle_in_a_container", "A container's process, seen from the host, is idle.", |s| {
+        let process = trainer(&mut s.random);
+        let process = people::contain(&mut s.random, process);
+        let (bytes, stop) = (s.gib(2.0, 20.0), s.long_idle());
+        let pid = stops(s, process, bytes, stop);
+        s.accuse("idle", pid, &[]);
+    }),
     family("idle_in_a_slurm_job", "A batch job forgot to end.", |s| {
         let process = trainer(&mut s.random);
         let process = people::submit(&mut s.random, process);
@@ -237,17 +215,13 @@ pub const FAMILIES: &[Family] = &[
             s.labels.beyond_the_letter.push("idle");
         },
     ),
-    family(
-        "idle_seen_every_two_seconds",
-        "A close look at an idle process.",
-        |s| {
-            s.minutes(22.0, 25.0);
-            s.every(2.0);
-            let (process, bytes, stop) = (trainer(&mut s.random), s.gib(2.0, 20.0), s.long_idle());
-            let pid = stops(s, process, bytes, stop);
-            s.accuse("idle", pid, &[]);
-        },
-    ),
+    family("idle_seen_every_two_seconds", "A close look at an idle process.", |s| {
+        s.minutes(22.0, 25.0);
+        s.every(2.0);
+        let (process, bytes, stop) = (trainer(&mut s.random), s.gib(2.0, 20.0), s.long_idle());
+        let pid = stops(s, process, bytes, stop);
+        s.accuse("idle", pid, &[]);
+    }),
     family(
         "idle_after_a_late_burst",
         "It worked in bursts with pauses of minutes, and the last pause has no end.",
@@ -255,11 +229,7 @@ pub const FAMILIES: &[Family] = &[
             s.minutes(40.0, 60.0);
             let (process, bytes, stop) = (trainer(&mut s.random), s.gib(2.0, 20.0), s.long_idle());
             let pid = s.act(process, move |t, _| {
-                if t < stop && t % 420.0 < 200.0 {
-                    working(bytes)
-                } else {
-                    resting(bytes)
-                }
+                if t < stop && t % 420.0 < 200.0 { working(bytes) } else { resting(bytes) }
             });
             s.accuse("idle", pid, &[]);
         },
@@ -272,10 +242,8 @@ pub const FAMILIES: &[Family] = &[
             let pid = stops(s, process, bytes, stop);
             s.edit(|snapshots, _| {
                 for snapshot in snapshots.iter_mut().rev().skip(3).step_by(31) {
-                    for row in snapshot
-                        .gpus
-                        .iter_mut()
-                        .flat_map(|gpu| gpu.processes.iter_mut().flatten())
+                    for row in
+                        snapshot.gpus.iter_mut().flat_map(|gpu| gpu.processes.iter_mut().flatten())
                     {
                         row.used_bytes = None;
                     }

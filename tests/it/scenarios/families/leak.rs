@@ -31,27 +31,19 @@ fn room(s: &mut Stage) -> (f64, f64) {
 }
 
 pub const FAMILIES: &[Family] = &[
-    family(
-        "leak_linear",
-        "Memory grows by the same amount every minute.",
-        |s| {
-            s.minutes(40.0, 80.0);
-            let (base, growth) = room(s);
-            let end = s.end();
-            grows(s, move |t, _| base + growth * t / end);
-        },
-    ),
-    family(
-        "leak_by_epochs",
-        "Each epoch leaves a little more behind than the last.",
-        |s| {
-            s.minutes(50.0, 85.0);
-            let (base, growth) = room(s);
-            let epoch = s.random.range(150.0, 330.0);
-            let epochs = s.end() / epoch;
-            grows(s, move |t, _| base + growth * (t / epoch).floor() / epochs);
-        },
-    ),
+    family("leak_linear", "Memory grows by the same amount every minute.", |s| {
+        s.minutes(40.0, 80.0);
+        let (base, growth) = room(s);
+        let end = s.end();
+        grows(s, move |t, _| base + growth * t / end);
+    }),
+    family("leak_by_epochs", "Each epoch leaves a little more behind than the last.", |s| {
+        s.minutes(50.0, 85.0);
+        let (base, growth) = room(s);
+        let epoch = s.random.range(150.0, 330.0);
+        let epochs = s.end() / epoch;
+        grows(s, move |t, _| base + growth * (t / epoch).floor() / epochs);
+    }),
     family(
         "leak_in_a_sawtooth",
         "The cache is emptied every few minutes, to a higher floor each time.",
@@ -60,9 +52,7 @@ pub const FAMILIES: &[Family] = &[
             let (base, growth) = room(s);
             let (end, period) = (s.end(), s.random.range(150.0, 320.0));
             let tooth = growth * s.random.range(0.15, 0.3);
-            grows(s, move |t, _| {
-                base + growth * t / end + tooth * (t % period) / period
-            });
+            grows(s, move |t, _| base + growth * t / end + tooth * (t % period) / period);
         },
     ),
     family(
@@ -73,9 +63,7 @@ pub const FAMILIES: &[Family] = &[
             let (base, growth) = room(s);
             let end = s.end();
             let spread = growth * 0.04;
-            grows(s, move |t, random| {
-                base + growth * t / end + random.noise(spread)
-            });
+            grows(s, move |t, random| base + growth * t / end + random.noise(spread));
         },
     ),
     family("leak_slow", "A few MiB a minute, for a long time.", |s| {
@@ -84,81 +72,55 @@ pub const FAMILIES: &[Family] = &[
         let per_minute = s.random.range(8.0, 16.0) * MIB as f64;
         grows(s, move |t, _| base + per_minute * t / 60.0);
     }),
-    family(
-        "leak_accelerating",
-        "The more it holds the faster it grows.",
-        |s| {
-            s.minutes(45.0, 80.0);
-            let (base, growth) = room(s);
-            let end = s.end();
-            grows(s, move |t, _| {
-                base + growth * (0.4 * t / end + 0.6 * (t / end) * (t / end))
-            });
-        },
-    ),
+    family("leak_accelerating", "The more it holds the faster it grows.", |s| {
+        s.minutes(45.0, 80.0);
+        let (base, growth) = room(s);
+        let end = s.end();
+        grows(s, move |t, _| base + growth * (0.4 * t / end + 0.6 * (t / end) * (t / end)));
+    }),
     family("leak_late", "Flat for a long while, then it grows.", |s| {
         s.minutes(60.0, 90.0);
         let (base, growth) = room(s);
         let (begin, end) = (s.at(0.3, 0.5), s.end());
-        grows(s, move |t, _| {
-            base + growth * ((t - begin) / (end - begin)).max(0.0)
-        });
+        grows(s, move |t, _| base + growth * ((t - begin) / (end - begin)).max(0.0));
         s.labels.onset = Some(begin);
     }),
-    family(
-        "leak_after_a_level_shift",
-        "The batch size changes once; the leak goes on.",
-        |s| {
-            s.minutes(50.0, 80.0);
-            let (base, growth) = room(s);
-            let (shift, end) = (s.at(0.15, 0.3), s.end());
-            let step = base * s.random.range(0.3, 0.6);
-            grows(s, move |t, _| {
-                let level = if t < shift { 0.0 } else { step };
-                base + level + 0.7 * growth * t / end
-            });
-        },
-    ),
-    family(
-        "leak_on_one_of_two",
-        "Two processes share the GPU, and one of them leaks.",
-        |s| {
-            s.minutes(40.0, 80.0);
-            let (base, growth) = room(s);
-            let end = s.end();
-            grows(s, move |t, _| base + growth * t / end);
-            let (other, held) = (trainer(&mut s.random), s.share(0.05, 0.12));
-            s.act(other, move |_, random| {
-                working(held + random.whole(0, 20) * 2 * MIB).sm(50.0)
-            });
-        },
-    ),
-    family(
-        "leak_to_the_brim",
-        "It will be out of memory within minutes.",
-        |s| {
-            s.minutes(40.0, 60.0);
-            s.labels.severity = None;
-            let total = s.machine.model.total_bytes as f64;
-            let (base, end) = (total * 0.3, s.end());
-            let growth = total * s.random.range(0.62, 0.64);
-            grows(s, move |t, _| base + growth * t / end);
-        },
-    ),
-    family(
-        "leak_on_two_gpus",
-        "A data-parallel process leaks on both of its GPUs.",
-        |s| {
-            s.minutes(40.0, 80.0);
-            s.gpus(2);
-            let (base, growth) = room(s);
-            let (process, end) = (trainer(&mut s.random), s.end());
-            let pid = s.act_on(process, &[0, 1], ProcessType::Compute, move |t, _| {
-                at_work(base + growth * t / end, 88.0)
-            });
-            s.accuse("leak", pid, &[]);
-        },
-    ),
+    family("leak_after_a_level_shift", "The batch size changes once; the leak goes on.", |s| {
+        s.minutes(50.0, 80.0);
+        let (base, growth) = room(s);
+        let (shift, end) = (s.at(0.15, 0.3), s.end());
+        let step = base * s.random.range(0.3, 0.6);
+        grows(s, move |t, _| {
+            let level = if t < shift { 0.0 } else { step };
+            base + level + 0.7 * growth * t / end
+        });
+    }),
+    family("leak_on_one_of_two", "Two processes share the GPU, and one of them leaks.", |s| {
+        s.minutes(40.0, 80.0);
+        let (base, growth) = room(s);
+        let end = s.end();
+        grows(s, move |t, _| base + growth * t / end);
+        let (other, held) = (trainer(&mut s.random), s.share(0.05, 0.12));
+        s.act(other, move |_, random| working(held + random.whole(0, 20) * 2 * MIB).sm(50.0));
+    }),
+    family("leak_to_the_brim", "It will be out of memory within minutes.", |s| {
+        s.minutes(40.0, 60.0);
+        s.labels.severity = None;
+        let total = s.machine.model.total_bytes as f64;
+        let (base, end) = (total * 0.3, s.end());
+        let growth = total * s.random.range(0.62, 0.64);
+        grows(s, move |t, _| base + growth * t / end);
+    }),
+    family("leak_on_two_gpus", "A data-parallel process leaks on both of its GPUs.", |s| {
+        s.minutes(40.0, 80.0);
+        s.gpus(2);
+        let (base, growth) = room(s);
+        let (process, end) = (trainer(&mut s.random), s.end());
+        let pid = s.act_on(process, &[0, 1], ProcessType::Compute, move |t, _| {
+            at_work(base + growth * t / end, 88.0)
+        });
+        s.accuse("leak", pid, &[]);
+    }),
     family(
         "leak_in_segments",
         "A caching allocator takes a segment of 20 MiB whenever the last is full.",
@@ -167,9 +129,7 @@ pub const FAMILIES: &[Family] = &[
             let (base, _) = room(s);
             let segment = 20.0 * MIB as f64;
             let per_minute = s.random.range(12.0, 40.0) * MIB as f64;
-            grows(s, move |t, _| {
-                base + (per_minute * t / 60.0 / segment).floor() * segment
-            });
+            grows(s, move |t, _| base + (per_minute * t / 60.0 / segment).floor() * segment);
         },
     ),
     family(
@@ -193,9 +153,7 @@ pub const FAMILIES: &[Family] = &[
             s.minutes(60.0, 90.0);
             let (base, growth) = room(s);
             let end = s.end();
-            grows(s, move |t, _| {
-                base * (1.0 - 0.7 * (-t / 150.0).exp()) + growth * t / end
-            });
+            grows(s, move |t, _| base * (1.0 - 0.7 * (-t / 150.0).exp()) + growth * t / end);
         },
     ),
     family(

@@ -17,23 +17,12 @@ fn killed(s: &mut Stage, death: f64, adopter: u32, workers: usize, small: Option
         let worker = child(&mut s.random, &parent);
         let pid = s.act(worker, move |t, _| {
             let rests = resting(small.unwrap_or(0));
-            let rests = if small.is_none() {
-                rests.unknown_bytes()
-            } else {
-                rests
-            };
-            if t < death {
-                rests.cpu(80.0)
-            } else {
-                rests.cpu(0.0).adopted_by(adopter)
-            }
+            let rests = if small.is_none() { rests.unknown_bytes() } else { rests };
+            if t < death { rests.cpu(80.0) } else { rests.cpu(0.0).adopted_by(adopter) }
         });
         s.accuse("orphan", pid, ALSO);
     }
-    s.act(
-        parent,
-        move |t, _| if t < death { working(bytes) } else { gone() },
-    );
+    s.act(parent, move |t, _| if t < death { working(bytes) } else { gone() });
 }
 
 /// When the job died: long enough ago to be called an orphan.
@@ -59,14 +48,10 @@ pub const FAMILIES: &[Family] = &[
             killed(s, death, 1, 2, Some(bytes));
         },
     ),
-    family(
-        "orphan_under_a_users_systemd",
-        "The user's systemd has adopted the workers.",
-        |s| {
-            let (death, adopter) = (death(s), s.random.whole(1_000, 3_000) as u32);
-            killed(s, death, adopter, 2, None);
-        },
-    ),
+    family("orphan_under_a_users_systemd", "The user's systemd has adopted the workers.", |s| {
+        let (death, adopter) = (death(s), s.random.whole(1_000, 3_000) as u32);
+        killed(s, death, adopter, 2, None);
+    }),
     family(
         "orphan_ranks",
         "The launcher was killed; its ranks wait for each other without work.",
@@ -77,11 +62,7 @@ pub const FAMILIES: &[Family] = &[
             for gpu in 0..2 {
                 let rank = child(&mut s.random, &launcher);
                 let pid = s.act_on(rank, &[gpu], ProcessType::Compute, move |t, _| {
-                    if t < death {
-                        working(bytes)
-                    } else {
-                        resting(bytes).adopted_by(1)
-                    }
+                    if t < death { working(bytes) } else { resting(bytes).adopted_by(1) }
                 });
                 s.accuse("orphan", pid, ALSO);
             }
@@ -106,14 +87,10 @@ pub const FAMILIES: &[Family] = &[
             killed(s, death, 1, 2, Some(600 * MIB));
         },
     ),
-    family(
-        "orphan_since_before",
-        "The orphans were there before anybody looked.",
-        |s| {
-            s.minutes(10.0, 30.0);
-            killed(s, -1.0, 1, 3, None);
-        },
-    ),
+    family("orphan_since_before", "The orphans were there before anybody looked.", |s| {
+        s.minutes(10.0, 30.0);
+        killed(s, -1.0, 1, 3, None);
+    }),
     family(
         "orphan_hidden",
         "NVML lists nobody; an orphan has the device file of a GPU with memory in use open.",
@@ -122,16 +99,9 @@ pub const FAMILIES: &[Family] = &[
             let worker = child(&mut s.random, &parent);
             let pid = s.act(worker, move |t, _| {
                 let rests = resting(0).unlisted();
-                if t < death {
-                    rests.cpu(70.0)
-                } else {
-                    rests.cpu(0.0).adopted_by(1)
-                }
+                if t < death { rests.cpu(70.0) } else { rests.cpu(0.0).adopted_by(1) }
             });
-            s.act(
-                parent,
-                move |t, _| if t < death { working(bytes) } else { gone() },
-            );
+            s.act(parent, move |t, _| if t < death { working(bytes) } else { gone() });
             let gpu = s.gpu;
             s.hide(gpu, move |t| if t < death { 0 } else { bytes });
             s.accuse("orphan", pid, &[]);
@@ -146,24 +116,16 @@ pub const FAMILIES: &[Family] = &[
             let server = people::server(&mut s.random, words, Some("vllm"));
             let (bytes, death) = (s.share(0.5, 0.88), death(s));
             let engine = child(&mut s.random, &server);
-            let engine = Process {
-                command: argv("VLLM::EngineCore"),
-                ..engine
-            };
+            let engine = Process { command: argv("VLLM::EngineCore"), ..engine };
             let pid = s.act(engine, move |t, _| {
-                if t < death {
-                    working(bytes).sm(30.0)
-                } else {
-                    resting(bytes).adopted_by(1)
-                }
+                if t < death { working(bytes).sm(30.0) } else { resting(bytes).adopted_by(1) }
             });
-            s.act(server, move |t, _| {
-                if t < death {
-                    resting(0).cpu(20.0).unlisted()
-                } else {
-                    gone()
-                }
-            });
+            s.act(
+                server,
+                move |t, _| {
+                    if t < death { resting(0).cpu(20.0).unlisted() } else { gone() }
+                },
+            );
             s.accuse("orphan", pid, ALSO);
         },
     ),
@@ -180,11 +142,7 @@ pub const FAMILIES: &[Family] = &[
                 ..process
             };
             let pid = s.act(process, move |t, _| {
-                if t < stop {
-                    working(bytes).adopted_by(1)
-                } else {
-                    resting(bytes).adopted_by(1)
-                }
+                if t < stop { working(bytes).adopted_by(1) } else { resting(bytes).adopted_by(1) }
             });
             s.accuse("orphan", pid, ALSO);
         },
@@ -198,24 +156,20 @@ pub const FAMILIES: &[Family] = &[
                 let worker = child(&mut s.random, &parent);
                 let pid = s.act(worker, move |t, _| {
                     let rests = resting(0).unlisted();
-                    if t < death {
-                        rests.cpu(70.0)
-                    } else {
-                        rests.cpu(0.0).adopted_by(1)
-                    }
+                    if t < death { rests.cpu(70.0) } else { rests.cpu(0.0).adopted_by(1) }
                 });
                 // By the letter nothing on the GPU is unattributed: the dead pid has it. But it is
                 // theirs, and goes with them.
                 s.allow(pid, &["orphan"]);
                 s.labels.kill_ok.insert(pid, true);
             }
-            let dead = s.act(parent, move |t, _| {
-                if t < death {
-                    working(bytes)
-                } else {
-                    resting(bytes).missing()
-                }
-            });
+            let dead =
+                s.act(
+                    parent,
+                    move |t, _| {
+                        if t < death { working(bytes) } else { resting(bytes).missing() }
+                    },
+                );
             s.accuse("dead", dead, &["idle", "orphan"]);
         },
     ),

@@ -56,18 +56,12 @@ pub const FAMILIES: &[Family] = &[
             tolerate(s, pid, 0.0, stop);
         },
     ),
-    family(
-        "leak_given_back",
-        "It grew for an hour, and then gave a fifth of that back.",
-        |s| {
-            let (stop, base, growth) = (stops(s), part(s, 0.1, 0.3), part(s, 0.2, 0.5));
-            let pid = moves(s, move |t, _| {
-                base + growth * if t < stop { t / stop } else { 0.8 }
-            });
-            // Withdrawn at once: within a sample or two.
-            tolerate(s, pid, 0.0, stop - 480.0);
-        },
-    ),
+    family("leak_given_back", "It grew for an hour, and then gave a fifth of that back.", |s| {
+        let (stop, base, growth) = (stops(s), part(s, 0.1, 0.3), part(s, 0.2, 0.5));
+        let pid = moves(s, move |t, _| base + growth * if t < stop { t / stop } else { 0.8 });
+        // Withdrawn at once: within a sample or two.
+        tolerate(s, pid, 0.0, stop - 480.0);
+    }),
     family(
         "alloc_high_water",
         "Sequences of any length: the caching allocator's high water creeps up for hours, ever rarer.",
@@ -103,24 +97,18 @@ pub const FAMILIES: &[Family] = &[
             });
         },
     ),
-    family(
-        "leak_in_large_steps",
-        "Each epoch of a quarter of an hour leaves GiB behind.",
-        |s| {
-            s.minutes(150.0, 190.0);
-            s.every(60.0);
-            let epoch = s.random.range(600.0, 1000.0);
-            let room = part(s, 0.7, 0.75) / (s.end() / epoch).ceil();
-            let step = room.max(1.1 * GIB as f64);
-            let base = part(s, 0.05, 0.06);
-            let total = s.machine.model.total_bytes as f64 * 0.97;
-            let pid = moves(s, move |t, _| {
-                (base + step * (t / epoch).floor()).min(total)
-            });
-            tolerate(s, pid, 0.0, s.end());
-            s.allow(pid, &["leak"]);
-        },
-    ),
+    family("leak_in_large_steps", "Each epoch of a quarter of an hour leaves GiB behind.", |s| {
+        s.minutes(150.0, 190.0);
+        s.every(60.0);
+        let epoch = s.random.range(600.0, 1000.0);
+        let room = part(s, 0.7, 0.75) / (s.end() / epoch).ceil();
+        let step = room.max(1.1 * GIB as f64);
+        let base = part(s, 0.05, 0.06);
+        let total = s.machine.model.total_bytes as f64 * 0.97;
+        let pid = moves(s, move |t, _| (base + step * (t / epoch).floor()).min(total));
+        tolerate(s, pid, 0.0, s.end());
+        s.allow(pid, &["leak"]);
+    }),
     family(
         "leak_by_requests",
         "Each request leaves a little behind; they come when they come.",

@@ -10,39 +10,28 @@ fn is_burst(t: f64, period: f64) -> bool {
 }
 
 pub const FAMILIES: &[Family] = &[
-    family(
-        "placeholder_keep_gpu",
-        "keep-gpu holds a GPU and keeps it warm once a minute.",
-        |s| {
-            s.minutes(65.0, 90.0);
-            let process = someone(
-                &mut s.random,
-                "python /opt/conda/bin/keep-gpu --interval 60",
-            );
-            let (bytes, period) = (s.gib(2.0, 30.0), s.random.range(30.0, 120.0));
-            let pid = s.act(process, move |t, _| {
-                if is_burst(t, period) {
-                    working(bytes).sm(40.0).load(0.3).cpu(5.0)
-                } else {
-                    resting(bytes)
-                }
-            });
-            s.accuse("placeholder", pid, &["idle"]);
-        },
-    ),
-    family(
-        "placeholder_gpu_burn",
-        "gpu_burn was left to run on a GPU for days.",
-        |s| {
-            s.minutes(65.0, 90.0);
-            let mut process = someone(&mut s.random, "./gpu_burn -m 90% 604800");
-            process.framework = None;
-            process.executable = Some("/home/lab/gpu-burn/gpu_burn".into());
-            let bytes = s.share(0.85, 0.9);
-            let pid = s.act(process, move |_, _| working(bytes).sm(100.0));
-            s.accuse("placeholder", pid, &[]);
-        },
-    ),
+    family("placeholder_keep_gpu", "keep-gpu holds a GPU and keeps it warm once a minute.", |s| {
+        s.minutes(65.0, 90.0);
+        let process = someone(&mut s.random, "python /opt/conda/bin/keep-gpu --interval 60");
+        let (bytes, period) = (s.gib(2.0, 30.0), s.random.range(30.0, 120.0));
+        let pid = s.act(process, move |t, _| {
+            if is_burst(t, period) {
+                working(bytes).sm(40.0).load(0.3).cpu(5.0)
+            } else {
+                resting(bytes)
+            }
+        });
+        s.accuse("placeholder", pid, &["idle"]);
+    }),
+    family("placeholder_gpu_burn", "gpu_burn was left to run on a GPU for days.", |s| {
+        s.minutes(65.0, 90.0);
+        let mut process = someone(&mut s.random, "./gpu_burn -m 90% 604800");
+        process.framework = None;
+        process.executable = Some("/home/lab/gpu-burn/gpu_burn".into());
+        let bytes = s.share(0.85, 0.9);
+        let pid = s.act(process, move |_, _| working(bytes).sm(100.0));
+        s.accuse("placeholder", pid, &[]);
+    }),
     family(
         "placeholder_only_by_its_arguments",
         "nVertake runs somebody's training and fills up the memory meanwhile.",

@@ -10,13 +10,7 @@ use super::{Family, family};
 /// A process that has not used the GPU for long, were it only known.
 fn would_be_idle(s: &mut Stage) -> u32 {
     let (process, bytes, stop) = (trainer(&mut s.random), s.gib(2.0, 12.0), s.long_idle());
-    s.act(process, move |t, _| {
-        if t < stop {
-            working(bytes)
-        } else {
-            resting(bytes)
-        }
-    })
+    s.act(process, move |t, _| if t < stop { working(bytes) } else { resting(bytes) })
 }
 
 fn works(s: &mut Stage) -> u32 {
@@ -32,20 +26,16 @@ fn shift(snapshots: &mut [Snapshot], from: usize, seconds: f64) {
 }
 
 pub const FAMILIES: &[Family] = &[
-    family(
-        "no_utilization_at_all",
-        "Neither the process's use nor the GPU's is told.",
-        |s| {
-            s.machine.has_process_use = false;
-            would_be_idle(s);
-            s.edit_each(|_, snapshot| {
-                for gpu in &mut snapshot.gpus {
-                    gpu.gpu_percent = None;
-                    gpu.memory_percent = None;
-                }
-            });
-        },
-    ),
+    family("no_utilization_at_all", "Neither the process's use nor the GPU's is told.", |s| {
+        s.machine.has_process_use = false;
+        would_be_idle(s);
+        s.edit_each(|_, snapshot| {
+            for gpu in &mut snapshot.gpus {
+                gpu.gpu_percent = None;
+                gpu.memory_percent = None;
+            }
+        });
+    }),
     family(
         "device_busy_by_nobody_knows_whom",
         "Processes are not told apart, and the GPU is in use.",
@@ -56,75 +46,55 @@ pub const FAMILIES: &[Family] = &[
             s.act(other, move |_, _| working(bytes));
         },
     ),
-    family(
-        "mig",
-        "Under MIG there is no utilization, and the sums do not add up.",
-        |s| {
-            s.machine.has_process_use = false;
-            would_be_idle(s);
-            let gpu = s.gpu;
-            s.hide(gpu, |_| 3 * GIB);
-            s.edit_each(move |_, snapshot| {
-                let gpu = &mut snapshot.gpus[gpu];
-                gpu.mig_mode = Some(true);
-                gpu.gpu_percent = None;
-                gpu.memory_percent = None;
-                for row in gpu.processes.iter_mut().flatten() {
-                    row.gpu_instance_id = Some(1);
-                    row.compute_instance_id = Some(0);
-                }
-                gpu.mig_devices = vec![gpumem::api::model::MigDevice {
-                    gpu_instance_id: Some(1),
-                    compute_instance_id: Some(0),
-                    uuid: Some("MIG-5f2c1e3a-0000-5000-8000-000000000001".into()),
-                    profile: Some("3g.20gb".into()),
-                    memory: None,
-                    ..Default::default()
-                }];
-            });
-        },
-    ),
-    family(
-        "no_memory_per_process",
-        "The driver does not tell what a process holds.",
-        |s| {
-            would_be_idle(s);
-            s.edit_each(|_, snapshot| {
-                for row in snapshot
-                    .gpus
-                    .iter_mut()
-                    .flat_map(|gpu| gpu.processes.iter_mut().flatten())
-                {
-                    row.used_bytes = None;
-                }
-            });
-        },
-    ),
+    family("mig", "Under MIG there is no utilization, and the sums do not add up.", |s| {
+        s.machine.has_process_use = false;
+        would_be_idle(s);
+        let gpu = s.gpu;
+        s.hide(gpu, |_| 3 * GIB);
+        s.edit_each(move |_, snapshot| {
+            let gpu = &mut snapshot.gpus[gpu];
+            gpu.mig_mode = Some(true);
+            gpu.gpu_percent = None;
+            gpu.memory_percent = None;
+            for row in gpu.processes.iter_mut().flatten() {
+                row.gpu_instance_id = Some(1);
+                row.compute_instance_id = Some(0);
+            }
+            gpu.mig_devices = vec![gpumem::api::model::MigDevice {
+                gpu_instance_id: Some(1),
+                compute_instance_id: Some(0),
+                uuid: Some("MIG-5f2c1e3a-0000-5000-8000-000000000001".into()),
+                profile: Some("3g.20gb".into()),
+                memory: None,
+                ..Default::default()
+            }];
+        });
+    }),
+    family("no_memory_per_process", "The driver does not tell what a process holds.", |s| {
+        would_be_idle(s);
+        s.edit_each(|_, snapshot| {
+            for row in snapshot.gpus.iter_mut().flat_map(|gpu| gpu.processes.iter_mut().flatten()) {
+                row.used_bytes = None;
+            }
+        });
+    }),
     family(
         "old_memory_info",
         "Memory info v1: what is reserved counts as used, and nothing is amiss.",
         |s| {
             works(s);
             s.edit_each(|_, snapshot| {
-                for memory in snapshot
-                    .gpus
-                    .iter_mut()
-                    .filter_map(|gpu| gpu.memory.as_mut())
-                {
+                for memory in snapshot.gpus.iter_mut().filter_map(|gpu| gpu.memory.as_mut()) {
                     memory.used_bytes += memory.reserved_bytes.take().unwrap_or(0);
                 }
             });
         },
     ),
-    family(
-        "a_little_unattributed",
-        "Some hundred MiB that nobody has, as is common.",
-        |s| {
-            works(s);
-            let (gpu, bytes) = (s.gpu, s.random.whole(60, 410) * 2 * MIB);
-            s.hide(gpu, move |_| bytes);
-        },
-    ),
+    family("a_little_unattributed", "Some hundred MiB that nobody has, as is common.", |s| {
+        works(s);
+        let (gpu, bytes) = (s.gpu, s.random.whole(60, 410) * 2 * MIB);
+        s.hide(gpu, move |_| bytes);
+    }),
     family(
         "unattributed_for_a_moment",
         "GiB that nobody has, for half a minute: a process that is exiting.",
@@ -133,36 +103,22 @@ pub const FAMILIES: &[Family] = &[
             s.every(5.0);
             works(s);
             let (gpu, at) = (s.gpu, s.before_end(60.0, 400.0));
-            s.hide(gpu, move |t| {
-                if (at..at + 35.0).contains(&t) {
-                    3 * GIB
-                } else {
-                    0
-                }
-            });
+            s.hide(gpu, move |t| if (at..at + 35.0).contains(&t) { 3 * GIB } else { 0 });
         },
     ),
-    family(
-        "unattributed_just_now",
-        "GiB that nobody has, since half a minute.",
-        |s| {
-            s.minutes(12.0, 20.0);
-            s.every(5.0);
-            works(s);
-            let (gpu, at) = (s.gpu, s.end() - 40.0);
-            s.hide(gpu, move |t| if t > at { 3 * GIB } else { 0 });
-        },
-    ),
-    family(
-        "one_row_unknown",
-        "Memory is missing, and one row does not say what it holds.",
-        |s| {
-            works(s);
-            let (process, gpu) = (trainer(&mut s.random), s.gpu);
-            s.act(process, |_, _| working(0).sm(10.0).unknown_bytes());
-            s.hide(gpu, |_| 3 * GIB);
-        },
-    ),
+    family("unattributed_just_now", "GiB that nobody has, since half a minute.", |s| {
+        s.minutes(12.0, 20.0);
+        s.every(5.0);
+        works(s);
+        let (gpu, at) = (s.gpu, s.end() - 40.0);
+        s.hide(gpu, move |t| if t > at { 3 * GIB } else { 0 });
+    }),
+    family("one_row_unknown", "Memory is missing, and one row does not say what it holds.", |s| {
+        works(s);
+        let (process, gpu) = (trainer(&mut s.random), s.gpu);
+        s.act(process, |_, _| working(0).sm(10.0).unknown_bytes());
+        s.hide(gpu, |_| 3 * GIB);
+    }),
     family(
         "more_than_there_is",
         "Shared memory is counted twice: the processes hold more than is used.",
@@ -170,11 +126,7 @@ pub const FAMILIES: &[Family] = &[
             works(s);
             works(s);
             s.edit_each(|_, snapshot| {
-                for memory in snapshot
-                    .gpus
-                    .iter_mut()
-                    .filter_map(|gpu| gpu.memory.as_mut())
-                {
+                for memory in snapshot.gpus.iter_mut().filter_map(|gpu| gpu.memory.as_mut()) {
                     let less = memory.used_bytes / 3;
                     memory.used_bytes -= less;
                     memory.free_bytes += less;
@@ -182,50 +134,28 @@ pub const FAMILIES: &[Family] = &[
             });
         },
     ),
-    family(
-        "slept_for_an_hour",
-        "The machine slept while a process rested.",
-        |s| {
-            let (process, bytes, stop) = (
-                trainer(&mut s.random),
-                s.gib(2.0, 12.0),
-                s.before_end(330.0, 480.0),
-            );
-            s.act(process, move |t, _| {
-                if t < stop {
-                    working(bytes)
-                } else {
-                    resting(bytes)
-                }
-            });
-            let after = s.random.whole(150, 280) as f64;
-            let (end, asleep) = (s.end(), s.random.range(4000.0, 20_000.0));
-            s.edit(move |snapshots, _| {
-                let begin = snapshots[0].time;
-                let from = snapshots
-                    .iter()
-                    .position(|snapshot| snapshot.time.seconds_since(begin) > end - after);
-                let from = from.unwrap_or(snapshots.len() - 1);
-                shift(snapshots, from, asleep);
-            });
-        },
-    ),
+    family("slept_for_an_hour", "The machine slept while a process rested.", |s| {
+        let (process, bytes, stop) =
+            (trainer(&mut s.random), s.gib(2.0, 12.0), s.before_end(330.0, 480.0));
+        s.act(process, move |t, _| if t < stop { working(bytes) } else { resting(bytes) });
+        let after = s.random.whole(150, 280) as f64;
+        let (end, asleep) = (s.end(), s.random.range(4000.0, 20_000.0));
+        s.edit(move |snapshots, _| {
+            let begin = snapshots[0].time;
+            let from = snapshots
+                .iter()
+                .position(|snapshot| snapshot.time.seconds_since(begin) > end - after);
+            let from = from.unwrap_or(snapshots.len() - 1);
+            shift(snapshots, from, asleep);
+        });
+    }),
     family(
         "suspended_while_idle",
         "The machine was suspended for half an hour; it tells so itself.",
         |s| {
-            let (process, bytes, stop) = (
-                trainer(&mut s.random),
-                s.gib(2.0, 12.0),
-                s.before_end(330.0, 480.0),
-            );
-            s.act(process, move |t, _| {
-                if t < stop {
-                    working(bytes)
-                } else {
-                    resting(bytes)
-                }
-            });
+            let (process, bytes, stop) =
+                (trainer(&mut s.random), s.gib(2.0, 12.0), s.before_end(330.0, 480.0));
+            s.act(process, move |t, _| if t < stop { working(bytes) } else { resting(bytes) });
             s.edit(|snapshots, _| {
                 let from = snapshots.len() - 4;
                 for snapshot in snapshots.iter_mut() {
@@ -239,26 +169,16 @@ pub const FAMILIES: &[Family] = &[
             s.labels.beyond_the_letter.push("idle");
         },
     ),
-    family(
-        "clock_set_back",
-        "The clock is set back by two hours.",
-        |s| {
-            let (process, bytes, stop) = (trainer(&mut s.random), s.gib(2.0, 12.0), s.long_idle());
-            s.act(process, move |t, _| {
-                if t < stop {
-                    working(bytes)
-                } else {
-                    resting(bytes)
-                }
-            });
-            s.edit(|snapshots, _| {
-                let interval = snapshots[1].time.seconds_since(snapshots[0].time);
-                let from = snapshots.len() - ((300.0 / interval) as usize).clamp(1, 60);
-                shift(snapshots, from, -7200.0);
-            });
-            s.labels.beyond_the_letter.push("idle");
-        },
-    ),
+    family("clock_set_back", "The clock is set back by two hours.", |s| {
+        let (process, bytes, stop) = (trainer(&mut s.random), s.gib(2.0, 12.0), s.long_idle());
+        s.act(process, move |t, _| if t < stop { working(bytes) } else { resting(bytes) });
+        s.edit(|snapshots, _| {
+            let interval = snapshots[1].time.seconds_since(snapshots[0].time);
+            let from = snapshots.len() - ((300.0 / interval) as usize).clamp(1, 60);
+            shift(snapshots, from, -7200.0);
+        });
+        s.labels.beyond_the_letter.push("idle");
+    }),
     family(
         "another_boot",
         "The machine was booted again in the middle, and the pid is in use again.",
@@ -291,49 +211,38 @@ pub const FAMILIES: &[Family] = &[
             });
         },
     ),
-    family(
-        "lost_gpu",
-        "A GPU fell off the bus with a process on it.",
-        |s| {
-            works(s);
-            let (gpu, at) = (s.gpu, s.at(0.3, 0.5));
-            s.edit_each(move |t, snapshot| {
-                if t > at {
-                    let lost = &mut snapshot.gpus[gpu];
-                    *lost = gpumem::api::model::Gpu {
-                        index: lost.index,
-                        uuid: lost.uuid.clone(),
-                        name: lost.name.clone(),
-                        pci_bus_id: lost.pci_bus_id.clone(),
-                        minor_number: lost.minor_number,
-                        ..gpumem::api::model::Gpu::default()
-                    };
-                }
-            });
-        },
-    ),
-    family(
-        "no_list_of_processes",
-        "The process list cannot be read; memory is in use.",
-        |s| {
-            works(s);
-            s.edit_each(|_, snapshot| {
-                for gpu in &mut snapshot.gpus {
-                    gpu.processes = None;
-                }
-            });
-        },
-    ),
+    family("lost_gpu", "A GPU fell off the bus with a process on it.", |s| {
+        works(s);
+        let (gpu, at) = (s.gpu, s.at(0.3, 0.5));
+        s.edit_each(move |t, snapshot| {
+            if t > at {
+                let lost = &mut snapshot.gpus[gpu];
+                *lost = gpumem::api::model::Gpu {
+                    index: lost.index,
+                    uuid: lost.uuid.clone(),
+                    name: lost.name.clone(),
+                    pci_bus_id: lost.pci_bus_id.clone(),
+                    minor_number: lost.minor_number,
+                    ..gpumem::api::model::Gpu::default()
+                };
+            }
+        });
+    }),
+    family("no_list_of_processes", "The process list cannot be read; memory is in use.", |s| {
+        works(s);
+        s.edit_each(|_, snapshot| {
+            for gpu in &mut snapshot.gpus {
+                gpu.processes = None;
+            }
+        });
+    }),
     family(
         "hole_in_the_recording",
         "Twenty minutes are missing, and before them it was at work.",
         |s| {
             s.minutes(40.0, 60.0);
-            let (process, bytes, stop) = (
-                trainer(&mut s.random),
-                s.gib(2.0, 12.0),
-                s.before_end(1500.0, 1700.0),
-            );
+            let (process, bytes, stop) =
+                (trainer(&mut s.random), s.gib(2.0, 12.0), s.before_end(1500.0, 1700.0));
             let back = s.before_end(300.0, 400.0);
             s.act(process, move |t, _| {
                 // Nobody saw that it worked during the hole.
@@ -359,10 +268,7 @@ pub const FAMILIES: &[Family] = &[
         |s| {
             works(s);
             let (gpu, bytes) = (s.gpu, s.random.whole(100, 410) * 2 * MIB);
-            s.hide(
-                gpu,
-                move |t| if t % 200.0 < 120.0 { bytes } else { bytes / 2 },
-            );
+            s.hide(gpu, move |t| if t % 200.0 < 120.0 { bytes } else { bytes / 2 });
         },
     ),
     family(
@@ -377,48 +283,30 @@ pub const FAMILIES: &[Family] = &[
             });
         },
     ),
-    family(
-        "no_power",
-        "Power is not told, and the GPU is at full use.",
-        |s| {
-            let (process, bytes) = (trainer(&mut s.random), s.gib(2.0, 12.0));
-            s.act(process, move |_, _| working(bytes).sm(100.0));
-            s.edit_each(|_, snapshot| {
-                for gpu in &mut snapshot.gpus {
-                    gpu.power_watts = None;
-                    gpu.power_limit_watts = None;
-                }
-            });
-        },
-    ),
-    family(
-        "strangers_without_cpu_time",
-        "/proc hides what other users' processes do.",
-        |s| {
-            would_be_idle(s);
-            s.edit_each(|_, snapshot| {
-                for process in &mut snapshot.processes {
-                    process.cpu_percent = None;
-                    process.cpu_seconds = None;
-                }
-            });
-            s.labels.beyond_the_letter.push("idle");
-        },
-    ),
-    family(
-        "unattributed_and_gone",
-        "GiB that nobody had for ten minutes came back.",
-        |s| {
-            s.minutes(30.0, 50.0);
-            works(s);
-            let (gpu, at) = (s.gpu, s.before_end(100.0, 500.0));
-            s.hide(gpu, move |t| {
-                if (at - 600.0..at).contains(&t) {
-                    3 * GIB
-                } else {
-                    0
-                }
-            });
-        },
-    ),
+    family("no_power", "Power is not told, and the GPU is at full use.", |s| {
+        let (process, bytes) = (trainer(&mut s.random), s.gib(2.0, 12.0));
+        s.act(process, move |_, _| working(bytes).sm(100.0));
+        s.edit_each(|_, snapshot| {
+            for gpu in &mut snapshot.gpus {
+                gpu.power_watts = None;
+                gpu.power_limit_watts = None;
+            }
+        });
+    }),
+    family("strangers_without_cpu_time", "/proc hides what other users' processes do.", |s| {
+        would_be_idle(s);
+        s.edit_each(|_, snapshot| {
+            for process in &mut snapshot.processes {
+                process.cpu_percent = None;
+                process.cpu_seconds = None;
+            }
+        });
+        s.labels.beyond_the_letter.push("idle");
+    }),
+    family("unattributed_and_gone", "GiB that nobody had for ten minutes came back.", |s| {
+        s.minutes(30.0, 50.0);
+        works(s);
+        let (gpu, at) = (s.gpu, s.before_end(100.0, 500.0));
+        s.hide(gpu, move |t| if (at - 600.0..at).contains(&t) { 3 * GIB } else { 0 });
+    }),
 ];

@@ -29,58 +29,35 @@ pub const FAMILIES: &[Family] = &[
         |s| {
             s.minutes(40.0, 70.0);
             let (base, rise) = (part(s, 0.05, 0.15), part(s, 0.2, 0.6));
-            let (steps, warm) = (
-                s.random.range(3.0, 9.0).floor(),
-                s.random.range(240.0, 640.0),
-            );
-            moves(s, move |t, _| {
-                base + rise * (t / warm * steps).floor().min(steps) / steps
-            });
+            let (steps, warm) = (s.random.range(3.0, 9.0).floor(), s.random.range(240.0, 640.0));
+            moves(s, move |t, _| base + rise * (t / warm * steps).floor().min(steps) / steps);
         },
     ),
-    family(
-        "warmup_exponential",
-        "It rises ever more slowly, to a level that it keeps.",
-        |s| {
-            s.minutes(50.0, 80.0);
-            let (base, rise) = (part(s, 0.05, 0.15), part(s, 0.2, 0.6));
-            let tau = s.random.range(60.0, 200.0);
-            moves(s, move |t, _| base + rise * (1.0 - (-t / tau).exp()));
-        },
-    ),
-    family(
-        "fills_then_plateau",
-        "A cache fills evenly, is full, and stays so.",
-        |s| {
-            s.minutes(45.0, 80.0);
-            let (base, rise) = (part(s, 0.05, 0.15), part(s, 0.2, 0.6));
-            let full = s.at(0.2, 0.45);
-            moves(s, move |t, _| base + rise * (t / full).min(1.0));
-        },
-    ),
-    family(
-        "sawtooth_equal_peaks",
-        "Cycles of minutes whose peaks are all equal.",
-        |s| {
-            s.minutes(40.0, 70.0);
-            let (base, tooth) = (part(s, 0.1, 0.3), part(s, 0.1, 0.4));
-            let period = s.random.range(120.0, 420.0);
-            moves(s, move |t, _| base + tooth * (t % period) / period);
-        },
-    ),
-    family(
-        "sawtooth_long",
-        "Cycles of a quarter or a third of an hour, all equal.",
-        |s| {
-            s.minutes(60.0, 90.0);
-            let (base, tooth) = (part(s, 0.1, 0.3), part(s, 0.1, 0.4));
-            // It ends in the middle of a ramp, after two whole cycles.
-            let period = s.end() / s.random.range(2.4, 3.9);
-            moves(s, move |t, _| {
-                base + tooth * ((t % period) / period * 12.0).floor() / 12.0
-            });
-        },
-    ),
+    family("warmup_exponential", "It rises ever more slowly, to a level that it keeps.", |s| {
+        s.minutes(50.0, 80.0);
+        let (base, rise) = (part(s, 0.05, 0.15), part(s, 0.2, 0.6));
+        let tau = s.random.range(60.0, 200.0);
+        moves(s, move |t, _| base + rise * (1.0 - (-t / tau).exp()));
+    }),
+    family("fills_then_plateau", "A cache fills evenly, is full, and stays so.", |s| {
+        s.minutes(45.0, 80.0);
+        let (base, rise) = (part(s, 0.05, 0.15), part(s, 0.2, 0.6));
+        let full = s.at(0.2, 0.45);
+        moves(s, move |t, _| base + rise * (t / full).min(1.0));
+    }),
+    family("sawtooth_equal_peaks", "Cycles of minutes whose peaks are all equal.", |s| {
+        s.minutes(40.0, 70.0);
+        let (base, tooth) = (part(s, 0.1, 0.3), part(s, 0.1, 0.4));
+        let period = s.random.range(120.0, 420.0);
+        moves(s, move |t, _| base + tooth * (t % period) / period);
+    }),
+    family("sawtooth_long", "Cycles of a quarter or a third of an hour, all equal.", |s| {
+        s.minutes(60.0, 90.0);
+        let (base, tooth) = (part(s, 0.1, 0.3), part(s, 0.1, 0.4));
+        // It ends in the middle of a ramp, after two whole cycles.
+        let period = s.end() / s.random.range(2.4, 3.9);
+        moves(s, move |t, _| base + tooth * ((t % period) / period * 12.0).floor() / 12.0);
+    }),
     family(
         "sawtooth_with_rests",
         "Training ramps up, and evaluation drops to the bottom and stays there.",
@@ -94,43 +71,23 @@ pub const FAMILIES: &[Family] = &[
             });
         },
     ),
-    family(
-        "evaluation_peaks",
-        "Evaluation takes GiB for a minute, every ten minutes.",
-        |s| {
-            s.minutes(40.0, 70.0);
-            let (base, peak) = (part(s, 0.2, 0.5), part(s, 0.05, 0.3));
-            let every = s.random.range(300.0, 700.0);
-            moves(s, move |t, _| {
-                base + if t % every > every - 65.0 { peak } else { 0.0 }
-            });
-        },
-    ),
-    family(
-        "batch_changes",
-        "The batch size changes twice; between, it is flat.",
-        |s| {
-            s.minutes(45.0, 80.0);
-            let (base, step) = (part(s, 0.1, 0.3), part(s, 0.1, 0.25));
-            let (first, second) = (s.at(0.15, 0.3), s.at(0.4, 0.55));
-            moves(s, move |t, _| {
-                base + step * (f64::from(t > first) + f64::from(t > second))
-            });
-        },
-    ),
-    family(
-        "batch_grows_late",
-        "One jump to a bigger batch, minutes before the end.",
-        |s| {
-            s.minutes(40.0, 70.0);
-            let (base, step, at) = (
-                part(s, 0.1, 0.3),
-                part(s, 0.1, 0.3),
-                s.before_end(120.0, 700.0),
-            );
-            moves(s, move |t, _| base + if t > at { step } else { 0.0 });
-        },
-    ),
+    family("evaluation_peaks", "Evaluation takes GiB for a minute, every ten minutes.", |s| {
+        s.minutes(40.0, 70.0);
+        let (base, peak) = (part(s, 0.2, 0.5), part(s, 0.05, 0.3));
+        let every = s.random.range(300.0, 700.0);
+        moves(s, move |t, _| base + if t % every > every - 65.0 { peak } else { 0.0 });
+    }),
+    family("batch_changes", "The batch size changes twice; between, it is flat.", |s| {
+        s.minutes(45.0, 80.0);
+        let (base, step) = (part(s, 0.1, 0.3), part(s, 0.1, 0.25));
+        let (first, second) = (s.at(0.15, 0.3), s.at(0.4, 0.55));
+        moves(s, move |t, _| base + step * (f64::from(t > first) + f64::from(t > second)));
+    }),
+    family("batch_grows_late", "One jump to a bigger batch, minutes before the end.", |s| {
+        s.minutes(40.0, 70.0);
+        let (base, step, at) = (part(s, 0.1, 0.3), part(s, 0.1, 0.3), s.before_end(120.0, 700.0));
+        moves(s, move |t, _| base + if t > at { step } else { 0.0 });
+    }),
     family(
         "dynamic_shapes",
         "Every batch has other shapes: the memory is all over the place.",
@@ -152,64 +109,37 @@ pub const FAMILIES: &[Family] = &[
             });
         },
     ),
-    family(
-        "kv_cache_fills",
-        "A server's KV cache fills to its cap within the first half.",
-        |s| {
-            s.minutes(45.0, 80.0);
-            let words = "python -m sglang.launch_server --model-path m --port 30000";
-            let process = server(&mut s.random, words, Some("sglang"));
-            let (base, cache, full) = (part(s, 0.2, 0.4), part(s, 0.2, 0.4), s.at(0.15, 0.45));
-            let pid = s.act(process, move |t, random| {
-                let load = random.range(10.0, 80.0);
-                working((base + cache * (t / full).min(1.0)) as u64 / MIB * MIB)
-                    .sm(load)
-                    .cpu(60.0)
+    family("kv_cache_fills", "A server's KV cache fills to its cap within the first half.", |s| {
+        s.minutes(45.0, 80.0);
+        let words = "python -m sglang.launch_server --model-path m --port 30000";
+        let process = server(&mut s.random, words, Some("sglang"));
+        let (base, cache, full) = (part(s, 0.2, 0.4), part(s, 0.2, 0.4), s.at(0.15, 0.45));
+        let pid = s.act(process, move |t, random| {
+            let load = random.range(10.0, 80.0);
+            working((base + cache * (t / full).min(1.0)) as u64 / MIB * MIB).sm(load).cpu(60.0)
+        });
+        s.labels.servers.push(pid);
+    }),
+    family("load_then_drop", "Loading takes twice the memory; half of it is given back.", |s| {
+        let (level, extra, at) = (part(s, 0.2, 0.4), part(s, 0.2, 0.4), s.at(0.1, 0.3));
+        moves(s, move |t, _| if t < at { (level + extra) * (t / at).max(0.2) } else { level });
+    }),
+    family("allocated_and_freed", "A hump in the middle, and back to where it was.", |s| {
+        s.minutes(40.0, 70.0);
+        let (base, hump, end) = (part(s, 0.1, 0.3), part(s, 0.1, 0.4), s.end());
+        moves(s, move |t, _| base + hump * (1.0 - ((t / end - 0.45) / 0.3).powi(2)).max(0.0));
+    }),
+    family("small_growth", "It grows by less than is worth a word, on several processes.", |s| {
+        s.minutes(40.0, 60.0);
+        let end = s.end();
+        for _ in 0..3 {
+            let (process, base) = (trainer(&mut s.random), s.gib(1.5, 3.0));
+            let growth = s.random.range(40.0, 190.0) * MIB as f64;
+            s.act(process, move |t, _| {
+                working((base as f64 + growth * t / end) as u64 / (2 * MIB) * (2 * MIB)).sm(40.0)
             });
-            s.labels.servers.push(pid);
-        },
-    ),
-    family(
-        "load_then_drop",
-        "Loading takes twice the memory; half of it is given back.",
-        |s| {
-            let (level, extra, at) = (part(s, 0.2, 0.4), part(s, 0.2, 0.4), s.at(0.1, 0.3));
-            moves(s, move |t, _| {
-                if t < at {
-                    (level + extra) * (t / at).max(0.2)
-                } else {
-                    level
-                }
-            });
-        },
-    ),
-    family(
-        "allocated_and_freed",
-        "A hump in the middle, and back to where it was.",
-        |s| {
-            s.minutes(40.0, 70.0);
-            let (base, hump, end) = (part(s, 0.1, 0.3), part(s, 0.1, 0.4), s.end());
-            moves(s, move |t, _| {
-                base + hump * (1.0 - ((t / end - 0.45) / 0.3).powi(2)).max(0.0)
-            });
-        },
-    ),
-    family(
-        "small_growth",
-        "It grows by less than is worth a word, on several processes.",
-        |s| {
-            s.minutes(40.0, 60.0);
-            let end = s.end();
-            for _ in 0..3 {
-                let (process, base) = (trainer(&mut s.random), s.gib(1.5, 3.0));
-                let growth = s.random.range(40.0, 190.0) * MIB as f64;
-                s.act(process, move |t, _| {
-                    working((base as f64 + growth * t / end) as u64 / (2 * MIB) * (2 * MIB))
-                        .sm(40.0)
-                });
-            }
-        },
-    ),
+        }
+    }),
     family(
         "preallocated_and_busy",
         "TensorFlow took 95 % at its first operation, and works.",
@@ -219,28 +149,20 @@ pub const FAMILIES: &[Family] = &[
             s.act(process, move |_, _| working(bytes).sm(80.0));
         },
     ),
-    family(
-        "restarts_bigger",
-        "It is started again every few minutes, with more each time.",
-        |s| {
-            s.minutes(45.0, 60.0);
-            let base = s.gib(2.0, 3.0);
-            let period = s.end() / 5.0;
-            for run in 0..5u32 {
-                let begin = f64::from(run) * period;
-                let process = trainer(&mut s.random);
-                let process = s.born(process, begin);
-                let bytes = base + u64::from(run) * GIB;
-                s.act(process, move |t, _| {
-                    if (begin..begin + period).contains(&t) {
-                        working(bytes)
-                    } else {
-                        gone()
-                    }
-                });
-            }
-        },
-    ),
+    family("restarts_bigger", "It is started again every few minutes, with more each time.", |s| {
+        s.minutes(45.0, 60.0);
+        let base = s.gib(2.0, 3.0);
+        let period = s.end() / 5.0;
+        for run in 0..5u32 {
+            let begin = f64::from(run) * period;
+            let process = trainer(&mut s.random);
+            let process = s.born(process, begin);
+            let bytes = base + u64::from(run) * GIB;
+            s.act(process, move |t, _| {
+                if (begin..begin + period).contains(&t) { working(bytes) } else { gone() }
+            });
+        }
+    }),
     family(
         "hyperparameter_search",
         "Trials in one process, each of another size, none bigger than the first.",
@@ -276,29 +198,17 @@ pub const FAMILIES: &[Family] = &[
         "It grew for most of the time, and then gave all of it back.",
         |s| {
             s.minutes(50.0, 80.0);
-            let (base, rise, at) = (
-                part(s, 0.1, 0.3),
-                part(s, 0.1, 0.4),
-                s.before_end(400.0, 900.0),
-            );
-            moves(s, move |t, _| {
-                base + if t < at { rise * t / at } else { 0.0 }
-            });
+            let (base, rise, at) =
+                (part(s, 0.1, 0.3), part(s, 0.1, 0.4), s.before_end(400.0, 900.0));
+            moves(s, move |t, _| base + if t < at { rise * t / at } else { 0.0 });
         },
     ),
     family("leaker_that_left", "It grew until it ended.", |s| {
         s.minutes(50.0, 80.0);
-        let (process, bytes, at) = (
-            trainer(&mut s.random),
-            s.gib(4.0, 12.0),
-            s.before_end(100.0, 900.0),
-        );
+        let (process, bytes, at) =
+            (trainer(&mut s.random), s.gib(4.0, 12.0), s.before_end(100.0, 900.0));
         s.act(process, move |t, _| {
-            if t < at {
-                working((bytes as f64 * (0.2 + 0.8 * t / at)) as u64)
-            } else {
-                gone()
-            }
+            if t < at { working((bytes as f64 * (0.2 + 0.8 * t / at)) as u64) } else { gone() }
         });
     }),
 ];

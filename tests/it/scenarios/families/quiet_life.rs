@@ -13,11 +13,8 @@ pub const FAMILIES: &[Family] = &[
         "Stopped, and resumed after a minute and a half at the most.",
         |s| {
             s.every(10.0);
-            let (process, bytes, at) = (
-                trainer(&mut s.random),
-                s.share(0.2, 0.7),
-                s.before_end(70.0, 400.0),
-            );
+            let (process, bytes, at) =
+                (trainer(&mut s.random), s.share(0.2, 0.7), s.before_end(70.0, 400.0));
             let pause = s.random.range(40.0, 85.0);
             s.act(process, move |t, _| {
                 if (at..at + pause).contains(&t) {
@@ -28,63 +25,40 @@ pub const FAMILIES: &[Family] = &[
             });
         },
     ),
-    family(
-        "stopped_again_and_again",
-        "A limiter stops it for half a minute at a time.",
-        |s| {
-            s.minutes(12.0, 20.0);
-            s.every(5.0);
-            let (process, bytes, every) = (
-                trainer(&mut s.random),
-                s.share(0.2, 0.7),
-                s.random.range(60.0, 130.0),
-            );
-            s.act(process, move |t, _| {
-                if t % every < 30.0 {
-                    resting(bytes).state('T')
-                } else {
-                    working(bytes)
-                }
-            });
-        },
-    ),
-    family(
-        "stopped_without_memory",
-        "A stopped process that holds no GPU memory any more.",
-        |s| {
-            let (process, at) = (someone(&mut s.random, "python monitor.py"), s.at(0.2, 0.4));
-            s.act(process, move |t, _| {
-                let rests = resting(0).unlisted();
-                if t < at { rests } else { rests.state('T') }
-            });
-        },
-    ),
-    family(
-        "short_sleeps_on_nfs",
-        "Asleep on a slow file system in one sample of three.",
-        |s| {
-            let (process, bytes) = (trainer(&mut s.random), s.share(0.2, 0.7));
-            let mut turn = 0;
-            s.act(process, move |_, _| {
-                turn += 1;
-                if turn % 3 == 0 {
-                    working(bytes).sm(30.0).state('D')
-                } else {
-                    working(bytes)
-                }
-            });
-        },
-    ),
+    family("stopped_again_and_again", "A limiter stops it for half a minute at a time.", |s| {
+        s.minutes(12.0, 20.0);
+        s.every(5.0);
+        let (process, bytes, every) =
+            (trainer(&mut s.random), s.share(0.2, 0.7), s.random.range(60.0, 130.0));
+        s.act(
+            process,
+            move |t, _| {
+                if t % every < 30.0 { resting(bytes).state('T') } else { working(bytes) }
+            },
+        );
+    }),
+    family("stopped_without_memory", "A stopped process that holds no GPU memory any more.", |s| {
+        let (process, at) = (someone(&mut s.random, "python monitor.py"), s.at(0.2, 0.4));
+        s.act(process, move |t, _| {
+            let rests = resting(0).unlisted();
+            if t < at { rests } else { rests.state('T') }
+        });
+    }),
+    family("short_sleeps_on_nfs", "Asleep on a slow file system in one sample of three.", |s| {
+        let (process, bytes) = (trainer(&mut s.random), s.share(0.2, 0.7));
+        let mut turn = 0;
+        s.act(process, move |_, _| {
+            turn += 1;
+            if turn % 3 == 0 { working(bytes).sm(30.0).state('D') } else { working(bytes) }
+        });
+    }),
     family(
         "a_minute_on_the_disk",
         "Uninterruptible for a minute and a half, then at work again.",
         |s| {
             s.every(10.0);
-            let (process, bytes, at) = (
-                trainer(&mut s.random),
-                s.share(0.2, 0.7),
-                s.before_end(90.0, 400.0),
-            );
+            let (process, bytes, at) =
+                (trainer(&mut s.random), s.share(0.2, 0.7), s.before_end(90.0, 400.0));
             s.act(process, move |t, _| {
                 if (at..at + 85.0).contains(&t) {
                     resting(bytes).state('D')
@@ -94,23 +68,19 @@ pub const FAMILIES: &[Family] = &[
             });
         },
     ),
-    family(
-        "zombie_for_a_sample",
-        "It exits, and is a zombie until its parent looks.",
-        |s| {
-            s.every(10.0);
-            let (process, bytes, at) = (trainer(&mut s.random), s.share(0.2, 0.7), s.at(0.5, 0.9));
-            s.act(process, move |t, _| {
-                if t < at {
-                    working(bytes)
-                } else if t < at + 10.0 {
-                    resting(bytes).state('Z')
-                } else {
-                    gone()
-                }
-            });
-        },
-    ),
+    family("zombie_for_a_sample", "It exits, and is a zombie until its parent looks.", |s| {
+        s.every(10.0);
+        let (process, bytes, at) = (trainer(&mut s.random), s.share(0.2, 0.7), s.at(0.5, 0.9));
+        s.act(process, move |t, _| {
+            if t < at {
+                working(bytes)
+            } else if t < at + 10.0 {
+                resting(bytes).state('Z')
+            } else {
+                gone()
+            }
+        });
+    }),
     family(
         "missing_for_a_sample",
         "It was gone from /proc when it was read, and from NVML in the next sample.",
@@ -128,24 +98,11 @@ pub const FAMILIES: &[Family] = &[
             });
         },
     ),
-    family(
-        "dying_at_the_end",
-        "It became a zombie in the very last sample.",
-        |s| {
-            let (process, bytes, at) = (
-                trainer(&mut s.random),
-                s.share(0.2, 0.7),
-                s.end() - s.interval() * 0.7,
-            );
-            s.act(process, move |t, _| {
-                if t < at {
-                    working(bytes)
-                } else {
-                    resting(bytes).state('Z')
-                }
-            });
-        },
-    ),
+    family("dying_at_the_end", "It became a zombie in the very last sample.", |s| {
+        let (process, bytes, at) =
+            (trainer(&mut s.random), s.share(0.2, 0.7), s.end() - s.interval() * 0.7);
+        s.act(process, move |t, _| if t < at { working(bytes) } else { resting(bytes).state('Z') });
+    }),
     family(
         "pid_reuse",
         "An idle process exits and a new one gets its pid: the clock starts afresh.",
@@ -154,13 +111,7 @@ pub const FAMILIES: &[Family] = &[
             let (process, bytes) = (trainer(&mut s.random), s.gib(2.0, 12.0));
             let (stop, at) = (s.before_end(900.0, 1100.0), s.before_end(200.0, 480.0));
             let next = trainer(&mut s.random);
-            let next = s.born(
-                Process {
-                    pid: process.pid,
-                    ..next
-                },
-                at,
-            );
+            let next = s.born(Process { pid: process.pid, ..next }, at);
             s.act(process, move |t, _| {
                 if t < stop {
                     working(bytes)
@@ -170,10 +121,7 @@ pub const FAMILIES: &[Family] = &[
                     gone()
                 }
             });
-            s.act(
-                next,
-                move |t, _| if t < at { gone() } else { resting(bytes) },
-            );
+            s.act(next, move |t, _| if t < at { gone() } else { resting(bytes) });
         },
     ),
     family(
@@ -199,131 +147,64 @@ pub const FAMILIES: &[Family] = &[
             s.hide(gpu, move |_| bytes);
         },
     ),
-    family(
-        "below_a_gibibyte",
-        "It is idle, and what it holds is not worth a word.",
-        |s| {
-            let (process, stop) = (trainer(&mut s.random), s.long_idle());
-            let bytes = s.random.whole(250, 430) * 2 * MIB;
-            s.act(process, move |t, _| {
-                if t < stop {
-                    working(bytes)
-                } else {
-                    resting(bytes)
-                }
-            });
-        },
-    ),
-    family(
-        "context_only",
-        "A notebook that only imported the framework.",
-        |s| {
-            let (kernel, bytes) = (notebook(&mut s.random), s.random.whole(140, 300) * 2 * MIB);
-            s.act(kernel, move |_, _| resting(bytes).notebook("idle", -5000.0));
-        },
-    ),
-    family(
-        "came_minutes_ago",
-        "It appeared a few minutes before the end, and loads.",
-        |s| {
-            let start = s.before_end(150.0, 480.0);
-            let process = trainer(&mut s.random);
-            let (process, bytes) = (s.born(process, start), s.gib(2.0, 12.0));
-            s.act(
-                process,
-                move |t, _| if t < start { gone() } else { resting(bytes) },
-            );
-        },
-    ),
-    family(
-        "recorded_for_five_minutes",
-        "Too short a recording to call anybody idle.",
-        |s| {
-            s.minutes(4.0, 8.0);
-            let (process, bytes) = (trainer(&mut s.random), s.gib(2.0, 12.0));
-            s.act(process, move |_, _| resting(bytes));
-        },
-    ),
-    family(
-        "idle_for_some_minutes",
-        "It has not used the GPU for seven or eight minutes.",
-        |s| {
-            let (process, bytes, stop) = (
-                trainer(&mut s.random),
-                s.gib(2.0, 12.0),
-                s.before_end(300.0, 490.0),
-            );
-            s.act(process, move |t, _| {
-                if t < stop {
-                    working(bytes)
-                } else {
-                    resting(bytes)
-                }
-            });
-        },
-    ),
-    family(
-        "went_and_freed",
-        "It finished, and all its memory came back.",
-        |s| {
-            let (process, bytes, at) = (trainer(&mut s.random), s.gib(2.0, 12.0), s.at(0.3, 0.7));
-            s.act(
-                process,
-                move |t, _| if t < at { working(bytes) } else { gone() },
-            );
-        },
-    ),
-    family(
-        "idle_then_back",
-        "Idle for twenty minutes, and then at work again.",
-        |s| {
-            s.minutes(45.0, 60.0);
-            let (process, bytes, at) = (
-                trainer(&mut s.random),
-                s.gib(2.0, 12.0),
-                s.before_end(60.0, 400.0),
-            );
-            s.act(process, move |t, _| {
-                if (at - 1200.0..at).contains(&t) {
-                    resting(bytes)
-                } else {
-                    working(bytes)
-                }
-            });
-        },
-    ),
-    family(
-        "a_desktop",
-        "Xorg and a compositor hold a GiB and draw seldom.",
-        |s| {
-            for (words, low, high) in [
-                ("/usr/lib/xorg/Xorg vt2", 600, 640),
-                ("/usr/bin/gnome-shell", 80, 150),
-            ] {
-                let process = daemon(&mut s.random, words, "gdm.service");
-                let (bytes, gpu) = (s.random.whole(low, high) * 2 * MIB, s.gpu);
-                s.act_on(process, &[gpu], ProcessType::Graphics, move |_, _| {
-                    resting(bytes).cpu(1.0)
-                });
-            }
-        },
-    ),
+    family("below_a_gibibyte", "It is idle, and what it holds is not worth a word.", |s| {
+        let (process, stop) = (trainer(&mut s.random), s.long_idle());
+        let bytes = s.random.whole(250, 430) * 2 * MIB;
+        s.act(process, move |t, _| if t < stop { working(bytes) } else { resting(bytes) });
+    }),
+    family("context_only", "A notebook that only imported the framework.", |s| {
+        let (kernel, bytes) = (notebook(&mut s.random), s.random.whole(140, 300) * 2 * MIB);
+        s.act(kernel, move |_, _| resting(bytes).notebook("idle", -5000.0));
+    }),
+    family("came_minutes_ago", "It appeared a few minutes before the end, and loads.", |s| {
+        let start = s.before_end(150.0, 480.0);
+        let process = trainer(&mut s.random);
+        let (process, bytes) = (s.born(process, start), s.gib(2.0, 12.0));
+        s.act(process, move |t, _| if t < start { gone() } else { resting(bytes) });
+    }),
+    family("recorded_for_five_minutes", "Too short a recording to call anybody idle.", |s| {
+        s.minutes(4.0, 8.0);
+        let (process, bytes) = (trainer(&mut s.random), s.gib(2.0, 12.0));
+        s.act(process, move |_, _| resting(bytes));
+    }),
+    family("idle_for_some_minutes", "It has not used the GPU for seven or eight minutes.", |s| {
+        let (process, bytes, stop) =
+            (trainer(&mut s.random), s.gib(2.0, 12.0), s.before_end(300.0, 490.0));
+        s.act(process, move |t, _| if t < stop { working(bytes) } else { resting(bytes) });
+    }),
+    family("went_and_freed", "It finished, and all its memory came back.", |s| {
+        let (process, bytes, at) = (trainer(&mut s.random), s.gib(2.0, 12.0), s.at(0.3, 0.7));
+        s.act(process, move |t, _| if t < at { working(bytes) } else { gone() });
+    }),
+    family("idle_then_back", "Idle for twenty minutes, and then at work again.", |s| {
+        s.minutes(45.0, 60.0);
+        let (process, bytes, at) =
+            (trainer(&mut s.random), s.gib(2.0, 12.0), s.before_end(60.0, 400.0));
+        s.act(process, move |t, _| {
+            if (at - 1200.0..at).contains(&t) { resting(bytes) } else { working(bytes) }
+        });
+    }),
+    family("a_desktop", "Xorg and a compositor hold a GiB and draw seldom.", |s| {
+        for (words, low, high) in
+            [("/usr/lib/xorg/Xorg vt2", 600, 640), ("/usr/bin/gnome-shell", 80, 150)]
+        {
+            let process = daemon(&mut s.random, words, "gdm.service");
+            let (bytes, gpu) = (s.random.whole(low, high) * 2 * MIB, s.gpu);
+            s.act_on(process, &[gpu], ProcessType::Graphics, move |_, _| resting(bytes).cpu(1.0));
+        }
+    }),
     family(
         "clients_of_mps",
         "Clients of the Multi-Process Service, whose use is booked to the server.",
         |s| {
             let words = "nvidia-cuda-mps-server";
-            let server = Process {
-                listening: Some(false),
-                ..daemon(&mut s.random, words, "mps.service")
-            };
+            let server =
+                Process { listening: Some(false), ..daemon(&mut s.random, words, "mps.service") };
             s.act(server, |_, _| working(30 * MIB).sm(70.0).cpu(5.0));
             let gpu = s.gpu;
             for _ in 0..2 {
                 let (client, bytes) = (trainer(&mut s.random), s.gib(1.5, 3.0));
-                s.act_on(client, &[gpu], ProcessType::Mps, move |_, _| {
-                    resting(bytes).cpu(9.0)
-                });
+                s.act_on(client, &[gpu], ProcessType::Mps, move |_, _| resting(bytes).cpu(9.0));
             }
             s.labels.beyond_the_letter.push("idle");
         },
@@ -357,36 +238,22 @@ pub const FAMILIES: &[Family] = &[
                     gone()
                 }
             });
-            s.act(
-                parent,
-                move |t, _| if t < at { working(bytes) } else { gone() },
-            );
+            s.act(parent, move |t, _| if t < at { working(bytes) } else { gone() });
             let next = trainer(&mut s.random);
             let next = s.born(next, at + 40.0);
-            s.act(next, move |t, _| {
-                if t < at + 40.0 {
-                    gone()
-                } else {
-                    working(bytes)
-                }
-            });
+            s.act(next, move |t, _| if t < at + 40.0 { gone() } else { working(bytes) });
         },
     ),
-    family(
-        "in_a_debugger",
-        "Its owner looks at it in a debugger.",
-        |s| {
-            let (process, bytes, at) = (trainer(&mut s.random), s.gib(2.0, 12.0), s.long_idle());
-            let pid = s.act(process, move |t, _| {
-                if t < at {
-                    working(bytes)
-                } else {
-                    resting(bytes).state('t')
-                }
-            });
-            s.allow(pid, &["idle", "stopped"]);
-        },
-    ),
+    family("in_a_debugger", "Its owner looks at it in a debugger.", |s| {
+        let (process, bytes, at) = (trainer(&mut s.random), s.gib(2.0, 12.0), s.long_idle());
+        let pid = s.act(
+            process,
+            move |t, _| {
+                if t < at { working(bytes) } else { resting(bytes).state('t') }
+            },
+        );
+        s.allow(pid, &["idle", "stopped"]);
+    }),
     family(
         "server_that_nohup_kept",
         "A vLLM server under nohup, without its shell, waits for requests.",
@@ -394,11 +261,7 @@ pub const FAMILIES: &[Family] = &[
             let words = "vllm serve m --port 8000";
             let process = super::super::people::server(&mut s.random, words, Some("vllm"));
             let group = s.random.whole(3_000, 400_000) as u32;
-            let process = Process {
-                process_group: Some(group),
-                session: Some(group),
-                ..process
-            };
+            let process = Process { process_group: Some(group), session: Some(group), ..process };
             let bytes = s.share(0.5, 0.9);
             let pid = s.act(process, move |_, _| resting(bytes).adopted_by(1));
             s.labels.servers.push(pid);
@@ -423,75 +286,43 @@ pub const FAMILIES: &[Family] = &[
             s.labels.kill_ok.insert(pid, true);
         },
     ),
-    family(
-        "stopped_for_long_and_resumed",
-        "Stopped for twenty minutes, and at work again.",
-        |s| {
-            s.minutes(40.0, 60.0);
-            let (process, bytes, at) = (
-                trainer(&mut s.random),
-                s.gib(2.0, 12.0),
-                s.before_end(100.0, 500.0),
-            );
-            s.act(process, move |t, _| {
-                if (at - 1200.0..at).contains(&t) {
-                    resting(bytes).state('T')
-                } else {
-                    working(bytes)
-                }
-            });
-        },
-    ),
-    family(
-        "stuck_and_saved",
-        "In the driver for ten minutes, and at work again.",
-        |s| {
-            s.minutes(40.0, 60.0);
-            let (process, bytes, at) = (
-                trainer(&mut s.random),
-                s.gib(2.0, 12.0),
-                s.before_end(100.0, 500.0),
-            );
-            s.act(process, move |t, _| {
-                if (at - 600.0..at).contains(&t) {
-                    resting(bytes).state('D')
-                } else {
-                    working(bytes)
-                }
-            });
-        },
-    ),
-    family(
-        "zombie_that_was_reaped",
-        "A zombie for ten minutes, until its parent looked.",
-        |s| {
-            s.minutes(40.0, 60.0);
-            let (process, bytes, at) = (
-                trainer(&mut s.random),
-                s.gib(2.0, 12.0),
-                s.before_end(100.0, 500.0),
-            );
-            s.act(process, move |t, _| {
-                if t < at - 600.0 {
-                    working(bytes)
-                } else if t < at {
-                    resting(bytes).state('Z')
-                } else {
-                    gone()
-                }
-            });
-        },
-    ),
+    family("stopped_for_long_and_resumed", "Stopped for twenty minutes, and at work again.", |s| {
+        s.minutes(40.0, 60.0);
+        let (process, bytes, at) =
+            (trainer(&mut s.random), s.gib(2.0, 12.0), s.before_end(100.0, 500.0));
+        s.act(process, move |t, _| {
+            if (at - 1200.0..at).contains(&t) { resting(bytes).state('T') } else { working(bytes) }
+        });
+    }),
+    family("stuck_and_saved", "In the driver for ten minutes, and at work again.", |s| {
+        s.minutes(40.0, 60.0);
+        let (process, bytes, at) =
+            (trainer(&mut s.random), s.gib(2.0, 12.0), s.before_end(100.0, 500.0));
+        s.act(process, move |t, _| {
+            if (at - 600.0..at).contains(&t) { resting(bytes).state('D') } else { working(bytes) }
+        });
+    }),
+    family("zombie_that_was_reaped", "A zombie for ten minutes, until its parent looked.", |s| {
+        s.minutes(40.0, 60.0);
+        let (process, bytes, at) =
+            (trainer(&mut s.random), s.gib(2.0, 12.0), s.before_end(100.0, 500.0));
+        s.act(process, move |t, _| {
+            if t < at - 600.0 {
+                working(bytes)
+            } else if t < at {
+                resting(bytes).state('Z')
+            } else {
+                gone()
+            }
+        });
+    }),
     family(
         "orphans_that_left",
         "Workers outlived their trainer for ten minutes, and are gone.",
         |s| {
             s.minutes(40.0, 60.0);
-            let (parent, bytes, at) = (
-                trainer(&mut s.random),
-                s.gib(2.0, 12.0),
-                s.before_end(100.0, 500.0),
-            );
+            let (parent, bytes, at) =
+                (trainer(&mut s.random), s.gib(2.0, 12.0), s.before_end(100.0, 500.0));
             for _ in 0..2 {
                 let worker = child(&mut s.random, &parent);
                 s.act(worker, move |t, _| {
@@ -505,13 +336,7 @@ pub const FAMILIES: &[Family] = &[
                     }
                 });
             }
-            s.act(parent, move |t, _| {
-                if t < at - 600.0 {
-                    working(bytes)
-                } else {
-                    gone()
-                }
-            });
+            s.act(parent, move |t, _| if t < at - 600.0 { working(bytes) } else { gone() });
         },
     ),
     family(
@@ -520,24 +345,16 @@ pub const FAMILIES: &[Family] = &[
         |s| {
             s.minutes(15.0, 30.0);
             s.every(10.0);
-            let (process, bytes, at) = (
-                trainer(&mut s.random),
-                s.gib(2.0, 12.0),
-                s.before_end(30.0, 85.0),
-            );
+            let (process, bytes, at) =
+                (trainer(&mut s.random), s.gib(2.0, 12.0), s.before_end(30.0, 85.0));
             let group = s.random.whole(3_000, 400_000) as u32;
-            let process = Process {
-                process_group: Some(group),
-                session: Some(group),
-                ..process
-            };
-            s.act(process, move |t, _| {
-                if t < at {
-                    working(bytes)
-                } else {
-                    resting(bytes).adopted_by(1)
-                }
-            });
+            let process = Process { process_group: Some(group), session: Some(group), ..process };
+            s.act(
+                process,
+                move |t, _| {
+                    if t < at { working(bytes) } else { resting(bytes).adopted_by(1) }
+                },
+            );
         },
     ),
 ];

@@ -26,60 +26,43 @@ pub const FAMILIES: &[Family] = &[
         |s| {
             let (process, bytes) = (trainer(&mut s.random), s.share(0.2, 0.7));
             let stall = s.before_end(200.0, 480.0);
-            s.act(process, move |t, _| {
-                if t < stall {
-                    working(bytes)
-                } else {
-                    resting(bytes).cpu(400.0)
-                }
-            });
-        },
-    ),
-    family(
-        "long_cpu_phase",
-        "A phase on the CPU lasts for twenty minutes; the GPU waits.",
-        |s| {
-            s.minutes(40.0, 60.0);
-            let (process, bytes) = (trainer(&mut s.random), s.share(0.2, 0.7));
-            let (begin, cpu) = (s.before_end(1000.0, 1500.0), s.random.range(60.0, 1200.0));
-            s.act(process, move |t, _| {
-                if t < begin {
-                    working(bytes)
-                } else {
-                    resting(bytes).cpu(cpu)
-                }
-            });
-        },
-    ),
-    family(
-        "single_core_preprocessing",
-        "A third of a core tokenizes for half an hour.",
-        |s| {
-            s.minutes(40.0, 60.0);
-            let (process, bytes, begin) = (
-                trainer(&mut s.random),
-                s.share(0.2, 0.7),
-                s.before_end(1000.0, 1500.0),
+            s.act(
+                process,
+                move |t, _| {
+                    if t < stall { working(bytes) } else { resting(bytes).cpu(400.0) }
+                },
             );
-            let cpu = s.random.range(30.0, 60.0);
-            s.act(process, move |t, _| {
-                if t < begin {
-                    working(bytes)
-                } else {
-                    resting(bytes).cpu(cpu)
-                }
-            });
         },
     ),
+    family("long_cpu_phase", "A phase on the CPU lasts for twenty minutes; the GPU waits.", |s| {
+        s.minutes(40.0, 60.0);
+        let (process, bytes) = (trainer(&mut s.random), s.share(0.2, 0.7));
+        let (begin, cpu) = (s.before_end(1000.0, 1500.0), s.random.range(60.0, 1200.0));
+        s.act(
+            process,
+            move |t, _| {
+                if t < begin { working(bytes) } else { resting(bytes).cpu(cpu) }
+            },
+        );
+    }),
+    family("single_core_preprocessing", "A third of a core tokenizes for half an hour.", |s| {
+        s.minutes(40.0, 60.0);
+        let (process, bytes, begin) =
+            (trainer(&mut s.random), s.share(0.2, 0.7), s.before_end(1000.0, 1500.0));
+        let cpu = s.random.range(30.0, 60.0);
+        s.act(
+            process,
+            move |t, _| {
+                if t < begin { working(bytes) } else { resting(bytes).cpu(cpu) }
+            },
+        );
+    }),
     family(
         "checkpoint_pauses",
         "It writes checkpoints for three minutes, partly asleep on the disk.",
         |s| {
-            let (process, bytes, every) = (
-                trainer(&mut s.random),
-                s.share(0.2, 0.7),
-                s.random.range(500.0, 900.0),
-            );
+            let (process, bytes, every) =
+                (trainer(&mut s.random), s.share(0.2, 0.7), s.random.range(500.0, 900.0));
             let pause = s.random.range(100.0, 200.0);
             s.act(process, move |t, random| {
                 if t % every < every - pause {
@@ -93,11 +76,8 @@ pub const FAMILIES: &[Family] = &[
         },
     ),
     family("low_duty_inference", "A request every few minutes.", |s| {
-        let (process, bytes, every) = (
-            trainer(&mut s.random),
-            s.gib(2.0, 20.0),
-            s.random.range(120.0, 420.0),
-        );
+        let (process, bytes, every) =
+            (trainer(&mut s.random), s.gib(2.0, 20.0), s.random.range(120.0, 420.0));
         let mut next = 0.0;
         s.act(process, move |t, _| {
             if t >= next {
@@ -108,32 +88,19 @@ pub const FAMILIES: &[Family] = &[
             }
         });
     }),
-    family(
-        "light_use_without_end",
-        "One or two percent, all the time.",
-        |s| {
-            let (process, bytes) = (trainer(&mut s.random), s.gib(2.0, 20.0));
-            s.act(process, move |_, random| {
-                resting(bytes)
-                    .sm(random.range(1.0, 2.5))
-                    .traffic(0.0)
-                    .cpu(3.0)
-            });
-        },
-    ),
+    family("light_use_without_end", "One or two percent, all the time.", |s| {
+        let (process, bytes) = (trainer(&mut s.random), s.gib(2.0, 20.0));
+        s.act(process, move |_, random| {
+            resting(bytes).sm(random.range(1.0, 2.5)).traffic(0.0).cpu(3.0)
+        });
+    }),
     family("video_transcoding", "Only the encoder works.", |s| {
-        let process = someone(
-            &mut s.random,
-            "ffmpeg -hwaccel cuda -i rtsp://camera -c:v h264_nvenc out.mp4",
-        );
+        let process =
+            someone(&mut s.random, "ffmpeg -hwaccel cuda -i rtsp://camera -c:v h264_nvenc out.mp4");
         let (bytes, level) = (s.gib(1.3, 3.0), s.random.whole(20, 70) as u32);
         let pid = s.act(process, move |_, _| resting(bytes).cpu(12.0));
         s.edit_each(move |_, snapshot| {
-            for row in snapshot
-                .gpus
-                .iter_mut()
-                .flat_map(|gpu| gpu.processes.iter_mut().flatten())
-            {
+            for row in snapshot.gpus.iter_mut().flat_map(|gpu| gpu.processes.iter_mut().flatten()) {
                 if row.pid == pid {
                     row.encoder_percent = Some(level);
                     row.decoder_percent = Some(level / 2);
@@ -142,34 +109,24 @@ pub const FAMILIES: &[Family] = &[
         });
         s.labels.beyond_the_letter.push("idle");
     }),
-    family(
-        "thinking_notebook",
-        "Its user reads and tries something every few minutes.",
-        |s| {
-            let (kernel, bytes, every) = (
-                notebook(&mut s.random),
-                s.gib(2.0, 20.0),
-                s.random.range(200.0, 460.0),
-            );
-            s.act(kernel, move |t, _| {
-                let since = t % every;
-                if since < 25.0 {
-                    working(bytes).sm(40.0).notebook("busy", t)
-                } else {
-                    resting(bytes).notebook("idle", t - since + 25.0)
-                }
-            });
-        },
-    ),
+    family("thinking_notebook", "Its user reads and tries something every few minutes.", |s| {
+        let (kernel, bytes, every) =
+            (notebook(&mut s.random), s.gib(2.0, 20.0), s.random.range(200.0, 460.0));
+        s.act(kernel, move |t, _| {
+            let since = t % every;
+            if since < 25.0 {
+                working(bytes).sm(40.0).notebook("busy", t)
+            } else {
+                resting(bytes).notebook("idle", t - since + 25.0)
+            }
+        });
+    }),
     family(
         "notebook_active_without_gpu",
         "Its user edits and plots on the CPU; the GPU waits.",
         |s| {
-            let (kernel, bytes, stop) = (
-                notebook(&mut s.random),
-                s.gib(2.0, 20.0),
-                s.before_end(900.0, 1500.0),
-            );
+            let (kernel, bytes, stop) =
+                (notebook(&mut s.random), s.gib(2.0, 20.0), s.before_end(900.0, 1500.0));
             let last = s.before_end(60.0, 460.0);
             s.act(kernel, move |t, _| {
                 if t < stop {
@@ -182,25 +139,14 @@ pub const FAMILIES: &[Family] = &[
             });
         },
     ),
-    family(
-        "notebook_busy_on_the_cpu",
-        "A cell computes on the CPU for half an hour.",
-        |s| {
-            let (kernel, bytes, stop) = (
-                notebook(&mut s.random),
-                s.gib(2.0, 20.0),
-                s.before_end(900.0, 1500.0),
-            );
-            s.act(kernel, move |t, _| {
-                let at_work = working(bytes).notebook("busy", t);
-                if t < stop {
-                    at_work
-                } else {
-                    resting(bytes).cpu(100.0).notebook("busy", stop)
-                }
-            });
-        },
-    ),
+    family("notebook_busy_on_the_cpu", "A cell computes on the CPU for half an hour.", |s| {
+        let (kernel, bytes, stop) =
+            (notebook(&mut s.random), s.gib(2.0, 20.0), s.before_end(900.0, 1500.0));
+        s.act(kernel, move |t, _| {
+            let at_work = working(bytes).notebook("busy", t);
+            if t < stop { at_work } else { resting(bytes).cpu(100.0).notebook("busy", stop) }
+        });
+    }),
     family("vllm_never_used", "vLLM listens and nobody asks.", |s| {
         waits(
             s,
@@ -209,41 +155,21 @@ pub const FAMILIES: &[Family] = &[
         );
     }),
     family("triton_waits", "Triton listens and nobody asks.", |s| {
+        waits(s, "tritonserver --model-repository=/models --http-port=8000", None);
+    }),
+    family("ollama_kept_alive", "Ollama keeps a model loaded for ever.", |s| {
         waits(
             s,
-            "tritonserver --model-repository=/models --http-port=8000",
-            None,
+            "/usr/local/bin/ollama runner --model /var/lib/ollama/m --port 39311",
+            Some("llama.cpp"),
         );
     }),
-    family(
-        "ollama_kept_alive",
-        "Ollama keeps a model loaded for ever.",
-        |s| {
-            waits(
-                s,
-                "/usr/local/bin/ollama runner --model /var/lib/ollama/m --port 39311",
-                Some("llama.cpp"),
-            );
-        },
-    ),
-    family(
-        "llama_server_waits",
-        "llama-server listens and nobody asks.",
-        |s| {
-            waits(
-                s,
-                "/opt/llama.cpp/llama-server -m m.gguf --port 8080",
-                Some("llama.cpp"),
-            );
-        },
-    ),
-    family(
-        "text_generation_waits",
-        "A text generation server listens and nobody asks.",
-        |s| {
-            waits(s, "text-generation-server serve m --port 3000", Some("tgi"));
-        },
-    ),
+    family("llama_server_waits", "llama-server listens and nobody asks.", |s| {
+        waits(s, "/opt/llama.cpp/llama-server -m m.gguf --port 8080", Some("llama.cpp"));
+    }),
+    family("text_generation_waits", "A text generation server listens and nobody asks.", |s| {
+        waits(s, "text-generation-server serve m --port 3000", Some("tgi"));
+    }),
     family(
         "engine_of_a_listening_server",
         "The engine holds the model; the API server that listens is its parent.",
@@ -251,29 +177,20 @@ pub const FAMILIES: &[Family] = &[
             let words = "python -m vllm.entrypoints.openai.api_server --model m --port 8000";
             let api = server(&mut s.random, words, Some("vllm"));
             let engine = child(&mut s.random, &api);
-            let (engine, bytes) = (
-                Process {
-                    command: argv("VLLM::EngineCore"),
-                    ..engine
-                },
-                s.share(0.5, 0.9),
-            );
+            let (engine, bytes) =
+                (Process { command: argv("VLLM::EngineCore"), ..engine }, s.share(0.5, 0.9));
             let pid = s.act(engine, move |_, _| resting(bytes).cpu(3.0));
             s.act(api, |_, _| resting(0).cpu(1.0).unlisted());
             s.labels.servers.push(pid);
         },
     ),
-    family(
-        "served_in_a_container",
-        "vLLM waits in a container, seen from the host.",
-        |s| {
-            let words = "python3 -m vllm.entrypoints.openai.api_server --model m";
-            let process = server(&mut s.random, words, Some("vllm"));
-            let (process, bytes) = (contain(&mut s.random, process), s.share(0.6, 0.9));
-            let pid = s.act(process, move |_, _| resting(bytes).cpu(3.0));
-            s.labels.servers.push(pid);
-        },
-    ),
+    family("served_in_a_container", "vLLM waits in a container, seen from the host.", |s| {
+        let words = "python3 -m vllm.entrypoints.openai.api_server --model m";
+        let process = server(&mut s.random, words, Some("vllm"));
+        let (process, bytes) = (contain(&mut s.random, process), s.share(0.6, 0.9));
+        let pid = s.act(process, move |_, _| resting(bytes).cpu(3.0));
+        s.labels.servers.push(pid);
+    }),
     family(
         "nohup_active",
         "Training under nohup, adopted by init and without its shell, but hard at work.",
@@ -313,45 +230,30 @@ pub const FAMILIES: &[Family] = &[
             let process = daemon(&mut s.random, "/opt/app/worker --gpu", "worker.service");
             let bytes = s.share(0.2, 0.6);
             s.act(process, move |t, _| {
-                if t % 300.0 < 100.0 {
-                    working(bytes).sm(50.0)
-                } else {
-                    resting(bytes).cpu(8.0)
-                }
+                if t % 300.0 < 100.0 { working(bytes).sm(50.0) } else { resting(bytes).cpu(8.0) }
             });
         },
     ),
-    family(
-        "in_tmux",
-        "A job in tmux, whose server was adopted by init.",
-        |s| {
-            let (process, bytes) = (trainer(&mut s.random), s.share(0.2, 0.7));
-            let process = Process {
-                terminal: Some("pts/7".into()),
-                session_leader_alive: Some(true),
-                ..process
-            };
-            s.act(process, move |_, _| working(bytes));
-        },
-    ),
+    family("in_tmux", "A job in tmux, whose server was adopted by init.", |s| {
+        let (process, bytes) = (trainer(&mut s.random), s.share(0.2, 0.7));
+        let process =
+            Process { terminal: Some("pts/7".into()), session_leader_alive: Some(true), ..process };
+        s.act(process, move |_, _| working(bytes));
+    }),
     family(
         "power_cap_lowered",
         "The power limit is lowered to a little more than half, and the work goes on.",
         |s| {
-            let (process, bytes, at) = (
-                trainer(&mut s.random),
-                s.share(0.2, 0.7),
-                s.before_end(800.0, 1400.0),
-            );
+            let (process, bytes, at) =
+                (trainer(&mut s.random), s.share(0.2, 0.7), s.before_end(800.0, 1400.0));
             s.act(process, move |_, _| working(bytes).sm(98.0).load(1.1));
             let cap = s.random.range(0.52, 0.62);
             s.weather(move |t, gpu| {
                 if t > at {
                     let limit = gpu.power_limit_watts.unwrap_or(300.0) * cap;
                     gpu.power_limit_watts = Some(limit.round());
-                    gpu.power_watts = gpu
-                        .power_watts
-                        .map(|watts| watts.min((limit * 9.9).round() / 10.0));
+                    gpu.power_watts =
+                        gpu.power_watts.map(|watts| watts.min((limit * 9.9).round() / 10.0));
                     gpu.sm_clock_mhz = Some(960);
                 }
             });
@@ -361,20 +263,16 @@ pub const FAMILIES: &[Family] = &[
         "power_cap_lowered_far",
         "The power limit is lowered to a third, and memory traffic goes on.",
         |s| {
-            let (process, bytes, at) = (
-                trainer(&mut s.random),
-                s.share(0.2, 0.7),
-                s.before_end(800.0, 1400.0),
-            );
+            let (process, bytes, at) =
+                (trainer(&mut s.random), s.share(0.2, 0.7), s.before_end(800.0, 1400.0));
             s.act(process, move |_, _| working(bytes).sm(98.0).load(1.1));
             let cap = s.random.range(0.28, 0.33);
             s.weather(move |t, gpu| {
                 if t > at {
                     let limit = gpu.power_limit_watts.unwrap_or(300.0) * cap;
                     gpu.power_limit_watts = Some(limit.round());
-                    gpu.power_watts = gpu
-                        .power_watts
-                        .map(|watts| watts.min((limit * 9.9).round() / 10.0));
+                    gpu.power_watts =
+                        gpu.power_watts.map(|watts| watts.min((limit * 9.9).round() / 10.0));
                     gpu.memory_percent = gpu.memory_percent.map(|percent| percent / 2);
                     gpu.sm_clock_mhz = Some(540);
                 }
@@ -382,56 +280,39 @@ pub const FAMILIES: &[Family] = &[
             s.labels.beyond_the_letter.push("hung");
         },
     ),
-    family(
-        "thermal_slowdown",
-        "It is too hot: the clocks fall, and the power with them.",
-        |s| {
-            let (process, bytes, at) = (
-                trainer(&mut s.random),
-                s.share(0.2, 0.7),
-                s.before_end(800.0, 1400.0),
-            );
-            s.act(process, move |_, _| working(bytes).sm(98.0));
-            let share = s.random.range(0.5, 0.65);
-            s.weather(move |t, gpu| {
-                if t > at {
-                    gpu.temperature_celsius = Some(91);
-                    gpu.sm_clock_mhz = Some(780);
-                    gpu.power_watts = gpu
-                        .power_watts
-                        .map(|watts| (watts * share * 10.0).round() / 10.0);
-                }
-            });
-        },
-    ),
+    family("thermal_slowdown", "It is too hot: the clocks fall, and the power with them.", |s| {
+        let (process, bytes, at) =
+            (trainer(&mut s.random), s.share(0.2, 0.7), s.before_end(800.0, 1400.0));
+        s.act(process, move |_, _| working(bytes).sm(98.0));
+        let share = s.random.range(0.5, 0.65);
+        s.weather(move |t, gpu| {
+            if t > at {
+                gpu.temperature_celsius = Some(91);
+                gpu.sm_clock_mhz = Some(780);
+                gpu.power_watts =
+                    gpu.power_watts.map(|watts| (watts * share * 10.0).round() / 10.0);
+            }
+        });
+    }),
     family(
         "light_kernels_from_the_start",
         "Full use at little power, and never anything else.",
         |s| {
             let (process, bytes) = (trainer(&mut s.random), s.share(0.1, 0.5));
             let load = s.random.range(0.08, 0.2);
-            s.act(process, move |_, _| {
-                working(bytes).sm(100.0).load(load).traffic(0.05)
-            });
+            s.act(process, move |_, _| working(bytes).sm(100.0).load(load).traffic(0.05));
         },
     ),
     family(
         "memory_bound_phase",
         "A phase of full use at 60 % of the power, with much traffic.",
         |s| {
-            let (process, bytes, at) = (
-                trainer(&mut s.random),
-                s.share(0.2, 0.7),
-                s.before_end(800.0, 1400.0),
-            );
+            let (process, bytes, at) =
+                (trainer(&mut s.random), s.share(0.2, 0.7), s.before_end(800.0, 1400.0));
             let load = s.random.range(0.5, 0.62);
             s.act(process, move |t, _| {
                 let at_work = working(bytes).sm(98.0);
-                if t < at {
-                    at_work
-                } else {
-                    at_work.load(load).traffic(0.9)
-                }
+                if t < at { at_work } else { at_work.load(load).traffic(0.9) }
             });
         },
     ),
@@ -439,11 +320,8 @@ pub const FAMILIES: &[Family] = &[
         "low_power_for_some_minutes",
         "Synchronisation at full use and little power, for six minutes.",
         |s| {
-            let (process, bytes, at) = (
-                trainer(&mut s.random),
-                s.share(0.2, 0.7),
-                s.before_end(200.0, 400.0),
-            );
+            let (process, bytes, at) =
+                (trainer(&mut s.random), s.share(0.2, 0.7), s.before_end(200.0, 400.0));
             s.act(process, move |t, _| {
                 if t < at {
                     working(bytes).sm(97.0)
@@ -458,21 +336,9 @@ pub const FAMILIES: &[Family] = &[
         "Of two on a GPU the heavy one exits; the light one goes on at full use.",
         |s| {
             let (light, heavy) = (trainer(&mut s.random), trainer(&mut s.random));
-            let (bytes, held, at) = (
-                s.gib(2.0, 5.0),
-                s.gib(2.0, 6.0),
-                s.before_end(800.0, 1400.0),
-            );
-            s.act(light, move |_, _| {
-                working(bytes).sm(100.0).load(0.12).traffic(0.1)
-            });
-            s.act(heavy, move |t, _| {
-                if t < at {
-                    working(held).sm(96.0)
-                } else {
-                    gone()
-                }
-            });
+            let (bytes, held, at) = (s.gib(2.0, 5.0), s.gib(2.0, 6.0), s.before_end(800.0, 1400.0));
+            s.act(light, move |_, _| working(bytes).sm(100.0).load(0.12).traffic(0.1));
+            s.act(heavy, move |t, _| if t < at { working(held).sm(96.0) } else { gone() });
             s.labels.beyond_the_letter.push("hung");
         },
     ),
@@ -484,20 +350,11 @@ pub const FAMILIES: &[Family] = &[
             let (process, bytes) = (trainer(&mut s.random), s.share(0.2, 0.6));
             let (main, other) = (s.gpu, 1 - s.gpu);
             let small = s.random.whole(120, 290) * 2 * MIB;
-            let pid = s.act_on(
-                process,
-                &[main, other],
-                ProcessType::Compute,
-                move |_, _| working(bytes),
-            );
+            let pid =
+                s.act_on(process, &[main, other], ProcessType::Compute, move |_, _| working(bytes));
             s.edit_each(move |_, snapshot| {
                 let gpu = &mut snapshot.gpus[other];
-                for row in gpu
-                    .processes
-                    .iter_mut()
-                    .flatten()
-                    .filter(|row| row.pid == pid)
-                {
+                for row in gpu.processes.iter_mut().flatten().filter(|row| row.pid == pid) {
                     *row = gpumem::api::model::GpuProcess {
                         used_bytes: Some(small),
                         sm_percent: row.sm_percent.map(|_| 0),
@@ -521,11 +378,8 @@ pub const FAMILIES: &[Family] = &[
         "A collective waited for fifteen minutes for a slow rank, and went on.",
         |s| {
             s.minutes(45.0, 60.0);
-            let (process, bytes, at) = (
-                trainer(&mut s.random),
-                s.gib(2.0, 12.0),
-                s.before_end(100.0, 500.0),
-            );
+            let (process, bytes, at) =
+                (trainer(&mut s.random), s.gib(2.0, 12.0), s.before_end(100.0, 500.0));
             s.act(process, move |t, _| {
                 if (at - 900.0..at).contains(&t) {
                     working(bytes).sm(100.0).load(0.1).traffic(0.0)
@@ -554,12 +408,8 @@ pub const FAMILIES: &[Family] = &[
             s.act(process, move |_, _| working(bytes).sm(96.0));
         },
     ),
-    family(
-        "nearly_full_and_busy",
-        "It fills the GPU nearly to the last, and works.",
-        |s| {
-            let (process, bytes) = (trainer(&mut s.random), s.share(0.95, 0.96));
-            s.act(process, move |_, _| working(bytes).sm(96.0));
-        },
-    ),
+    family("nearly_full_and_busy", "It fills the GPU nearly to the last, and works.", |s| {
+        let (process, bytes) = (trainer(&mut s.random), s.share(0.95, 0.96));
+        s.act(process, move |_, _| working(bytes).sm(96.0));
+    }),
 ];

@@ -85,18 +85,14 @@ pub const FAMILIES: &[Family] = &[
             long(s);
             let (job, since) = (job(s), long_ago(s));
             let (begins, ends) = (since + 60.0, s.before_end(120.0, 1200.0));
-            let (process, bytes) = (
-                someone(&mut s.random, "python prepare.py"),
-                s.share(0.1, 0.5),
-            );
+            let (process, bytes) = (someone(&mut s.random, "python prepare.py"), s.share(0.1, 0.5));
             s.give(job, since);
-            s.act(process, move |t, _| {
-                if (begins..ends).contains(&t) {
-                    working(bytes)
-                } else {
-                    gone()
-                }
-            });
+            s.act(
+                process,
+                move |t, _| {
+                    if (begins..ends).contains(&t) { working(bytes) } else { gone() }
+                },
+            );
         },
     ),
     family(

@@ -20,13 +20,12 @@ pub const FAMILIES: &[Family] = &[
             let mut process = someone(&mut s.random, "/usr/bin/python3 agent.py");
             process.framework = None;
             let process = s.born(process, at);
-            s.act(process, move |t, _| {
-                if t < at {
-                    gone()
-                } else {
-                    resting(0).cpu(0.3).unlisted()
-                }
-            });
+            s.act(
+                process,
+                move |t, _| {
+                    if t < at { gone() } else { resting(0).cpu(0.3).unlisted() }
+                },
+            );
             s.hide(gpu, move |t| if t < at { 0 } else { bytes });
             s.accuse_gpu(gpu);
         },
@@ -40,16 +39,12 @@ pub const FAMILIES: &[Family] = &[
             s.accuse_gpu(gpu);
         },
     ),
-    family(
-        "unattributed_that_grows",
-        "It grows from nothing to much.",
-        |s| {
-            s.minutes(30.0, 50.0);
-            let (gpu, bytes, end) = (s.gpu, s.gib(8.0, 12.0), s.end());
-            s.hide(gpu, move |t| (bytes as f64 * (t / end)) as u64);
-            s.accuse_gpu(gpu);
-        },
-    ),
+    family("unattributed_that_grows", "It grows from nothing to much.", |s| {
+        s.minutes(30.0, 50.0);
+        let (gpu, bytes, end) = (s.gpu, s.gib(8.0, 12.0), s.end());
+        s.hide(gpu, move |t| (bytes as f64 * (t / end)) as u64);
+        s.accuse_gpu(gpu);
+    }),
     family(
         "unattributed_beside_known",
         "A process that is listed holds a part of it, and works.",
@@ -77,31 +72,20 @@ pub const FAMILIES: &[Family] = &[
             s.accuse_gpu(gpu);
         },
     ),
-    family(
-        "unattributed_after_a_crash",
-        "The trainer crashed, and its memory stayed.",
-        |s| {
-            let (gpu, bytes, at) = (s.gpu, s.gib(2.0, 12.0), since(s));
-            let process = trainer(&mut s.random);
-            s.act(
-                process,
-                move |t, _| if t < at { working(bytes) } else { gone() },
-            );
-            s.hide(gpu, move |t| if t < at { 0 } else { bytes });
-            s.accuse_gpu(gpu);
-        },
-    ),
-    family(
-        "unattributed_held_by_a_monitor_only",
-        "Only a monitor has the device open.",
-        |s| {
-            let (gpu, bytes) = (s.gpu, s.gib(2.0, 12.0));
-            let mut monitor = someone(&mut s.random, "nvtop");
-            monitor.framework = None;
-            monitor.gpu_files = argv(&format!("/dev/nvidiactl /dev/nvidia{gpu}"));
-            s.act(monitor, |_, _| resting(0).cpu(3.0).unlisted());
-            s.hide(gpu, move |_| bytes.max(2 * GIB));
-            s.accuse_gpu(gpu);
-        },
-    ),
+    family("unattributed_after_a_crash", "The trainer crashed, and its memory stayed.", |s| {
+        let (gpu, bytes, at) = (s.gpu, s.gib(2.0, 12.0), since(s));
+        let process = trainer(&mut s.random);
+        s.act(process, move |t, _| if t < at { working(bytes) } else { gone() });
+        s.hide(gpu, move |t| if t < at { 0 } else { bytes });
+        s.accuse_gpu(gpu);
+    }),
+    family("unattributed_held_by_a_monitor_only", "Only a monitor has the device open.", |s| {
+        let (gpu, bytes) = (s.gpu, s.gib(2.0, 12.0));
+        let mut monitor = someone(&mut s.random, "nvtop");
+        monitor.framework = None;
+        monitor.gpu_files = argv(&format!("/dev/nvidiactl /dev/nvidia{gpu}"));
+        s.act(monitor, |_, _| resting(0).cpu(3.0).unlisted());
+        s.hide(gpu, move |_| bytes.max(2 * GIB));
+        s.accuse_gpu(gpu);
+    }),
 ];

@@ -26,29 +26,17 @@ pub struct Fault {
 impl Fault {
     /// A function that fails on every GPU.
     pub fn error(function: impl Into<String>, code: u32) -> Self {
-        Self {
-            function: function.into(),
-            error: Some(code),
-            ..Self::default()
-        }
+        Self { function: function.into(), error: Some(code), ..Self::default() }
     }
 
     /// A function that answers late.
     pub fn delay(function: impl Into<String>, delay_ms: u64) -> Self {
-        Self {
-            function: function.into(),
-            delay_ms,
-            ..Self::default()
-        }
+        Self { function: function.into(), delay_ms, ..Self::default() }
     }
 
     /// A function that never answers.
     pub fn hang(function: impl Into<String>) -> Self {
-        Self {
-            function: function.into(),
-            hang: true,
-            ..Self::default()
-        }
+        Self { function: function.into(), hang: true, ..Self::default() }
     }
 
     /// On this GPU only.

@@ -66,9 +66,7 @@ impl Scene {
             process_utilization: false,
             power_limit: None,
             persistence: Some(true),
-            ..Gpu::new("NVIDIA GeForce RTX 4090")
-                .total(24_u64 << 30)
-                .unattributed(5_u64 << 30)
+            ..Gpu::new("NVIDIA GeForce RTX 4090").total(24_u64 << 30).unattributed(5_u64 << 30)
         };
         let fault = Fault::error("nvmlDeviceGetMemoryInfo_v2", UNKNOWN);
         Self::new().gpu(gpu).fault(fault)

@@ -47,11 +47,7 @@ pub struct Process {
 impl Process {
     /// A process on the compute list that holds so many bytes.
     pub fn compute(pid: u32, used_bytes: impl Into<Value>) -> Self {
-        Self {
-            pid,
-            used_bytes: Some(used_bytes.into()),
-            ..Self::default()
-        }
+        Self { pid, used_bytes: Some(used_bytes.into()), ..Self::default() }
     }
 
     /// Puts it on other lists.
@@ -72,11 +68,7 @@ impl Process {
     /// microseconds.
     #[must_use]
     pub fn account(mut self, gpu: u32, start_us: u64) -> Self {
-        self.account = Some(Account {
-            gpu,
-            start_us,
-            has_ended: false,
-        });
+        self.account = Some(Account { gpu, start_us, has_ended: false });
         self
     }
 

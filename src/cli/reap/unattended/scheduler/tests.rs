@@ -104,10 +104,7 @@ fn configured(toml: &str) -> Config {
 }
 
 fn stopped(pid: u32) -> Process {
-    Process {
-        state: Some('T'),
-        ..process(pid, "python train.py")
-    }
+    Process { state: Some('T'), ..process(pid, "python train.py") }
 }
 
 impl Day {
@@ -152,8 +149,7 @@ impl Day {
         while self.stage.now < seconds {
             self.stage.now += STEP;
             let control = self.stage.control.get();
-            self.processes
-                .retain(|it| control.processes.contains_key(&it.pid));
+            self.processes.retain(|it| control.processes.contains_key(&it.pid));
             let deeds = control.sent.len();
             drop(control);
             let rows: Vec<(u32, u64)> = self.processes.iter().map(|it| (it.pid, GIB)).collect();
@@ -169,10 +165,7 @@ impl Day {
             }
             for notice in std::mem::take(&mut self.stage.notices) {
                 self.sent_notices.push((self.stage.now, notice.kind));
-                let by_command = Delivery {
-                    command: true,
-                    terminals: 0,
-                };
+                let by_command = Delivery { command: true, terminals: 0 };
                 let result = match self.is_deaf {
                     true => {
                         notify_command::run(&["/bin/false".into()], b"", notify_command::DEADLINE)
@@ -183,8 +176,7 @@ impl Day {
                     false => Ok(by_command),
                 };
                 let sent_notices = NoticeResult { notice, result };
-                self.scheduler
-                    .delivered(sent_notices, at(self.stage.now), &mut self.stage);
+                self.scheduler.delivered(sent_notices, at(self.stage.now), &mut self.stage);
             }
         }
     }
@@ -202,17 +194,10 @@ impl Day {
 #[test]
 fn it_is_warned_twice_then_ended_and_the_memory_is_back() {
     let mut day = Day::new(REAPS, vec![stopped(70)]);
-    day.stage
-        .control
-        .get()
-        .ends_on
-        .insert(70, vec![Signal::Term]);
+    day.stage.control.get().ends_on.insert(70, vec![Signal::Term]);
     day.until(WARNED_LAST);
-    let kinds: Vec<NoticeKind> = day
-        .sent_notices
-        .iter()
-        .map(|sent_notices| sent_notices.1)
-        .collect();
+    let kinds: Vec<NoticeKind> =
+        day.sent_notices.iter().map(|sent_notices| sent_notices.1).collect();
     assert_eq!(kinds, [NoticeKind::Warning, NoticeKind::LastWarning]);
     let apart = day.sent_notices[1].0 - day.sent_notices[0].0;
     assert!((600.0..=604.0).contains(&apart), "{:?}", day.sent_notices);
@@ -221,17 +206,9 @@ fn it_is_warned_twice_then_ended_and_the_memory_is_back() {
     day.until(ACTED + 30.0);
     assert_eq!(day.sent()[0], (70, Signal::Term));
     assert!(day.sent().iter().all(|sent| sent.1 != Signal::Kill));
-    assert_eq!(
-        day.count_logged("70: freed 1.0 GiB in "),
-        1,
-        "{:?}",
-        day.stage.log
-    );
+    assert_eq!(day.count_logged("70: freed 1.0 GiB in "), 1, "{:?}", day.stage.log);
     assert!(!day.scheduler.is_acting());
-    assert!(
-        day.scheduler.warnings.all().is_empty(),
-        "nothing is left of it"
-    );
+    assert!(day.scheduler.warnings.all().is_empty(), "nothing is left of it");
 }
 
 #[test]
@@ -240,11 +217,8 @@ fn a_rule_that_only_notifies_kills_nothing_and_logs_once_what_it_would() {
     day.until(3.0 * ACTED);
     assert_eq!(day.sent(), []);
     assert!(day.stage.pages.get().lines.is_empty());
-    let kinds: Vec<NoticeKind> = day
-        .sent_notices
-        .iter()
-        .map(|sent_notices| sent_notices.1)
-        .collect();
+    let kinds: Vec<NoticeKind> =
+        day.sent_notices.iter().map(|sent_notices| sent_notices.1).collect();
     assert_eq!(kinds, [NoticeKind::Found]);
     assert_eq!(
         day.count_logged("would kill 70 (python train.py) of ann"),
@@ -263,16 +237,9 @@ fn what_ceases_and_comes_back_starts_over() {
     day.processes[0].state = Some('T');
     day.until(WARNED_LAST + 600.0);
     assert_eq!(day.sent(), []);
-    let kinds: Vec<NoticeKind> = day
-        .sent_notices
-        .iter()
-        .map(|sent_notices| sent_notices.1)
-        .collect();
-    let again = [
-        NoticeKind::Warning,
-        NoticeKind::LastWarning,
-        NoticeKind::Warning,
-    ];
+    let kinds: Vec<NoticeKind> =
+        day.sent_notices.iter().map(|sent_notices| sent_notices.1).collect();
+    let again = [NoticeKind::Warning, NoticeKind::LastWarning, NoticeKind::Warning];
     assert_eq!(kinds, again);
     day.until(WARNED_LAST + 4.0 + ACTED);
     assert!(!day.sent().is_empty());
@@ -301,20 +268,11 @@ fn without_a_terminal_of_its_owner_a_process_is_skipped_and_the_log_has_why_once
     day.is_away = true;
     let skipped = "70 (python train.py) of ann with 1.0 GiB, stopped: skipped: its owner could not be warned: no terminal of ann accepted it, and [reap] has no notify command";
     day.until(ACTED - 20.0);
-    assert_eq!(
-        day.count_logged(skipped),
-        0,
-        "it would not have been killed yet"
-    );
+    assert_eq!(day.count_logged(skipped), 0, "it would not have been killed yet");
     day.until(5.0 * ACTED);
     assert_eq!(day.sent(), []);
     assert!(day.stage.pages.get().lines.is_empty() && day.scheduler.warnings.all().is_empty());
-    assert_eq!(
-        day.count_logged("ann not notified: "),
-        1,
-        "{:?}",
-        day.stage.log
-    );
+    assert_eq!(day.count_logged("ann not notified: "), 1, "{:?}", day.stage.log);
     assert_eq!(day.count_logged(skipped), 1, "{:?}", day.stage.log);
     // He comes back, and has the whole time.
     day.is_away = false;
@@ -382,11 +340,7 @@ fn blindness_in_the_midst_of_an_act_sends_nothing_more() {
     let sent = day.sent();
     day.is_blind = true;
     day.until(day.stage.now + 120.0);
-    assert_eq!(
-        day.sent(),
-        sent,
-        "it ignores SIGTERM, and SIGKILL is not sent unseen"
-    );
+    assert_eq!(day.sent(), sent, "it ignores SIGTERM, and SIGKILL is not sent unseen");
     assert!(!day.scheduler.is_acting());
 }
 
@@ -404,12 +358,7 @@ fn another_configuration_cancels_what_it_would_not_do() {
     day.until(day.stage.now + 60.0);
     assert_eq!(day.sent(), sent, "no SIGKILL");
     assert!(!day.scheduler.is_acting());
-    assert_eq!(
-        day.count_logged("70: skipped: the finding"),
-        1,
-        "{:?}",
-        day.stage.log
-    );
+    assert_eq!(day.count_logged("70: skipped: the finding"), 1, "{:?}", day.stage.log);
     // And one that would do it again warns first, again.
     let config = configured(REAPS);
     day.scheduler.reconfigure(config.rules, config.reap);
@@ -434,10 +383,7 @@ fn the_owner_of_what_is_never_killed_is_not_warned() {
     let mut day = Day::new(&never, vec![stopped(70)]);
     day.until(2.0 * ACTED);
     assert_eq!((day.sent(), day.sent_notices.len()), (Vec::new(), 0));
-    assert_eq!(
-        day.count_logged("70: skipped: python3.11 is never killed"),
-        1
-    );
+    assert_eq!(day.count_logged("70: skipped: python3.11 is never killed"), 1);
 }
 
 #[test]
@@ -469,11 +415,7 @@ fn one_at_a_time_and_so_many_in_a_time() {
     let pids = [70, 71, 72, 73, 74];
     let mut day = Day::new(REAPS, pids.map(stopped).to_vec());
     for pid in pids {
-        day.stage
-            .control
-            .get()
-            .ends_on
-            .insert(pid, vec![Signal::Term]);
+        day.stage.control.get().ends_on.insert(pid, vec![Signal::Term]);
     }
     let terms = |day: &Day| {
         let sent = day.sent().into_iter();
@@ -519,11 +461,7 @@ fn a_placeholder_that_is_idle_is_not_ended_where_idle_is() {
     for started in [-86_400.0, 0.0] {
         let mut day = Day::new(reaps, vec![process(70, "python train.py"), keeper(started)]);
         for pid in [70, 71] {
-            day.stage
-                .control
-                .get()
-                .ends_on
-                .insert(pid, vec![Signal::Term]);
+            day.stage.control.get().ends_on.insert(pid, vec![Signal::Term]);
         }
         day.until(ACTED);
         assert_eq!(day.sent(), [(70, Signal::Term)], "{:?}", day.stage.log);
@@ -537,10 +475,7 @@ const RELEASES: &str = "[rules.idle]\naction = \"release\"\nduration = \"2m\"\n\
 /// An idle process that has announced a signal.
 fn announcing(pid: u32) -> Process {
     let announced = (Arc::from("GPUMEM_RELEASE_SIGNAL"), Arc::from("USR2"));
-    Process {
-        environment: Some(Arc::new([announced].into())),
-        ..process(pid, "python train.py")
-    }
+    Process { environment: Some(Arc::new([announced].into())), ..process(pid, "python train.py") }
 }
 
 /// A day on which this is answered, and how often was asked by then.
@@ -584,11 +519,8 @@ fn what_is_busy_is_asked_again_later() {
 #[test]
 fn who_was_asked_by_an_earlier_gpumem_is_not_asked_again() {
     let mut process = announcing(70);
-    process.asked = Some(Arc::new(AskedRelease {
-        since: at(30.0),
-        until: at(31.0),
-        last_activity: None,
-    }));
+    process.asked =
+        Some(Arc::new(AskedRelease { since: at(30.0), until: at(31.0), last_activity: None }));
     let mut day = Day::new(RELEASES, vec![process]);
     day.until(1000.0);
     assert!(day.stage.control.get().asked.is_empty());

@@ -11,10 +11,7 @@ use crate::reclaim::warnings::{Terms, WarningDue};
 
 impl ReapScheduler {
     pub(super) fn terms(&self) -> Terms {
-        Terms {
-            warn: self.reap.warn.0,
-            grace: self.reap.grace.0,
-        }
+        Terms { warn: self.reap.warn.0, grace: self.reap.grace.0 }
     }
 
     /// Has the warning given that is due.
@@ -40,10 +37,9 @@ impl ReapScheduler {
         let warn = terms.warn.as_secs_f64();
         let (kind, acts_at) = match (due, is_of_end) {
             (WarningDue::First, false) => (NoticeKind::Found, None),
-            (WarningDue::First, true) => (
-                NoticeKind::Warning,
-                Some(now.plus_seconds(warn).plus_seconds(grace)),
-            ),
+            (WarningDue::First, true) => {
+                (NoticeKind::Warning, Some(now.plus_seconds(warn).plus_seconds(grace)))
+            }
             (WarningDue::Last, true) if known.is_some_and(|it| !it.is_over) => {
                 (NoticeKind::LastWarning, Some(now.plus_seconds(grace)))
             }
@@ -78,13 +74,11 @@ impl ReapScheduler {
         self.pending_notices.remove(&finding.id);
         let owner = finding.process.as_ref().and_then(|it| it.user.as_deref());
         let owner = owner.unwrap_or("the owner");
-        let written = result
-            .map_err(|error| error.to_string())
-            .and_then(|delivery| {
-                let is_of_end = notice.kind != NoticeKind::Found;
-                let noted = self.warnings.note(finding, is_of_end, now);
-                noted.map(|()| delivery).map_err(|error| error.to_string())
-            });
+        let written = result.map_err(|error| error.to_string()).and_then(|delivery| {
+            let is_of_end = notice.kind != NoticeKind::Found;
+            let noted = self.warnings.note(finding, is_of_end, now);
+            noted.map(|()| delivery).map_err(|error| error.to_string())
+        });
         match written {
             Ok(delivery) => {
                 let what = match (notice.kind, notice.acts_at) {
@@ -105,19 +99,11 @@ impl ReapScheduler {
                 let known = self.undelivered.get(&finding.id);
                 // It is tried again and again, and said once.
                 if known.is_none_or(|it| it.error != error) {
-                    system.log(&format!(
-                        "{}: {owner} not notified: {error}",
-                        finding.message
-                    ));
+                    system.log(&format!("{}: {owner} not notified: {error}", finding.message));
                 }
                 let since = known.map_or(now, |it| it.since);
-                let undelivered = PendingRetry {
-                    since,
-                    retry_at,
-                    error,
-                };
-                self.undelivered
-                    .insert(Arc::clone(&finding.id), undelivered);
+                let undelivered = PendingRetry { since, retry_at, error };
+                self.undelivered.insert(Arc::clone(&finding.id), undelivered);
             }
         }
     }

@@ -184,10 +184,7 @@ fn crooked() -> Vec<u8> {
 fn where_the_clock_was_set_back_every_sample_is_reached_and_a_leap_is_none_over_it() {
     let reel = |timeline| {
         let bytes = std::io::Cursor::new(crooked());
-        let mut reel = Reel::new(
-            RecordingReader::from_read(bytes, "r.jsonl").unwrap(),
-            timeline,
-        );
+        let mut reel = Reel::new(RecordingReader::from_read(bytes, "r.jsonl").unwrap(), timeline);
         reel.press('p');
         reel
     };
@@ -216,10 +213,7 @@ fn where_the_clock_was_set_back_every_sample_is_reached_and_a_leap_is_none_over_
         leaps.press('{');
         back.push(leaps.number());
     }
-    assert_eq!(
-        back[..],
-        [53, 47, 41, 40, 39, 33, 27, 21, 20, 19, 13, 7, 1, 0]
-    );
+    assert_eq!(back[..], [53, 47, 41, 40, 39, 33, 27, 21, 20, 19, 13, 7, 1, 0]);
     // The same where all of it is on the timeline.
     on.remove(0);
     for number in on {
@@ -339,11 +333,7 @@ fn samples_on_their_way_when_it_begins_again_are_not_taken_for_its_own() {
     assert_eq!(
         update(
             &mut reel.app,
-            Event::Snapshot {
-                now: Duration::ZERO,
-                snapshot: Box::new(late),
-                is_passing: false,
-            }
+            Event::Snapshot { now: Duration::ZERO, snapshot: Box::new(late), is_passing: false }
         ),
         None
     );
@@ -375,10 +365,7 @@ fn what_cannot_be_read_again_is_noted() {
     assert_eq!(reel.number(), oldest.number);
     reel.press('[');
     let note = reel.app.note.clone().unwrap_or_default();
-    assert!(
-        note.contains("standard input cannot be read again"),
-        "{note}"
-    );
+    assert!(note.contains("standard input cannot be read again"), "{note}");
     let error = seek(&mut reel.app, "-1h").unwrap_err();
     assert!(error.contains("is kept"), "{error}");
 }
@@ -394,14 +381,9 @@ fn plus_and_minus_double_and_halve_the_speed() {
     }
     assert_eq!(reel.app.playback.speed, 1.0 / 8.0);
     assert!(reel.app.note.is_some());
-    for (speed, text) in [
-        (4.0, "4x"),
-        (1.0, "1x"),
-        (0.125, "1/8x"),
-        (0.5, "1/2x"),
-        (1.5, "1.5x"),
-        (0.01, "1/100x"),
-    ] {
+    for (speed, text) in
+        [(4.0, "4x"), (1.0, "1x"), (0.125, "1/8x"), (0.5, "1/2x"), (1.5, "1.5x"), (0.01, "1/100x")]
+    {
         assert_eq!(speed_text(speed), text);
     }
 }
