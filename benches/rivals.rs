@@ -91,7 +91,7 @@ fn main() -> ExitCode {
     for contender in contenders {
         match contender {
             Ok((command, least_ratio)) => {
-                contestants.push(Contestant { command, least_ratio, cost: Cost::default() })
+                contestants.push(Contestant { command, least_ratio, cost: Cost::default() });
             }
             Err(reason) => missing.push(reason),
         }

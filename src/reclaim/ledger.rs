@@ -304,7 +304,7 @@ impl LedgerSummary {
                 act.target = Some(target);
             }
             LedgerEvent::Intended(deed) => {
-                act.deeds.push(PastDeed { time, deed, failures: None, ended: None })
+                act.deeds.push(PastDeed { time, deed, failures: None, ended: None });
             }
             LedgerEvent::Done { deed, failures } => {
                 let known = act.deeds.last_mut();

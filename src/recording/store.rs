@@ -188,7 +188,7 @@ fn list(folder: &Path) -> io::Result<Vec<Segment>> {
         // Of the entry itself, not of what a link leads to; gone already is gone.
         match entry.metadata() {
             Ok(metadata) if metadata.is_file() => {
-                segments.push(Segment { start, path: entry.path(), bytes: metadata.len() })
+                segments.push(Segment { start, path: entry.path(), bytes: metadata.len() });
             }
             _ => {}
         }

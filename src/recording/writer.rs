@@ -477,7 +477,7 @@ mod tests {
         fs::write(&ballast, [0; 8192]).unwrap();
         let path = folder.path().join("r.jsonl");
         fill(&path, io::ErrorKind::StorageFull, "no space left on device", || {
-            fs::remove_file(&ballast).unwrap()
+            fs::remove_file(&ballast).unwrap();
         });
     }
 

@@ -200,10 +200,10 @@ pub fn on_progress(app: &mut App, progress: ReclaimProgress) -> Option<Effect> {
             return Some(Effect::Control(Control::Fast(true)));
         }
         ReclaimProgress::Target { number, place, stage } if number == batch.number => {
-            batch.set_stage(place, stage)
+            batch.set_stage(place, stage);
         }
         ReclaimProgress::Sent { number, place, words } if number == batch.number => {
-            batch.add_sent(place, words)
+            batch.add_sent(place, words);
         }
         ReclaimProgress::Finished { number, error } if number == batch.number => {
             batch.over = Some(error.map_or(Ok(()), Err));

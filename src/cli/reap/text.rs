@@ -60,7 +60,7 @@ fn write_plan(
         (0, _) if asked.is_empty() => words.push("nothing for gpumem to kill".to_owned()),
         (0, _) => {}
         (_, _) => {
-            words.push(format!("will kill {}; should free {}", count(&ended), expected(&ended)))
+            words.push(format!("will kill {}; should free {}", count(&ended), expected(&ended)));
         }
     }
     if !advised.is_empty() {

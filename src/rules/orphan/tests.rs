@@ -253,7 +253,7 @@ fn a_kernel_whose_server_is_gone_is_an_orphan_though_it_leads_its_group() {
 fn a_kernel_without_its_server_that_works_is_no_orphan() {
     let lost = |jupyter: &mut Jupyter| jupyter.server_alive = Some(false);
     for change in [(|scene| scene.row(0, PID).sm_percent = Some(5)) as fn(&mut Scene), |scene| {
-        scene.process(PID).cpu_percent = Some(100.0)
+        scene.process(PID).cpu_percent = Some(100.0);
     }] {
         let mut scene = orphan();
         kernel(&mut scene, lost);
