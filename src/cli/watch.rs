@@ -106,7 +106,7 @@ fn judged_live(
     needed: Duration,
     past: &mut Past,
 ) -> anyhow::Result<Live> {
-    let live = live(global, interval)?.for_show();
+    let live = live(global, interval)?;
     let ask = store::Ask {
         global,
         stored: args.stored,

@@ -11,13 +11,11 @@
 //! stat file (fields 16 and 17). Only where no process waits, because the parent ignores SIGCHLD, does the
 //! kernel drop it; what was seen of such a child while it lived counts.
 
-use std::num::NonZero;
 use std::sync::Arc;
-use std::thread;
 
 use foldhash::{HashMap, HashMapExt as _, HashSet};
 
-use super::folder::{Folder, MOST_THREADS};
+use super::folder::Folder;
 use super::mapped_devices::ProcEntry;
 use super::stat::{STAT_BYTES, Stat, parse_stat};
 use crate::model::Process;
@@ -25,9 +23,6 @@ use crate::model::process::Descendants;
 
 /// So many descendants of one process are looked at.
 const MOST: usize = 4096;
-
-/// Fewer stats are read sooner than a thread is started.
-const MANY: usize = 256;
 
 /// So many generations are climbed.
 const MOST_ANCESTORS: usize = 16;
@@ -48,8 +43,6 @@ pub(super) struct Tree {
     /// As much of it as was not yet waited for.
     late: HashMap<u32, u64>,
     looked_ns: Option<u64>,
-    /// At the last look no watched process had descendants, nor has anybody come or gone since.
-    is_settled: bool,
 }
 
 /// What of a process tells where it belongs.
@@ -100,14 +93,12 @@ impl Tree {
             counted: HashMap::new(),
             late: HashMap::new(),
             looked_ns: None,
-            is_settled: false,
         }
     }
 
     /// Takes in who is there now: `listing` is sorted by pid. `read` are those whose stat was read after the
     /// listing and need not be read again; nobody, where that is not known to be so.
     pub(super) fn update(&mut self, proc: &Folder, listing: &[ProcEntry], read: &[Process]) {
-        self.is_settled = false;
         let read: HashMap<u32, &Process> = read.iter().map(|it| (it.pid, it)).collect();
         let mut before = std::mem::take(&mut self.nodes);
         let is_there = |pid: u32, node: &Node| {
@@ -189,40 +180,6 @@ impl Tree {
         std::iter::successors(parent(pid), |&pid| parent(pid)).take(MOST_ANCESTORS).collect()
     }
 
-    /// What [`Tree::fill`] does, where that would come to the same as at the last look: no watched process had
-    /// descendants, /proc has not been listed since, the same processes are watched, by the same parents, and
-    /// have waited for nobody. Else it answers `false`, and [`Tree::fill`] has to be called.
-    pub(super) fn fill_unchanged(
-        &mut self,
-        processes: &mut [Process],
-        watched: impl Fn(u32) -> Option<(u64, u64)>,
-        now_ns: u64,
-    ) -> bool {
-        if !self.is_settled || processes.len() != self.sums.len() {
-            return false;
-        }
-        for process in processes {
-            let (Some(sum), Some(used), Some((own_ticks, waited_ticks))) = (
-                self.sums.get(&process.pid),
-                self.used.get_mut(&process.pid),
-                watched(process.pid),
-            ) else {
-                return false;
-            };
-            let is_same = process.start_ticks == Some(sum.start_ticks)
-                && (used.start_ticks, used.ppid) == (sum.start_ticks, process.ppid)
-                && used.waited_ticks == waited_ticks;
-            if !is_same {
-                return false;
-            }
-            // Should it become a descendant, what it has used until now does not count.
-            used.own_ticks = own_ticks;
-            process.descendants = Some(Arc::clone(&sum.result));
-        }
-        self.looked_ns = Some(now_ns);
-        true
-    }
-
     /// Tells each process what its descendants do. `watched` answers what a process with this pid had used
     /// itself and waited for at this sample, in clock ticks, where that has been read. All is left unknown
     /// where /proc cannot be read or was never listed.
@@ -235,10 +192,7 @@ impl Tree {
     ) {
         match proc.filter(|_| !self.nodes.is_empty()) {
             Some(proc) => self.sum(proc, processes, watched, now_ns),
-            None => {
-                self.sums.clear();
-                self.is_settled = false;
-            }
+            None => self.sums.clear(),
         }
         for process in processes.iter_mut() {
             let Some(start_ticks) = process.start_ticks else {
@@ -291,10 +245,6 @@ impl Tree {
             families.push((process.pid, start_ticks, below));
         }
         self.settle(&used, &families);
-        let is_childless = families.len() == processes.len()
-            && families.iter().all(|(.., below)| below.is_empty())
-            && self.counted.is_empty()
-            && self.late.is_empty();
         let mut sums = HashMap::with_capacity(families.len());
         for (pid, start_ticks, below) in families {
             let before = self.sums.get(&pid);
@@ -323,8 +273,6 @@ impl Tree {
             let ticks = total;
             sums.insert(pid, Sum { start_ticks, ticks, result: summed });
         }
-        let is_idle = |sum: &Sum| sum.result.cpu_percent == Some(0.0);
-        self.is_settled = is_childless && sums.values().all(is_idle);
         self.used = used;
         self.sums = sums;
     }
@@ -408,41 +356,20 @@ fn all_used(root: u32, below: &[u32], now: &HashMap<u32, Used>) -> u64 {
     below.iter().map(of).fold(waited, u64::saturating_add)
 }
 
-/// Reads who these are: many of them, as in the first listing of a large machine, on several threads.
+/// Reads who these are.
 fn read_nodes(proc: &Folder, listed: &[ProcEntry]) -> Vec<(u32, Node)> {
-    let read = |part: &[ProcEntry]| -> Vec<(u32, Node)> {
-        let mut content = [0; STAT_BYTES];
-        let mut node = |listed: &ProcEntry| {
-            let stat = read_stat(proc, listed.pid, &mut content)?;
-            let node = Node {
-                inode: listed.inode,
-                start_ticks: stat.start_ticks,
-                ppid: stat.ppid,
-                is_kernel: stat.is_kernel_thread,
-            };
-            Some((listed.pid, node))
+    let mut content = [0; STAT_BYTES];
+    let mut node = |listed: &ProcEntry| {
+        let stat = read_stat(proc, listed.pid, &mut content)?;
+        let node = Node {
+            inode: listed.inode,
+            start_ticks: stat.start_ticks,
+            ppid: stat.ppid,
+            is_kernel: stat.is_kernel_thread,
         };
-        part.iter().filter_map(&mut node).collect()
+        Some((listed.pid, node))
     };
-    if listed.len() < MANY {
-        return read(listed);
-    }
-    let threads = thread::available_parallelism().map_or(1, NonZero::get);
-    let mut parts = listed.chunks(listed.len().div_ceil(threads.min(MOST_THREADS)));
-    let (read, first) = (&read, parts.next().unwrap_or_default());
-    thread::scope(|scope| {
-        let start = |part| {
-            let builder = thread::Builder::new().name("processes".to_owned());
-            (part, builder.spawn_scoped(scope, move || read(part)).ok())
-        };
-        let others: Vec<_> = parts.map(start).collect();
-        let mut nodes = read(first);
-        for (part, other) in others {
-            let seen = other.and_then(|other| other.join().ok());
-            nodes.extend(seen.unwrap_or_else(|| read(part)));
-        }
-        nodes
-    })
+    listed.iter().filter_map(&mut node).collect()
 }
 
 /// The stat of the process that has a pid now; `None` where there is none.

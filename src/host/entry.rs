@@ -4,12 +4,6 @@
 //! has executed another program, and every half a minute, not all processes in the same sample. It is
 //! shared: each sample carries the same strings again.
 //!
-//! For a screen even the stat of a process that sleeps, and has done nothing for long, is read less often than
-//! samples are taken: again after a sixth of the time for which nothing of it has moved, and after ten seconds at most.
-//! What that misses is as small beside what the rules ask for, which count in minutes. And what seldom changes is read
-//! again after four times that time, and after five minutes at most: what has not run has opened nothing, and of what
-//! runs it is read twice a minute again.
-//!
 //! Reading argv, the environment or maps takes a lock of the process's memory map. A process that is
 //! stuck in a driver (state D) may hold that lock for ever, and whoever reads them would hang with it:
 //! they are left until it is out of D, and the process is known by its short name meanwhile.
@@ -34,7 +28,7 @@ use super::sockets::Listening;
 use super::stat::{Stat, terminal_name};
 use super::status::parse_status;
 use super::users::Users;
-use super::visit::{DueReads, VisitReads};
+use super::visit::DueReads;
 use super::{HostError, Roots};
 use crate::model::{Process, Time};
 
@@ -42,16 +36,6 @@ pub(super) const SECOND_NS: u64 = 1_000_000_000;
 
 /// How often what seldom changes is read again.
 pub(super) const REVISIT_NS: u64 = 30 * SECOND_NS;
-
-/// Of the time for which nothing of a process has moved, this part passes until its stat is read again;
-const QUIET_PART: u64 = 6;
-/// and no more than this.
-const QUIET_NS: u64 = 10 * SECOND_NS;
-
-/// So many times the time for which nothing of it has moved may pass until a screen reads again what seldom changes,
-const REVISIT_TIMES: u64 = 4;
-/// and no more than this.
-const REVISIT_QUIET_NS: u64 = 300 * SECOND_NS;
 
 /// The longest status that is read; groups come before `NSpid`, and a user may be in many.
 pub(super) const STATUS_BYTES: usize = 16 << 10;
@@ -84,18 +68,12 @@ pub struct ProcessEntry {
     pub(super) waited_ticks: u64,
     /// When `cpu_ticks` were so; `None` before the first time.
     sampled_ns: Option<u64>,
-    /// When something of its stat was last seen to have moved.
-    moved_ns: u64,
-    /// Until then its stat is as good as read.
-    quiet_until_ns: u64,
     /// The number of the last sample that it was in.
     pub(super) sample: u64,
     /// It was seen to change its parent: only who adopts orphans becomes a parent later on.
     is_adopted: bool,
     /// When to read again what seldom changes.
     pub(super) revisit_ns: u64,
-    /// When that was read last.
-    visited_ns: u64,
     /// argv is still to be read.
     pub(super) wants_command: bool,
     /// The environment is still to be read; it stays what it was when the program was executed.
@@ -120,12 +98,9 @@ impl ProcessEntry {
             cpu_ticks: 0,
             waited_ticks: 0,
             sampled_ns: None,
-            moved_ns: 0,
-            quiet_until_ns: 0,
             sample: 0,
             is_adopted: false,
             revisit_ns: 0,
-            visited_ns: 0,
             wants_command: true,
             wants_environment: true,
             whereabouts: Whereabouts::default(),
@@ -134,32 +109,9 @@ impl ProcessEntry {
         }
     }
 
-    /// Whether so little can have happened since it was last read that it need not be read now.
-    pub(super) fn is_quiet(&self, now_ns: u64) -> bool {
-        let due_ns = self.quiet_until_ns.min(self.revisit_ns).min(self.maps_ns);
-        now_ns < due_ns && self.sampled_ns.is_some_and(|at| at <= now_ns)
-    }
-
     /// Whether what seldom changes is due to be read.
     pub(super) fn is_visit_due(&self, now_ns: u64) -> bool {
         now_ns >= self.revisit_ns
-    }
-
-    /// What seldom changes was read now; `may_rest` says that it is for a screen.
-    pub(super) fn note_visit(&mut self, may_rest: bool, now_ns: u64) {
-        let quiet_ns = now_ns.saturating_sub(self.moved_ns);
-        let period_ns = match may_rest {
-            true => quiet_ns.saturating_mul(REVISIT_TIMES).clamp(REVISIT_NS, REVISIT_QUIET_NS),
-            false => REVISIT_NS,
-        };
-        self.visited_ns = now_ns;
-        self.revisit_ns = due_after(period_ns, self.process.pid, now_ns);
-    }
-
-    /// Has what seldom changes be read as often as of a process that runs.
-    pub(super) fn end_rest(&mut self) {
-        let due_ns = self.visited_ns.saturating_add(REVISIT_NS);
-        self.revisit_ns = self.revisit_ns.min(due_ns);
     }
 }
 
@@ -174,8 +126,6 @@ pub struct Surroundings {
     pub has_gpu_device_files: bool,
     /// When to look for them again.
     devices_ns: Option<u64>,
-    /// Quiet processes need not be read in each sample.
-    pub may_rest: bool,
     ticks_per_second: u64,
     page_bytes: u64,
     boot_seconds: Option<i64>,
@@ -207,7 +157,6 @@ impl Surroundings {
             sees_all: access(roots.proc.join("1"), Access::EXISTS).is_ok(),
             has_gpu_device_files: is_driver_behind_files(&roots),
             devices_ns: None,
-            may_rest: false,
             ticks_per_second: rustix::param::clock_ticks_per_second().max(1),
             page_bytes: rustix::param::page_size() as u64,
             boot_seconds: read_boot_seconds(&roots.proc),
@@ -258,7 +207,7 @@ impl Surroundings {
     }
 
     /// Brings what is known of a process up to `stat`, and reads more of it where that is due.
-    /// `folder` is the process's own, where it happens to be open; `ahead` what was read of a new one already.
+    /// `folder` is the process's own, where it happens to be open.
     ///
     /// # Errors
     ///
@@ -268,7 +217,6 @@ impl Surroundings {
         entry: &mut ProcessEntry,
         stat: &Stat<'_>,
         folder: Option<&Folder>,
-        ahead: Option<VisitReads>,
         now_ns: u64,
     ) -> Result<Presence, HostError> {
         if stat.is_released {
@@ -280,7 +228,6 @@ impl Surroundings {
             entry.process.comm = Some(String::from_utf8_lossy(stat.comm).into());
             entry.owner = None;
             entry.revisit_ns = 0;
-            entry.moved_ns = now_ns;
         }
         if stat.start_stack != 0 && entry.start_stack != stat.start_stack {
             entry.start_stack = stat.start_stack;
@@ -292,7 +239,6 @@ impl Surroundings {
             entry.wants_environment = true;
             entry.owner = None;
             entry.revisit_ns = 0;
-            entry.moved_ns = now_ns;
         }
         let is_due = now_ns >= entry.revisit_ns;
         self.relate(entry, stat, is_due);
@@ -306,11 +252,7 @@ impl Surroundings {
         if !due.is_any() {
             return Ok(Presence::Here);
         }
-        let visited = match folder.zip(ahead) {
-            Some((folder, reads)) => self.take_in(entry, folder, reads, now_ns),
-            None => self.visit(entry, folder, &due, now_ns),
-        };
-        match visited {
+        match self.visit(entry, folder, &due, now_ns) {
             Ok(()) => Ok(Presence::Here),
             Err(errno) if is_gone(errno) => Ok(Presence::Gone),
             Err(errno) if is_new => {
@@ -369,38 +311,13 @@ impl Surroundings {
             let elapsed_seconds = elapsed_ns as f64 / SECOND_NS as f64;
             process.cpu_percent = Some(hundredths(100.0 * used_seconds / elapsed_seconds));
         }
-        let before = (
-            entry.sampled_ns.replace(now_ns).is_some(),
-            std::mem::replace(&mut entry.cpu_ticks, stat.cpu_ticks),
-            std::mem::replace(&mut entry.waited_ticks, stat.waited_ticks),
-            process.state.replace(stat.state),
-            std::mem::replace(&mut process.threads, stat.threads),
-            process.rss_bytes,
-        );
+        entry.sampled_ns = Some(now_ns);
+        entry.cpu_ticks = stat.cpu_ticks;
+        entry.waited_ticks = stat.waited_ticks;
+        process.state = Some(stat.state);
+        process.threads = stat.threads;
         process.cpu_seconds = Some(hundredths(stat.cpu_ticks as f64 / ticks_per_second));
         process.rss_bytes = stat.rss_pages.checked_mul(self.page_bytes);
-        let now = (
-            true,
-            stat.cpu_ticks,
-            stat.waited_ticks,
-            Some(stat.state),
-            stat.threads,
-            process.rss_bytes,
-        );
-        if before != now {
-            entry.moved_ns = now_ns;
-        }
-        let pause_ns = now_ns.saturating_sub(entry.moved_ns) / QUIET_PART;
-        // Who does not just sleep may be stuck, stopped or over, and is looked at each time.
-        entry.quiet_until_ns = match pause_ns.min(QUIET_NS) {
-            pause_ns @ SECOND_NS.. if stat.state == 'S' && !stat.is_exiting => {
-                due_after(pause_ns, process.pid, now_ns)
-            }
-            _ => now_ns,
-        };
-        if before != now {
-            entry.end_rest();
-        }
     }
 
     /// Asks for the names that were not known in this sample, and tells whether there are new ones:

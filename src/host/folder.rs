@@ -16,9 +16,6 @@ use rustix::io::{self, Errno};
 /// The longest path that a link in /proc is read to.
 const LINK_BYTES: usize = 4096;
 
-/// More threads that read /proc would wait for one another.
-pub(super) const MOST_THREADS: usize = 4;
-
 /// Into so much room a file is read first: nearly all are shorter.
 const FIRST_BYTES: usize = 16 << 10;
 
@@ -224,7 +221,7 @@ mod tests {
         let own = Folder::own(Path::new("/proc")).unwrap();
         let (mut list, mut record) = (Vec::new(), Vec::new());
         // More than the kernel hands out at a time.
-        own.read_list(c"maps", &mut list, 4 << 20).unwrap();
+        own.read_list(c"smaps", &mut list, 4 << 20).unwrap();
         assert!(list.len() > 4096 && list.ends_with(b"\n"), "{}", list.len());
         assert!(list.windows(7).any(|part| part == b"[stack]"));
         for name in [c"stat", c"status", c"cgroup", c"cmdline", c"environ"] {

@@ -4,8 +4,7 @@
 //! on no list, and keeps the memory when the other is dead. Only a look at everybody's descriptors
 //! finds it, and that is not cheap: a call to the kernel for each. Even a listing of /proc costs half a
 //! microsecond for each process, and a machine with GPUs has thousands of the kernel's own: as much as
-//! all the rest of a sample. So most samples cost nothing here. /proc is listed every five seconds, where
-//! somebody may have come or gone since (`fork_counter`), to look at
+//! all the rest of a sample. So most samples cost nothing here. /proc is listed every five seconds, to look at
 //!
 //! - who is new, and again a few times in the first minute: a program opens the device when it has
 //!   loaded;
@@ -36,7 +35,6 @@ use rustix::io;
 use super::Roots;
 use super::descendants::Tree;
 use super::folder::{Folder, is_gone, is_out_of_descriptors};
-use super::fork_counter::ForkCounter;
 use super::gpu_files::holds_gpu_file;
 use super::mapped_devices::{Mapped, MappedDevices, ProcEntry, begin_search};
 use super::stat::{STAT_BYTES, parse_stat};
@@ -85,9 +83,8 @@ pub struct Holders {
     may_ask_ns: u64,
     /// When the next one is due by itself.
     due_ns: u64,
-    /// When /proc is to be listed again, if anybody may have come or gone.
+    /// When /proc is to be listed again.
     list_ns: u64,
-    forks: ForkCounter,
     /// How many descriptors are looked at in one sample.
     at_once: usize,
     search: Option<Task<MappedDevices>>,
@@ -160,7 +157,6 @@ impl Holders {
             may_ask_ns: 0,
             due_ns: 0,
             list_ns: 0,
-            forks: ForkCounter::new(&roots),
             at_once: DESCRIPTORS,
             search: None,
             mapped: Vec::new(),
@@ -243,9 +239,6 @@ impl Holders {
             // All of them have been read since.
             self.tree.update(&proc, &listing, processes);
         }
-        if self.tree.fill_unchanged(processes, &watched, boottime_ns) {
-            return;
-        }
         let is_new = |it: &Process| {
             it.start_ticks.is_some() && Some(it.pid) != self.own_pid && !self.tree.knows(it)
         };
@@ -295,24 +288,15 @@ impl Holders {
         u32::try_from(unread.count()).unwrap_or(u32::MAX)
     }
 
-    /// Everybody, where /proc is to be listed now: every five seconds, if anybody may have come or gone since the
-    /// last time or is to be looked at, and in each sample while a look at everybody is under way.
+    /// Everybody, where /proc is to be listed now: every five seconds, and in each sample while a look at everybody
+    /// is under way. Where it cannot be listed, the next sample tries again.
     fn list_where_due(&mut self, now_ns: u64) -> Option<(Folder, Vec<ProcEntry>)> {
         if !self.is_under_way && now_ns < self.list_ns {
             return None;
         }
-        // Counted before it is listed: who comes meanwhile has moved it the next time.
-        let has_moved = self.forks.has_moved();
-        let is_due = |it: &KnownHolder| it.is_due(now_ns, self.round);
-        let is_listed = self.is_under_way || has_moved || self.known.iter().any(is_due);
-        let listed = is_listed.then(|| self.list());
-        if let Some(Err(_)) = listed {
-            // The next sample tries again.
-            self.forks.forget();
-            return None;
-        }
+        let listed = self.list().ok()?;
         self.list_ns = now_ns.saturating_add(LIST_NS);
-        listed?.ok()
+        Some(listed)
     }
 
     /// Everybody but gpumem, sorted by pid.

@@ -1,6 +1,6 @@
 //! The processes that are being watched, and what was last known of each.
 //!
-//! In the steady state a process costs one `pread` a sample, and less while it is quiet: its `/proc/PID/stat` is kept open. That
+//! In the steady state a process costs one `pread` a sample: its `/proc/PID/stat` is kept open. That
 //! also makes a reused pid impossible to confuse, because the file of a dead process answers `ESRCH`
 //! for ever; then the pid is looked up afresh, and another start makes another process. Where no
 //! descriptor is left the file is opened each time instead.
@@ -8,13 +8,12 @@
 //! This file knows which pid is which process, and what descriptors there are; what is said of one is
 //! in `entry`.
 
-use foldhash::{HashMap, HashMapExt as _, HashSet, HashSetExt as _};
+use foldhash::{HashMap, HashMapExt as _};
 use rustix::fd::OwnedFd;
 use rustix::io::{fcntl_dupfd_cloexec, pread};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::entry::{Presence, ProcessEntry, Surroundings};
-use super::first_look::{self, DESCRIPTORS, FirstLook};
 use super::folder::{Folder, is_gone, is_out_of_descriptors};
 use super::holders::Holders;
 use super::stat::{STAT_BYTES, parse_stat};
@@ -73,18 +72,6 @@ pub struct ProcessSample {
     pub unreadable: Vec<(u32, HostError)>,
 }
 
-impl ProcessSample {
-    /// Puts what was found into the order of these pids.
-    fn sort_as(&mut self, pids: &[u32]) {
-        let places: HashMap<u32, usize> =
-            pids.iter().zip(0..).map(|(&pid, at)| (pid, at)).collect();
-        let place = |pid: u32| places.get(&pid).copied();
-        self.processes.sort_unstable_by_key(|process| place(process.pid));
-        self.gone.sort_unstable_by_key(|&pid| place(pid));
-        self.unreadable.sort_unstable_by_key(|(pid, _)| place(*pid));
-    }
-}
-
 impl Processes {
     /// An empty table. The time of the boot is read here and kept, so that start times do not move
     /// when the clock is set.
@@ -119,25 +106,8 @@ impl Processes {
         self.around.begin(boottime_ns);
         let mut sample =
             ProcessSample { processes: Vec::with_capacity(pids.len()), ..ProcessSample::default() };
-        let mut new = Vec::new();
         for &pid in pids {
-            let known = self.entries.get_mut(&pid);
-            let is_known = known.is_some();
-            if let Some(entry) = known.filter(|it| it.stat.is_some() && it.is_quiet(boottime_ns))
-                && self.around.may_rest
-            {
-                entry.sample = self.number;
-                self.seen += 1;
-                sample.processes.push(entry.process.clone());
-            } else if is_known {
-                self.look_at(pid, None, boottime_ns, &mut sample);
-            } else {
-                new.push(pid);
-            }
-        }
-        if !new.is_empty() {
-            self.look_at_new(&new, boottime_ns, &mut sample);
-            sample.sort_as(pids);
+            self.look_at(pid, boottime_ns, &mut sample);
         }
         if self.seen != self.entries.len() {
             let number = self.number;
@@ -155,15 +125,6 @@ impl Processes {
             self.release_descriptors(&mut None);
         }
         sample
-    }
-
-    /// Lets processes rest that are quiet: their stats are read less often than samples are taken. Not where a
-    /// sample decides what to kill.
-    pub fn let_quiet_rest(&mut self, may_rest: bool) {
-        self.around.may_rest = may_rest;
-        if !may_rest {
-            self.entries.values_mut().for_each(|it| it.end_rest());
-        }
     }
 
     /// What a process that is watched had used of the CPU itself at the last sample, and what its children
@@ -184,20 +145,6 @@ impl Processes {
         self.around.fill_relatives(processes, holders.tree(), boottime_ns);
     }
 
-    /// Looks at those that are not known: at as many as there are descriptors for on several threads.
-    fn look_at_new(&mut self, new: &[u32], now_ns: u64, sample: &mut ProcessSample) {
-        let room = self.may_keep.saturating_sub(self.kept() + DESCRIPTORS);
-        let roots = self.around.roots.clone();
-        let mut ahead = HashSet::new();
-        first_look::look_at(&new[..room.min(new.len())], &roots, |pid, look| {
-            ahead.insert(pid);
-            self.look_at(pid, look, now_ns, sample);
-        });
-        for &pid in new.iter().filter(|pid| !ahead.contains(pid)) {
-            self.look_at(pid, None, now_ns, sample);
-        }
-    }
-
     /// How many stat files are kept open, at most.
     fn kept(&mut self) -> usize {
         let entries = &self.entries;
@@ -205,21 +152,15 @@ impl Processes {
         *self.kept.get_or_insert_with(count)
     }
 
-    /// Looks at one process, of which `ahead` was read already, and says in `sample` what it came to.
-    fn look_at(
-        &mut self,
-        pid: u32,
-        ahead: Option<FirstLook>,
-        now_ns: u64,
-        sample: &mut ProcessSample,
-    ) {
+    /// Looks at one process, and puts it into `sample`.
+    fn look_at(&mut self, pid: u32, now_ns: u64, sample: &mut ProcessSample) {
         let mut entry = self.entries.remove(&pid);
-        let mut presence = self.refresh_entry(pid, &mut entry, ahead, now_ns);
+        let mut presence = self.refresh_entry(pid, &mut entry, now_ns);
         if let Err(HostError::Read { errno, .. }) = &presence
             && is_out_of_descriptors(*errno)
             && self.release_descriptors(&mut entry)
         {
-            presence = self.refresh_entry(pid, &mut entry, None, now_ns);
+            presence = self.refresh_entry(pid, &mut entry, now_ns);
         }
         match presence {
             Ok(Presence::Here) => {
@@ -240,12 +181,11 @@ impl Processes {
     }
 
     /// Looks at one process. `entry` is what is known of it, if anything, and is replaced where the
-    /// pid has become another process's; `ahead` is what was read of it already.
+    /// pid has become another process's.
     fn refresh_entry(
         &mut self,
         pid: u32,
         entry: &mut Option<Box<ProcessEntry>>,
-        ahead: Option<FirstLook>,
         now_ns: u64,
     ) -> Result<Presence, HostError> {
         let mut content = [0; STAT_BYTES];
@@ -262,34 +202,21 @@ impl Processes {
                 && let Some(stat) = parse_stat(&content[..length])
                 && known.process.start_ticks == Some(stat.start_ticks)
             {
-                return self.around.update(known, &stat, folder.as_ref(), None, now_ns);
+                return self.around.update(known, &stat, folder.as_ref(), now_ns);
             }
             *entry = None;
         }
 
         let path = || self.around.path(pid);
-        let (folder, file, reads, ahead_content);
-        let content = match ahead {
-            Some(look) => {
-                (folder, file, reads) = (look.folder, look.file, Some(look.reads));
-                ahead_content = look.content;
-                &*ahead_content
-            }
-            None => {
-                let Some(opened) = self.open(pid)? else {
-                    return Ok(Presence::Gone);
-                };
-                (folder, file, reads) = (opened.0, opened.1, None);
-                match pread(&file, &mut content, 0) {
-                    Ok(length) => &content[..length],
-                    Err(errno) if is_gone(errno) => return Ok(Presence::Gone),
-                    Err(errno) => {
-                        return Err(HostError::Read { path: path(), errno });
-                    }
-                }
-            }
+        let Some((folder, file)) = self.open(pid)? else {
+            return Ok(Presence::Gone);
         };
-        let Some(stat) = parse_stat(content) else {
+        let length = match pread(&file, &mut content, 0) {
+            Ok(length) => length,
+            Err(errno) if is_gone(errno) => return Ok(Presence::Gone),
+            Err(errno) => return Err(HostError::Read { path: path(), errno }),
+        };
+        let Some(stat) = parse_stat(&content[..length]) else {
             return Err(HostError::Malformed { path: path() });
         };
         entry.take_if(|known| known.process.start_ticks != Some(stat.start_ticks));
@@ -302,7 +229,7 @@ impl Processes {
                 ..Process::default()
             })),
         };
-        let result = self.around.update(&mut known, &stat, Some(&folder), reads, now_ns);
+        let result = self.around.update(&mut known, &stat, Some(&folder), now_ns);
         if result == Ok(Presence::Here) {
             let kept = self.kept();
             if kept < self.may_keep {

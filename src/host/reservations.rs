@@ -17,7 +17,6 @@ use super::cgroup::{CGROUP_BYTES, parse_cgroup};
 use super::descendants::Tree;
 use super::environ::{ENVIRON_BYTES, parse_environ};
 use super::folder::Folder;
-use super::fork_counter::ForkCounter;
 use super::holders::Holders;
 use super::mapped_devices::ProcEntry;
 use super::processes::Processes;
@@ -47,7 +46,6 @@ pub struct Reservations {
     known: HashMap<u32, KnownReservation>,
     /// When everybody is to be listed again, if anybody may have come or gone.
     list_ns: u64,
-    forks: ForkCounter,
     processes: Processes,
     /// What was found last; `None` before all were looked at once.
     found: Option<Arc<[Reservation]>>,
@@ -94,7 +92,6 @@ impl Reservations {
         Self {
             known: HashMap::new(),
             list_ns: 0,
-            forks: ForkCounter::new(&roots),
             processes: Processes::new(roots.clone()),
             found: None,
             roots,
@@ -119,17 +116,7 @@ impl Reservations {
 
     /// Whether all were looked at who are there and are still to be looked at.
     fn is_up_to_date(&mut self, now_ns: u64, watched: &[Process], tree: &Tree) -> bool {
-        let is_done = |known: &KnownReservation| known.looks >= LOOKS;
-        // Counted before they are listed: who comes meanwhile has moved it the next time.
-        let has_moved = self.forks.has_moved();
-        if !has_moved && self.found.is_some() && self.known.values().all(is_done) {
-            return true;
-        }
-        let looked_at = self.look_at_all(now_ns, watched, tree);
-        if looked_at.is_none() {
-            self.forks.forget();
-        }
-        looked_at == Some(true)
+        self.look_at_all(now_ns, watched, tree) == Some(true)
     }
 
     /// Whether all were looked at; `None` where they could not be listed.

@@ -51,8 +51,6 @@ pub struct Live {
     /// The pids that NVML names, for as long as it goes on naming them.
     named: NamedPids,
     ticks_per_second: u64,
-    /// It is looked at, and nothing is done by it: see [`Processes::let_quiet_rest`].
-    is_for_show: bool,
     /// Nobody asks who the processes are.
     is_of_gpus_only: bool,
 }
@@ -108,17 +106,8 @@ impl Live {
             marks: None,
             named: NamedPids::default(),
             ticks_per_second: rustix::param::clock_ticks_per_second(),
-            is_for_show: false,
             is_of_gpus_only: false,
         })
-    }
-
-    /// The samples are for a screen: quiet processes are read less often, but while it is sampled fast, as it is to
-    /// end some.
-    pub fn for_show(mut self) -> Self {
-        self.is_for_show = true;
-        self.processes.let_quiet_rest(true);
-        self
     }
 
     /// Only what NVML tells is sampled, pids among it; who the processes are is not, and /proc not read.
@@ -271,10 +260,7 @@ impl Source for Live {
     fn steer(&mut self, control: Control, now: Instant) -> Result<(), SourceError> {
         match control {
             Control::Interval(interval) => self.timer.set_interval(interval),
-            Control::Fast(is_fast) => {
-                self.processes.let_quiet_rest(self.is_for_show && !is_fast);
-                self.timer.set_fast(is_fast, now);
-            }
+            Control::Fast(is_fast) => self.timer.set_fast(is_fast, now),
             _ => {}
         }
         Ok(())

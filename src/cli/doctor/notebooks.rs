@@ -60,7 +60,9 @@ pub(super) fn read(roots: &Roots) -> Servers {
             Ok(Ok(read)) => servers.add(read),
             Ok(Err(error)) => servers.unread.push(error.to_string()),
             Err(NoAnswer::Late) => {
-                servers.unread.push(format!("{path} does not answer; see whether its server hangs"));
+                servers
+                    .unread
+                    .push(format!("{path} does not answer; see whether its server hangs"));
             }
             Err(NoAnswer::Never) => {}
         }

@@ -184,73 +184,15 @@ impl Fake {
         (pids.iter().map(read).collect(), used)
     }
 
-    /// What a sample one second later tells of the first of these, and whether nothing was to be worked out.
-    fn sample(&mut self, pids: &[u32]) -> (bool, Descendants) {
+    /// What a sample one second later tells of the first of these.
+    fn sample(&mut self, pids: &[u32]) -> Descendants {
         self.now_ns += SECOND;
         let (mut processes, used) = self.read(pids);
         let watched = |pid: u32| used.get(&pid).copied();
-        let (tree, now_ns) = (&mut self.tree, self.now_ns);
-        let is_unchanged = tree.fill_unchanged(&mut processes, watched, now_ns);
-        if !is_unchanged {
-            let proc = Folder::list(self.folder.path()).unwrap();
-            tree.fill(Some(&proc), &mut processes, watched, now_ns);
-        }
-        let summed = processes.remove(0).descendants.unwrap();
-        (is_unchanged, (*summed).clone())
+        let proc = Folder::list(self.folder.path()).unwrap();
+        self.tree.fill(Some(&proc), &mut processes, watched, self.now_ns);
+        (*processes.remove(0).descendants.unwrap()).clone()
     }
-
-    /// Until nothing moves any more.
-    fn settle(&mut self, pids: &[u32]) {
-        for _ in 0..4 {
-            self.sample(pids);
-        }
-        assert!(self.sample(pids).0, "{pids:?}");
-    }
-}
-
-#[test]
-fn without_children_nothing_is_worked_out_until_something_moves() {
-    let mut fake = Fake::new();
-    for pid in [70, 80] {
-        fake.put(pid, 1, 0, 0);
-    }
-    fake.list_and_update(&[70, 80]);
-    fake.settle(&[70, 80]);
-    let (is_unchanged, summed) = fake.sample(&[70, 80]);
-    assert_eq!((is_unchanged, summed.count), (true, Some(0)));
-    assert_eq!((summed.cpu_percent, summed.cpu_seconds), (Some(0.0), Some(0.0)));
-
-    // A child came and went between two listings: its parent has waited for what it used.
-    fake.put(70, 1, 0, 50);
-    let (is_unchanged, summed) = fake.sample(&[70, 80]);
-    assert_eq!((is_unchanged, summed.cpu_percent), (false, Some(50.0)));
-    assert_eq!(summed.cpu_seconds, Some(0.5));
-    let (is_unchanged, summed) = fake.sample(&[70, 80]);
-    assert_eq!((is_unchanged, summed.cpu_percent), (false, Some(0.0)));
-    fake.settle(&[70, 80]);
-
-    // Others are watched, or fewer.
-    fake.put(90, 1, 0, 0);
-    assert!(!fake.sample(&[70, 90]).0);
-    assert!(!fake.sample(&[70]).0);
-    fake.list_and_update(&[70, 80]);
-    fake.settle(&[70, 80]);
-
-    // Its number was given to another process.
-    fake.write(&Line { pid: 70, ppid: 1, start: 9, own: 0, waited: 0 });
-    let (is_unchanged, summed) = fake.sample(&[70, 80]);
-    assert_eq!((is_unchanged, summed), (false, Descendants::default()));
-    fake.put(70, 1, 0, 0);
-    fake.list_and_update(&[70, 80]);
-    fake.settle(&[70, 80]);
-
-    // It was adopted, and has a child with the next listing.
-    fake.put(70, 80, 0, 0);
-    assert!(!fake.sample(&[70, 80]).0);
-    fake.put(71, 70, 0, 0);
-    assert_eq!(fake.list_and_update(&[70])[0].count, Some(1));
-    assert_eq!(fake.sample(&[70, 80]).1.count, Some(1));
-    assert!(!fake.sample(&[70, 80]).0, "who has a child may have more");
 }
 
 #[test]
@@ -260,10 +202,9 @@ fn what_a_process_used_before_it_was_adopted_is_not_its_new_parent_s() {
         fake.put(pid, 1, 0, 0);
     }
     fake.list_and_update(&[70, 80]);
-    fake.settle(&[70, 80]);
     for ticks in [100, 200, 300] {
         fake.put(80, 1, ticks, 0);
-        assert!(fake.sample(&[70, 80]).0);
+        fake.sample(&[70, 80]);
     }
     // Its parent has died, and the other one adopts orphans.
     fake.replace(80);
@@ -282,7 +223,6 @@ fn what_a_process_used_before_it_was_adopted_is_not_its_new_parent_s() {
     listing.sort_unstable();
     fake.tree.update(&proc, &listing, &[]);
     let now_ns = fake.now_ns + SECOND;
-    assert!(!fake.tree.fill_unchanged(&mut processes, watched, now_ns));
     fake.tree.fill(Some(&proc), &mut processes, watched, now_ns);
     let summed = processes[0].descendants.as_deref().unwrap();
     assert_eq!((summed.count, summed.cpu_percent), (Some(1), Some(2.0)));
@@ -344,7 +284,7 @@ fn a_real_child_that_works_is_seen() {
     let mut last = first.clone();
     let mut second = 6;
     while last.cpu_seconds <= first.cpu_seconds && begun.elapsed().as_secs() < 60 {
-        thread::sleep(std::time::Duration::from_millis(100));
+        std::thread::sleep(std::time::Duration::from_millis(100));
         last = look(&mut holders, second * SECOND);
         second += 5;
     }

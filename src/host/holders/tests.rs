@@ -116,42 +116,6 @@ fn holders_of_a_device_file_are_found_and_no_others() {
 }
 
 #[test]
-fn without_a_new_process_only_those_that_are_due_are_listed_and_all_each_half_minute() {
-    let fake = Fake::new();
-    let count = |threads: u32, last_pid: u32| {
-        let line = format!("0.00 0.00 0.00 1/{threads} {last_pid}\n");
-        fs::write(fake.roots.proc.join("loadavg"), line).unwrap();
-    };
-    count(2, 10);
-    let mut holders = fake.holders();
-    holders.refresh(100 * SECOND, false);
-    // Only this test can have somebody come without being counted.
-    fake.process(70, &["nvidia0"]);
-    holders.refresh(105 * SECOND, false);
-    assert_eq!(holders.pids(), [] as [u32; 0]);
-    count(3, 70);
-    holders.refresh(110 * SECOND, false);
-    assert_eq!(holders.pids(), [70]);
-    // One who is young is looked at again, and whoever came meanwhile with it.
-    fake.process(80, &["null"]);
-    count(4, 80);
-    holders.refresh(115 * SECOND, false);
-    fake.open(80, fake.roots.dev.join("nvidia0"));
-    holders.refresh(121 * SECOND, false);
-    assert_eq!(holders.pids(), [70, 80]);
-    // Somebody ended: one thread less.
-    fs::remove_dir_all(fake.folder(70)).unwrap();
-    count(3, 80);
-    holders.refresh(127 * SECOND, false);
-    assert_eq!(holders.pids(), [80]);
-    // Everybody is looked at each half minute, whatever was counted.
-    fs::remove_dir_all(fake.folder(80)).unwrap();
-    fake.process(90, &["nvidia0"]);
-    holders.refresh(131 * SECOND, false);
-    assert_eq!(holders.pids(), [90]);
-}
-
-#[test]
 fn a_new_process_is_looked_at_again_while_it_is_young() {
     let fake = Fake::new();
     let mut holders = fake.holders();
