@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use super::Listener;
 use crate::host::Roots;
-use crate::host::opened_process::OpenedProcess;
-use crate::host::sockets::count_connections;
+use crate::host::proc::opened_process::OpenedProcess;
+use crate::host::proc::sockets::count_connections;
 
 impl Listener {
     /// Its command line as it is now; `None` where it has ended or may not be read.

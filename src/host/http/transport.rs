@@ -30,8 +30,8 @@ use ureq::unversioned::transport::{
 
 use super::{Endpoint, HttpError, Listener};
 use crate::host::Roots;
-use crate::host::opened_process::OpenedProcess;
-use crate::host::sockets::{holds_listener, shares_network};
+use crate::host::proc::opened_process::OpenedProcess;
+use crate::host::proc::sockets::{holds_listener, shares_network};
 
 /// The longest path of a socket (unix(7), `sun_path`), with the zero that ends it.
 const SOCKET_BYTES: usize = 108;

@@ -28,7 +28,7 @@ use super::{ChannelError, KernelCandidate, ServerError, clip};
 use crate::deadline::{Deadline, Task};
 use crate::host::Roots;
 use crate::host::http::{HttpError, Listener, connect};
-use crate::host::opened_process::OpenedProcess;
+use crate::host::proc::opened_process::OpenedProcess;
 
 mod zmtp;
 

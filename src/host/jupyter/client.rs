@@ -13,7 +13,7 @@ use crate::host::http::{
     HeaderMap, HeaderName, HeaderValue, HttpClient, HttpError, HttpRequest, HttpResponse, Method,
     header,
 };
-use crate::host::notebook::is_uuid;
+use crate::host::proc::notebook::is_uuid;
 use crate::model::Time;
 
 /// The longest answer that is read.

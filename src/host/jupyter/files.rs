@@ -22,8 +22,8 @@ use serde::de::IgnoredAny;
 
 use super::token::Token;
 use super::{ChannelError, Endpoint, ServerError};
-use crate::host::folder::Folder;
-use crate::host::opened_process::OpenedProcess;
+use crate::host::proc::folder::Folder;
+use crate::host::proc::opened_process::OpenedProcess;
 use crate::host::secrets;
 
 /// Such files are a few hundred bytes.

@@ -16,11 +16,11 @@ use std::sync::Arc;
 
 use super::Roots;
 use super::http::{Endpoint, Listener};
-use super::notebook::{
+use super::proc::notebook::{
     is_hub_server, is_server, may_be_marimo, parse_batch, parse_child_of_marimo, parse_console,
     parse_fileless_server, parse_kernel,
 };
-use super::opened_process::{Environment, OpenedProcess};
+use super::proc::opened_process::{Environment, OpenedProcess};
 use crate::model::snapshot::Jupyter;
 
 mod channel;

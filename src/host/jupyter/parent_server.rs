@@ -16,7 +16,7 @@ use foldhash::HashMap;
 use rustix::fs::{Access, access};
 
 use super::super::Roots;
-use crate::host::opened_process::OpenedProcess;
+use crate::host::proc::opened_process::OpenedProcess;
 
 /// How far up a kernel's ancestors are followed.
 const ANCESTORS: usize = 32;

@@ -7,10 +7,10 @@
 use std::collections::HashMap;
 
 use super::super::Roots;
-use super::super::guarded::read_all;
-use super::super::notebook::parse_kernel;
+use super::super::proc::guarded::read_all;
+use super::super::proc::notebook::parse_kernel;
 use super::ServerError;
-use crate::host::opened_process::OpenedProcess;
+use crate::host::proc::opened_process::OpenedProcess;
 
 /// How far up ancestors are followed.
 const ANCESTORS: usize = 32;

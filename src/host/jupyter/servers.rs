@@ -11,8 +11,8 @@ use super::files::{list_server_files, read_server_file};
 use super::parent_server::list;
 use super::{Server, ServerError, clip, url};
 use crate::host::Roots;
-use crate::host::notebook::parse_kernel;
-use crate::host::opened_process::OpenedProcess;
+use crate::host::proc::notebook::parse_kernel;
+use crate::host::proc::opened_process::OpenedProcess;
 
 /// A machine has fewer users with notebooks.
 const FOLDERS: usize = 256;

@@ -36,11 +36,11 @@ use self::memory::ProcessMemory;
 use self::offsets::PythonVersion;
 use self::script::{FileOwner, ScriptFolder, wrap};
 use self::threads::{ThreadActivities, read_tasks};
-use super::folder::{Folder, is_gone};
-use super::mapped::parse_mapped_file;
-use super::rights::read_ptrace_scope;
-use super::small_file::read_text;
-use super::stat::{STAT_BYTES, parse_stat};
+use super::machine::rights::read_ptrace_scope;
+use super::proc::folder::{Folder, is_gone};
+use super::proc::mapped::parse_mapped_file;
+use super::proc::small_file::read_text;
+use super::proc::stat::{STAT_BYTES, parse_stat};
 use super::{Roots, read_clocks, read_time};
 use crate::deadline::Deadline;
 

@@ -2,9 +2,9 @@
 
 use std::collections::HashMap;
 
-use super::super::folder::Folder;
-use super::super::stat::{STAT_BYTES, parse_stat};
-use super::super::status::parse_status;
+use super::super::proc::folder::Folder;
+use super::super::proc::stat::{STAT_BYTES, parse_stat};
+use super::super::proc::status::parse_status;
 
 /// More threads than this are not looked at.
 const MOST_THREADS: usize = 4096;

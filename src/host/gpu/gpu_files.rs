@@ -1,0 +1,224 @@
+//! GPU device files, and which of them a process holds open.
+//!
+//! A process that uses a GPU holds its device files open for as long as it does, so that they tell a
+//! user of the GPU from a stranger who was given its pid. Links in `/proc/PID/fd` show the name that
+//! a file was opened by, also from within a container. Only root and the process's owner may see
+//! them.
+
+use std::ffi::CStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::Arc;
+
+use rustix::io::{self, Errno};
+
+use crate::host::Roots;
+use crate::host::proc::folder::{Folder, if_readable};
+
+/// How many descriptors of a process are looked at: a process may hold a million. The driver's have low
+/// numbers, since they are opened at the start, but a worker that is forked later has them too.
+const DESCRIPTORS: usize = 64 << 10;
+
+/// How many different device files are kept of a process; a machine has fewer.
+const FILES: usize = 256;
+
+/// Whether a name under `/dev` is that of an NVIDIA GPU's device file: `nvidia0`, `nvidiactl`,
+/// `nvidia-uvm`, `nvidia-caps/…`, the GPU of Windows' Subsystem for Linux (`dxg`), those of Jetson
+/// (`nvmap`, `nvhost-…`, `nvgpu/…`).
+pub fn is_gpu_file(name: &[u8]) -> bool {
+    let is_after = |prefix: &[u8], next: fn(&u8) -> bool| {
+        name.strip_prefix(prefix).is_some_and(|rest| rest.first().is_some_and(next))
+    };
+    matches!(name, b"nvidiactl" | b"dxg" | b"nvmap")
+        || is_after(b"nvidia", u8::is_ascii_digit)
+        || is_after(b"nvidia-", u8::is_ascii_graphic)
+        || is_after(b"nvhost-", u8::is_ascii_graphic)
+        || is_after(b"nvgpu/", u8::is_ascii_graphic)
+}
+
+/// Whether this machine has GPU device files: without any, no process can hold one open, and that
+/// it holds none says nothing about it.
+pub fn has_gpu_device_files(dev: &Path) -> bool {
+    let Ok(names) = std::fs::read_dir(dev) else {
+        return false;
+    };
+    names.filter_map(Result::ok).any(|entry| is_gpu_file(entry.file_name().as_bytes()))
+}
+
+/// Whether the driver of this machine is reached through device files: there are some, or this very
+/// process holds one open, as it does once it has opened NVML. Where neither is so, no client of the
+/// driver can hold one (a driver that stands in for the real one in tests, say), and that a process
+/// holds none says nothing about it, in a container no more than on the host.
+pub(in crate::host) fn is_driver_behind_files(roots: &Roots) -> bool {
+    let own_pid = || -> Option<u32> {
+        let link = std::fs::read_link(roots.proc.join("self")).ok()?;
+        link.to_str()?.parse().ok()
+    };
+    let holds_one = || {
+        let folder = Folder::open(&roots.proc, own_pid()?).ok()?;
+        let files = read_held(&folder, &roots.dev).ok()?.gpu_files?;
+        (!files.is_empty()).then_some(())
+    };
+    has_gpu_device_files(&roots.dev) || holds_one().is_some()
+}
+
+/// What a process's descriptors are, as far as it concerns anybody here. Each is `None` where the
+/// descriptors may not be read.
+#[derive(Debug, Default)]
+pub(in crate::host) struct HeldFiles {
+    /// The GPU device files, sorted, each once; empty where it holds none.
+    pub gpu_files: Option<Arc<[Arc<str>]>>,
+    /// The inode numbers of its sockets.
+    pub sockets: Option<Sockets>,
+}
+
+/// The sockets among a process's descriptors.
+#[derive(Debug, Default)]
+pub(in crate::host) struct Sockets {
+    /// Their inode numbers.
+    pub inodes: Vec<u64>,
+    /// There may be more: not all descriptors were looked at.
+    pub is_partial: bool,
+}
+
+/// Reads which GPU device files under `dev` a process holds open, and which sockets.
+pub(in crate::host) fn read_held(folder: &Folder, dev: &Path) -> io::Result<HeldFiles> {
+    let Some(descriptors) = if_readable(folder.folder(c"fd"))? else {
+        return Ok(HeldFiles::default());
+    };
+    let mut files = Files::under(dev);
+    let mut sockets = Sockets::default();
+    let walk = walk(&descriptors, DESCRIPTORS, |target| {
+        if let Some(inode) = parse_socket(target) {
+            sockets.inodes.push(inode);
+        } else {
+            files.add(target);
+        }
+        true
+    })?;
+    sockets.is_partial = walk == Walk::Partial;
+    Ok(HeldFiles {
+        // Some that were seen are evidence; none among a part of them is not.
+        gpu_files: (walk == Walk::Whole || !files.held.is_empty()).then(|| files.held.into()),
+        sockets: (walk != Walk::Refused).then_some(sockets),
+    })
+}
+
+/// Whether a process holds a GPU device file under `dev` open, by its opened `fd` folder, and how many
+/// descriptors were looked at to tell. `None` where they may not be read, or where there are more than
+/// are looked at and no GPU file is among the first.
+pub(in crate::host) fn holds_gpu_file(
+    descriptors: &Folder,
+    dev: &Path,
+) -> io::Result<(Option<bool>, usize)> {
+    let dev = dev.as_os_str().as_bytes();
+    let (mut holds, mut seen) = (false, 0);
+    let walk = walk(descriptors, DESCRIPTORS, |target| {
+        seen += 1;
+        holds = is_gpu_file_under(dev, target);
+        !holds
+    })?;
+    Ok(((holds || walk == Walk::Whole).then_some(holds), seen))
+}
+
+/// The GPU device files under `dev` among the names that it is given; bounded in number.
+#[derive(Debug)]
+pub(in crate::host) struct Files<'a> {
+    dev: &'a [u8],
+    /// Sorted, each once.
+    pub held: Vec<Arc<str>>,
+}
+
+impl<'a> Files<'a> {
+    pub(in crate::host) fn under(dev: &'a Path) -> Self {
+        Self { dev: dev.as_os_str().as_bytes(), held: Vec::new() }
+    }
+
+    /// Keeps a file that is one of the GPU's.
+    pub(in crate::host) fn add(&mut self, target: &[u8]) {
+        if self.held.len() < FILES && is_gpu_file_under(self.dev, target) {
+            let file = String::from_utf8_lossy(target);
+            if let Err(at) = self.held.binary_search_by(|known| (**known).cmp(&*file)) {
+                self.held.insert(at, Arc::from(&*file));
+            }
+        }
+    }
+}
+
+fn is_gpu_file_under(dev: &[u8], target: &[u8]) -> bool {
+    let name = target.strip_prefix(dev).and_then(|name| name.strip_prefix(b"/"));
+    name.is_some_and(is_gpu_file)
+}
+
+/// How far a walk over descriptors came.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Walk {
+    /// All were seen.
+    Whole,
+    /// It was ended before, or there were too many.
+    Partial,
+    /// They may be listed and not read.
+    Refused,
+}
+
+/// Calls `each` with the target of every descriptor, until it answers `false`; at most `limit` of them.
+fn walk(
+    descriptors: &Folder,
+    limit: usize,
+    mut each: impl FnMut(&[u8]) -> bool,
+) -> io::Result<Walk> {
+    let mut seen = 0;
+    let mut walk = Walk::Whole;
+    let listed = descriptors.names(|name: &CStr| {
+        if seen == limit {
+            walk = Walk::Partial;
+            return false;
+        }
+        seen += 1;
+        match descriptors.link(name, &mut each) {
+            Ok(true) => {}
+            Ok(false) => walk = Walk::Partial,
+            Err(Errno::ACCESS | Errno::PERM) => walk = Walk::Refused,
+            // Any other error means that it was closed since it was listed.
+            Err(_) => {}
+        }
+        walk == Walk::Whole
+    });
+    Ok(match if_readable(listed)? {
+        Some(()) => walk,
+        None => Walk::Refused,
+    })
+}
+
+/// The inode number in `socket:[N]`.
+fn parse_socket(target: &[u8]) -> Option<u64> {
+    let number = target.strip_prefix(b"socket:[")?.strip_suffix(b"]")?;
+    std::str::from_utf8(number).ok()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn device_files_are_known_by_name() {
+        for name in [
+            "nvidia0",
+            "nvidia12",
+            "nvidiactl",
+            "nvidia-uvm",
+            "nvidia-uvm-tools",
+            "nvidia-modeset",
+            "nvidia-caps/nvidia-cap1",
+            "dxg",
+            "nvmap",
+            "nvhost-ctrl-gpu",
+            "nvgpu/igpu0/ctrl",
+        ] {
+            assert!(is_gpu_file(name.as_bytes()), "{name}");
+        }
+        for name in ["", "null", "nvidia", "nvidia-", "nvme0", "nvidiax", "nvram", "dri/card0"] {
+            assert!(!is_gpu_file(name.as_bytes()), "{name}");
+        }
+    }
+}

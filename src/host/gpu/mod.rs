@@ -1,0 +1,9 @@
+//! GPUs as the kernel shows them: device files and who holds them, the kernel module, MPS, PCI.
+
+pub(super) mod device_files;
+pub(super) mod gpu_files;
+pub(super) mod holders;
+pub(super) mod kernel_module;
+pub(super) mod mapped_devices;
+pub(super) mod mps;
+pub(super) mod pci;

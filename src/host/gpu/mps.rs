@@ -1,0 +1,74 @@
+//! The daemons of the Multi-Process Service, by which several processes share one GPU's context.
+
+use std::fs;
+use std::path::Path;
+
+use crate::host::proc::small_file::read_start;
+
+/// The short name of both, of which the kernel keeps 15 bytes.
+const COMM: &[u8] = b"nvidia-cuda-mps";
+/// So many processes are looked at.
+const MOST_TRIED: usize = 1 << 16;
+/// The name of a program is within so much of its command line.
+const START_BYTES: u64 = 4096;
+
+/// The daemons that run.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct MpsDaemons {
+    /// `nvidia-cuda-mps-control`, which starts a server for a user when the first client comes.
+    pub controls: usize,
+    /// `nvidia-cuda-mps-server`.
+    pub servers: usize,
+}
+
+/// Looks for them among the processes under `proc`; `None` where they cannot be listed. One that is
+/// hidden from this user is not seen.
+pub fn read_mps_daemons(proc: &Path) -> Option<MpsDaemons> {
+    let mut daemons = MpsDaemons::default();
+    let processes = fs::read_dir(proc).ok()?.filter_map(Result::ok).filter(|entry| {
+        let name = entry.file_name();
+        name.as_encoded_bytes().iter().all(u8::is_ascii_digit)
+    });
+    for process in processes.take(MOST_TRIED) {
+        let folder = process.path();
+        // What cannot be read has ended.
+        let read = |name| read_start(&folder.join(name), START_BYTES).unwrap_or_default();
+        if !read("comm").starts_with(COMM) {
+            continue;
+        }
+        let command = read("cmdline");
+        let program = command.split(|&byte| byte == 0).next().unwrap_or_default();
+        match program.rsplit(|&byte| byte == b'/').next() {
+            Some(b"nvidia-cuda-mps-control") => daemons.controls += 1,
+            Some(b"nvidia-cuda-mps-server") => daemons.servers += 1,
+            _ => {}
+        }
+    }
+    Some(daemons)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn control_and_server_are_distinguished_by_their_program() {
+        let proc = tempfile::tempdir().unwrap();
+        assert_eq!(read_mps_daemons(proc.path()), Some(MpsDaemons::default()));
+        for (pid, comm, cmdline) in [
+            ("7", "nvidia-cuda-mps\n", "/usr/bin/nvidia-cuda-mps-control\0-d\0"),
+            ("8", "nvidia-cuda-mps\n", "nvidia-cuda-mps-server\0"),
+            ("9", "nvidia-cuda-mps\n", "vim\0nvidia-cuda-mps-server\0"),
+            ("10", "python3\n", "nvidia-cuda-mps-server\0"),
+            ("11", "nvidia-cuda-mps\n", ""),
+        ] {
+            let folder = proc.path().join(pid);
+            fs::create_dir(&folder).unwrap();
+            fs::write(folder.join("comm"), comm).unwrap();
+            fs::write(folder.join("cmdline"), cmdline).unwrap();
+        }
+        fs::create_dir(proc.path().join("12")).unwrap();
+        assert_eq!(read_mps_daemons(proc.path()), Some(MpsDaemons { controls: 1, servers: 1 }));
+        assert_eq!(read_mps_daemons(Path::new("/nonexistent")), None);
+    }
+}

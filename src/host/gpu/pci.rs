@@ -1,0 +1,79 @@
+//! NVIDIA GPUs on the PCI bus, and which driver each has: what the machine has, whatever is installed.
+
+use std::fs;
+use std::path::Path;
+
+use crate::host::proc::small_file::read_text;
+
+/// NVIDIA's number (pci.ids).
+const NVIDIA: &str = "0x10de";
+/// Display controllers: VGA is 0x0300, a GPU without outputs 0x0302 (pci.ids, class 03).
+const DISPLAY: &str = "0x03";
+
+/// A GPU on the bus.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct PciGpu {
+    /// `"0000:17:00.0"`.
+    pub address: String,
+    /// The kernel driver that has it: `nvidia`, `nouveau`, `vfio-pci`; `None` where none does.
+    pub driver: Option<String>,
+}
+
+/// The NVIDIA GPUs by their address; `None` where the bus cannot be looked at, as where there is none.
+pub fn read_pci_gpus(sys: &Path) -> Option<Vec<PciGpu>> {
+    let devices = fs::read_dir(sys.join("bus/pci/devices")).ok()?;
+    let mut gpus: Vec<PciGpu> = devices
+        .filter_map(Result::ok)
+        .filter_map(|device| {
+            let folder = device.path();
+            let is = |name: &str, prefix: &str| {
+                let text = read_text(&folder.join(name), 64);
+                text.is_some_and(|text| text.starts_with(prefix))
+            };
+            (is("vendor", NVIDIA) && is("class", DISPLAY)).then(|| PciGpu {
+                address: device.file_name().to_string_lossy().into_owned(),
+                driver: fs::read_link(folder.join("driver"))
+                    .ok()
+                    .and_then(|link| Some(link.file_name()?.to_string_lossy().into_owned())),
+            })
+        })
+        .collect();
+    gpus.sort_by(|one, other| one.address.cmp(&other.address));
+    Some(gpus)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_nvidias_display_controllers_are_gpus() {
+        let sys = tempfile::tempdir().unwrap();
+        assert_eq!(read_pci_gpus(sys.path()), None);
+        let devices = sys.path().join("bus/pci/devices");
+        for (address, vendor, class, driver) in [
+            ("0000:65:00.0", "0x10de", "0x030200", Some("vfio-pci")),
+            ("0000:17:00.0", "0x10de", "0x030000", None),
+            ("0000:17:00.1", "0x10de", "0x040300", Some("snd_hda_intel")),
+            ("0000:00:02.0", "0x8086", "0x030000", Some("i915")),
+        ] {
+            let folder = devices.join(address);
+            fs::create_dir_all(&folder).unwrap();
+            fs::write(folder.join("vendor"), format!("{vendor}\n")).unwrap();
+            fs::write(folder.join("class"), format!("{class}\n")).unwrap();
+            if let Some(driver) = driver {
+                let target = format!("../../../bus/pci/drivers/{driver}");
+                std::os::unix::fs::symlink(target, folder.join("driver")).unwrap();
+            }
+        }
+        fs::create_dir_all(devices.join("0000:ff:00.0")).unwrap();
+        let gpu = |address: &str, driver: Option<&str>| PciGpu {
+            address: address.to_owned(),
+            driver: driver.map(str::to_owned),
+        };
+        assert_eq!(
+            read_pci_gpus(sys.path()).unwrap(),
+            [gpu("0000:17:00.0", None), gpu("0000:65:00.0", Some("vfio-pci"))]
+        );
+    }
+}

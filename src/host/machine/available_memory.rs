@@ -1,0 +1,87 @@
+//! How much of the host's memory a process could take now: of the machine, and of each cgroup that it is in.
+
+use std::path::Path;
+
+use crate::host::Roots;
+use crate::host::proc::opened_process::OpenedProcess;
+use crate::host::proc::small_file::read_text;
+
+/// More than these files have.
+const FILE_BYTES: u64 = 64 << 10;
+
+/// Where the unified hierarchy is mounted, below the root.
+const CGROUPS: &str = "sys/fs/cgroup";
+
+/// How much memory the process of this pid could take without anything being killed for it, in bytes; `None`
+/// where that cannot be told.
+pub fn read_available_memory(roots: &Roots, pid: u32) -> Option<u64> {
+    let meminfo = read_text(&roots.proc.join("meminfo"), FILE_BYTES)?;
+    let machine = parse_line(&meminfo, "MemAvailable:")?.checked_mul(1024)?;
+    let process = OpenedProcess::open(roots, pid).ok()??;
+    let mut content = Vec::new();
+    let limit = usize::try_from(FILE_BYTES).ok()?;
+    process.folder.read(c"cgroup", &mut content, limit).ok()?;
+    let cgroup = String::from_utf8(content).ok()?;
+    let path = cgroup.lines().find_map(|line| line.strip_prefix("0::/"));
+    // One outside of this namespace is limited by what is not seen here.
+    let path = path.filter(|path| !path.split('/').any(|part| part == ".."));
+    let root = roots.root.join(CGROUPS);
+    let folders = path.map(Path::new).into_iter().flat_map(Path::ancestors);
+    let limits = folders.filter_map(|folder| read_room(&root.join(folder)));
+    Some(limits.fold(machine, u64::min))
+}
+
+/// What a cgroup has left; `None` where it has no limit. What it keeps of files makes room.
+fn read_room(folder: &Path) -> Option<u64> {
+    let read = |name| read_text(&folder.join(name), FILE_BYTES);
+    let most: u64 = read("memory.max")?.trim().parse().ok()?;
+    let current: u64 = read("memory.current")?.trim().parse().ok()?;
+    let stat = read("memory.stat").unwrap_or_default();
+    let files = ["active_file", "inactive_file"].map(|name| parse_line(&stat, name).unwrap_or(0));
+    let taken = current.saturating_sub(files.iter().sum());
+    Some(most.saturating_sub(taken))
+}
+
+/// `MemAvailable:   123 kB`, `active_file 4096`.
+fn parse_line(text: &str, name: &str) -> Option<u64> {
+    text.lines().find_map(|line| {
+        let mut words = line.split_ascii_whitespace();
+        let is_it = words.next() == Some(name);
+        is_it.then(|| words.next()?.parse().ok())?
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    #[test]
+    fn the_least_of_machine_and_cgroups_is_what_can_be_taken() {
+        let folder = tempfile::tempdir().unwrap();
+        let write = |path: &str, text: &str| {
+            let path = folder.path().join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        };
+        let roots = Roots {
+            proc: folder.path().join("proc"),
+            dev: "/nonexistent".into(),
+            root: folder.path().to_owned(),
+        };
+        write("proc/meminfo", "MemTotal: 9000 kB\nMemAvailable:   5000 kB\n");
+        write("proc/7/stat", "7 (x) S 1 1 1 0 0 0 0 0 0 0 0 0 0 0 20 0 1 0 70 0 0 0 0 0 0 0 0\n");
+        write("proc/7/status", "Uid:\t0\t0\n");
+        write("proc/7/cgroup", "1:cpu:/x\n0::/a/b\n");
+        assert_eq!(read_available_memory(&roots, 7), Some(5_120_000));
+        write("sys/fs/cgroup/a/memory.max", "max\n");
+        write("sys/fs/cgroup/a/b/memory.max", "1000000\n");
+        write("sys/fs/cgroup/a/b/memory.current", "900000\n");
+        write("sys/fs/cgroup/a/b/memory.stat", "anon 1\nactive_file 100000\ninactive_file 50000\n");
+        assert_eq!(read_available_memory(&roots, 7), Some(250_000));
+        write("sys/fs/cgroup/a/memory.max", "100\n");
+        write("sys/fs/cgroup/a/memory.current", "900\n");
+        assert_eq!(read_available_memory(&roots, 7), Some(0));
+        assert_eq!(read_available_memory(&roots, 8), None);
+    }
+}

@@ -1,0 +1,194 @@
+//! What Linux says of the machine: its names, its boot, its clocks.
+
+use std::ffi::CStr;
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read};
+use std::path::Path;
+use std::sync::Arc;
+
+use rustix::time::{ClockId, clock_gettime};
+
+use crate::host::Roots;
+use crate::host::proc::small_file::read_text;
+use crate::model::Time;
+use crate::model::snapshot::{Host, PidNamespace};
+
+/// The number of the initial pid namespace: `PROC_PID_INIT_INO` of the kernel's
+/// `include/linux/proc_ns.h`.
+const INITIAL_PID_NAMESPACE: u64 = 0xEFFF_FFFC;
+
+/// How much of `/proc/stat` is looked through; machines with many interrupts have long ones.
+const STAT_BYTES: u64 = 4 << 20;
+
+/// What the machine says of itself; what cannot be read is `None`. `suspended_seconds` is left to
+/// the caller, because it changes: see [`Clocks::suspended_seconds`].
+pub fn read_host(roots: &Roots) -> Host {
+    let uname = rustix::system::uname();
+    Host {
+        hostname: text(uname.nodename()),
+        boot_id: read_boot_id(&roots.proc),
+        kernel: text(uname.release()),
+        pid_namespace: std::fs::read_link(roots.proc.join("self/ns/pid"))
+            .ok()
+            .and_then(|link| parse_pid_namespace(link.to_str()?)),
+        suspended_seconds: None,
+        unread_processes: None,
+    }
+}
+
+fn text(name: &CStr) -> Option<Arc<str>> {
+    let name = name.to_string_lossy();
+    (!name.is_empty()).then(|| name.into())
+}
+
+fn read_boot_id(proc: &Path) -> Option<Arc<str>> {
+    let id = read_text(&proc.join("sys/kernel/random/boot_id"), 64)?;
+    let id = id.trim();
+    (!id.is_empty()).then(|| id.into())
+}
+
+/// Whose pids these are, by the target of `/proc/self/ns/pid`: `pid:[4026531836]`.
+pub(in crate::host) fn parse_pid_namespace(link: &str) -> Option<PidNamespace> {
+    let number: u64 = link.strip_prefix("pid:[")?.strip_suffix(']')?.parse().ok()?;
+    Some(if number == INITIAL_PID_NAMESPACE { PidNamespace::Host } else { PidNamespace::Container })
+}
+
+/// When the machine was booted, by the wall clock of now; `None` where that cannot be read.
+pub fn read_boot_time(roots: &Roots) -> Option<Time> {
+    let seconds = read_boot_seconds(&roots.proc)?;
+    Some(Time::from_unix_milliseconds(seconds.saturating_mul(1000)))
+}
+
+/// When the machine was booted, in seconds since the Unix epoch. It moves when the clock is set, so
+/// that it is read once and kept.
+pub(in crate::host) fn read_boot_seconds(proc: &Path) -> Option<i64> {
+    let file = File::open(proc.join("stat")).ok()?;
+    parse_boot_seconds(BufReader::new(file.take(STAT_BYTES)))
+}
+
+/// The line `btime` of `/proc/stat`.
+fn parse_boot_seconds(mut lines: impl BufRead) -> Option<i64> {
+    let mut line = Vec::new();
+    loop {
+        line.clear();
+        if lines.read_until(b'\n', &mut line).ok()? == 0 {
+            return None;
+        }
+        if let Some(seconds) = line.strip_prefix(b"btime ") {
+            return std::str::from_utf8(seconds).ok()?.trim_end().parse().ok();
+        }
+    }
+}
+
+/// The kernel's clocks at one instant.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Clocks {
+    /// Nanoseconds since boot, the time suspended included: what `Processes::sample` is given.
+    pub boottime_ns: u64,
+    /// Nanoseconds since boot, less the time suspended.
+    pub monotonic_ns: u64,
+}
+
+impl Clocks {
+    /// Seconds that the machine has been suspended since boot. `last` is what this function said
+    /// before: the two clocks are read one after the other, and what hovers around a whole second must
+    /// not look like sleep, so that it stays until it is off by two.
+    pub fn suspended_seconds(self, last: Option<u64>) -> u64 {
+        const SECOND_NS: u64 = 1_000_000_000;
+        let suspended_ns = self.boottime_ns.saturating_sub(self.monotonic_ns);
+        match last {
+            Some(last) if suspended_ns.abs_diff(last.saturating_mul(SECOND_NS)) < 2 * SECOND_NS => {
+                last
+            }
+            _ => suspended_ns / SECOND_NS,
+        }
+    }
+}
+
+/// The clocks now.
+pub fn read_clocks() -> Clocks {
+    let nanoseconds = |clock| {
+        let time = clock_gettime(clock);
+        let whole = u64::try_from(time.tv_sec).unwrap_or(0);
+        let part = u64::try_from(time.tv_nsec).unwrap_or(0);
+        whole.saturating_mul(1_000_000_000).saturating_add(part)
+    };
+    // In this order, so that a machine which never slept does not seem to have slept -1 ns.
+    let monotonic_ns = nanoseconds(ClockId::Monotonic);
+    let boottime_ns = nanoseconds(ClockId::Boottime);
+    Clocks { boottime_ns, monotonic_ns }
+}
+
+/// The wall clock, which may be set: for what is told to others or compared with what they say.
+pub fn read_time() -> Time {
+    let time = clock_gettime(ClockId::Realtime);
+    Time::from_unix_milliseconds(time.tv_sec * 1000 + time.tv_nsec / 1_000_000)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_machine_has_names_and_a_boot() {
+        let host = read_host(&Roots::default());
+        assert!(host.hostname.is_some() && host.kernel.is_some());
+        assert!(host.pid_namespace.is_some());
+        assert_eq!(host.boot_id.map(|id| id.len()), Some(36));
+        assert!(
+            read_boot_seconds(Path::new("/proc")).is_some_and(|seconds| seconds > 1_000_000_000)
+        );
+    }
+
+    #[test]
+    fn without_proc_the_rest_is_unknown() {
+        let nowhere = Path::new("/nonexistent");
+        let host =
+            read_host(&Roots { proc: nowhere.into(), dev: nowhere.into(), root: nowhere.into() });
+        assert_eq!((host.boot_id, host.pid_namespace), (None, None));
+        assert_eq!(read_boot_seconds(nowhere), None);
+    }
+
+    #[test]
+    fn the_initial_namespace_is_known_by_its_number() {
+        for (link, namespace) in [
+            ("pid:[4026531836]", Some(PidNamespace::Host)),
+            ("pid:[4026532837]", Some(PidNamespace::Container)),
+            ("pid:[]", None),
+            ("mnt:[4026531836]", None),
+            ("", None),
+        ] {
+            assert_eq!(parse_pid_namespace(link), namespace, "{link}");
+        }
+    }
+
+    #[test]
+    fn the_boot_is_a_line_of_its_own() {
+        let parse = |text: &'static [u8]| parse_boot_seconds(text);
+        assert_eq!(
+            parse(b"cpu  1 2\nintr 5 \xff 6\nbtime 1763700000\nctxt 1\n"),
+            Some(1_763_700_000)
+        );
+        assert_eq!(parse(b"cpu btime 5\n"), None);
+        assert_eq!(parse(b"btime 99999999999999999999\n"), None);
+        assert_eq!(parse(b""), None);
+    }
+
+    #[test]
+    fn time_suspended_is_whole_seconds_that_do_not_flicker() {
+        let clocks = |suspended_ns: u64| Clocks {
+            boottime_ns: 50_000_000_000 + suspended_ns,
+            monotonic_ns: 50_000_000_000,
+        };
+        assert_eq!(clocks(0).suspended_seconds(None), 0);
+        assert_eq!(clocks(6_999_999_999).suspended_seconds(None), 6);
+        assert_eq!(clocks(7_000_000_001).suspended_seconds(Some(6)), 6);
+        assert_eq!(clocks(6_999_999_999).suspended_seconds(Some(7)), 7);
+        assert_eq!(clocks(9_000_000_000).suspended_seconds(Some(6)), 9);
+        let backwards = Clocks { boottime_ns: 1, monotonic_ns: 2 };
+        assert_eq!(backwards.suspended_seconds(None), 0);
+
+        let now = read_clocks();
+        assert!(now.boottime_ns >= now.monotonic_ns && now.monotonic_ns > 0);
+    }
+}

@@ -1,0 +1,259 @@
+//! What the kernel lets gpumem do: look into the processes of others, name a process for good, keep
+//! files open. It is tried, because capabilities, namespaces and security modules all have a say. And
+//! whether it may do more than who started it: then what that person says is not simply obeyed. Whose
+//! files are obeyed is in `ownership`.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+
+use rustix::io::Errno;
+use rustix::process::{
+    PidfdFlags, Resource, getegid, geteuid, getgid, getpid, getrlimit, getuid, pidfd_open,
+};
+use rustix::thread::{CapabilitySet, capabilities, capability_is_in_ambient_set, set_capabilities};
+
+use crate::host::proc::small_file::{read_start, read_text};
+
+/// `CAP_SYS_PTRACE` (`include/uapi/linux/capability.h`).
+const CAP_SYS_PTRACE: u32 = 19;
+/// So many processes are tried until one of another user is found.
+const MOST_TRIED: usize = 4096;
+/// A status file has some 60 lines.
+const STATUS_BYTES: u64 = 16 << 10;
+
+/// What came of the attempt to see which files a process holds open.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Visibility {
+    /// They were read.
+    Seen,
+    Refused,
+    /// There was no such process to try it on.
+    NoProcess,
+}
+
+/// What gpumem may see of others.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Rights {
+    /// The effective user is root, in this user namespace.
+    pub is_root: bool,
+    /// The effective capabilities have `CAP_SYS_PTRACE`; `None` where that cannot be read.
+    pub can_trace: Option<bool>,
+    /// Of the first process of this pid namespace.
+    pub first: Visibility,
+    /// Of a process of another user.
+    pub other_user: Visibility,
+}
+
+/// Finds out by reading descriptors of others under `proc`.
+pub fn read_rights(proc: &Path) -> Rights {
+    let own = geteuid().as_raw();
+    Rights {
+        is_root: own == 0,
+        can_trace: read_can_trace(proc),
+        first: look_at(&proc.join("1/fd")),
+        other_user: look_at_another_users(proc, own),
+    }
+}
+
+/// Reads what the descriptors in a folder `fd` are; of those one is enough, for the kernel judges by
+/// the process.
+fn look_at(folder: &Path) -> Visibility {
+    let refused = |error: &io::Error| error.kind() == io::ErrorKind::PermissionDenied;
+    let entries = match fs::read_dir(folder) {
+        Ok(entries) => entries,
+        Err(error) if refused(&error) => return Visibility::Refused,
+        Err(_) => return Visibility::NoProcess,
+    };
+    for entry in entries.filter_map(Result::ok) {
+        match fs::read_link(entry.path()) {
+            Ok(_) => return Visibility::Seen,
+            Err(error) if refused(&error) => return Visibility::Refused,
+            // Closed since it was listed.
+            Err(_) => {}
+        }
+    }
+    // It holds nothing open, as the kernel's own threads do, and proves nothing.
+    Visibility::NoProcess
+}
+
+fn look_at_another_users(proc: &Path, own: u32) -> Visibility {
+    let Ok(entries) = fs::read_dir(proc) else {
+        return Visibility::NoProcess;
+    };
+    entries
+        .filter_map(Result::ok)
+        .filter(|entry| {
+            let name = entry.file_name();
+            name.as_encoded_bytes().iter().all(u8::is_ascii_digit)
+        })
+        .take(MOST_TRIED)
+        .filter(|entry| entry.metadata().is_ok_and(|metadata| metadata.uid() != own))
+        .map(|entry| look_at(&entry.path().join("fd")))
+        .find(|sight| *sight != Visibility::NoProcess)
+        .unwrap_or(Visibility::NoProcess)
+}
+
+fn read_can_trace(proc: &Path) -> Option<bool> {
+    let status = read_start(&proc.join("self/status"), STATUS_BYTES).ok()?;
+    parse_can_trace(&status)
+}
+
+/// Whether the line `CapEff` of `/proc/PID/status` has `CAP_SYS_PTRACE`.
+pub fn parse_can_trace(status: &[u8]) -> Option<bool> {
+    let line =
+        status.split(|&byte| byte == b'\n').find_map(|line| line.strip_prefix(b"CapEff:"))?;
+    let bits = u64::from_str_radix(std::str::from_utf8(line).ok()?.trim(), 16).ok()?;
+    Some(bits & (1 << CAP_SYS_PTRACE) != 0)
+}
+
+/// Yama's `ptrace_scope`, 0 to 3 (`Documentation/admin-guide/LSM/Yama.rst`); `None` where the kernel
+/// has no Yama, or does not tell.
+pub fn read_ptrace_scope(proc: &Path) -> Option<u8> {
+    let text = read_text(&proc.join("sys/kernel/yama/ptrace_scope"), 16)?;
+    text.trim().parse().ok()
+}
+
+/// Opens a pidfd of this very process, and closes it.
+///
+/// # Errors
+///
+/// What the kernel says: `ENOSYS` before Linux 5.3, `EPERM` where a sandbox forbids it.
+pub fn try_pidfd() -> Result<(), Errno> {
+    pidfd_open(getpid(), PidfdFlags::empty()).map(drop)
+}
+
+/// Whether the program runs as another user or group than who started it: its file has the bit for
+/// setuid or setgid.
+pub fn has_gained_ids() -> bool {
+    getuid() != geteuid() || getgid() != getegid()
+}
+
+/// Whether it may do what who started it may not: by those bits, or by capabilities of its file.
+///
+/// This is what the kernel calls secure execution (getauxval(3), `AT_SECURE`), less what security
+/// modules add to it: under SELinux every service that enters a domain of its own is started so.
+/// Capabilities that were handed down (ambient, as by systemd's `AmbientCapabilities=`) are those of
+/// who started it.
+pub fn has_gained_rights() -> bool {
+    if has_gained_ids() {
+        return true;
+    }
+    // Root has them all by being root; sudo has made who started it root as well.
+    !getuid().is_root() && !gained_capabilities().is_empty()
+}
+
+/// The capabilities that come of the program's file.
+fn gained_capabilities() -> CapabilitySet {
+    // To ask of oneself does not fail.
+    let permitted = capabilities(None).map_or(CapabilitySet::empty(), |sets| sets.permitted);
+    let is_gained = |&one: &CapabilitySet| !capability_is_in_ambient_set(one).unwrap_or(false);
+    permitted.iter().filter(is_gained).collect()
+}
+
+/// Gives up, for good, the capabilities of the program's file but for those to look into processes and
+/// to signal them. With `CAP_DAC_READ_SEARCH` every file that is named to gpumem (a recording, a
+/// configuration) would be read for whoever may start it.
+///
+/// To be called while there is but one thread: they are each thread's own.
+///
+/// # Errors
+///
+/// What the kernel says; then they are still there.
+pub fn give_up_reading() -> Result<(), Errno> {
+    if getuid().is_root() {
+        return Ok(());
+    }
+    let kept = CapabilitySet::SYS_PTRACE | CapabilitySet::KILL;
+    let given_up = gained_capabilities() - kept;
+    if given_up.is_empty() {
+        return Ok(());
+    }
+    let mut sets = capabilities(None)?;
+    sets.effective -= given_up;
+    sets.permitted -= given_up;
+    set_capabilities(None, sets)
+}
+
+/// How many files this process may have open; `None` is any number.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct OpenFileLimit {
+    /// Now.
+    pub soft: Option<u64>,
+    /// As far as it may raise that.
+    pub hard: Option<u64>,
+}
+
+/// The limit on open files (getrlimit(2), `RLIMIT_NOFILE`).
+pub fn open_file_limit() -> OpenFileLimit {
+    let limit = getrlimit(Resource::Nofile);
+    OpenFileLimit { soft: limit.current, hard: limit.maximum }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_capability_is_a_bit_of_a_line() {
+        let status = |bits: &str| format!("Name:\tx\nCapPrm:\t0\nCapEff:\t{bits}\nCapBnd:\t0\n");
+        for (bits, can) in [
+            ("000001ffffffffff", Some(true)),
+            ("0000000000080000", Some(true)),
+            ("00000000a80425fb", Some(false)), // what Docker gives
+            ("0000000000000000", Some(false)),
+            ("", None),
+            ("xyz", None),
+            ("1ffffffffffffffff", None),
+        ] {
+            assert_eq!(parse_can_trace(status(bits).as_bytes()), can, "{bits}");
+        }
+        assert_eq!(parse_can_trace(b""), None);
+        assert_eq!(parse_can_trace(b"CapEff:\t\xff\n"), None);
+    }
+
+    #[test]
+    fn one_descriptor_that_can_be_read_is_enough_and_none_proves_nothing() {
+        let proc = tempfile::tempdir().unwrap();
+        let folder = proc.path().join("1/fd");
+        assert_eq!(look_at(&folder), Visibility::NoProcess);
+        fs::create_dir_all(&folder).unwrap();
+        assert_eq!(look_at(&folder), Visibility::NoProcess);
+        std::os::unix::fs::symlink("/dev/null", folder.join("0")).unwrap();
+        assert_eq!(look_at(&folder), Visibility::Seen);
+        let rights = read_rights(proc.path());
+        assert_eq!((rights.first, rights.can_trace), (Visibility::Seen, None));
+
+        let own = fs::metadata(proc.path()).unwrap().uid();
+        assert_eq!(look_at_another_users(proc.path(), own), Visibility::NoProcess);
+        assert_eq!(look_at_another_users(proc.path(), own + 1), Visibility::Seen);
+        fs::rename(proc.path().join("1"), proc.path().join("self")).unwrap();
+        assert_eq!(look_at_another_users(proc.path(), own + 1), Visibility::NoProcess);
+    }
+
+    #[test]
+    fn a_scope_is_a_small_number() {
+        let proc = tempfile::tempdir().unwrap();
+        assert_eq!(read_ptrace_scope(proc.path()), None);
+        fs::create_dir_all(proc.path().join("sys/kernel/yama")).unwrap();
+        let file = proc.path().join("sys/kernel/yama/ptrace_scope");
+        for (text, scope) in [("1\n", Some(1)), ("", None), ("300\n", None)] {
+            fs::write(&file, text).unwrap();
+            assert_eq!(read_ptrace_scope(proc.path()), scope);
+        }
+    }
+
+    #[test]
+    fn a_program_that_is_nothing_special_has_gained_nothing() {
+        assert!(!has_gained_ids() && !has_gained_rights());
+        let before = capabilities(None).unwrap();
+        give_up_reading().unwrap();
+        assert_eq!(capabilities(None).unwrap(), before);
+    }
+
+    #[test]
+    fn this_process_may_have_files_open() {
+        assert!(open_file_limit().soft.is_none_or(|soft| soft > 0));
+    }
+}

@@ -1,0 +1,479 @@
+//! What the ancestors of a process tell: the step daemon of its Slurm job, and what watches over its
+//! container.
+//!
+//! Both are programs of root's, or of the user whose container it is, and the links between parent and
+//! child are the kernel's own, while an environment is inherited and copied, and a cgroup may be shared or
+//! tell nothing. Next: `place` puts this together with what the cgroup tells.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use foldhash::HashMap;
+use rustix::io;
+
+use crate::host::machine::clocks::parse_pid_namespace;
+use crate::host::owner::names::name;
+use crate::host::proc::cmdline::{CMDLINE_BYTES, parse_cmdline};
+use crate::host::proc::environ::{ENVIRON_BYTES, parse_environ};
+use crate::host::proc::folder::{Folder, is_gone};
+use crate::host::proc::stat::{STAT_BYTES, parse_stat};
+use crate::host::proc::status::parse_status;
+use crate::model::Process;
+use crate::model::program::file_name;
+use crate::model::snapshot::{Container, PidNamespace};
+
+/// How far up the ancestors are followed.
+const ANCESTORS: usize = 64;
+/// The longest status that is read.
+const STATUS_BYTES: usize = 16 << 10;
+/// How long the jobs that were found to have step daemons are believed, in nanoseconds.
+const JOBS_NS: u64 = 5_000_000_000;
+/// The program of a step (slurm: `src/slurmd/slurmstepd`).
+const STEP_DAEMON: &[u8] = b"slurmstepd";
+
+/// What is known of a process by its ancestors.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(in crate::host) struct Above {
+    /// The Slurm step that started it.
+    pub step: Option<SlurmStep>,
+    /// The first process of its pid namespace, where that is another than ours: pid and start in ticks.
+    pub first: Option<(u32, u64)>,
+    /// What watches over its container says which one that is.
+    pub container: Option<Container>,
+    /// Whose program that is, where it is not root's.
+    pub user: Option<u32>,
+}
+
+/// A step of a Slurm job, as its daemon calls it.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(in crate::host) struct SlurmStep {
+    /// The job's own number.
+    pub job: Arc<str>,
+    /// `0`, `batch`, `extern`, `interactive`.
+    pub step: Arc<str>,
+    /// The array that the job is a task of, and which; by the environment that the daemon gave to what it
+    /// started.
+    pub array: Option<(Arc<str>, Arc<str>)>,
+}
+
+/// One process on the way up.
+struct Ancestor {
+    ppid: Option<u32>,
+    start_ticks: u64,
+    is_step_daemon: bool,
+    /// Its argv and environment may be read without waiting for a driver.
+    has_memory: bool,
+    folder: Folder,
+}
+
+fn open(proc: &Path, pid: u32, content: &mut Vec<u8>) -> io::Result<Option<Ancestor>> {
+    let folder = Folder::open(proc, pid)?;
+    folder.read(c"stat", content, STAT_BYTES)?;
+    let Some(stat) = parse_stat(content).filter(|stat| !stat.is_released) else {
+        return Ok(None);
+    };
+    let is_over = matches!(stat.state, 'Z' | 'X');
+    Ok(Some(Ancestor {
+        ppid: stat.ppid,
+        start_ticks: stat.start_ticks,
+        is_step_daemon: stat.comm == STEP_DAEMON && !is_over,
+        has_memory: stat.state != 'D' && !stat.is_exiting && !stat.is_kernel_thread,
+        folder,
+    }))
+}
+
+/// The ancestors that were met in this sample: many processes have the same.
+#[derive(Debug, Default)]
+pub(in crate::host) struct Ancestors(HashMap<u32, Option<KnownAncestor>>);
+
+/// What of an ancestor leads further up.
+#[derive(Clone, Copy, Debug)]
+struct KnownAncestor {
+    ppid: Option<u32>,
+    start_ticks: u64,
+    is_step_daemon: bool,
+}
+
+impl Ancestors {
+    /// Starts a sample: the numbers may be others' by now.
+    pub(in crate::host) fn begin(&mut self) {
+        self.0.clear();
+    }
+
+    fn get(&mut self, proc: &Path, pid: u32, content: &mut Vec<u8>) -> Option<KnownAncestor> {
+        let read = || {
+            let ancestor = open(proc, pid, content).ok()??;
+            Some(KnownAncestor {
+                ppid: ancestor.ppid,
+                start_ticks: ancestor.start_ticks,
+                is_step_daemon: ancestor.is_step_daemon,
+            })
+        };
+        *self.0.entry(pid).or_insert_with(read)
+    }
+}
+
+/// How many pid namespaces a process is in, from ours down; 0 where that is not told.
+fn depth(folder: &Folder, content: &mut Vec<u8>) -> usize {
+    match folder.read(c"status", content, STATUS_BYTES) {
+        Ok(()) => parse_status(content).pids().len(),
+        Err(_) => 0,
+    }
+}
+
+/// Follows a process's parents up to the first.
+pub(in crate::host) fn look_above(
+    process: &Process,
+    proc: &Path,
+    ancestors: &mut Ancestors,
+    content: &mut Vec<u8>,
+) -> Above {
+    let mut above = Above::default();
+    let mut is_within = process.namespace_pid.is_some();
+    let mut below = (process.pid, process.start_ticks.unwrap_or_default());
+    let mut parent = process.ppid;
+    for _ in 0..ANCESTORS {
+        let Some(pid) = parent else {
+            break;
+        };
+        let Some(known) = ancestors.get(proc, pid, content) else {
+            break;
+        };
+        // Only who has more to say is opened for it, and then is asked anew who it is.
+        if !is_within && !known.is_step_daemon {
+            below = (pid, known.start_ticks);
+            parent = known.ppid;
+            continue;
+        }
+        let Ok(Some(ancestor)) = open(proc, pid, content) else {
+            break;
+        };
+        if is_within {
+            // Of nested ones the outermost: its watcher is one of ours, and can be asked here.
+            match depth(&ancestor.folder, content) {
+                1 => {
+                    above.first = Some(below);
+                    watcher(&ancestor, &mut above, content);
+                    is_within = false;
+                }
+                0 => is_within = false,
+                _ => {}
+            }
+        }
+        if ancestor.is_step_daemon && ancestor.folder.owner() == Ok(0) {
+            above.step = step(&ancestor, content)
+                .map(|step| SlurmStep { array: array(proc, below.0, &step.job, content), ..step });
+            break;
+        }
+        below = (pid, ancestor.start_ticks);
+        parent = ancestor.ppid;
+    }
+    above
+}
+
+/// What a step daemon says that it is of: `slurmstepd: [7.batch]`.
+fn step(daemon: &Ancestor, content: &mut Vec<u8>) -> Option<SlurmStep> {
+    if !daemon.has_memory {
+        return None;
+    }
+    daemon.folder.read(c"cmdline", content, CMDLINE_BYTES).ok()?;
+    parse_title(content)
+}
+
+fn parse_title(title: &[u8]) -> Option<SlurmStep> {
+    let title = std::str::from_utf8(title).ok()?;
+    let (_, rest) = title.split_once('[')?;
+    let (inner, _) = rest.split_once(']')?;
+    let (job, step) = inner.rsplit_once('.')?;
+    let is_word = |text: &str| {
+        (1..=40).contains(&text.len())
+            && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'+')
+    };
+    (is_word(job) && is_word(step)).then(|| SlurmStep {
+        job: job.into(),
+        step: step.into(),
+        array: None,
+    })
+}
+
+/// The array of a job, by the environment of what its daemon started.
+fn array(proc: &Path, task: u32, job: &str, content: &mut Vec<u8>) -> Option<(Arc<str>, Arc<str>)> {
+    let task = open(proc, task, content).ok()??;
+    if !task.has_memory {
+        return None;
+    }
+    task.folder.read(c"environ", content, ENVIRON_BYTES).ok()?;
+    array_in(&parse_environ(content), job)
+}
+
+/// The array of a job in an environment that is the job's.
+pub(in crate::host) fn array_in(
+    environment: &std::collections::BTreeMap<Arc<str>, Arc<str>>,
+    job: &str,
+) -> Option<(Arc<str>, Arc<str>)> {
+    let number = |name: &str| {
+        let value = environment.get(name)?;
+        let is_number = !value.is_empty() && value.bytes().all(|byte| byte.is_ascii_digit());
+        is_number.then(|| Arc::clone(value))
+    };
+    let is_its = number("SLURM_JOB_ID").is_some_and(|claimed| *claimed == *job);
+    let array = (number("SLURM_ARRAY_JOB_ID")?, number("SLURM_ARRAY_TASK_ID")?);
+    is_its.then_some(array)
+}
+
+/// What the parent of a container's first process says of the container.
+fn watcher(parent: &Ancestor, above: &mut Above, content: &mut Vec<u8>) {
+    if !parent.has_memory || parent.folder.read(c"cmdline", content, CMDLINE_BYTES + 1).is_err() {
+        return;
+    }
+    let Some(command) = parse_cmdline(content) else {
+        return;
+    };
+    above.container = watched(&command);
+    if above.container.is_some() {
+        above.user = parent.folder.owner().ok().filter(|&uid| uid != 0);
+    }
+}
+
+/// The container that a program watches over, by its arguments: Podman's and CRI-O's `conmon`,
+/// containerd's `containerd-shim-runc-v2`, `systemd-nspawn`, and `runc run` in the foreground.
+fn watched(command: &[Arc<str>]) -> Option<Container> {
+    let (program, arguments) = command.split_first()?;
+    let program = file_name(program);
+    let after = |names: &[&str]| {
+        let mut words = arguments.iter();
+        while let Some(word) = words.next() {
+            if names.contains(&&**word) {
+                return name(words.next()?);
+            }
+            let joined = names.iter().find_map(|it| word.strip_prefix(it)?.strip_prefix('='));
+            if let Some(joined) = joined {
+                return name(joined);
+            }
+        }
+        None
+    };
+    let container =
+        |runtime: &str| Container { runtime: Some(runtime.into()), ..Container::default() };
+    if program == "conmon" {
+        let is_crio = arguments.iter().any(|word| word.contains("/crio"));
+        return Some(Container {
+            id: Some(after(&["-c", "--cid"])?),
+            name: after(&["-n", "--name"]).filter(|_| !is_crio),
+            ..container(if is_crio { "cri-o" } else { "podman" })
+        });
+    }
+    if program.starts_with("containerd-shim") {
+        let namespace = after(&["-namespace", "--namespace"])?;
+        let runtime = if *namespace == *"moby" { "docker" } else { "containerd" };
+        return Some(Container {
+            // In a pod it is the pod's, and its containers have their own.
+            id: after(&["-id", "--id"]).filter(|_| *namespace != *"k8s.io"),
+            namespace: Some(namespace),
+            ..container(runtime)
+        });
+    }
+    if program == "systemd-nspawn" {
+        let folder = || {
+            let path = after(&["-D", "--directory"])?;
+            name(file_name(path.trim_end_matches('/')))
+        };
+        return Some(Container {
+            id: Some(after(&["-M", "--machine"]).or_else(folder)?),
+            ..container("nspawn")
+        });
+    }
+    if matches!(program, "runc" | "crun") && arguments.iter().any(|word| **word == *"run") {
+        return Some(Container { id: Some(Arc::clone(arguments.last()?)), ..container(program) });
+    }
+    None
+}
+
+/// The jobs that have a step daemon on this machine.
+#[derive(Debug, Default)]
+pub(in crate::host) struct Jobs {
+    read_ns: Option<u64>,
+    /// `None` where not all processes could be seen.
+    jobs: Option<Vec<Arc<str>>>,
+}
+
+impl Jobs {
+    /// Whether no step of a job is left here; `None` where that cannot be told: others' processes are
+    /// hidden, or those of the machine that a container is on.
+    pub(in crate::host) fn is_over(&mut self, job: &str, proc: &Path, now_ns: u64) -> Option<bool> {
+        let has = |jobs: &Option<Vec<Arc<str>>>| {
+            let jobs = jobs.as_ref()?;
+            Some(jobs.iter().any(|it| **it == *job))
+        };
+        let age_ns = self.read_ns.map(|read_ns| now_ns.saturating_sub(read_ns));
+        // That there is none is believed of a look in this sample only: it may have come since.
+        let is_fresh = match age_ns {
+            Some(0) => true,
+            Some(age_ns) => age_ns < JOBS_NS && has(&self.jobs) == Some(true),
+            None => false,
+        };
+        if !is_fresh {
+            self.read_ns = Some(now_ns);
+            self.jobs = read_jobs(proc);
+        }
+        has(&self.jobs).map(|has| !has)
+    }
+}
+
+fn read_jobs(proc: &Path) -> Option<Vec<Arc<str>>> {
+    let link = std::fs::read_link(proc.join("self/ns/pid")).ok()?;
+    if parse_pid_namespace(link.to_str()?) != Some(PidNamespace::Host) {
+        return None;
+    }
+    let mut content = Vec::new();
+    let mut jobs = Vec::new();
+    let mut sees_all = false;
+    for entry in std::fs::read_dir(proc).ok()? {
+        let entry = entry.ok()?.file_name();
+        let Some(pid) = entry.to_str().and_then(|name| name.parse().ok()) else {
+            continue;
+        };
+        sees_all |= pid == 1;
+        let process = match open(proc, pid, &mut content) {
+            Ok(Some(process)) => process,
+            Ok(None) => continue,
+            Err(errno) if is_gone(errno) => continue,
+            Err(_) => return None,
+        };
+        if process.is_step_daemon {
+            match step(&process, &mut content) {
+                Some(step) => jobs.push(step.job),
+                // One keeps the cgroup of them all (slurm: `slurmstepd infinity`).
+                None if has_word(&content, b"infinity") => {}
+                // What does not say what it is of may be of any.
+                None => return None,
+            }
+        }
+    }
+    sees_all.then_some(jobs)
+}
+
+fn has_word(command: &[u8], word: &[u8]) -> bool {
+    command.split(|&byte| byte == 0).any(|it| it == word)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_step_daemon_names_its_job() {
+        let of =
+            |title: &str| parse_title(title.as_bytes()).map(|it| format!("{} {}", it.job, it.step));
+        assert_eq!(of("slurmstepd: [7.batch]\0\0\0").as_deref(), Some("7 batch"));
+        assert_eq!(of("slurmstepd: [12.0]").as_deref(), Some("12 0"));
+        assert_eq!(of("slurmstepd: [12.extern]").as_deref(), Some("12 extern"));
+        for title in ["slurmstepd", "/usr/sbin/slurmstepd infinity", "[]", "[.]", "[7]", "[7;x.0]"]
+        {
+            assert_eq!(of(title), None, "{title}");
+        }
+    }
+
+    #[test]
+    fn an_array_is_believed_of_its_own_job_only() {
+        let of = |environ: &str| array_in(&parse_environ(environ.as_bytes()), "8");
+        let array = "SLURM_ARRAY_JOB_ID=3\0SLURM_ARRAY_TASK_ID=4\0";
+        let is = of(&format!("SLURM_JOB_ID=8\0{array}"));
+        assert_eq!(is, Some(("3".into(), "4".into())));
+        assert_eq!(of(&format!("SLURM_JOB_ID=9\0{array}")), None);
+        assert_eq!(of(array), None);
+        assert_eq!(of("SLURM_JOB_ID=8\0SLURM_ARRAY_JOB_ID=3\0SLURM_ARRAY_TASK_ID=$(x)\0"), None);
+    }
+
+    #[test]
+    fn what_watches_over_a_container_names_it() {
+        let of = |line: &str| {
+            let command: Vec<Arc<str>> = line.split(' ').map(Arc::from).collect();
+            watched(&command).map(|it| {
+                let all = [it.runtime, it.namespace, it.id, it.name];
+                all.map(|it| it.as_deref().unwrap_or("-").to_owned()).join(" ")
+            })
+        };
+        for (line, expected) in [
+            (
+                "/usr/bin/conmon --api-version 1 -c 0123 -u 0123 -r /usr/bin/crun -n trainer \
+                 --exit-command /usr/bin/podman",
+                "podman - 0123 trainer",
+            ),
+            (
+                "/usr/bin/conmon -b /x -c 0123 --exit-dir /run/crio/exits -n k8s_main_x -u 0123",
+                "cri-o - 0123 -",
+            ),
+            (
+                "/usr/bin/containerd-shim-runc-v2 -namespace moby -id 0123 -address /x",
+                "docker moby 0123 -",
+            ),
+            (
+                "/usr/bin/containerd-shim-runc-v2 -namespace k8s.io -id 0123 -address /x",
+                "containerd k8s.io - -",
+            ),
+            (
+                "/usr/local/bin/containerd-shim-runc-v2 -namespace lab -id job-7 -address /x",
+                "containerd lab job-7 -",
+            ),
+            ("systemd-nspawn -q -D /srv/box/ python", "nspawn - box -"),
+            ("systemd-nspawn --machine=box -D /x", "nspawn - box -"),
+            ("runc --root /x run job-7", "runc - job-7 -"),
+        ] {
+            assert_eq!(of(line).as_deref(), Some(expected), "{line}");
+        }
+        for line in ["/usr/lib/systemd/systemd", "conmon", "runc init", "bash -c x", "bwrap -x"] {
+            assert_eq!(of(line), None, "{line}");
+        }
+    }
+
+    /// A proc file system of (pid, short name, argv).
+    fn proc(processes: &[(u32, &str, &str)]) -> tempfile::TempDir {
+        let folder = tempfile::tempdir().unwrap();
+        for (pid, comm, command) in processes {
+            let own = folder.path().join(pid.to_string());
+            std::fs::create_dir_all(&own).unwrap();
+            let stat = format!(
+                "{pid} ({comm}) S 1 1 1 0 0 0 0 0 0 0 0 0 0 0 20 0 1 0 9 0 0 0 0 0 0 0 0\n"
+            );
+            std::fs::write(own.join("stat"), stat).unwrap();
+            std::fs::write(own.join("cmdline"), command.replace(' ', "\0")).unwrap();
+        }
+        std::fs::create_dir_all(folder.path().join("self/ns")).unwrap();
+        let namespace = folder.path().join("self/ns/pid");
+        std::os::unix::fs::symlink("pid:[4026531836]", namespace).unwrap();
+        folder
+    }
+
+    #[test]
+    fn a_job_is_over_where_all_is_seen_and_no_daemon_of_it() {
+        let init = (1, "systemd", "/sbin/init");
+        let keeper = (5, "slurmstepd", "/usr/sbin/slurmstepd infinity");
+        let title = |pid| (pid, "slurmstepd", "slurmstepd: [7.batch]");
+        let is_over =
+            |processes: &[_], job| Jobs::default().is_over(job, proc(processes).path(), 1);
+        assert_eq!(is_over(&[init, keeper, title(6)], "7"), Some(false));
+        assert_eq!(is_over(&[init, keeper, title(6)], "8"), Some(true));
+        // Others' processes are hidden, or a daemon does not say of which job it is.
+        assert_eq!(is_over(&[keeper, title(6)], "8"), None);
+        let mute = (6, "slurmstepd", "/usr/sbin/slurmstepd");
+        assert_eq!(is_over(&[init, mute], "8"), None);
+        // In a container the machine's daemons are out of sight.
+        let inside = proc(&[init]);
+        let namespace = inside.path().join("self/ns/pid");
+        std::fs::remove_file(&namespace).unwrap();
+        std::os::unix::fs::symlink("pid:[4026532000]", namespace).unwrap();
+        assert_eq!(Jobs::default().is_over("8", inside.path(), 1), None);
+    }
+
+    #[test]
+    fn that_a_daemon_is_gone_is_not_remembered() {
+        let none = proc(&[(1, "init", "init")]);
+        let one = proc(&[(1, "init", "init"), (6, "slurmstepd", "[7.0]")]);
+        let mut jobs = Jobs::default();
+        assert_eq!(jobs.is_over("7", none.path(), 1), Some(true));
+        assert_eq!(jobs.is_over("7", one.path(), 2), Some(false));
+        assert_eq!(jobs.is_over("7", none.path(), 3), Some(false));
+        assert_eq!(jobs.is_over("7", none.path(), 3 + JOBS_NS), Some(true));
+    }
+}

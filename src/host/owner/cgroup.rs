@@ -1,0 +1,348 @@
+//! `/proc/PID/cgroup`: the container, pod, Slurm job or systemd unit that a process runs in.
+//!
+//! Each component of a path is looked at by itself, from the front: where containers nest, the
+//! innermost is the one meant. What the path does not tell is `None`; within a cgroup namespace
+//! (cgroup_namespaces(7)) it may tell nothing at all, which does not mean that the process runs on the
+//! host. Names for the identifiers found here are looked up in `names`.
+
+use std::sync::Arc;
+
+use crate::model::snapshot::{Container, Kubernetes, Slurm};
+
+/// The longest file that is read: a dozen hierarchies with a path each.
+pub(in crate::host) const CGROUP_BYTES: usize = 32 << 10;
+
+/// The longest path that is kept; a longer one is cut, and ends with `…`.
+const PATH_BYTES: usize = 4096;
+
+/// The longest name that is kept: that of a file.
+const NAME_BYTES: usize = 255;
+
+/// Where a process runs, as its cgroup tells.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct CgroupPlace {
+    /// The path in the unified hierarchy, or in that of memory; absent where it tells nothing.
+    pub cgroup: Option<Arc<str>>,
+    pub container: Option<Arc<Container>>,
+    pub kubernetes: Option<Arc<Kubernetes>>,
+    /// The job and step.
+    pub slurm: Option<Arc<Slurm>>,
+    /// The unit that systemd runs it in. A login, a terminal's tab and a pane of tmux are scopes
+    /// (`session-3.scope`, `vte-spawn-….scope`, `tmux-spawn-….scope`), and only a name that ends with
+    /// `.service` can be stopped as one. A unit of a user's own systemd stands without
+    /// `user@UID.service`, which the path has. Absent in a container and a Slurm job: there it is the
+    /// runtime's, or the container's own systemd's.
+    pub systemd_unit: Option<Arc<str>>,
+}
+
+/// Reads the content of `/proc/PID/cgroup`, of which the end may be missing: a line
+/// `number:controllers:path` for each hierarchy.
+///
+/// The first hierarchy that names a container, a pod or a job says all; they are looked at in the
+/// order unified, memory, pids, systemd's own, others. Slurm and Docker leave their mark in the older
+/// ones only, where there are any.
+pub fn parse_cgroup(bytes: &[u8]) -> CgroupPlace {
+    let mut lines: Vec<(u8, &[u8])> = bytes
+        .split_inclusive(|&byte| byte == b'\n')
+        // A line without its newline was cut, and its path with it.
+        .filter_map(|line| parse_line(line.strip_suffix(b"\n")?))
+        .collect();
+    lines.sort_by_key(|&(rank, _)| rank);
+
+    let mut first = CgroupPlace::default();
+    for (rank, path) in lines {
+        let place = parse_path(path);
+        if place.container.is_some() || place.kubernetes.is_some() || place.slurm.is_some() {
+            return place;
+        }
+        if rank <= MEMORY && first.cgroup.is_none() {
+            first.cgroup = place.cgroup;
+        }
+        if first.systemd_unit.is_none() {
+            first.systemd_unit = place.systemd_unit;
+        }
+    }
+    first
+}
+
+/// The rank of memory's hierarchy; only the unified one comes before.
+const MEMORY: u8 = 1;
+
+/// A hierarchy's rank and its path; `None` where the line is none of Linux's.
+fn parse_line(line: &[u8]) -> Option<(u8, &[u8])> {
+    let mut fields = line.splitn(3, |&byte| byte == b':');
+    let number = fields.next()?;
+    let controllers = fields.next()?;
+    let path = fields.next()?;
+    let has = |name: &[u8]| controllers.split(|&byte| byte == b',').any(|c| c == name);
+    let rank = match number {
+        b"0" if controllers.is_empty() => 0,
+        _ if has(b"memory") => MEMORY,
+        _ if has(b"pids") => 2,
+        _ if has(b"name=systemd") => 3,
+        _ => 4,
+    };
+    // The kernel marks one that has been removed under its last process.
+    Some((rank, path.strip_suffix(b" (deleted)").unwrap_or(path)))
+}
+
+/// What one path tells.
+fn parse_path(path: &[u8]) -> CgroupPlace {
+    let mut found = FoundOwner::default();
+    let mut before: &[u8] = b"";
+    let mut has_name = false;
+    for component in path.split(|&byte| byte == b'/') {
+        if component.is_empty() {
+            continue;
+        }
+        // Above the root of this cgroup namespace.
+        has_name |= component != b"..";
+        found.read_component(component, before);
+        before = component;
+    }
+    let is_placed = found.container.is_some() || found.pod.is_some() || found.job.is_some();
+    let unit = found.unit.filter(|_| !is_placed || found.unit_is_its_own);
+    CgroupPlace {
+        cgroup: has_name.then(|| text(path, PATH_BYTES)),
+        container: found.container.map(|(runtime, id)| {
+            Arc::new(Container {
+                runtime: runtime.map(Arc::from),
+                // systemd writes a `-` within a name so.
+                id: Some(match runtime {
+                    Some("nspawn") => text(id, NAME_BYTES).replace("\\x2d", "-").into(),
+                    _ => text(id, NAME_BYTES),
+                }),
+                ..Container::default()
+            })
+        }),
+        kubernetes: found.pod.map(|(uid, qos)| {
+            Arc::new(Kubernetes {
+                pod_uid: Some(text(uid, NAME_BYTES).replace('_', "-").into()),
+                qos: Some(qos.into()),
+                ..Kubernetes::default()
+            })
+        }),
+        slurm: found.job.map(|job| {
+            Arc::new(Slurm {
+                job_id: Some(text(job, NAME_BYTES)),
+                step_id: found.step.map(|step| text(step, NAME_BYTES)),
+                ..Slurm::default()
+            })
+        }),
+        systemd_unit: unit.map(|unit| text(unit, NAME_BYTES)),
+    }
+}
+
+/// What the components up to here have told.
+#[derive(Default)]
+struct FoundOwner<'a> {
+    /// Runtime and id.
+    container: Option<(Option<&'static str>, &'a [u8])>,
+    /// Uid and class of service.
+    pod: Option<(&'a [u8], &'static str)>,
+    /// Below `kubepods`, and of which class.
+    qos: Option<&'static str>,
+    is_slurm: bool,
+    job: Option<&'a [u8]>,
+    step: Option<&'a [u8]>,
+    unit: Option<&'a [u8]>,
+    /// The unit was made for the container, so that it is the one to stop.
+    unit_is_its_own: bool,
+    /// A component that is no slice: what follows is not systemd's.
+    has_left_systemd: bool,
+}
+
+impl<'a> FoundOwner<'a> {
+    fn read_component(&mut self, component: &'a [u8], before: &'a [u8]) {
+        self.take_unit(component);
+        self.take_pod(component, before);
+        self.take_slurm(component, before);
+        if let Some((runtime, id)) = container(component) {
+            let runtime = runtime.or_else(|| runtime_of_folder(before));
+            self.container = Some((runtime, id));
+            // What Podman calls so it was told to put into the service that it was started by.
+            self.unit_is_its_own = component.starts_with(b"libpod-payload-");
+        } else if let Some(name) = lxc(component, before) {
+            self.container = Some((Some("lxc"), name));
+            self.unit_is_its_own = false;
+        } else if let Some(name) = nspawn(component) {
+            self.container = Some((Some("nspawn"), name));
+            self.unit_is_its_own = false;
+        }
+    }
+
+    /// systemd's tree is slices, and a unit in one of them; what a unit has below itself is its own.
+    /// A user's systemd is such a unit, with a tree below it.
+    fn take_unit(&mut self, component: &'a [u8]) {
+        if self.has_left_systemd || component.ends_with(b".slice") {
+            return;
+        }
+        let is_unit = component.ends_with(b".service") || component.ends_with(b".scope");
+        let is_manager = component.starts_with(b"user@") && component.ends_with(b".service");
+        // The user's systemd itself is in a scope of that name.
+        if is_unit && !(self.unit.is_some() && component == b"init.scope") {
+            self.unit = Some(component);
+        }
+        self.has_left_systemd = !is_manager;
+    }
+
+    /// Kubelet's tree: `kubepods`, a class but for guaranteed ones, the pod.
+    fn take_pod(&mut self, component: &'a [u8], before: &[u8]) {
+        let name = component.split(|&byte| byte == b':').next();
+        let name = name.unwrap_or_default();
+        let name = name.strip_suffix(b".slice").unwrap_or(name);
+        if name == b"kubepods" || name.ends_with(b"-kubepods") {
+            self.qos = Some("guaranteed");
+        }
+        if self.qos.is_none() && contains(name, b"kubepods-pod") {
+            self.qos = Some("guaranteed");
+        }
+        for (class, in_name) in
+            [("besteffort", &b"kubepods-besteffort"[..]), ("burstable", b"kubepods-burstable")]
+        {
+            let is_below = name == class.as_bytes() && before == b"kubepods";
+            if is_below || contains(name, in_name) {
+                self.qos = Some(class);
+            }
+        }
+        if let Some(qos) = self.qos
+            && let Some(uid) = pod_uid(name)
+        {
+            self.pod = Some((uid, qos));
+        }
+    }
+
+    /// Slurm's tree: `slurmstepd.scope` or `slurm/uid_N`, with the node's name where several share a
+    /// machine, then the job and the step.
+    fn take_slurm(&mut self, component: &'a [u8], before: &[u8]) {
+        let is_own = |name: &[u8]| name == b"slurm" || name.starts_with(b"slurm_");
+        if component == b"slurmstepd.scope"
+            || component.ends_with(b"_slurmstepd.scope")
+            || (is_own(before) && component.strip_prefix(b"uid_").is_some_and(is_number))
+        {
+            self.is_slurm = true;
+        } else if self.is_slurm && self.job.is_none() {
+            let number = component.strip_prefix(b"job_").filter(|id| is_number(id));
+            self.job = number.or(Some(component).filter(|id| is_sluid(id)));
+            self.is_slurm = self.job.is_some();
+        } else if self.is_slurm && self.step.is_none() {
+            self.step = component.strip_prefix(b"step_").filter(|id| is_step(id));
+        }
+    }
+}
+
+/// Prefixes by which runtimes mark their containers, and the runtimes.
+const RUNTIMES: [(&[u8], &str); 7] = [
+    (b"docker", "docker"),
+    (b"cri-containerd", "containerd"),
+    (b"containerd", "containerd"),
+    (b"crio", "cri-o"),
+    (b"libpod", "podman"),
+    (b"libpod-payload", "podman"),
+    (b"nerdctl", "nerdctl"),
+];
+
+/// The container that a component names, and its runtime where that is told: `ID`, `docker-ID.scope`,
+/// `….slice:cri-containerd:ID`. What watches over a container (`crio-conmon-ID`) is not in it.
+fn container(component: &[u8]) -> Option<(Option<&'static str>, &[u8])> {
+    let component = component.strip_suffix(b".scope").unwrap_or(component);
+    let (before, id) = component.split_at_checked(component.len().checked_sub(64)?)?;
+    if !id.iter().all(|&byte| is_lower_hex(byte)) {
+        return None;
+    }
+    let Some(before) = before.strip_suffix(b"-").or_else(|| before.strip_suffix(b":")) else {
+        return before.is_empty().then_some((None, id));
+    };
+    let prefix = before.rsplit(|&byte| byte == b':').next()?;
+    let (_, runtime) = RUNTIMES.iter().find(|(name, _)| *name == prefix)?;
+    Some((Some(*runtime), id))
+}
+
+/// The runtime of a container that is named by its id alone, by the folder that it is in. Docker and
+/// nerdctl, with its namespace `default`, have folders of their own; in a pod's it may be any.
+fn runtime_of_folder(folder: &[u8]) -> Option<&'static str> {
+    match folder {
+        b"docker" => Some("docker"),
+        b"default" => Some("nerdctl"),
+        _ => None,
+    }
+}
+
+/// The name of LXC's container: `lxc/NAME`, `lxc.payload/NAME`, `lxc.payload.NAME`.
+fn lxc<'a>(component: &'a [u8], before: &[u8]) -> Option<&'a [u8]> {
+    match before {
+        b"lxc" | b"lxc.payload" => Some(component),
+        _ => component.strip_prefix(b"lxc.payload.").filter(|name| !name.is_empty()),
+    }
+}
+
+/// The name of systemd-nspawn's machine: `machine-NAME.scope`, `systemd-nspawn@NAME.service`. Virtual
+/// machines of libvirt have such a scope too.
+fn nspawn(component: &[u8]) -> Option<&[u8]> {
+    let of_scope = || component.strip_prefix(b"machine-")?.strip_suffix(b".scope");
+    let of_unit = || {
+        let name = component.strip_prefix(b"systemd-nspawn@")?;
+        name.strip_suffix(b".service")
+    };
+    let name = of_scope().or_else(of_unit)?;
+    let is_virtual = [&b"qemu"[..], b"lxc\\x2d"].iter().any(|kind| name.starts_with(kind));
+    (!name.is_empty() && !is_virtual).then_some(name)
+}
+
+/// The uid at the end of a pod's name, `pod…` or `kubepods-burstable-pod…`: 32 hexadecimal digits, in
+/// groups but for a static pod's. systemd's names have `_` for `-`.
+fn pod_uid(name: &[u8]) -> Option<&[u8]> {
+    let uid_of = |length: usize| {
+        let (before, uid) = name.split_at_checked(name.len().checked_sub(length)?)?;
+        let before = before.strip_suffix(b"pod")?;
+        (before.is_empty() || before.ends_with(b"-")).then_some(uid)
+    };
+    let is_grouped = |uid: &&[u8]| {
+        uid.iter().enumerate().all(|(at, &byte)| match at {
+            8 | 13 | 18 | 23 => byte == b'-' || byte == b'_',
+            _ => is_lower_hex(byte),
+        })
+    };
+    let is_plain = |uid: &&[u8]| uid.iter().all(|&byte| is_lower_hex(byte));
+    uid_of(36).filter(is_grouped).or_else(|| uid_of(32).filter(is_plain))
+}
+
+/// An id of Slurm from version 26.05 on: `s` and 13 digits of Crockford's base 32.
+fn is_sluid(id: &[u8]) -> bool {
+    let is_digit = |byte: &u8| {
+        byte.is_ascii_digit()
+            || (byte.is_ascii_uppercase() && !matches!(byte, b'I' | b'L' | b'O' | b'U'))
+    };
+    id.len() == 14 && id.starts_with(b"s") && id[1..].iter().all(is_digit)
+}
+
+/// A step of Slurm: a number, two for a component of a heterogeneous job, or a name.
+fn is_step(id: &[u8]) -> bool {
+    matches!(id, b"batch" | b"extern" | b"interactive")
+        || id.splitn(2, |&byte| byte == b'+').all(is_number)
+}
+
+fn is_number(text: &[u8]) -> bool {
+    (1..=20).contains(&text.len()) && text.iter().all(u8::is_ascii_digit)
+}
+
+fn is_lower_hex(byte: u8) -> bool {
+    byte.is_ascii_digit() || matches!(byte, b'a'..=b'f')
+}
+
+fn contains(text: &[u8], part: &[u8]) -> bool {
+    text.windows(part.len()).any(|window| window == part)
+}
+
+/// A text of at most `limit` bytes, made valid UTF-8.
+fn text(bytes: &[u8], limit: usize) -> Arc<str> {
+    if bytes.len() <= limit {
+        return String::from_utf8_lossy(bytes).into();
+    }
+    let mut text = String::from_utf8_lossy(&bytes[..limit]).into_owned();
+    text.push('…');
+    text.into()
+}
+
+#[cfg(test)]
+mod tests;

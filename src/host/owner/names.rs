@@ -1,0 +1,517 @@
+//! What people call a container or a pod, from the files that runtimes keep on this machine.
+//!
+//! They belong to root and lie on disks that may be slow: a thread of its own reads them. A sample that
+//! meets a container for the first time goes on once it has answered, and after [`ANSWER_TIME`] without.
+//! Nothing is asked over a socket. A container whose files may not be read has no name here; nor has
+//! a user's own (rootless), whose files are in a home. Next: `cgroup` finds the identifiers.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::fs::{Mode, OFlags, open};
+use serde::Deserialize;
+use serde_json::Value;
+
+use crate::deadline::{ANSWER_TIME, Answers, NotAsked, Worker};
+use crate::host::owner::cgroup::CgroupPlace;
+
+/// How many samples' questions may wait for an answer; what is over is asked again later.
+const BATCHES: usize = 4;
+
+/// How many answers are kept.
+const ANSWERS: usize = 4096;
+
+/// The longest file that is read; an index of all containers has a kilobyte for each.
+const FILE_BYTES: u64 = 4 << 20;
+
+/// How many entries of a folder are looked at.
+const ENTRIES: usize = 8192;
+
+/// The longest name that is kept; Kubernetes allows 253, and so does a host name.
+const NAME_BYTES: usize = 253;
+
+/// What the names of a place are asked by.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct NameQuestion {
+    runtime: Option<Arc<str>>,
+    /// 64 hexadecimal digits.
+    id: Option<Arc<str>>,
+    pod_uid: Option<Arc<str>>,
+    /// The first process of a container that nothing else names: pid and start in ticks.
+    first: Option<(u32, u64)>,
+}
+
+impl NameQuestion {
+    /// `None` where a place has no container or pod that could have another name, and there is no `first`
+    /// process of a container that may have one.
+    pub fn about(place: &CgroupPlace, first: Option<(u32, u64)>) -> Option<Self> {
+        let container = place.container.as_deref();
+        let is_unnamed = container.is_none() && place.kubernetes.is_none();
+        let question = Self {
+            runtime: container.and_then(|container| container.runtime.clone()),
+            // Some have a name for an id.
+            id: container
+                .filter(|it| !matches!(it.runtime.as_deref(), Some("lxc" | "nspawn")))
+                .and_then(|container| container.id.clone()),
+            pod_uid: place.kubernetes.as_ref().and_then(|pod| pod.pod_uid.clone()),
+            first: first.filter(|_| is_unnamed),
+        };
+        let is_any = question.id.is_some() || question.pod_uid.is_some();
+        (is_any || question.first.is_some()).then_some(question)
+    }
+}
+
+/// The names of a container and of its pod; those that are not known are `None`.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct ContainerNames {
+    /// The container's, of a runtime that people use by itself.
+    pub container: Option<Arc<str>>,
+    pub pod: Option<Arc<str>>,
+    pub namespace: Option<Arc<str>>,
+    /// The container's within its pod.
+    pub container_in_pod: Option<Arc<str>>,
+    /// What runs a container that was found by its first process.
+    pub runtime: Option<Arc<str>>,
+    /// The id of such a one.
+    pub id: Option<Arc<str>>,
+}
+
+/// The names that are known, and the thread that reads them.
+#[derive(Debug)]
+pub struct Names {
+    root: PathBuf,
+    /// `None` in it: asked, and not yet answered.
+    known: HashMap<NameQuestion, Option<Arc<ContainerNames>>>,
+    /// To be asked together.
+    wanted: Vec<NameQuestion>,
+    thread: Option<Worker<Vec<NameQuestion>, Vec<NameAnswer>>>,
+    /// How many batches are not answered yet.
+    pending: usize,
+}
+
+type NameAnswer = (NameQuestion, ContainerNames);
+
+impl Names {
+    /// Those under `root`.
+    pub fn new(root: PathBuf) -> Self {
+        Self { root, known: HashMap::new(), wanted: Vec::new(), thread: None, pending: 0 }
+    }
+
+    /// The names asked for, where they are known by now; where not, [`Names::settle`] asks.
+    pub fn get(&mut self, question: &NameQuestion) -> Option<Arc<ContainerNames>> {
+        if let Some(known) = self.known.get(question) {
+            return known.clone();
+        }
+        if self.known.len() >= ANSWERS {
+            // Those of containers that there still are will be asked for again.
+            self.known.retain(|_, answer| answer.is_none());
+        }
+        if self.known.len() < ANSWERS {
+            self.known.insert(question.clone(), None);
+            self.wanted.push(question.clone());
+        }
+        None
+    }
+
+    /// Asks what was wanted, takes in what was answered, and tells whether there was anything. It
+    /// waits only when it has asked, so that a disk that hangs does not hold up sample after sample.
+    pub fn settle(&mut self) -> bool {
+        let mut patience = Duration::ZERO;
+        if !self.wanted.is_empty() {
+            let wanted = std::mem::take(&mut self.wanted);
+            if self.thread.is_none() {
+                self.thread = start(self.root.clone()).ok();
+            }
+            match self.thread.as_ref().map(|thread| thread.ask(wanted)) {
+                Some(Ok(())) => {
+                    self.pending += 1;
+                    patience = ANSWER_TIME;
+                }
+                Some(Err(NotAsked::Busy(batch))) => {
+                    for question in &batch {
+                        self.known.remove(question);
+                    }
+                }
+                // There is no thread to ask: nothing has a name.
+                Some(Err(NotAsked::Ended)) | None => {}
+            }
+        }
+        let mut has_news = false;
+        while self.pending > 0
+            && let Some(thread) = &self.thread
+            && let Some(answers) = thread.take(patience)
+        {
+            for (question, answer) in answers {
+                self.known.insert(question, Some(Arc::new(answer)));
+            }
+            self.pending -= 1;
+            has_news = true;
+            patience = Duration::ZERO;
+        }
+        has_news
+    }
+}
+
+fn start(root: PathBuf) -> io::Result<Worker<Vec<NameQuestion>, Vec<NameAnswer>>> {
+    let read = move |answers: Answers<_>| {
+        move |batch: Vec<NameQuestion>| {
+            let names = |question: NameQuestion| {
+                let found = read_names(&root, &question);
+                (question, found)
+            };
+            answers.send(batch.into_iter().map(names).collect()).ok()
+        }
+    };
+    Worker::start("names", (BATCHES, BATCHES), read)
+}
+
+/// Looks through the files of the runtimes that a container may be of.
+fn read_names(root: &Path, question: &NameQuestion) -> ContainerNames {
+    let mut answer = ContainerNames::default();
+    let runtime = question.runtime.as_deref();
+    let may_be = |names: &[&str]| runtime.is_none_or(|runtime| names.contains(&runtime));
+    if let Some(id) = question.id.as_deref().filter(|id| is_id(id)) {
+        if may_be(&["docker"]) {
+            answer.add(read_docker(root, id));
+        }
+        if may_be(&["containerd", "nerdctl"]) && answer == ContainerNames::default() {
+            answer.add(read_containerd(root, id));
+        }
+        if may_be(&["cri-o", "podman"]) && answer == ContainerNames::default() {
+            answer.add(read_libpod(root, id));
+        }
+    }
+    if let Some(first) = question.first {
+        answer = read_by_first(root, first).unwrap_or_default();
+    }
+    if let Some(uid) = question.pod_uid.as_deref()
+        && answer.pod.is_none()
+    {
+        answer.add(read_pod_logs(root, uid));
+    }
+    answer
+}
+
+impl ContainerNames {
+    fn add(&mut self, other: Option<Self>) {
+        let Some(other) = other else {
+            return;
+        };
+        fn fill(into: &mut Option<Arc<str>>, from: Option<Arc<str>>) {
+            if into.is_none() {
+                *into = from;
+            }
+        }
+        fill(&mut self.container, other.container);
+        fill(&mut self.pod, other.pod);
+        fill(&mut self.namespace, other.namespace);
+        fill(&mut self.container_in_pod, other.container_in_pod);
+    }
+
+    /// From what runtimes write beside a container: Kubernetes' own labels, which Docker's and CRI-O's
+    /// containers have, those of containerd's (its `internal/cri/annotations`), and nerdctl's (its
+    /// `pkg/labels`).
+    fn from_labels(labels: &Value) -> Self {
+        let get = |names: &[&str]| {
+            let mut values = names.iter().map(|name| &labels[*name]);
+            values.find_map(|value| name(value.as_str()?))
+        };
+        Self {
+            container: get(&["nerdctl/name"]),
+            pod: get(&["io.kubernetes.pod.name", "io.kubernetes.cri.sandbox-name"]),
+            namespace: get(&["io.kubernetes.pod.namespace", "io.kubernetes.cri.sandbox-namespace"]),
+            container_in_pod: get(&[
+                "io.kubernetes.container.name",
+                "io.kubernetes.cri.container-name",
+            ]),
+            ..Self::default()
+        }
+    }
+}
+
+/// Docker's own description of a container: `Name`, with a slash before it, and `Config.Labels`
+/// (moby's `daemon/container/container.go`).
+fn read_docker(root: &Path, id: &str) -> Option<ContainerNames> {
+    let path = root.join("var/lib/docker/containers").join(id);
+    let config = read_json(&path.join("config.v2.json"))?;
+    let mut answer = ContainerNames::from_labels(&config["Config"]["Labels"]);
+    let called = config["Name"].as_str()?;
+    answer.container = name(called.strip_prefix('/').unwrap_or(called));
+    Some(answer)
+}
+
+/// The folders of containerd's tasks: its own, and that which k3s and RKE2 bring.
+const TASKS: [&str; 2] = [
+    "run/containerd/io.containerd.runtime.v2.task",
+    "run/k3s/containerd/io.containerd.runtime.v2.task",
+];
+
+/// The OCI description that containerd writes for each task, in a folder for each of its namespaces.
+fn read_containerd(root: &Path, id: &str) -> Option<ContainerNames> {
+    TASKS.iter().find_map(|tasks| {
+        let namespaces = std::fs::read_dir(root.join(tasks)).ok()?;
+        namespaces.take(ENTRIES).filter_map(Result::ok).find_map(|namespace| {
+            let config = read_json(&namespace.path().join(id).join("config.json"))?;
+            Some(ContainerNames::from_labels(&config["annotations"]))
+        })
+    })
+}
+
+/// The OCI description that CRI-O and Podman write, and the index with Podman's names: one more for
+/// those that are removed as they end (`--rm`).
+fn read_libpod(root: &Path, id: &str) -> Option<ContainerNames> {
+    let folders =
+        ["run", "var/lib"].map(|top| root.join(top).join("containers/storage/overlay-containers"));
+    let config =
+        folders.iter().find_map(|folder| read_json(&folder.join(id).join("userdata/config.json")));
+    let mut answer = config.map_or_else(ContainerNames::default, |config| {
+        ContainerNames::from_labels(&config["annotations"])
+    });
+    // CRI-O's names there are put together from those of the pod.
+    if answer.pod.is_none() {
+        let [_, kept] = &folders;
+        answer.container = ["containers.json", "volatile-containers.json"]
+            .iter()
+            .find_map(|file| named_in_index(&kept.join(file), id));
+    }
+    Some(answer)
+}
+
+fn named_in_index(path: &Path, id: &str) -> Option<Arc<str>> {
+    #[derive(Deserialize)]
+    struct Indexed {
+        id: String,
+        #[serde(default)]
+        names: Option<Vec<String>>,
+    }
+    let containers: Vec<Indexed> = serde_json::from_slice(&read_file(path)?).ok()?;
+    let container = containers.into_iter().find(|container| container.id == id)?;
+    name(container.names?.first()?)
+}
+
+/// The containers of runc and crun by themselves, by their first process: a folder for each, with its id
+/// for a name (runc: `libcontainer/state_linux.go`; crun: `src/libcrun/status.c`).
+fn read_by_first(root: &Path, (pid, start_ticks): (u32, u64)) -> Option<ContainerNames> {
+    let runtimes = [
+        ("runc", "state.json", "init_process_pid", "init_process_start"),
+        ("crun", "status", "pid", "process-start-time"),
+    ];
+    runtimes.iter().find_map(|&(runtime, file, its_pid, its_start)| {
+        let containers = std::fs::read_dir(root.join("run").join(runtime)).ok()?;
+        let mut containers = containers.take(ENTRIES).filter_map(Result::ok);
+        containers.find_map(|container| {
+            let state = read_json(&container.path().join(file))?;
+            let is_it = state[its_pid].as_u64() == Some(pid.into())
+                && state[its_start].as_u64() == Some(start_ticks);
+            is_it.then_some(())?;
+            Some(ContainerNames {
+                runtime: Some(runtime.into()),
+                id: name(container.file_name().to_str()?),
+                ..ContainerNames::default()
+            })
+        })
+    })
+}
+
+/// Kubelet keeps a pod's logs in a folder named `NAMESPACE_NAME_UID` (its `pkg/kubelet/kuberuntime`).
+fn read_pod_logs(root: &Path, uid: &str) -> Option<ContainerNames> {
+    let folders = std::fs::read_dir(root.join("var/log/pods")).ok()?;
+    folders.take(ENTRIES).filter_map(Result::ok).find_map(|folder| {
+        let folder = folder.file_name();
+        let pod = folder.to_str()?.strip_suffix(uid)?.strip_suffix('_')?;
+        let (namespace, pod) = pod.split_once('_')?;
+        Some(ContainerNames {
+            namespace: name(namespace),
+            pod: name(pod),
+            ..ContainerNames::default()
+        })
+    })
+}
+
+/// A name, bounded; none where it is empty.
+pub(in crate::host) fn name(text: &str) -> Option<Arc<str>> {
+    let ends = text.char_indices().map(|(at, c)| at + c.len_utf8());
+    let end = ends.take_while(|&end| end <= NAME_BYTES).last()?;
+    Some(text[..end].into())
+}
+
+/// Whether it is an id, and not a path out of the runtime's folder.
+fn is_id(id: &str) -> bool {
+    id.len() == 64 && id.bytes().all(|byte| byte.is_ascii_hexdigit())
+}
+
+fn read_json(path: &Path) -> Option<Value> {
+    serde_json::from_slice(&read_file(path)?).ok()
+}
+
+/// A whole file, where it is one, and not too long.
+fn read_file(path: &Path) -> Option<Vec<u8>> {
+    // Neither a pipe without a writer nor a device may be waited for.
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
+    let file = File::from(open(path, flags, Mode::empty()).ok()?);
+    let metadata = file.metadata().ok()?;
+    if !metadata.is_file() || metadata.len() > FILE_BYTES {
+        return None;
+    }
+    let mut content = Vec::new();
+    file.take(FILE_BYTES).read_to_end(&mut content).ok()?;
+    Some(content)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+    use crate::host::owner::cgroup::parse_cgroup;
+
+    const ID: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
+    const UID: &str = "8f7e6d5c-4b3a-4210-8fed-cba987654321";
+
+    /// What is read of a cgroup's container, with these files on the machine.
+    fn names(path: &str, files: &[(&str, &str)]) -> ContainerNames {
+        let root = tempfile::tempdir().unwrap();
+        let fill = |text: &str| text.replace("{ID}", ID).replace("{UID}", UID);
+        for (file, content) in files {
+            let file = root.path().join(fill(file));
+            fs::create_dir_all(file.parent().unwrap()).unwrap();
+            fs::write(file, fill(content)).unwrap();
+        }
+        let place = parse_cgroup(format!("0::{}\n", fill(path)).as_bytes());
+        let mut known = Names::new(root.path().to_owned());
+        let question = NameQuestion::about(&place, None).unwrap();
+        assert_eq!(known.get(&question), None);
+        let answer = loop {
+            known.settle();
+            if let Some(answer) = known.get(&question) {
+                break answer;
+            }
+        };
+        assert!(!known.settle(), "nothing is asked twice");
+        Arc::unwrap_or_clone(answer)
+    }
+
+    fn some(name: &str) -> Option<Arc<str>> {
+        Some(name.into())
+    }
+
+    #[test]
+    fn docker_names_its_containers() {
+        let file = "var/lib/docker/containers/{ID}/config.v2.json";
+        let expected = ContainerNames { container: some("trainer"), ..ContainerNames::default() };
+        let config = r#"{"ID":"{ID}","Name":"/trainer","Config":{"Labels":{}}}"#;
+        for path in ["/docker/{ID}", "/system.slice/docker-{ID}.scope", "/ecs/{ID}"] {
+            assert_eq!(names(path, &[(file, config)]), expected, "{path}");
+        }
+        for broken in ["", "[]", "{}", r#"{"Name":7}"#, r#"{"Name":"/"}"#, "{\"Name\":"] {
+            assert_eq!(names("/docker/{ID}", &[(file, broken)]), ContainerNames::default());
+        }
+        assert_eq!(names("/docker/{ID}", &[]), ContainerNames::default());
+    }
+
+    #[test]
+    fn containerd_names_pods_and_nerdctl_containers() {
+        let config = r#"{"ociVersion":"1.1.0","annotations":{
+            "io.kubernetes.cri.container-name":"main","io.kubernetes.cri.sandbox-name":"train-0",
+            "io.kubernetes.cri.sandbox-namespace":"research"}}"#;
+        let expected = ContainerNames {
+            pod: some("train-0"),
+            namespace: some("research"),
+            container_in_pod: some("main"),
+            ..ContainerNames::default()
+        };
+        for top in ["run/containerd", "run/k3s/containerd"] {
+            let file = format!("{top}/io.containerd.runtime.v2.task/k8s.io/{{ID}}/config.json");
+            let found = names("/kubepods/burstable/pod{UID}/{ID}", &[(&file, config)]);
+            assert_eq!(found, expected, "{top}");
+        }
+        let file = "run/containerd/io.containerd.runtime.v2.task/default/{ID}/config.json";
+        let found =
+            names("/default/{ID}", &[(file, r#"{"annotations":{"nerdctl/name":"trainer"}}"#)]);
+        assert_eq!(found.container, some("trainer"));
+    }
+
+    #[test]
+    fn crio_names_pods_and_podman_containers() {
+        let config = r#"{"annotations":{"io.kubernetes.container.name":"main",
+            "io.kubernetes.pod.name":"train-0","io.kubernetes.pod.namespace":"research"}}"#;
+        let index = r#"[{"id":"x","names":["other"]},{"id":"{ID}","names":["trainer"]}]"#;
+        let folder = "containers/storage/overlay-containers";
+        let userdata = format!("run/{folder}/{{ID}}/userdata/config.json");
+        let found = names(
+            "/kubepods/burstable/pod{UID}/crio-{ID}",
+            &[(&userdata, config), (&format!("var/lib/{folder}/containers.json"), index)],
+        );
+        assert_eq!((found.pod, found.container), (some("train-0"), None));
+        for file in ["containers.json", "volatile-containers.json"] {
+            let file = format!("var/lib/{folder}/{file}");
+            let found = names("/machine.slice/libpod-{ID}.scope", &[(&file, index)]);
+            assert_eq!(found.container, some("trainer"), "{file}");
+        }
+    }
+
+    #[test]
+    fn a_pod_is_named_by_its_logs() {
+        let log = "var/log/pods/research_train-0_{UID}/main/0.log";
+        for path in ["/kubepods/burstable/pod{UID}/{ID}", "/kubepods/pod{UID}"] {
+            let found = names(path, &[(log, ""), ("var/log/pods/x_y_z/0.log", "")]);
+            assert_eq!((found.namespace, found.pod), (some("research"), some("train-0")));
+        }
+    }
+
+    #[test]
+    fn names_are_bounded_and_files_are_files() {
+        let file = "var/lib/docker/containers/{ID}/config.v2.json";
+        let config = format!(r#"{{"Name":"/{}"}}"#, "é".repeat(1000));
+        let found = names("/docker/{ID}", &[(file, &config)]);
+        assert_eq!(found.container.unwrap().len(), NAME_BYTES - 1);
+
+        let root = tempfile::tempdir().unwrap();
+        assert_eq!(read_file(root.path()), None);
+        assert_eq!(read_file(Path::new("/dev/null")), None);
+        let pipe = root.path().join("pipe");
+        rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, Mode::RUSR, 0)
+            .unwrap();
+        assert_eq!(read_file(&pipe), None);
+        assert!(!is_id("../../../../etc/passwd"));
+    }
+
+    #[test]
+    fn a_container_that_no_cgroup_names_is_found_by_its_first_process() {
+        let root = tempfile::tempdir().unwrap();
+        let state = r#"{"id":"job-7","init_process_pid":90,"init_process_start":900}"#;
+        let status = r#"{"pid":91,"process-start-time":910}"#;
+        for (file, content) in [
+            ("run/runc/job-7/state.json", state),
+            ("run/runc/torn/state.json", "{"),
+            ("run/crun/job-8/status", status),
+        ] {
+            let file = root.path().join(file);
+            fs::create_dir_all(file.parent().unwrap()).unwrap();
+            fs::write(file, content).unwrap();
+        }
+        let of = |pid, start| {
+            let place = parse_cgroup(b"0::/user.slice/session-3.scope\n");
+            let question = NameQuestion::about(&place, Some((pid, start))).unwrap();
+            let answer = read_names(root.path(), &question);
+            (answer.runtime, answer.id)
+        };
+        assert_eq!(of(90, 900), (some("runc"), some("job-7")));
+        assert_eq!(of(91, 910), (some("crun"), some("job-8")));
+        // A later process with the number of one that is gone.
+        assert_eq!(of(90, 901), (None, None));
+        assert_eq!(of(92, 900), (None, None));
+    }
+
+    #[test]
+    fn what_has_no_other_name_is_not_asked_for() {
+        for path in ["/lxc/web", "/system.slice/a.service", "/"] {
+            let place = parse_cgroup(format!("0::{path}\n").as_bytes());
+            assert_eq!(NameQuestion::about(&place, None), None, "{path}");
+        }
+    }
+}

@@ -1,0 +1,431 @@
+//! Where a process runs, put together: what its cgroup tells, what the runtimes' files call that, and
+//! what its environment says where neither does.
+//!
+//! A process may have been given any environment, so that it only adds names to a place that the
+//! cgroup or the ancestors know. A job is that of its cgroup, or of the step daemon above it. Where neither
+//! tells and only the environment names one, it is not known to be of that job; but that no step of the job
+//! is left here is a fact, and said.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use crate::host::owner::above::{Above, Ancestors, Jobs, SlurmStep, array_in, look_above};
+use crate::host::owner::cgroup::{CgroupPlace, parse_cgroup};
+use crate::host::owner::names::{ContainerNames, NameQuestion, Names, name};
+use crate::host::owner::users::Users;
+use crate::model::Process;
+use crate::model::snapshot::{Container, Kubernetes, Slurm};
+
+/// What is remembered of where a process runs.
+#[derive(Debug, Default)]
+pub(in crate::host) struct Whereabouts {
+    /// `/proc/PID/cgroup`, as bytes.
+    cgroup: Box<[u8]>,
+    /// What that tells.
+    place: CgroupPlace,
+    /// How the names of its container and pod are asked for.
+    question: Option<NameQuestion>,
+    /// What its ancestors tell. A step once seen above it stays: it was started by that.
+    above: Above,
+    /// Whose container it is, where it is not root's.
+    user: Option<Arc<str>>,
+    /// The job, and whether it is over: of that of its cgroup, of its ancestors, or of its environment.
+    over: Option<bool>,
+}
+
+/// What is needed to say where a process runs.
+pub(in crate::host) struct Around<'a> {
+    pub proc: &'a Path,
+    pub names: &'a mut Names,
+    pub jobs: &'a mut Jobs,
+    pub ancestors: &'a mut Ancestors,
+    pub users: &'a mut Users,
+    pub now_ns: u64,
+}
+
+impl Whereabouts {
+    /// Says in `process` where it runs, by the content of its cgroup file. What was known stands where that
+    /// may not be read.
+    pub(in crate::host) fn renew(
+        &mut self,
+        process: &mut Process,
+        cgroup: Option<Box<[u8]>>,
+        around: &mut Around<'_>,
+        content: &mut Vec<u8>,
+    ) {
+        let new = cgroup.filter(|it| *it != self.cgroup);
+        let is_new = new.is_some();
+        if let Some(cgroup) = new {
+            self.place = parse_cgroup(&cgroup);
+            self.cgroup = cgroup;
+        }
+        let mut above = look_above(process, around.proc, around.ancestors, content);
+        let is_below_step = above.step.is_some();
+        above.step = above.step.or_else(|| self.above.step.take());
+        // Who watches over a container is seen as long as that lives.
+        if above.container.is_none() && above.first == self.above.first {
+            above.container = self.above.container.take();
+            above.user = self.above.user;
+        }
+        if is_new || above.first != self.above.first {
+            let first = above.first.filter(|_| above.container.is_none());
+            self.question = NameQuestion::about(&self.place, first);
+        }
+        self.user = above.user.map(|uid| {
+            let name = around.users.name(uid, around.now_ns);
+            name.unwrap_or_else(|| uid.to_string().into())
+        });
+        self.above = above;
+        self.over = match self.job(process) {
+            Some(_) if is_below_step => Some(false),
+            Some(job) => around.jobs.is_over(&job, around.proc, around.now_ns),
+            None => None,
+        };
+        self.fill(process, around.names);
+    }
+
+    /// The number of its job, to look for its step daemons; the environment's where nothing else tells.
+    fn job(&self, process: &Process) -> Option<Arc<str>> {
+        if let Some(step) = &self.above.step {
+            return Some(Arc::clone(&step.job));
+        }
+        if let Some(slurm) = self.place.slurm.as_deref() {
+            // How daemons call one of newer Slurm's is not known.
+            let is_number = |id: &&Arc<str>| !id.starts_with('s');
+            return slurm.job_id.as_ref().filter(is_number).cloned();
+        }
+        let environment = process.environment.as_deref()?;
+        let is_of_a_node = match self.place.systemd_unit.as_deref() {
+            // Where cgroups tell nothing, only the environment of what a step started names the node.
+            None => environment.contains_key("SLURMD_NODENAME"),
+            Some(unit) => unit == "slurmd.service",
+        };
+        let is_here = self.place.container.is_none() && process.namespace_pid.is_none();
+        number(process, "SLURM_JOB_ID").filter(|_| is_of_a_node && is_here)
+    }
+
+    /// Says in `process` where it runs, with the names that are known by now.
+    pub(in crate::host) fn fill(&self, process: &mut Process, names: &mut Names) {
+        let question = self.question.as_ref();
+        let answer = question.and_then(|question| names.get(question));
+        complete(process, self, answer.as_deref());
+    }
+
+    /// Whether it has a container or pod that people may have given a name.
+    pub(in crate::host) fn may_have_names(&self) -> bool {
+        self.question.is_some()
+    }
+}
+
+/// A variable of a process's environment, where it is a number.
+fn number(process: &Process, key: &str) -> Option<Arc<str>> {
+    let value = name(process.environment.as_deref()?.get(key)?)?;
+    value.bytes().all(|byte| byte.is_ascii_digit()).then_some(value)
+}
+
+/// Says in `process` where it runs. What is there already and does not change is kept, because
+/// samples share it.
+fn complete(process: &mut Process, known: &Whereabouts, names: Option<&ContainerNames>) {
+    let place = &known.place;
+    let variable = |key: &str| {
+        let environment = process.environment.as_deref()?;
+        name(environment.get(key)?)
+    };
+    let container = container(process, known, names);
+    let kubernetes = place.kubernetes.as_deref().map(|pod| {
+        let file = |field: fn(&ContainerNames) -> &Option<Arc<str>>| field(names?).clone();
+        Kubernetes {
+            pod_name: file(|names| &names.pod)
+                .or_else(|| variable("POD_NAME"))
+                .or_else(|| variable("HOSTNAME").filter(|host| !is_this_host(host))),
+            namespace: file(|names| &names.namespace).or_else(|| variable("POD_NAMESPACE")),
+            container_name: file(|names| &names.container_in_pod),
+            ..pod.clone()
+        }
+    });
+    let slurm = slurm(process, known);
+    // Without Slurm's cgroups, its daemon's unit is all around a job.
+    let is_job_of_daemon = place.slurm.is_none() && known.above.step.is_some();
+    let unit = place.systemd_unit.as_ref().filter(|_| !is_job_of_daemon);
+    set(&mut process.container, container);
+    set(&mut process.kubernetes, kubernetes);
+    set(&mut process.slurm, slurm);
+    process.cgroup.clone_from(&place.cgroup);
+    process.systemd_unit = unit.cloned();
+}
+
+/// Its container: that of its cgroup, with what its watcher and the runtime's files tell of it; else that
+/// of its watcher; else one of which nothing is known but that it has pids of its own.
+fn container(
+    process: &Process,
+    known: &Whereabouts,
+    names: Option<&ContainerNames>,
+) -> Option<Container> {
+    let watched = known.above.container.as_ref();
+    let known_place = known.place.container.as_deref();
+    let is_it =
+        |watched: &&Container| match (known_place.and_then(|it| it.id.as_ref()), &watched.id) {
+            (Some(known_place), Some(watched)) => known_place == watched,
+            // A pod's watcher names the pod.
+            _ => true,
+        };
+    let is_unseen = known_place.is_none() && watched.is_none();
+    let named = names.filter(|_| is_unseen || known_place.is_some() || watched.is_some());
+    if is_unseen && process.namespace_pid.is_none() {
+        return None;
+    }
+    let watched = watched.filter(is_it);
+    let mut container = known_place.cloned().unwrap_or_default();
+    if let Some(watched) = watched {
+        let fill = |into: &mut Option<Arc<str>>, from: &Option<Arc<str>>| {
+            if into.is_none() {
+                into.clone_from(from);
+            }
+        };
+        container.namespace.clone_from(&watched.namespace);
+        // What its folder is called is a guess beside that.
+        if watched.runtime.is_some() && watched.namespace.as_deref() != Some("k8s.io") {
+            container.runtime.clone_from(&watched.runtime);
+        }
+        fill(&mut container.runtime, &watched.runtime);
+        fill(&mut container.id, &watched.id);
+        fill(&mut container.name, &watched.name);
+        container.user.clone_from(&known.user);
+    }
+    if let Some(named) = named {
+        if is_unseen {
+            container.runtime.clone_from(&named.runtime);
+            container.id.clone_from(&named.id);
+        }
+        container.name = named.container.clone().or(container.name);
+    }
+    Some(container)
+}
+
+/// Its job and step, as the kernel tells; what the environment says beside that is names, and which task
+/// of an array the job is.
+fn slurm(process: &Process, known: &Whereabouts) -> Option<Slurm> {
+    let step: Option<&SlurmStep> = known.above.step.as_ref();
+    let known_place = known.place.slurm.as_deref();
+    let over = known.over;
+    if step.is_none() && known_place.is_none() {
+        // Somebody may have taken the variables along, but no step of that job is here.
+        let job_id = known.job(process).filter(|_| over == Some(true))?;
+        let mut slurm = Slurm { job_id: Some(Arc::clone(&job_id)), over, ..Slurm::default() };
+        set_array(&mut slurm, array_of(process, &job_id));
+        return Some(slurm);
+    }
+    let environment = process.environment.as_deref();
+    let mut slurm = known_place.cloned().unwrap_or_default();
+    // Newer Slurm's cgroups are not named by the number that people type.
+    let is_named_otherwise = slurm.job_id.as_deref().is_none_or(|id| id.starts_with('s'));
+    if is_named_otherwise {
+        let claimed_job = step.map(|step| Arc::clone(&step.job));
+        let claimed_job = claimed_job.or_else(|| number(process, "SLURM_JOB_ID"));
+        slurm.job_id = claimed_job.or(slurm.job_id);
+    }
+    if slurm.step_id.is_none() {
+        slurm.step_id = step.map(|step| Arc::clone(&step.step));
+    }
+    slurm.job_name = environment.and_then(|it| name(it.get("SLURM_JOB_NAME")?));
+    slurm.over = over;
+    let array = step.and_then(|step| step.array.clone());
+    let own = || array_of(process, slurm.job_id.as_deref()?);
+    let array = array.or_else(own);
+    set_array(&mut slurm, array);
+    Some(slurm)
+}
+
+fn array_of(process: &Process, job: &str) -> Option<(Arc<str>, Arc<str>)> {
+    array_in(process.environment.as_deref()?, job)
+}
+
+fn set_array(slurm: &mut Slurm, array: Option<(Arc<str>, Arc<str>)>) {
+    (slurm.array_job_id, slurm.array_task_id) = array.unzip();
+}
+
+/// A pod that uses the machine's network has the machine's name.
+fn is_this_host(name: &str) -> bool {
+    rustix::system::uname().nodename().to_bytes() == name.as_bytes()
+}
+
+fn set<T: PartialEq>(known: &mut Option<Arc<T>>, new: Option<T>) {
+    if known.as_deref() != new.as_ref() {
+        *known = new.map(Arc::new);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::host::owner::cgroup::parse_cgroup;
+    use crate::host::proc::environ::parse_environ;
+
+    const ID: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
+
+    fn completed(path: &str, environ: &str, names: Option<&ContainerNames>) -> Process {
+        let path = path.replace("{ID}", ID);
+        let mut process = Process {
+            environment: Some(Arc::new(parse_environ(environ.as_bytes()))),
+            ..Process::default()
+        };
+        complete(&mut process, &within(&path), names);
+        process
+    }
+
+    fn within(path: &str) -> Whereabouts {
+        Whereabouts {
+            place: parse_cgroup(format!("0::{path}\n").as_bytes()),
+            ..Whereabouts::default()
+        }
+    }
+
+    #[test]
+    fn files_go_before_what_the_process_claims() {
+        let path = "/kubepods/burstable/pod8f7e6d5c-4b3a-4210-8fed-cba987654321/{ID}";
+        let names = ContainerNames {
+            pod: Some("train-0".into()),
+            namespace: Some("research".into()),
+            container_in_pod: Some("main".into()),
+            ..ContainerNames::default()
+        };
+        let environ = "POD_NAME=other\0POD_NAMESPACE=prod\0HOSTNAME=third\0";
+        let pod = completed(path, environ, Some(&names)).kubernetes.unwrap();
+        assert_eq!(
+            (pod.pod_name.as_deref(), pod.namespace.as_deref(), pod.container_name.as_deref()),
+            (Some("train-0"), Some("research"), Some("main"))
+        );
+        let pod = completed(path, environ, None).kubernetes.unwrap();
+        assert_eq!(
+            (pod.pod_name.as_deref(), pod.namespace.as_deref()),
+            (Some("other"), Some("prod"))
+        );
+        let pod = completed(path, "HOSTNAME=third\0", None).kubernetes.unwrap();
+        assert_eq!(pod.pod_name.as_deref(), Some("third"));
+        let own = rustix::system::uname().nodename().to_str().unwrap().to_owned();
+        let pod = completed(path, &format!("HOSTNAME={own}\0"), None).kubernetes.unwrap();
+        assert_eq!(pod.pod_name, None);
+        // An environment makes no pod.
+        assert_eq!(completed("/docker/{ID}", environ, None).kubernetes, None);
+    }
+
+    #[test]
+    fn a_job_has_the_number_that_people_type() {
+        let environ = "SLURM_JOB_ID=77\0SLURM_JOB_NAME=train\0SLURM_STEP_ID=4\0";
+        let newer = "/system.slice/slurmstepd.scope/s0123456789ABC/step_0/user/task_0";
+        let slurm = completed(newer, environ, None).slurm.unwrap();
+        assert_eq!(
+            (slurm.job_id.as_deref(), slurm.step_id.as_deref(), slurm.job_name.as_deref()),
+            (Some("77"), Some("0"), Some("train"))
+        );
+        let slurm = completed(newer, "", None).slurm.unwrap();
+        assert_eq!(slurm.job_id.as_deref(), Some("s0123456789ABC"));
+
+        // What only the environment says is not known.
+        for path in ["/system.slice/slurmd.service", "/"] {
+            assert_eq!(completed(path, environ, None).slurm, None, "{path}");
+        }
+        let older = "/system.slice/slurmstepd.scope/job_5/step_0/user/task_0";
+        let slurm = completed(older, environ, None).slurm.unwrap();
+        assert_eq!(slurm.job_id.as_deref(), Some("5"));
+        // A shell of `salloc` on the login node, and a container that was given the variables.
+        for path in ["/user.slice/user-5.slice/session-3.scope", "/docker/{ID}"] {
+            assert_eq!(completed(path, environ, None).slurm, None, "{path}");
+        }
+        let idle = completed("/system.slice/slurmd.service", "", None);
+        assert_eq!(idle.systemd_unit.as_deref(), Some("slurmd.service"));
+    }
+
+    #[test]
+    fn what_stays_the_same_is_shared() {
+        let mut process = completed("/docker/{ID}", "", None);
+        let before = process.container.clone().unwrap();
+        complete(&mut process, &within(&format!("/docker/{ID}")), None);
+        assert!(Arc::ptr_eq(&before, process.container.as_ref().unwrap()));
+    }
+
+    fn below(path: &str, environ: &str, change: impl Fn(&mut Whereabouts)) -> Process {
+        let mut process = completed(path, environ, None);
+        let mut known = within(path);
+        change(&mut known);
+        complete(&mut process, &known, None);
+        process
+    }
+
+    fn step(array: Option<(&str, &str)>) -> Option<SlurmStep> {
+        Some(SlurmStep {
+            job: "8".into(),
+            step: "batch".into(),
+            array: array.map(|(job, task)| (job.into(), task.into())),
+        })
+    }
+
+    #[test]
+    fn a_step_daemon_above_is_proof_and_the_environment_is_not() {
+        let unit = "/system.slice/slurmd.service";
+        let process = below(unit, "SLURM_JOB_ID=9\0", |it| {
+            it.above.step = step(Some(("3", "4")));
+        });
+        let slurm = process.slurm.unwrap();
+        assert_eq!(slurm.id().as_deref(), Some("3_4"));
+        assert_eq!((slurm.job_id.as_deref(), slurm.step_id.as_deref()), (Some("8"), Some("batch")));
+        assert_eq!(process.systemd_unit, None);
+        // An array that the environment of another job names is not its own.
+        let other = "SLURM_JOB_ID=9\0SLURM_ARRAY_JOB_ID=3\0SLURM_ARRAY_TASK_ID=4\0";
+        let slurm = below(unit, other, |it| it.above.step = step(None)).slurm;
+        assert_eq!(slurm.unwrap().id().as_deref(), Some("8"));
+        let own = other.replace("=9", "=8");
+        let slurm = below(unit, &own, |it| it.above.step = step(None)).slurm;
+        assert_eq!(slurm.unwrap().id().as_deref(), Some("3_4"));
+    }
+
+    #[test]
+    fn a_job_is_over_where_no_step_of_it_is_left() {
+        let unit = "/system.slice/slurmd.service";
+        let over = |path: &str, environ: &str, over| {
+            let process = below(path, environ, |it| it.over = over);
+            process.slurm.as_deref().and_then(|it| it.over)
+        };
+        assert_eq!(over(unit, "SLURM_JOB_ID=9\0", Some(true)), Some(true));
+        assert_eq!(over(unit, "SLURM_JOB_ID=9\0", Some(false)), None);
+        assert_eq!(over(unit, "SLURM_JOB_ID=9; reboot\0", Some(true)), None);
+        // A shell of `salloc` has no step, and its job is not over.
+        assert_eq!(over("/", "SLURM_JOB_ID=9\0", Some(true)), None);
+        let on_node = "SLURM_JOB_ID=9\0SLURMD_NODENAME=gpu1\0";
+        assert_eq!(over("/", on_node, Some(true)), Some(true));
+        let session = "/user.slice/user-5.slice/session-3.scope";
+        assert_eq!(over(session, on_node, Some(true)), None);
+        let job = "/system.slice/slurmstepd.scope/job_5/step_0/user/task_0";
+        assert_eq!(over(job, "", Some(true)), Some(true));
+        assert_eq!(over(job, "", None), None);
+    }
+
+    #[test]
+    fn pids_of_its_own_are_a_container_whatever_the_cgroup_is() {
+        let process = |known: &Whereabouts| {
+            let mut process = Process { namespace_pid: Some(1), ..Process::default() };
+            complete(&mut process, known, None);
+            process.container.unwrap()
+        };
+        let nothing = within("/user.slice/user-5.slice/session-3.scope");
+        assert_eq!(*process(&nothing), Container::default());
+        let mut known = within("/lab/job-7");
+        known.above.container = Some(Container {
+            runtime: Some("containerd".into()),
+            namespace: Some("lab".into()),
+            id: Some("job-7".into()),
+            ..Container::default()
+        });
+        let container = process(&known);
+        assert_eq!(container.namespace.as_deref(), Some("lab"));
+        assert_eq!(container.id.as_deref(), Some("job-7"));
+        // An inner container is told by the cgroup, and its watcher is not the outer one.
+        let inner = Whereabouts {
+            place: parse_cgroup(format!("0::/docker/{ID}\n").as_bytes()).clone(),
+            ..known
+        };
+        let container = process(&inner);
+        assert_eq!(container.id.as_deref(), Some(ID));
+        assert_eq!(container.namespace, None);
+    }
+}

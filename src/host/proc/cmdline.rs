@@ -1,0 +1,112 @@
+//! `/proc/PID/cmdline`: argv, as the process itself holds it.
+//!
+//! It lies in the process's own memory, so a process may write anything there, of any length.
+
+use std::sync::Arc;
+
+use crate::host::secrets;
+
+/// How much of argv is read; a process may hold 4 MiB of it.
+pub(in crate::host) const CMDLINE_BYTES: usize = 32 << 10;
+
+/// How many arguments are kept; each costs an allocation, and 32 KiB may hold as many.
+const ARGUMENTS: usize = 1024;
+
+/// argv from the content of `/proc/PID/cmdline`. Where it is longer than the 32 KiB and 1024
+/// arguments that are kept, the last one ends with `…`. What is not UTF-8 is replaced, and so are
+/// secrets, by `***`. `None` where there is none, as of kernel threads and zombies.
+pub fn parse_cmdline(bytes: &[u8]) -> Option<Arc<[Arc<str>]>> {
+    let mut is_cut = bytes.len() > CMDLINE_BYTES;
+    let mut bytes = &bytes[..bytes.len().min(CMDLINE_BYTES)];
+    if !is_cut {
+        bytes = bytes.strip_suffix(b"\0").unwrap_or(bytes);
+        // A process that shows a title instead writes one string and fills what is left with NULs.
+        let end = bytes.iter().position(|&byte| byte == 0);
+        if let Some(end) = end.filter(|&end| bytes[end..].iter().all(|&byte| byte == 0)) {
+            bytes = &bytes[..end];
+        }
+    }
+    if bytes.is_empty() {
+        return None;
+    }
+    let mut arguments = Vec::new();
+    for argument in bytes.split(|&byte| byte == 0) {
+        if arguments.len() == ARGUMENTS {
+            is_cut = true;
+            break;
+        }
+        arguments.push(String::from_utf8_lossy(argument));
+    }
+    if is_cut && let Some(last) = arguments.last_mut() {
+        let last = last.to_mut();
+        // A character that was cut in two is not one that the process wrote.
+        if last.ends_with('\u{fffd}') {
+            last.pop();
+        }
+        last.push('…');
+    }
+    secrets::hide(&mut arguments);
+    Some(arguments.iter().map(|argument| Arc::from(&**argument)).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn arguments(bytes: &[u8]) -> Option<Vec<String>> {
+        parse_cmdline(bytes).map(|arguments| arguments.iter().map(ToString::to_string).collect())
+    }
+
+    #[test]
+    fn secrets_are_left_out() {
+        let kept = arguments(b"server\0--token=s3cret\0--api-key\0s3cret\0").unwrap();
+        assert_eq!(kept, ["server", "--token=***", "--api-key", "***"]);
+        // Also where argv was cut within one.
+        let mut long = b"server\0--token=".to_vec();
+        long.resize(CMDLINE_BYTES + 1, b's');
+        assert_eq!(arguments(&long).unwrap(), ["server", "--token=***"]);
+    }
+
+    #[test]
+    fn arguments_end_at_nul() {
+        for (bytes, expected) in [
+            (&b"python\0train.py\0--lr\x000.1\0"[..], &["python", "train.py", "--lr", "0.1"][..]),
+            (b"sh\0-c\0\0x\0", &["sh", "-c", "", "x"]),
+            (b"prog\0-a\0\0", &["prog", "-a", ""]),
+            (b"a b\nc\0\xffd\0", &["a b\nc", "\u{fffd}d"]),
+            (b"unterminated", &["unterminated"]),
+        ] {
+            assert_eq!(arguments(bytes).unwrap(), expected, "{}", bytes.escape_ascii());
+        }
+    }
+
+    #[test]
+    fn the_padding_of_a_title_is_no_argument() {
+        assert_eq!(arguments(b"ray::train()\0\0\0\0\0\0").unwrap(), ["ray::train()"]);
+        assert_eq!(arguments(b"nginx: worker process").unwrap(), ["nginx: worker process"]);
+    }
+
+    #[test]
+    fn without_argv_there_is_no_command() {
+        assert_eq!(arguments(b""), None);
+        assert_eq!(arguments(b"\0\0\0"), None);
+    }
+
+    #[test]
+    fn what_is_longer_is_cut_and_shows_it() {
+        let whole = [b'x'; CMDLINE_BYTES];
+        assert_eq!(arguments(&whole).unwrap()[0].len(), CMDLINE_BYTES);
+
+        let mut long = b"prog\0".to_vec();
+        long.resize(CMDLINE_BYTES - 1, b'x');
+        long.extend("é".as_bytes());
+        let cut = arguments(&long).unwrap();
+        assert_eq!((cut.len(), &*cut[0]), (2, "prog"));
+        assert!(cut[1].ends_with("x…"), "{:?}", &cut[1][cut[1].len() - 8..]);
+
+        let many = arguments(&[0; CMDLINE_BYTES + 1]).unwrap();
+        assert_eq!((many.len(), &*many[ARGUMENTS - 1]), (ARGUMENTS, "…"));
+        let many = arguments(&b"a\0".repeat(ARGUMENTS + 1)).unwrap();
+        assert_eq!((many.len(), &*many[ARGUMENTS - 1]), (ARGUMENTS, "a…"));
+    }
+}

@@ -1,0 +1,378 @@
+//! One watched process: what is known of it, and how that is brought up to date.
+//!
+//! What seldom changes is read when a process appears, when its name or its stack shows that it
+//! has executed another program, and every half a minute, not all processes in the same sample. It is
+//! shared: each sample carries the same strings again.
+//!
+//! Reading argv, the environment or maps takes a lock of the process's memory map. A process that is
+//! stuck in a driver (state D) may hold that lock for ever, and whoever reads them would hang with it:
+//! they are left until it is out of D, and the process is known by its short name meanwhile.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use foldhash::{HashMap, HashMapExt as _};
+use rustix::fd::OwnedFd;
+use rustix::fs::{Access, access};
+
+use crate::host::gpu::gpu_files::is_driver_behind_files;
+use crate::host::machine::clocks::read_boot_seconds;
+use crate::host::owner::above::{Ancestors, Jobs};
+use crate::host::owner::names::Names;
+use crate::host::owner::place::Whereabouts;
+use crate::host::owner::users::Users;
+use crate::host::proc::folder::{Folder, is_gone, is_out_of_descriptors};
+use crate::host::proc::parent::Parents;
+use crate::host::proc::reaper::is_reaper;
+use crate::host::proc::relatives::Relatives;
+use crate::host::proc::sockets::Listening;
+use crate::host::proc::stat::{Stat, terminal_name};
+use crate::host::proc::status::parse_status;
+use crate::host::proc::visit::DueReads;
+use crate::host::{HostError, Roots};
+use crate::model::{Process, Time};
+
+pub(in crate::host) const SECOND_NS: u64 = 1_000_000_000;
+
+/// How often what seldom changes is read again.
+pub(in crate::host) const REVISIT_NS: u64 = 30 * SECOND_NS;
+
+/// The longest status that is read; groups come before `NSpid`, and a user may be in many.
+pub(in crate::host) const STATUS_BYTES: usize = 16 << 10;
+
+/// Whether there still is a process.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Presence {
+    /// There is.
+    Here,
+    /// It has exited.
+    Gone,
+}
+
+/// A process, and what is needed to say what has changed of it.
+#[derive(Debug)]
+pub struct ProcessEntry {
+    /// What is said of it; all that seldom changes is shared with the samples.
+    pub process: Process,
+    /// Its `/proc/PID/stat`, where there was a descriptor for it.
+    pub stat: Option<OwnedFd>,
+    /// The kernel's short name, as bytes.
+    comm: Box<[u8]>,
+    start_stack: u64,
+    /// The owner of its folder when its status was read.
+    pub(in crate::host) owner: Option<u32>,
+    /// Device number of its terminal.
+    terminal: u32,
+    pub(in crate::host) cpu_ticks: u64,
+    /// CPU time of children that have ended and were waited for.
+    pub(in crate::host) waited_ticks: u64,
+    /// When `cpu_ticks` were so; `None` before the first time.
+    sampled_ns: Option<u64>,
+    /// The number of the last sample that it was in.
+    pub(in crate::host) sample: u64,
+    /// It was seen to change its parent: only who adopts orphans becomes a parent later on.
+    is_adopted: bool,
+    /// When to read again what seldom changes.
+    pub(in crate::host) revisit_ns: u64,
+    /// argv is still to be read.
+    pub(in crate::host) wants_command: bool,
+    /// The environment is still to be read; it stays what it was when the program was executed.
+    pub(in crate::host) wants_environment: bool,
+    pub(in crate::host) whereabouts: Whereabouts,
+    /// When to look at the libraries again.
+    pub(in crate::host) maps_ns: u64,
+    /// How often they were looked at.
+    pub(in crate::host) maps_looks: usize,
+}
+
+impl ProcessEntry {
+    /// A process that was not known before; everything is due to be read.
+    pub fn new(process: Process) -> Self {
+        Self {
+            process,
+            stat: None,
+            comm: Box::default(),
+            start_stack: 0,
+            owner: None,
+            terminal: 0,
+            cpu_ticks: 0,
+            waited_ticks: 0,
+            sampled_ns: None,
+            sample: 0,
+            is_adopted: false,
+            revisit_ns: 0,
+            wants_command: true,
+            wants_environment: true,
+            whereabouts: Whereabouts::default(),
+            maps_ns: 0,
+            maps_looks: 0,
+        }
+    }
+
+    /// Whether what seldom changes is due to be read.
+    pub(in crate::host) fn is_visit_due(&self, now_ns: u64) -> bool {
+        now_ns >= self.revisit_ns
+    }
+}
+
+/// All around the processes: where they are read, and what several of them share.
+#[derive(Debug)]
+pub struct Surroundings {
+    /// Where the kernel's folders are.
+    pub roots: Roots,
+    /// Every process is in /proc, so that one which is not there does not exist.
+    pub sees_all: bool,
+    /// The driver was reached through device files when last looked at.
+    pub has_gpu_device_files: bool,
+    /// When to look for them again.
+    devices_ns: Option<u64>,
+    ticks_per_second: u64,
+    page_bytes: u64,
+    boot_seconds: Option<i64>,
+    pub(in crate::host) users: Users,
+    /// In this sample: whether there is a process with this pid.
+    exists: HashMap<u32, Option<bool>>,
+    /// In this sample: whether the process with this pid adopts orphans.
+    reapers: HashMap<u32, Option<bool>>,
+    parents: Parents,
+    pub(in crate::host) names: Names,
+    /// Which Slurm jobs have steps here, and who is above the processes in this sample.
+    pub(in crate::host) jobs: Jobs,
+    pub(in crate::host) ancestors: Ancestors,
+    /// Which sockets listen.
+    pub(in crate::host) listening: Listening,
+    /// In this sample: something was left unread for want of a descriptor.
+    is_short_of_descriptors: bool,
+    /// Who of those who work with the watched processes listens.
+    pub(in crate::host) relatives: Relatives,
+    /// What files are read into.
+    pub(in crate::host) content: Vec<u8>,
+}
+
+impl Surroundings {
+    /// Those under `roots`.
+    pub fn new(roots: Roots) -> Self {
+        Self {
+            // The first process is always there; where it is not shown, others are hidden too.
+            sees_all: access(roots.proc.join("1"), Access::EXISTS).is_ok(),
+            has_gpu_device_files: is_driver_behind_files(&roots),
+            devices_ns: None,
+            ticks_per_second: rustix::param::clock_ticks_per_second().max(1),
+            page_bytes: rustix::param::page_size() as u64,
+            boot_seconds: read_boot_seconds(&roots.proc),
+            users: Users::default(),
+            exists: HashMap::new(),
+            reapers: HashMap::new(),
+            parents: Parents::default(),
+            names: Names::new(roots.root.clone()),
+            jobs: Jobs::default(),
+            ancestors: Ancestors::default(),
+            listening: Listening::default(),
+            is_short_of_descriptors: false,
+            relatives: Relatives::default(),
+            content: Vec::new(),
+            roots,
+        }
+    }
+
+    pub fn begin(&mut self, now_ns: u64) {
+        self.exists.clear();
+        self.reapers.clear();
+        self.parents.begin();
+        self.ancestors.begin();
+        self.listening.begin(now_ns);
+        self.is_short_of_descriptors = false;
+        if self.devices_ns.is_some_and(|due_ns| now_ns >= due_ns) {
+            self.has_gpu_device_files = is_driver_behind_files(&self.roots);
+            self.devices_ns = None;
+        }
+        self.devices_ns.get_or_insert_with(|| now_ns.saturating_add(REVISIT_NS));
+    }
+
+    /// Whether something was left unread in this sample for want of a descriptor.
+    pub fn is_short_of_descriptors(&self) -> bool {
+        self.is_short_of_descriptors
+    }
+
+    /// A process's folder, to name it in an error.
+    pub fn path(&self, pid: u32) -> PathBuf {
+        self.roots.proc.join(pid.to_string())
+    }
+
+    /// When a process started, in wall-clock time.
+    pub fn start_time(&self, start_ticks: u64) -> Option<Time> {
+        let since_boot = start_ticks.checked_mul(1000)? / self.ticks_per_second;
+        let boot = self.boot_seconds?.checked_mul(1000)?;
+        boot.checked_add(i64::try_from(since_boot).ok()?).map(Time::from_unix_milliseconds)
+    }
+
+    /// Brings what is known of a process up to `stat`, and reads more of it where that is due.
+    /// `folder` is the process's own, where it happens to be open.
+    ///
+    /// # Errors
+    ///
+    /// Only where it was not known before and nothing more can be learnt for want of descriptors.
+    pub fn update(
+        &mut self,
+        entry: &mut ProcessEntry,
+        stat: &Stat<'_>,
+        folder: Option<&Folder>,
+        now_ns: u64,
+    ) -> Result<Presence, HostError> {
+        if stat.is_released {
+            return Ok(Presence::Gone);
+        }
+        let is_new = entry.sampled_ns.is_none();
+        if is_new || *entry.comm != *stat.comm {
+            entry.comm = stat.comm.into();
+            entry.process.comm = Some(String::from_utf8_lossy(stat.comm).into());
+            entry.owner = None;
+            entry.revisit_ns = 0;
+        }
+        if stat.start_stack != 0 && entry.start_stack != stat.start_stack {
+            entry.start_stack = stat.start_stack;
+            entry.process.framework = None;
+            entry.process.framework_version = None;
+            entry.process.libraries = None;
+            entry.maps_looks = 0;
+            entry.maps_ns = 0;
+            entry.wants_environment = true;
+            entry.owner = None;
+            entry.revisit_ns = 0;
+        }
+        let is_due = now_ns >= entry.revisit_ns;
+        self.relate(entry, stat, is_due);
+        self.measure(entry, stat, now_ns);
+        if stat.is_exiting {
+            // What it still holds is out of sight.
+            entry.process.gpu_files = None;
+        }
+
+        let due = DueReads::of(entry, stat, now_ns);
+        if !due.is_any() {
+            return Ok(Presence::Here);
+        }
+        match self.visit(entry, folder, &due, now_ns) {
+            Ok(()) => Ok(Presence::Here),
+            Err(errno) if is_gone(errno) => Ok(Presence::Gone),
+            Err(errno) if is_new => {
+                let path = self.path(entry.process.pid);
+                Err(HostError::Read { path, errno })
+            }
+            // What was known stands; the next sample tries again.
+            Err(errno) => {
+                self.is_short_of_descriptors |= is_out_of_descriptors(errno);
+                Ok(Presence::Here)
+            }
+        }
+    }
+
+    /// Its parent, group, session and terminal.
+    fn relate(&mut self, entry: &mut ProcessEntry, stat: &Stat<'_>, is_due: bool) {
+        let process = &mut entry.process;
+        let is_new = entry.sampled_ns.is_none();
+        let has_new_parent = process.ppid != stat.ppid;
+        entry.is_adopted |= has_new_parent && !is_new;
+        if is_new || has_new_parent || is_due {
+            process.ppid = stat.ppid;
+            process.parent_is_reaper =
+                if entry.is_adopted { Some(true) } else { self.is_reaper(stat.ppid) };
+            self.parents.note(process, &self.roots.proc, &mut self.content);
+        }
+
+        self.exists.insert(process.pid, Some(true));
+        // A number is not given out again while a group or a session has it: once its leader is
+        // gone, it stays so.
+        let gone = |known, is_same| is_same && known == Some(false);
+        if !gone(process.group_leader_alive, process.process_group == stat.process_group) {
+            process.process_group = stat.process_group;
+            process.group_leader_alive = self.exists(stat.process_group);
+        }
+        if !gone(process.session_leader_alive, process.session == stat.session) {
+            process.session = stat.session;
+            process.session_leader_alive = self.exists(stat.session);
+        }
+
+        if entry.terminal != stat.terminal {
+            entry.terminal = stat.terminal;
+            process.terminal = terminal_name(stat.terminal).map(Arc::from);
+        }
+    }
+
+    /// What changes from sample to sample.
+    fn measure(&self, entry: &mut ProcessEntry, stat: &Stat<'_>, now_ns: u64) {
+        let process = &mut entry.process;
+        let ticks_per_second = self.ticks_per_second as f64;
+        if let Some(sampled_ns) = entry.sampled_ns
+            && let elapsed_ns @ 1.. = now_ns.saturating_sub(sampled_ns)
+        {
+            let ticks = stat.cpu_ticks.saturating_sub(entry.cpu_ticks);
+            let used_seconds = ticks as f64 / ticks_per_second;
+            let elapsed_seconds = elapsed_ns as f64 / SECOND_NS as f64;
+            process.cpu_percent = Some(hundredths(100.0 * used_seconds / elapsed_seconds));
+        }
+        entry.sampled_ns = Some(now_ns);
+        entry.cpu_ticks = stat.cpu_ticks;
+        entry.waited_ticks = stat.waited_ticks;
+        process.state = Some(stat.state);
+        process.threads = stat.threads;
+        process.cpu_seconds = Some(hundredths(stat.cpu_ticks as f64 / ticks_per_second));
+        process.rss_bytes = stat.rss_pages.checked_mul(self.page_bytes);
+    }
+
+    /// Asks for the names that were not known in this sample, and tells whether there are new ones:
+    /// then [`Surroundings::name`] is due for each process.
+    pub fn settle_names(&mut self) -> bool {
+        self.names.settle()
+    }
+
+    /// Gives a process's container and pod the names that have become known.
+    pub fn name(&mut self, entry: &mut ProcessEntry) {
+        if entry.whereabouts.may_have_names() {
+            entry.whereabouts.fill(&mut entry.process, &mut self.names);
+        }
+    }
+
+    /// Whether there is a process with this pid; `None` where that cannot be told. Asked once a
+    /// sample for each pid.
+    fn exists(&mut self, pid: Option<u32>) -> Option<bool> {
+        let pid = pid?;
+        let Self { roots, sees_all, exists, .. } = self;
+        *exists.entry(pid).or_insert_with(|| {
+            let path = roots.proc.join(rustix::path::DecInt::new(pid));
+            match access(&path, Access::EXISTS) {
+                Ok(()) => Some(true),
+                Err(errno) if is_gone(errno) && *sees_all => Some(false),
+                Err(_) => None,
+            }
+        })
+    }
+
+    /// Whether the process with this pid adopts orphans; `None` where that cannot be told, as of a
+    /// parent outside this pid namespace. Asked once a sample for each pid.
+    fn is_reaper(&mut self, pid: Option<u32>) -> Option<bool> {
+        let pid = pid?;
+        if pid == 1 {
+            return Some(true);
+        }
+        if let Some(&known) = self.reapers.get(&pid) {
+            return known;
+        }
+        let read = Folder::open(&self.roots.proc, pid)
+            .and_then(|folder| folder.read(c"status", &mut self.content, STATUS_BYTES));
+        let adopts = read.ok().and_then(|()| is_reaper(&parse_status(&self.content)));
+        self.reapers.insert(pid, adopts);
+        adopts
+    }
+}
+
+/// When something is due that is done every `period_ns`: up to a third sooner, by an amount that
+/// differs from process to process and time to time, so that not all come due in one sample.
+pub(in crate::host) fn due_after(period_ns: u64, pid: u32, now_ns: u64) -> u64 {
+    let mixed = (u64::from(pid) ^ now_ns).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    now_ns.saturating_add(period_ns - (mixed >> 24) % (period_ns / 3))
+}
+
+fn hundredths(number: f64) -> f64 {
+    (number * 100.0).round() / 100.0
+}

@@ -1,0 +1,216 @@
+//! `/proc/PID/environ`: the variables that tell what a process belongs to, or how it takes memory.
+//!
+//! Only names of a fixed list are kept, and no secret is among them. It is the environment that the
+//! process was given when it executed its program: what it has set since is not there, and a process
+//! that shows a title may have written over it. It lies in the process's own memory, so that reading
+//! it takes the same lock as argv: see `entry`.
+
+use std::collections::BTreeMap;
+use std::ffi::CStr;
+use std::sync::Arc;
+
+use crate::host::proc::folder::Folder;
+use crate::host::proc::stat::{STAT_BYTES, parse_stat};
+use crate::host::{ListedProcess, Roots, secrets};
+
+/// How much of it is read; a process may hold 6 MiB of it.
+pub(in crate::host) const ENVIRON_BYTES: usize = 128 << 10;
+
+/// The longest value that is kept; a longer one is cut, and ends with `…`.
+const VALUE_BYTES: usize = 512;
+
+/// The names that are kept, sorted.
+const NAMES: [&str; 47] = [
+    "CONDA_DEFAULT_ENV",
+    "CUDA_MPS_PIPE_DIRECTORY",
+    "CUDA_VISIBLE_DEVICES",
+    "GPUMEM_KEEP",
+    "GPUMEM_RELEASE_SIGNAL",
+    "GROUP_RANK",
+    "HOSTNAME",
+    "JPY_PARENT_PID",
+    "JPY_SESSION_NAME",
+    "LOCAL_RANK",
+    "LOCAL_WORLD_SIZE",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+    "NVIDIA_VISIBLE_DEVICES",
+    "OLLAMA_KEEP_ALIVE",
+    "OMPI_COMM_WORLD_LOCAL_RANK",
+    "OMPI_COMM_WORLD_RANK",
+    "PMIX_NAMESPACE",
+    "PMI_RANK",
+    "POD_NAME",
+    "POD_NAMESPACE",
+    "PYTORCH_ALLOC_CONF",
+    "PYTORCH_CUDA_ALLOC_CONF",
+    "PYTORCH_NO_CUDA_MEMORY_CACHING",
+    "RANK",
+    "RAY_JOB_ID",
+    "SLURMD_NODENAME",
+    "SLURM_ARRAY_JOB_ID",
+    "SLURM_ARRAY_TASK_ID",
+    "SLURM_JOB_GPUS",
+    "SLURM_JOB_ID",
+    "SLURM_JOB_NAME",
+    "SLURM_JOB_USER",
+    "SLURM_LOCALID",
+    "SLURM_PROCID",
+    "SLURM_STEP_GPUS",
+    "SLURM_STEP_ID",
+    "TF_ENABLE_GPU_GARBAGE_COLLECTION",
+    "TF_FORCE_GPU_ALLOW_GROWTH",
+    "TF_GPU_ALLOCATOR",
+    "TORCHELASTIC_RESTART_COUNT",
+    "TORCHELASTIC_RUN_ID",
+    "WORLD_SIZE",
+    "XLA_CLIENT_MEM_FRACTION",
+    "XLA_PYTHON_CLIENT_ALLOCATOR",
+    "XLA_PYTHON_CLIENT_MEM_FRACTION",
+    "XLA_PYTHON_CLIENT_PREALLOCATE",
+];
+
+/// No name on the list is longer.
+const LONGEST_NAME: usize = 63;
+
+/// By the first byte of a name: a bit for each length that names on the list have.
+const LENGTHS: [u64; 256] = {
+    let mut lengths = [0; 256];
+    let mut at = 0;
+    while at < NAMES.len() {
+        let name = NAMES[at].as_bytes();
+        assert!(name.len() <= LONGEST_NAME, "lengths are the bits of a word");
+        lengths[name[0] as usize] |= 1 << name.len();
+        at += 1;
+    }
+    lengths
+};
+
+/// The variables of the list from the content of `/proc/PID/environ`, of which the end may be
+/// missing. The first of several with one name counts, as getenv(3) does. What is not UTF-8 is
+/// replaced.
+pub fn parse_environ(bytes: &[u8]) -> BTreeMap<Arc<str>, Arc<str>> {
+    let mut variables = BTreeMap::new();
+    let mut rest = bytes;
+    // One without its NUL was cut, and its value with it.
+    while let Ok(variable) = CStr::from_bytes_until_nul(rest) {
+        let variable = variable.to_bytes();
+        rest = &rest[variable.len() + 1..];
+        let start = &variable[..variable.len().min(LONGEST_NAME + 1)];
+        let Some(at) = start.iter().position(|&byte| byte == b'=') else {
+            continue;
+        };
+        let (name, value) = (&variable[..at], &variable[at + 1..]);
+        // Nearly none is on the list: most of them are told from it by their length and first letter.
+        let is_likely =
+            name.first().is_some_and(|&first| LENGTHS[usize::from(first)] >> at & 1 == 1);
+        if is_likely
+            && let Ok(index) = NAMES.binary_search_by(|known| known.as_bytes().cmp(name))
+            && !variables.contains_key(NAMES[index])
+        {
+            variables.insert(Arc::from(NAMES[index]), text(value));
+        }
+    }
+    variables
+}
+
+/// Whether a process was given a variable, `NAME=value`. Not known is no; so it is of one that is held
+/// up, whose memory cannot be read without being held up as well, or that is another one by now.
+pub fn carries_variable(roots: &Roots, process: &ListedProcess, variable: &str) -> bool {
+    let mut content = Vec::new();
+    let Ok(folder) = Folder::open(&roots.proc, process.pid) else {
+        return false;
+    };
+    has_memory(&folder, process.start_ticks, &mut content) == Some(true)
+        && folder.read(c"environ", &mut content, ENVIRON_BYTES).is_ok()
+        && content.split(|&byte| byte == 0).any(|it| it == variable.as_bytes())
+}
+
+/// Whether the memory of the process that started then can be read without being held up as it is;
+/// `None` where it is gone, or its number is another's by now.
+pub(in crate::host) fn has_memory(
+    folder: &Folder,
+    start_ticks: u64,
+    content: &mut Vec<u8>,
+) -> Option<bool> {
+    folder.read(c"stat", content, STAT_BYTES).ok()?;
+    let stat = parse_stat(content).filter(|stat| stat.start_ticks == start_ticks)?;
+    Some(!stat.is_exiting && stat.state != 'D')
+}
+
+/// A value, bounded, without the secrets that people put where none belongs.
+fn text(value: &[u8]) -> Arc<str> {
+    let mut text = String::from_utf8_lossy(&value[..value.len().min(VALUE_BYTES)]);
+    secrets::hide_in_value(&mut text);
+    if value.len() > VALUE_BYTES {
+        let text = text.to_mut();
+        // A character that was cut in two is not one that the process wrote.
+        if text.ends_with('\u{fffd}') {
+            text.pop();
+        }
+        text.push('…');
+    }
+    text.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn variables(bytes: &[u8]) -> Vec<(String, String)> {
+        let variables = parse_environ(bytes).into_iter();
+        variables.map(|(name, value)| (name.to_string(), value.to_string())).collect()
+    }
+
+    #[test]
+    fn the_list_is_sorted_and_holds_no_secret() {
+        assert!(NAMES.is_sorted());
+        for name in NAMES {
+            for part in ["TOKEN", "KEY", "SECRET", "PASS", "CREDENTIAL", "AUTH"] {
+                assert!(!name.contains(part), "{name}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_on_the_list_is_kept_and_nothing_else() {
+        let bytes = b"HOME=/root\0RANK=3\0JUPYTER_TOKEN=abc\0AWS_SECRET_ACCESS_KEY=x\0\
+            RANKS=9\0RAN=1\0rank=2\0TF_GPU_ALLOCATOR=a=b\0WORLD_SIZE=\0";
+        let expected = [("RANK", "3"), ("TF_GPU_ALLOCATOR", "a=b"), ("WORLD_SIZE", "")];
+        let expected = expected.map(|(name, value)| (name.to_owned(), value.to_owned()));
+        assert_eq!(variables(bytes), expected);
+    }
+
+    #[test]
+    fn every_name_on_the_list_is_found() {
+        let bytes: String = NAMES.iter().map(|name| format!("{name}=1\0")).collect();
+        assert_eq!(variables(bytes.as_bytes()).len(), NAMES.len());
+        // No name is as long, nor is one told from it by its length alone.
+        let others = format!("{}=1\0RANN=1\0{}\0", "R".repeat(200), "=".repeat(200));
+        assert_eq!(variables(others.as_bytes()), []);
+    }
+
+    #[test]
+    fn the_first_of_a_name_counts() {
+        assert_eq!(variables(b"RANK=0\0RANK=1\0"), [("RANK".to_owned(), "0".to_owned())]);
+    }
+
+    #[test]
+    fn a_secret_in_a_value_is_left_out() {
+        let bytes = b"GPUMEM_KEEP=for https://ann:s3cret@host until 12:00\0";
+        assert_eq!(variables(bytes)[0].1, "for https://ann:***@host until 12:00");
+    }
+
+    #[test]
+    fn what_is_cut_torn_or_hostile_is_bounded_and_valid() {
+        for bytes in [&b""[..], b"\0\0\0", b"RANK=1", b"RANK\0", b"=\0", b"=RANK=1\0", b"\xff=1\0"]
+        {
+            assert_eq!(variables(bytes), [], "{}", bytes.escape_ascii());
+        }
+        let (_, value) = &variables(b"HOSTNAME=\x1b[31m\xff\n\0")[0];
+        assert_eq!(value, "\u{1b}[31m\u{fffd}\n");
+        let long = format!("HOSTNAME={}é\0", "x".repeat(VALUE_BYTES - 1));
+        let (_, value) = &variables(long.as_bytes())[0];
+        assert!(value.ends_with("x…") && value.len() <= VALUE_BYTES + 3, "{value}");
+    }
+}

@@ -1,0 +1,187 @@
+//! The environment of one process, for a person who asks to see it; secrets are masked.
+//!
+//! It is the one that the process was given when it executed its program. Nothing of it is kept, sent or
+//! recorded: what a snapshot has of it is in `environ`.
+
+use std::borrow::Cow;
+
+use rustix::io::Errno;
+use rustix::process::getuid;
+
+use crate::host::proc::environ::{ENVIRON_BYTES, has_memory};
+use crate::host::proc::folder::{Folder, is_gone};
+use crate::host::{HostError, Roots, has_gained_rights, secrets};
+
+/// The longest value that is shown; a longer one is cut, and ends with `…`.
+const VALUE_BYTES: usize = 2048;
+
+/// Why a process's environment cannot be shown.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum EnvironmentError {
+    /// It has ended, or its number is another's by now.
+    #[error("the process is gone")]
+    Gone,
+    /// Whoever reads its memory may be held up as well.
+    #[error("the process is in uninterruptible sleep or exiting; reading it could hang")]
+    HeldUp,
+    /// gpumem may read it, and who started gpumem may not.
+    #[error(
+        "it is another user's, and gpumem has rights that you have not (capabilities of its file); \
+        run it as root"
+    )]
+    NotYours,
+    /// The kernel refused.
+    #[error("{0}")]
+    Refused(#[from] HostError),
+}
+
+/// The variables of the process of this number and start, by name, as it was given them. The values of
+/// what is a secret by its name, and secrets within other values, are `***`. What is not UTF-8 is
+/// replaced; control characters are as they are: to be escaped.
+///
+/// Where the program's file gives it more rights than who started it has, only that person's own processes
+/// are read: an environment has secrets that no mask knows.
+///
+/// # Errors
+///
+/// Where it is gone, held up, or another user's.
+pub fn read_environment(
+    roots: &Roots,
+    pid: u32,
+    start_ticks: u64,
+) -> Result<Vec<(String, String)>, EnvironmentError> {
+    let refused = |name: &str, errno: Errno| match is_gone(errno) {
+        true => EnvironmentError::Gone,
+        false => EnvironmentError::Refused(HostError::Read {
+            path: roots.proc.join(pid.to_string()).join(name),
+            errno,
+        }),
+    };
+    let mut content = Vec::new();
+    let folder = Folder::open(&roots.proc, pid).map_err(|errno| refused("", errno))?;
+    let owner = folder.owner().map_err(|errno| refused("", errno))?;
+    if !may_show(has_gained_rights(), owner, getuid().as_raw()) {
+        return Err(EnvironmentError::NotYours);
+    }
+    match has_memory(&folder, start_ticks, &mut content) {
+        Some(true) => {}
+        Some(false) => return Err(EnvironmentError::HeldUp),
+        None => return Err(EnvironmentError::Gone),
+    }
+    folder
+        .read(c"environ", &mut content, ENVIRON_BYTES)
+        .map_err(|errno| refused("environ", errno))?;
+    Ok(parse_environment(&content))
+}
+
+/// Whether a process of this owner may be shown to who started gpumem.
+fn may_show(has_gained_rights: bool, owner: u32, starter: u32) -> bool {
+    !has_gained_rights || owner == starter
+}
+
+/// The variables of the content of `/proc/PID/environ`, by name; the first of several of one name. What
+/// has no name is none: a process that shows a title has written over them.
+fn parse_environment(bytes: &[u8]) -> Vec<(String, String)> {
+    let mut variables: Vec<(String, String)> = Vec::new();
+    for variable in bytes.split_inclusive(|&byte| byte == 0) {
+        // One without its NUL was cut, and a secret in it may have been cut in two.
+        let Some(variable) = variable.strip_suffix(b"\0") else {
+            break;
+        };
+        let Some(at) = variable.iter().position(|&byte| byte == b'=') else {
+            continue;
+        };
+        let name = String::from_utf8_lossy(&variable[..at]).into_owned();
+        if name.is_empty() || variables.iter().any(|(known, _)| *known == name) {
+            continue;
+        }
+        let mut value = String::from_utf8_lossy(&variable[at + 1..]);
+        secrets::hide_variable(&name, &mut value);
+        variables.push((name, cut(value)));
+    }
+    variables.sort_unstable();
+    variables
+}
+
+fn cut(value: Cow<'_, str>) -> String {
+    if value.len() <= VALUE_BYTES {
+        return value.into_owned();
+    }
+    let mut end = VALUE_BYTES;
+    while !value.is_char_boundary(end) {
+        end -= 1;
+    }
+    format!("{}…", &value[..end])
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Command, Stdio};
+
+    use super::*;
+    use crate::host::read_start_ticks;
+
+    #[test]
+    fn secrets_are_masked_by_name_by_looks_and_in_addresses() {
+        let bytes = b"HOME=/root\0HF_TOKEN=hf_abc\0AWS_SECRET_ACCESS_KEY=x/y\0DB_PASSWORD=p\0\
+            GOOGLE_APPLICATION_CREDENTIALS=/k.json\0my_api_key=1\0PGPASS=q\0\
+            http_proxy=http://ann:s3cret@proxy:3128\0EMPTY_TOKEN=\0=nothing\0title\0HOME=2\0CUT=sec";
+        let shown = parse_environment(bytes);
+        let expected = [
+            ("AWS_SECRET_ACCESS_KEY", "***"),
+            ("DB_PASSWORD", "***"),
+            ("EMPTY_TOKEN", ""),
+            ("GOOGLE_APPLICATION_CREDENTIALS", "***"),
+            ("HF_TOKEN", "***"),
+            ("HOME", "/root"),
+            ("PGPASS", "***"),
+            ("http_proxy", "http://ann:***@proxy:3128"),
+            ("my_api_key", "***"),
+        ];
+        let expected = expected.map(|(name, value)| (name.to_owned(), value.to_owned()));
+        assert_eq!(shown, expected);
+    }
+
+    #[test]
+    fn rights_of_the_programs_file_show_no_other_users_environment() {
+        assert!(may_show(false, 1, 1000), "the kernel decides");
+        assert!(may_show(true, 1000, 1000));
+        assert!(!may_show(true, 1, 1000) && !may_show(true, 0, 1000));
+    }
+
+    #[test]
+    fn a_long_value_is_cut_between_characters() {
+        let bytes = [b"A=".to_vec(), "é".repeat(4000).into_bytes(), vec![0]].concat();
+        let (_, value) = &parse_environment(&bytes)[0];
+        assert!(value.ends_with("é…") && value.len() <= VALUE_BYTES + 4);
+    }
+
+    #[test]
+    fn a_real_process_is_read_and_not_who_has_its_number_later() {
+        let mut child = Command::new("sleep")
+            .arg("60")
+            .env_clear()
+            .env("GPUMEM_TEST_NAME", "a\x1b[2J")
+            .env("GPUMEM_TEST_TOKEN", "s3cret")
+            .stdin(Stdio::null())
+            .spawn()
+            .unwrap();
+        let roots = Roots::default();
+        let ticks = read_start_ticks(&roots.proc, child.id()).unwrap().unwrap();
+        let seen = loop {
+            // Before its exec it still has ours.
+            let seen = read_environment(&roots, child.id(), ticks).unwrap();
+            if seen.len() == 2 {
+                break seen;
+            }
+        };
+        assert_eq!(seen[0], ("GPUMEM_TEST_NAME".to_owned(), "a\x1b[2J".to_owned()));
+        assert_eq!(seen[1].1, "***");
+        let other = read_environment(&roots, child.id(), ticks + 1);
+        assert_eq!(other, Err(EnvironmentError::Gone));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let gone = read_environment(&roots, child.id(), ticks);
+        assert_eq!(gone, Err(EnvironmentError::Gone));
+    }
+}

@@ -1,0 +1,363 @@
+//! What is read of a process just before a deed: whose it is, what protects it, whether it is held up.
+//!
+//! The live source looks at what holds a GPU; here any process may be asked for, once, and nothing is
+//! kept. All of one answer is of one process: its folder is held open meanwhile. Whether a process may
+//! be touched is not decided here but in `reclaim`.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+
+use rustix::io::Errno;
+
+use crate::host::gpu::gpu_files::read_held;
+use crate::host::machine::clocks::read_host;
+use crate::host::proc::cmdline::CMDLINE_BYTES;
+use crate::host::proc::environ::{ENVIRON_BYTES, parse_environ};
+use crate::host::proc::folder::{Folder, is_gone};
+use crate::host::proc::stat::{STAT_BYTES, parse_stat};
+use crate::host::proc::status::{SignalMasks, parse_signal_masks};
+use crate::host::{HostError, Roots, parse_cmdline};
+use crate::model::snapshot::PidNamespace;
+
+/// What is read of a status; what is looked for stands in the first half of it.
+const STATUS_BYTES: usize = 8 << 10;
+/// How many ancestors are followed; a chain is as long as shells are nested.
+const MOST_ANCESTORS: usize = 128;
+/// How many threads are looked at for one that is held up.
+const MOST_THREADS: usize = 4096;
+/// `CAP_KILL` of the kernel's `include/uapi/linux/capability.h`.
+const CAP_KILL: u32 = 5;
+
+/// What is known of a process now.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Guarded {
+    /// Clock ticks from boot to its start: which process all of this is about.
+    pub start_ticks: u64,
+    /// R S D T t Z X I; of its first thread.
+    pub state: Option<char>,
+    /// Parent.
+    pub ppid: Option<u32>,
+    /// Process group.
+    pub process_group: Option<u32>,
+    /// Session.
+    pub session: Option<u32>,
+    /// A thread of the kernel's own.
+    pub is_kernel_thread: bool,
+    /// Real user id.
+    pub uid: Option<u32>,
+    /// The number names a process and not one of its threads.
+    pub is_process: Option<bool>,
+    /// What the out-of-memory killer adds; −1000 where it must never touch the process.
+    pub oom_score_adj: Option<i32>,
+    /// The program file, less the ` (deleted)` of one that was replaced.
+    pub executable: Option<Arc<str>>,
+    /// The kernel's short name.
+    pub comm: Option<Arc<str>>,
+    /// argv.
+    pub command: Option<Arc<[Arc<str>]>>,
+    /// The variables of [`Process::environment`](crate::model::Process::environment).
+    pub environment: Option<Arc<BTreeMap<Arc<str>, Arc<str>>>>,
+    /// The GPU device files that it holds open; `None` where its descriptors may not be read.
+    pub gpu_files: Option<Arc<[Arc<str>]>>,
+}
+
+impl Guarded {
+    /// Whether it handles no signal before it is sent SIGCONT. One that is traced (`t`) goes on when its tracer
+    /// lets it.
+    pub fn is_stopped(&self) -> bool {
+        self.state == Some('T')
+    }
+}
+
+/// What is known of gpumem's own process.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Ourselves {
+    /// The process id.
+    pub pid: u32,
+    /// Effective user id: what the kernel judges a sender of signals by.
+    pub uid: u32,
+    /// Session.
+    pub session: Option<u32>,
+    /// Parent, grandparent and so on.
+    pub ancestors: Vec<u32>,
+    /// Whether processes of others may be signalled (`CAP_KILL`).
+    pub may_signal_others: bool,
+    /// Whose pids these are.
+    pub pid_namespace: Option<PidNamespace>,
+    /// The boot that start ticks count from.
+    pub boot_id: Option<Arc<str>>,
+}
+
+/// A process in a list of all.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ListedProcess {
+    /// The process id.
+    pub pid: u32,
+    /// Clock ticks from boot to its start.
+    pub start_ticks: u64,
+    /// Parent.
+    pub ppid: Option<u32>,
+    /// Process group.
+    pub process_group: Option<u32>,
+    /// Session.
+    pub session: Option<u32>,
+}
+
+/// Reads what is known of a process now. `None` where there is none.
+///
+/// # Errors
+///
+/// Where its stat cannot be read. What else cannot be read is `None` in the answer.
+pub fn read_guarded(roots: &Roots, pid: u32) -> Result<Option<Guarded>, HostError> {
+    let path = || roots.proc.join(pid.to_string()).join("stat");
+    let read = |errno| match errno {
+        errno if is_gone(errno) => Ok(None),
+        errno => Err(HostError::Read { path: path(), errno }),
+    };
+    let folder = match Folder::open(&roots.proc, pid) {
+        Ok(folder) => folder,
+        Err(errno) => return read(errno),
+    };
+    let mut content = Vec::new();
+    if let Err(errno) = folder.read(c"stat", &mut content, STAT_BYTES) {
+        return read(errno);
+    }
+    let Some(stat) = parse_stat(&content) else {
+        return Err(HostError::Malformed { path: path() });
+    };
+    if stat.is_released {
+        return Ok(None);
+    }
+    let mut guarded = Guarded {
+        start_ticks: stat.start_ticks,
+        state: Some(stat.state),
+        ppid: stat.ppid,
+        process_group: stat.process_group,
+        session: stat.session,
+        is_kernel_thread: stat.is_kernel_thread,
+        comm: Some(String::from_utf8_lossy(stat.comm).into()),
+        ..Guarded::default()
+    };
+    // argv is in the process's own memory, whose lock one in uninterruptible sleep may hold.
+    let has_memory = !stat.is_exiting && stat.state != 'D';
+    if folder.read(c"status", &mut content, STATUS_BYTES).is_ok() {
+        guarded.uid = number(&content, b"Uid:");
+        guarded.is_process = number(&content, b"Tgid:").map(|group: u32| group == pid);
+    }
+    if folder.read(c"oom_score_adj", &mut content, 16).is_ok() {
+        guarded.oom_score_adj = text(&content).and_then(|text| text.parse().ok());
+    }
+    guarded.executable =
+        folder.link(c"exe", |target| Arc::from(String::from_utf8_lossy(target))).ok();
+    let limit = CMDLINE_BYTES + 1;
+    if has_memory && folder.read(c"cmdline", &mut content, limit).is_ok() {
+        guarded.command = parse_cmdline(&content);
+    }
+    if has_memory && folder.read(c"environ", &mut content, ENVIRON_BYTES).is_ok() {
+        guarded.environment = Some(Arc::new(parse_environ(&content)));
+    }
+    guarded.gpu_files = read_held(&folder, &roots.dev).ok().and_then(|held| held.gpu_files);
+    Ok(Some(guarded))
+}
+
+/// What a process does about signals now; `None` where there is none, or it does not tell.
+pub fn read_signal_masks(roots: &Roots, pid: u32) -> Option<SignalMasks> {
+    let folder = Folder::open(&roots.proc, pid).ok()?;
+    let mut content = Vec::new();
+    folder.read(c"status", &mut content, STATUS_BYTES).ok()?;
+    parse_signal_masks(&content)
+}
+
+/// Reads what is known of gpumem's own process.
+///
+/// # Errors
+///
+/// Where its own stat cannot be read: then it is not known which processes it must not touch.
+pub fn read_ourselves(roots: &Roots) -> Result<Ourselves, HostError> {
+    let pid = std::process::id();
+    let malformed = || HostError::Malformed { path: roots.proc.join(pid.to_string()).join("stat") };
+    let own = read_guarded(roots, pid)?.ok_or_else(malformed)?;
+    let mut ancestors = Vec::new();
+    let mut next = own.ppid;
+    while let Some(parent) = next {
+        ancestors.push(parent);
+        if ancestors.len() == MOST_ANCESTORS {
+            break;
+        }
+        // Who has gone meanwhile has no ancestors to spare.
+        next = read_guarded(roots, parent).ok().flatten().and_then(|it| it.ppid);
+    }
+    let status = fs::read(roots.proc.join("self/status")).unwrap_or_default();
+    let host = read_host(roots);
+    Ok(Ourselves {
+        pid,
+        uid: rustix::process::geteuid().as_raw(),
+        session: own.session,
+        ancestors,
+        may_signal_others: may_kill(&status),
+        pid_namespace: host.pid_namespace,
+        boot_id: host.boot_id,
+    })
+}
+
+/// Whether a status tells that its process may signal those of others; what it does not tell is no.
+fn may_kill(status: &[u8]) -> bool {
+    field(status, b"CapEff:")
+        .and_then(|set| u64::from_str_radix(set, 16).ok())
+        .is_some_and(|set| set >> CAP_KILL & 1 == 1)
+}
+
+/// Every process that there is. One that comes or goes meanwhile is in the list or not.
+///
+/// # Errors
+///
+/// Where /proc cannot be listed.
+pub fn read_all(roots: &Roots) -> Result<Vec<ListedProcess>, HostError> {
+    let failed = |error: std::io::Error| HostError::Read {
+        path: roots.proc.clone(),
+        errno: Errno::from_io_error(&error).unwrap_or(Errno::IO),
+    };
+    let mut all = Vec::new();
+    let mut content = Vec::new();
+    for entry in fs::read_dir(&roots.proc).map_err(failed)? {
+        let name = entry.map_err(failed)?.file_name();
+        let Some(pid) = name.to_str().and_then(|name| name.parse().ok()) else {
+            continue;
+        };
+        let read = Folder::open(&roots.proc, pid)
+            .and_then(|folder| folder.read(c"stat", &mut content, STAT_BYTES));
+        if read.is_ok()
+            && let Some(stat) = parse_stat(&content).filter(|stat| !stat.is_released)
+        {
+            all.push(ListedProcess {
+                pid,
+                start_ticks: stat.start_ticks,
+                ppid: stat.ppid,
+                process_group: stat.process_group,
+                session: stat.session,
+            });
+        }
+    }
+    Ok(all)
+}
+
+/// Where in the kernel a thread of a process is held up in uninterruptible sleep. `None` where none
+/// is; `"?"` where one is and the kernel does not say where, as it does to root only.
+pub fn read_wait_channel(roots: &Roots, pid: u32) -> Option<String> {
+    let tasks = roots.proc.join(pid.to_string()).join("task");
+    for task in fs::read_dir(tasks).ok()?.take(MOST_THREADS).flatten() {
+        let stat = fs::read(task.path().join("stat")).unwrap_or_default();
+        if parse_stat(&stat).is_none_or(|stat| stat.state != 'D') {
+            continue;
+        }
+        return Some(wait_channel(&task.path()).unwrap_or_else(|| "?".to_owned()));
+    }
+    None
+}
+
+fn wait_channel(task: &Path) -> Option<String> {
+    let content = fs::read(task.join("wchan")).ok()?;
+    let name = text(&content)?;
+    let is_symbol = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '.');
+    (name != "0" && name.len() <= 128 && !name.is_empty() && name.chars().all(is_symbol))
+        .then(|| name.to_owned())
+}
+
+fn text(content: &[u8]) -> Option<&str> {
+    Some(std::str::from_utf8(content).ok()?.trim())
+}
+
+/// The first word of a line of a status; the line has to be whole.
+fn field<'a>(status: &'a [u8], name: &[u8]) -> Option<&'a str> {
+    status
+        .split_inclusive(|&byte| byte == b'\n')
+        .filter_map(|line| line.strip_suffix(b"\n"))
+        .find_map(|line| line.strip_prefix(name))
+        .and_then(|rest| std::str::from_utf8(rest).ok()?.split_whitespace().next())
+}
+
+fn number(status: &[u8], name: &[u8]) -> Option<u32> {
+    field(status, name)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_process_knows_itself() {
+        let roots = Roots::default();
+        let ourselves = read_ourselves(&roots).unwrap();
+        let own = read_guarded(&roots, ourselves.pid).unwrap().unwrap();
+        assert_eq!(own.is_process, Some(true));
+        assert!(!own.is_kernel_thread && own.oom_score_adj.is_some());
+        assert!(own.executable.is_some() && own.command.is_some());
+        assert!(ourselves.ancestors.contains(&own.ppid.unwrap()));
+        assert!(!ourselves.ancestors.contains(&ourselves.pid));
+        let all = read_all(&roots).unwrap();
+        let listed = all.iter().find(|it| it.pid == ourselves.pid).unwrap();
+        assert_eq!(listed.start_ticks, own.start_ticks);
+        assert_eq!(read_wait_channel(&roots, u32::MAX), None);
+        assert_eq!(read_guarded(&roots, u32::MAX), Ok(None));
+    }
+
+    /// A folder of a process, by its stat's state and the content of its status.
+    fn proc(state: char, status: &str) -> (tempfile::TempDir, Roots) {
+        let folder = tempfile::tempdir().unwrap();
+        let task = folder.path().join("7/task/7");
+        fs::create_dir_all(&task).unwrap();
+        let stat = format!("7 (x) {state} 1 7 7 0 -1 0 0 0 0 0 1 1 0 0 20 0 1 0 55 0 0 0 0 0 0 0");
+        fs::write(folder.path().join("7/stat"), &stat).unwrap();
+        fs::write(folder.path().join("7/status"), status).unwrap();
+        fs::write(folder.path().join("7/cmdline"), "python\0train.py\0").unwrap();
+        fs::write(task.join("stat"), stat).unwrap();
+        let roots = Roots {
+            proc: folder.path().to_owned(),
+            dev: "/nonexistent".into(),
+            root: "/nonexistent".into(),
+        };
+        (folder, roots)
+    }
+
+    #[test]
+    fn what_is_missing_is_unknown() {
+        let (folder, roots) = proc('S', "Tgid:\t9\nUid:\t1000\t0\t0\t0");
+        let guarded = read_guarded(&roots, 7).unwrap().unwrap();
+        assert_eq!((guarded.start_ticks, guarded.uid), (55, None));
+        assert_eq!(guarded.is_process, Some(false), "a thread's number");
+        assert_eq!((guarded.oom_score_adj, guarded.executable), (None, None));
+        assert_eq!(guarded.command.map(|it| it.len()), Some(2));
+        fs::write(folder.path().join("7/oom_score_adj"), "-1000\n").unwrap();
+        let guarded = read_guarded(&roots, 7).unwrap().unwrap();
+        assert_eq!(guarded.oom_score_adj, Some(-1000));
+        fs::write(folder.path().join("7/stat"), "7 (x").unwrap();
+        assert!(read_guarded(&roots, 7).is_err());
+    }
+
+    #[test]
+    fn a_blocked_process_is_shown_with_its_wait_channel() {
+        let (folder, roots) = proc('D', "");
+        assert_eq!(read_guarded(&roots, 7).unwrap().unwrap().command, None);
+        assert_eq!(read_wait_channel(&roots, 7).as_deref(), Some("?"));
+        let wchan = folder.path().join("7/task/7/wchan");
+        for (content, channel) in
+            [("uvm_spin_loop", "uvm_spin_loop"), ("0", "?"), ("\x1b[31m", "?")]
+        {
+            fs::write(&wchan, content).unwrap();
+            assert_eq!(read_wait_channel(&roots, 7).as_deref(), Some(channel));
+        }
+        let (_folder, roots) = proc('S', "");
+        assert_eq!(read_wait_channel(&roots, 7), None);
+    }
+
+    #[test]
+    fn the_right_to_signal_others_is_a_bit() {
+        assert!(may_kill(b"CapEff:\t000001ffffffffff\n"));
+        assert!(may_kill(b"Name:\tx\nCapEff:\t0000000000000020\nCapBnd:\t0\n"));
+        for status in [&b"CapEff:\t00000000000000df"[..], b"CapEff:\t1f\n", b""] {
+            assert!(!may_kill(status), "{}", status.escape_ascii());
+        }
+    }
+}

@@ -1,0 +1,24 @@
+//! One process, from /proc. `processes` is the table of the watched ones, `entry` one row of it, `visit` what is read
+//! through a process's folder; the other files hold one fact each.
+
+pub(super) mod cmdline;
+pub(super) mod entry;
+pub(super) mod environ;
+pub(super) mod environment;
+pub(super) mod folder;
+pub(super) mod framework;
+pub(super) mod guarded;
+pub(super) mod io_counters;
+pub(super) mod mapped;
+pub(super) mod notebook;
+pub(super) mod opened_process;
+pub(super) mod parent;
+pub(super) mod processes;
+pub(super) mod reaper;
+pub(super) mod relatives;
+pub(super) mod small_file;
+pub(super) mod sockets;
+pub(super) mod stat;
+pub(super) mod status;
+pub(super) mod tree;
+pub(super) mod visit;

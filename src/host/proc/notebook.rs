@@ -1,0 +1,439 @@
+//! Whether a process is a Jupyter kernel, and what runs it, from argv alone.
+//!
+//! A server starts a kernel with the path of a connection file, `…/kernel-ID.json`; where ID is a
+//! UUID, it is the kernel's id at the server's API. Programs that run a notebook from its first cell
+//! to its last (papermill, nbconvert) name the file otherwise and keep no history; which of them it
+//! is, only the parent's argv tells. Nothing is read here: next comes `jupyter`, which reads what the
+//! file system says and asks the server.
+
+use std::sync::Arc;
+
+use crate::model::program::file_name;
+use crate::model::snapshot::Jupyter;
+
+/// Programs and Python modules that are kernels.
+const LAUNCHERS: [&str; 7] = [
+    "ipykernel",
+    "ipykernel_launcher",
+    COLAB_LAUNCHER,
+    DATABRICKS_LAUNCHER,
+    "xpython",
+    "xeus-python",
+    "evcxr_jupyter",
+];
+
+const COLAB_LAUNCHER: &str = "colab_kernel_launcher";
+
+/// `/databricks/python_shell/scripts/db_ipykernel_launcher.py`, in every trace of an error there.
+const DATABRICKS_LAUNCHER: &str = "db_ipykernel_launcher";
+
+/// The module of marimo's kernels that run in an environment of their own
+/// (marimo: `marimo/_ipc/launch_kernel.py`).
+const MARIMO_LAUNCHER: &str = "marimo._ipc.launch_kernel";
+
+/// What Python's multiprocessing adds to the argv of a process that it spawned
+/// (CPython: `Lib/multiprocessing/spawn.py`).
+const SPAWNED: &str = "--multiprocessing-fork";
+
+/// How nbclient asks a kernel to keep no history (nbclient: `NotebookClient.create_kernel_manager`);
+/// papermill and nbconvert run notebooks through it.
+const NO_HISTORY: &str = "--HistoryManager.hist_file=:memory:";
+
+/// Flags that carry a connection file.
+const FLAGS: [&str; 6] =
+    ["-f", "--f", "--file", "--connection-file", "--control_file", "--IPKernelApp.connection_file"];
+
+/// The kernel that a process is, by its argv; `None` where it is none. Clients of a kernel
+/// (`--existing`) are none.
+pub fn parse_kernel<S: AsRef<str>>(arguments: &[S]) -> Option<Jupyter> {
+    let mut launcher = None;
+    let mut named = None;
+    let mut any = None;
+    let mut keeps_history = true;
+    let mut flag = "";
+    for argument in arguments {
+        let argument = argument.as_ref();
+        let (name, value) = match argument.split_once('=') {
+            Some((name, value)) if name.starts_with('-') => (name, value),
+            _ => (flag, argument),
+        };
+        if FLAGS.contains(&name) && value.ends_with(".json") {
+            any = any.or(Some(value));
+            if kernel_name(value).is_some() {
+                named = named.or(Some(value));
+            }
+        }
+        if argument == MARIMO_LAUNCHER {
+            return Some(of_application("marimo"));
+        }
+        let program = program(argument);
+        if LAUNCHERS.contains(&program) {
+            launcher = launcher.or(Some(program));
+        }
+        keeps_history &= argument != NO_HISTORY;
+        flag = argument;
+    }
+    // A name that only kernels' files have, or a program that only kernels are.
+    let connection_file = named.or(any.filter(|_| launcher.is_some()));
+    if launcher.is_none() && connection_file.is_none() {
+        return None;
+    }
+    let name = connection_file.and_then(kernel_name);
+    let application = if launcher == Some(COLAB_LAUNCHER) {
+        Some("colab")
+    } else if launcher == Some(DATABRICKS_LAUNCHER) {
+        Some("databricks")
+    } else if name.is_some_and(is_vscodes) {
+        Some("vscode")
+    } else if name.is_some() {
+        Some("jupyter")
+    } else if connection_file.is_some() && !keeps_history {
+        Some("batch")
+    } else if connection_file.is_none()
+        && matches!(launcher, Some("ipykernel" | "ipykernel_launcher"))
+    {
+        // Whoever starts one for a notebook tells it where its ports are.
+        Some("ipykernel")
+    } else {
+        None
+    };
+    Some(Jupyter {
+        application: application.map(Arc::from),
+        kernel_id: name.filter(|name| is_uuid(name)).map(Arc::from),
+        connection_file: connection_file.map(Arc::from),
+        ..Jupyter::default()
+    })
+}
+
+/// Whether a process may be a kernel of marimo's: it spawns them as Python spawns any process, so
+/// that only their parent's argv tells (`parse_child_of_marimo`).
+pub fn may_be_marimo<S: AsRef<str>>(arguments: &[S]) -> bool {
+    arguments.iter().any(|argument| argument.as_ref() == SPAWNED)
+}
+
+/// The kernel that a spawned process is, by its parent's argv: `marimo edit notebook.py`. `None`
+/// where the parent is no marimo that edits. (`marimo run` runs notebooks in threads of its own.)
+pub fn parse_child_of_marimo<S: AsRef<str>>(parent: &[S]) -> Option<Jupyter> {
+    let (program, rest) = started(parent)?;
+    if program != "marimo" {
+        return None;
+    }
+    let mut rest = rest
+        .iter()
+        .map(AsRef::as_ref)
+        .skip_while(|argument| !matches!(*argument, "edit" | "new" | "tutorial"));
+    let command = rest.next()?;
+    let notebook = rest.find(|argument| argument.ends_with(".py") || argument.ends_with(".md"));
+    Some(Jupyter {
+        notebook_path: notebook.filter(|_| command == "edit").map(Arc::from),
+        ..of_application("marimo")
+    })
+}
+
+/// Which program runs a notebook from its first cell to its last, and the notebook, by its argv:
+/// `papermill in.ipynb out.ipynb`, `jupyter nbconvert --execute a.ipynb`. `batch` where it is none
+/// of those known.
+pub fn parse_batch<S: AsRef<str>>(arguments: &[S]) -> (&'static str, Option<&str>) {
+    let (program, rest) = started(arguments).unwrap_or(("", &[]));
+    let application = match program {
+        "papermill" => "papermill",
+        "nbconvert" | "jupyter-nbconvert" => "nbconvert",
+        _ => "batch",
+    };
+    let notebook = rest
+        .iter()
+        .map(AsRef::as_ref)
+        .find(|argument| argument.ends_with(".ipynb") && !argument.starts_with('-'));
+    (application, notebook)
+}
+
+/// The program that a person talks to a kernel with, where it starts kernels itself and serves none, by
+/// its argv; `None` of any other.
+pub fn parse_console<S: AsRef<str>>(arguments: &[S]) -> Option<&'static str> {
+    Some(match started(arguments)?.0 {
+        "jupyter-console" | "jupyter_console" => "jupyter-console",
+        "jupyter-qtconsole" | "qtconsole" => "jupyter-qtconsole",
+        "spyder" | "spyder3" | "spyder.app.start" => "spyder",
+        _ => return None,
+    })
+}
+
+/// The program that serves kernels and leaves no file that tells where and how to ask it, by its argv;
+/// `None` of any other.
+pub fn parse_fileless_server<S: AsRef<str>>(arguments: &[S]) -> Option<&'static str> {
+    Some(match started(arguments)?.0 {
+        "voila" | "jupyter-voila" => "voila",
+        "kernel_gateway" | "kernelgateway" | "jupyter-kernelgateway" => "kernelgateway",
+        _ => return None,
+    })
+}
+
+/// Whether the program is one that serves kernels, by its argv.
+pub fn is_server<S: AsRef<str>>(arguments: &[S]) -> bool {
+    let names = [
+        "jupyter-lab",
+        "jupyterlab",
+        "jupyter-notebook",
+        "notebook",
+        "jupyter-nbclassic",
+        "nbclassic",
+        "jupyter-server",
+        "jupyter_server",
+    ];
+    started(arguments).is_some_and(|(program, _)| names.contains(&program))
+        || parse_fileless_server(arguments).is_some()
+        || is_hub_server(arguments)
+}
+
+/// Whether the program is a single-user server of JupyterHub.
+pub fn is_hub_server<S: AsRef<str>>(arguments: &[S]) -> bool {
+    matches!(
+        started(arguments),
+        Some(("jupyterhub-singleuser" | "jupyterhub.singleuser" | "jupyter-labhub" | "labhub", _))
+    )
+}
+
+/// The program that argv starts, and what it is told: what Python runs rather than Python, and
+/// `nbconvert` of `jupyter nbconvert`.
+fn started<S: AsRef<str>>(arguments: &[S]) -> Option<(&str, &[S])> {
+    let at = |index: usize| arguments.get(index).map(AsRef::as_ref);
+    let mut index = 0;
+    if program(at(index)?).starts_with("python") {
+        index += 1;
+        while at(index)?.starts_with('-') {
+            // The options of Python that take the next argument, `-m` the last of them.
+            let option = at(index)?;
+            index += if matches!(option, "-X" | "-W") { 2 } else { 1 };
+            if matches!(option, "-m" | "-c") {
+                break;
+            }
+        }
+    }
+    if program(at(index)?) == "jupyter" {
+        index += 1;
+    }
+    let rest = arguments.get(index + 1..).unwrap_or_default();
+    Some((program(at(index)?), rest))
+}
+
+fn of_application(name: &str) -> Jupyter {
+    Jupyter { application: Some(name.into()), ..Jupyter::default() }
+}
+
+/// The last part of a path, without `.py`.
+fn program(path: &str) -> &str {
+    let name = file_name(path);
+    name.strip_suffix(".py").unwrap_or(name)
+}
+
+/// ID of `…/kernel-ID.json`.
+fn kernel_name(path: &str) -> Option<&str> {
+    file_name(path).strip_prefix("kernel-")?.strip_suffix(".json")
+}
+
+/// Whether ID is one that VS Code gives, which starts kernels without a server: `v2-4711AbCd`,
+/// `v3…` (vscode-jupyter: `kernelProcess.node.ts`).
+fn is_vscodes(name: &str) -> bool {
+    let version = name.strip_prefix('v');
+    version.is_some_and(|version| version.starts_with(|c: char| c.is_ascii_digit()))
+}
+
+/// Whether a kernel's id is one that Jupyter gives.
+pub(in crate::host) fn is_uuid(text: &str) -> bool {
+    let mut groups = text.split('-');
+    let is_hexadecimal = |group: &str| group.bytes().all(|byte| byte.is_ascii_hexdigit());
+    [8, 4, 4, 4, 12].iter().all(|&digits| {
+        groups.next().is_some_and(|group| group.len() == digits && is_hexadecimal(group))
+    }) && groups.next().is_none()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ID: &str = "0a1b2c3d-0123-4567-89ab-00aa11bb22cc";
+
+    fn kernel(line: &str) -> Option<(Option<String>, Option<String>)> {
+        let arguments: Vec<&str> = line.split(' ').collect();
+        let owned = |text: Option<Arc<str>>| text.map(|text| text.to_string());
+        parse_kernel(&arguments)
+            .map(|kernel| (owned(kernel.kernel_id), owned(kernel.connection_file)))
+    }
+
+    #[test]
+    fn kernels_are_known_by_their_connection_files() {
+        let file = format!("/home/ann/.local/share/jupyter/runtime/kernel-{ID}.json");
+        let expected = Some((Some(ID.to_owned()), Some(file.clone())));
+        for line in [
+            format!("/opt/conda/bin/python -m ipykernel_launcher -f {file}"),
+            format!("python3 -Xfrozen_modules=off -m ipykernel_launcher --f={file}"),
+            format!("python /x/site-packages/ipykernel_launcher.py -f {file} --debug"),
+            format!("python3 -m colab_kernel_launcher -f {file}"),
+            format!("xpython -f {file}"),
+            format!("python -m ipykernel --IPKernelApp.connection_file={file}"),
+        ] {
+            assert_eq!(kernel(&line), expected, "{line}");
+        }
+    }
+
+    #[test]
+    fn a_kernel_without_a_uuid_has_no_id() {
+        // As VS Code starts them.
+        let file = "/tmp/kernel-v2-4711AbCd.json";
+        assert_eq!(
+            kernel(&format!("python -m ipykernel_launcher -f {file}")),
+            Some((None, Some(file.to_owned())))
+        );
+        assert_eq!(kernel("python -m ipykernel"), Some((None, None)));
+    }
+
+    fn application(line: &str) -> Option<Arc<str>> {
+        let arguments: Vec<&str> = line.split(' ').collect();
+        parse_kernel(&arguments).and_then(|kernel| kernel.application)
+    }
+
+    #[test]
+    fn what_runs_a_kernel_is_recognised_by_its_argv() {
+        let launch = "/opt/conda/bin/python -m ipykernel_launcher";
+        for (line, expected) in [
+            (format!("{launch} -f /run/kernel-{ID}.json"), Some("jupyter")),
+            (format!("{launch} -f /run/kernel-4711.json"), Some("jupyter")),
+            (format!("{launch} --f=/r/kernel-v2-12AbCd.json"), Some("vscode")),
+            (
+                format!("{launch} --f=/home/ann/.local/share/jupyter/runtime/kernel-v3{ID}.json"),
+                Some("vscode"),
+            ),
+            // As papermill 2.7, nbconvert 7.17 and nbclient 0.11 start them.
+            (format!("{launch} -f /tmp/tmpzg22om0z.json {NO_HISTORY}"), Some("batch")),
+            (format!("{launch} -f /tmp/tmpzg22om0z.json"), None),
+            (format!("python3 -m colab_kernel_launcher -f /run/kernel-{ID}.json"), Some("colab")),
+            ("/venv/bin/python -m marimo._ipc.launch_kernel".to_owned(), Some("marimo")),
+            (launch.to_owned(), Some("ipykernel")),
+            ("python -m ipykernel --debug".to_owned(), Some("ipykernel")),
+            (
+                format!(
+                    "/databricks/python/bin/python \
+                     /databricks/python_shell/scripts/db_ipykernel_launcher.py \
+                     -f /databricks/kernel-connections/{ID}.json"
+                ),
+                Some("databricks"),
+            ),
+        ] {
+            assert_eq!(application(&line).as_deref(), expected, "{line}");
+        }
+    }
+
+    #[test]
+    fn a_file_that_is_not_named_as_kernels_are_needs_a_kernel_to_read_it() {
+        assert_eq!(kernel("python train.py -f /tmp/tmpzg22om0z.json"), None);
+        assert_eq!(
+            kernel("python -m ipykernel_launcher -f /tmp/tmpzg22om0z.json"),
+            Some((None, Some("/tmp/tmpzg22om0z.json".to_owned())))
+        );
+    }
+
+    #[test]
+    fn what_runs_a_batch_is_recognised_by_its_own_argv() {
+        for (line, expected) in [
+            ("/v/bin/python3 /v/bin/papermill a.ipynb out.ipynb", ("papermill", Some("a.ipynb"))),
+            ("python -m papermill -p x 1 in/a.ipynb out.ipynb", ("papermill", Some("in/a.ipynb"))),
+            (
+                "/v/bin/python3 /v/bin/jupyter-nbconvert --to notebook --execute a.ipynb --output o",
+                ("nbconvert", Some("a.ipynb")),
+            ),
+            ("jupyter nbconvert --execute a.ipynb", ("nbconvert", Some("a.ipynb"))),
+            (
+                "/v/bin/python3 /v/bin/jupyter-execute a.ipynb --output=o.ipynb",
+                ("batch", Some("a.ipynb")),
+            ),
+            ("python pipeline.py papermill", ("batch", None)),
+            ("python pipeline.py --engine papermill", ("batch", None)),
+        ] {
+            let arguments: Vec<&str> = line.split(' ').collect();
+            assert_eq!(parse_batch(&arguments), expected, "{line}");
+        }
+    }
+
+    #[test]
+    fn marimos_kernels_are_recognised_by_their_parent() {
+        let spawned = ["python", "-c", "from multiprocessing.spawn …", SPAWNED];
+        assert!(may_be_marimo(&spawned) && parse_kernel(&spawned).is_none());
+        assert!(!may_be_marimo(&["python", "train.py"]));
+        for (parent, expected) in [
+            ("/v/bin/python /v/bin/marimo edit a/b.py", Some(Some("a/b.py"))),
+            ("python -m marimo --log-level=info edit --port 1 b.py", Some(Some("b.py"))),
+            ("marimo edit", Some(None)),
+            ("marimo run b.py", None),
+            ("python train.py edit", None),
+            ("", None),
+        ] {
+            let arguments: Vec<&str> = parent.split(' ').collect();
+            let kernel = parse_child_of_marimo(&arguments);
+            let path = kernel.map(|kernel| kernel.notebook_path);
+            let path = path.as_ref().map(Option::as_deref);
+            assert_eq!(path, expected, "{parent}");
+        }
+    }
+
+    #[test]
+    fn a_hubs_server_is_recognised_by_its_argv() {
+        for (line, expected) in [
+            ("/opt/conda/bin/python3 /opt/conda/bin/jupyterhub-singleuser --port=1", true),
+            ("python -m jupyterhub.singleuser", true),
+            ("/v/bin/python /v/bin/jupyter-lab", false),
+        ] {
+            let arguments: Vec<&str> = line.split(' ').collect();
+            assert_eq!(is_hub_server(&arguments), expected, "{line}");
+        }
+    }
+
+    #[test]
+    fn servers_without_a_file_are_recognised_by_their_argv() {
+        for (line, expected) in [
+            ("/v/bin/python /v/bin/voila --no-browser a.ipynb", Some("voila")),
+            ("python -m voila a.ipynb", Some("voila")),
+            ("jupyter voila a.ipynb", Some("voila")),
+            ("/v/bin/python /v/bin/jupyter-kernelgateway --port 1", Some("kernelgateway")),
+            ("jupyter kernelgateway", Some("kernelgateway")),
+            ("python -m kernel_gateway", Some("kernelgateway")),
+            ("python -m jupyter_server", None),
+        ] {
+            let arguments: Vec<&str> = line.split(' ').collect();
+            assert_eq!(parse_fileless_server(&arguments), expected, "{line}");
+            assert!(is_server(&arguments), "{line}");
+        }
+    }
+
+    #[test]
+    fn servers_and_consoles_are_recognised_by_their_argv() {
+        for (line, console, serves) in [
+            ("/v/bin/python /v/bin/jupyter-console", Some("jupyter-console"), false),
+            ("python -m qtconsole --kernel x", Some("jupyter-qtconsole"), false),
+            ("/usr/bin/python3 /usr/bin/spyder", Some("spyder"), false),
+            ("/v/bin/python /v/bin/jupyter-lab --port 1", None, true),
+            ("python -m jupyter_server", None, true),
+            ("jupyter notebook", None, true),
+            ("python -m jupyterhub.singleuser", None, true),
+            ("python drive.py spyder", None, false),
+            ("", None, false),
+        ] {
+            let arguments: Vec<&str> = line.split(' ').collect();
+            let recognised = (parse_console(&arguments), is_server(&arguments));
+            assert_eq!(recognised, (console, serves), "{line}");
+        }
+    }
+
+    #[test]
+    fn what_only_talks_to_a_kernel_is_none() {
+        for line in [
+            format!("jupyter-console --existing kernel-{ID}.json"),
+            format!("vim /run/kernel-{ID}.json"),
+            "python train.py -f config.json".to_owned(),
+            "python -f kernel-.txt".to_owned(),
+            "".to_owned(),
+        ] {
+            assert_eq!(kernel(&line), None, "{line}");
+        }
+        assert_eq!(parse_kernel::<&str>(&[]), None);
+    }
+}

@@ -1,0 +1,230 @@
+//! A kernel's or a server's process, opened: what /proc has of it beyond the line that is read each time.
+//!
+//! Its folder is held open, so that all that is read is of one process and never of a later one with
+//! its number.
+
+use std::cell::OnceCell;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustix::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use rustix::fs::{Mode, OFlags, fstat, openat};
+use rustix::io;
+
+use crate::host::Roots;
+use crate::host::proc::cmdline::{CMDLINE_BYTES, parse_cmdline};
+use crate::host::proc::folder::{Folder, is_gone};
+use crate::host::proc::stat::{STAT_BYTES, parse_stat};
+use crate::host::proc::status::parse_status;
+
+/// The longest environment that is read; Linux allows 6 MiB of argv and environment together.
+const ENVIRON_BYTES: usize = 1 << 20;
+/// The longest status that is read.
+const STATUS_BYTES: usize = 16 << 10;
+/// The longest value of a variable that is believed.
+const VALUE_BYTES: usize = 4096;
+
+/// A process whose folder is held open.
+#[derive(Debug)]
+pub struct OpenedProcess {
+    pub pid: u32,
+    pub start_ticks: u64,
+    pub ppid: Option<u32>,
+    pub state: char,
+    /// Its number in each pid namespace that it is in, the innermost last. Empty where the kernel
+    /// does not tell.
+    pub numbers: Vec<u32>,
+    pub uid: Option<u32>,
+    pub folder: Folder,
+    root: OnceCell<OwnedFd>,
+}
+
+impl OpenedProcess {
+    /// `None` where there is no such process.
+    pub fn open(roots: &Roots, pid: u32) -> io::Result<Option<Self>> {
+        unless_gone(Self::try_open(roots, pid, None))
+    }
+
+    /// One whose numbers are known from before, and whose user is not asked for: its stat alone is read. Whether
+    /// it is still the same process has to be told by its start.
+    pub fn open_again(roots: &Roots, pid: u32, numbers: Vec<u32>) -> io::Result<Option<Self>> {
+        unless_gone(Self::try_open(roots, pid, Some(numbers)))
+    }
+
+    fn try_open(roots: &Roots, pid: u32, numbers: Option<Vec<u32>>) -> io::Result<Option<Self>> {
+        let folder = Folder::open(&roots.proc, pid)?;
+        let mut content = Vec::new();
+        folder.read(c"stat", &mut content, STAT_BYTES)?;
+        let Some(stat) = parse_stat(&content).filter(|stat| !stat.is_released) else {
+            return Ok(None);
+        };
+        let (start_ticks, ppid, state) = (stat.start_ticks, stat.ppid, stat.state);
+        let mut uid = None;
+        let numbers = match numbers {
+            Some(numbers) => numbers,
+            None => {
+                folder.read(c"status", &mut content, STATUS_BYTES)?;
+                let status = parse_status(&content);
+                uid = status.uid;
+                status.pids()
+            }
+        };
+        Ok(Some(Self {
+            pid,
+            start_ticks,
+            ppid,
+            state,
+            numbers,
+            uid,
+            folder,
+            root: OnceCell::new(),
+        }))
+    }
+
+    /// Its root folder, opened once: several files are looked for from there.
+    pub fn root(&self) -> io::Result<BorrowedFd<'_>> {
+        if let Some(root) = self.root.get() {
+            return Ok(root.as_fd());
+        }
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let root = openat(&self.folder, c"root", flags, Mode::empty())?;
+        Ok(self.root.get_or_init(|| root).as_fd())
+    }
+
+    /// Whether its root folder is the same as another's, so that a path leads both to the same file.
+    pub fn shares_root(&self, other: &Self) -> bool {
+        let identity = |process: &Self| {
+            let stat = fstat(process.root().ok()?).ok()?;
+            Some((stat.st_dev, stat.st_ino))
+        };
+        let own = identity(self);
+        own.is_some() && own == identity(other)
+    }
+
+    /// Whether what lies in its memory may be read without waiting for a driver or a disk with it.
+    fn has_memory(&self) -> bool {
+        !matches!(self.state, 'D' | 'Z' | 'X')
+    }
+
+    /// Its environment when it began; `None` where it may not be read.
+    pub fn environment(&self) -> Option<Environment> {
+        let mut content = Vec::new();
+        let read =
+            self.has_memory().then(|| self.folder.read(c"environ", &mut content, ENVIRON_BYTES))?;
+        read.ok().map(|()| Environment::new(content))
+    }
+
+    pub fn command(&self) -> Option<Arc<[Arc<str>]>> {
+        let mut content = Vec::new();
+        let read = self
+            .has_memory()
+            .then(|| self.folder.read(c"cmdline", &mut content, CMDLINE_BYTES + 1))?;
+        read.ok()?;
+        parse_cmdline(&content)
+    }
+
+    /// The target of one of its links (`cwd`, `ns/pid`), where it may be read and is UTF-8.
+    pub fn link(&self, name: &std::ffi::CStr) -> Option<String> {
+        self.folder.link(name, |target| String::from_utf8(target.to_vec()).ok()).ok()?
+    }
+}
+
+fn unless_gone(opened: io::Result<Option<OpenedProcess>>) -> io::Result<Option<OpenedProcess>> {
+    match opened {
+        Err(errno) if is_gone(errno) => Ok(None),
+        opened => opened,
+    }
+}
+
+/// A process's environment. It holds secrets, and so is shown by nothing.
+pub struct Environment {
+    content: Vec<u8>,
+    /// Where each variable ends: many are asked for.
+    ends: Vec<usize>,
+}
+
+impl Environment {
+    fn new(content: Vec<u8>) -> Self {
+        let nuls = content.iter().enumerate().filter(|(_, byte)| **byte == 0);
+        let ends = nuls.map(|(at, _)| at).chain([content.len()]).collect();
+        Self { content, ends }
+    }
+
+    /// A variable: UTF-8, not empty, at most 4 KiB.
+    pub fn get(&self, name: &str) -> Option<&str> {
+        let mut start = 0;
+        let value = self.ends.iter().find_map(|&end| {
+            let variable = &self.content[start..end];
+            start = end + 1;
+            variable.strip_prefix(name.as_bytes()).and_then(|rest| rest.strip_prefix(b"="))
+        })?;
+        let value = std::str::from_utf8(value).ok()?;
+        (!value.is_empty() && value.len() <= VALUE_BYTES).then_some(value)
+    }
+
+    /// Where Jupyter keeps what lasts as long as its processes (jupyter_core: `jupyter_runtime_dir`);
+    /// on Linux `JUPYTER_PLATFORM_DIRS` changes nothing about it.
+    pub fn runtime_folder(&self) -> Option<PathBuf> {
+        if let Some(folder) = self.get("JUPYTER_RUNTIME_DIR") {
+            return Some(folder.into());
+        }
+        let data = match self.get("JUPYTER_DATA_DIR") {
+            Some(folder) => PathBuf::from(folder),
+            None => match self.get("XDG_DATA_HOME") {
+                Some(folder) => Path::new(folder).join("jupyter"),
+                None => Path::new(self.get("HOME")?).join(".local/share/jupyter"),
+            },
+        };
+        Some(data.join("runtime"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn runtime(environment: &str) -> Option<String> {
+        let environment = Environment::new(environment.replace(' ', "\0").into_bytes());
+        environment.runtime_folder().map(|folder| folder.to_str().unwrap().to_owned())
+    }
+
+    #[test]
+    fn the_runtime_folder_follows_jupyters_own_order() {
+        for (environment, expected) in [
+            ("HOME=/h XDG_DATA_HOME=/x JUPYTER_DATA_DIR=/d JUPYTER_RUNTIME_DIR=/r", Some("/r")),
+            ("HOME=/h XDG_DATA_HOME=/x JUPYTER_DATA_DIR=/d", Some("/d/runtime")),
+            ("HOME=/h XDG_DATA_HOME=/x", Some("/x/jupyter/runtime")),
+            (
+                "XDG_RUNTIME_DIR=/run/user/1 HOME=/h JUPYTER_RUNTIME_DIR=",
+                Some("/h/.local/share/jupyter/runtime"),
+            ),
+            ("OTHERHOME=/h", None),
+        ] {
+            assert_eq!(runtime(environment).as_deref(), expected, "{environment}");
+        }
+    }
+
+    #[test]
+    fn a_root_is_opened_once_and_compared() {
+        let proc = crate::host::jupyter::testing::Proc::new();
+        let open = |pid| OpenedProcess::open(&proc.roots(), pid).unwrap().unwrap();
+        let (first, kernel) = (open(1), open(90));
+        assert!(kernel.shares_root(&kernel) && !kernel.shares_root(&first));
+        assert!(open(90).shares_root(&kernel));
+        // It stays what it was, and what has none shares none.
+        std::fs::remove_dir(proc.root_of(90)).unwrap();
+        assert!(kernel.root().is_ok() && open(90).root().is_err());
+        assert!(!open(90).shares_root(&kernel) && !open(90).shares_root(&open(90)));
+    }
+
+    #[test]
+    fn variables_are_bounded_and_utf8() {
+        let mut bytes = b"A=1\0B=\xff\0C=".to_vec();
+        bytes.extend([b'c'; 5000]);
+        bytes.extend(b"\0AB=2\0A=3\0");
+        let environment = Environment::new(bytes);
+        let get = |name| environment.get(name);
+        assert_eq!((get("A"), get("AB")), (Some("1"), Some("2")));
+        assert_eq!((get("B"), get("C"), get("D")), (None, None, None));
+    }
+}

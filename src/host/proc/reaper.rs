@@ -1,0 +1,66 @@
+//! Which processes adopt orphans.
+//!
+//! A process whose parent dies is handed to the nearest ancestor that asked for it
+//! (`PR_SET_CHILD_SUBREAPER`, prctl(2)), else to the first process of its pid namespace. The kernel
+//! tells which process is the first of a namespace: the last number of `NSpid` is 1
+//! (pid_namespaces(7)). It does not tell who is a subreaper; those are known here by their names.
+
+use crate::host::proc::status::ProcStatus;
+
+/// Programs that ask to adopt orphans or are made to be a first process, by their short names (the
+/// kernel keeps 15 bytes).
+const NAMES: [&[u8]; 13] = [
+    // systemd, and each user's systemd --user (systemd: src/core/main.c).
+    b"systemd",
+    b"init",
+    b"upstart",
+    // One per container, or per pod (containerd: the shim's README; conmon: src/conmon.c).
+    b"containerd-shim",
+    b"conmon",
+    b"conmonrs",
+    // First processes of containers; tini adopts with -s even where it is not the first.
+    b"tini",
+    b"docker-init",
+    b"dumb-init",
+    b"catatonit",
+    b"podman-init",
+    // First processes of other systems.
+    b"s6-svscan",
+    b"runit",
+];
+
+/// Whether a process adopts orphans, by its status. `None` where the status does not tell.
+pub fn is_reaper(status: &ProcStatus<'_>) -> Option<bool> {
+    if status.innermost_pid == Some(1) {
+        return Some(true);
+    }
+    let name = status.name?;
+    Some(NAMES.contains(&name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn firsts_and_subreapers_adopt_and_shells_do_not() {
+        let process =
+            |name, innermost_pid| ProcStatus { name, innermost_pid, ..ProcStatus::default() };
+        for (status, adopts) in [
+            (process(Some(&b"systemd"[..]), Some(900)), Some(true)),
+            (process(Some(b"containerd-shim"), Some(900)), Some(true)),
+            (process(Some(b"python3"), Some(1)), Some(true)),
+            (process(None, Some(1)), Some(true)),
+            (process(Some(b"bash"), Some(900)), Some(false)),
+            (process(Some(b"systemd-logind"), None), Some(false)),
+            (process(None, Some(900)), None),
+        ] {
+            assert_eq!(is_reaper(&status), adopts, "{status:?}");
+        }
+    }
+
+    #[test]
+    fn names_are_as_long_as_the_kernel_keeps_them() {
+        assert!(NAMES.iter().all(|name| name.len() <= 15));
+    }
+}

@@ -1,0 +1,35 @@
+//! Small files of the kernel's: the start of one, whole where it is no longer than that.
+//!
+//! Not for files that a user may have put there: those may be pipes, links, or on a server that hangs.
+
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::path::Path;
+
+/// The first `most_bytes` of a file.
+pub(in crate::host) fn read_start(path: &Path, most_bytes: u64) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    File::open(path)?.take(most_bytes).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// As [`read_start`], of text; `None` where it cannot be read, or is none.
+pub(in crate::host) fn read_text(path: &Path, most_bytes: u64) -> Option<String> {
+    String::from_utf8(read_start(path, most_bytes).ok()?).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_more_is_read_than_was_asked_for() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a");
+        std::fs::write(&path, b"12\n3\xff").unwrap();
+        assert_eq!(read_start(&path, 4).unwrap(), b"12\n3");
+        assert_eq!(read_text(&path, 4).as_deref(), Some("12\n3"));
+        assert_eq!(read_text(&path, 64), None);
+        assert_eq!(read_text(&folder.path().join("b"), 64), None);
+    }
+}

@@ -1,0 +1,458 @@
+//! Who listens: the sockets among a process's descriptors against the kernel's tables of those that
+//! accept connections, in `/proc/PID/net`, which are its network namespace's.
+//!
+//! A line of the table of Unix sockets ends with a path that a process chose, and a newline in it makes
+//! another line. So whoever wants to be taken for one who listens can have that: it is no proof against
+//! him. [`holds_listener`], which is one, asks about TCP only; who listens on a Unix socket the kernel
+//! tells whoever connects to it (SO_PEERCRED).
+
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
+
+use rustix::io::{self, Errno};
+
+use crate::host::Roots;
+use crate::host::gpu::gpu_files::{Sockets, read_held};
+use crate::host::proc::folder::{Folder, if_readable};
+
+/// How much of a table is read: some ten thousand sockets.
+const TABLE_BYTES: usize = 1 << 20;
+
+/// How much of it is read at once.
+const PIECE_BYTES: usize = 16 << 10;
+
+/// How much of a table of TCP sockets is read at once. The kernel looks for no more than fills this, and
+/// among connections it looks through a table with a place for each that the machine has room for: that
+/// takes milliseconds, and none of them is wanted.
+const TCP_PIECE_BYTES: usize = 128;
+
+/// How long a table stands for what it says. Where there are no connections the kernel has to look
+/// through all places for one (7 ms for both tables on a machine of 24 GiB), and the number of a
+/// namespace that is gone is another's some day.
+const VALID_NS: u64 = 60_000_000_000;
+
+/// More than this is no line of a table.
+const LINE_BYTES: usize = 1024;
+
+/// Of so many sockets of a process it is told where they listen.
+const MOST_LISTED: usize = 64;
+
+/// Whether the process with this folder is in the network namespace of this one; `None` where that cannot
+/// be told.
+pub(in crate::host) fn shares_network(roots: &Roots, folder: &Folder) -> Option<bool> {
+    let own = Folder::own(&roots.proc).ok()?;
+    Some(read_namespace(folder, c"ns/net")? == read_namespace(&own, c"ns/net")?)
+}
+
+/// Whether the process with this folder itself holds the socket that a connection to `address` from its
+/// own network namespace would reach: to be asked before a secret is sent there, and again when the
+/// connection stands. `Some(false)` where another process listens there, alone or as well, or where none
+/// does; `None` where that cannot be told, because the process's descriptors may not be read or there are
+/// too many sockets.
+pub(in crate::host) fn holds_listener(
+    roots: &Roots,
+    folder: &Folder,
+    address: SocketAddr,
+) -> Option<bool> {
+    let mut takers: Vec<(Reach, u64)> = Vec::new();
+    for table in [SocketTable::Tcp, SocketTable::Tcp6] {
+        let is_whole = table.read(folder, |socket| {
+            takers.extend(socket.reach(address).map(|reach| (reach, socket.inode)));
+        });
+        if !is_whole.ok()? {
+            return None;
+        }
+    }
+    // The kernel asks those that are bound to the very address first (Linux: `__inet_lookup_listener`
+    // in `net/ipv4/inet_hashtables.c`).
+    if takers.iter().any(|(reach, _)| *reach == Reach::Exact) {
+        takers.retain(|(reach, _)| *reach == Reach::Exact);
+    }
+    let is_reached = takers.iter().any(|(reach, _)| *reach != Reach::Perhaps);
+    let sockets = read_held(folder, &roots.dev).ok()?.sockets?;
+    if takers.iter().all(|(_, inode)| sockets.inodes.contains(inode)) {
+        Some(is_reached)
+    } else {
+        (!sockets.is_partial).then_some(false)
+    }
+}
+
+/// How many connections stand to the ports on which the process with this folder listens; those that are being
+/// closed do not count. `None` where that cannot be told.
+pub(in crate::host) fn count_connections(roots: &Roots, folder: &Folder) -> Option<usize> {
+    let held = read_held(folder, &roots.dev).ok()?.sockets?;
+    if held.is_partial {
+        return None;
+    }
+    let mut ports: Vec<u16> = Vec::new();
+    for table in [SocketTable::Tcp, SocketTable::Tcp6] {
+        let is_whole = table.read(folder, |socket| {
+            if let SocketKind::Tcp(_, port) = socket.place
+                && held.inodes.contains(&socket.inode)
+            {
+                ports.push(port);
+            }
+        });
+        if !is_whole.ok()? {
+            return None;
+        }
+    }
+    let mut count = 0;
+    for name in [c"net/tcp", c"net/tcp6"] {
+        let mut content = Vec::new();
+        // Longer than is read is a machine with so many connections that some are its.
+        match folder.read_list(name, &mut content, TABLE_BYTES) {
+            Ok(()) if content.len() < TABLE_BYTES => {}
+            Err(Errno::NOENT) if read_namespace(folder, c"ns/net").is_some() => {}
+            _ => return None,
+        }
+        let lines = content.split(|&byte| byte == b'\n');
+        let of_its = lines.filter_map(parse_established).filter(|port| ports.contains(port));
+        count += of_its.count();
+    }
+    Some(count)
+}
+
+/// The local port of a connection that stands.
+fn parse_established(line: &[u8]) -> Option<u16> {
+    /// As in the kernel's `include/net/tcp_states.h`.
+    const ESTABLISHED: &str = "01";
+    let mut fields = std::str::from_utf8(line).ok()?.split_ascii_whitespace();
+    let (_, port) = fields.nth(1)?.split_once(':')?;
+    let is_established = fields.nth(1)? == ESTABLISHED;
+    let port = u16::from_str_radix(port, 16).ok()?;
+    is_established.then_some(port)
+}
+
+/// Which sockets listen, by network namespace: read when asked for, and again after a minute.
+#[derive(Debug, Default)]
+pub(in crate::host) struct Listening {
+    now_ns: u64,
+    namespaces: HashMap<u64, Tables>,
+}
+
+/// What a network namespace's tables said.
+#[derive(Debug)]
+struct Tables {
+    read_ns: u64,
+    tables: [Option<Inodes>; 3],
+}
+
+/// The sockets of a table that listen.
+#[derive(Debug)]
+struct Inodes {
+    /// Sorted by inode number.
+    places: Vec<(u64, Bound)>,
+    is_whole: bool,
+}
+
+/// What a socket that listens is bound to. In the order in which it is told: services have low ports, what
+/// a library opened for itself has high ones or a path.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+enum Bound {
+    Tcp(u16, IpAddr),
+    /// Empty where it has no name; an abstract one begins with `@`.
+    Unix(Arc<str>),
+    /// CUDA's library's own: it serves no clients there.
+    OfDriver,
+}
+
+impl Bound {
+    fn text(&self) -> Arc<str> {
+        match self {
+            Self::Tcp(port, address) => format!("tcp:{}", SocketAddr::new(*address, *port)).into(),
+            Self::Unix(name) => format!("unix:{name}").into(),
+            Self::OfDriver => "".into(),
+        }
+    }
+}
+
+/// Where a process listens.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(in crate::host) struct Listens {
+    /// Whether it does; `None` where that cannot be told.
+    pub at_all: Option<bool>,
+    /// The places, as `model::Process::listening_on` has them.
+    pub on: Option<Arc<[Arc<str>]>>,
+    /// How many sockets it has, as `model::Process::sockets` counts them.
+    pub sockets: Option<u32>,
+}
+
+impl Listening {
+    /// Starts a sample: what is too old is forgotten.
+    pub(in crate::host) fn begin(&mut self, now_ns: u64) {
+        self.now_ns = now_ns;
+        self.namespaces.retain(|_, known| now_ns.saturating_sub(known.read_ns) < VALID_NS);
+    }
+
+    /// Where the process with this folder listens, by its sockets.
+    pub(in crate::host) fn read(
+        &mut self,
+        folder: &Folder,
+        sockets: Option<&Sockets>,
+    ) -> io::Result<Listens> {
+        let Some(sockets) = sockets else {
+            return Ok(Listens::default());
+        };
+        let mut is_complete = !sockets.is_partial;
+        let mut bound: Vec<&Bound> = Vec::new();
+        if !sockets.inodes.is_empty() {
+            let Some(namespace) = read_namespace(folder, c"ns/net") else {
+                return Ok(Listens::default());
+            };
+            let known = self
+                .namespaces
+                .entry(namespace)
+                .or_insert(Tables { read_ns: self.now_ns, tables: [None, None, None] });
+            // The cheapest first.
+            let order = [SocketTable::Unix, SocketTable::Tcp, SocketTable::Tcp6];
+            for (table, known) in order.iter().zip(&mut known.tables) {
+                if known.is_none() {
+                    *known = if_readable(table.read_inodes(folder))?;
+                }
+                let Some(Inodes { places, is_whole }) = known else {
+                    is_complete = false;
+                    continue;
+                };
+                bound.extend(sockets.inodes.iter().filter_map(|inode| {
+                    let at = places.binary_search_by_key(inode, |(inode, _)| *inode);
+                    Some(&places.get(at.ok()?)?.1)
+                }));
+                is_complete &= *is_whole;
+            }
+        }
+        let of_driver = bound.iter().filter(|it| ***it == Bound::OfDriver).count();
+        bound.retain(|it| **it != Bound::OfDriver);
+        bound.sort_unstable();
+        bound.dedup();
+        let others = sockets.inodes.len().saturating_sub(of_driver);
+        Ok(Listens {
+            sockets: is_complete.then(|| u32::try_from(others).unwrap_or(u32::MAX)),
+            at_all: (is_complete || !bound.is_empty()).then_some(!bound.is_empty()),
+            on: (!bound.is_empty())
+                .then(|| bound.iter().take(MOST_LISTED).map(|it| it.text()).collect()),
+        })
+    }
+}
+
+/// The number of a namespace that a process is in: of `net:[4026531840]`.
+fn read_namespace(folder: &Folder, name: &std::ffi::CStr) -> Option<u64> {
+    let number = folder.link(name, |target| {
+        let start = target.iter().position(|&byte| byte == b'[')?;
+        let number = target[start + 1..].strip_suffix(b"]")?;
+        std::str::from_utf8(number).ok()?.parse().ok()
+    });
+    number.ok()?
+}
+
+/// A socket that listens.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Socket<'a> {
+    place: SocketKind<'a>,
+    inode: u64,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum SocketKind<'a> {
+    Tcp(IpAddr, u16),
+    /// Empty where it has no name.
+    Unix(&'a [u8]),
+    /// CUDA's library's own.
+    OfDriver,
+}
+
+/// How a socket that listens comes by connections to an address.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Reach {
+    /// It is bound to it.
+    Exact,
+    /// It is bound to all addresses.
+    Any,
+    /// It is bound to all of IPv6, and takes those of IPv4 unless it was asked not to, which is not told.
+    Perhaps,
+}
+
+impl Socket<'_> {
+    /// How a connection to this address may reach it; `None` where it cannot.
+    fn reach(&self, wanted: SocketAddr) -> Option<Reach> {
+        let SocketKind::Tcp(bound, port) = self.place else {
+            return None;
+        };
+        if port != wanted.port() {
+            return None;
+        }
+        if bound.to_canonical() == wanted.ip().to_canonical() {
+            return Some(Reach::Exact);
+        }
+        match (bound.is_unspecified(), bound.is_ipv4(), wanted.is_ipv4()) {
+            (true, true, true) | (true, false, false) => Some(Reach::Any),
+            (true, false, true) => Some(Reach::Perhaps),
+            _ => None,
+        }
+    }
+}
+
+/// What a line says.
+#[derive(Debug)]
+enum SocketLine<'a> {
+    Listens(Socket<'a>),
+    /// A connection that is not made yet: older kernels list these among those who listen.
+    Other,
+    /// A connection: the kernel lists those after all who listen (`tcp_get_idx` in Linux's
+    /// `net/ipv4/tcp_ipv4.c`), and a server has many.
+    Connected,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum SocketTable {
+    Tcp,
+    Tcp6,
+    Unix,
+}
+
+impl SocketTable {
+    /// Calls `each` with every socket that listens. `false` where the table is longer than is read.
+    ///
+    /// # Errors
+    ///
+    /// Where it may not be read, or the process is gone.
+    fn read(self, folder: &Folder, mut each: impl FnMut(Socket<'_>)) -> io::Result<bool> {
+        let (name, piece_bytes) = match self {
+            Self::Tcp => (c"net/tcp", TCP_PIECE_BYTES),
+            Self::Tcp6 => (c"net/tcp6", TCP_PIECE_BYTES),
+            Self::Unix => (c"net/unix", PIECE_BYTES),
+        };
+        let file = match folder.file(name) {
+            Ok(file) => file,
+            // A kernel without this protocol has no such table; a process that is gone has none, too.
+            Err(Errno::NOENT) if read_namespace(folder, c"ns/net").is_some() => return Ok(true),
+            Err(errno) => return Err(errno),
+        };
+        let mut piece = vec![0; piece_bytes];
+        let mut line = Vec::new();
+        let mut read = 0;
+        while read < TABLE_BYTES {
+            let length = io::read(&file, &mut piece)?;
+            if length == 0 {
+                return Ok(true);
+            }
+            read += length;
+            for part in piece[..length].split_inclusive(|&byte| byte == b'\n') {
+                let room = LINE_BYTES.saturating_sub(line.len());
+                line.extend_from_slice(&part[..part.len().min(room)]);
+                if !part.ends_with(b"\n") {
+                    continue;
+                }
+                match self.parse(line.trim_ascii_end()) {
+                    Some(SocketLine::Listens(socket)) => each(socket),
+                    Some(SocketLine::Connected) => return Ok(true),
+                    Some(SocketLine::Other) | None => {}
+                }
+                line.clear();
+            }
+        }
+        Ok(false)
+    }
+
+    fn read_inodes(self, folder: &Folder) -> io::Result<Inodes> {
+        let mut places = Vec::new();
+        let is_whole = self.read(folder, |socket| {
+            let bound = match socket.place {
+                SocketKind::Tcp(address, port) => Bound::Tcp(port, address),
+                SocketKind::Unix(name) => Bound::Unix(String::from_utf8_lossy(name).into()),
+                SocketKind::OfDriver => Bound::OfDriver,
+            };
+            places.push((socket.inode, bound));
+        })?;
+        places.sort_unstable();
+        Ok(Inodes { places, is_whole })
+    }
+
+    /// Reads a line; `None` for the heading and for what Linux does not write.
+    fn parse(self, line: &[u8]) -> Option<SocketLine<'_>> {
+        match self {
+            Self::Tcp | Self::Tcp6 => parse_tcp(line),
+            Self::Unix => parse_unix(line),
+        }
+    }
+}
+
+/// `  0: 0100007F:22B8 00000000:0000 0A 00000000:00000000 00:00000000 00000000 1000 0 8841 1 …`
+fn parse_tcp(line: &[u8]) -> Option<SocketLine<'_>> {
+    /// As in the kernel's `include/net/tcp_states.h`.
+    const SYN_RECEIVED: u8 = 3;
+    const LISTEN: u8 = 10;
+    let line = std::str::from_utf8(line).ok()?;
+    let mut fields = line.split_ascii_whitespace();
+    let local = fields.nth(1)?;
+    let state = u8::from_str_radix(fields.nth(1)?, 16).ok()?;
+    let inode = fields.nth(5)?.parse().ok()?;
+    let (address, port) = local.split_once(':')?;
+    Some(match state {
+        LISTEN => SocketLine::Listens(Socket {
+            place: SocketKind::Tcp(parse_address(address)?, u16::from_str_radix(port, 16).ok()?),
+            inode,
+        }),
+        SYN_RECEIVED => SocketLine::Other,
+        _ => SocketLine::Connected,
+    })
+}
+
+/// An address as the kernel writes it: each four bytes as one number in the machine's own order.
+fn parse_address(hexadecimal: &str) -> Option<IpAddr> {
+    let word = |at: usize| {
+        let digits = hexadecimal.get(at * 8..at * 8 + 8)?;
+        Some(u32::from_str_radix(digits, 16).ok()?.to_ne_bytes())
+    };
+    match hexadecimal.len() {
+        8 => Some(Ipv4Addr::from(word(0)?).into()),
+        32 => {
+            let mut bytes = [0; 16];
+            for (at, four) in bytes.chunks_exact_mut(4).enumerate() {
+                four.copy_from_slice(&word(at)?);
+            }
+            Some(Ipv6Addr::from(bytes).into())
+        }
+        _ => None,
+    }
+}
+
+/// `ffff8ef7c0a51000: 00000002 00000000 00010000 0001 01 20531 /run/systemd/private`
+///
+/// Only stream sockets count: the driver's library itself listens on one of sequenced packets
+/// (`@cuda-uvmfd-…`) in every process that has a context, which is told apart.
+fn parse_unix(line: &[u8]) -> Option<SocketLine<'_>> {
+    /// `__SO_ACCEPTCON` of the kernel's `include/uapi/linux/net.h`.
+    const ACCEPTS: u32 = 1 << 16;
+    /// `SOCK_STREAM`, as it is printed.
+    const STREAM: &str = "0001";
+    /// `SOCK_SEQPACKET`, likewise.
+    const PACKETS: &str = "0005";
+    let mut rest = line;
+    let mut field = || {
+        let text = rest.trim_ascii_start();
+        let end = text.iter().position(|&byte| byte == b' ');
+        let (field, after) = text.split_at(end.unwrap_or(text.len()));
+        rest = after;
+        std::str::from_utf8(field).ok()
+    };
+    if !field()?.ends_with(':') {
+        return None;
+    }
+    let flags = (field()?, field()?, field()?).2;
+    let flags = u32::from_str_radix(flags, 16).ok()?;
+    let kind = field()?;
+    let inode = (field()?, field()?).1.parse().ok()?;
+    let name = rest.strip_prefix(b" ").unwrap_or(rest);
+    if flags & ACCEPTS != 0 && kind == PACKETS && name.starts_with(b"@cuda-uvmfd-") {
+        return Some(SocketLine::Listens(Socket { place: SocketKind::OfDriver, inode }));
+    }
+    if flags & ACCEPTS == 0 || kind != STREAM {
+        return Some(SocketLine::Other);
+    }
+    Some(SocketLine::Listens(Socket { place: SocketKind::Unix(name), inode }))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,308 @@
+//! `/proc/PID/stat`: who a process is, and what changes from tick to tick.
+//!
+//! The one file that is read each time. What it says of the process's memory map (`start_stack`) also
+//! tells whether the process has executed another program, at no cost. Next: `processes` keeps it
+//! open.
+
+use std::path::Path;
+
+use crate::host::HostError;
+use crate::host::proc::folder::{Folder, is_gone};
+
+/// The longest line that is read: 52 numbers of 20 digits and a name.
+pub(in crate::host) const STAT_BYTES: usize = 2048;
+
+/// `PF_EXITING` of the kernel's `include/linux/sched.h`.
+const EXITING: u64 = 0x0000_0004;
+
+/// `PF_KTHREAD`, likewise.
+const KERNEL_THREAD: u64 = 0x0020_0000;
+
+/// A process, as one line of /proc has it. Sizes and times are as the kernel counts them: pages of
+/// memory, clock ticks of time.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Stat<'a> {
+    /// The kernel's short name: any bytes, at most 15 of them for a program.
+    pub comm: &'a [u8],
+    /// R S D T t Z X I.
+    pub state: char,
+    /// Parent; `None` where it is outside this pid namespace.
+    pub ppid: Option<u32>,
+    /// Process group; `None` where its leader is outside this pid namespace.
+    pub process_group: Option<u32>,
+    /// Session; `None` where its leader is outside this pid namespace.
+    pub session: Option<u32>,
+    /// Device number of the controlling terminal; 0 where there is none.
+    pub terminal: u32,
+    /// A thread of the kernel's own.
+    pub is_kernel_thread: bool,
+    /// On its way out, or a zombie: its memory map and its files can no longer be seen, though a
+    /// driver may hold it up for long before it lets go of the GPU.
+    pub is_exiting: bool,
+    /// CPU time used, user and system, in clock ticks.
+    pub cpu_ticks: u64,
+    /// The same of its children that have ended and were waited for, and of theirs, in clock ticks.
+    pub waited_ticks: u64,
+    /// Threads; `None` where the process has ceased to have any.
+    pub threads: Option<u32>,
+    /// Clock ticks from boot to its start.
+    pub start_ticks: u64,
+    /// Resident memory, in pages.
+    pub rss_pages: u64,
+    /// Where its stack begins: different after each exec. 0 where that may not be known, or it is
+    /// exiting.
+    pub start_stack: u64,
+    /// The kernel is taking it apart: it has left its process group, and the numbers are void.
+    pub is_released: bool,
+}
+
+/// Reads the content of `/proc/PID/stat`. `None` where it is torn, or nothing that Linux writes.
+pub fn parse_stat(bytes: &[u8]) -> Option<Stat<'_>> {
+    // The name may hold anything, parentheses and newlines too; what follows it holds none.
+    let open = bytes.iter().position(|&byte| byte == b'(')?;
+    let close = bytes.iter().rposition(|&byte| byte == b')')?;
+    let comm = bytes.get(open + 1..close)?;
+    let rest = bytes.get(close + 1..)?.strip_prefix(b" ")?;
+
+    let mut fields = rest.split(|&byte| byte == b' ');
+    let state = match fields.next()? {
+        [state] if state.is_ascii_alphabetic() => char::from(*state),
+        _ => return None,
+    };
+    let ppid = signed(fields.next()?)?;
+    let process_group = signed(fields.next()?)?;
+    let session = signed(fields.next()?)?;
+    // Printed as a signed number, though it is a set of bits.
+    let terminal = signed(fields.next()?)? as u32;
+    let flags = unsigned(fields.nth(1)?)?;
+    let user_ticks = unsigned(fields.nth(4)?)?;
+    let system_ticks = unsigned(fields.next()?)?;
+    // Printed as signed numbers.
+    let waited = |field| signed(field).map(|ticks| u64::try_from(ticks).unwrap_or(0));
+    let waited_user_ticks = waited(fields.next()?)?;
+    let waited_system_ticks = waited(fields.next()?)?;
+    let threads = unsigned(fields.nth(2)?)?;
+    let start_ticks = unsigned(fields.nth(1)?)?;
+    let rss_pages = unsigned(fields.nth(1)?)?;
+    let start_stack = unsigned(fields.nth(3)?)?;
+    // Only a field that another one follows is known to be whole.
+    fields.next()?;
+
+    let namespaced = |number: i64| u32::try_from(number).ok().filter(|&number| number != 0);
+    Some(Stat {
+        comm,
+        state,
+        ppid: namespaced(ppid),
+        process_group: namespaced(process_group),
+        session: namespaced(session),
+        terminal,
+        is_kernel_thread: flags & KERNEL_THREAD != 0,
+        is_exiting: flags & EXITING != 0 || matches!(state, 'Z' | 'X'),
+        cpu_ticks: user_ticks.saturating_add(system_ticks),
+        waited_ticks: waited_user_ticks.saturating_add(waited_system_ticks),
+        threads: u32::try_from(threads).ok().filter(|&threads| threads != 0),
+        start_ticks,
+        rss_pages,
+        start_stack,
+        is_released: process_group < 0,
+    })
+}
+
+fn unsigned(field: &[u8]) -> Option<u64> {
+    if field.is_empty() {
+        return None;
+    }
+    field.iter().try_fold(0u64, |number, byte| {
+        let digit = byte.wrapping_sub(b'0');
+        if digit > 9 {
+            return None;
+        }
+        number.checked_mul(10)?.checked_add(u64::from(digit))
+    })
+}
+
+fn signed(field: &[u8]) -> Option<i64> {
+    match field.strip_prefix(b"-") {
+        Some(digits) => Some(-i64::try_from(unsigned(digits)?).ok()?),
+        None => i64::try_from(unsigned(field)?).ok(),
+    }
+}
+
+/// The name of a terminal by its device number, as under `/dev`: `pts/3`, `tty1`, `ttyS0`. `None`
+/// where there is none, or it is of a kind that is not in this table.
+pub fn terminal_name(device: u32) -> Option<String> {
+    // The kernel's encoding of device numbers for user space (new_encode_dev).
+    let major = device >> 8 & 0xfff;
+    let minor = device & 0xff | device >> 12 & 0xfff00;
+    // Numbers from the kernel's Documentation/admin-guide/devices.txt.
+    Some(match (major, minor) {
+        (4, 0..64) => format!("tty{minor}"),
+        (4, _) => format!("ttyS{}", minor - 64),
+        (5, 1) => "console".to_owned(),
+        (136..=143, _) => format!("pts/{}", (major - 136) * 256 + minor),
+        (166, _) => format!("ttyACM{minor}"),
+        (188, _) => format!("ttyUSB{minor}"),
+        (204, 64..80) => format!("ttyAMA{}", minor - 64),
+        (229, _) => format!("hvc{minor}"),
+        _ => return None,
+    })
+}
+
+/// When the process that has this pid now started, in clock ticks since boot: the half of an
+/// identity that tells a process from a later one with its number. `None` where none is to be seen.
+///
+/// # Errors
+///
+/// Where its stat file cannot be read, or is none.
+pub fn read_start_ticks(proc: &Path, pid: u32) -> Result<Option<u64>, HostError> {
+    let path = || proc.join(pid.to_string()).join("stat");
+    let mut content = Vec::new();
+    let read =
+        Folder::open(proc, pid).and_then(|folder| folder.read(c"stat", &mut content, STAT_BYTES));
+    match read {
+        Ok(()) => match parse_stat(&content) {
+            Some(stat) if stat.is_released => Ok(None),
+            Some(stat) => Ok(Some(stat.start_ticks)),
+            None => Err(HostError::Malformed { path: path() }),
+        },
+        Err(errno) if is_gone(errno) => Ok(None),
+        Err(errno) => Err(HostError::Read { path: path(), errno }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LINE: &[u8] = b"4242 (python3) S 77 4242 77 34819 4242 4194304 15 0 2 0 123 45 6 7 20 0 3 0 \
+        987654 300000000 2500 18446744073709551615 1 1 140722 0 0 0 0 16781312 2 0 0 0 17 1 0 0 0 0 0 \
+        0 0 0 0 0 0 0 0\n";
+
+    #[test]
+    fn every_field_is_found() {
+        assert_eq!(
+            parse_stat(LINE),
+            Some(Stat {
+                comm: b"python3",
+                state: 'S',
+                ppid: Some(77),
+                process_group: Some(4242),
+                session: Some(77),
+                terminal: 34819,
+                is_kernel_thread: false,
+                is_exiting: false,
+                cpu_ticks: 168,
+                waited_ticks: 13,
+                threads: Some(3),
+                start_ticks: 987_654,
+                rss_pages: 2500,
+                start_stack: 140_722,
+                is_released: false,
+            })
+        );
+    }
+
+    /// A line whose name and first numbers are given.
+    fn line(comm: &[u8], head: &str) -> Vec<u8> {
+        let mut bytes = b"1 (".to_vec();
+        bytes.extend(comm);
+        bytes.extend(b") ");
+        bytes.extend(head.as_bytes());
+        bytes.extend(b" 0 -1 0 0 0 0 0 1 1 0 0 20 0 1 0 5 0 0 0 0 0 0 0 0\n");
+        bytes
+    }
+
+    #[test]
+    fn a_name_may_hold_anything() {
+        for comm in
+            [&b"a) S 1 1 1 (b"[..], b") R 1 2 3", b"line\nbreak", b"((((", b"", b"\xff\xfe\x1b[31m"]
+        {
+            let bytes = line(comm, "Z 9 8 7");
+            let stat = parse_stat(&bytes).unwrap();
+            assert_eq!((stat.comm, stat.state, stat.ppid), (comm, 'Z', Some(9)));
+            assert_eq!(stat.start_ticks, 5);
+        }
+    }
+
+    #[test]
+    fn what_is_outside_the_namespace_is_unknown() {
+        let bytes = line(b"x", "S 0 0 0");
+        let stat = parse_stat(&bytes).unwrap();
+        assert_eq!((stat.ppid, stat.process_group, stat.session), (None, None, None));
+        assert!(!stat.is_released);
+        assert!(parse_stat(&line(b"x", "X 0 -1 -1")).unwrap().is_released);
+    }
+
+    #[test]
+    fn flags_show_what_the_state_does_not() {
+        let line = |flags: u32| {
+            format!("1 (x) D 1 1 1 0 -1 {flags} 0 0 0 0 1 1 0 0 20 0 1 0 5 0 0 0 0 0 0 0")
+        };
+        let kinds = |flags| {
+            let line = line(flags);
+            let stat = parse_stat(line.as_bytes()).unwrap();
+            (stat.is_exiting, stat.is_kernel_thread)
+        };
+        assert_eq!(kinds(0x0040_0100), (false, false));
+        assert_eq!(kinds(0x0040_0104), (true, false));
+        assert_eq!(kinds(0x0020_8040), (false, true));
+    }
+
+    #[test]
+    fn a_cut_line_is_no_line() {
+        let last = LINE.windows(6).position(|field| field == b"140722").unwrap();
+        for end in 0..=last + 6 {
+            // Up to here the last field that is needed may lack digits.
+            assert_eq!(parse_stat(&LINE[..end]), None, "{end}");
+        }
+        assert!(parse_stat(&LINE[..last + 8]).is_some());
+    }
+
+    #[test]
+    fn what_linux_does_not_write_is_refused() {
+        for bytes in [
+            &b""[..],
+            b"()",
+            b")(",
+            b"1 (x) ",
+            b"1 (x) SS 1 1 1 0 -1 0 0 0 0 0 1 1 0 0 20 0 1 0 5 0 0 0 0 0 0 0",
+            b"1 (x) S 99999999999999999999999 1 1 0 -1 0 0 0 0 0 1 1 0 0 20 0 1 0 5 0 0 0 0 0 0 0",
+            b"1 (x) S 1 1 1 0 -1 0 0 0 0 0 -1 1 0 0 20 0 1 0 5 0 0 0 0 0 0 0",
+            b"1 (x) S 1 1 1 0 -1 0 0 0 0 0 0x1 1 0 0 20 0 1 0 5 0 0 0 0 0 0 0",
+            b"1 (x) S  1 1 1 0 -1 0 0 0 0 0 1 1 0 0 20 0 1 0 5 0 0 0 0 0 0 0",
+        ] {
+            assert_eq!(parse_stat(bytes), None, "{}", bytes.escape_ascii());
+        }
+        // Numbers at the edge are kept, and their sum does not overflow.
+        let most = u64::MAX;
+        let bytes =
+            format!("1 (x) S 1 1 1 0 -1 0 0 0 0 0 {most} {most} 0 0 20 0 1 0 {most} 0 0 0 0 0 0 0");
+        let stat = parse_stat(bytes.as_bytes()).unwrap();
+        assert_eq!((stat.cpu_ticks, stat.start_ticks), (most, most));
+    }
+
+    #[test]
+    fn terminals_have_their_names() {
+        for (device, name) in [
+            (0, None),
+            (0x8803, Some("pts/3")),
+            (0x0010_8801, Some("pts/257")),
+            (0x0401, Some("tty1")),
+            (0x0440, Some("ttyS0")),
+            (0x0501, Some("console")),
+            (0xcc40, Some("ttyAMA0")),
+            (u32::MAX, None),
+        ] {
+            assert_eq!(terminal_name(device).as_deref(), name, "{device:#x}");
+        }
+    }
+
+    #[test]
+    fn a_process_differs_from_a_later_one_with_its_number() {
+        let proc = Path::new("/proc");
+        let own = read_start_ticks(proc, std::process::id()).unwrap();
+        assert!(own.is_some_and(|ticks| ticks > 0));
+        assert_eq!(own, read_start_ticks(proc, std::process::id()).unwrap());
+        assert_eq!(read_start_ticks(proc, u32::MAX).unwrap(), None);
+    }
+}

@@ -1,0 +1,322 @@
+//! Over folders made to look like /proc; time is data.
+
+use std::fs;
+use std::path::PathBuf;
+
+use tempfile::TempDir;
+
+use super::*;
+
+const SECOND: u64 = 1_000_000_000;
+
+/// A folder that looks like /proc.
+struct Fake {
+    folder: TempDir,
+    tree: Tree,
+    now_ns: u64,
+}
+
+/// Who a process is, and the clock ticks that it used itself and waited for.
+struct Line {
+    pid: u32,
+    ppid: u32,
+    start: u64,
+    own: u64,
+    waited: i64,
+}
+
+impl Fake {
+    fn new() -> Self {
+        let mut fake =
+            Self { folder: tempfile::tempdir().unwrap(), tree: Tree::new(), now_ns: SECOND };
+        fake.tree.ticks_per_second = 100;
+        fake.put(1, 0, 1, 0);
+        fake
+    }
+
+    fn stat(&self, pid: u32) -> PathBuf {
+        self.folder.path().join(pid.to_string())
+    }
+
+    fn write(&self, line: &Line) {
+        let Line { pid, ppid, start, own, waited } = line;
+        fs::create_dir_all(self.stat(*pid)).unwrap();
+        let text = format!(
+            "{pid} (a b) S {ppid} {pid} {pid} 0 -1 0 1 0 0 0 {own} 0 0 {waited} 20 0 1 0 {start} 4096 3 9 1 1 7 0 0\n"
+        );
+        fs::write(self.stat(*pid).join("stat"), text).unwrap();
+    }
+
+    /// A process that has used this much.
+    fn put(&self, pid: u32, ppid: u32, own: u64, waited: i64) {
+        self.write(&Line { pid, ppid, start: 7, own, waited });
+    }
+
+    fn end(&self, pid: u32) {
+        fs::remove_dir_all(self.stat(pid)).unwrap();
+    }
+
+    /// The next folder with its number is another one, and does not get the number of this one's.
+    fn replace(&self, pid: u32) {
+        let old = self.folder.path().join(format!("old-{pid}"));
+        fs::rename(self.stat(pid), old).unwrap();
+    }
+
+    /// What the descendants of these come to at the next listing, five seconds later.
+    fn list_and_update(&mut self, pids: &[u32]) -> Vec<Descendants> {
+        self.now_ns += 5 * SECOND;
+        let proc = Folder::list(self.folder.path()).unwrap();
+        let mut listing = Vec::new();
+        proc.entries(|name, inode| {
+            if let Ok(pid) = name.to_str().unwrap().parse() {
+                listing.push(ProcEntry { pid, inode });
+            }
+            true
+        })
+        .unwrap();
+        listing.sort_unstable();
+        self.tree.update(&proc, &listing, &[]);
+        self.update(pids)
+    }
+
+    fn update(&mut self, pids: &[u32]) -> Vec<Descendants> {
+        let process = |&pid: &u32| Process { pid, start_ticks: Some(7), ..Process::default() };
+        let mut processes: Vec<Process> = pids.iter().map(process).collect();
+        let proc = Folder::list(self.folder.path()).unwrap();
+        let folder = self.folder.path().to_owned();
+        let watched = |pid: u32| {
+            let text = fs::read(folder.join(pid.to_string()).join("stat")).unwrap();
+            let stat = parse_stat(&text).unwrap();
+            Some((stat.cpu_ticks, stat.waited_ticks))
+        };
+        let (tree, now_ns) = (&mut self.tree, self.now_ns);
+        tree.fill(Some(&proc), &mut processes, watched, now_ns);
+        processes.into_iter().map(|process| (*process.descendants.unwrap()).clone()).collect()
+    }
+
+    #[track_caller]
+    fn assert_used(&mut self, pid: u32, count: u32, percent: f64, seconds: f64) {
+        let summed = self.list_and_update(&[pid]).remove(0);
+        assert_eq!(
+            (summed.count, summed.cpu_percent, summed.cpu_seconds),
+            (Some(count), Some(percent), Some(seconds))
+        );
+    }
+}
+
+#[test]
+fn what_children_and_theirs_use_is_summed_up() {
+    let mut fake = Fake::new();
+    for (pid, ppid, own, waited) in
+        [(70, 1, 900, 200), (71, 70, 100, 0), (72, 71, 50, 0), (80, 1, 7, 0)]
+    {
+        fake.put(pid, ppid, own, waited);
+    }
+    let summed = fake.list_and_update(&[70, 72, 80]);
+    assert_eq!(
+        summed[0],
+        Descendants { count: Some(2), cpu_percent: None, cpu_seconds: Some(3.5), listed: vec![72] },
+        "its own use is not its children's"
+    );
+    assert_eq!((summed[1].count, summed[2].count), (Some(0), Some(0)));
+    fake.put(72, 71, 1050, 0);
+    fake.assert_used(70, 2, 200.0, 13.5);
+    fake.assert_used(70, 2, 0.0, 13.5);
+    // Between two listings, too; whoever is new comes with the next one, all that it used with it.
+    fake.put(72, 71, 1150, 0);
+    fake.put(73, 72, 100, 0);
+    assert_eq!(fake.update(&[70])[0].cpu_seconds, Some(14.5));
+    fake.assert_used(70, 3, 20.0, 15.5);
+}
+
+#[test]
+fn a_child_that_ended_meanwhile_loses_nothing_and_counts_once() {
+    let mut fake = Fake::new();
+    fake.put(70, 1, 0, 0);
+    fake.put(71, 70, 1000, 0);
+    fake.put(72, 71, 400, 0);
+    assert_eq!(fake.list_and_update(&[70])[0].cpu_seconds, Some(14.0));
+    // It used 100 ticks more before its end, and 70 waited for it: its child is another's now.
+    fake.end(71);
+    fake.put(72, 1, 400, 0);
+    fake.put(70, 1, 0, 1100);
+    fake.assert_used(70, 0, 20.0, 15.0);
+    // One that was never seen.
+    fake.put(70, 1, 0, 1600);
+    fake.assert_used(70, 0, 100.0, 20.0);
+    // Two generations at once.
+    fake.put(73, 70, 100, 0);
+    fake.put(74, 73, 100, 0);
+    fake.assert_used(70, 2, 40.0, 22.0);
+    fake.end(73);
+    fake.end(74);
+    fake.put(70, 1, 0, 1600 + 300);
+    fake.assert_used(70, 0, 20.0, 23.0);
+    // One that ended between the look at its parent and the look at it.
+    fake.put(76, 70, 1000, 0);
+    fake.assert_used(70, 1, 200.0, 33.0);
+    fake.end(76);
+    fake.assert_used(70, 0, 0.0, 33.0);
+    fake.put(70, 1, 0, 1900 + 1000);
+    fake.assert_used(70, 0, 0.0, 33.0);
+    // No process waited for this one: what was seen stays, and it never goes down.
+    fake.put(75, 70, 100, 0);
+    fake.assert_used(70, 1, 20.0, 34.0);
+    fake.end(75);
+    fake.assert_used(70, 0, 0.0, 34.0);
+}
+
+impl Fake {
+    /// These as they are read now, and what they had used and waited for.
+    fn read(&self, pids: &[u32]) -> (Vec<Process>, HashMap<u32, (u64, u64)>) {
+        let mut used = HashMap::new();
+        let read = |&pid: &u32| {
+            let text = fs::read(self.stat(pid).join("stat")).unwrap();
+            let stat = parse_stat(&text).unwrap();
+            used.insert(pid, (stat.cpu_ticks, stat.waited_ticks));
+            Process {
+                pid,
+                ppid: stat.ppid,
+                start_ticks: Some(stat.start_ticks),
+                ..Process::default()
+            }
+        };
+        (pids.iter().map(read).collect(), used)
+    }
+
+    /// What a sample one second later tells of the first of these.
+    fn sample(&mut self, pids: &[u32]) -> Descendants {
+        self.now_ns += SECOND;
+        let (mut processes, used) = self.read(pids);
+        let watched = |pid: u32| used.get(&pid).copied();
+        let proc = Folder::list(self.folder.path()).unwrap();
+        self.tree.fill(Some(&proc), &mut processes, watched, self.now_ns);
+        (*processes.remove(0).descendants.unwrap()).clone()
+    }
+}
+
+#[test]
+fn what_a_process_used_before_it_was_adopted_is_not_its_new_parent_s() {
+    let mut fake = Fake::new();
+    for pid in [70, 80] {
+        fake.put(pid, 1, 0, 0);
+    }
+    fake.list_and_update(&[70, 80]);
+    for ticks in [100, 200, 300] {
+        fake.put(80, 1, ticks, 0);
+        fake.sample(&[70, 80]);
+    }
+    // Its parent has died, and the other one adopts orphans.
+    fake.replace(80);
+    fake.put(80, 70, 310, 0);
+    fake.now_ns += 4 * SECOND;
+    let (mut processes, used) = fake.read(&[70, 80]);
+    let watched = |pid: u32| used.get(&pid).copied();
+    let proc = Folder::list(fake.folder.path()).unwrap();
+    let mut listing = Vec::new();
+    proc.entries(|name, inode| {
+        let pid = name.to_str().unwrap().parse();
+        listing.extend(pid.ok().map(|pid| ProcEntry { pid, inode }));
+        true
+    })
+    .unwrap();
+    listing.sort_unstable();
+    fake.tree.update(&proc, &listing, &[]);
+    let now_ns = fake.now_ns + SECOND;
+    fake.tree.fill(Some(&proc), &mut processes, watched, now_ns);
+    let summed = processes[0].descendants.as_deref().unwrap();
+    assert_eq!((summed.count, summed.cpu_percent), (Some(1), Some(2.0)));
+}
+
+#[test]
+fn a_number_that_is_given_again_is_another_process() {
+    let mut fake = Fake::new();
+    fake.put(70, 1, 0, 0);
+    fake.put(71, 70, 1000, 0);
+    assert_eq!(fake.list_and_update(&[70])[0].cpu_seconds, Some(10.0));
+    fake.replace(71);
+    fake.write(&Line { pid: 71, ppid: 1, start: 9, own: 5000, waited: 0 });
+    fake.assert_used(70, 0, 0.0, 10.0);
+    // A watched one, too.
+    let other = Process { pid: 70, start_ticks: Some(8), ..Process::default() };
+    assert!(!fake.tree.knows(&other));
+    let mut processes = [other];
+    fake.tree.fill(None, &mut processes, |_| None, fake.now_ns);
+    assert_eq!(
+        processes[0].descendants.as_deref(),
+        Some(&Descendants::default()),
+        "looked at, and not known"
+    );
+}
+
+#[test]
+fn ancestors_are_climbed_and_a_circle_is_not_run_round() {
+    let mut fake = Fake::new();
+    for (pid, ppid) in [(70, 1), (71, 70), (72, 71), (90, 91), (91, 90)] {
+        fake.put(pid, ppid, 0, 0);
+    }
+    fake.list_and_update(&[70]);
+    assert_eq!(fake.tree.ancestors(72), [71, 70]);
+    assert_eq!(fake.tree.ancestors(70), [0; 0]);
+    assert_eq!(fake.tree.ancestors(99), [0; 0]);
+    assert_eq!(fake.tree.ancestors(90).len(), MOST_ANCESTORS);
+    assert_eq!(fake.tree.descendants(90), [91]);
+}
+
+#[test]
+fn a_real_child_that_works_is_seen() {
+    let mut child =
+        std::process::Command::new("sh").args(["-c", "while :; do :; done"]).spawn().unwrap();
+    let roots = crate::host::Roots::default();
+    let own = std::process::id();
+    let start_ticks = crate::host::read_start_ticks(&roots.proc, own).unwrap();
+    let mut holders = crate::host::Holders::new(roots);
+    let look = |holders: &mut crate::host::Holders, now_ns| {
+        let mut processes = [Process { pid: own, start_ticks, ..Process::default() }];
+        holders.look_at_parents(now_ns);
+        holders.fill_descendants(&mut processes, |_| Some((0, 0)), now_ns);
+        (**processes[0].descendants.as_ref().unwrap()).clone()
+    };
+    // The process that looks is not listed; its parent is, and has it below itself.
+    holders.own_pid = None;
+    let first = look(&mut holders, SECOND);
+    let begun = std::time::Instant::now();
+    let mut last = first.clone();
+    let mut second = 6;
+    while last.cpu_seconds <= first.cpu_seconds && begun.elapsed().as_secs() < 60 {
+        std::thread::sleep(std::time::Duration::from_millis(100));
+        last = look(&mut holders, second * SECOND);
+        second += 5;
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert!(first.count >= Some(1), "{first:?}");
+    assert!(last.cpu_seconds > first.cpu_seconds, "{last:?}");
+}
+
+#[test]
+fn whose_stat_was_read_after_the_first_listing_is_not_read_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let line = |pid: u32, ppid: u32| {
+        fs::create_dir(folder.path().join(pid.to_string())).unwrap();
+        let line = format!(
+            "{pid} (x) S {ppid} 1 1 0 -1 0 1 0 0 0 5 0 0 0 20 0 1 0 7 4096 3 9 1 1 7 0 0\n"
+        );
+        fs::write(folder.path().join(format!("{pid}/stat")), line).unwrap();
+    };
+    line(1, 0);
+    line(60, 50);
+    // Its own stat cannot be read twice: it has been read before.
+    fs::create_dir(folder.path().join("50")).unwrap();
+    let mut holders = crate::host::Holders::new(crate::host::Roots {
+        proc: folder.path().to_owned(),
+        dev: "/nonexistent".into(),
+        ..crate::host::Roots::default()
+    });
+    let mut processes =
+        [Process { pid: 50, ppid: Some(1), start_ticks: Some(7), ..Process::default() }];
+    holders.look_at_parents(SECOND);
+    holders.fill_descendants(&mut processes, |_| Some((0, 0)), SECOND);
+    assert_eq!(processes[0].descendants.as_ref().unwrap().count, Some(1));
+    assert_eq!(holders.tree().ancestors(60), [50]);
+}
