@@ -1,35 +1,31 @@
 //! Every NVML call, on threads of their own, with deadlines.
 //!
-//! [`Nvml::sample`] has the GPUs read (`gpu_readers`) and waits for each (`asked_gpu`) at most as long as the
-//! deadline allows: a GPU that answers late or never becomes an error and a stale, marked value of
-//! that GPU, and holds up no other. `device` knows what to read of a GPU, `mig` what of the devices
-//! that it may be divided into, `rows` what of its
-//! lists can be true, `ffi` the calls that
-//! nvml-wrapper lacks or mishandles, `error` what NVML's codes mean.
+//! [`Nvml::sample`] has each GPU read by its thread (`gpu_reader`) and waits at most until the deadline: a GPU
+//! that answers late or never becomes an error and a stale, marked value of that GPU. `device` knows what to read
+//! of a GPU, `mig` what of the devices that it may be divided into, `rows` which of its lists can be true, `ffi`
+//! the calls that nvml-wrapper lacks or mishandles, `error` what NVML's codes mean.
 //!
 //! What is done with a snapshot is not known here, nor that there are processes behind the pids.
 
 mod accounting;
-mod asked_gpu;
 mod calls;
 mod device;
 mod error;
 mod ffi;
-mod gpu_readers;
+mod gpu_reader;
 mod memory;
 mod mig;
 mod rows;
 mod utilization;
 
-use std::collections::VecDeque;
+use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use asked_gpu::{AskedGpu, Manner};
 use error::Code;
 pub use error::NvmlFailure;
-use gpu_readers::{GpuReaders, Reply};
+use gpu_reader::GpuReader;
 
 use crate::deadline::{NoAnswer, Task};
 use crate::model::snapshot::{Driver, Gpu, ReadError};
@@ -41,12 +37,6 @@ const FURTHER_PLACES: [&str; 2] =
     ["/usr/lib/wsl/lib/libnvidia-ml.so.1", "/run/opengl-driver/lib/libnvidia-ml.so.1"];
 /// After the driver has gone away, it is tried again this often.
 const OPEN_AGAIN_AFTER: Duration = Duration::from_secs(5);
-/// For so long GPUs are read one after the other; what is left then is read at once.
-const TOGETHER: Duration = Duration::from_millis(100);
-/// The same where one of them was never read: it may have to be woken first, and somebody waits for the
-/// first sample.
-const TOGETHER_FIRST: Duration = Duration::from_millis(10);
-
 /// How NVML is opened and how long it is waited for.
 #[derive(Clone, Debug)]
 pub struct NvmlOptions {
@@ -103,8 +93,7 @@ pub struct Nvml {
     driver: Driver,
     /// What of the driver could not be read when it was opened.
     errors: Vec<ReadError>,
-    gpus: Vec<AskedGpu>,
-    readers: GpuReaders,
+    gpus: Vec<GpuReader>,
     /// Set while the driver is away.
     away: Option<Away>,
 }
@@ -131,22 +120,15 @@ impl std::fmt::Debug for OpenedNvml {
 }
 
 impl Nvml {
-    /// Loads the library, starts NVML and the thread that reads the GPUs.
+    /// Loads the library, starts NVML and the threads that read the GPUs.
     ///
     /// # Errors
     ///
     /// No library, no driver, no permission, another version, no answer: each says what to do.
     pub fn open(options: NvmlOptions) -> Result<Self, NvmlFailure> {
         let opened = open_within(&options, options.start())?;
-        let (gpus, readers) = start_readers(&opened)?;
-        Ok(Self {
-            options,
-            driver: opened.driver,
-            errors: opened.errors,
-            gpus,
-            readers,
-            away: None,
-        })
+        let gpus = start_readers(&opened)?;
+        Ok(Self { options, driver: opened.driver, errors: opened.errors, gpus, away: None })
     }
 
     /// The driver's versions.
@@ -159,8 +141,13 @@ impl Nvml {
         if let Some(sample) = self.sample_away() {
             return sample;
         }
-        let mut unread = self.ask(Instant::now());
-        unread += self.wait_for_answers();
+        let asked_at = Instant::now();
+        for gpu in &mut self.gpus {
+            gpu.ask(asked_at);
+        }
+        for gpu in &mut self.gpus {
+            gpu.wait(self.options.timeout, self.options.first_answer());
+        }
 
         let now = Instant::now();
         let mut sample = NvmlSample {
@@ -168,19 +155,12 @@ impl Nvml {
             // What is lacking since then is lacking in every snapshot.
             errors: self.errors.clone(),
         };
-        if unread > 0 {
-            sample.errors.push(ReadError {
-                gpu: None,
-                call: "clone".into(),
-                error: format!("the system gives no thread to read {unread} GPUs with").into(),
-            });
-        }
-        for asked in &mut self.gpus {
-            let (gpu, errors, read_at) = asked.report(now);
+        for reader in &mut self.gpus {
+            let (gpu, errors, read_at) = reader.report(now);
             sample.gpus.push(SampledGpu {
                 gpu,
                 read_at,
-                process_utilization: asked.process_utilization(),
+                process_utilization: reader.process_utilization(),
             });
             sample.errors.extend(errors);
         }
@@ -188,73 +168,9 @@ impl Nvml {
         sample
     }
 
-    /// Has every GPU read of which no answer is outstanding. Answers how many will not be read after all.
-    fn ask(&mut self, now: Instant) -> usize {
-        let (mut together, mut alone) = (VecDeque::new(), Vec::new());
-        for (index, gpu) in (0..).zip(&mut self.gpus) {
-            match gpu.request(now) {
-                Some(Manner::Together) => together.push_back(index),
-                Some(Manner::Alone) => alone.push(index),
-                None => {}
-            }
-        }
-        self.readers.ask(together, alone);
-        self.withdraw_unread()
-    }
-
-    fn withdraw_unread(&mut self) -> usize {
-        let unread = self.readers.take_unread();
-        for &index in &unread {
-            if let Some(gpu) = self.gpus.get_mut(index as usize) {
-                gpu.withdraw();
-            }
-        }
-        unread.len()
-    }
-
-    /// Likewise.
-    fn wait_for_answers(&mut self) -> usize {
-        let timeout = self.options.timeout;
-        let first = self.options.first_answer();
-        let together = match self.gpus.iter().all(AskedGpu::has_answered) {
-            true => TOGETHER.min(timeout / 2),
-            false => TOGETHER_FIRST.min(timeout / 2),
-        };
-        let spread_at = Instant::now() + together;
-        let mut unread = 0;
-        loop {
-            let deadlines = self.gpus.iter().filter_map(|it| it.deadline(timeout, first));
-            let deadline = deadlines.max();
-            // Answers of late GPUs that have come meanwhile are taken without waiting.
-            let until = match self.readers.is_reading() {
-                true => deadline.map(|_| spread_at),
-                false => deadline,
-            };
-            let left = until.map(|at| at.saturating_duration_since(Instant::now()));
-            let replies = match self.readers.take(left.unwrap_or_default()) {
-                Some(replies) => replies,
-                None if self.readers.is_reading() => {
-                    let read = self.readers.spread();
-                    unread += self.withdraw_unread();
-                    read
-                }
-                None => return unread,
-            };
-            for reply in replies {
-                self.take_in(reply);
-            }
-        }
-    }
-
-    fn take_in(&mut self, reply: Reply) {
-        if let Some(gpu) = self.gpus.get_mut(reply.index as usize) {
-            gpu.answered(reply, self.options.timeout);
-        }
-    }
-
     /// If every GPU says that the driver has gone, NVML has to be started again.
     fn notice_departure(&mut self) {
-        let mut gone = self.gpus.iter().map(AskedGpu::driver_gone);
+        let mut gone = self.gpus.iter().map(GpuReader::driver_gone);
         let Some(Some(code)) = gone.next() else {
             return;
         };
@@ -270,9 +186,8 @@ impl Nvml {
         let away = self.away.as_mut()?;
         match away.attempt.as_ref().map(|it| it.wait(Duration::ZERO)) {
             Some(Ok(Ok(opened))) => match start_readers(&opened) {
-                Ok((gpus, readers)) => {
+                Ok(gpus) => {
                     self.gpus = gpus;
-                    self.readers = readers;
                     self.driver = opened.driver;
                     self.errors = opened.errors;
                     self.away = None;
@@ -303,8 +218,8 @@ impl Nvml {
             gpus: self
                 .gpus
                 .iter()
-                .map(|asked| SampledGpu {
-                    gpu: asked.identity().clone(),
+                .map(|reader| SampledGpu {
+                    gpu: reader.identity().clone(),
                     read_at: None,
                     process_utilization: None,
                 })
@@ -329,18 +244,12 @@ fn open_within(options: &NvmlOptions, time: Duration) -> Result<OpenedNvml, Nvml
     opened.unwrap_or(Err(NvmlFailure::NoAnswer { call: "nvmlInit_v2", waited: time }))
 }
 
-fn start_readers(opened: &OpenedNvml) -> Result<(Vec<AskedGpu>, GpuReaders), NvmlFailure> {
-    let readers = GpuReaders::start(&opened.nvml, opened.gpus)?;
-    let progress = readers.progress().iter().map(Arc::clone);
-    let gpus =
-        (0..).zip(progress).map(|(index, progress)| AskedGpu::new(index, progress)).collect();
-    Ok((gpus, readers))
+fn start_readers(opened: &OpenedNvml) -> io::Result<Vec<GpuReader>> {
+    (0..opened.gpus).map(|index| GpuReader::start(&opened.nvml, index)).collect()
 }
 
 /// Loads the library and starts NVML on a thread, because both can hang.
-fn open_on_a_thread(
-    options: &NvmlOptions,
-) -> std::io::Result<Task<Result<OpenedNvml, NvmlFailure>>> {
+fn open_on_a_thread(options: &NvmlOptions) -> io::Result<Task<Result<OpenedNvml, NvmlFailure>>> {
     let library = options.library.clone();
     Task::start("nvml-open", move || open_now(library))
 }

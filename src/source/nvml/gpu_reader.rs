@@ -1,30 +1,40 @@
-//! The asking side's memory of one GPU: whether it was asked, and what it last said.
+//! One GPU as the asking side knows it: the thread that reads it, and what it last said.
 //!
-//! A GPU that hangs is not asked again until it has answered, so there is never more than one thread
-//! lost to it. Which thread that is, is in `gpu_readers`.
+//! Each GPU has a thread of its own, so one that hangs keeps its thread and holds up no other GPU. It is not asked
+//! again until it has answered.
 
+use std::io;
 use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread;
 use std::time::{Duration, Instant};
 
+use nvml_wrapper::Nvml;
+
 use super::calls::CallProgress;
-use super::device::Reading;
-use super::gpu_readers::Reply;
+use super::device::{DeviceReader, Reading};
 use crate::model::snapshot::{Gpu, ReadError};
 use crate::units::Span;
 
-/// One GPU, as the asking side knows it.
+/// Between snapshots that are far apart, process utilization is gathered this often: the driver
+/// keeps about 10 s of it.
+const GATHER_EVERY: Duration = Duration::from_secs(4);
+/// A lost GPU's handle is looked up again this often.
+const LOOK_UP_AGAIN_AFTER: Duration = Duration::from_secs(10);
+
+/// A GPU and the thread that reads it.
 #[derive(Debug)]
-pub(super) struct AskedGpu {
+pub(super) struct GpuReader {
     index: u32,
     progress: Arc<CallProgress>,
+    requests: Sender<()>,
+    readings: Receiver<Reading>,
     /// When the outstanding request was made.
     asked: Option<Instant>,
     /// It has answered before; the first answer may take longer, because it wakes the GPU.
     started: bool,
     /// It missed its last deadline: its answers are taken when they come, and not waited for.
     late: bool,
-    /// Its last answer took long: it is read by a thread of its own.
-    is_slow: bool,
     /// The last reading, and whether it was handed out.
     last: Option<Reading>,
     fresh: bool,
@@ -32,67 +42,55 @@ pub(super) struct AskedGpu {
     identity: Gpu,
 }
 
-/// How a GPU is to be read.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Manner {
-    /// After others, on the shared thread.
-    Together,
-    /// On a thread of its own.
-    Alone,
-}
-
-impl AskedGpu {
-    /// GPU `index`, of which nothing is known.
-    pub(super) fn new(index: u32, progress: Arc<CallProgress>) -> Self {
-        Self {
+impl GpuReader {
+    /// Starts the thread of GPU `index`. It ends once this is dropped.
+    ///
+    /// # Errors
+    ///
+    /// Where the system gives no thread.
+    pub(super) fn start(nvml: &Arc<Nvml>, index: u32) -> io::Result<Self> {
+        let progress = Arc::<CallProgress>::default();
+        let (requests, requested) = channel();
+        let (answers, readings) = channel();
+        let (nvml, entered) = (Arc::clone(nvml), Arc::clone(&progress));
+        thread::Builder::new()
+            .name(format!("nvml-gpu{index}"))
+            .spawn(move || read_on_request(&nvml, index, &entered, &requested, &answers))?;
+        Ok(Self {
             index,
             progress,
+            requests,
+            readings,
             asked: None,
             started: false,
             late: false,
-            is_slow: false,
             last: None,
             fresh: false,
             identity: Gpu { index, ..Gpu::default() },
-        }
-    }
-
-    /// Whether it has ever answered.
-    pub(super) fn has_answered(&self) -> bool {
-        self.started
-    }
-
-    /// How it is to be read now; `None` where an earlier answer is still to come.
-    pub(super) fn request(&mut self, now: Instant) -> Option<Manner> {
-        if self.asked.is_some() {
-            return None;
-        }
-        self.asked = Some(now);
-        Some(match self.is_slow {
-            true => Manner::Alone,
-            false => Manner::Together,
         })
     }
 
-    /// It will not be read after all.
-    pub(super) fn withdraw(&mut self) {
-        self.asked = None;
-    }
-
-    /// Until when to wait for it; `None` where there is nothing to wait for.
-    pub(super) fn deadline(&self, timeout: Duration, startup: Duration) -> Option<Instant> {
-        let asked = self.asked.filter(|_| !self.late)?;
-        Some(asked + if self.started { timeout } else { startup })
-    }
-
-    /// Takes in an answer.
-    pub(super) fn answered(&mut self, reply: Reply, timeout: Duration) {
-        let reading = reply.reading;
-        self.is_slow = reply.is_slow;
-        if let Some(asked) = self.asked.take() {
-            self.late =
-                self.started && reading.completed.saturating_duration_since(asked) > timeout;
+    /// Has it read, unless an earlier answer is still to come.
+    pub(super) fn ask(&mut self, now: Instant) {
+        // A thread that has ended answers never, and that is said.
+        if self.asked.is_none() {
+            let _ = self.requests.send(());
+            self.asked = Some(now);
         }
+    }
+
+    /// Takes the answer, waiting until `timeout` after the request, or `startup` for the first; one that was late
+    /// is not waited for.
+    pub(super) fn wait(&mut self, timeout: Duration, startup: Duration) {
+        let Some(asked) = self.asked else { return };
+        let time = if self.started { timeout } else { startup };
+        let left = if self.late { Duration::ZERO } else { time.saturating_sub(asked.elapsed()) };
+        let Ok(reading) = self.readings.recv_timeout(left) else {
+            self.late = true;
+            return;
+        };
+        self.asked = None;
+        self.late = self.started && reading.completed.saturating_duration_since(asked) > timeout;
         self.started = true;
         if reading.gpu.uuid.is_some() {
             self.identity = Gpu {
@@ -111,9 +109,6 @@ impl AskedGpu {
     /// The GPU as it is to be shown now, its errors, and when its values were read.
     pub(super) fn report(&mut self, now: Instant) -> (Gpu, Vec<ReadError>, Option<Instant>) {
         let mut errors = Vec::new();
-        if self.asked.is_some() {
-            self.late = true;
-        }
         if let Some(asked) = self.asked {
             let waited = Span(now.saturating_duration_since(asked));
             errors.push(ReadError {
@@ -157,6 +152,41 @@ impl AskedGpu {
     /// Who the GPU is, without values.
     pub(super) fn identity(&self) -> &Gpu {
         &self.identity
+    }
+}
+
+/// The GPU's thread: a reading for each request, until nobody asks any more.
+fn read_on_request(
+    nvml: &Arc<Nvml>,
+    index: u32,
+    progress: &Arc<CallProgress>,
+    requested: &Receiver<()>,
+    answers: &Sender<Reading>,
+) {
+    // `None` until it was looked up, and again once it is lost.
+    let mut device: Option<(DeviceReader, Instant)> = None;
+    loop {
+        match requested.recv_timeout(GATHER_EVERY) {
+            Ok(()) => {
+                let reading = match &mut device {
+                    Some((device, _)) => device.sample(),
+                    none => match DeviceReader::open(nvml, index, Arc::clone(progress)) {
+                        Ok(opened) => none.insert((opened, Instant::now())).0.sample(),
+                        Err(failure) => *failure,
+                    },
+                };
+                device.take_if(|(_, at)| reading.lost && at.elapsed() > LOOK_UP_AGAIN_AFTER);
+                if answers.send(reading).is_err() {
+                    return;
+                }
+            }
+            Err(RecvTimeoutError::Timeout) => {
+                if let Some((device, _)) = &mut device {
+                    device.gather_utilization();
+                }
+            }
+            Err(RecvTimeoutError::Disconnected) => return,
+        }
     }
 }
 
