@@ -51,9 +51,6 @@ const READ_AGAIN_AFTER: Duration = Duration::from_secs(60);
 /// How long files are waited for; what comes later is taken when it comes.
 const READ_TIME: Duration = Duration::from_secs(1);
 
-/// So long nothing of them is read before one more thread helps.
-const HELP_AFTER: Duration = Duration::from_millis(2);
-
 /// How many servers are asked at once.
 const AT_ONCE: usize = 16;
 
@@ -328,7 +325,7 @@ impl ServerAnswer {
 impl KernelPoller {
     fn new(roots: Roots, outbox: Answers<Vec<KernelAnswer>>) -> Self {
         Self {
-            readers: FileReaders::new(roots.clone()),
+            readers: FileReaders::new(&roots),
             roots,
             kernels: HashMap::new(),
             servers: HashMap::new(),
@@ -445,10 +442,7 @@ impl KernelPoller {
             && let left = READ_TIME.saturating_sub(asked.elapsed())
             && !left.is_zero()
         {
-            let read = self.take_read(left.min(HELP_AFTER));
-            if read.is_empty() {
-                self.readers.help();
-            }
+            let read = self.take_read(left);
             self.send(read.iter().filter_map(|key| self.answer(*key)).collect())?;
         }
         Some(())
