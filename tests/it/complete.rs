@@ -142,22 +142,6 @@ fn tab_offers_the_processes_with_what_they_are_and_runs_nothing() {
 }
 
 #[test]
-fn the_largest_process_is_offered_first() {
-    let installed = Installed::new(&one_gpu(&[]));
-    for shell in SHELLS {
-        let Some(mut terminal) = installed.shell(shell) else {
-            continue;
-        };
-        terminal.press("gpumem reap --demo --pid \t");
-        let text = terminal.wait_for("pids", |text| text.contains("2914"));
-        // By their numbers the last would be among the first.
-        let places = ["412301", "398120", "207344", "402519", "2914"].map(|pid| text.find(pid));
-        assert!(places.is_sorted() && places[0].is_some(), "{shell}:\n{text}");
-        still_takes_commands(&mut terminal);
-    }
-}
-
-#[test]
 fn what_is_inserted_is_one_word_whatever_is_in_it() {
     let installed = Installed::new(&one_gpu(&[]));
     let made = installed.folder.path().join("b");
@@ -181,71 +165,6 @@ fn what_is_inserted_is_one_word_whatever_is_in_it() {
         terminal.wait_for("plan", |text| text.contains("you named it"));
         still_takes_commands(&mut terminal);
         assert!(!made.exists(), "{shell} has run a notebook's name");
-    }
-}
-
-#[test]
-fn words_with_colons_and_equal_signs_are_completed_and_the_rest_is_as_before() {
-    let installed = Installed::new(&one_gpu(&[]));
-    for shell in SHELLS {
-        let Some(mut terminal) = installed.shell(shell) else {
-            continue;
-        };
-        for (typed, completed) in [
-            ("explain gpu:", "gpumem explain gpu:0"),
-            ("ps --gpu=", "gpumem ps --gpu=0"),
-            ("ps --gpu ", "gpumem ps --gpu 0"),
-            ("explain --framework xla-nothing", "gpumem explain --framework xla-nothing"),
-            ("explain --framework vl", "gpumem explain --framework vllm"),
-            ("ps --where fin", "gpumem ps --where finding:"),
-            ("ps --where 'finding:stra", "gpumem ps --where 'finding:stray-context'"),
-            ("complet", "gpumem completions"),
-            ("ps --sort cpu", "gpumem ps --sort cpu-time"),
-        ] {
-            terminal.press(&format!("\x15\x0cgpumem {typed}\t"));
-            terminal.wait_for(completed, |text| text.contains(completed));
-        }
-        still_takes_commands(&mut terminal);
-    }
-}
-
-#[test]
-fn values_are_offered_where_they_are_typed() {
-    let installed = Installed::new(&one_gpu(&[]));
-    let demo = |words: &[&str]| {
-        let (first, rest) = words.split_first().unwrap();
-        installed.values(&[&[*first, "--demo"], rest].concat())
-    };
-    let pids = demo(&["reap", "--pid", ""]);
-    assert!(pids.contains(&"412301".to_owned()), "{pids:?}");
-    let more = demo(&["reap", "--pid", "412301,"]);
-    assert!(more.contains(&"412301,398120".to_owned()), "{more:?}");
-    let others = demo(&["reap", "--pid", "412301", "--pid", ""]);
-    assert_eq!(others.len(), pids.len() - 1, "one is typed once");
-    assert_eq!(demo(&["ps", "--gpu", ""]), ["0", "1", "2", "3"]);
-    assert_eq!(demo(&["ps", "--gpu", "GPU-7"]).len(), 4);
-    assert!(demo(&["ps", "--user", ""]).contains(&"ann".to_owned()));
-    assert_eq!(demo(&["reap", "--notebook", ""]), ["thesis/fine-tune.ipynb"]);
-    assert_eq!(demo(&["reap", "--kernel", ""]), ["4b1f6f0e-2a57-4c3d-9be4-d08a51c7f2e6"]);
-    let terms = demo(&["ps", "--where", "!gpu:0 user:ann,"]);
-    assert!(terms.contains(&"!gpu:0 user:ann,ben".to_owned()), "{terms:?}");
-    let fields = demo(&["ps", "--where", ""]);
-    for field in ["user:", "mem>4GiB", "container:", "job:"] {
-        assert!(fields.contains(&field.to_owned()), "{fields:?}");
-    }
-    assert_eq!(demo(&["check", "--wait-free", "8GiB:"])[3], "8GiB:3");
-    let findings = demo(&["explain", "orphan"]);
-    let is_orphan = |id: &String| id.starts_with("orphan:GPU-");
-    assert!(findings.iter().any(is_orphan), "{findings:?}");
-    assert_eq!(installed.values(&["ps", "--gpu", ""]), ["0"], "this machine's");
-    assert!(installed.values(&["rules", ""]).contains(&"leak".to_owned()));
-    assert!(installed.values(&["man", ""]).contains(&"kill".to_owned()));
-    // Files, options and commands are the shell's.
-    for words in [&["ps", "--replay", ""][..], &["config", "check", ""], &["ki"], &["kill", "--"]] {
-        let output = installed.complete(words);
-        let expected = (1, "", "");
-        let got = (output.code, output.stdout.as_str(), output.stderr.as_str());
-        assert_eq!(got, expected, "{words:?}");
     }
 }
 

@@ -92,75 +92,6 @@ fn an_exemption_keeps_its_processes_until_it_ends() {
 }
 
 #[test]
-fn a_config_check_shows_the_files_effect() {
-    let toml = "[rules.idle]\nenabled = false\n\
-         [[rule]]\nname = \"naps\"\nkind = \"idle\"\ngpu = 0\nseverity = \"critical\"\n\
-         [[override]]\nrule = \"naps\"\nuser = \"ann\"\nduration = \"2h\"\n\
-         [[keep]]\nuser = \"ann\"\nreason = \"old \\u001b[31m\"\nuntil = 2020-01-01T00:00:00Z\n\
-         [[keep]]\nuser = \"ben\"\nreason = \"thesis\"\nrules = [\"naps\"]\nuntil = 2999-01-01T00:00:00Z\n";
-    let proved = under(toml, &["config", "check"]);
-    assert_eq!((proved.code, proved.stderr.as_str()), (0, ""), "{proved:?}");
-    for line in [
-        "  rule idle: warning; switched off",
-        "  rule naps: idle; for GPU 0; critical; 1 override",
-        "  keep user \"ann\"; expired at 2020-01-01 00:00:00 UTC, without effect; old \\e[31m",
-        "  keep user \"ben\"; only from naps; until 2999-01-01 00:00:00 UTC; thesis",
-    ] {
-        assert!(proved.stdout.lines().any(|it| it == line), "{line}: {}", proved.stdout);
-    }
-    let shown = under(toml, &["config", "show"]);
-    let again = under(&shown.stdout, &["config", "check"]);
-    let rest = |output: &Output| output.stdout.split_once('\n').unwrap().1.to_owned();
-    assert_eq!(rest(&again), rest(&proved));
-}
-
-/// The fourth question that gpumem answers: clean up where more than so many bytes are in use.
-#[test]
-fn a_config_check_shows_what_is_done_about_findings() {
-    let rule = |kind: &str, action: &str| {
-        let toml = format!(
-            "[[rule]]\nname = \"caches\"\nkind = \"{kind}\"\n\
-             action = \"{action}\"\n"
-        );
-        under(&toml, &["config", "check"])
-    };
-    for (action, words) in
-        [("release", "asked by reap to release memory"), ("reap", "reaped by reap --watch")]
-    {
-        let proved = rule("idle", action);
-        let line = proved.stdout.lines().find(|it| it.contains("rule caches"));
-        let line = line.unwrap_or_else(|| panic!("{proved:?}"));
-        assert!(line.contains(words), "{line}");
-    }
-    let notified = rule("idle", "notify");
-    assert!(!notified.stdout.contains("by reap"), "{notified:?}");
-    let refused = rule("leak", "release");
-    assert_eq!(refused.code, 2, "{refused:?}");
-    assert!(refused.stderr.contains("not asked to release memory"));
-}
-
-#[test]
-fn what_is_allowed_and_cannot_hold_is_noted() {
-    let toml = "[rules.leak]\nwindow = \"1m\"\n\
-         [[override]]\nrule = \"idle\"\nuser = \"ann\"\nduration = \"5h\"\n\
-         [[rule]]\nname = \"typo\"\nkind = \"idle\"\nframework = \"pytorhc\"\n\
-         [[keep]]\nframework = \"nonesuch\"\nreason = \"mine\"\n";
-    let proved = under(toml, &["config", "check"]);
-    assert_eq!((proved.code, proved.stderr.as_str()), (0, ""), "{proved:?}");
-    for line in [
-        "    note: window 1m 00s is raised to 15m 00s: growth cannot be distinguished from warm-up sooner",
-        "    note: override for user \"ann\": max_busy 2h 00m is raised to 5h 00m: it cannot be less than the duration",
-        "    note: framework \"pytorhc\" is none that gpumem recognises",
-        "    note: framework \"nonesuch\" is none that gpumem recognises",
-    ] {
-        let is_note = |it: &&str| it.starts_with(line);
-        assert_eq!(proved.stdout.lines().filter(is_note).count(), 1, "{line}: {}", proved.stdout);
-    }
-    let fine = under("[rules.leak]\nwindow = \"20m\"\n", &["config", "check"]);
-    assert!(!fine.stdout.contains("note:"), "{}", fine.stdout);
-}
-
-#[test]
 fn a_size_without_a_unit_is_refused_with_file_line_and_key() {
     for (value, printed) in [("8", "8"), ("\"8\"", "\"8\""), ("1073741824", "1073741824")] {
         let toml = format!("[rules.idle]\nmin_memory = {value}\n");
@@ -222,55 +153,6 @@ fn a_config_test_shows_what_each_rule_would_have_found_and_when() {
     assert_eq!(without.code, 2);
     assert!(without.stderr.contains("--replay FILE, or --demo"), "{without:?}");
     assert_eq!(run(&["config", "test", "--demo"]).code, 0);
-}
-
-#[test]
-fn what_ends_in_a_recording_is_shown_with_its_time() {
-    // A duration that the process of the other recording idles for before it goes.
-    let recording = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/corpus/pid_reuse-100.jsonl");
-    let toml = "[rules.idle]\nduration = \"5m\"\n";
-    let output = under(toml, &["config", "test", "--json", "--replay", recording]);
-    let document = output.json();
-    let events: Vec<&str> = document["events"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(|it| it["event"].as_str().unwrap())
-        .collect();
-    assert!(events.starts_with(&["began", "ended"]), "{document}");
-    let [began, ended] = [&document["events"][0], &document["events"][1]];
-    assert_eq!((&began["id"], &began["since"]), (&ended["id"], &ended["since"]));
-    assert!(ended["time"].as_str() > began["time"].as_str());
-}
-
-#[test]
-fn the_rules_are_listed_with_what_is_in_force() {
-    let listed = run(&["rules"]);
-    assert_eq!(listed.code, 0, "{listed:?}");
-    assert!(listed.stdout.contains("  duration = \"10m\"\n      how long"), "{listed:?}");
-    let toml = "[rules.idle]\nduration = \"20m\"\n\
-         [[rule]]\nname = \"naps\"\nkind = \"idle\"\nuser = \"ann\"\nmax_cpu_percent = 5\n";
-    let listed = under(toml, &["rules"]).stdout;
-    for part in [
-        "\n  duration = \"20m\" (default \"10m\")\n",
-        "\nnaps (idle, for user \"ann\")\n",
-        "\n  max_cpu_percent = 5 (default 20)\n",
-    ] {
-        assert!(listed.contains(part), "{part}: {listed}");
-    }
-    let document = under(toml, &["rules", "naps", "--json"]).json();
-    let rules = document["rules"].as_array().unwrap();
-    assert_eq!((rules.len(), &rules[0]["scope"]), (1, &"user \"ann\"".into()));
-    let settings = rules[0]["settings"].as_array().unwrap();
-    let cpu = settings.iter().find(|it| it["name"] == "max_cpu_percent").unwrap();
-    assert_eq!((cpu["value"].as_f64(), cpu["default"].as_f64()), (Some(5.0), Some(20.0)));
-    let unknown = run(&["rules", "idel"]);
-    assert_eq!(unknown.code, 2);
-    assert!(unknown.stderr.contains("there is no rule \"idel\""), "{unknown:?}");
-    // The manual page holds the very same list.
-    let page = run(&["man", "rules"]).stdout;
-    let plain = page.replace("\\-", "-");
-    assert!(plain.contains(&run(&["rules"]).stdout), "{page}");
 }
 
 #[test]

@@ -88,16 +88,6 @@ fn a_machine_without_a_driver_gets_that_report() {
 }
 
 #[test]
-fn a_file_that_is_no_library_is_named_with_the_loaders_words() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("libnvidia-ml.so.1");
-    fs::write(&path, "").unwrap();
-    let path = path.to_str().unwrap();
-    let diagnosis = Diagnosis::from(run(&["doctor", "--json", "--nvml-library", path]), 3);
-    diagnosis.assert_check("library", "broken", &[path, "file too short"]);
-}
-
-#[test]
 fn a_driver_that_answers_is_enough() {
     let child = Running::sleep();
     let on = Gpu { persistence: Some(true), mig: Some(false), ..gpu(child.pid()) };
@@ -317,21 +307,4 @@ fn nothing_of_the_environment_reaches_the_terminal() {
     let long = "x".repeat(100_000);
     let output = finish(command.env("TERM", &long).env("LC_ALL", long + ".UTF-8"));
     assert!(output.stdout.len() < 20_000, "a variable is shown whole");
-}
-
-#[test]
-fn colour_is_for_who_asks_for_it() {
-    let plain = run(&["doctor", "--nvml-library", NOWHERE]).stdout;
-    assert!(!plain.contains('\x1b'));
-    let coloured = run(&["doctor", "--nvml-library", NOWHERE, "--color", "always"]).stdout;
-    assert!(coloured.contains("\x1b[31;1mbroken \x1b[0m"), "{coloured}");
-}
-
-#[test]
-fn only_usage_ends_with_2() {
-    for arguments in
-        [&["doctor", "--demo"][..], &["doctor", "now"], &["doctor", "--nvml-timeout", "0s"]]
-    {
-        assert_eq!(run(arguments).code, 2, "{arguments:?}");
-    }
 }

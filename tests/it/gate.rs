@@ -218,24 +218,6 @@ fn findings_are_of_the_gpus_and_users_asked_for() {
 }
 
 #[test]
-fn the_worst_is_named_first() {
-    let document = run(&["check", "--demo", "--json", "--fail-on", "info"]).json();
-    let ranks: Vec<(usize, u64)> = document["findings"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .filter(|finding| finding["resolved_at"].is_null())
-        .map(|finding| {
-            let severities = ["info", "warning", "critical"];
-            let rank = severities.iter().position(|s| finding["severity"] == *s);
-            (rank.unwrap(), finding["memory_bytes"].as_u64().unwrap_or(0))
-        })
-        .collect();
-    assert!(!ranks.is_empty());
-    assert!(ranks.is_sorted_by(|a, b| a >= b), "{ranks:?}");
-}
-
-#[test]
 fn rules_are_chosen_by_name_and_by_kind() {
     let check = |more: &[&str]| run(&[&["check", "--demo", "--json"], more].concat());
     let idle = check(&["--kind", "idle", "--rule", "idle"]);

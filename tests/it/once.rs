@@ -1,13 +1,9 @@
 //! `gpumem watch --once`: pictures without a terminal.
 
-use std::io::Read as _;
-use std::process::Stdio;
-
 use mock_nvml::scene::{Fault, Gpu, Process, Scene};
 use unicode_width::UnicodeWidthStr as _;
 
 use crate::machine::{GIB, Machine, Running, one_gpu};
-use crate::pty::Terminal;
 use crate::support::{self, command, finish, run};
 
 const DEMO: [&str; 3] = ["watch", "--demo", "--once"];
@@ -55,14 +51,6 @@ fn sizes_are_as_asked_or_as_the_shell_has_them() {
 }
 
 #[test]
-fn keys_lead_to_any_state() {
-    let help = demo(&["--keys", "?"]);
-    assert!(help.stdout.contains("select the next process"), "{help:?}");
-    let selected = demo(&["--size", "120x40", "--keys", "jj"]);
-    assert!(selected.stdout.contains("process 398120 on GPU 1"), "{selected:?}");
-}
-
-#[test]
 fn what_cannot_be_shown_is_wrong_usage() {
     for (arguments, hint) in [
         (&["--size", "120"][..], "120x40"),
@@ -84,62 +72,6 @@ fn what_cannot_be_shown_is_wrong_usage() {
     }
     let format = run(&["watch", "--demo", "--once=png"]);
     assert!(format.code == 2 && format.stderr.contains("svg"), "{format:?}");
-}
-
-#[test]
-fn colour_is_for_who_wants_it() {
-    let colored = |term: &str, colorterm: &str, more: &[&str]| {
-        let mut watch = command(&[&DEMO, more].concat());
-        finish(watch.env("TERM", term).env("COLORTERM", colorterm)).stdout
-    };
-    let always = ["--color", "always"];
-    assert!(colored("xterm", "truecolor", &always).contains(";38;2;"));
-    let cube = colored("xterm-256color", "", &always);
-    assert!(cube.contains(";38;5;") && !cube.contains(";38;2;"));
-    let sixteen = colored("linux", "", &always);
-    assert!(sixteen.contains("\x1b[0;36m") && !sixteen.contains(";38;"));
-    // Who asks for colour gets it, whatever TERM says.
-    assert!(colored("dumb", "", &always).contains("\x1b[0;36m"));
-    assert!(colored("dumb", "", &["--color", "always", "--theme", "mono"]).contains("\x1b[0;1m"));
-
-    let mut asked = command(&[&DEMO[..], &always].concat());
-    let asked = finish(asked.env("NO_COLOR", "1").env("TERM", "xterm").env_remove("COLORTERM"));
-    assert_eq!(asked.stdout, colored("xterm", "", &always));
-    let plain = demo(&[]).stdout;
-    assert_eq!(colored("xterm", "truecolor", &["--color", "never"]), plain);
-    assert_eq!(colored("xterm", "truecolor", &[]), plain, "a pipe gets none");
-}
-
-#[test]
-fn a_terminal_shows_it_in_its_own_size_and_without_colour_where_none_is_wanted() {
-    if support::find("setsid", "util-linux").is_none() {
-        return;
-    }
-    let mut watch = command(&DEMO);
-    watch.env("TERM", "xterm-256color").env("NO_COLOR", "1");
-    let mut terminal = Terminal::start(&[], &watch, 20, 70);
-    let text = terminal.wait_for("the line of keys", |text| text.contains("F1 Help"));
-    assert_eq!(terminal.end().code(), Some(0));
-    assert!(text.starts_with(" REPLAY"), "the first line is still there: {text}");
-    assert_eq!(text.trim_end().lines().count(), 19);
-}
-
-#[test]
-fn an_svg_is_a_document_that_describes_what_it_shows() {
-    let output = run(&["watch", "--demo", "--once=svg", "--size", "100x30"]);
-    assert_eq!((output.code, output.stderr.as_str()), (0, ""));
-    let svg = &output.stdout;
-    assert!(svg.starts_with("<svg xmlns=") && svg.ends_with("</svg>\n"));
-    assert!(svg.contains("4 GPUs") && svg.contains("fill=\"#e5c04b\""));
-    let plain = run(&["watch", "--demo", "--once=svg", "--size", "100x30", "--color", "never"]);
-    assert!(!plain.stdout.contains("#e5c04b") && plain.stdout.contains("IDLE 24m"));
-    // A machine's hostile names were made harmless by the screen; XML is what is left to mind.
-    if let Some(python) = support::python_with(&["xml.dom.minidom"]) {
-        let parse = "import sys, xml.dom.minidom as m; m.parse(sys.stdin)";
-        let mut parser = std::process::Command::new(python);
-        let parsed = support::finish_with_input(parser.args(["-c", parse]), svg.as_bytes());
-        assert_eq!(parsed.code, 0, "{parsed:?}");
-    }
 }
 
 #[test]
@@ -207,19 +139,4 @@ fn blind_is_3() {
     let lost = lost.run(&["watch", "--once", "--interval", "100ms", "--no-store"]);
     assert_eq!(lost.code, 3, "{lost:?}");
     assert!(lost.stdout.contains("lost"), "{lost:?}");
-}
-
-#[test]
-fn a_closed_pipe_ends_it_quietly() {
-    for once in ["--once", "--once=svg"] {
-        let mut child = command(&["watch", "--demo", once])
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
-        drop(child.stdout.take());
-        let mut stderr = String::new();
-        child.stderr.take().unwrap().read_to_string(&mut stderr).unwrap();
-        assert_eq!((child.wait().unwrap().code(), stderr.as_str()), (Some(0), ""));
-    }
 }

@@ -42,24 +42,6 @@ fn unfinished(bytes: &[u8]) -> usize {
     }
 }
 
-#[test]
-fn a_frame_is_shown_once_it_has_ended() {
-    for (bytes, expected) in [
-        ("", 0),
-        ("ab", 0),
-        ("ab\x1b", 1),
-        ("ab\x1b[?202", 6),
-        ("ab\x1b[?2026l", 0),
-        ("ab\x1b[?2026hc", 9),
-        ("ab\x1b[?2026hc\x1b[?2026", 16),
-        ("ab\x1b[?2026hc\x1b[?2026l", 0),
-        ("ab\x1b[?2026hc\x1b[?2026ld\x1b[?2026h", 8),
-        ("ab\x1b[?2026hc\x1b[?2026l\x1b[?", 3),
-    ] {
-        assert_eq!(unfinished(bytes.as_bytes()), expected, "{bytes:?}");
-    }
-}
-
 /// A program on a terminal of its own.
 pub struct Terminal {
     child: Child,
@@ -207,26 +189,6 @@ impl Terminal {
         blank.screen().contents()
     }
 
-    /// Where on the screen the cells of these texts begin, counted in columns: first the line of the
-    /// first of them, then the columns of all of them in that line.
-    pub fn columns_of(&self, texts: &[&str]) -> Vec<u16> {
-        let parser = self.screen.lock().unwrap();
-        let screen = parser.screen();
-        let (rows, columns) = screen.size();
-        let (rows, columns) = (rows.get(), columns.get());
-        let starts = |row, text: &str| {
-            (0..columns).find(|&x| screen.contents_between(row, x, row, columns).starts_with(text))
-        };
-        let row = (0..rows).find(|&row| starts(row, texts[0]).is_some());
-        let row = row.unwrap_or_else(|| panic!("no {}:\n{}", texts[0], screen.contents()));
-        texts
-            .iter()
-            .map(|text| {
-                starts(row, text).unwrap_or_else(|| panic!("no {text}:\n{}", screen.contents()))
-            })
-            .collect()
-    }
-
     pub fn text(&self) -> String {
         self.screen.lock().unwrap().screen().contents()
     }
@@ -268,12 +230,6 @@ impl Terminal {
     pub fn wait_for_selected(&self, word: &str) {
         let is_it = |line: &str| line.contains('▸') && line.contains(word);
         self.wait_for("selected row", |text| text.lines().any(is_it));
-    }
-
-    fn mouse(&self) -> (MouseProtocolMode, MouseProtocolEncoding) {
-        let parser = self.screen.lock().unwrap();
-        let screen = parser.screen();
-        (screen.mouse_protocol_mode(), screen.mouse_protocol_encoding())
     }
 
     pub fn resize(&self, rows: u16, columns: u16) {
@@ -479,18 +435,6 @@ fn it_wants_a_terminal() {
 }
 
 #[test]
-fn it_wants_a_terminal_that_has_a_screen() {
-    if support::find("setsid", "util-linux").is_none() {
-        return;
-    }
-    let mut watch = Command::new("env");
-    watch.arg("TERM=dumb").arg(support::gpumem()).args(["watch", "--demo"]);
-    let mut terminal = Terminal::start(&[], &watch, 24, 80);
-    assert_eq!(terminal.end().code(), Some(2));
-    terminal.wait_for("reason", |text| text.contains("TERM=dumb"));
-}
-
-#[test]
 fn a_terminal_that_goes_away_ends_it() {
     let Some(terminal) = demo(24, 80) else { return };
     let pid = terminal.pid();
@@ -542,59 +486,6 @@ fn panics_on(variable: &str, thread: &str) {
     terminal.assert_restored();
     let text = terminal.wait_for("panic's message", |text| text.contains("as a bug would"));
     assert!(!text.contains("drawn"), "{text}");
-}
-
-#[test]
-fn a_person_sorts_clicks_resizes_and_comes_back_to_it() {
-    if support::find("bash", "bash").is_none() {
-        return;
-    }
-    let Some(mut terminal) = demo_in(Terminal::SHELL, 40, 160) else {
-        return;
-    };
-    let clicks = (MouseProtocolMode::PressRelease, MouseProtocolEncoding::Sgr);
-    assert_eq!(terminal.mouse(), clicks, "and no motion");
-    terminal.press("ou");
-    terminal.wait_for("order by user", |text| text.contains("USER▲"));
-    terminal.click("PID");
-    terminal.wait_for("order by pid", |text| text.contains("PID▲"));
-    terminal.click("PID");
-    terminal.wait_for("order turned around", |text| text.contains("PID▼"));
-    terminal.click("fine-tune");
-    terminal.wait_for_selected("fine-tune");
-    terminal.resize(1, 1);
-    terminal.wait_for("one cell", |text| text.trim().chars().count() <= 1);
-    terminal.resize(60, 200);
-    terminal.wait_for_selected("fine-tune");
-    terminal.press("\u{1a}");
-    terminal.wait_for_stop();
-    terminal.assert_restored();
-    terminal.press("\n");
-    terminal.wait_for("demo again", |text| text.contains("PID▼"));
-    assert_eq!(terminal.mouse(), clicks);
-    terminal.wait_for_selected("fine-tune");
-    terminal.click("F1 Help");
-    terminal.wait_for("help", |text| text.contains("leaves this help"));
-    terminal.press("\u{1b}");
-    terminal.wait_for("table", |text| text.contains("PID▼"));
-    terminal.click("F10 Quit");
-    assert_eq!(terminal.end().code(), Some(0));
-    terminal.assert_restored();
-}
-
-#[test]
-fn the_mouse_can_be_left_to_the_terminal() {
-    if support::find("setsid", "util-linux").is_none() {
-        return;
-    }
-    let watch = support::command(&["watch", "--demo", "--no-mouse"]);
-    let mut terminal = Terminal::start(&[], &watch, 24, 80);
-    terminal.wait_for("demo", |text| text.contains("fine-tune"));
-    let none = (MouseProtocolMode::None, MouseProtocolEncoding::Default);
-    assert_eq!(terminal.mouse(), none);
-    terminal.press("q");
-    assert_eq!(terminal.end().code(), Some(0));
-    terminal.assert_restored();
 }
 
 #[test]
@@ -691,26 +582,6 @@ fn a_storm_of_keys_is_taken_in_to_the_last() {
     terminal.wait_for("help", |text| text.contains("leaves this help"));
     assert!(terminal.is_raw());
     assert_eq!(terminal.end_by_interrupt().code(), Some(0));
-    terminal.assert_restored();
-}
-
-#[test]
-fn a_screen_that_does_not_change_writes_nothing() {
-    if support::find("setsid", "util-linux").is_none() {
-        return;
-    }
-    let recording = "tests/data/corpus/vllm_never_used-100.jsonl";
-    let watch = support::command(&["watch", "--replay", recording, "--speed", "10000"]);
-    let mut terminal = Terminal::start(&[], &watch, 24, 100);
-    terminal.wait_for("end", |text| text.contains("the end"));
-    // A key is answered last: all before it is drawn.
-    terminal.press("ou");
-    terminal.wait_for("order by user", |text| text.contains("USER▲"));
-    let before = terminal.written();
-    thread::sleep(Duration::from_secs(2));
-    assert_eq!(terminal.written(), before);
-    terminal.press("q");
-    assert_eq!(terminal.end().code(), Some(0));
     terminal.assert_restored();
 }
 

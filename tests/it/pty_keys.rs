@@ -6,9 +6,6 @@ use crate::machine::{Machine, Running, one_gpu};
 use crate::pty::Terminal;
 use crate::support;
 
-/// What a terminal sends for the key F2.
-const F2: &str = "\u{1b}OQ";
-
 /// A program on a terminal of 40 by 160, once it shows this.
 fn shown(program: &Command, mark: &str) -> Terminal {
     let terminal = Terminal::start(&[], program, 40, 160);
@@ -43,82 +40,6 @@ fn alone_it_opens_the_screen_where_there_is_a_driver_and_else_says_what_to_do() 
     piped.arg("TERM=dumb").arg(dumb.get_program());
     let mut terminal = shown(&piped, "Exit codes:");
     assert_eq!(terminal.end().code(), Some(0), "the help, as in a pipe");
-}
-
-#[test]
-fn columns_and_order_that_are_typed_count_for_the_session_only() {
-    if support::find("setsid", "util-linux").is_none() {
-        return;
-    }
-    let state = tempfile::tempdir().unwrap();
-    let sleeper = Running::sleep();
-    let machine = Machine::new(&one_gpu(&[sleeper.pid()]));
-    let watch = |arguments: &[&str]| {
-        let mut watch = machine.command(&["watch", "--no-store"]);
-        watch.args(arguments).env("STATE_DIRECTORY", state.path());
-        watch
-    };
-    let file = state.path().join("watch.json");
-    std::fs::write(&file, br#"{"columns":["PID","MEMORY","COMMAND"],"sort":"PID"}"#).unwrap();
-    let terminal = shown(&watch(&[]), "PID▲");
-    let text = terminal.text();
-    assert!(text.contains("MEMORY") && !text.contains("RUNTIME"), "{text}");
-    leave(terminal);
-    let before = std::fs::read(&file).unwrap();
-    let terminal =
-        shown(&watch(&["--columns", "user,runtime,host-memory", "--sort", "runtime"]), "RUNTIME▼");
-    let text = terminal.text();
-    assert!(text.contains("HOST MEM") && !text.contains("COMMAND"), "{text}");
-    leave(terminal);
-    assert_eq!(std::fs::read(&file).unwrap(), before, "it is not remembered");
-    // A file of another version, or of somebody who edited it.
-    for damaged in [&br#"{"columns":["NEW"]}"#[..], br#"{"columns":{}}"#, b"\xff"] {
-        std::fs::write(&file, damaged).unwrap();
-        let terminal = shown(&watch(&[]), "MEMORY▼");
-        assert!(terminal.text().contains("COMMAND"), "all columns are there");
-        leave(terminal);
-    }
-}
-
-#[test]
-fn columns_that_are_chosen_come_back() {
-    if support::find("setsid", "util-linux").is_none() {
-        return;
-    }
-    let state = tempfile::tempdir().unwrap();
-    let sleeper = Running::sleep();
-    let machine = Machine::new(&one_gpu(&[sleeper.pid()]));
-    let mut watch = machine.command(&["watch", "--no-store"]);
-    watch.env("STATE_DIRECTORY", state.path());
-    let mut terminal = shown(&watch, "MEMORY▼");
-    terminal.press(F2);
-    terminal.wait_for("the list", |text| text.contains("columns: 16 of 16"));
-    // The second is hidden, and the first comes after it.
-    terminal.press("j k");
-    terminal.wait_for("one less", |text| text.contains("columns: 15 of 16"));
-    terminal.press("\u{1b}[C");
-    terminal.wait_for("moved", |text| {
-        let list: Vec<&str> = text.lines().filter(|line| line.contains("│ [")).collect();
-        list.first().is_some_and(|line| line.contains("[ ] PID"))
-    });
-    terminal.press("\r");
-    terminal.wait_for("the table", |text| !text.contains("columns: 15"));
-    leave(terminal);
-    let terminal = shown(&watch, "MEMORY▼");
-    let heading = terminal.text();
-    let heading = heading.lines().find(|line| line.contains("MEMORY▼")).unwrap();
-    assert!(!heading.contains("PID"), "{heading}");
-    leave(terminal);
-    // Esc leaves them as they were.
-    let before = std::fs::read(state.path().join("watch.json")).unwrap();
-    let mut terminal = shown(&watch, "MEMORY▼");
-    terminal.press(F2);
-    terminal.wait_for("the list", |text| text.contains("columns: 15 of 16"));
-    terminal.press("r\u{1b}");
-    terminal.wait_for("the table", |text| !text.contains("columns: 1"));
-    leave(terminal);
-    let after = std::fs::read(state.path().join("watch.json")).unwrap();
-    assert_eq!(after, before);
 }
 
 #[test]

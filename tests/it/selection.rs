@@ -211,53 +211,6 @@ fn the_same_words_give_the_same_rows_whatever_a_process_calls_itself() {
 }
 
 #[test]
-fn what_is_to_be_left_out_is_not_ended_for_what_it_has_elsewhere() {
-    let (_folder, path) = hostile();
-    let (replay, all, _) = hostile_rows(&path);
-    // 11 is on both GPUs: its row on the other is shown, and no finding about it and no plan for it.
-    let without = ["--where=!gpu:0"];
-    assert_eq!(ps(&replay, &without), Pids::from([11, 13, 14, 16]));
-    assert_eq!(check(&replay, &without), Pids::from([13, 14]));
-    assert_eq!(reap(&replay, &all, &without), Pids::from([13, 14, 16]));
-}
-
-#[test]
-fn a_selection_that_makes_no_sense_is_refused_before_anything_is_done() {
-    for command in ["ps", "check", "reap", "kill", "watch"] {
-        for (terms, message) in [
-            ("usr:ann", "no term is called \"usr\"; did you mean user?"),
-            ("", "it is empty; write user:ann, or leave it out"),
-            ("mem>20", "mem: \"20\" has no unit; write 20GiB, 20MiB or 20%"),
-            ("idle>ten", "idle: \"ten\" is not a duration"),
-            ("state:bored", "no state begins with \"bored\"; there are running"),
-        ] {
-            let output = run(&[command, "--demo", &format!("--where={terms}")]);
-            let output = match command {
-                "kill" => run(&["kill", "7", &format!("--where={terms}")]),
-                _ => output,
-            };
-            assert_eq!((output.code, &*output.stdout), (2, ""), "{command}: {output:?}");
-            assert!(output.stderr.contains(message), "{command}: {}", output.stderr);
-        }
-    }
-    for command in ["ps", "check", "reap"] {
-        for (option, message) in [
-            ("--gpu=9", "--gpu 9: there is no such GPU; there are 0, 1, 2, 3"),
-            ("--gpu=", "--gpu : there is no such GPU"),
-            ("--where=gpu:9", "--where gpu:9: there is no such GPU"),
-            (
-                "--gpu=GPU-",
-                "--gpu GPU- is the beginning of more than one UUID (gpu:0, gpu:1, gpu:2, gpu:3)",
-            ),
-        ] {
-            let output = run(&[command, "--demo", option]);
-            assert_eq!((output.code, &*output.stdout), (2, ""), "{command}: {output:?}");
-            assert!(output.stderr.contains(message), "{command}: {}", output.stderr);
-        }
-    }
-}
-
-#[test]
 fn totals_are_of_what_is_selected() {
     let totals = |more: &[&str]| {
         let arguments = [&["ps", "--demo", "--json", "--by", "user"], more].concat();

@@ -18,9 +18,12 @@ pub struct Output {
 }
 
 impl Output {
-    /// Standard output as one JSON document.
+    /// Standard output as one JSON document, which is valid by the schema that it names.
     pub fn json(&self) -> serde_json::Value {
-        serde_json::from_str(&self.stdout).unwrap_or_else(|error| panic!("{error}: {self:?}"))
+        let document = serde_json::from_str(&self.stdout);
+        let document = document.unwrap_or_else(|error| panic!("{error}: {self:?}"));
+        crate::schema::check(&document);
+        document
     }
 }
 

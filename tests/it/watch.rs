@@ -1,16 +1,8 @@
 //! `gpumem watch` held against what it promises: the same words as the other commands, a screen that
 //! writes only what changed, names that move no column, and a terminal that is as it was.
 
-use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
-use std::process::Command;
-use std::thread;
-use std::time::{Duration, Instant};
+use std::os::unix::process::ExitStatusExt as _;
 
-use gpumem::api::rules::{Engine, RuleSet};
-use gpumem::api::source::{Control, NextSnapshot, Origin, Source, SourceError, Taken};
-use gpumem::api::watch::{
-    Depth, Past, ReclaimProgress, ReclaimRequest, ReclaimWorker, Theme, UiState,
-};
 use mock_nvml::scene::{Fault, Gpu, Process, Scene};
 use rustix::process::{Signal, kill_process};
 
@@ -73,33 +65,6 @@ fn the_page_is_what_explain_prints_to_the_letter() {
     assert!(typed > 0, "no page had anything to type");
 }
 
-#[test]
-fn the_list_of_findings_ends_with_what_to_type() {
-    let screen = |size: &str| {
-        let screen = ["watch", "--demo", "--once", "--size", size, "--keys", "<Tab>"];
-        run(&screen).stdout
-    };
-    for size in ["200x50", "120x40"] {
-        let screen = screen(size);
-        let typed: Vec<&str> = screen
-            .lines()
-            .skip_while(|line| !line.contains("findings: "))
-            .filter_map(|line| Some(line.split_once(" gpumem ")?.1.trim_end()))
-            .collect();
-        // The three of one job have one, and it stands once; what is not to be killed is explained.
-        let expected = [
-            "release 398120",
-            "kill 448016",
-            "explain 440871",
-            "kill 402519 402520 402521",
-            "explain 207344",
-        ];
-        assert_eq!(typed, expected, "{size}:\n{screen}");
-    }
-    // Where there is no room for both, what was found goes before.
-    assert!(!screen("80x24").contains(" gpumem kill"));
-}
-
 /// The words of a plan on the screen: between its title and what can be done with it.
 fn planned(screen: &str) -> Vec<&str> {
     let lines = screen.lines().skip_while(|line| !line.starts_with("── kill"));
@@ -150,64 +115,6 @@ fn two(first: u32, second: u32) -> Scene {
     let gpu = Gpu::new("NVIDIA L40S").total(48 * GIB);
     let gpu = gpu.process(Process::compute(first, 4 * GIB));
     Scene::new().gpu(gpu.process(Process::compute(second, 2 * GIB)))
-}
-
-#[test]
-fn names_of_any_width_leave_the_columns_of_a_terminal_where_they_are() {
-    if support::find("setsid", "util-linux").is_none() {
-        return;
-    }
-    let plain = Running::sleep();
-    for name in [
-        "日本語のとても長い名前のプログラム",
-        "🦀👩\u{200d}👩\u{200d}👧\u{200d}👦 family ❤\u{fe0f}",
-        "שלום עולם مرحبا",
-        "\u{202e}gnp.exe\u{2066}",
-        "e\u{301}\u{302}\u{303}\u{304}\u{1160}\u{3164}",
-        "\x1b[2J\x1b[31m\x1b]0;title\x07\r\n\t\u{9b}5n",
-    ] {
-        let hostile = Running::start(Command::new("sleep").arg0(name).arg("600"));
-        let machine = Machine::new(&two(hostile.pid(), plain.pid()));
-        let watch = ["watch", "--no-store", "--interval", "250ms"];
-        let mut terminal = Terminal::start(&[], &machine.command(&watch), 24, 110);
-        terminal.wait_for("both", |text| {
-            text.contains("4.0 GiB") && text.contains("2.0 GiB") && text.contains("sleep 600")
-        });
-        let (hostile, plain) = (hostile.pid().to_string(), plain.pid().to_string());
-        let by_the_hostile = terminal.columns_of(&[&hostile, "4.0 GiB", "sleeping "]);
-        let by_the_plain = terminal.columns_of(&[&plain, "2.0 GiB", "sleeping "]);
-        assert_eq!(by_the_hostile, by_the_plain, "{name}\n{}", terminal.text());
-        // The chosen name is told below, and breaks no line there either.
-        terminal.press("j");
-        terminal.wait_for_selected(&hostile);
-        let title = terminal
-            .wait_for("title", |text| text.contains(&format!("process {hostile} on GPU 0")));
-        assert_eq!(title.lines().count(), 24, "{title}");
-        assert!(title.lines().last().unwrap().contains("F10 Quit"), "{title}");
-        terminal.press("q");
-        assert_eq!(terminal.end().code(), Some(0));
-        terminal.assert_restored();
-    }
-}
-
-#[test]
-fn a_paused_demo_writes_nothing() {
-    if support::find("setsid", "util-linux").is_none() {
-        return;
-    }
-    let mut terminal = Terminal::start(&[], &command(&["watch", "--demo"]), 40, 160);
-    terminal.wait_for("finding", |text| text.contains("has held"));
-    terminal.press("p");
-    terminal.wait_for("pause", |text| text.contains("PAUSED"));
-    // A key is answered last: all before it is drawn.
-    terminal.press("ou");
-    terminal.wait_for("order by user", |text| text.contains("USER▲"));
-    let before = terminal.written();
-    thread::sleep(Duration::from_secs(2));
-    assert_eq!(terminal.written(), before);
-    terminal.press("q");
-    assert_eq!(terminal.end().code(), Some(0));
-    terminal.assert_restored();
 }
 
 #[test]
@@ -313,96 +220,4 @@ fn a_day_of_it_on_one_screen() {
     let by = status.signal().or_else(|| status.code().map(|code| code - 128));
     assert_eq!(by, Some(Signal::TERM.as_raw()), "{status}");
     terminal.assert_restored();
-}
-
-/// A source, and a hand, of which one has a bug.
-struct Buggy(bool);
-
-impl Source for Buggy {
-    fn due(&mut self, _: Instant) -> Result<NextSnapshot, SourceError> {
-        Ok(NextSnapshot::In(Duration::from_millis(100)))
-    }
-
-    fn take(&mut self, _: Instant) -> Result<Option<Taken>, SourceError> {
-        assert!(!self.0, "as a bug would");
-        let snapshot = serde_json::json!({
-            "schema": "gpumem.snapshot/1",
-            "time": "2026-11-21T10:04:05Z",
-            "gpus": [{ "index": 0, "processes": [{ "pid": 7, "used_bytes": 1 }] }],
-            "processes": [{ "pid": 7, "start_ticks": 70, "command": ["train"] }],
-        });
-        Ok(Some(Taken { snapshot: serde_json::from_value(snapshot).unwrap(), is_passing: false }))
-    }
-
-    fn steer(&mut self, _: Control, _: Instant) -> Result<(), SourceError> {
-        Ok(())
-    }
-
-    fn origin(&self) -> Origin {
-        Origin::Live
-    }
-}
-
-impl ReclaimWorker for Buggy {
-    fn handle(
-        &mut self,
-        ask: Option<(ReclaimRequest, Duration)>,
-        _: &mut dyn FnMut(ReclaimProgress),
-    ) -> Option<Duration> {
-        assert!(!self.0 || !matches!(ask, Some((ReclaimRequest::Plan(_), _))), "as a bug would");
-        None
-    }
-}
-
-#[test]
-fn a_bug_in_any_thread_ends_it_on_a_restored_terminal() {
-    const CHILD: &str = "GPUMEM_TEST_BUG";
-    if let Some(which) = std::env::var_os(CHILD) {
-        // This test, run again as the program on the terminal.
-        let options = gpumem::api::watch::Options {
-            filter: None,
-            sort: None,
-            columns: None,
-            me: gpumem::api::model::Me::default(),
-            interval: Duration::from_secs(1),
-            theme: Theme::Dark,
-            speed: 1.0,
-            depth: Depth::Ansi16,
-            ascii: false,
-            mouse: true,
-        };
-        let outcome = gpumem::api::watch::run(
-            Box::new(Buggy(which == "sampling")),
-            Past::new(Engine::new(RuleSet::default())),
-            Box::new(Buggy(which == "reclaim")),
-            options,
-            &mut UiState::default(),
-        );
-        let is_expected = match outcome {
-            Err(gpumem::api::watch::WatchError::Panicked { thread }) => which == thread,
-            _ => false,
-        };
-        std::process::exit(if is_expected { 7 } else { 8 });
-    }
-    if support::find("setsid", "util-linux").is_none() {
-        return;
-    }
-    for which in ["sampling", "reclaim"] {
-        let mut again = Command::new(std::env::current_exe().unwrap());
-        again.args([
-            "--exact",
-            "--nocapture",
-            "watch::a_bug_in_any_thread_ends_it_on_a_restored_terminal",
-        ]);
-        again.env(CHILD, which).env("RUST_BACKTRACE", "0");
-        let mut terminal = Terminal::start(&[], &again, 40, 100);
-        if which == "reclaim" {
-            terminal.wait_for("sample", |text| text.contains("train"));
-            assert!(terminal.is_raw());
-            terminal.press("jx");
-        }
-        assert_eq!(terminal.end().code(), Some(7), "{}", terminal.text());
-        terminal.assert_restored();
-        terminal.wait_for("message", |text| text.contains("as a bug would"));
-    }
 }

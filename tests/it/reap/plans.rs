@@ -9,11 +9,6 @@ use super::{OBEYS, Stage};
 use crate::machine::{Machine, one_gpu};
 use crate::support::{self, run};
 
-fn corpus(name: &str) -> String {
-    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/corpus");
-    format!("{folder}/{name}.jsonl")
-}
-
 /// The leaders of the targets that are planned in the demo.
 fn planned(more: &[&str]) -> Vec<u64> {
     let output = run(&[&["reap", "--demo", "--json"], more].concat());
@@ -28,26 +23,6 @@ const NOTEBOOK: u64 = 398_120;
 const STOPPED: u64 = 448_016;
 const ORPHANS: u64 = 402_519;
 const LEAK: u64 = 440_871;
-
-#[test]
-fn the_plan_is_for_people_to_read() {
-    let plan = run(&["reap", "--demo"]);
-    assert_eq!(plan.code, 0, "{plan:?}");
-    for part in [
-        "398120 ben: 38.0 GiB on GPU 1: ",
-        "    idle since 2026-11-20 13:35:00 UTC: notebook thesis/fine-tune.ipynb (398120) has held",
-        "    1. ask kernel 398120 of thesis/fine-tune.ipynb to release cached memory; its variables stay; wait 17s\n",
-        "    2. ask the notebook server http://127.0.0.1:8888/ to shut kernel 4b1f6f0e-",
-        "    3. SIGTERM to 398120; wait 10s\n    4. SIGKILL to 398120; wait 5s\n",
-        "402519 emre: 1.4 GiB on GPU 3: python finetune_vit.py --workers 3\n    kills 402519 emre: ",
-        "skipped: 440871 dora (/home/dora/.venv/bin/python3): leak: killed only on request; add --kind leak\n",
-    ] {
-        assert!(plan.stdout.contains(part), "no {part:?} in\n{}", plan.stdout);
-    }
-    let last = "will kill 5 processes of 3 jobs; should free 50.7 GiB; 1 skipped\n";
-    assert!(plan.stdout.ends_with(last), "{}", plan.stdout);
-    assert!(plan.stderr.contains("nothing of a recording is killed"), "{plan:?}");
-}
 
 #[test]
 fn targets_can_be_named_in_many_ways() {
@@ -86,49 +61,6 @@ fn what_is_asked_for_changes_the_steps() {
     assert!(job.stdout.ends_with("nothing for gpumem to kill; 1 for others to kill\n"));
     let direct = run(&["reap", "--demo", "--pid", "412301", "--direct"]);
     assert!(direct.stdout.contains("1. SIGTERM to 412301"), "{direct:?}");
-}
-
-#[test]
-fn what_is_skipped_shows_why() {
-    let refused = |more: &[&str]| {
-        let output = run(&[&["reap", "--demo", "--json"], more].concat());
-        output.json()["refused"].clone()
-    };
-    let xorg = refused(&["--pid", "2914"]);
-    assert_eq!(xorg[0]["why"]["protection"]["reason"], "graphics");
-    let xorg = refused(&["--pid", "2914", "--graphics"]);
-    assert_eq!(xorg[0]["why"]["protection"], json!({"reason": "program", "name": "Xorg"}));
-    assert_eq!(refused(&["--pid", "99"])[0]["why"]["why"], "not_on_gpu");
-    assert_eq!(refused(&["--kernel", "no"])[0]["why"]["why"], "not_found");
-    let dead = corpus("dead_pid_missing-100");
-    let dead = run(&["reap", "--json", "--replay", &dead]).json();
-    assert_eq!(dead["refused"][0]["why"], json!({"why": "never_taken", "kind": "dead"}));
-    // A recording without start ticks names nobody for certain.
-    let orphans = corpus("orphan_dataloader_workers-101");
-    let orphans = run(&["reap", "--json", "--replay", &orphans]).json();
-    assert_eq!(orphans["targets"], json!([]));
-    assert_eq!(orphans["refused"][0]["why"]["protection"]["reason"], "unresolved");
-}
-
-#[test]
-fn nonsense_is_a_usage_error() {
-    for (arguments, word) in [
-        (&["reap", "--demo", "--yes"][..], "--yes"),
-        (&["reap", "--yes", "--dry-run"], "--dry-run"),
-        (&["reap", "--history", "--pid", "7"], "--pid"),
-        (&["reap", "--demo", "--signal", "STOP"], "STOP"),
-        (&["reap", "--demo", "--kind", "lazy"], "lazy"),
-        (&["reap", "--demo", "--rule", "idel"], "idel"),
-        (&["reap", "--demo", "--gpu", "9"], "--gpu 9"),
-        (&["reap", "--demo", "--grace", "soon"], "soon"),
-        (&["kill"], "PID"),
-        (&["kill", "me"], "me"),
-        (&["kill", "-1"], "-1"),
-    ] {
-        let output = run(arguments);
-        assert_eq!((output.code, &*output.stdout), (2, ""), "{output:?}");
-        assert!(output.stderr.contains(word), "{word}: {output:?}");
-    }
 }
 
 #[test]

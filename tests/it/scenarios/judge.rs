@@ -42,19 +42,9 @@ impl Found {
     }
 }
 
-/// What the engine finds after the last snapshot, all severities.
-pub fn in_process(snapshots: &[Snapshot]) -> Vec<Found> {
-    let mut engine = Engine::new(RuleSet::default());
-    for snapshot in snapshots {
-        engine.observe(snapshot);
-    }
-    let findings = serde_json::to_value(engine.findings()).unwrap();
-    from_json(&findings)
-}
-
-/// What ended and began again within `seconds`, also behind another accusation; and what stood under
-/// two names.
-pub fn flickers(snapshots: &[Snapshot], seconds: f64) -> Vec<String> {
+/// What the engine finds after the last snapshot, all severities; and what ended and began again within `seconds`,
+/// also behind another accusation, or stood under two names.
+pub fn play(snapshots: &[Snapshot], seconds: f64) -> (Vec<Found>, Vec<String>) {
     let mut engine = Engine::new(RuleSet::default());
     // By rule and subject: since when it stood, its id, and when it was last seen to stand.
     let mut known: BTreeMap<String, (String, Time)> = BTreeMap::new();
@@ -91,7 +81,8 @@ pub fn flickers(snapshots: &[Snapshot], seconds: f64) -> Vec<String> {
         }
         before = engine.history().last_time();
     }
-    flickers
+    let findings = serde_json::to_value(engine.findings()).unwrap();
+    (from_json(&findings), flickers)
 }
 
 /// What a list of findings in `check --json` says.

@@ -322,7 +322,7 @@ fn the_recordings_are_judged_right_at_every_moment() {
         let snapshots: Vec<Snapshot> =
             text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
         let labels = labels(trace, snapshots[0].time);
-        let found = judge::in_process(&snapshots);
+        let found = judge::play(&snapshots, 60.0).0;
         let complaints = judge::complaints(&labels, &found);
         score.take_in(file, &snapshots, &labels);
         wrong.extend(complaints.into_iter().map(|it| format!("{file}: {it}")));

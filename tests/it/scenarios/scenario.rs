@@ -2,11 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::fs;
-use std::path::Path;
 
 use gpumem::api::model::Snapshot;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::{NOTED, SCORED};
 
@@ -91,8 +89,6 @@ pub struct Scenario {
     pub family: &'static str,
     pub seed: u64,
     pub story: &'static str,
-    pub interval_seconds: f64,
-    pub model: &'static str,
     pub labels: Labels,
     pub snapshots: Vec<Snapshot>,
 }
@@ -112,67 +108,4 @@ impl Scenario {
     pub fn file(&self) -> String {
         format!("{}-{}.jsonl", self.family, self.seed)
     }
-
-    /// Its entry in `labels.json`.
-    pub fn entry(&self) -> Value {
-        let list = |verdicts: &[Verdict]| -> Vec<Value> {
-            verdicts.iter().map(|verdict| self.label(*verdict)).collect()
-        };
-        let times = self.snapshots.iter().map(|snapshot| snapshot.time);
-        let (first, last) = (times.clone().min().unwrap(), times.max().unwrap());
-        json!({
-            "file": self.file(),
-            "family": self.family,
-            "seed": self.seed.to_string(),
-            "description": self.story,
-            "interval_seconds": self.interval_seconds,
-            "duration_seconds": last.seconds_since(first),
-            "gpus": self.snapshots.last().unwrap().gpus.len(),
-            "gpu_model": self.model,
-            "expected": list(&self.labels.expected),
-            "noted": list(&self.labels.noted),
-            "allowed": list(&self.labels.allowed),
-            "kill_ok": self.labels.kill_ok,
-            "snapshots": self.snapshots.len(),
-        })
-    }
-
-    fn label(&self, (kind, subject): Verdict) -> Value {
-        let mut label = match subject {
-            Subject::Gpu(index) => json!({"kind": kind, "gpu": index}),
-            Subject::Process(pid) => {
-                let last = self.snapshots.last().unwrap();
-                let has_row = |rows: &Vec<_>| {
-                    rows.iter().any(|row: &gpumem::api::model::GpuProcess| row.pid == pid)
-                };
-                let gpus: Vec<u32> = last
-                    .gpus
-                    .iter()
-                    .filter(|gpu| gpu.processes.as_ref().is_some_and(has_row))
-                    .map(|gpu| gpu.index)
-                    .collect();
-                let start = last.process(pid).and_then(|process| process.start_time);
-                json!({"kind": kind, "process": pid, "start_time": start, "gpus": gpus})
-            }
-        };
-        if let Some(severity) = self.labels.severity {
-            label["severity"] = severity.into();
-        }
-        label
-    }
-}
-
-/// Writes recordings and their `labels.json` into a folder, as the corpus has them.
-pub fn write_all(folder: &Path, scenarios: &[Scenario]) {
-    fs::create_dir_all(folder).unwrap();
-    for scenario in scenarios {
-        fs::write(folder.join(scenario.file()), scenario.to_jsonl()).unwrap();
-    }
-    let labels = json!({
-        "schema": "gpumem.corpus-labels/1",
-        "scored_kinds": SCORED,
-        "traces": scenarios.iter().map(Scenario::entry).collect::<Vec<_>>(),
-    });
-    let text = serde_json::to_string_pretty(&labels).unwrap();
-    fs::write(folder.join("labels.json"), text + "\n").unwrap();
 }

@@ -283,15 +283,7 @@ impl Stage {
         for edit in std::mem::take(&mut self.edits) {
             edit(&mut snapshots, &mut self.random);
         }
-        Scenario {
-            family,
-            seed,
-            story,
-            interval_seconds: self.interval,
-            model: self.machine.model.name,
-            labels: self.labels,
-            snapshots,
-        }
+        Scenario { family, seed, story, labels: self.labels, snapshots }
     }
 
     fn measure(&mut self, t: f64, dt: f64, heat: &mut [f64]) -> Snapshot {

@@ -147,25 +147,3 @@ fn header() -> Vec<u8> {
     }
     header
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn names_fit_their_fields() {
-        assert!(Function::NAMES.iter().all(|name| name.len() <= NAME));
-    }
-
-    #[test]
-    fn what_is_no_file_of_counts_is_refused() {
-        let mut bytes = header();
-        assert_eq!(parse(&bytes), None, "no counts");
-        bytes.resize(bytes.len() + Function::NAMES.len() * COLUMNS * 8, 0);
-        assert_eq!(parse(&bytes), Some(BTreeMap::new()));
-        bytes[8..16].fill(0xff);
-        assert_eq!(parse(&bytes), None, "absurd numbers");
-        assert_eq!(parse(b""), None);
-        assert_eq!(parse(&[0; 4096]), None);
-    }
-}

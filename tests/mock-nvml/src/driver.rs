@@ -410,25 +410,3 @@ impl Driver {
 fn warn(what: &Path, problem: &dyn std::fmt::Display) {
     eprintln!("mock-nvml: {}: {problem}", what.display());
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_panic_is_an_unknown_error_to_the_caller() {
-        assert_eq!(guarded(|| panic!("as a bug would")), Code::UNKNOWN.0);
-        assert_eq!(guarded(|| Err(Code::NOT_FOUND)), 6);
-        assert_eq!(guarded(|| Ok(())), 0);
-    }
-
-    #[test]
-    fn handles_are_distinguished_from_wild_pointers() {
-        assert_eq!(Handle::of(63).target(), Some((63, None)));
-        assert_eq!(Handle::of_mig(63, 0).target(), Some((63, Some(0))));
-        assert_eq!(Handle::of_mig(1023, 31).target(), Some((1023, Some(31))));
-        for wild in [0, 63, HANDLE_TAG << 1, usize::MAX] {
-            assert!(Handle(wild).target().is_none());
-        }
-    }
-}

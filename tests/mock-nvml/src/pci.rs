@@ -87,25 +87,3 @@ fn padded<const N: usize>(text: &str) -> [c_char; N] {
     }
     field
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn addresses_are_read_as_the_driver_writes_them() {
-        let address = Address { domain: 0x10, bus: 0xab, device: 3 };
-        assert_eq!(Address::parse("00000010:AB:03.0"), Some(address));
-        assert_eq!(Address::parse("0010:ab:03.0"), Some(address));
-        for text in ["", "17:00.0", "0:0:0", "00000000:17:00.0:1.0", "x:1:1.0"] {
-            assert_eq!(Address::parse(text), None, "{text}");
-        }
-    }
-
-    #[test]
-    fn every_index_has_an_address_of_its_own() {
-        let addresses: std::collections::BTreeSet<[c_char; 32]> =
-            (0..1000).map(|index| Address::of_index(index).info().long).collect();
-        assert_eq!(addresses.len(), 1000);
-    }
-}
