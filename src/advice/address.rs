@@ -4,6 +4,8 @@
 //! A command line is its process's own claim: only what is a number, a plain host or a plain name is
 //! taken over, and the rest stays to be filled in by whoever types it.
 
+use serde::Deserialize;
+
 use super::{Remark, of};
 use crate::model::Process;
 use crate::model::process::Relation;
@@ -14,68 +16,38 @@ const LONGEST_NAME: usize = 253;
 /// The place in a line, by the port that a server has unless it was told otherwise.
 const PLACES: [&str; 3] = ["HOST:PORT", "HOST:8000", "HOST:8080"];
 
-/// How a server is told where to listen, and what to serve.
-struct Flags {
-    framework: &'static str,
-    host: &'static str,
-    port: &'static str,
-    model: Option<&'static str>,
+/// How a server is told where to listen, and what to serve. Ollama has none: what holds the memory is a runner, and the
+/// port on its command line is for the server that started it.
+#[derive(PartialEq, Eq, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct AddressFlags {
+    host: String,
+    port: String,
+    model: Option<String>,
     /// One that makes it serve by TLS.
-    certificate: Option<&'static str>,
+    certificate: Option<String>,
 }
-
-/// Not Ollama: what holds the memory is a runner, and the port on its command line is for the server
-/// that started it.
-const FLAGS: [Flags; 4] = [
-    Flags {
-        framework: "vllm",
-        host: "--host",
-        port: "--port",
-        model: None,
-        certificate: Some("--ssl-certfile"),
-    },
-    Flags {
-        framework: "sglang",
-        host: "--host",
-        port: "--port",
-        model: None,
-        certificate: Some("--ssl-certfile"),
-    },
-    Flags {
-        framework: "triton-server",
-        host: "--http-address",
-        port: "--http-port",
-        model: Some("--load-model"),
-        certificate: None,
-    },
-    Flags {
-        framework: "llama.cpp",
-        host: "--host",
-        port: "--port",
-        model: None,
-        certificate: Some("--ssl-cert-file"),
-    },
-];
 
 impl Remark {
     /// The words for this process, with what its command line has_port filled in.
     pub fn text_for(&self, process: &Process) -> String {
         let mut text = self.text.to_owned();
-        let Some(flags) =
-            of(process).and_then(|row| FLAGS.iter().find(|flags| flags.framework == row.name))
+        let Some((framework, flags)) =
+            of(process).and_then(|row| Some((&row.name, row.address.as_ref()?)))
         else {
             return text;
         };
-        let Some(words) = server(process, flags).filter(|words| !is_routers_child(words)) else {
+        let words = server(process, framework, flags).filter(|words| !is_routers_child(words));
+        let Some(words) = words else {
             return text;
         };
-        let port = values(words, flags.port).last().and_then(|port| {
+        let port = values(words, &flags.port).last().and_then(|port| {
             let is_number = port.bytes().all(|byte| byte.is_ascii_digit());
             port.parse::<u16>().ok().filter(|port| is_number && *port > 0)
         });
         if let Some(port) = port {
             // A container's own loopback is not the machine's; where its port leads, only its owner knows.
-            let host = match (&process.container, values(words, flags.host).last()) {
+            let host = match (&process.container, values(words, &flags.host).last()) {
                 (Some(_), _) => "HOST",
                 (None, Some(host)) if is_one_host(host) => host,
                 (None, _) => "localhost",
@@ -84,11 +56,11 @@ impl Remark {
                 text = text.replace(place, &format!("{host}:{port}"));
             }
         }
-        let is_secure = |flag| values(words, flag).next().is_some();
-        if flags.certificate.is_some_and(is_secure) {
+        let is_secure = |flag: &String| values(words, flag).next().is_some();
+        if flags.certificate.as_ref().is_some_and(is_secure) {
             text = text.replace("http://", "https://");
         }
-        if let Some(flag) = flags.model
+        if let Some(flag) = &flags.model
             && let (Some(model), None) = {
                 let mut models = values(words, flag);
                 (models.next(), models.next())
@@ -103,15 +75,19 @@ impl Remark {
 
 /// The command line that has_port where a server listens: the process's own, or that of the server which started
 /// it to hold the memory.
-fn server<'p>(process: &'p Process, flags: &Flags) -> Option<&'p [std::sync::Arc<str>]> {
+fn server<'p>(
+    process: &'p Process,
+    framework: &str,
+    flags: &AddressFlags,
+) -> Option<&'p [std::sync::Arc<str>]> {
     let own = process.command.as_deref();
-    let has_port = |words: &[std::sync::Arc<str>]| values(words, flags.port).next().is_some();
+    let has_port = |words: &[std::sync::Arc<str>]| values(words, &flags.port).next().is_some();
     if own.is_some_and(has_port) {
         return own;
     }
     let serves = |words: &[std::sync::Arc<str>]| {
         let mut parts = words.iter().flat_map(|word| word.split(['/', '.', ':']));
-        parts.any(|part| part == flags.framework)
+        parts.any(|part| part == framework)
     };
     let relatives = process.listening_relatives.as_deref().unwrap_or_default();
     let ancestors = relatives
@@ -127,7 +103,7 @@ fn server<'p>(process: &'p Process, flags: &Flags) -> Option<&'p [std::sync::Arc
 /// What follows a flag, in the next word or behind `=`.
 pub(super) fn values<'a>(
     words: &'a [std::sync::Arc<str>],
-    flag: &'static str,
+    flag: &'a str,
 ) -> impl Iterator<Item = &'a str> {
     words.iter().enumerate().filter_map(move |(at, word)| match word.strip_prefix(flag)? {
         "" => words.get(at + 1).map(|word| &**word),
@@ -213,7 +189,7 @@ mod tests {
 
     #[test]
     fn an_engine_is_spoken_to_where_its_server_listens() {
-        let line = find("vllm").unwrap().inside[0];
+        let line = &find("vllm").unwrap().inside[0];
         let engine = |parent: &str| Process {
             parent: Some(Arc::new(Parent {
                 command: server("vllm", parent).command,
@@ -273,7 +249,7 @@ mod tests {
             })),
             ..server("vllm", "vllm serve m --port 8011 --host 127.0.0.1")
         };
-        let line = find("vllm").unwrap().inside[0];
+        let line = &find("vllm").unwrap().inside[0];
         assert!(line.text_for(&contained).contains("HOST:8011/wake_up"));
     }
 }

@@ -1,12 +1,10 @@
-//! Holds the table to its promises, and what findings print to the table.
+//! Every line of the table can be printed, and what is advised returns memory.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::*;
 use crate::model::process::Jupyter;
-
-mod several;
 
 fn process(framework: Option<&str>) -> Process {
     Process { pid: 4242, framework: framework.map(Arc::from), ..Process::default() }
@@ -28,62 +26,43 @@ fn with(process: Process, environment: &[(&str, &str)]) -> Process {
 }
 
 fn texts(process: &Process) -> Vec<&'static str> {
-    lines(process).iter().map(|line| line.text).collect()
+    lines(process).iter().map(|line| &*line.text).collect()
 }
 
 fn start(process: &Process) -> &'static str {
-    at_start(process).map_or("", |line| line.text)
+    at_start(process).map_or("", |line| &line.text)
 }
 
-/// All lines of a row, with what they stand under.
-fn all(row: &Framework) -> impl Iterator<Item = (&'static str, Remark)> {
-    let parts = [
-        ("inside", row.inside),
-        ("at_start", row.at_start),
-        ("unchanged", row.unchanged),
-        ("at_end", row.at_end),
-    ];
-    let takes = [("takes", row.takes)];
-    takes.into_iter().chain(
-        parts.into_iter().flat_map(|(part, lines)| lines.iter().map(move |line| (part, *line))),
-    )
+/// All lines of a row.
+fn all(row: &Framework) -> impl Iterator<Item = &Remark> {
+    let parts = [&row.inside, &row.at_start, &row.unchanged, &row.at_end];
+    [&row.takes].into_iter().chain(parts.into_iter().flatten())
 }
 
 #[test]
 fn every_line_can_be_printed_as_it_is() {
+    let table = parse().unwrap();
     let mut seen = BTreeSet::new();
-    for row in frameworks() {
-        assert!(seen.insert(row.name), "{} has two rows", row.name);
+    for row in &table.framework {
+        assert!(seen.insert(&row.name), "{} has two rows", row.name);
         assert_eq!(row.name, row.name.to_lowercase());
-        for (part, line) in all(row) {
-            let what = format!("{} {part}: {}", row.name, line.text);
-            assert!(line.text.len() >= 20 && line.text.len() <= 300, "{what}");
-            assert!(!line.text.ends_with('.'), "{what}");
-            assert!(!line.text.contains("  "), "{what}");
-            assert!(!line.text.chars().any(char::is_control), "{what}");
-            assert_eq!(line.text.matches('`').count() % 2, 0, "{what}");
-            assert_eq!(line.text.trim(), line.text, "{what}");
-            assert!(line.source.len() >= 8, "{what}: no source");
-            assert!(
-                line.source.contains(['.', '#', '/', ':']),
-                "{what}: {} names no page, file or issue",
-                line.source
-            );
-            assert!(part == "at_start" || !line.text.starts_with("at its next start"));
-            if let Some(script) = line.measured {
-                let scripts = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/gpu");
-                let path = std::path::Path::new(scripts).join(script);
-                assert!(path.is_file(), "{what}: no {script} in tests/gpu");
-            }
+        assert!(!row.at_start.is_empty() && !row.unchanged.is_empty(), "{}", row.name);
+        for spelling in &row.spellings {
+            assert_eq!(plain(spelling), *spelling);
+            assert_eq!(find(spelling), Some(row), "{spelling} is another row's");
+        }
+        for spelling in [&row.name, &row.title] {
+            assert_eq!(find(spelling), Some(row));
         }
     }
-}
-
-#[test]
-fn every_row_has_how_it_takes_memory_and_how_to_take_less() {
-    for row in frameworks() {
-        assert!(!row.at_start.is_empty(), "{}", row.name);
-        assert!(!row.unchanged.is_empty(), "{}", row.name);
+    for line in table.framework.iter().flat_map(all).chain([&table.kernel, &table.end]) {
+        let what = &line.text;
+        assert!(line.text.len() >= 20 && line.text.len() <= 300, "{what}");
+        assert!(!line.text.ends_with('.') && !line.text.contains("  "), "{what}");
+        assert!(!line.text.chars().any(char::is_control), "{what}");
+        assert_eq!(line.text.matches('`').count() % 2, 0, "{what}");
+        assert_eq!(line.text.trim(), line.text);
+        assert!(line.source.len() >= 8, "{what}: no source");
     }
 }
 
@@ -121,7 +100,7 @@ const RETURNS: &[&str] = &[
 #[test]
 fn nothing_that_leaves_the_memory_where_it_is_is_advised() {
     for row in frameworks() {
-        for line in row.inside {
+        for line in &row.inside {
             for useless in USELESS {
                 assert!(!line.text.contains(useless), "{}: {}", row.name, line.text);
             }
@@ -134,7 +113,7 @@ fn nothing_that_leaves_the_memory_where_it_is_is_advised() {
                 brief.text
             );
         }
-        for line in row.unchanged {
+        for line in &row.unchanged {
             assert!(
                 row.inside.iter().all(|way| way.text != line.text),
                 "{}: {}",
@@ -145,9 +124,9 @@ fn nothing_that_leaves_the_memory_where_it_is_is_advised() {
         for notebook in [false, true] {
             let process = Process {
                 jupyter: notebook.then(Arc::<Jupyter>::default),
-                ..process(Some(row.name))
+                ..process(Some(&row.name))
             };
-            let unchanged: Vec<_> = row.unchanged.iter().map(|line| line.text).collect();
+            let unchanged: Vec<_> = row.unchanged.iter().map(|line| &*line.text).collect();
             for step in steps(&process) {
                 assert!(!unchanged.contains(&&*step), "{step}");
                 assert!(USELESS.iter().all(|useless| !step.contains(useless)));
@@ -177,27 +156,17 @@ fn a_framework_is_found_however_it_is_spelt() {
         ("onnx-runtime", "onnxruntime"),
         ("TensorRT-LLM", "tensorrt-llm"),
         ("JAX", "jax"),
+        ("huggingface", "pytorch"),
+        ("Hugging Face", "pytorch"),
+        ("PyTorch-Lightning", "pytorch"),
+        ("Triton Inference Server", "triton-server"),
     ] {
-        assert_eq!(find(spelling).map(|row| row.name), Some(name), "{spelling}");
+        assert_eq!(find(spelling).map(|row| &*row.name), Some(name), "{spelling}");
+        assert_eq!(meant(spelling), name);
     }
+    assert_eq!(meant("megatron"), "megatron");
     for unknown in ["", "-", "fortran", "torchx", "\u{1b}[31m"] {
         assert_eq!(find(unknown), None, "{unknown:?}");
-    }
-    for row in frameworks() {
-        assert_eq!(find(row.name), Some(row));
-        assert_eq!(find(row.title), Some(row));
-        // What is found at once is what is found by spelling.
-        let is_spelled =
-            |it: &&Framework| [it.name, it.title].map(plain).contains(&plain(row.name));
-        assert_eq!(frameworks().iter().find(is_spelled), Some(row));
-    }
-    for (spelling, name) in SPELLINGS {
-        assert_eq!(plain(spelling), *spelling);
-        assert!(find(spelling).is_some_and(|row| row.name == *name));
-        let is_row = frameworks()
-            .iter()
-            .any(|row| plain(row.name) == *spelling || plain(row.title) == *spelling);
-        assert!(!is_row, "{spelling} is a row's name");
     }
 }
 
@@ -206,12 +175,12 @@ fn the_gentlest_way_comes_first_and_the_end_last() {
     let kernel = Process { framework: Some("pytorch".into()), ..notebook(None, None) };
     let lines = texts(&kernel);
     assert!(lines[0].contains("torch.cuda.empty_cache()"));
-    assert_eq!(lines[1..], [KERNEL.text]);
-    assert_eq!(texts(&process(Some("tensorflow"))), [END.text]);
-    assert_eq!(texts(&process(None)), [END.text]);
-    assert_eq!(texts(&notebook(None, None)), [KERNEL.text]);
-    assert_eq!(texts(&notebook(Some("papermill"), None)), [END.text]);
-    assert_eq!(steps(&notebook(None, None)), [KERNEL.text]);
+    assert_eq!(lines[1..], [&TABLE.kernel.text]);
+    assert_eq!(texts(&process(Some("tensorflow"))), [&TABLE.end.text]);
+    assert_eq!(texts(&process(None)), [&TABLE.end.text]);
+    assert_eq!(texts(&notebook(None, None)), [&TABLE.kernel.text]);
+    assert_eq!(texts(&notebook(Some("papermill"), None)), [&TABLE.end.text]);
+    assert_eq!(steps(&notebook(None, None)), [&*TABLE.kernel.text]);
 }
 
 #[test]
@@ -219,7 +188,7 @@ fn the_first_tensorflow_has_a_row_of_its_own() {
     let of_version = |version: Option<&str>| {
         let process =
             Process { framework_version: version.map(Arc::from), ..process(Some("tensorflow")) };
-        of(&process).map(|row| row.name)
+        of(&process).map(|row| &*row.name)
     };
     assert_eq!(of_version(Some("1")), Some("tensorflow1"));
     assert_eq!(of_version(Some("1.15.5")), Some("tensorflow1"));
@@ -257,11 +226,11 @@ fn what_is_set_is_not_advised() {
 
 #[test]
 fn jax_returns_memory_only_with_the_allocator_that_does() {
-    assert_eq!(texts(&process(Some("jax"))), [END.text]);
+    assert_eq!(texts(&process(Some("jax"))), [&TABLE.end.text]);
     let platform = with(process(Some("jax")), &[("XLA_PYTHON_CLIENT_ALLOCATOR", "platform")]);
     assert!(texts(&platform)[0].contains("jax.clear_caches()"));
     let other = with(process(Some("jax")), &[("XLA_PYTHON_CLIENT_ALLOCATOR", "bfc")]);
-    assert_eq!(texts(&other), [END.text]);
+    assert_eq!(texts(&other), [&TABLE.end.text]);
 }
 
 #[test]
@@ -277,8 +246,8 @@ fn a_model_of_ollama_is_unloaded_by_ollama() {
 #[test]
 fn no_server_is_asked_to_free_memory_in_a_way_that_breaks_running_requests() {
     for row in frameworks() {
-        for (_, line) in all(row) {
-            let text = line.text;
+        for line in all(row) {
+            let text = &line.text;
             assert_eq!(
                 text.matches("/sleep?").count(),
                 text.matches("/sleep?level=1&mode=wait").count(),
@@ -313,7 +282,31 @@ fn what_runs_beside_a_framework_has_rows_too() {
         libraries: Some(["deepspeed".into(), "nccl".into(), "unheard-of".into()].into()),
         ..process(Some("pytorch"))
     };
-    let names: Vec<_> = beside(&process).iter().map(|row| row.name).collect();
+    let names: Vec<_> = beside(&process).iter().map(|row| &*row.name).collect();
     assert_eq!(names, ["deepspeed", "nccl"]);
     assert!(beside(&Process::default()).is_empty());
+}
+
+#[test]
+fn what_cannot_give_back_is_not_hidden_by_what_can() {
+    let loaded = |framework: &str, libraries: &[&str]| Process {
+        libraries: Some(libraries.iter().map(|name| Arc::from(*name)).collect()),
+        ..process(Some(framework))
+    };
+    let advised = steps(&loaded("pytorch", &["tensorflow", "nccl"]));
+    assert!(advised[0].contains("torch.cuda.empty_cache()"), "{advised:?}");
+    assert!(advised[1].contains("TensorFlow 2 is loaded too"), "{advised:?}");
+    for libraries in [&["cupy"][..], &["nccl", "ray"], &[]] {
+        let advised = steps(&loaded("pytorch", libraries));
+        assert!(!advised.iter().any(|line| line.contains("loaded too")), "{advised:?}");
+    }
+}
+
+#[test]
+fn sessions_under_tensorflow_2_have_the_words_of_1() {
+    let row = find("tf2").unwrap();
+    let has = |lines: &[Remark], words: &str| lines.iter().any(|line| line.text.contains(words));
+    assert!(has(&row.at_start, "tf.compat.v1.Session(config=config)"));
+    assert!(has(&row.at_start, "allow_growth"));
+    assert!(has(&row.unchanged, "`sess.close()`"));
 }

@@ -98,7 +98,7 @@ fn report(target: &TypedTarget, found: &ExplainSubject, known: KnownSoFar<'_>) -
 fn handler(name: Option<&str>) -> Result<String, UsageError> {
     let name = name.filter(|name| *name != LIST);
     let row = name.map(|name| advice::find(name).ok_or(name)).transpose();
-    let found = row.map(|row| advice::snippet(row.map(|row| row.name)));
+    let found = row.map(|row| advice::snippet(row.map(|row| &*row.name)));
     found.ok().flatten().ok_or_else(|| {
         let known: Vec<&str> = advice::snippet_names().collect();
         UsageError(format!(
@@ -126,7 +126,7 @@ fn frameworks(name: &str) -> Result<ExplainReport, UsageError> {
         return Ok(explain::frameworks());
     }
     explain::framework(name).ok_or_else(|| {
-        let known: Vec<&str> = advice::frameworks().iter().map(|it| it.name).collect();
+        let known: Vec<&str> = advice::frameworks().iter().map(|it| &*it.name).collect();
         UsageError(format!(
             "--framework {name}: nothing is known of it; there are {}",
             known.join(", ")

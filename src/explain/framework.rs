@@ -30,9 +30,5 @@ fn page(framework: &Framework) -> FrameworkPage {
 }
 
 fn line(line: &advice::Remark) -> AdviceLine {
-    AdviceLine {
-        text: line.text.to_owned(),
-        source: line.source.to_owned(),
-        measured: line.measured.map(str::to_owned),
-    }
+    AdviceLine { text: line.text.to_owned(), source: line.source.to_owned(), measured: None }
 }

@@ -36,7 +36,7 @@ pub(super) fn of_process(
     let lines = advice::lines(process).into_iter();
     let known: Vec<&str> = lines
         .chain(advice::at_start(process))
-        .map(|line| line.text)
+        .map(|line| &*line.text)
         .chain(brief.iter().map(String::as_str))
         .collect();
     let special = lasting().flat_map(|finding| &finding.advice);
@@ -75,7 +75,7 @@ pub(super) fn of_process(
 /// What is right for a process whatever was found; nothing to do inside one that cannot be told anything.
 fn general(process: &Process, gpus: &[OnGpu], is_past_talking_to: bool) -> Vec<ExplainStep> {
     let row = advice::of(process);
-    let lines = |of: fn(&Framework) -> &'static [Remark], moment, most| {
+    let lines = |of: fn(&Framework) -> &[Remark], moment, most| {
         let lines = |row| of(row).iter().filter(|line| line.applies(process));
         // The first of each that is loaded beside it is not hidden behind all of its own.
         let beside = advice::beside(process);
@@ -87,7 +87,7 @@ fn general(process: &Process, gpus: &[OnGpu], is_past_talking_to: bool) -> Vec<E
     };
     let mut steps = Vec::new();
     if !is_past_talking_to {
-        steps.extend(lines(|row| row.inside, WhenPossible::Now, MOST_INSIDE));
+        steps.extend(lines(|row| &row.inside, WhenPossible::Now, MOST_INSIDE));
         let stays = advice::stays_beside(process);
         steps.extend(stays.map(|text| plain(WhenPossible::Now, text)));
         steps.extend(row.map(|row| more(row, steps.len())));
@@ -98,7 +98,7 @@ fn general(process: &Process, gpus: &[OnGpu], is_past_talking_to: bool) -> Vec<E
     let awake = awake.into_iter().map(|step| ExplainStep { moment: WhenPossible::Now, ..step });
     steps.extend(awake);
     if process.jupyter.is_none() {
-        steps.extend(lines(|row| row.at_end, WhenPossible::End, MOST_AT_END));
+        steps.extend(lines(|row| &row.at_end, WhenPossible::End, MOST_AT_END));
     }
     let state = process.state;
     if process.has_threads_left() {
@@ -142,7 +142,7 @@ fn general(process: &Process, gpus: &[OnGpu], is_past_talking_to: bool) -> Vec<E
         }
     }
     steps.extend(ends);
-    steps.extend(lines(|row| row.at_start, WhenPossible::NextStart, MOST_AT_START));
+    steps.extend(lines(|row| &row.at_start, WhenPossible::NextStart, MOST_AT_START));
     steps
 }
 
@@ -152,7 +152,7 @@ fn more(row: &Framework, shown: usize) -> ExplainStep {
     plain(
         WhenPossible::Now,
         if row.inside.is_empty() {
-            let title = row.title;
+            let title = &row.title;
             format!(
                 "{title} returns no memory to the driver while the process runs; {command} lists \
                 what does not help"
@@ -212,7 +212,7 @@ fn step(moment: WhenPossible, line: &Remark) -> ExplainStep {
         moment,
         text: line.text.to_owned(),
         source: Some(line.source.to_owned()),
-        measured: line.measured.map(str::to_owned),
+        measured: None,
     }
 }
 

@@ -174,7 +174,7 @@ pub fn is_framework(name: &str) -> bool {
 
 /// The frameworks that processes can be of.
 pub fn frameworks() -> impl Iterator<Item = &'static str> {
-    advice::frameworks().iter().map(|row| row.name)
+    advice::frameworks().iter().map(|row| &*row.name)
 }
 
 impl Scope {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::super::{END, lines, place_lines, quote, steps};
+use super::super::{TABLE, lines, place_lines, quote, steps};
 use super::*;
 use crate::model::process::{Container, Jupyter, Kubernetes, Slurm};
 
@@ -127,7 +127,7 @@ fn what_others_share_is_never_to_be_stopped() {
     ] {
         assert!(place_lines(&in_unit(unit, "/x")).is_empty(), "{unit}");
     }
-    assert_eq!(steps(&in_unit("sshd.service", "/x")), [END.text]);
+    assert_eq!(steps(&in_unit("sshd.service", "/x")), [&*TABLE.end.text]);
     // A kernel's container and job are the server's.
     let kernel = Process {
         container: contained(Some("docker"), Some("lab"), "x").container,
@@ -300,7 +300,7 @@ fn a_kernel_whose_server_is_gone_is_not_shut_down_there() {
     }
     let line = only(&process);
     assert!(line.contains("`kill 4242`") && !line.contains("Shut Down"), "{line}");
-    assert_eq!(lines(&process).last().unwrap().text, END.text);
+    assert_eq!(lines(&process).last().unwrap().text, TABLE.end.text);
     // Nor is what is around it in the way.
     process.container = contained(Some("docker"), Some("lab"), "x").container;
     assert_eq!(owner(&process), None);

@@ -265,7 +265,7 @@ fn the_advice_names_the_requests_of_the_table() {
         let Some(framework) = advice::frameworks().iter().find(|it| it.name == row.name) else {
             continue;
         };
-        let texts: Vec<&str> = framework.inside.iter().map(|line| line.text).collect();
+        let texts: Vec<&str> = framework.inside.iter().map(|line| &*line.text).collect();
         let text = texts.join("\n");
         let Ok(api) = &row.api else {
             assert!(framework.inside.is_empty(), "{}: {text}", row.name);
@@ -285,8 +285,8 @@ fn the_advice_names_the_requests_of_the_table() {
         if let Some((major, minor)) = api.since {
             assert!(text.contains(&format!("before {major}.{minor}")), "{}: {text}", row.name);
         }
-        let all = framework.inside.iter().chain(framework.at_start);
-        let all: Vec<&str> = all.map(|line| line.text).collect();
+        let all = framework.inside.iter().chain(&framework.at_start);
+        let all: Vec<&str> = all.map(|line| &*line.text).collect();
         if let Some(flag) = api.flag {
             assert!(all.join("\n").contains(flag), "{}", row.name);
         }

@@ -135,9 +135,10 @@ fn values(kind: ValueKind, cursor: &Cursor) -> Vec<OfferedValue> {
         ValueKind::Users => users(&observed()),
         ValueKind::Targets => targets(&sources, &cursor.typed),
         ValueKind::Releasable => releasable(&sources, &cursor.typed),
-        ValueKind::Frameworks => {
-            advice::frameworks().iter().map(|row| OfferedValue::new(row.name, row.title)).collect()
-        }
+        ValueKind::Frameworks => advice::frameworks()
+            .iter()
+            .map(|row| OfferedValue::new(&*row.name, &*row.title))
+            .collect(),
         ValueKind::Rules => rules(&sources, cursor.command == "rules"),
         ValueKind::Notebooks => notebooks(&observed()),
         ValueKind::Kernels => kernels(&observed()),

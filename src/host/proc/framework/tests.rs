@@ -78,7 +78,7 @@ fn whatever_is_named_has_advice() {
     let engines = engines.chain(program::TITLES).map(|(_, engine)| *engine);
     for name in MARKS.iter().map(|mark| mark.name).chain(engines) {
         let row = crate::advice::find(name);
-        assert_eq!(row.map(|row| row.name), Some(name));
+        assert_eq!(row.map(|row| &*row.name), Some(name));
     }
 }
 
