@@ -4,14 +4,15 @@
 //! what is drawn in `view/`.
 
 use std::io::{self, Write};
+use std::mem;
 
 use crossterm::queue;
 use crossterm::terminal::{BeginSynchronizedUpdate, Clear, ClearType, EndSynchronizedUpdate};
 use ratatui::backend::{Backend, CrosstermBackend};
-use ratatui::buffer::{Buffer, Cell};
-use ratatui::layout::{Position, Rect};
+use ratatui::buffer::Buffer;
+use ratatui::layout::Rect;
 
-use super::canvas::{Canvas, is_narrow};
+use super::canvas::Canvas;
 
 /// Two frames: the one that is shown and the one that is being drawn.
 #[derive(Debug)]
@@ -23,8 +24,6 @@ pub struct DoubleBuffer<W: Write> {
     canvas: Canvas,
     /// Whether what is on the output is not known, so that it is cleared with the next frame.
     is_unknown: bool,
-    /// Room for the places of the cells that change.
-    changes: Vec<Position>,
 }
 
 impl<W: Write> DoubleBuffer<W> {
@@ -35,7 +34,6 @@ impl<W: Write> DoubleBuffer<W> {
             shown: Buffer::empty(area),
             canvas: Canvas::new(area),
             is_unknown: false,
-            changes: Vec::new(),
         }
     }
 
@@ -59,65 +57,25 @@ impl<W: Write> DoubleBuffer<W> {
     /// Where the output cannot be written to.
     pub fn draw(&mut self, paint: impl FnOnce(&mut Canvas)) -> io::Result<()> {
         paint(&mut self.canvas);
-        find_changes(&self.shown, &self.canvas, &mut self.changes);
-        if self.is_unknown || !self.changes.is_empty() {
+        let mut changes = self.shown.diff_iter(&self.canvas).peekable();
+        if self.is_unknown || changes.peek().is_some() {
             queue!(self.backend, BeginSynchronizedUpdate)?;
             if self.is_unknown {
                 queue!(self.backend, Clear(ClearType::All))?;
             }
-            let cells = self.changes.iter();
-            self.backend.draw(cells.map(|&at| (at.x, at.y, &self.canvas[at])))?;
+            self.backend.draw(changes)?;
             queue!(self.backend, EndSynchronizedUpdate)?;
             Backend::flush(&mut self.backend)?;
             self.is_unknown = false;
         }
-        for index in self.canvas.changed() {
-            self.shown.content[index].clone_from(&self.canvas.content[index]);
-        }
-        self.canvas.forget_changes();
+        mem::swap(&mut self.shown, &mut self.canvas.buffer);
         Ok(())
-    }
-}
-
-/// The places that [`Buffer::diff_iter`] gives. That compares all cells, and asks of each how wide it is; here
-/// only those are looked at that were written anew, and only lines are asked that have cells which may be wide.
-fn find_changes(shown: &Buffer, canvas: &Canvas, changes: &mut Vec<Position>) {
-    changes.clear();
-    let width = usize::from(canvas.area.width).max(1);
-    let mut changed = canvas.changed().peekable();
-    while let Some(&first) = changed.peek() {
-        let line = first / width;
-        let cells = line * width..(line + 1) * width;
-        let y = canvas.area.y + line as u16;
-        let from = changes.len();
-        let mut are_narrow = canvas.is_narrow(y);
-        while let Some(index) = changed.next_if(|index| cells.contains(index)) {
-            let (before, now) = (&shown.content[index], &canvas.content[index]);
-            if before != now {
-                are_narrow &= is_narrow(before.symbol());
-                let x = canvas.area.x + (index - cells.start) as u16;
-                changes.push(Position { x, y });
-            }
-        }
-        // Between wide cells a change may be of a cell that is under one.
-        if changes.len() == from || are_narrow {
-            continue;
-        }
-        changes.truncate(from);
-        let line = |content: &[Cell]| Buffer {
-            area: Rect::new(canvas.area.x, y, canvas.area.width, 1),
-            content: content[cells.clone()].to_vec(),
-        };
-        let (before, now) = (line(&shown.content), line(&canvas.content));
-        let cells = before.diff_iter(&now);
-        changes.extend(cells.map(|(x, y, _)| Position { x, y }));
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use crate::model::dice::Dice;
-    use ratatui::style::{Color, Style};
+    use ratatui::style::Style;
 
     use super::*;
 
@@ -164,32 +122,5 @@ mod tests {
         let at_once = "\x1b[?2026h\x1b[2J";
         assert_eq!(text.matches(at_once).count(), 2, "{text:?}");
         assert_eq!(text.matches("whole").count(), 2, "{text:?}");
-    }
-
-    #[test]
-    fn the_changes_are_those_of_the_library() {
-        let symbols =
-            [" ", "a", "b", "─", "▇", "▝", "⣿", "…", "日", "é", "👍", "❤\u{fe0f}", "e\u{301}"];
-        let mut dice = Dice::new(7);
-        let area = Rect::new(0, 0, 9, 6);
-        let mut canvas = Canvas::new(area);
-        for _ in 0..2000 {
-            let shown = Buffer::clone(&canvas);
-            canvas.forget_changes();
-            for _ in 0..dice.place(5) {
-                let (x, y, symbol) =
-                    (dice.place(8), dice.place(6), symbols[dice.place(symbols.len())]);
-                let style = match dice.place(4) {
-                    0 => Style::new().bg(Color::Red),
-                    1 => Style::new().fg(Color::Red),
-                    _ => Style::new(),
-                };
-                canvas.text(x as u16, y as u16, symbol, 9, style);
-            }
-            let mut found = Vec::new();
-            find_changes(&shown, &canvas, &mut found);
-            let known = shown.diff_iter(&canvas).map(|(x, y, _)| Position { x, y });
-            assert_eq!(found, known.collect::<Vec<_>>());
-        }
     }
 }

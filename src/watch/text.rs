@@ -33,7 +33,7 @@ fn is_plain(text: &str) -> bool {
 }
 
 /// Whether a byte is a character of one column.
-pub(super) fn is_plain_byte(byte: u8) -> bool {
+fn is_plain_byte(byte: u8) -> bool {
     matches!(byte, b' '..=b'~')
 }
 

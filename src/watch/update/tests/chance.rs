@@ -65,7 +65,7 @@ const PLACES: [&str; 34] = [
 ];
 
 /// Runs, at least and at most.
-const ROUNDS: usize = 48;
+const ROUNDS: usize = 16;
 const ROUNDS_MOST: usize = 480;
 
 #[test]
