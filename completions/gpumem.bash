@@ -1425,7 +1425,7 @@ _gpumem() {
                     return 0
                     ;;
                 --once)
-                    COMPREPLY=($(compgen -W "text svg animation" -- "${cur}"))
+                    COMPREPLY=($(compgen -W "text svg" -- "${cur}"))
                     return 0
                     ;;
                 --size)

@@ -183,8 +183,7 @@ high-contrast\t'The strongest colours on black, bold and never dim'
 colour-blind\t'Blue, yellow and orange: safe for red-green colour blindness'
 mono\t'No colours'"
 complete -c gpumem -n "__fish_gpumem_using_subcommand watch" -l once -d 'Print one picture to standard output, and exit' -r -f -a "text\t'Lines of text, with colours on a terminal and with --color always'
-svg\t'An SVG document, in colour but for --color never'
-animation\t'An SVG document that plays: the demo\'s screen fills, then a frame for each of the --keys'"
+svg\t'An SVG document, in colour but for --color never'"
 complete -c gpumem -n "__fish_gpumem_using_subcommand watch" -l size -d 'The picture\'s columns and rows [default: the terminal\'s, or COLUMNS and LINES, or 80x24]' -x -k -a "(__fish_gpumem_values)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand watch" -l keys -d 'Keys that are pressed before the picture is taken: `jj<Enter>`, `?<PgDn>`; `<lt>` is <' -x -k -a "(__fish_gpumem_values)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand watch" -l replay -d 'Read a recording (.jsonl, .jsonl.zst, or - for standard input) instead of this machine' -r -F

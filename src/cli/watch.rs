@@ -2,7 +2,6 @@
 //! kept by [`ui_state`].
 
 mod reclaim_worker;
-mod rehearsal;
 mod ui_state;
 
 use std::io::IsTerminal as _;
@@ -10,7 +9,6 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 
-use self::rehearsal::Rehearsal;
 use super::args::{Color, Global, Once, ThemeChoice, WatchArgs, cells};
 use super::exit::Exit;
 use super::selection::{Selection, me};
@@ -26,14 +24,11 @@ use crate::source::live::Live;
 use crate::source::replay::{DEMO_HISTORY_SECONDS, PlaybackPace, Replay};
 use crate::watch::column::Columns;
 use crate::watch::once::Still;
-use crate::watch::once::animation::Animation;
 use crate::watch::theme::{Depth, Theme};
 use crate::watch::{self, Options, Past, WatchOutcome, terminal};
 
 /// Columns and rows of a picture where no one says otherwise.
 const SIZE: (u16, u16) = (80, 24);
-/// From one frame to the next while an animation's screen fills, by the demo's own time.
-const FILLING_SECONDS: f64 = DEMO_HISTORY_SECONDS / 3.0;
 
 pub(super) fn run(args: &WatchArgs, global: &Global) -> anyhow::Result<Exit> {
     let config = config::load(global)?;
@@ -167,7 +162,7 @@ fn once(
 ) -> anyhow::Result<Exit> {
     let mut worker = reclaim_worker::LocalReclaimWorker::new(&config, is_recording(args));
     let needed = store::longest(&config.rules);
-    let mut past = Past::new(Engine::new(config.rules.clone()));
+    let mut past = Past::new(Engine::new(config.rules));
     let mut options = options(args, global, interval);
     if format != Once::Text {
         // Whoever looks at it has another terminal, and another locale, than who made it.
@@ -175,9 +170,6 @@ fn once(
         options.ascii = args.ascii;
     }
     let size = args.size.unwrap_or_else(picture_size);
-    if format == Once::Animation {
-        return animate(args, &config, options, past, size);
-    }
     let (mut still, last, is_live) = match recorded(&args.recorded, PlaybackPace::AsFast)? {
         Some(mut replay) => {
             let name = replay.name().to_owned();
@@ -199,7 +191,7 @@ fn once(
     still.press(args.keys.as_ref(), &mut worker).map_err(|error| UsageError(error.to_string()))?;
     print(&match format {
         Once::Text => still.text(has_escapes(global.color)),
-        Once::Svg | Once::Animation => still.svg(),
+        Once::Svg => still.svg(),
     })?;
     // With no GPU at all there is nothing that was not measured.
     Ok(if is_live && unreadable(&last) && !last.gpus.is_empty() {
@@ -208,60 +200,6 @@ fn once(
     } else {
         Exit::Clean
     })
-}
-
-/// Prints how the demo's screen fills, and what the keys lead to. What is killed in it is killed in the
-/// recording.
-fn animate(
-    args: &WatchArgs,
-    config: &Config,
-    options: Options,
-    past: Past,
-    size: (u16, u16),
-) -> anyhow::Result<Exit> {
-    let replay = recorded(&args.recorded, PlaybackPace::AsFast)?;
-    let Some(mut replay) = replay.filter(|_| args.recorded.demo) else {
-        let why = "--once=animation plays the demo; add --demo";
-        return Err(UsageError(why.to_owned()).into());
-    };
-    let rehearsal = Rehearsal::default();
-    let mut worker = reclaim_worker::LocalReclaimWorker::rehearsing(config, rehearsal.clone());
-    let name = replay.name().to_owned();
-    let mut animation = Animation::new(Still::new(options, Some(name), past, size));
-    let mut snapshots = std::iter::from_fn(|| {
-        let mut snapshot = replay.next().transpose()?;
-        if let Ok(snapshot) = &mut snapshot {
-            rehearsal.apply(snapshot);
-        }
-        Some(snapshot)
-    });
-    let mut first = None;
-    let mut filled = 0.0;
-    while filled <= DEMO_HISTORY_SECONDS {
-        let snapshot = snapshots.next().context("the demo is too short")??;
-        let seconds = snapshot.time.seconds_since(*first.get_or_insert(snapshot.time));
-        let has_frame = seconds >= filled;
-        if has_frame {
-            filled += FILLING_SECONDS;
-        }
-        animation.add_sample(snapshot, has_frame);
-    }
-    if let Some(keys) = &args.keys {
-        let mut failed = None;
-        let mut next = || match snapshots.next()? {
-            Ok(snapshot) => Some(snapshot),
-            Err(error) => {
-                failed = Some(error);
-                None
-            }
-        };
-        animation
-            .press(keys, &mut worker, &mut next)
-            .map_err(|error| UsageError(error.to_string()))?;
-        failed.map_or(Ok(()), Err)?;
-    }
-    print(&animation.svg())?;
-    Ok(Exit::Clean)
 }
 
 /// Plays a recording to its end, or the demo to where its screen comes up; the last snapshot.

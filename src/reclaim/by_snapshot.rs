@@ -47,7 +47,7 @@ pub fn plan_by_snapshot(
 }
 
 /// What a snapshot tells of a process.
-pub fn guarded_by_snapshot(process: &Process) -> Option<Guarded> {
+fn guarded_by_snapshot(process: &Process) -> Option<Guarded> {
     Some(Guarded {
         start_ticks: process.start_ticks?,
         state: process.state,

@@ -37,7 +37,7 @@ pub mod verify;
 pub mod warnings;
 
 pub use act::{Act, ActProgress, Recheck, StepInput};
-pub use by_snapshot::{guarded_by_snapshot, plan_by_snapshot};
+pub use by_snapshot::plan_by_snapshot;
 pub use executor::{Executor, JudgedSample, Observer, SampleSource, Tools};
 pub use guard::{Guard, Protection};
 pub use ledger::Ledger;

@@ -1,9 +1,8 @@
 //! `gpumem watch --once`: one frame as a picture, without a terminal.
 //!
 //! A [`Still`] is the screen itself, fed with events by hand: samples, then [`Keys`]. It sends nothing
-//! and moves no recording. What is drawn is written by `text` and `svg`; an [`animation`] takes frames of it.
+//! and moves no recording. What is drawn is written by `text` and `svg`.
 
-pub mod animation;
 mod cells;
 mod svg;
 mod text;
@@ -142,12 +141,9 @@ impl Still {
 
     /// Takes a sample in; one that is passing need not be shown, for others follow.
     pub fn add_sample(&mut self, snapshot: Snapshot, is_passing: bool) {
-        self.observe(snapshot, is_passing);
-    }
-
-    fn observe(&mut self, snapshot: Snapshot, is_passing: bool) -> Option<Effect> {
         self.now = self.now.saturating_add(self.interval);
-        self.update(Event::Snapshot { now: self.now, snapshot: Box::new(snapshot), is_passing })
+        let snapshot = Box::new(snapshot);
+        update(&mut self.app, Event::Snapshot { now: self.now, snapshot, is_passing });
     }
 
     /// Takes in that the recording is over.
@@ -185,40 +181,17 @@ impl Still {
         (name, key): &(String, KeyEvent),
         worker: &mut dyn ReclaimWorker,
     ) -> Result<(), OnceError> {
-        let effect = self.update(Event::Key(*key));
+        let effect = update(&mut self.app, Event::Key(*key));
         self.carry_out(effect, name, worker)
     }
 
-    /// Takes a sample in, and lets the worker act by it.
-    fn add_sample_with(
-        &mut self,
-        snapshot: Snapshot,
-        worker: &mut dyn ReclaimWorker,
-    ) -> Result<(), OnceError> {
-        let effect = self.observe(snapshot, false);
-        self.carry_out(effect, "a sample", worker)
-    }
-
-    /// Lets some time pass.
-    fn tick(&mut self, passed: Duration, worker: &mut dyn ReclaimWorker) -> Result<(), OnceError> {
-        self.now = self.now.saturating_add(passed);
-        let effect = self.update(Event::Tick { now: self.now });
-        self.carry_out(effect, "time", worker)
-    }
-
-    fn update(&mut self, event: Event) -> Option<Effect> {
-        update(&mut self.app, event)
-    }
-
-    /// Does what `cause` asks for, as far as there is a picture of that.
+    /// Does what a key asks for, as far as there is a picture of that.
     fn carry_out(
         &mut self,
         effect: Option<Effect>,
-        cause: &str,
+        key: &str,
         worker: &mut dyn ReclaimWorker,
     ) -> Result<(), OnceError> {
-        let key = || cause.to_owned();
-        let can_begin = self.app.reaping.is_rehearsal;
         let mut effects: VecDeque<Effect> = effect.into_iter().collect();
         while let Some(asked) = effects.pop_front() {
             let request = match asked {
@@ -234,22 +207,21 @@ impl Still {
                     request @ (ReclaimRequest::Plan(_) | ReclaimRequest::Environment(_)),
                 ) => request,
                 Effect::Reclaim(
-                    request @ (ReclaimRequest::Begin { .. } | ReclaimRequest::Observe(_)),
-                ) if can_begin => request,
-                Effect::Reclaim(
                     ReclaimRequest::Observe(_)
                     | ReclaimRequest::Stop { .. }
                     | ReclaimRequest::Commands(_)
                     | ReclaimRequest::Leave,
                 ) => continue,
-                Effect::Quit => return Err(OnceError::Leaves { key: key() }),
-                _ => return Err(OnceError::AsksMore { key: key() }),
+                Effect::Quit => return Err(OnceError::Leaves { key: key.to_owned() }),
+                _ => return Err(OnceError::AsksMore { key: key.to_owned() }),
             };
             let mut came = Vec::new();
             let request = Some((request, Duration::ZERO));
             worker.handle(request, &mut |progress| came.push(progress));
             let came = came.into_iter();
-            effects.extend(came.filter_map(|progress| self.update(Event::Reclaim(progress))));
+            effects.extend(
+                came.filter_map(|progress| update(&mut self.app, Event::Reclaim(progress))),
+            );
         }
         self.request_commands(worker);
         Ok(())

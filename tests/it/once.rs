@@ -75,42 +75,6 @@ fn what_cannot_be_shown_is_wrong_usage() {
 }
 
 #[test]
-fn an_animation_rehearses_a_kill_on_the_demo_and_sends_nothing() {
-    let state = tempfile::tempdir().unwrap();
-    let film = |keys: &str| {
-        let arguments = ["watch", "--demo", "--once=animation", "--size", "110x32"];
-        let mut watch = command(&[&arguments[..], &["--keys", keys]].concat());
-        finish(watch.env("STATE_DIRECTORY", state.path()))
-    };
-    let output = film("jj<Enter><Esc>xy<Esc>");
-    assert_eq!((output.code, output.stderr.as_str()), (0, ""));
-    let svg = &output.stdout;
-    for shown in [
-        "50.7 GiB reclaimable: 5 processes of 3 users",
-        "a rehearsal on the demo: nothing is sent to any process",
-        "nothing was sent so far; it begins in 3s",
-        "done: freed 38.0 GiB",
-        "12.7 GiB reclaimable: 4 processes of 2 users",
-    ] {
-        assert!(svg.contains(shown), "{shown}");
-    }
-    assert_eq!(film("jj<Enter><Esc>xy<Esc>").stdout, *svg, "the same each time");
-    let left = std::fs::read_dir(state.path()).unwrap().count();
-    assert_eq!(left, 0, "no audit log of what was not done");
-    if let Some(python) = support::python_with(&["xml.dom.minidom"]) {
-        let parse = "import sys, xml.dom.minidom as m; m.parse(sys.stdin)";
-        let mut parser = std::process::Command::new(python);
-        let parsed = support::finish_with_input(parser.args(["-c", parse]), svg.as_bytes());
-        assert_eq!(parsed.code, 0, "{parsed:?}");
-    }
-    let undone = film("jjxu<Esc>");
-    assert!(!undone.stdout.contains("done: freed"), "no yes was given");
-    let live = run(&["watch", "--once=animation"]);
-    assert_eq!((live.code, live.stdout.as_str()), (2, ""));
-    assert!(live.stderr.contains("--demo"), "{live:?}");
-}
-
-#[test]
 fn a_machine_is_looked_at_twice() {
     let child = Running::sleep();
     let gpu = Gpu::new("NVIDIA <A&B> \"GPU\"")

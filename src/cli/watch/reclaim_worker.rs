@@ -16,7 +16,6 @@ use crate::cli::reap::text;
 use crate::cli::release::json::ReleaseDocument;
 use crate::cli::release::{probed, text as release_text};
 use crate::cli::warn;
-use crate::cli::watch::rehearsal::Rehearsal;
 use crate::config::Config;
 use crate::deadline::Task;
 use crate::host::{Roots, read_environment};
@@ -53,8 +52,6 @@ pub(super) struct LocalReclaimWorker {
     configured: ConfiguredPolicy,
     commands: CommandSource,
     is_recording: bool,
-    /// The processes of the recording, where plans are carried out on them.
-    rehearsal: Option<Rehearsal>,
     /// The number of the last plan, the guard that decided what it may touch, and who would act.
     guard: Option<(u64, Guard, Actor)>,
     batch: Option<RunningBatch>,
@@ -72,17 +69,11 @@ impl LocalReclaimWorker {
             configured: ConfiguredPolicy::new(&config.rules).with_releases(&config.reap),
             commands: CommandSource::by_rules(&config.rules, !is_recording),
             is_recording,
-            rehearsal: None,
             guard: None,
             batch: None,
             sample: None,
             resumed: None,
         }
-    }
-
-    /// A worker that carries plans out on the processes of a recording, and sends nothing.
-    pub(super) fn rehearsing(config: &Config, rehearsal: Rehearsal) -> Self {
-        Self { rehearsal: Some(rehearsal), ..Self::new(config, true) }
     }
 
     fn propose(&mut self, question: &PlanRequest) -> anyhow::Result<Proposal> {
@@ -151,17 +142,14 @@ impl LocalReclaimWorker {
     /// Begins a plan to which a yes was said then.
     fn begin(&mut self, number: u64, plan: &Plan, asked: Instant) -> anyhow::Result<RunningBatch> {
         anyhow::ensure!(
-            !self.is_recording || self.rehearsal.is_some(),
+            !self.is_recording,
             "of a recording nothing is killed; run gpumem watch on the machine itself"
         );
         anyhow::ensure!(self.batch.is_none(), "something is being killed already; wait for it");
         let guard = self.guard.take().filter(|(of, ..)| *of == number);
         let (_, guard, actor) =
             guard.ok_or_else(|| anyhow::anyhow!("there is a newer plan; try again"))?;
-        let (tools, resumed) = match &self.rehearsal {
-            Some(rehearsal) => (rehearsal.tools(), None),
-            None => tools_here()?,
-        };
+        let (tools, resumed) = tools_here()?;
         self.resumed = resumed.or(self.resumed.take());
         let executor = Executor::new(plan.targets.clone(), guard, actor, tools);
         Ok(RunningBatch::new(number, executor, asked))
@@ -179,12 +167,7 @@ impl LocalReclaimWorker {
             let Some((sample, at)) = &self.sample else {
                 return Some(TURN);
             };
-            let age = match self.rehearsal {
-                // Its time is that of the samples alone.
-                Some(_) => Duration::ZERO,
-                None => at.elapsed(),
-            };
-            match batch.advance(sample, age, report) {
+            match batch.advance(sample, at.elapsed(), report) {
                 Ok(Some(wait)) => return Some(wait),
                 Ok(None) => None,
                 Err(error) => Some(error.to_string()),

@@ -195,7 +195,7 @@ pub fn lay_out(app: &App, area: Rect) -> Option<DialogLayout> {
 
 /// What the plan, or what keeps it, has to say.
 pub fn of_plan(app: &App, dialog: &Dialog) -> DialogContent {
-    let only_plans = app.only_plans();
+    let only_plans = !app.is_live();
     let mut note = Vec::new();
     let mut body: DialogLines = Vec::new();
     match &dialog.answer {
@@ -226,9 +226,6 @@ pub fn of_plan(app: &App, dialog: &Dialog) -> DialogContent {
     }
     if let Some(text) = &dialog.note {
         note.push((text.clone(), LineTone::Alarm));
-    } else if app.reaping.is_rehearsal {
-        let text = "a rehearsal on the demo: nothing is sent to any process";
-        note.push((text.to_owned(), LineTone::Plain));
     } else if only_plans {
         let text = "a recording: nothing will be sent";
         note.push((text.to_owned(), LineTone::Plain));

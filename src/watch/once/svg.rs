@@ -3,9 +3,8 @@
 //! A cell is [`CELL`] pixels. Text is written in runs of one style, each at the place of its first cell
 //! and as long as its cells, so that columns stay aligned whatever font there is; a character that may
 //! come from another font, or be written from the right, is a run of its own. Bars and charts are drawn
-//! (`shape`), for few fonts have blocks that touch. Several frames in turn are written by `animation`.
+//! (`shape`), for few fonts have blocks that touch.
 
-pub mod animation;
 pub mod shape;
 
 use std::fmt::Write as _;

@@ -7,7 +7,6 @@ use ratatui::layout::Rect;
 use ratatui::style::{Color, Modifier, Style};
 
 use super::cells::visible;
-use super::svg::animation::Frame;
 use super::*;
 use crate::model::row::Me;
 use crate::rules::{Engine, RuleSet};
@@ -188,69 +187,6 @@ fn what_is_written_is_what_a_terminal_shows() {
             }
         }
     }
-}
-
-/// What a document that plays shows after so much of its time, in percent: its lines but for those of groups
-/// that are hidden then. `None` is where nothing moves.
-fn at_percent(svg: &str, percent: Option<f64>) -> Vec<&str> {
-    let is_shown = |number: &str| -> bool {
-        let (_, rule) =
-            svg.split_once(&format!("\n.f{number}{{")).unwrap_or_else(|| panic!("{number}"));
-        let (still, rule) = rule.split_once(&format!("@keyframes k{number}{{")).unwrap();
-        let Some(percent) = percent else {
-            return still.contains("visible");
-        };
-        let (steps, _) = rule.split_once('\n').unwrap();
-        let steps = steps.split('}').filter_map(|step| step.split_once("%{visibility:"));
-        let mut past = steps.filter(|(at, _)| at.parse::<f64>().unwrap() <= percent + 0.001);
-        past.next_back().unwrap().1 == "visible"
-    };
-    let (_, body) = svg.split_once("xml:space").unwrap();
-    let (mut shown, mut lines) = (true, Vec::new());
-    for line in body.lines().skip(1) {
-        if let Some(class) = line.strip_prefix("<g class=\"f f") {
-            shown = is_shown(class.trim_end_matches("\">"));
-        } else if line == "</g>" {
-            shown = true;
-        } else if shown && line != "</svg>" {
-            lines.push(line);
-        }
-    }
-    lines.sort_unstable();
-    lines
-}
-
-#[test]
-fn an_animation_shows_each_frame_in_its_time_and_one_where_nothing_moves() {
-    let frame = |keys: &str| {
-        let mut still = still(Theme::Dark, Depth::True, (80, 24));
-        press(&mut still, keys).unwrap();
-        still.draw()
-    };
-    let buffers = ["", "jj", "?", "", "<Enter>"].map(frame);
-    let frames: Vec<Frame> = buffers
-        .iter()
-        .zip([1000, 500, 2000, 700, 3800])
-        .map(|(buffer, milliseconds)| Frame { buffer: buffer.clone(), milliseconds })
-        .collect();
-    let played = svg::animation::write(&frames, 1, Theme::Dark, "d");
-    assert!(played.contains("animation:8s step-end infinite"), "{played}");
-    assert!(played.contains("prefers-reduced-motion"), "{played}");
-    let alone = |buffer: &Buffer| -> Vec<String> {
-        let svg = svg::write(buffer, Theme::Dark, "d");
-        at_percent(&svg, None).into_iter().map(str::to_owned).collect()
-    };
-    let mut begins = 0;
-    for (buffer, frame) in buffers.iter().zip(&frames) {
-        for at in [begins, begins + frame.milliseconds - 1] {
-            let percent = f64::from(at) / 80.0;
-            assert_eq!(at_percent(&played, Some(percent)), alone(buffer), "{at}");
-        }
-        begins += frame.milliseconds;
-    }
-    assert_eq!(at_percent(&played, None), alone(&buffers[1]));
-    let all: usize = buffers.iter().map(|it| svg::write(it, Theme::Dark, "d").len()).sum();
-    assert!(played.len() < all, "what is the same is written once");
 }
 
 /// The elements of a document, each a line, that begin so.

@@ -62,7 +62,7 @@ pub(super) fn tick(app: &mut App) -> Option<Effect> {
 
 /// A yes. It counts where there is a plan, and it has been seen.
 pub(super) fn confirm(app: &mut App) -> Option<Effect> {
-    let only_plans = app.only_plans();
+    let only_plans = !app.is_live();
     let has_ended = app.end.is_some();
     let old = app.plan_age_seconds().filter(|age| *age >= OLD);
     let dialog = app.reaping.dialog.as_mut()?;

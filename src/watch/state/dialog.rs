@@ -17,8 +17,6 @@ pub struct Reaping {
     pub batch: Option<Batch>,
     /// The last question's.
     pub number: u64,
-    /// Plans of a recording are carried out on what is recorded, for a picture; nothing is sent.
-    pub is_rehearsal: bool,
 }
 
 /// A plan that is asked for and shown.

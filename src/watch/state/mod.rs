@@ -320,11 +320,6 @@ impl App {
         self.setup.replay.is_none()
     }
 
-    /// Whether plans are shown and never carried out, as of a recording.
-    pub fn only_plans(&self) -> bool {
-        !self.is_live() && !self.reaping.is_rehearsal
-    }
-
     /// When what is shown was so.
     pub fn shown_time(&self) -> Option<Time> {
         Some(self.screenful.as_ref()?.snapshot.time)

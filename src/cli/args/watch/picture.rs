@@ -53,8 +53,6 @@ pub enum Once {
     Text,
     /// An SVG document, in colour but for --color never
     Svg,
-    /// An SVG document that plays: the demo's screen fills, then a frame for each of the --keys
-    Animation,
 }
 
 /// Columns and rows, as `120x40`.
