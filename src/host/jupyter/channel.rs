@@ -2,26 +2,22 @@
 //!
 //! How it is reached, and the key that messages are signed with, are in the file that the kernel's own argv
 //! names; it is read with care (`files`). The connection is made and proved as those to servers are
-//! (`host::http`): the process that is meant itself listens, before and after. Then messages go over it by
-//! jupyter-zmq-client, which signs and verifies them, with a socket of this crate's (`zmtp`): a hostile kernel
-//! may answer whatever it likes, as long and as late as it likes.
+//! (`host::http`): the process that is meant itself listens, before and after. Messages are signed and verified
+//! (`message`) and go over a socket (`zmtp`) that bounds them: a hostile kernel may answer whatever it likes, as long
+//! and as late as it likes.
 //!
 //! Nothing is ever asked on the control channel: it is answered while a cell runs, and the server then takes
 //! the kernel for idle. No secret is in any error.
 
-use std::future::Future;
-use std::pin::pin;
-use std::task::{Context, Poll, Waker};
+use std::collections::HashMap;
 use std::time::Duration;
 
-use jupyter_protocol::media::MediaType;
-use jupyter_protocol::messaging::{
-    ExecuteRequest, ExpressionResult, JupyterMessage, JupyterMessageContent, KernelInfoRequest,
-    ReplyStatus,
-};
-use jupyter_zmq_client::{Connection, RuntimeError};
-use zeromq::ZmqError;
+use ring::hmac;
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
 
+use self::message::{Answer, sign, unique_id, verify};
 use self::zmtp::{DealerSocket, is_late};
 use super::files::{ShellEndpoint, read_shell_endpoint};
 use super::{ChannelError, KernelCandidate, ServerError, clip};
@@ -30,6 +26,7 @@ use crate::host::Roots;
 use crate::host::http::{HttpError, Listener, connect};
 use crate::host::proc::opened_process::OpenedProcess;
 
+mod message;
 mod zmtp;
 
 /// How long its files are waited for.
@@ -50,8 +47,34 @@ pub enum Evaluated {
     Aborted,
 }
 
+/// What is read of a `kernel_info_reply`.
+#[derive(Deserialize)]
+struct KernelInfoReply {
+    implementation: String,
+}
+
+/// What is read of an `execute_reply`.
+#[derive(Deserialize)]
+struct ExecuteReply {
+    status: String,
+    #[serde(default)]
+    user_expressions: HashMap<String, ExpressionResult>,
+}
+
+/// What an expression came to.
+#[derive(Deserialize)]
+#[serde(tag = "status", rename_all = "lowercase")]
+enum ExpressionResult {
+    Ok { data: HashMap<String, Value> },
+    Error { ename: String, evalue: String },
+}
+
 /// A connection to a kernel's shell channel.
-pub struct ShellChannel(Connection<DealerSocket>);
+pub struct ShellChannel {
+    socket: DealerSocket,
+    key: hmac::Key,
+    session: String,
+}
 
 impl ShellChannel {
     /// Connects to the kernel that is this process.
@@ -71,12 +94,8 @@ impl ShellChannel {
             HttpError::Timeout => ChannelError::Silent,
             error => ServerError::from(error).into(),
         })?;
-        let message = message(KernelInfoRequest {});
-        Ok(Self(Connection {
-            socket: DealerSocket::greet(stream, until).map_err(|error| of_io(&error))?,
-            mac: Some(key),
-            session_id: message.header.session,
-        }))
+        let socket = DealerSocket::greet(stream, until).map_err(|error| of_io(&error))?;
+        Ok(Self { socket, key, session: new_id()? })
     }
 
     /// What its kernel calls itself: `"ipython"`. A kernel that runs a cell does not answer.
@@ -85,10 +104,8 @@ impl ShellChannel {
     ///
     /// Where it does not answer by `until`, or not as Jupyter does.
     pub fn implementation(&mut self, until: Deadline) -> Result<String, ChannelError> {
-        match self.ask(message(KernelInfoRequest {}), until)? {
-            JupyterMessageContent::KernelInfoReply(reply) => Ok(clip(&reply.implementation)),
-            other => Err(not_the_answer(&other)),
-        }
+        let reply: KernelInfoReply = self.ask("kernel_info", &json!({}), until)?;
+        Ok(clip(&reply.implementation))
     }
 
     /// Has it evaluate an expression in the user's namespace: silently, with no code, no history and no
@@ -99,76 +116,76 @@ impl ShellChannel {
     /// Where it does not answer by `until`, or not as Jupyter does.
     pub fn evaluate(
         &mut self,
-        expression: String,
+        expression: &str,
         until: Deadline,
     ) -> Result<Evaluated, ChannelError> {
-        let request = message(ExecuteRequest {
-            code: String::new(),
-            silent: true,
-            store_history: false,
-            user_expressions: Some([(EXPRESSION.to_owned(), expression)].into()),
-            allow_stdin: false,
-            stop_on_error: false,
+        let request = json!({
+            "code": "",
+            "silent": true,
+            "store_history": false,
+            "user_expressions": { EXPRESSION: expression },
+            "allow_stdin": false,
+            "stop_on_error": false,
         });
-        let content = self.ask(request, until)?;
-        let JupyterMessageContent::ExecuteReply(reply) = content else {
-            return Err(not_the_answer(&content));
-        };
-        if reply.status == ReplyStatus::Aborted {
+        let mut reply: ExecuteReply = self.ask("execute", &request, until)?;
+        if reply.status == "aborted" {
             return Ok(Evaluated::Aborted);
         }
-        let results = reply.user_expressions.unwrap_or_default();
-        match results.into_iter().find(|(name, _)| name == EXPRESSION) {
-            Some((_, ExpressionResult::Ok { data, .. })) => {
-                let plain = data.content.into_iter().find_map(|it| match it {
-                    MediaType::Plain(text) => Some(text),
-                    _ => None,
-                });
-                plain.map(Evaluated::Value).ok_or_else(|| garbage("it has no text"))
-            }
-            Some((_, ExpressionResult::Error { ename, evalue, .. })) => {
+        match reply.user_expressions.remove(EXPRESSION) {
+            Some(ExpressionResult::Ok { data }) => match data.get("text/plain") {
+                Some(Value::String(text)) => Ok(Evaluated::Value(text.clone())),
+                _ => Err(garbage("it has no text")),
+            },
+            Some(ExpressionResult::Error { ename, evalue }) => {
                 Ok(Evaluated::Raised(clip(&format!("{ename}: {evalue}"))))
             }
             None => Err(garbage("it has evaluated nothing")),
         }
     }
 
-    /// Sends a message, and takes the answer to it.
-    fn ask(
+    /// Sends a request, and takes the reply to it.
+    fn ask<T: DeserializeOwned>(
         &mut self,
-        message: JupyterMessage,
+        about: &str,
+        content: &Value,
         until: Deadline,
-    ) -> Result<JupyterMessageContent, ChannelError> {
-        self.0.socket.set_deadline(until);
-        let id = message.header.msg_id.clone();
-        at_once(self.0.send(message))?.map_err(|error| of_client(&error))?;
+    ) -> Result<T, ChannelError> {
+        let id = new_id()?;
+        let request = sign(&self.key, (&self.session, &id), &format!("{about}_request"), content);
+        let request = request.map_err(|error| garbage(&error.to_string()))?;
+        self.socket.set_deadline(until);
+        self.socket.write_message(&request).map_err(|error| of_io(&error))?;
         let mut odd = None;
         for _ in 0..MESSAGES {
-            match at_once(self.0.read())? {
-                Ok(answer) => {
-                    if answer.parent_header.is_some_and(|it| it.msg_id == id) {
-                        return Ok(answer.content);
-                    }
-                }
-                Err(RuntimeError::ZmqError(ZmqError::Network(error))) => {
+            let parts = match self.socket.read_message() {
+                Ok(parts) => parts,
+                Err(error) => {
                     return Err(match odd {
                         // What has come was no message of the kernel's.
-                        Some(why) if is_late(&error) => why,
+                        Some(why) if is_late(&error) => garbage(why),
                         _ => of_io(&error),
                     });
                 }
-                Err(error) => odd = Some(of_client(&error)),
+            };
+            match verify(&self.key, &parts) {
+                Ok(answer) if answer.parent_id == id => return reply(answer, about),
+                Ok(_) => {}
+                Err(why) => odd = Some(why),
             }
         }
-        Err(odd.unwrap_or_else(|| garbage("there are too many of them")))
+        Err(garbage(odd.unwrap_or("there are too many of them")))
     }
 }
 
-/// A message of gpumem's.
-fn message(content: impl Into<JupyterMessageContent>) -> JupyterMessage {
-    let mut message = JupyterMessage::new(content, None);
-    message.header.username = "gpumem".to_owned();
-    message
+fn reply<T: DeserializeOwned>(answer: Answer, about: &str) -> Result<T, ChannelError> {
+    if answer.msg_type != format!("{about}_reply") {
+        return Err(garbage(&format!("a {}", answer.msg_type)));
+    }
+    serde_json::from_value(answer.content).map_err(|_| garbage("it is not of that shape"))
+}
+
+fn new_id() -> Result<String, ChannelError> {
+    unique_id().ok_or_else(|| garbage("the system gives no random bytes to name a request with"))
 }
 
 /// How the kernel that a process is, is talked to, by the file that its own argv names.
@@ -197,20 +214,8 @@ fn read_endpoint(roots: &Roots, pid: u32, start_ticks: u64) -> Result<ShellEndpo
     read.map_err(|_| unread("its file is not read in time"))?
 }
 
-/// What a future comes to that is never pending, because its socket waits in the system (`zmtp`).
-fn at_once<T>(future: impl Future<Output = T>) -> Result<T, ChannelError> {
-    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
-        Poll::Ready(output) => Ok(output),
-        Poll::Pending => Err(garbage("it is not there at once")),
-    }
-}
-
 fn garbage(why: &str) -> ChannelError {
     ChannelError::Garbage { why: clip(why) }
-}
-
-fn not_the_answer(content: &JupyterMessageContent) -> ChannelError {
-    garbage(&format!("a {}", content.message_type()))
 }
 
 fn of_io(error: &std::io::Error) -> ChannelError {
@@ -220,18 +225,5 @@ fn of_io(error: &std::io::Error) -> ChannelError {
         UnexpectedEof | ConnectionReset | BrokenPipe => ChannelError::Closed,
         InvalidData => garbage(&error.to_string()),
         _ => garbage(&format!("the connection failed ({error})")),
-    }
-}
-
-fn of_client(error: &RuntimeError) -> ChannelError {
-    match error {
-        RuntimeError::ZmqError(ZmqError::Network(error)) => of_io(error),
-        RuntimeError::VerifyError(_) | RuntimeError::DecodeError(_) => {
-            garbage("it is not signed with the key of the kernel's file")
-        }
-        RuntimeError::ParseError { .. } | RuntimeError::SerdeError(_) => {
-            garbage("it is not of that shape")
-        }
-        _ => garbage("it is no message of Jupyter's"),
     }
 }

@@ -83,7 +83,7 @@ pub fn perform(roots: &Roots, way: &KernelRecipe, options: &ReleaseOptions) -> R
         deadline: begun.plus_seconds((wait - wait / ANSWER_SHARE).as_secs_f64()),
         pci_bus_ids: options.pci_bus_ids.clone(),
     });
-    let evaluated = channel.evaluate(recipe::expression(&source), Deadline::after(wait));
+    let evaluated = channel.evaluate(&recipe::expression(&source), Deadline::after(wait));
     let report = match evaluated {
         Ok(Evaluated::Value(value)) => recipe::parse_value(&value),
         // Its frames are the recipe's, its words may be anybody's.

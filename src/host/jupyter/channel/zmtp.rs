@@ -1,18 +1,10 @@
 //! One end of a connection as ZeroMQ speaks it (ZMTP 3.0, RFC 23: greeting, `READY`, frames), as a DEALER
 //! without security, over a connection that was made and proved before.
 //!
-//! The crate `zeromq` has one, which is not used: it makes room for a frame of whatever length the other end
-//! announces, so that nine bytes of a hostile kernel end this process for want of memory, and it connects by
-//! itself, again where the connection is lost, to whoever then listens. This one reads no message over
-//! [`MESSAGE_BYTES`], waits for nothing beyond its [`Deadline`], and knows nothing but its one connection. It
-//! fills zeromq's traits, so that jupyter-zmq-client takes it for its socket.
+//! The other end may be hostile: no message over [`MESSAGE_BYTES`] is read, nothing is waited for beyond the
+//! [`Deadline`], and a connection that is lost is not made again.
 
-use std::future::{self, Future};
 use std::io::{self, BufReader, ErrorKind, Read, Write};
-use std::pin::Pin;
-
-use bytes::Bytes;
-use zeromq::{SocketRecv, SocketSend, ZmqMessage, ZmqResult};
 
 use crate::deadline::Deadline;
 use crate::host::http::Stream;
@@ -144,8 +136,8 @@ impl DealerSocket {
     }
 
     /// The next message; commands (a heartbeat) are passed over.
-    fn read_message(&mut self) -> io::Result<ZmqMessage> {
-        let mut parts: Vec<Bytes> = Vec::new();
+    pub(super) fn read_message(&mut self) -> io::Result<Vec<Vec<u8>>> {
+        let mut parts: Vec<Vec<u8>> = Vec::new();
         let mut left = MESSAGE_BYTES;
         loop {
             let frame = self.read_frame(left).map_err(in_time)?;
@@ -153,20 +145,21 @@ impl DealerSocket {
                 continue;
             }
             left -= frame.content.len();
-            parts.push(frame.content.into());
+            parts.push(frame.content);
             if parts.len() > PARTS {
                 return Err(garbage("a message of too many parts"));
             }
             if !frame.has_more {
-                return ZmqMessage::try_from(parts).map_err(|_| garbage("an empty message"));
+                return Ok(parts);
             }
         }
     }
 
-    fn write_message(&mut self, message: &ZmqMessage) -> io::Result<()> {
+    /// Writes a message of these parts.
+    pub(super) fn write_message(&mut self, parts: &[Vec<u8>]) -> io::Result<()> {
         let mut output = Vec::new();
-        for (index, part) in message.iter().enumerate() {
-            let more = if index + 1 < message.len() { MORE } else { 0 };
+        for (index, part) in parts.iter().enumerate() {
+            let more = if index + 1 < parts.len() { MORE } else { 0 };
             match u8::try_from(part.len()) {
                 Ok(length) => output.extend([more, length]),
                 Err(_) => {
@@ -209,31 +202,6 @@ fn in_time(error: io::Error) -> io::Error {
     }
 }
 
-type BoxedResult<'a, T> = Pin<Box<dyn Future<Output = ZmqResult<T>> + Send + 'a>>;
-
-// As `async_trait` writes them. Nothing here is ever pending: what waits, waits in the system.
-impl SocketRecv for DealerSocket {
-    fn recv<'a, 'b>(&'a mut self) -> BoxedResult<'b, ZmqMessage>
-    where
-        'a: 'b,
-        Self: 'b,
-    {
-        let read = self.read_message();
-        Box::pin(future::ready(read.map_err(Into::into)))
-    }
-}
-
-impl SocketSend for DealerSocket {
-    fn send<'a, 'b>(&'a mut self, message: ZmqMessage) -> BoxedResult<'b, ()>
-    where
-        'a: 'b,
-        Self: 'b,
-    {
-        let written = self.write_message(&message);
-        Box::pin(future::ready(written.map_err(Into::into)))
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::net::Shutdown;
@@ -246,7 +214,7 @@ mod tests {
     const MINUTE: Duration = Duration::from_secs(60);
 
     /// What comes of greeting, and of reading a message, where the other end writes this whole.
-    fn read(written: Vec<u8>, time: Duration) -> io::Result<ZmqMessage> {
+    fn read(written: Vec<u8>, time: Duration) -> io::Result<Vec<Vec<u8>>> {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         let writing = thread::spawn(move || {
             // The other end may have gone away before all was written.
@@ -279,7 +247,7 @@ mod tests {
         let long = [&[LONG | MORE, 0, 0, 0, 0, 0, 0, 1, 44][..], &[7; 300]].concat();
         let written = greeted(&[&ping[..], &[MORE, 2, b'a', b'b'], &long, &[0, 0]].concat());
         let message = read(written, MINUTE).unwrap();
-        let lengths: Vec<usize> = message.iter().map(Bytes::len).collect();
+        let lengths: Vec<usize> = message.iter().map(Vec::len).collect();
         assert_eq!(lengths, [2, 300, 0]);
     }
 
@@ -339,14 +307,12 @@ mod tests {
             stream: Stream::Unix(ours),
             until: Deadline::after(MINUTE),
         }));
-        let parts: Vec<Bytes> = vec![vec![1; 255].into(), vec![2; 256].into(), Bytes::new()];
-        let message = ZmqMessage::try_from(parts).unwrap();
+        let message = vec![vec![1; 255], vec![2; 256], Vec::new()];
         socket.write_message(&message).unwrap();
         let mut other = DealerSocket(BufReader::new(TimedStream {
             stream: Stream::Unix(theirs),
             until: Deadline::after(MINUTE),
         }));
-        let read = other.read_message().unwrap();
-        assert_eq!(read.into_vec(), message.into_vec());
+        assert_eq!(other.read_message().unwrap(), message);
     }
 }

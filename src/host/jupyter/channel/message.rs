@@ -1,0 +1,132 @@
+//! A message of Jupyter's on the wire: its parts, and the signature over four of them (jupyter_client,
+//! "Messaging in Jupyter", the wire protocol).
+
+use ring::{hmac, rand};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+/// What stands between a router's identities and the signature.
+const DELIMITER: &[u8] = b"<IDS|MSG>";
+/// The version of the protocol; 5.3 has all that is asked here.
+const VERSION: &str = "5.3";
+
+/// What each message says of itself.
+#[derive(Serialize)]
+struct Header<'a> {
+    msg_id: &'a str,
+    session: &'a str,
+    username: &'a str,
+    date: String,
+    msg_type: &'a str,
+    version: &'a str,
+}
+
+/// What is read of an answer's header.
+#[derive(Deserialize)]
+struct AnswerHeader {
+    msg_type: String,
+}
+
+/// What is read of the header of the message that is answered; it is empty where there is none.
+#[derive(Deserialize)]
+struct ParentHeader {
+    #[serde(default)]
+    msg_id: String,
+}
+
+/// An answer whose signature is right.
+pub(super) struct Answer {
+    /// The id of the message that it answers.
+    pub(super) parent_id: String,
+    pub(super) msg_type: String,
+    pub(super) content: Value,
+}
+
+/// Sixteen bytes that nobody else has, as hexadecimal digits; `None` where the system gives none.
+pub(super) fn unique_id() -> Option<String> {
+    let bytes: rand::Random<[u8; 16]> = rand::generate(&rand::SystemRandom::new()).ok()?;
+    Some(hex(&bytes.expose()))
+}
+
+/// The parts of a request, signed.
+pub(super) fn sign(
+    key: &hmac::Key,
+    (session, msg_id): (&str, &str),
+    msg_type: &str,
+    content: &Value,
+) -> serde_json::Result<Vec<Vec<u8>>> {
+    let date = jiff::Timestamp::now().to_string();
+    let header = Header { msg_id, session, username: "gpumem", date, msg_type, version: VERSION };
+    let signed = [
+        serde_json::to_vec(&header)?,
+        b"{}".to_vec(),
+        b"{}".to_vec(),
+        serde_json::to_vec(content)?,
+    ];
+    let signature = hex(hmac::sign(key, &signed.concat()).as_ref());
+    let mut parts = vec![DELIMITER.to_vec(), signature.into_bytes()];
+    parts.extend(signed);
+    Ok(parts)
+}
+
+/// Reads a message.
+///
+/// # Errors
+///
+/// What is wrong with it.
+pub(super) fn verify(key: &hmac::Key, parts: &[Vec<u8>]) -> Result<Answer, &'static str> {
+    const NONE: &str = "it is no message of Jupyter's";
+    const SHAPE: &str = "it is not of that shape";
+    let at = parts.iter().position(|part| part == DELIMITER).ok_or(NONE)?;
+    let [signature, header, parent, metadata, content, ..] = &parts[at + 1..] else {
+        return Err(NONE);
+    };
+    let signed = [header, parent, metadata, content].map(Vec::as_slice).concat();
+    unhex(signature)
+        .filter(|tag| hmac::verify(key, &signed, tag).is_ok())
+        .ok_or("it is not signed with the key of the kernel's file")?;
+    let header: AnswerHeader = serde_json::from_slice(header).map_err(|_| SHAPE)?;
+    let parent: ParentHeader = serde_json::from_slice(parent).map_err(|_| SHAPE)?;
+    let content = serde_json::from_slice(content).map_err(|_| SHAPE)?;
+    Ok(Answer { parent_id: parent.msg_id, msg_type: header.msg_type, content })
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn unhex(digits: &[u8]) -> Option<Vec<u8>> {
+    let pair = |pair: &[u8]| {
+        let text = std::str::from_utf8(pair).ok()?;
+        u8::from_str_radix(text, 16).ok()
+    };
+    digits.chunks(2).map(pair).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn what_is_signed_is_verified_and_nothing_else_is() {
+        let key = hmac::Key::new(hmac::HMAC_SHA256, b"key");
+        let other = hmac::Key::new(hmac::HMAC_SHA256, b"yek");
+        let parts = sign(&key, ("s", "m"), "kernel_info_request", &json!({"a": 1})).unwrap();
+        let answer = verify(&key, &parts).ok().unwrap();
+        assert_eq!(
+            (answer.msg_type.as_str(), &answer.content),
+            ("kernel_info_request", &json!({"a": 1}))
+        );
+        assert!(verify(&other, &parts).is_err());
+        for at in 1..parts.len() {
+            for change in [&b""[..], b"x", b"{\"b\":1}", "\u{e9}\u{e9}".as_bytes()] {
+                let mut changed = parts.clone();
+                changed[at] = change.to_vec();
+                assert!(verify(&key, &changed).is_err(), "{at}");
+            }
+            assert!(verify(&key, &parts[..at]).is_err());
+        }
+    }
+}
