@@ -258,7 +258,7 @@ _gpumem() {
             return 0
             ;;
         gpumem__subcmd__completions)
-            opts="-h --nvml-library --nvml-timeout --config --color --utc --store-dir --help bash elvish fish powershell zsh"
+            opts="-h --nvml-library --nvml-timeout --config --color --utc --store-dir --help bash zsh fish"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0

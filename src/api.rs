@@ -2,8 +2,6 @@
 //! library is private to the crate, so that the compiler sees what nothing uses. A test that needs more
 //! names it here. It is no promise to other crates.
 
-#![allow(missing_docs)] // The modules are the rooms: their files say what they are.
-
 pub mod advice {
     pub use crate::advice::find;
 }

@@ -110,7 +110,6 @@ pub enum Color {
 
 /// A subcommand.
 // A variant's own comment would replace the longer one of its arguments in the help.
-#[allow(missing_docs)]
 #[derive(Subcommand, Debug)]
 pub enum Command {
     Ps(Ps),
@@ -518,14 +517,21 @@ pub enum SchemaName {
 
 /// Print the completion script of a shell
 ///
-/// In bash, zsh and fish, Tab also offers values that gpumem knows: processes (largest first), GPUs, users, rules,
-/// findings. In elvish and PowerShell the values are static: commands, options and built-in words only.
+/// Tab also offers values that gpumem knows: processes (largest first), GPUs, users, rules, findings.
 #[derive(Args, Debug)]
 #[command(after_help = EXIT_CODES_OF_PRINTING)]
 pub struct Completions {
     /// The shell
     #[arg(value_name = "SHELL")]
-    pub shell: clap_complete::Shell,
+    pub shell: Shell,
+}
+
+/// A shell that completions are written for
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Shell {
+    Bash,
+    Zsh,
+    Fish,
 }
 
 /// Print a manual page

@@ -1,37 +1,36 @@
 //! Completions and manual pages, rendered from the same definition that parses the arguments.
 
 use clap::{CommandFactory as _, ValueHint};
-use clap_complete::Shell;
+use clap_complete::Shell as Renderer;
 use clap_mangen::Man;
 
-use super::args::Cli;
+use super::args::{Cli, Shell};
 use super::rules;
 
 /// The shells that completions are committed for, and their files.
-pub const SHELLS: [(Shell, &str); 5] = [
-    (Shell::Bash, "gpumem.bash"),
-    (Shell::Zsh, "_gpumem"),
-    (Shell::Fish, "gpumem.fish"),
-    (Shell::Elvish, "gpumem.elv"),
-    (Shell::PowerShell, "_gpumem.ps1"),
-];
+pub const SHELLS: [(Shell, &str); 3] =
+    [(Shell::Bash, "gpumem.bash"), (Shell::Zsh, "_gpumem"), (Shell::Fish, "gpumem.fish")];
 
 /// What asks gpumem itself for values, in the shells' languages.
 const VALUES_IN_BASH: &str = include_str!("complete/gpumem.bash");
 const VALUES_IN_ZSH: &str = include_str!("complete/gpumem.zsh");
 const VALUES_IN_FISH: &str = include_str!("complete/gpumem.fish");
 
-/// A shell's completion script: commands, options and built-in words as `clap_complete` writes them; in
-/// bash, zsh and fish, values that only gpumem knows are asked of it (`complete`).
+/// A shell's completion script: commands, options and built-in words as `clap_complete` writes them; values that
+/// only gpumem knows are asked of it (`complete`).
 pub fn completions(shell: Shell) -> String {
     let mut script = Vec::new();
-    clap_complete::generate(shell, &mut Cli::command(), "gpumem", &mut script);
+    let renderer = match shell {
+        Shell::Bash => Renderer::Bash,
+        Shell::Zsh => Renderer::Zsh,
+        Shell::Fish => Renderer::Fish,
+    };
+    clap_complete::generate(renderer, &mut Cli::command(), "gpumem", &mut script);
     let script = String::from_utf8_lossy(&script).into_owned();
     match shell {
         Shell::Bash => script + VALUES_IN_BASH,
         Shell::Zsh => with_values_in_zsh(&script),
         Shell::Fish => with_values_in_fish(&script),
-        _ => script,
     }
 }
 

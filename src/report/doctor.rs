@@ -67,7 +67,6 @@ pub enum CheckGroup {
 }
 
 /// What a check is about.
-#[allow(missing_docs)] // Each has its title below.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Topic {
     Library,

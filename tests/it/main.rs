@@ -49,7 +49,6 @@ mod servers;
 mod store;
 mod support;
 mod suspects;
-mod tidy;
 mod time_zone;
 mod unattended;
 mod watch;
