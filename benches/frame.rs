@@ -22,8 +22,8 @@ use gpumem::api::model::{Gpu, GpuProcess, Me, Memory, PidNamespace, Process, Sna
 use gpumem::api::reclaim::Plan;
 use gpumem::api::rules::{Engine, RuleSet};
 use gpumem::api::watch::{
-    App, Depth, DoubleBuffer, Effect, Event, Proposal, ReclaimProgress, ReclaimRequest, Setup,
-    draw, update,
+    App, DoubleBuffer, Effect, Event, Proposal, ReclaimProgress, ReclaimRequest, Setup, draw,
+    update,
 };
 use ratatui::layout::Rect;
 use ratatui::style::{Color, Style};
@@ -158,12 +158,10 @@ fn filling(rounds: usize) -> Cost {
         cost.frame.take(|| {
             frames
                 .draw(|canvas| {
-                    canvas.frame(style, false, |canvas| {
-                        for y in 0..SCREEN.height {
-                            let line = &lines[(round + usize::from(y)) % lines.len()];
-                            canvas.text(0, y, line, SCREEN.width, style);
-                        }
-                    });
+                    for y in 0..SCREEN.height {
+                        let line = &lines[(round + usize::from(y)) % lines.len()];
+                        canvas.set_string(0, y, line, style);
+                    }
                 })
                 .unwrap();
         });
@@ -180,14 +178,8 @@ struct Scene {
 
 impl Scene {
     fn new(gpus: u32, family: u32, history: u32) -> Self {
-        let setup = Setup {
-            replay: None,
-            version: "0",
-            me: Me::default(),
-            // As most terminals have them; the ground is painted as well then.
-            depth: Depth::Ansi256,
-            ascii: false,
-        };
+        let setup =
+            Setup { replay: None, version: "0", me: Me::default(), has_color: true, ascii: false };
         let engine = Engine::new(RuleSet::default());
         let interval = Duration::from_secs(1);
         let app = App::new(setup, engine, interval, SCREEN.width, SCREEN.height);

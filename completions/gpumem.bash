@@ -1421,7 +1421,7 @@ _gpumem() {
                     return 0
                     ;;
                 --theme)
-                    COMPREPLY=($(compgen -W "auto dark light high-contrast colour-blind mono" -- "${cur}"))
+                    COMPREPLY=($(compgen -W "auto terminal light colour-blind" -- "${cur}"))
                     return 0
                     ;;
                 --once)

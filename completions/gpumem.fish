@@ -176,12 +176,10 @@ where\t'the container, pod, job or unit, as shown'
 finding\t'what the rules found; any: anything'
 command\t'the command line'"
 complete -c gpumem -n "__fish_gpumem_using_subcommand watch" -l speed -d 'How fast a recording plays, as a multiple of real time' -x -k -a "(__fish_gpumem_values)"
-complete -c gpumem -n "__fish_gpumem_using_subcommand watch" -l theme -d 'The colours [default: auto]' -r -f -a "auto\t'Light if COLORFGBG names a light background, else dark'
-dark\t'Light text on a dark ground'
-light\t'Dark text on a light ground'
-high-contrast\t'The strongest colours on black, bold and never dim'
-colour-blind\t'Blue, yellow and orange: safe for red-green colour blindness'
-mono\t'No colours'"
+complete -c gpumem -n "__fish_gpumem_using_subcommand watch" -l theme -d 'The colours [default: auto]' -r -f -a "auto\t'Light if COLORFGBG names a light background, else the terminal\'s'
+terminal\t'The terminal\'s own colours, as most programs use them'
+light\t'Those of the terminal\'s colours that are readable on a light ground'
+colour-blind\t'Cyan, yellow and light red: safe for red-green colour blindness'"
 complete -c gpumem -n "__fish_gpumem_using_subcommand watch" -l once -d 'Print one picture to standard output, and exit' -r -f -a "text\t'Lines of text, with colours on a terminal and with --color always'
 svg\t'An SVG document, in colour but for --color never'"
 complete -c gpumem -n "__fish_gpumem_using_subcommand watch" -l size -d 'The picture\'s columns and rows [default: the terminal\'s, or COLUMNS and LINES, or 80x24]' -x -k -a "(__fish_gpumem_values)"

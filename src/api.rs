@@ -158,7 +158,7 @@ pub mod watch {
     };
     pub use crate::watch::state::{App, Effect, Event, Setup};
     pub use crate::watch::terminal::with_screen;
-    pub use crate::watch::theme::{Depth, Theme};
+    pub use crate::watch::theme::Theme;
     pub use crate::watch::ui_state::UiState;
     pub use crate::watch::update::update;
     pub use crate::watch::view::draw;

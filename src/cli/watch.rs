@@ -24,7 +24,7 @@ use crate::source::live::Live;
 use crate::source::replay::{DEMO_HISTORY_SECONDS, PlaybackPace, Replay};
 use crate::watch::column::Columns;
 use crate::watch::once::Still;
-use crate::watch::theme::{Depth, Theme};
+use crate::watch::theme::{Theme, has_colors};
 use crate::watch::{self, Options, Past, WatchOutcome, terminal};
 
 /// Columns and rows of a picture where no one says otherwise.
@@ -126,29 +126,16 @@ fn options(args: &WatchArgs, global: &Global, interval: Duration) -> Options {
         sort: args.sort,
         columns: Columns::new(args.columns.iter().copied()),
         theme: match args.theme {
-            Some(ThemeChoice::Named(theme)) => theme,
+            Some(ThemeChoice::Terminal) => Theme::Terminal,
+            Some(ThemeChoice::Light) => Theme::Light,
+            Some(ThemeChoice::ColourBlind) => Theme::ColourBlind,
             Some(ThemeChoice::Auto) | None => Theme::of_terminal(&variable("COLORFGBG")),
         },
-        depth: depth(
-            global.color,
-            style(global.color).color,
-            Depth::of_terminal(
-                &variable("TERM"),
-                &variable("COLORTERM"),
-                std::env::var_os("STY").is_some(),
-            ),
-        ),
+        has_color: match global.color {
+            Color::Always => true,
+            _ => style(global.color).color && has_colors(&variable("TERM")),
+        },
         ascii: args.ascii || !locale_is_utf8(),
-    }
-}
-
-/// How many colours are used where the terminal has so many. Who asks for colour gets it, also from a
-/// terminal that says it has none.
-fn depth(color: Color, is_wanted: bool, has: Depth) -> Depth {
-    match (is_wanted, color) {
-        (false, _) => Depth::Mono,
-        (true, Color::Always) => has.max(Depth::Ansi16),
-        (true, _) => has,
     }
 }
 
@@ -166,7 +153,7 @@ fn once(
     let mut options = options(args, global, interval);
     if format != Once::Text {
         // Whoever looks at it has another terminal, and another locale, than who made it.
-        options.depth = depth(global.color, global.color != Color::Never, Depth::True);
+        options.has_color = global.color != Color::Never;
         options.ascii = args.ascii;
     }
     let size = args.size.unwrap_or_else(picture_size);
@@ -256,24 +243,4 @@ pub(super) fn locale_is_utf8() -> bool {
             let locale = locale.to_string_lossy().to_ascii_uppercase();
             locale.contains("UTF-8") || locale.contains("UTF8")
         })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn who_asks_for_colour_gets_it_and_who_does_not_does_not() {
-        use Depth::{Ansi16, Mono, True};
-        for (color, is_wanted, has, depth_wanted) in [
-            (Color::Auto, true, True, True),
-            (Color::Auto, true, Mono, Mono),
-            (Color::Auto, false, True, Mono),
-            (Color::Never, false, True, Mono),
-            (Color::Always, true, Mono, Ansi16),
-            (Color::Always, true, True, True),
-        ] {
-            assert_eq!(depth(color, is_wanted, has), depth_wanted, "{color:?} {has:?}");
-        }
-    }
 }

@@ -12,8 +12,6 @@ use ratatui::backend::{Backend, CrosstermBackend};
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 
-use super::canvas::Canvas;
-
 /// Two frames: the one that is shown and the one that is being drawn.
 #[derive(Debug)]
 pub struct DoubleBuffer<W: Write> {
@@ -21,7 +19,7 @@ pub struct DoubleBuffer<W: Write> {
     // gone, and hides the cursor again with every frame.
     backend: CrosstermBackend<W>,
     shown: Buffer,
-    canvas: Canvas,
+    next: Buffer,
     /// Whether what is on the output is not known, so that it is cleared with the next frame.
     is_unknown: bool,
 }
@@ -32,7 +30,7 @@ impl<W: Write> DoubleBuffer<W> {
         Self {
             backend: CrosstermBackend::new(output),
             shown: Buffer::empty(area),
-            canvas: Canvas::new(area),
+            next: Buffer::empty(area),
             is_unknown: false,
         }
     }
@@ -45,19 +43,19 @@ impl<W: Write> DoubleBuffer<W> {
     /// Takes a new size over and forgets what is shown: the next frame clears the output and is drawn whole.
     pub fn resize(&mut self, area: Rect) {
         self.shown = Buffer::empty(area);
-        self.canvas = Canvas::new(area);
+        self.next = Buffer::empty(area);
         self.is_unknown = true;
     }
 
-    /// Draws a frame and writes what has changed; nothing where nothing has. A terminal that knows synchronized
+    /// Has `paint` draw the whole frame and writes what has changed; nothing where nothing has. A terminal that knows synchronized
     /// output (DEC's private mode 2026, which others pass over) shows all of it at once.
     ///
     /// # Errors
     ///
     /// Where the output cannot be written to.
-    pub fn draw(&mut self, paint: impl FnOnce(&mut Canvas)) -> io::Result<()> {
-        paint(&mut self.canvas);
-        let mut changes = self.shown.diff_iter(&self.canvas).peekable();
+    pub fn draw(&mut self, paint: impl FnOnce(&mut Buffer)) -> io::Result<()> {
+        paint(&mut self.next);
+        let mut changes = self.shown.diff_iter(&self.next).peekable();
         if self.is_unknown || changes.peek().is_some() {
             queue!(self.backend, BeginSynchronizedUpdate)?;
             if self.is_unknown {
@@ -68,7 +66,7 @@ impl<W: Write> DoubleBuffer<W> {
             Backend::flush(&mut self.backend)?;
             self.is_unknown = false;
         }
-        mem::swap(&mut self.shown, &mut self.canvas.buffer);
+        mem::swap(&mut self.shown, &mut self.next);
         Ok(())
     }
 }
@@ -84,10 +82,8 @@ mod tests {
         let mut out = Vec::new();
         let mut frames = DoubleBuffer::new(&mut out, Rect::new(0, 0, 20, 3));
         let paint = |text: &'static str| {
-            move |canvas: &mut Canvas| {
-                canvas.frame(Style::new(), false, |canvas| {
-                    canvas.text(0, 1, text, 20, Style::new());
-                });
+            move |canvas: &mut Buffer| {
+                canvas.set_string(0, 1, text, Style::new());
             }
         };
         for text in ["used:41GiB", "used:42GiB", "used:42GiB"] {
@@ -113,7 +109,7 @@ mod tests {
             frames
                 .draw(|canvas| {
                     assert_eq!(canvas.area.width, 30);
-                    canvas.text(0, 0, "whole", 20, Style::new());
+                    canvas.set_string(0, 0, "whole", Style::new());
                 })
                 .unwrap();
         }

@@ -14,11 +14,10 @@
 //!   [`memory_shares`]: what a GPU's memory is in use for; [`waste`]: what is suspected;
 //! - [`reaping`]: ending processes, by the [`reclaim_worker`];
 //! - [`ui_state`]: what is kept from one run to the next;
-//! - [`canvas`]: the cells of a frame; [`double_buffer`]: what of it has changed;
+//! - [`double_buffer`]: what of a frame has changed;
 //! - [`terminal`]: the terminal, taken and given back; `output`: what waits to be written to it; `keyboard`:
 //!   what comes from it; `signals`: those sent to gpumem; [`once`]: a picture instead.
 
-pub mod canvas;
 pub mod column;
 pub mod command;
 pub mod double_buffer;
@@ -70,7 +69,7 @@ use reclaim_worker::{ReclaimRequest, ReclaimWorker};
 use signals::{SignalWatch, stop, stop_in_background, suspend};
 use state::{App, Effect, Event, Setup};
 use terminal::Screen;
-use theme::{Depth, Theme};
+use theme::Theme;
 use ui_state::UiState;
 use update::update;
 use view_model::Sort;
@@ -92,8 +91,8 @@ pub struct Options {
     pub theme: Theme,
     /// How many times as fast as it was made a recording plays.
     pub speed: f64,
-    /// How many colours may be used.
-    pub depth: Depth,
+    /// Whether colours may be used.
+    pub has_color: bool,
     /// Whether only ASCII may be written, as in a locale that is not UTF-8.
     pub ascii: bool,
     /// Whether clicks and the wheel are asked for; the terminal selects no text with them then,
@@ -109,7 +108,7 @@ impl Options {
             replay,
             version: env!("CARGO_PKG_VERSION"),
             me: self.me,
-            depth: self.depth,
+            has_color: self.has_color,
             ascii: self.ascii,
         };
         let mut app = App::new(setup, past.engine, self.interval, columns, rows);

@@ -3,7 +3,6 @@
 //! A [`Still`] is the screen itself, fed with events by hand: samples, then [`Keys`]. It sends nothing
 //! and moves no recording. What is drawn is written by `text` and `svg`.
 
-mod cells;
 mod svg;
 mod text;
 
@@ -15,7 +14,6 @@ use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use ratatui::buffer::Buffer;
 
 use super::Control;
-use super::canvas::Canvas;
 use super::reclaim_worker::{ReclaimRequest, ReclaimWorker};
 use super::text::head;
 use super::view;
@@ -239,9 +237,9 @@ impl Still {
     }
 
     fn draw(&self) -> Buffer {
-        let mut canvas = Canvas::new(self.app.area);
+        let mut canvas = Buffer::empty(self.app.area);
         view::draw(&self.app, &mut canvas);
-        canvas.into_buffer()
+        canvas
     }
 
     /// What the picture shows, for who cannot see it.

@@ -22,10 +22,10 @@ use crossterm::terminal::{
 use ratatui::layout::Rect;
 use rustix::io::Errno;
 
-use super::canvas::Canvas;
 use super::double_buffer::DoubleBuffer;
 use super::output::TerminalOutput;
 pub(super) use super::output::is_foreground;
+use ratatui::buffer::Buffer;
 
 /// Whether the terminal is taken now. Static, because a panic hook has nothing else to ask.
 static TAKEN: AtomicBool = AtomicBool::new(false);
@@ -114,7 +114,7 @@ impl Screen {
     /// # Errors
     ///
     /// Where the terminal cannot be written to.
-    pub fn draw(&mut self, paint: impl FnOnce(&mut Canvas)) -> io::Result<()> {
+    pub fn draw(&mut self, paint: impl FnOnce(&mut Buffer)) -> io::Result<()> {
         if !TAKEN.load(Ordering::SeqCst) {
             return Ok(());
         }

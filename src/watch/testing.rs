@@ -5,7 +5,6 @@ use std::time::Duration;
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
 use super::state::{App, Effect, Event, Setup};
-use super::theme::Depth;
 use super::update::update;
 use crate::model::Snapshot;
 use crate::model::row::Me;
@@ -22,7 +21,7 @@ pub fn screen_of(replay: Option<&str>, seconds: u64, (columns, rows): (u16, u16)
         replay: replay.map(str::to_owned),
         version: "0.1.0",
         me: Me::default(),
-        depth: Depth::Ansi16,
+        has_color: true,
         ascii: false,
     };
     let engine = Engine::new(RuleSet::default());

@@ -1,91 +1,46 @@
-//! What things look like: a style for each role, by theme and by how many colours there are. Colour
-//! never says anything alone; the text beside it says the same.
+//! What things look like: a style for each role, by theme. Colour never says anything alone; the text beside it says
+//! the same.
 //!
-//! The colours themselves are in `palette`. Where colours are stated exactly (256 or all), so is the
-//! ground that they were chosen for; the sixteen are the terminal's own and are on its own ground.
-
-mod palette;
+//! Every theme uses the sixteen colours that a terminal has by name, on the terminal's own ground.
 
 use ratatui::style::{Color, Modifier, Style};
 use serde::{Deserialize, Serialize};
 
-use self::palette::PaletteRole;
 use crate::model::Severity;
 pub use crate::model::field::gpu::FillLevel;
 
-/// How many colours a terminal has.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub enum Depth {
-    /// None, or none are wanted.
-    Mono,
-    /// The sixteen that every theme of a terminal has.
-    Ansi16,
-    /// xterm's cube.
-    Ansi256,
-    /// Any.
-    True,
-}
-
-impl Depth {
-    /// What a terminal says of itself: `TERM`, `COLORTERM`, and whether it is inside GNU screen (`STY`),
-    /// which swallows exact colours whatever `COLORTERM` it was started with.
-    pub fn of_terminal(term: &str, colorterm: &str, in_screen: bool) -> Self {
-        /// They know all colours, also where `COLORTERM` is lost on the way, as over ssh.
-        const TRUE: [&str; 5] = ["kitty", "alacritty", "foot", "ghostty", "wezterm"];
-        let is_mono = matches!(term, "" | "dumb" | "unknown" | "network")
-            || term.starts_with("vt")
-            || term.ends_with("-m")
-            || term.ends_with("-mono");
-        if is_mono {
-            return Self::Mono;
-        }
-        let is_true = matches!(colorterm, "truecolor" | "24bit")
-            || term.ends_with("-direct")
-            || TRUE.iter().any(|name| term.contains(name));
-        match (is_true, in_screen) {
-            (true, false) => Self::True,
-            _ if is_true || term.contains("256color") => Self::Ansi256,
-            _ => Self::Ansi16,
-        }
-    }
-}
-
-/// A theme.
+/// Which of the sixteen colours stand for what.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Theme {
-    /// Light text on a dark ground.
+    /// The colours that most programs use.
     #[default]
-    Dark,
-    /// Dark text on a light ground.
+    Terminal,
+    /// Those that are readable on a light ground.
     Light,
-    /// The strongest colours on black, bold and never dim.
-    HighContrast,
-    /// Blue, yellow and orange: safe for red-green colour blindness.
+    /// Cyan, yellow and light red: safe for red-green colour blindness.
     ColourBlind,
-    /// No colours: bold, dim, reversed and underlined.
-    Mono,
 }
 
 impl Theme {
     /// Every theme, in the order in which a key goes through them.
-    pub const ALL: [Self; 5] =
-        [Self::Dark, Self::Light, Self::HighContrast, Self::ColourBlind, Self::Mono];
+    pub const ALL: [Self; 3] = [Self::Terminal, Self::Light, Self::ColourBlind];
 
     /// The next one, around.
     pub fn next(self) -> Self {
-        let at = Self::ALL.iter().position(|&theme| theme == self);
-        Self::ALL[(at.unwrap_or(0) + 1) % Self::ALL.len()]
+        match self {
+            Self::Terminal => Self::Light,
+            Self::Light => Self::ColourBlind,
+            Self::ColourBlind => Self::Terminal,
+        }
     }
 
-    /// The theme as it is typed and written down: `high-contrast`.
+    /// The theme as it is typed and written down.
     pub const fn name(self) -> &'static str {
         match self {
-            Self::Dark => "dark",
+            Self::Terminal => "terminal",
             Self::Light => "light",
-            Self::HighContrast => "high-contrast",
             Self::ColourBlind => "colour-blind",
-            Self::Mono => "mono",
         }
     }
 
@@ -95,34 +50,42 @@ impl Theme {
         let ground = colorfgbg.rsplit(';').next();
         match ground.and_then(|number| number.parse().ok()) {
             Some(7u8 | 9..=15) => Self::Light,
-            _ => Self::Dark,
+            _ => Self::Terminal,
         }
-    }
-
-    /// The ground that the theme's colours are chosen for, as red, green and blue.
-    pub fn ground(self) -> [u8; 3] {
-        palette::exact(self, PaletteRole::Ground)
-    }
-
-    /// What plain text has on that ground, as red, green and blue.
-    pub fn text(self) -> [u8; 3] {
-        palette::exact(self, PaletteRole::Text)
     }
 }
 
-/// What a colour looks like, as red, green and blue, where the sixteen are xterm's; `None` for
-/// [`Color::Reset`], which is the terminal's own.
-pub fn shown(color: Color) -> Option<[u8; 3]> {
-    palette::shown(color)
+/// Whether a terminal has colours, by its `TERM`.
+pub fn has_colors(term: &str) -> bool {
+    let is_mono = matches!(term, "" | "dumb" | "unknown" | "network")
+        || term.starts_with("vt")
+        || term.ends_with("-m")
+        || term.ends_with("-mono");
+    !is_mono
+}
+
+/// What a colour is for.
+#[derive(Clone, Copy)]
+enum Role {
+    Faint,
+    Heading,
+    Alarm,
+    /// What can be reclaimed, too.
+    Caution,
+    Full,
+    /// Where snapshots come from; memory that nobody visible holds.
+    Origin,
+    Memory,
+    MemoryFull,
+    WorkFull,
 }
 
 /// The styles of the screen.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Styles {
-    /// The theme.
     pub theme: Theme,
-    /// How many colours may be used.
-    pub depth: Depth,
+    /// Whether there are colours; without them text is bold, dim, reversed and underlined.
+    pub has_color: bool,
 }
 
 /// What a chart is of.
@@ -135,54 +98,34 @@ pub enum ChartColor {
 }
 
 impl Styles {
-    fn is_mono(self) -> bool {
-        self.theme == Theme::Mono || self.depth == Depth::Mono
-    }
-
-    fn color(self, role: PaletteRole) -> Option<Color> {
-        if self.is_mono() {
-            return None;
+    fn colored(self, role: Role) -> Style {
+        if !self.has_color {
+            return Style::new();
         }
-        match self.depth {
-            Depth::Ansi16 => Some(palette::named(self.theme, role)),
-            _ => self.mixed(palette::exact(self.theme, role)),
-        }
+        Style::new().fg(match (self.theme, role) {
+            (_, Role::Faint) => Color::DarkGray,
+            (Theme::Terminal, Role::Heading) => Color::Cyan,
+            (Theme::Terminal, Role::WorkFull) => Color::LightCyan,
+            (Theme::Terminal, Role::Caution) => Color::Yellow,
+            (Theme::Terminal, Role::Full) => Color::LightRed,
+            (Theme::Terminal, Role::Origin) => Color::Magenta,
+            (Theme::Terminal, Role::Memory) => Color::Green,
+            (Theme::Terminal, Role::MemoryFull) => Color::LightGreen,
+            (Theme::Terminal | Theme::Light, Role::Alarm) => Color::Red,
+            // Green, yellow and cyan are too pale on white in most terminals.
+            (Theme::Light, Role::Full) => Color::Red,
+            (Theme::Light, Role::Caution | Role::Origin) => Color::Magenta,
+            (Theme::Light, _) => Color::Blue,
+            // There is no orange among them; a light red is the darker beside a light yellow.
+            (Theme::ColourBlind, Role::Alarm | Role::Full) => Color::LightRed,
+            (Theme::ColourBlind, Role::Caution) => Color::LightYellow,
+            (Theme::ColourBlind, Role::Origin) => Color::LightMagenta,
+            (Theme::ColourBlind, _) => Color::LightCyan,
+        })
     }
 
-    /// An exact colour, as near as the terminal has it; `None` where it has no exact ones.
-    fn mixed(self, [red, green, blue]: [u8; 3]) -> Option<Color> {
-        match self.depth {
-            Depth::Mono | Depth::Ansi16 => None,
-            Depth::Ansi256 => Some(Color::Indexed(palette::nearest([red, green, blue]))),
-            Depth::True => Some(Color::Rgb(red, green, blue)),
-        }
-    }
-
-    fn colored(self, role: PaletteRole) -> Style {
-        self.in_color(self.color(role))
-    }
-
-    fn in_color(self, color: Option<Color>) -> Style {
-        match color {
-            Some(color) if self.theme == Theme::HighContrast => {
-                Style::new().fg(color).add_modifier(Modifier::BOLD)
-            }
-            Some(color) => Style::new().fg(color),
-            None => Style::new(),
-        }
-    }
-
-    fn bold(self, role: PaletteRole) -> Style {
+    fn bold(self, role: Role) -> Style {
         self.colored(role).add_modifier(Modifier::BOLD)
-    }
-
-    /// What the whole screen is painted with before anything is drawn on it.
-    pub fn ground(self) -> Style {
-        let is_own = self.depth <= Depth::Ansi16 && self.theme != Theme::HighContrast;
-        match (self.color(PaletteRole::Ground), self.color(PaletteRole::Text)) {
-            (Some(ground), Some(text)) if !is_own => Style::new().bg(ground).fg(text),
-            _ => Style::new(),
-        }
     }
 
     /// Plain text.
@@ -197,56 +140,48 @@ impl Styles {
 
     /// What is there to be looked up.
     pub fn faint(self) -> Style {
-        match self.color(PaletteRole::Faint) {
-            Some(color) => Style::new().fg(color),
-            None if self.theme == Theme::HighContrast => Style::new(),
-            None => Style::new().add_modifier(Modifier::DIM),
+        match self.has_color {
+            true => self.colored(Role::Faint),
+            false => Style::new().add_modifier(Modifier::DIM),
         }
     }
 
     /// A column's heading.
     pub fn heading(self) -> Style {
-        self.colored(PaletteRole::Heading)
+        self.colored(Role::Heading)
     }
 
     /// Something that is not as it should be.
     pub fn alarm(self) -> Style {
-        self.bold(PaletteRole::Alarm)
+        self.bold(Role::Alarm)
     }
 
     /// Something to keep an eye on.
     pub fn caution(self) -> Style {
-        let style = self.colored(PaletteRole::Caution);
-        if self.is_mono() { style.add_modifier(Modifier::UNDERLINED) } else { style }
+        match self.has_color {
+            true => self.colored(Role::Caution),
+            false => Style::new().add_modifier(Modifier::UNDERLINED),
+        }
     }
 
     /// The selected row: one bar, whatever colours stood in it.
     pub fn selected(self) -> Style {
-        Style::new()
-            .fg(Color::Reset)
-            .bg(Color::Reset)
-            .patch(self.ground())
-            .add_modifier(Modifier::REVERSED)
+        Style::new().fg(Color::Reset).bg(Color::Reset).add_modifier(Modifier::REVERSED)
     }
 
     /// A row's mark, where a person has marked it.
     pub fn tagged(self) -> Style {
-        self.bold(PaletteRole::Tag)
+        self.bold(Role::Caution)
     }
 
     /// The title of the panel that the keys move in; another's is [`Styles::heading`].
     pub fn focused(self) -> Style {
-        self.bold(PaletteRole::Focus).add_modifier(Modifier::UNDERLINED)
-    }
-
-    /// What is being typed.
-    pub fn prompt(self) -> Style {
-        self.bold(PaletteRole::Prompt)
+        self.key().add_modifier(Modifier::UNDERLINED)
     }
 
     /// A key that can be pressed; what it does, beside it, is [`Styles::faint`].
     pub fn key(self) -> Style {
-        self.bold(PaletteRole::Key)
+        self.bold(Role::Heading)
     }
 
     /// The key that ends a process.
@@ -256,72 +191,53 @@ impl Styles {
 
     /// Where the snapshots come from, if not from here.
     pub fn origin(self) -> Style {
-        self.bold(PaletteRole::Origin).add_modifier(Modifier::REVERSED)
+        self.bold(Role::Origin).add_modifier(Modifier::REVERSED)
     }
 
     /// A finding's badge.
     pub fn badge(self, severity: Severity) -> Style {
         match severity {
-            Severity::Info => self.colored(PaletteRole::Info),
-            Severity::Warning => self.bold(PaletteRole::Caution),
+            Severity::Info => self.heading(),
+            Severity::Warning => self.bold(Role::Caution),
             Severity::Critical => self.danger(),
         }
     }
 
     /// Memory that processes hold.
     pub fn held(self) -> Style {
-        self.colored(PaletteRole::Held)
+        self.colored(Role::Memory)
     }
 
     /// Memory that no one visible holds.
     pub fn unattributed(self) -> Style {
-        self.colored(PaletteRole::Unattributed)
+        self.colored(Role::Origin)
     }
 
-    /// Memory that processes use, brighter the less is left.
+    /// Memory that processes use, brighter where little is left.
     pub fn in_use(self, level: FillLevel) -> Style {
         match level {
-            FillLevel::Ok => self.colored(PaletteRole::InUse),
-            FillLevel::Warm => self.held(),
-            FillLevel::Full => self.bold(PaletteRole::InUseFull),
+            FillLevel::Ok | FillLevel::Warm => self.held(),
+            FillLevel::Full => self.bold(Role::MemoryFull),
         }
     }
 
-    /// A chart at a share of its height, from 0 to 1: the higher the brighter, as a bar that is full is.
+    /// A chart at a share of its height, from 0 to 1: its upper third is brighter, as a bar that is full is.
     pub fn chart(self, of: ChartColor, share: f64) -> Style {
-        let [low, middle, high] = match of {
-            ChartColor::Memory => [PaletteRole::InUse, PaletteRole::Held, PaletteRole::InUseFull],
-            ChartColor::Work => [PaletteRole::WorkLow, PaletteRole::Heading, PaletteRole::WorkHigh],
+        let [low, high] = match of {
+            ChartColor::Memory => [Role::Memory, Role::MemoryFull],
+            ChartColor::Work => [Role::Heading, Role::WorkFull],
         };
-        if self.is_mono() {
-            return Style::new();
-        }
-        if self.depth == Depth::Ansi16 {
-            let steps = [low, middle, high];
-            return self.colored(steps[((share * 3.0) as usize).min(2)]);
-        }
-        let exact = |role| palette::exact(self.theme, role);
-        let (from, to, share) = match share {
-            0.5.. => (middle, high, share * 2.0 - 1.0),
-            _ => (low, middle, share * 2.0),
-        };
-        self.in_color(self.mixed(palette::between(exact(from), exact(to), share)))
+        self.colored(if share * 3.0 < 2.0 { low } else { high })
     }
 
     /// Memory that looks unused, and what says so.
     pub fn suspected(self) -> Style {
-        let style = self.colored(PaletteRole::Suspected);
-        match self.theme {
-            // It is dim by not being bold.
-            Theme::HighContrast => style.remove_modifier(Modifier::BOLD),
-            _ if self.depth <= Depth::Ansi16 || self.is_mono() => style.add_modifier(Modifier::DIM),
-            _ => style,
-        }
+        self.colored(Role::Caution).add_modifier(Modifier::DIM)
     }
 
     /// Memory that `reap` takes by default.
     pub fn reclaimable(self) -> Style {
-        self.bold(PaletteRole::Reclaimable)
+        self.bold(Role::Caution)
     }
 
     /// A figure of something that can run out.
@@ -329,8 +245,8 @@ impl Styles {
         match level {
             FillLevel::Ok => self.plain(),
             FillLevel::Warm => self.caution(),
-            FillLevel::Full if self.is_mono() => self.caution().add_modifier(Modifier::BOLD),
-            FillLevel::Full => self.bold(PaletteRole::Full),
+            FillLevel::Full if self.has_color => self.bold(Role::Full),
+            FillLevel::Full => self.caution().add_modifier(Modifier::BOLD),
         }
     }
 
@@ -339,10 +255,55 @@ impl Styles {
         match level {
             FillLevel::Ok => self.plain(),
             FillLevel::Warm => self.held(),
-            FillLevel::Full => self.bold(PaletteRole::InUseFull),
+            FillLevel::Full => self.bold(Role::MemoryFull),
         }
     }
 }
 
 #[cfg(test)]
-mod tests;
+mod tests {
+    use super::*;
+
+    #[test]
+    fn severities_and_strains_differ_in_every_theme_and_without_colours() {
+        use FillLevel::{Full, Ok, Warm};
+        for theme in Theme::ALL {
+            for has_color in [false, true] {
+                let styles = Styles { theme, has_color };
+                let badges = [Severity::Info, Severity::Warning, Severity::Critical];
+                let strains = [Ok, Warm, Full].map(|level| styles.strain(level));
+                for of in [badges.map(|severity| styles.badge(severity)), strains] {
+                    assert!(of[0] != of[1] && of[1] != of[2] && of[0] != of[2], "{styles:?}");
+                }
+                assert_ne!(styles.alarm(), styles.caution());
+                assert_ne!(styles.focused(), styles.heading());
+                assert_ne!(styles.suspected(), styles.reclaimable());
+                assert_eq!(styles.alarm().fg.is_some(), has_color);
+            }
+        }
+    }
+
+    #[test]
+    fn a_name_leads_back_to_its_theme() {
+        for theme in Theme::ALL {
+            let written = serde_json::to_string(&theme).unwrap();
+            assert_eq!(written, format!("\"{}\"", theme.name()));
+        }
+    }
+
+    #[test]
+    fn colours_and_a_light_background_are_read_from_the_environment() {
+        for term in ["xterm-256color", "xterm", "screen", "linux", "rxvt", "tmux-direct"] {
+            assert!(has_colors(term), "{term}");
+        }
+        for term in ["vt100", "vt220", "xterm-mono", "linux-m", "dumb", ""] {
+            assert!(!has_colors(term), "{term}");
+        }
+        for colorfgbg in ["0;15", "0;default;15", "0;7"] {
+            assert_eq!(Theme::of_terminal(colorfgbg), Theme::Light, "{colorfgbg}");
+        }
+        for colorfgbg in ["", "15;0", "15;8", "15;default", "0;99999", ";"] {
+            assert_eq!(Theme::of_terminal(colorfgbg), Theme::Terminal, "{colorfgbg}");
+        }
+    }
+}

@@ -116,7 +116,7 @@ fn pictures_are_fresh_and_shown() {
     for (name, size, keys) in PICTURES {
         let mut watch = command(&["watch", "--demo", "--once=svg", "--size", size]);
         // Nobody's own rows, and nobody's terminal.
-        watch.args(["--theme", "dark", "--keys", keys]).env_remove("USER");
+        watch.args(["--theme", "terminal", "--keys", keys]).env_remove("USER");
         let picture = finish(&mut watch);
         assert_eq!((picture.code, picture.stderr.as_str()), (0, ""));
         assert!(picture.stdout.len() < PICTURE_BYTES_MOST, "{name}");

@@ -59,7 +59,7 @@ fn what_cannot_be_shown_is_wrong_usage() {
         (&["--keys", "<Entr>"], "<Enter>"),
         (&["--keys", "q"], "q leaves the screen"),
         (&["--keys", "<Ctrl-Z>"], "<Ctrl-Z> asks for more"),
-        (&["--theme", "pink"], "high-contrast"),
+        (&["--theme", "pink"], "colour-blind"),
     ] {
         let output = demo(arguments);
         assert_eq!((output.code, output.stdout.as_str()), (2, ""), "{arguments:?}");

@@ -458,7 +458,7 @@ fn a_panic_of_any_thread_is_printed_on_a_restored_terminal() {
             let _ = thread::spawn(bug).join();
             // The main thread goes on until it hears of it, and draws nothing.
             let drawn = screen.draw(|canvas| {
-                canvas.text(0, 0, "drawn", 5, ratatui::style::Style::new());
+                canvas.set_string(0, 0, "drawn", ratatui::style::Style::new());
             });
             assert!(drawn.is_ok());
             std::process::exit(3);

@@ -183,7 +183,7 @@ pub fn notes(
 /// Why figures are not to be had, each reason once; and that a hidden holder may not have been seen,
 /// where there is memory that no one holds.
 fn unavailable(snapshot: &Snapshot, form: Option<Gpus>) -> Vec<String> {
-    let has_words = form.is_some_and(Gpus::has_words);
+    let has_words = form.is_some_and(|form| form != Gpus::Totals);
     let mut notes: Vec<String> = Vec::new();
     for gpu in &snapshot.gpus {
         for (what, reason) in [

@@ -1,18 +1,11 @@
 //! How the GPUs are shown, and which form they take in the rows that they have.
 //!
-//! The forms fold in the order that the table of [`layout`](super) states, from cards with charts to one
-//! line for all.
+//! The forms fold in the order that the table of [`layout`](super) states: cards with charts, a line each, totals.
 
 use ratatui::layout::Rect;
 
 use super::LayoutNeeds;
 
-/// Columns of a cell in the grid, with the blanks after it: index, bar, memory %, utilization %.
-const GRID_CELL: (u16, u16) = (24, 56);
-/// Blank columns at the end of a cell.
-pub const CELL_GAP: u16 = 2;
-/// Columns of a cell in the dense grid: index, memory %.
-pub const DENSE_CELL: u16 = 10;
 /// Columns that a card is to have where there are several of them; each has this many blanks after it.
 const CARD: u16 = 56;
 /// Blank columns between two cards.
@@ -38,19 +31,8 @@ pub enum Gpus {
     },
     /// A line for each.
     Lines,
-    /// Several on a line, each with a bar.
-    Grid,
-    /// Many on a line, each a number.
-    Dense,
     /// One line for all of them.
-    Sum,
-}
-
-impl Gpus {
-    /// Whether each GPU has room for words, as of why it gives no figures.
-    pub fn has_words(self) -> bool {
-        matches!(self, Self::Cards { .. } | Self::Lines)
-    }
+    Totals,
 }
 
 /// The forms of the GPUs' panel that a person can ask for.
@@ -61,8 +43,8 @@ pub enum Form {
     Cards,
     /// At most a line for each, with one for each MIG device.
     Lines,
-    /// One line for all of them, with as much of each as it has room for.
-    Compact,
+    /// One line for all of them.
+    Totals,
 }
 
 impl Form {
@@ -71,8 +53,8 @@ impl Form {
         match form {
             None => Some(Self::Cards),
             Some(Self::Cards) => Some(Self::Lines),
-            Some(Self::Lines) => Some(Self::Compact),
-            Some(Self::Compact) => None,
+            Some(Self::Lines) => Some(Self::Totals),
+            Some(Self::Totals) => None,
         }
     }
 
@@ -82,27 +64,15 @@ impl Form {
             None => "GPUs: as there is room",
             Some(Self::Cards) => "GPUs: cards, where there is room",
             Some(Self::Lines) => "GPUs: lines, where there is room",
-            Some(Self::Compact) => "GPUs: on few lines",
+            Some(Self::Totals) => "GPUs: totals",
         }
     }
-}
-
-/// How many cells of a grid are side by side, and the columns of each with the blanks after it: as many as
-/// have room, on lines that are about as full, and as wide as that allows.
-pub fn grid_cells(width: u16, count: usize) -> (u16, u16) {
-    let (least, most) = GRID_CELL;
-    let width = width.saturating_add(CELL_GAP);
-    let fit = usize::from((width / least).max(1)).min(count.max(1));
-    let across = count.max(1).div_ceil(count.max(1).div_ceil(fit));
-    let across = u16::try_from(across).unwrap_or(1).max(1);
-    (across, (width / across).clamp(least, most))
 }
 
 /// The first form in which all GPUs fit, and the rows that it takes. They have `usual` rows, or `most`
 /// where a person asked for a form.
 pub(super) fn gpu_form(area: Rect, most: u16, usual: u16, needs: &LayoutNeeds) -> (Gpus, u16) {
     let count = needs.gpus.max(1);
-    let in_lines = |across: u16| count.div_ceil(usize::from(across.max(1)));
     let (cards, budget) = match needs.form {
         // A screen that is not tall has better use for its lines.
         None if needs.gpus <= CARDS_MOST => (cards(area, usual.min(area.height / 3), needs), usual),
@@ -113,22 +83,17 @@ pub(super) fn gpu_form(area: Rect, most: u16, usual: u16, needs: &LayoutNeeds) -
             (cards(area, usual, needs).or_else(lowest), most)
         }
         Some(Form::Lines) => (None, most),
-        Some(Form::Compact) => (None, 1),
+        Some(Form::Totals) => return (Gpus::Totals, 1),
     };
     if let Some(cards) = cards {
         return cards;
     }
-    for (form, rows) in [
-        (Gpus::Lines, count.saturating_add(needs.parts)),
-        (Gpus::Lines, count),
-        (Gpus::Grid, in_lines(grid_cells(area.width, count).0)),
-        (Gpus::Dense, in_lines(area.width / DENSE_CELL)),
-    ] {
+    for rows in [count.saturating_add(needs.parts), count] {
         if rows <= usize::from(budget) {
-            return (form, rows as u16);
+            return (Gpus::Lines, rows as u16);
         }
     }
-    (Gpus::Sum, 1)
+    (Gpus::Totals, 1)
 }
 
 /// Cards for all GPUs in at most `budget` rows, with charts as high as that allows; `None` where it

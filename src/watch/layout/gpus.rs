@@ -2,7 +2,7 @@
 
 use ratatui::layout::{Position, Rect};
 
-use super::{CARD_GAP, CELL_GAP, DENSE_CELL, Gpus, Layout, grid_cells};
+use super::{CARD_GAP, Gpus, Layout};
 use crate::model::snapshot::Gpu;
 use crate::watch::state::App;
 
@@ -20,12 +20,6 @@ pub fn hit(app: &App, layout: &Layout, x: u16, y: u16) -> Option<u32> {
 /// Which of the GPUs is at a place of their panel.
 fn in_panel(gpus: &[&Gpu], layout: &Layout, at: Position) -> Option<usize> {
     let area = layout.gpus;
-    let (x, y) = (at.x - area.x, at.y - area.y);
-    // A blank at the end of the line belongs to the last cell on it.
-    let cell = |x: u16, width: u16, across: u16| {
-        let column = (x / width.max(1)).min(across.saturating_sub(1));
-        usize::from(y) * usize::from(across) + usize::from(column)
-    };
     match layout.gpu_form {
         Gpus::Cards { across, height } => (0..gpus.len()).rev().find(|&gpu| {
             let card = card(area, (across, height), gpus.len(), gpu);
@@ -37,19 +31,10 @@ fn in_panel(gpus: &[&Gpu], layout: &Layout, at: Position) -> Option<usize> {
             let mut end = 0;
             gpus.iter().position(|gpu| {
                 end += lines(gpu);
-                usize::from(y) < end
+                usize::from(at.y - area.y) < end
             })
         }
-        Gpus::Grid => {
-            let (across, width) = grid_cells(area.width, gpus.len());
-            Some(cell(x, width, across))
-        }
-        Gpus::Dense => {
-            let indent = dense_indent(gpus, layout.gpu_heading);
-            let across = (area.width / DENSE_CELL).max(1);
-            Some(cell(x.saturating_sub(indent), DENSE_CELL, across))
-        }
-        Gpus::Sum => None,
+        Gpus::Totals => None,
     }
 }
 
@@ -81,12 +66,4 @@ pub fn card(area: Rect, (across, height): (u16, u16), count: usize, at: usize) -
 pub fn has_room_for_parts(gpus: &[&Gpu], area: Rect) -> bool {
     let parts: usize = gpus.iter().map(|gpu| gpu.mig_devices.len()).sum();
     gpus.len() + parts <= usize::from(area.height)
-}
-
-/// Columns that the dense grid is further right, which is as many as its last gap has: where there
-/// is no heading, the word of what the numbers are has room before the first index then, if that has one
-/// digit.
-pub fn dense_indent(gpus: &[&Gpu], heading: Rect) -> u16 {
-    let is_short = gpus.first().is_some_and(|gpu| gpu.index < 10);
-    if heading.is_empty() && is_short { CELL_GAP } else { 0 }
 }

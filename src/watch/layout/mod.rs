@@ -11,7 +11,7 @@
 //! | where the GPUs take more than their half | lines of the charts in their cards, down to [`CHART_ROWS_MIN`](form::CHART_ROWS_MIN) |
 //! | | the cards: a line for each GPU, and one for each MIG device |
 //! | | the MIG devices' lines, all of them |
-//! | | the GPUs' lines: a grid, then a dense grid, then one line for all |
+//! | | the GPUs' lines: one line with the totals |
 //! | below 20 rows | the GPUs' heading, and the blank line above the table |
 //! | below [`ROWS_MIN`] rows or [`COLUMNS_MIN`] columns | all panels: the essentials in words |
 //!
@@ -40,12 +40,12 @@ pub mod page;
 use ratatui::layout::Rect;
 
 use charts::{CHARTS_ROWS_MIN, ChartPanes};
-pub use form::{CARD_GAP, CELL_GAP, DENSE_CELL, Form, Gpus, grid_cells};
+pub use form::{CARD_GAP, Form, Gpus};
 
 /// What gives way on a small screen, and how, as the help says it.
 pub const FOLDS: [(&str, &str); 4] = [
     ("findings", "after the charts, from 9 lines to one"),
-    ("GPUs", "cards, a line each, a grid, numbers, one line"),
+    ("GPUs", "cards, a line each, totals"),
     ("columns", "from the framework to the user"),
     ("below 40x10", "the essentials in words"),
 ];
@@ -130,11 +130,9 @@ impl Layout {
         let (mut gpu_form, mut gpu_rows) =
             form::gpu_form(area, most, most.min(rest / 2).max(1), needs);
         let heading = match gpu_form {
-            // Cards say what their numbers are.
-            Gpus::Cards { .. } => false,
-            // Numbers in a grid have no units beside them; they need their heading more.
-            Gpus::Grid | Gpus::Dense => roomy || rest - gpu_rows > TABLE_ROWS_MIN,
-            Gpus::Lines | Gpus::Sum => roomy,
+            Gpus::Lines => roomy,
+            // They say what their numbers are.
+            Gpus::Cards { .. } | Gpus::Totals => false,
         };
         let (heading, blank) = (u16::from(heading), u16::from(roomy));
         // What the findings do not take is the table's.
@@ -237,10 +235,9 @@ fn at_most(wanted: usize, most: u16) -> u16 {
 mod tests {
     use super::form::{CARD_LINES, CHART_ROWS_MAX, CHART_ROWS_MIN};
     use super::*;
-    use crate::watch::column::Column;
 
     const FORMS: [Option<Form>; 4] =
-        [None, Some(Form::Cards), Some(Form::Lines), Some(Form::Compact)];
+        [None, Some(Form::Cards), Some(Form::Lines), Some(Form::Totals)];
 
     fn layout(width: u16, height: u16, needs: LayoutNeeds) -> Option<Layout> {
         Layout::new(Rect::new(0, 0, width, height), &needs)
@@ -313,82 +310,11 @@ mod tests {
     }
 
     #[test]
-    fn panels_fill_some_screens_without_overlap_whatever_is_needed() {
-        for (width, height) in [(40, 10), (60, 15), (80, 24), (120, 40), (200, 60)] {
-            for form in FORMS {
-                for gpus in [0, 1, 2, 4, 8, 64] {
-                    for table in [None, Some(0), Some(7), Some(1000)] {
-                        for findings in [0, 1, 8, 40] {
-                            for is_in_findings in [false, true] {
-                                let needs = LayoutNeeds {
-                                    gpus,
-                                    parts: gpus / 2,
-                                    parts_most: gpus.min(1),
-                                    table,
-                                    findings,
-                                    is_in_findings,
-                                    is_selected: gpus % 4 == 0,
-                                    is_selected_listed: gpus % 8 == 0,
-                                    listed: table.unwrap_or(0),
-                                    form,
-                                };
-                                check(width, height, needs);
-                            }
-                        }
-                    }
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn the_help_lists_what_folds() {
-        let [findings, gpus, columns, below] = FOLDS;
-        let most = status_rows(u16::MAX);
-        let folds = format!("after the charts, from {most} lines to one");
-        assert_eq!(findings.1, folds);
-        assert_eq!(status_rows(ROWS_MIN), 1);
-        assert_eq!(below.0, format!("below {COLUMNS_MIN}x{ROWS_MIN}"));
-
-        let forms: Vec<&str> = gpus.1.split(", ").collect();
-        let mut seen = vec![false; forms.len()];
-        for count in 1..300 {
-            let needs = self::gpus(count);
-            let mut last = 0;
-            for height in (ROWS_MIN..80).rev() {
-                if height == 19 || status_rows(height) < status_rows(height + 1) {
-                    // What others have given up is theirs.
-                    last = 0;
-                }
-                let word = match layout(120, height, needs).unwrap().gpu_form {
-                    Gpus::Cards { .. } => "cards",
-                    Gpus::Lines => "a line each",
-                    Gpus::Grid => "a grid",
-                    Gpus::Dense => "numbers",
-                    Gpus::Sum => "one line",
-                };
-                let at = forms.iter().position(|form| *form == word).unwrap();
-                assert!(at >= last, "{count} GPUs, {height} rows: {word}");
-                (seen[at], last) = (true, at);
-            }
-        }
-        assert_eq!(seen, [true; 5]);
-
-        let is_named = |column: &Column| columns.1.contains(&column.spec().title.to_lowercase());
-        let in_turn = || Column::BY_NEED.into_iter().rev();
-        let named: Vec<Column> = in_turn().filter(is_named).collect();
-        assert_eq!(named, [Column::Framework, Column::User]);
-        assert_eq!(in_turn().next(), Some(Column::Framework));
-    }
-
-    #[test]
     fn gpus_compact_before_the_table_suffers() {
         let form = |width, height, count| Some(layout(width, height, gpus(count))?.gpu_form);
         assert_eq!(form(80, 24, 8), Some(Gpus::Lines));
-        assert_eq!(form(60, 15, 8), Some(Gpus::Grid));
-        assert_eq!(form(80, 24, 64), Some(Gpus::Dense));
-        assert_eq!(form(200, 60, 64), Some(Gpus::Grid));
-        assert_eq!(form(40, 10, 64), Some(Gpus::Sum));
+        assert_eq!(form(60, 15, 8), Some(Gpus::Totals));
+        assert_eq!(form(200, 60, 64), Some(Gpus::Totals));
         assert_eq!(form(39, 60, 1), None);
         let lines = |height, parts| {
             let needs =
@@ -406,9 +332,7 @@ mod tests {
             Gpus::Cards { height, .. } => usize::from(CHART_ROWS_MAX + 9 - height.min(17)),
             Gpus::Lines if usize::from(layout.gpus.height) > needs.gpus => 20,
             Gpus::Lines => 21,
-            Gpus::Grid => 22,
-            Gpus::Dense => 23,
-            Gpus::Sum => 24,
+            Gpus::Totals => 22,
         }
     }
 
@@ -433,7 +357,7 @@ mod tests {
         met.sort_unstable();
         met.dedup();
         let charts = usize::from(CHART_ROWS_MAX - CHART_ROWS_MIN) + 1;
-        assert_eq!(met.len(), charts + 5, "each stage is met: {met:?}");
+        assert_eq!(met.len(), charts + 3, "each stage is met: {met:?}");
 
         for (rows, findings, heading) in [
             (46, 9, 1),
@@ -477,11 +401,7 @@ mod tests {
         assert_eq!(form(200, 60, 4, Some(Form::Cards)), cards(2, 12), "none stands alone");
         assert_eq!(form(80, 24, 8, Some(Form::Cards)), Some(Gpus::Lines));
         assert_eq!(form(120, 40, 1, Some(Form::Lines)), Some(Gpus::Lines));
-        let compact = |count| form(80, 24, count, Some(Form::Compact));
-        assert_eq!(compact(1), Some(Gpus::Lines));
-        assert_eq!(compact(3), Some(Gpus::Grid));
-        assert_eq!(compact(8), Some(Gpus::Dense));
-        assert_eq!(compact(9), Some(Gpus::Sum));
+        assert_eq!(form(80, 24, 1, Some(Form::Totals)), Some(Gpus::Totals));
     }
 
     #[test]

@@ -10,11 +10,11 @@ pub mod shape;
 use std::fmt::Write as _;
 
 use ratatui::buffer::{Buffer, Cell};
-use ratatui::style::Modifier;
+use ratatui::style::{Color, Modifier};
 
 use self::shape::shape;
-use super::cells::visible;
-use crate::watch::theme::{Theme, shown};
+use super::text::{number, visible};
+use crate::watch::theme::Theme;
 
 /// Width and height of a cell. Most monospaced fonts are 0.6 as wide as they are large.
 const CELL: (usize, usize) = (8, 16);
@@ -25,24 +25,51 @@ const UNDERLINE: usize = 14;
 /// Around the screen.
 const MARGIN: usize = 8;
 
-type Rgb = [u8; 3];
+type Rgb = u32;
+
+/// What the terminal's sixteen colours are in a picture: readable on black.
+const ON_BLACK: [Rgb; 16] = [
+    0x000000, 0xff6b6b, 0x5fae66, 0xe5c04b, 0x6cb6ff, 0xc792ea, 0x56c8d8, 0xd0d0d0, 0x8a8a8a,
+    0xff8c5a, 0xa8eba0, 0xfbe64d, 0x9ad1ff, 0xd9a6d0, 0x9fe3f5, 0xffffff,
+];
+/// Likewise on white.
+const ON_WHITE: [Rgb; 16] = [
+    0x1f1f1f, 0xb00020, 0x1e6b2e, 0x855200, 0x0a50a8, 0x7a3aa0, 0x00626c, 0x666666, 0x666666,
+    0xb83a00, 0x008700, 0x8a6d3b, 0x005f87, 0x6d3fb0, 0x2070a0, 0xffffff,
+];
+
+fn rgb(color: Color, theme: Theme) -> Option<Rgb> {
+    let sixteen = if theme == Theme::Light { &ON_WHITE } else { &ON_BLACK };
+    sixteen.get(usize::from(number(color)?)).copied()
+}
+
+/// Plain text, and its ground.
+fn plain(theme: Theme) -> (Rgb, Rgb) {
+    match theme {
+        Theme::Light => (0x1f1f1f, 0xffffff),
+        Theme::Terminal | Theme::ColourBlind => (0xd0d0d0, 0x000000),
+    }
+}
 
 /// Writes a frame on its theme's ground. `description` is for who cannot see it.
 pub fn write(buffer: &Buffer, theme: Theme, description: &str) -> String {
     let mut out = String::with_capacity(buffer.content.len() * 16);
-    begin(buffer, theme, description, "", &mut out);
-    for (at, line) in lines(buffer).enumerate() {
-        out.push_str(&written(line, at, theme));
+    begin(buffer, theme, description, &mut out);
+    let width = usize::from(buffer.area.width).max(1);
+    for (at, line) in buffer.content.chunks(width).enumerate() {
+        let y = at * CELL.1;
+        grounds(line, y, theme, &mut out);
+        for run in runs(line, theme) {
+            run.write(y, theme, &mut out);
+        }
     }
-    out.push_str(END);
+    out.push_str("</g>\n</svg>\n");
     out
 }
 
-const END: &str = "</g>\n</svg>\n";
-
-/// Writes what is before the lines. `style` is a style sheet. A thin edge sets the ground apart from a page
+/// Writes what is before the lines. A thin edge sets the ground apart from a page
 /// of the same colour.
-fn begin(buffer: &Buffer, theme: Theme, description: &str, style: &str, out: &mut String) {
+fn begin(buffer: &Buffer, theme: Theme, description: &str, out: &mut String) {
     let (columns, rows) = (buffer.area.width, buffer.area.height);
     let width = usize::from(columns) * CELL.0 + 2 * MARGIN;
     let height = usize::from(rows) * CELL.1 + 2 * MARGIN;
@@ -52,7 +79,7 @@ fn begin(buffer: &Buffer, theme: Theme, description: &str, style: &str, out: &mu
         "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width}\" height=\"{height}\" \
          viewBox=\"0 0 {width} {height}\" role=\"img\" aria-labelledby=\"title description\">\n\
          <title id=\"title\">gpumem watch</title>\n\
-         <desc id=\"description\">{}</desc>\n{style}\
+         <desc id=\"description\">{}</desc>\n\
          <rect x=\"0.5\" y=\"0.5\" width=\"{}\" height=\"{}\" rx=\"6\" fill=\"{}\" stroke=\"#808080\"/>\n\
          <g transform=\"translate({MARGIN} {MARGIN})\" xml:space=\"preserve\" \
          font-family=\"ui-monospace, SFMono-Regular, Menlo, Consolas, 'DejaVu Sans Mono', \
@@ -60,31 +87,16 @@ fn begin(buffer: &Buffer, theme: Theme, description: &str, style: &str, out: &mu
         escaped(description),
         width - 1,
         height - 1,
-        hex(theme.ground()),
-        hex(theme.text())
+        hex(plain(theme).1),
+        hex(plain(theme).0)
     );
-}
-
-/// The lines of a frame, from the top.
-fn lines(buffer: &Buffer) -> impl Iterator<Item = &[Cell]> {
-    let width = usize::from(buffer.area.width).max(1);
-    buffer.content.chunks(width)
-}
-
-/// A line of a frame, by its place.
-fn written(line: &[Cell], at: usize, theme: Theme) -> String {
-    let (y, mut out) = (at * CELL.1, String::new());
-    grounds(line, y, theme, &mut out);
-    for run in runs(line, theme) {
-        run.write(y, theme, &mut out);
-    }
-    out
 }
 
 /// What a cell's character and its ground look like.
 fn colors(cell: &Cell, theme: Theme) -> (Rgb, Rgb) {
-    let text = shown(cell.fg).unwrap_or(theme.text());
-    let ground = shown(cell.bg).unwrap_or(theme.ground());
+    let (text, ground) = plain(theme);
+    let (text, ground) =
+        (rgb(cell.fg, theme).unwrap_or(text), rgb(cell.bg, theme).unwrap_or(ground));
     if cell.modifier.contains(Modifier::REVERSED) { (ground, text) } else { (text, ground) }
 }
 
@@ -93,7 +105,7 @@ fn grounds(line: &[Cell], y: usize, theme: Theme, out: &mut String) {
     let mut from = 0;
     for same in line.chunk_by(|one, other| colors(one, theme).1 == colors(other, theme).1) {
         let ground = same.first().map(|cell| colors(cell, theme).1);
-        if let Some(ground) = ground.filter(|&ground| ground != theme.ground()) {
+        if let Some(ground) = ground.filter(|&ground| ground != plain(theme).1) {
             rectangle(from, same.len(), (y, CELL.1), ground, out);
         }
         from += same.len();
@@ -222,7 +234,7 @@ impl Run {
             y + BASELINE,
             columns * CELL.0
         );
-        if self.color != theme.text() {
+        if self.color != plain(theme).0 {
             let _ = write!(out, " fill=\"{}\"", hex(self.color));
         }
         for (modifier, attribute) in [
@@ -238,8 +250,8 @@ impl Run {
     }
 }
 
-fn hex([red, green, blue]: Rgb) -> String {
-    format!("#{red:02x}{green:02x}{blue:02x}")
+fn hex(color: Rgb) -> String {
+    format!("#{color:06x}")
 }
 
 /// Text as XML 1.0 can have it; what it has no way to write becomes U+FFFD.

@@ -6,15 +6,15 @@ use std::time::Duration;
 use ratatui::layout::Rect;
 use ratatui::style::{Color, Modifier, Style};
 
-use super::cells::visible;
+use super::text::visible;
 use super::*;
 use crate::model::row::Me;
 use crate::rules::{Engine, RuleSet};
 use crate::watch::reclaim_worker::ReclaimProgress;
 use crate::watch::sample;
-use crate::watch::theme::{Depth, Theme};
+use crate::watch::theme::Theme;
 
-fn options(theme: Theme, depth: Depth) -> Options {
+fn options(theme: Theme, has_color: bool) -> Options {
     Options {
         speed: 1.0,
         mouse: false,
@@ -24,14 +24,14 @@ fn options(theme: Theme, depth: Depth) -> Options {
         columns: None,
         interval: Duration::from_secs(1),
         theme,
-        depth,
+        has_color,
         ascii: false,
     }
 }
 
-fn still(theme: Theme, depth: Depth, size: (u16, u16)) -> Still {
+fn still(theme: Theme, has_color: bool, size: (u16, u16)) -> Still {
     let engine = Engine::new(RuleSet::default());
-    let mut still = Still::new(options(theme, depth), None, Past::new(engine), size);
+    let mut still = Still::new(options(theme, has_color), None, Past::new(engine), size);
     let mut snapshot = sample::snapshot(2, 4);
     snapshot.processes[1].command = Some(vec!["日本語".into(), "<b>&\u{1b}[2J".into()].into());
     snapshot.processes[2].user = Some("שלום".into());
@@ -97,19 +97,8 @@ fn keys_are_read_as_they_are_written() {
 }
 
 #[test]
-fn keys_do_what_they_do_on_the_screen() {
-    let mut still = still(Theme::Dark, Depth::Mono, (80, 24));
-    assert_eq!(still.app.table.selected(), None);
-    press(&mut still, "jj<Down>").unwrap();
-    assert_eq!(still.app.table.selected(), Some(2));
-    press(&mut still, "<Esc>?").unwrap();
-    let help = still.text(false);
-    assert!(help.contains("select the next process"), "{help}");
-}
-
-#[test]
 fn no_picture_is_taken_of_what_leaves_the_screen_or_stops_it() {
-    let fresh = || still(Theme::Dark, Depth::Mono, (80, 24));
+    let fresh = || still(Theme::Terminal, false, (80, 24));
     let error = press(&mut fresh(), "jq").unwrap_err();
     assert!(matches!(error, OnceError::Leaves { key } if key == "q"));
     let error = press(&mut fresh(), "<Ctrl-Z>").unwrap_err();
@@ -119,7 +108,7 @@ fn no_picture_is_taken_of_what_leaves_the_screen_or_stops_it() {
 #[test]
 fn without_styles_there_are_lines_and_nothing_else() {
     for (columns, rows) in [(40, 10), (80, 24), (200, 60), (1, 1)] {
-        let text = still(Theme::Dark, Depth::True, (columns, rows)).text(false);
+        let text = still(Theme::Terminal, true, (columns, rows)).text(false);
         assert_eq!(text.lines().count(), usize::from(rows));
         assert!(!text.contains('\x1b'));
         for line in text.lines() {
@@ -145,13 +134,13 @@ fn styles_are_written_where_they_change_and_taken_back() {
     let parts = [
         ("a", red),
         ("b", red),
-        ("日", Style::new().fg(Color::Indexed(45)).add_modifier(Modifier::BOLD)),
+        ("日", Style::new().fg(Color::LightCyan).add_modifier(Modifier::BOLD)),
         ("c", Style::new()),
-        ("d", Style::new().fg(Color::Rgb(1, 2, 3)).bg(Color::White)),
+        ("d", Style::new().fg(Color::DarkGray).bg(Color::White)),
     ];
     assert_eq!(
         text::write(&buffer(&parts, 20), true),
-        "\x1b[0;31mab\x1b[0;1;38;5;45m日\x1b[0mc\x1b[0;38;2;1;2;3;107md\x1b[0m\n"
+        "\x1b[0;31mab\x1b[0;1;96m日\x1b[0mc\x1b[0;90;107md\x1b[0m\n"
     );
     assert_eq!(text::write(&buffer(&parts, 20), false), "ab日cd\n");
     let bar = [("x  ", Style::new().add_modifier(Modifier::REVERSED))];
@@ -160,12 +149,8 @@ fn styles_are_written_where_they_change_and_taken_back() {
 
 #[test]
 fn what_is_written_is_what_a_terminal_shows() {
-    for (theme, depth) in [
-        (Theme::Dark, Depth::Ansi16),
-        (Theme::Light, Depth::Ansi256),
-        (Theme::HighContrast, Depth::True),
-    ] {
-        let mut still = still(theme, depth, (100, 30));
+    for theme in Theme::ALL {
+        let mut still = still(theme, true, (100, 30));
         press(&mut still, "jj").unwrap();
         let mut terminal =
             vt100::Parser::new(NonZero::new(31).unwrap(), NonZero::new(100).unwrap(), 0);
@@ -195,57 +180,14 @@ fn elements<'a>(svg: &'a str, begin: &'a str) -> impl Iterator<Item = &'a str> {
 }
 
 #[test]
-fn an_svg_puts_every_run_in_its_column() {
-    let parts = [
-        ("one two  three ", Style::new()),
-        ("日本", Style::new()),
-        ("▁█⣿", Style::new().fg(Color::Rgb(1, 2, 3))),
-        ("a&<b", Style::new().add_modifier(Modifier::REVERSED | Modifier::BOLD)),
-        (" u ", Style::new().add_modifier(Modifier::UNDERLINED | Modifier::DIM)),
-    ];
-    let svg = svg::write(&buffer(&parts, 40), Theme::Dark, "d \x1b & d");
-    assert!(svg.contains("width=\"336\" height=\"32\" viewBox=\"0 0 336 32\""), "{svg}");
-    assert!(svg.contains("<desc id=\"description\">d \u{fffd} &amp; d</desc>"));
-    let texts: Vec<&str> = elements(&svg, "<text").collect();
-    assert_eq!(
-        texts,
-        [
-            "<text x=\"0\" y=\"12\" textLength=\"56\">one two</text>",
-            "<text x=\"72\" y=\"12\" textLength=\"40\">three</text>",
-            "<text x=\"120\" y=\"12\" textLength=\"16\">日</text>",
-            "<text x=\"136\" y=\"12\" textLength=\"16\">本</text>",
-            "<text x=\"176\" y=\"12\" textLength=\"32\" fill=\"#000000\" font-weight=\"bold\">\
-             a&amp;&lt;b</text>",
-            "<text x=\"208\" y=\"12\" textLength=\"16\" fill-opacity=\"0.6\"> u</text>",
-        ]
-    );
-    let paths: Vec<&str> = elements(&svg, "<path").collect();
-    let dots = "M169 1h2v2h-2zM169 5h2v2h-2zM169 9h2v2h-2zM173 1h2v2h-2zM173 5h2v2h-2zM173 9h2v2h-2z\
-                M169 13h2v2h-2zM173 13h2v2h-2z";
-    let drawn = format!("<path fill=\"#010203\" d=\"M152 14h8v2h-8zM160 0h8v16h-8z{dots}\"/>");
-    assert_eq!(paths, [drawn]);
-    let grounds: Vec<&str> = elements(&svg, "<rect x").skip(1).collect();
-    assert_eq!(
-        grounds,
-        [
-            "<rect x=\"176\" y=\"0\" width=\"32\" height=\"16\" fill=\"#d0d0d0\"/>",
-            "<rect x=\"208\" y=\"14\" width=\"24\" height=\"1\" fill=\"#d0d0d0\"/>",
-        ]
-    );
-}
-
-#[test]
 fn an_svg_is_whole_in_every_theme_and_size() {
     for theme in Theme::ALL {
         for size in [(1, 1), (40, 10), (120, 40)] {
-            let mut still = still(theme, Depth::True, size);
+            let mut still = still(theme, true, size);
             press(&mut still, "jj").unwrap();
             let svg = still.svg();
             assert!(svg.starts_with("<svg ") && svg.ends_with("</g>\n</svg>\n"));
             assert!(svg.chars().all(|c| c == '\n' || !c.is_control()));
-            let [red, green, blue] = theme.ground();
-            let ground = format!("rx=\"6\" fill=\"#{red:02x}{green:02x}{blue:02x}\" ");
-            assert!(svg.contains(&ground), "{theme:?}");
             // Nothing but entities and elements begins as they do.
             for line in svg.lines().skip(1) {
                 let text = line.split_once('>').map_or("", |(_, rest)| rest);
@@ -265,42 +207,6 @@ fn an_svg_is_whole_in_every_theme_and_size() {
 }
 
 #[test]
-fn every_shape_stays_in_its_cell_and_has_one_of_its_own() {
-    let chars: Vec<char> = ('\u{2500}'..='\u{259f}').chain('\u{2801}'..='\u{28ff}').collect();
-    let mut seen: Vec<(char, String)> = Vec::new();
-    for c in chars {
-        let Some(parts) = svg::shape::shape(c) else {
-            continue;
-        };
-        let mut path = String::new();
-        for part in &parts {
-            part.write((0, 0), &mut path);
-            assert!(part.x + part.width <= 8 && part.y + part.height <= 16, "{c}");
-            assert!(part.width > 0 && part.height > 0, "{c}");
-        }
-        // Round corners are drawn as square ones.
-        if !"╭╮╰╯".contains(c) {
-            assert!(seen.iter().all(|(_, other)| *other != path), "{c}: {path}");
-        }
-        seen.push((c, path));
-    }
-    assert!(seen.len() > 255 + 20);
-    assert_eq!(svg::shape::shape('x'), None);
-}
-
-#[test]
-fn a_description_lists_what_is_shown() {
-    let still = still(Theme::Dark, Depth::True, (80, 24));
-    let svg = still.svg();
-    let (_, rest) = svg.split_once("<desc id=\"description\">").unwrap();
-    let (description, _) = rest.split_once("</desc>").unwrap();
-    assert!(
-        description.contains("2 GPUs") && description.contains("8 rows of processes"),
-        "{description}"
-    );
-}
-
-#[test]
 fn what_was_seen_before_is_in_the_charts_of_the_first_frame() {
     let first_frame = |hours_before: u32| {
         let mut past = Past::new(Engine::new(RuleSet::default()));
@@ -312,7 +218,7 @@ fn what_was_seen_before_is_in_the_charts_of_the_first_frame() {
             past.courses.follow(past.engine.history(), &snapshot);
         }
         snapshot.time = now;
-        let options = options(Theme::Dark, Depth::Mono);
+        let options = options(Theme::Terminal, false);
         let mut still = Still::new(options, None, past, (120, 40));
         still.add_sample(snapshot, false);
         still.text(false)

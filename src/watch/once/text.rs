@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use ratatui::buffer::{Buffer, Cell};
 use ratatui::style::{Color, Modifier};
 
-use super::cells::visible;
+use crate::watch::text::columns;
 
 /// Writes a frame, without the blanks at the ends of lines that no one could see.
 pub fn write(buffer: &Buffer, has_styles: bool) -> String {
@@ -64,19 +64,19 @@ fn codes(cell: &Cell) -> String {
     codes
 }
 
-/// The sixteen are `base` to `base + 7` and 60 above, the others `base + 8`.
+/// A colour after its `base`: 30 for text, 40 for its ground; the bright ones are 60 above.
 fn color(codes: &mut String, color: Color, base: u8) {
-    let named = match color {
-        Color::Reset => return,
-        Color::Rgb(red, green, blue) => {
-            // To a string nothing fails to be written.
-            let _ = write!(codes, ";{};2;{red};{green};{blue}", base + 8);
-            return;
-        }
-        Color::Indexed(index) => {
-            let _ = write!(codes, ";{};5;{index}", base + 8);
-            return;
-        }
+    if let Some(number) = number(color) {
+        let bright = if number < 8 { 0 } else { 60 - 8 };
+        // To a string nothing fails to be written.
+        let _ = write!(codes, ";{}", base + bright + number);
+    }
+}
+
+/// Which of the terminal's sixteen colours it is; themes have no others.
+pub(super) fn number(color: Color) -> Option<u8> {
+    Some(match color {
+        Color::Reset | Color::Rgb(..) | Color::Indexed(_) => return None,
         Color::Black => 0,
         Color::Red => 1,
         Color::Green => 2,
@@ -85,14 +85,27 @@ fn color(codes: &mut String, color: Color, base: u8) {
         Color::Magenta => 5,
         Color::Cyan => 6,
         Color::Gray => 7,
-        Color::DarkGray => 60,
-        Color::LightRed => 61,
-        Color::LightGreen => 62,
-        Color::LightYellow => 63,
-        Color::LightBlue => 64,
-        Color::LightMagenta => 65,
-        Color::LightCyan => 66,
-        Color::White => 67,
-    };
-    let _ = write!(codes, ";{}", base + named);
+        Color::DarkGray => 8,
+        Color::LightRed => 9,
+        Color::LightGreen => 10,
+        Color::LightYellow => 11,
+        Color::LightBlue => 12,
+        Color::LightMagenta => 13,
+        Color::LightCyan => 14,
+        Color::White => 15,
+    })
+}
+
+/// The cells of a line that show something themselves, with their columns and how many each takes; the
+/// right half of a wide character does not.
+pub(super) fn visible(line: &[Cell]) -> impl Iterator<Item = (usize, &Cell, usize)> {
+    let mut next = 0;
+    line.iter().enumerate().filter_map(move |(at, cell)| {
+        if at < next {
+            return None;
+        }
+        let width = usize::from(columns(cell.symbol())).max(1);
+        next = at + width;
+        Some((at, cell, width))
+    })
 }

@@ -15,7 +15,6 @@ use crate::watch::reclaim_worker::{Proposal, TargetStage};
 use crate::watch::sample::{self, proposal, target};
 use crate::watch::state::Event;
 use crate::watch::testing::{press, screen_of, see, tick};
-use crate::watch::theme::Depth;
 use crate::watch::update::update;
 
 mod batch;
@@ -24,7 +23,7 @@ mod countdown;
 /// A screen that has seen two processes on a GPU.
 fn showing(replay: Option<&str>) -> App {
     let mut app = screen_of(replay, 2, (80, 24));
-    app.setup.depth = Depth::Mono;
+    app.setup.has_color = false;
     see(&mut app, 1, sample::snapshot(1, 2));
     app
 }

@@ -39,7 +39,7 @@ use super::layout::{Form, Layout, LayoutNeeds};
 use super::listing::{Choice, ListingLine};
 use super::memory_shares::GpuShares;
 use super::reclaim_worker::{ReclaimProgress, ReclaimRequest};
-use super::theme::{Depth, Theme};
+use super::theme::Theme;
 use super::view_model::{RowKey, Screenful, Sort, Subject};
 use crate::model::finding::Finding;
 use crate::model::row::Me;
@@ -185,7 +185,7 @@ pub struct Setup {
     /// The user that gpumem runs as, by number and name.
     pub me: Me,
     /// How many colours may be used.
-    pub depth: Depth,
+    pub has_color: bool,
     /// Whether only ASCII may be written.
     pub ascii: bool,
 }

@@ -9,7 +9,7 @@ fn app() -> App {
 
 #[test]
 fn an_arrangement_comes_back() {
-    for form in [None, Some(Form::Cards), Some(Form::Lines), Some(Form::Compact)] {
+    for form in [None, Some(Form::Cards), Some(Form::Lines), Some(Form::Totals)] {
         for column in Column::ALL {
             let mut app = app();
             app.table.choice.sort = Sort { column, reversed: true };

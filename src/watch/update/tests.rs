@@ -20,7 +20,7 @@ use crate::watch::reclaim_worker::{ReclaimProgress, ReclaimRequest};
 use crate::watch::sample;
 use crate::watch::state::{Focus, Mode};
 use crate::watch::testing::{press, screen, see, tick};
-use crate::watch::theme::{Depth, Theme};
+use crate::watch::theme::Theme;
 use crate::watch::view_model::{Screenful, Sort};
 
 fn app() -> App {

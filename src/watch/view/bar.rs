@@ -79,12 +79,13 @@ mod tests {
 
     use ratatui::layout::Rect;
 
+    use super::super::ascii;
     use super::*;
     use crate::model::snapshot::{Gpu, GpuProcess, Memory, Snapshot};
     use crate::model::time::Time;
-    use crate::watch::canvas::Canvas;
     use crate::watch::memory_shares::{GpuShares, UseVerdict};
-    use crate::watch::theme::{Depth, Theme};
+    use crate::watch::theme::Theme;
+    use ratatui::buffer::Buffer;
 
     fn gpu(used: u64, reserved: Option<u64>) -> Gpu {
         Gpu {
@@ -108,12 +109,13 @@ mod tests {
         gpu.processes = Some(rows.iter().map(|(row, _)| *row).collect());
         let shares = GpuShares::new(&Snapshot::new(Time::default()), &gpu, &rows);
         let area = Rect::new(0, 0, 10, 1);
-        let mut canvas = Canvas::new(area);
-        let styles = Styles { theme: Theme::Dark, depth: Depth::Mono };
-        canvas.frame(Style::new(), is_ascii, |canvas| {
-            let mut writer = LineWriter::new(canvas, area, 0);
-            bar(shares.whole.as_ref(), false, 10, styles, &mut writer);
-        });
+        let mut canvas = Buffer::empty(area);
+        let styles = Styles { theme: Theme::Terminal, has_color: false };
+        let mut writer = LineWriter::new(&mut canvas, area, 0);
+        bar(shares.whole.as_ref(), false, 10, styles, &mut writer);
+        if is_ascii {
+            ascii::replace(&mut canvas);
+        }
         let cells = canvas.content.iter();
         cells.map(ratatui::buffer::Cell::symbol).collect()
     }
@@ -152,10 +154,9 @@ mod tests {
     fn each_share_has_a_glyph_of_its_own_and_a_likeness_of_its_own() {
         let glyphs = MemoryShare::ALL.map(MemoryShare::glyph);
         assert_eq!(BTreeSet::from(glyphs).len(), glyphs.len());
-        let mut canvas = Canvas::new(Rect::new(0, 0, glyphs.len() as u16, 1));
-        canvas.frame(Style::new(), true, |canvas| {
-            LineWriter::new(canvas, canvas.area, 0).text(&glyphs.concat(), Style::new());
-        });
+        let mut canvas = Buffer::empty(Rect::new(0, 0, glyphs.len() as u16, 1));
+        canvas.set_string(0, 0, glyphs.concat(), Style::new());
+        ascii::replace(&mut canvas);
         let cells = canvas.content.iter().map(ratatui::buffer::Cell::symbol);
         assert_eq!(cells.collect::<BTreeSet<_>>().len(), glyphs.len());
     }
@@ -167,8 +168,8 @@ mod tests {
         let whole = "MEMORY  ■ in use  □ reclaimable  ░ reserved";
         let text = |width: u16| {
             let area = Rect::new(0, 0, width, 1);
-            let mut canvas = Canvas::new(area);
-            let styles = Styles { theme: Theme::Dark, depth: Depth::Ansi16 };
+            let mut canvas = Buffer::empty(area);
+            let styles = Styles { theme: Theme::Terminal, has_color: true };
             legend(&shares, width, styles, &mut LineWriter::new(&mut canvas, area, 0));
             let cells = canvas.content.iter();
             let text: String = cells.map(ratatui::buffer::Cell::symbol).collect();

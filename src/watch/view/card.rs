@@ -6,7 +6,7 @@
 use ratatui::layout::Rect;
 use ratatui::style::Style;
 
-use crate::watch::canvas::Canvas;
+use ratatui::buffer::Buffer;
 
 use super::bar::{bar, share_style};
 use super::chart::ChartWindow;
@@ -49,7 +49,7 @@ pub(super) struct Card<'a> {
 
 impl Card<'_> {
     /// Draws it, from top to bottom; charts take the lines that are left.
-    pub(super) fn draw(&self, area: Rect, canvas: &mut Canvas) {
+    pub(super) fn draw(&self, area: Rect, canvas: &mut Buffer) {
         self.title(&mut LineWriter::new(canvas, area, 0));
         self.memory(&mut LineWriter::new(canvas, area, 1));
         self.figures(&mut LineWriter::new(canvas, area, 2));
@@ -170,7 +170,7 @@ impl Card<'_> {
     }
 
     /// The charts under their captions, side by side; that of utilization only where there is any.
-    fn charts(&self, area: Rect, canvas: &mut Canvas) {
+    fn charts(&self, area: Rect, canvas: &mut Buffer) {
         if area.height < CHARTS_ROWS_MIN {
             return;
         }

@@ -10,9 +10,10 @@
 use ratatui::layout::Rect;
 use ratatui::style::Style;
 
+use super::line_writer::put;
 use crate::history::memory_series::{Gaps, SeriesBucket, seen_until};
 use crate::model::Time;
-use crate::watch::canvas::Canvas;
+use ratatui::buffer::Buffer;
 
 /// Heights of a block, from nothing. The highest leaves a gap below the line above, so that charts on
 /// lines that follow each other do not melt into one.
@@ -218,7 +219,7 @@ pub fn draw_values(
     top: f64,
     style: impl Fn(f64) -> Style,
     area: Rect,
-    canvas: &mut Canvas,
+    canvas: &mut Buffer,
 ) {
     // A chart that is not whole on the screen would end at another time than it says.
     if area.is_empty() || area.intersection(canvas.area) != area {
@@ -250,7 +251,7 @@ pub fn draw_values(
                 _ => None,
             };
             if let Some(c) = c {
-                canvas.char(x, y, c, style);
+                put(canvas, (x, y), c, style);
             }
         }
     }
@@ -331,7 +332,7 @@ mod tests {
         top: f64,
         style: Style,
         area: Rect,
-        canvas: &mut Canvas,
+        canvas: &mut Buffer,
     ) {
         let values = values(seen, window, columns(area));
         draw_values(&values, top, |_| style, area, canvas);
@@ -353,7 +354,7 @@ mod tests {
     /// A chart of a minute that ends at second `end`, of so many columns and lines, up to 100.
     fn drawn(values: &[(i64, u64)], end: i64, columns: u16, rows: u16) -> Vec<String> {
         let area = Rect::new(0, 0, columns, rows);
-        let mut canvas = Canvas::new(area);
+        let mut canvas = Buffer::empty(area);
         let window = ChartWindow::new(None, at(end));
         draw(&held(values), window, 100.0, Style::new(), area, &mut canvas);
         let lines = canvas.content.chunks(usize::from(columns));
@@ -388,7 +389,7 @@ mod tests {
         assert_eq!(drawn(&[(30, 0)], 59, 3, 2), ["   ", " ⢀⣀"], "and holds until now");
         // Ten minutes: half a minute is no gap, five minutes are one.
         let area = Rect::new(0, 0, 10, 1);
-        let mut canvas = Canvas::new(area);
+        let mut canvas = Buffer::empty(area);
         let values = held(&[(0, 0), (30, 0), (330, 100), (380, 100)]);
         let window = ChartWindow::new(Some(at(0)), at(599));
         draw(&values, window, 100.0, Style::new(), area, &mut canvas);
@@ -425,19 +426,19 @@ mod tests {
                 let window = ChartWindow::new(Some(first), end);
                 let values = held(&[(0, u64::MAX), (1, 0)]);
                 let area = Rect::new(0, 0, 9, 2);
-                draw(&values, window, 0.0, Style::new(), area, &mut Canvas::new(area));
+                draw(&values, window, 0.0, Style::new(), area, &mut Buffer::empty(area));
             }
         }
     }
 
     #[test]
     fn what_does_not_fit_is_not_drawn() {
-        let mut canvas = Canvas::new(Rect::new(0, 0, 4, 2));
+        let mut canvas = Buffer::empty(Rect::new(0, 0, 4, 2));
         let (values, window) = (held(&[(0, 1)]), ChartWindow::new(None, at(1)));
         for area in [Rect::new(2, 0, 4, 2), Rect::new(0, 1, 4, 2), Rect::ZERO] {
             draw(&values, window, 1.0, Style::new(), area, &mut canvas);
         }
-        assert_eq!(*canvas, ratatui::buffer::Buffer::empty(canvas.area));
+        assert_eq!(canvas, Buffer::empty(canvas.area));
     }
 
     #[test]

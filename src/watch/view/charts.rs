@@ -5,11 +5,11 @@
 
 use ratatui::layout::Rect;
 
-use crate::watch::canvas::Canvas;
+use ratatui::buffer::Buffer;
 
 use super::chart::{self, ChartWindow};
 use super::gpus::figures::{is_lost, memory_text};
-use super::line_writer::LineWriter;
+use super::line_writer::{LineWriter, put};
 use super::plot::{Plot, Scale};
 use crate::history::memory_series::{Courses, MemorySeries, SeriesBucket};
 use crate::model::evidence::Exhaustion;
@@ -32,7 +32,7 @@ const WORD_FROM: u16 = 19;
 const COMMAND_MIN: u16 = 12;
 
 /// Draws the free rows.
-pub fn draw(app: &App, styles: Styles, panes: &ChartPanes, canvas: &mut Canvas) {
+pub fn draw(app: &App, styles: Styles, panes: &ChartPanes, canvas: &mut Buffer) {
     let Some(screenful) = &app.screenful else {
         return;
     };
@@ -120,7 +120,7 @@ pub struct GpuCharts<'a> {
 
 impl GpuCharts<'_> {
     /// Draws memory and utilization; memory alone where there is no utilization.
-    pub fn draw(&self, slots: [ChartSlot; 2], canvas: &mut Canvas) {
+    pub fn draw(&self, slots: [ChartSlot; 2], canvas: &mut Buffer) {
         let (gpu, styles, title) = (self.gpu, self.styles, &self.title);
         let (held, used) = match self.course {
             Some(course) => (
@@ -189,7 +189,7 @@ fn mean(
     window: ChartWindow,
     styles: Styles,
     grid: &ChartGrid,
-    canvas: &mut Canvas,
+    canvas: &mut Buffer,
 ) {
     let count = gpus.len();
     let courses = &app.judged.courses;
@@ -242,7 +242,7 @@ struct ProcessCharts<'a> {
 
 impl ProcessCharts<'_> {
     /// Draws memory and SM, with the marks of what the rules found; memory alone where SM is not known.
-    fn draw(&self, slots: [ChartSlot; 2], canvas: &mut Canvas) {
+    fn draw(&self, slots: [ChartSlot; 2], canvas: &mut Buffer) {
         let (subject, styles) = (self.subject, self.styles);
         let used = self.course.map_or(&[][..], MemorySeries::loads);
         let used = chart::past(used, self.window);
@@ -271,7 +271,7 @@ impl ProcessCharts<'_> {
         self.unused(dots, canvas);
     }
 
-    fn memory(&self, slot: ChartSlot, canvas: &mut Canvas) {
+    fn memory(&self, slot: ChartSlot, canvas: &mut Buffer) {
         let (subject, styles) = (self.subject, self.styles);
         let held = self.course.map_or(&[][..], MemorySeries::buckets);
         let held = chart::past(held, self.window);
@@ -302,7 +302,7 @@ impl ProcessCharts<'_> {
     }
 
     /// Since when it has not used the GPU: a line at that time, and how long that is.
-    fn unused(&self, dots: Rect, canvas: &mut Canvas) {
+    fn unused(&self, dots: Rect, canvas: &mut Buffer) {
         let idle = self.subject.idle_seconds;
         let Some(seconds) = idle.filter(|seconds| *seconds >= UNUSED_SECONDS) else {
             return;
@@ -313,7 +313,7 @@ impl ProcessCharts<'_> {
         let column = self.window.column(since, dots.width);
         for y in dots.top()..dots.bottom() {
             if let Some(column) = column {
-                canvas.char(dots.x + column, y, '│', style);
+                put(canvas, (dots.x + column, y), '│', style);
             }
         }
         let after = column.map_or(0, |column| column + 2);
@@ -390,7 +390,7 @@ impl Coming {
         scale: &Scale,
         styles: Styles,
         dots: Rect,
-        canvas: &mut Canvas,
+        canvas: &mut Buffer,
     ) {
         let style = styles.caution();
         let Some(now) = window.column(snapshot.time, dots.width) else {
@@ -401,7 +401,7 @@ impl Coming {
             let share = f64::from(step) / f64::from(ahead);
             let grown = (self.at_edge_bytes - self.used_bytes) as f64 * share;
             let row = scale.row(self.used_bytes as f64 + grown, dots.height);
-            canvas.char(dots.x + now + step, dots.y + row, '·', style);
+            put(canvas, (dots.x + now + step, dots.y + row), '·', style);
         }
         let when = Span::from_seconds(self.seconds);
         let mark = if self.reaches { "─" } else { "▲" };

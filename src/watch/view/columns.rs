@@ -2,9 +2,9 @@
 
 use ratatui::layout::Rect;
 
-use crate::watch::canvas::Canvas;
+use ratatui::buffer::Buffer;
 
-use super::line_writer::LineWriter;
+use super::line_writer::{LineWriter, clear};
 use crate::watch::layout::column_list::ColumnListAreas;
 use crate::watch::state::column_list::ColumnList;
 use crate::watch::theme::Styles;
@@ -13,9 +13,9 @@ use crate::watch::theme::Styles;
 const TITLE: u16 = 9;
 
 /// Draws the list over what lies below it.
-pub fn draw(list: &ColumnList, styles: Styles, area: Rect, canvas: &mut Canvas) {
+pub fn draw(list: &ColumnList, styles: Styles, area: Rect, canvas: &mut Buffer) {
     let areas = ColumnListAreas::new(list, area);
-    canvas.clear(areas.whole);
+    clear(canvas, areas.whole);
     let count = list.entries.len();
     let shown = list.entries.iter().filter(|(_, is_shown)| *is_shown).count();
     let mut writer = LineWriter::new(canvas, areas.title, 0);
@@ -31,7 +31,7 @@ pub fn draw(list: &ColumnList, styles: Styles, area: Rect, canvas: &mut Canvas) 
         let row = Rect::new(areas.body.x, areas.body.y + line, areas.body.width, 1);
         let is_cursor = at == list.cursor;
         if is_cursor {
-            canvas.restyle(row, styles.selected());
+            canvas.set_style(row, styles.selected());
         }
         let spec = column.spec();
         let (mark, style) = match is_shown {

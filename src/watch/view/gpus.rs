@@ -1,18 +1,15 @@
-//! The GPUs: a card or a line each, with their MIG devices, a grid, or one line for all, as the layout
-//! says.
+//! The GPUs: a card or a line each, with their MIG devices, or one line with the totals, as the layout says.
 //!
 //! What a GPU last said before it fell silent is marked `stale`; one that is gone is marked `lost`, with
 //! the error. The memory bar is in `bar`, a card in `card`, how things moved in `chart`.
 
-mod cells;
 pub mod figures;
 
 use ratatui::layout::Rect;
 use ratatui::style::Style;
 
-use crate::watch::canvas::Canvas;
+use ratatui::buffer::Buffer;
 
-use self::cells::{cells, cells_heading, dense_cell, grid_cell};
 use self::figures::{is_lost, lost_text, memory_text, name, part_name, reason, stale_text, sum};
 use super::bar::{bar, legend};
 use super::card::Card;
@@ -23,8 +20,8 @@ use crate::history::memory_series::MemorySeries;
 use crate::model::field::gpu::{self, GpuField};
 use crate::model::snapshot::{Gpu, Memory, MigDevice, Snapshot};
 use crate::units::Bytes;
-use crate::watch::layout::gpus::{dense_indent, has_room_for_parts};
-use crate::watch::layout::{self, DENSE_CELL, Gpus, grid_cells};
+use crate::watch::layout::gpus::has_room_for_parts;
+use crate::watch::layout::{self, Gpus};
 use crate::watch::memory_shares::{GpuShares, MemoryShare, MemoryShares};
 use crate::watch::state::App;
 use crate::watch::state::chart_values::ChartSubject;
@@ -32,7 +29,7 @@ use crate::watch::text::{NOT_AVAILABLE, UNKNOWN, columns};
 use crate::watch::theme::{ChartColor, Styles};
 
 /// Draws the heading and the GPUs.
-pub fn draw(app: &App, styles: Styles, form: Gpus, heading: Rect, area: Rect, canvas: &mut Canvas) {
+pub fn draw(app: &App, styles: Styles, form: Gpus, heading: Rect, area: Rect, canvas: &mut Buffer) {
     let Some(screenful) = &app.screenful else {
         return;
     };
@@ -81,25 +78,7 @@ pub fn draw(app: &App, styles: Styles, form: Gpus, heading: Rect, area: Rect, ca
                 }
             }
         }
-        Gpus::Grid => {
-            cells_heading(&gpus, "memory %, util %", styles, heading, canvas);
-            let cell = grid_cells(area.width, gpus.len());
-            cells(&shown, cell, 0, area, canvas, |gpu, writer| {
-                grid_cell(snapshot, gpu, styles, writer);
-            });
-        }
-        Gpus::Dense => {
-            cells_heading(&gpus, "memory %", styles, heading, canvas);
-            let indent = dense_indent(&gpus, heading);
-            if indent > 0 {
-                LineWriter::new(canvas, area, 0).text(MEMORY, styles.heading());
-            }
-            let across = (area.width / DENSE_CELL).max(1);
-            cells(&shown, (across, DENSE_CELL), indent, area, canvas, |gpu, writer| {
-                dense_cell(gpu, styles, writer);
-            });
-        }
-        Gpus::Sum => {
+        Gpus::Totals => {
             LineWriter::new(canvas, area, 0).text(&sum(&gpus), styles.plain());
         }
     }
@@ -120,9 +99,6 @@ struct GpuColumns {
     history: (u16, u16),
 }
 
-/// What the numbers of the dense grid are, where no heading says so; with a blank it takes the gap and the
-/// blanks before an index of one digit.
-const MEMORY: &str = "mem";
 const BAR_MIN: u16 = 8;
 const BAR_MAX: u16 = 64;
 /// With this many columns a bar has its legend on most machines. It is no matter of what is in use, for
@@ -209,7 +185,7 @@ impl GpuColumns {
         these
     }
 
-    fn heading(&self, span: &str, styles: Styles, area: Rect, canvas: &mut Canvas) {
+    fn heading(&self, span: &str, styles: Styles, area: Rect, canvas: &mut Buffer) {
         let style = styles.heading();
         let mut writer = LineWriter::new(canvas, area, 0);
         writer.right("GPU", self.index, style).skip(1);
@@ -285,7 +261,7 @@ impl GpuColumns {
         window: ChartWindow,
         styles: Styles,
         line: Rect,
-        canvas: &mut Canvas,
+        canvas: &mut Buffer,
     ) {
         let name = if self.name > 0 { self.name + 1 } else { 0 };
         let balance = BALANCE.iter().filter(|_| self.has_balance);
@@ -315,7 +291,7 @@ impl GpuColumns {
         styles: Styles,
         area: Rect,
         line: u16,
-        canvas: &mut Canvas,
+        canvas: &mut Buffer,
     ) {
         let mut writer = LineWriter::new(canvas, area, line);
         writer.right(&gpu.index.to_string(), self.index, styles.strong()).skip(1);

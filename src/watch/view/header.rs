@@ -7,7 +7,7 @@
 use ratatui::layout::Rect;
 use ratatui::style::{Modifier, Style};
 
-use crate::watch::canvas::Canvas;
+use ratatui::buffer::Buffer;
 
 use super::headline;
 use super::line_writer::LineWriter;
@@ -23,7 +23,7 @@ use crate::watch::theme::Styles;
 const HOST: u16 = 14;
 
 /// Draws the line.
-pub fn draw(app: &App, styles: Styles, area: Rect, canvas: &mut Canvas) {
+pub fn draw(app: &App, styles: Styles, area: Rect, canvas: &mut Buffer) {
     let (right, right_style) = clock(app, styles, area.width);
     let right_width = columns(&right);
     // What is now comes first: the rest of the line takes what the clock leaves.

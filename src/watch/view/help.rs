@@ -5,7 +5,7 @@
 
 use ratatui::layout::Rect;
 
-use crate::watch::canvas::Canvas;
+use ratatui::buffer::Buffer;
 
 use super::line_writer::LineWriter;
 use crate::watch::keys::Context;
@@ -13,7 +13,7 @@ use crate::watch::layout::help::{GAP, HelpPage, LABEL, body};
 use crate::watch::theme::Styles;
 
 /// Draws the help of `context` from line `first` on.
-pub fn draw(context: Context, styles: Styles, first: u16, area: Rect, canvas: &mut Canvas) {
+pub fn draw(context: Context, styles: Styles, first: u16, area: Rect, canvas: &mut Buffer) {
     let help = HelpPage::new(context, area.width);
     let body = body(area);
     let last = help.height().saturating_sub(usize::from(body.height));
@@ -55,11 +55,11 @@ mod tests {
     use crate::watch::layout::FOLDS;
     use crate::watch::layout::help::{FILTER, MARKS, MOUSE, last_line};
     use crate::watch::memory_shares::MemoryShare;
-    use crate::watch::theme::{Depth, Theme};
+    use crate::watch::theme::Theme;
 
     fn text(context: Context, first: u16, area: Rect) -> Vec<String> {
-        let styles = Styles { theme: Theme::default(), depth: Depth::Mono };
-        let mut canvas = Canvas::new(area);
+        let styles = Styles { theme: Theme::default(), has_color: false };
+        let mut canvas = Buffer::empty(area);
         draw(context, styles, first, area, &mut canvas);
         let width = usize::from(area.width).max(1);
         let rows = canvas.content.chunks(width);

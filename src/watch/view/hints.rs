@@ -3,9 +3,9 @@
 
 use ratatui::layout::Rect;
 
-use crate::watch::canvas::Canvas;
+use ratatui::buffer::Buffer;
 
-use super::line_writer::LineWriter;
+use super::line_writer::{LineWriter, clear};
 use crate::watch::column::Column;
 use crate::watch::keys::Hint;
 use crate::watch::layout::Layout;
@@ -22,7 +22,7 @@ const SORT_BY: &str = "sort by";
 const LETTER_LINES: u16 = 4;
 
 /// Draws the line; while a column is being chosen, the columns' letters.
-pub fn draw(app: &App, styles: Styles, layout: &Layout, area: Rect, canvas: &mut Canvas) {
+pub fn draw(app: &App, styles: Styles, layout: &Layout, area: Rect, canvas: &mut Buffer) {
     if app.mode == Mode::ChooseSort {
         return letters(app.table.choice.sort.column, styles, area, canvas);
     }
@@ -39,7 +39,7 @@ pub fn draw(app: &App, styles: Styles, layout: &Layout, area: Rect, canvas: &mut
 
 /// The columns with their letters, on as many lines as they take; where those would be too many, on one,
 /// from the first on with which the chosen one has room.
-fn letters(chosen: Column, styles: Styles, area: Rect, canvas: &mut Canvas) {
+fn letters(chosen: Column, styles: Styles, area: Rect, canvas: &mut Buffer) {
     let mut lines: Vec<Vec<Column>> = vec![Vec::new()];
     let mut used = columns(SORT_BY) + 1;
     for column in Column::ALL {
@@ -56,7 +56,7 @@ fn letters(chosen: Column, styles: Styles, area: Rect, canvas: &mut Canvas) {
         return letters_on_one(chosen, styles, LineWriter::new(canvas, area, 0));
     }
     let place = Rect { y: area.y - above, height: above + 1, ..area };
-    canvas.clear(place);
+    clear(canvas, place);
     for (at, line) in (0..).zip(lines) {
         let mut writer = LineWriter::new(canvas, place, at);
         match at {
@@ -113,7 +113,7 @@ fn letters_on_one(chosen: Column, styles: Styles, mut writer: LineWriter<'_>) {
 }
 
 /// Writes hints on the first line of `area`, from its left end; what follows them is the caller's.
-fn write<'a>(spots: &[Spot], styles: Styles, area: Rect, canvas: &'a mut Canvas) -> LineWriter<'a> {
+fn write<'a>(spots: &[Spot], styles: Styles, area: Rect, canvas: &'a mut Buffer) -> LineWriter<'a> {
     let mut writer = LineWriter::new(canvas, area, 0);
     let mut end = 0;
     for Spot { from, to, hint: Hint { key, word, .. }, .. } in spots {
@@ -130,15 +130,15 @@ mod tests {
     use super::*;
     use crate::watch::keys::{self, Context};
     use crate::watch::layout::hints::spots;
-    use crate::watch::theme::{Depth, Theme};
+    use crate::watch::theme::Theme;
 
     #[test]
     fn hints_are_drawn_where_the_layout_puts_them() {
-        let styles = Styles { theme: Theme::default(), depth: Depth::Mono };
+        let styles = Styles { theme: Theme::default(), has_color: false };
         for context in [Context::Main, Context::Page, Context::Plan, Context::Columns] {
             for width in 0..200 {
                 let area = Rect::new(0, 0, width, 1);
-                let mut canvas = Canvas::new(area);
+                let mut canvas = Buffer::empty(area);
                 let spots = spots(keys::table(context), width);
                 let _ = write(&spots, styles, area, &mut canvas);
                 let text: String = canvas.content.iter().map(Cell::symbol).collect();
@@ -153,9 +153,9 @@ mod tests {
 
     #[test]
     fn the_chosen_column_is_seen_at_any_width() {
-        let styles = Styles { theme: Theme::default(), depth: Depth::Mono };
+        let styles = Styles { theme: Theme::default(), has_color: false };
         let line = |chosen, width| {
-            let mut canvas = Canvas::new(Rect::new(0, 0, width, 1));
+            let mut canvas = Buffer::empty(Rect::new(0, 0, width, 1));
             letters(chosen, styles, Rect::new(0, 0, width, 1), &mut canvas);
             let text: String = canvas.content.iter().map(Cell::symbol).collect();
             text.trim_end().to_owned()

@@ -6,16 +6,30 @@
 
 use std::borrow::Cow;
 
+use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::Style;
 
 use crate::report::escape::fit;
-use crate::watch::canvas::Canvas;
 use crate::watch::text::columns;
+
+/// Writes a character of one column; nothing where there is no such cell.
+pub fn put(canvas: &mut Buffer, at: (u16, u16), symbol: char, style: Style) {
+    if let Some(cell) = canvas.cell_mut(at) {
+        cell.set_char(symbol).set_style(style);
+    }
+}
+
+/// Clears a region, as far as it is on the screen.
+pub fn clear(canvas: &mut Buffer, area: Rect) {
+    for at in area.intersection(canvas.area).positions() {
+        canvas[at].reset();
+    }
+}
 
 /// Writes on one line.
 pub struct LineWriter<'a> {
-    canvas: &'a mut Canvas,
+    canvas: &'a mut Buffer,
     x: u16,
     y: u16,
     end: u16,
@@ -23,7 +37,7 @@ pub struct LineWriter<'a> {
 
 impl<'a> LineWriter<'a> {
     /// A writer at the left end of line `line` of `area`.
-    pub fn new(canvas: &'a mut Canvas, area: Rect, line: u16) -> Self {
+    pub fn new(canvas: &'a mut Buffer, area: Rect, line: u16) -> Self {
         let area = area.intersection(canvas.area);
         Self {
             canvas,
@@ -53,7 +67,7 @@ impl<'a> LineWriter<'a> {
                 true => Cow::Borrowed(text),
                 false => fit(text, usize::from(room)),
             };
-            self.x = self.canvas.text(self.x, self.y, &text, room, style);
+            (self.x, _) = self.canvas.set_stringn(self.x, self.y, text, usize::from(room), style);
         }
         self
     }
@@ -85,7 +99,9 @@ impl<'a> LineWriter<'a> {
     /// Writes `symbol` so many times.
     pub fn fill(&mut self, symbol: &str, times: u16, style: Style) -> &mut Self {
         let times = times.min(self.room());
-        self.canvas.fill(self.x, self.y, symbol, times, style);
+        for x in self.x..self.x + times {
+            self.canvas[(x, self.y)].set_symbol(symbol).set_style(style);
+        }
         self.x += times;
         self
     }
@@ -99,13 +115,11 @@ impl<'a> LineWriter<'a> {
 
 #[cfg(test)]
 mod tests {
-    use ratatui::buffer::Buffer;
-
     use super::*;
 
     #[test]
     fn a_writer_stays_on_its_line_and_wide_characters_in_their_column() {
-        let mut canvas = Canvas::new(Rect::new(0, 0, 10, 2));
+        let mut canvas = Buffer::empty(Rect::new(0, 0, 10, 2));
         LineWriter::new(&mut canvas, Rect::new(2, 0, 6, 1), 0)
             .left("日本語", 4, Style::new())
             .right("1234", 3, Style::new());
@@ -114,6 +128,6 @@ mod tests {
         let mut expected = Buffer::empty(Rect::new(0, 0, 10, 2));
         expected.set_string(2, 0, "日…", Style::new());
         expected.set_string(6, 0, "1…", Style::new());
-        assert_eq!(*canvas, expected);
+        assert_eq!(canvas, expected);
     }
 }

@@ -3,7 +3,7 @@
 use ratatui::layout::Rect;
 use ratatui::style::Style;
 
-use crate::watch::canvas::Canvas;
+use ratatui::buffer::Buffer;
 
 use super::line_writer::LineWriter;
 use crate::model::finding::Finding;
@@ -19,13 +19,13 @@ pub struct PanelWriter<'a> {
     pub area: Rect,
     /// Whether nothing is there yet but the rule.
     pub is_blank: bool,
-    canvas: &'a mut Canvas,
+    canvas: &'a mut Buffer,
     used: u16,
 }
 
 impl<'a> PanelWriter<'a> {
     /// An empty panel.
-    pub fn new(styles: Styles, area: Rect, canvas: &'a mut Canvas) -> Self {
+    pub fn new(styles: Styles, area: Rect, canvas: &'a mut Buffer) -> Self {
         Self { styles, area, is_blank: true, canvas, used: 0 }
     }
 
@@ -35,7 +35,7 @@ impl<'a> PanelWriter<'a> {
     }
 
     /// The lines that have nothing on them yet, and where to write them otherwise than one below the other.
-    pub fn rest(&mut self) -> (Rect, &mut Canvas) {
+    pub fn rest(&mut self) -> (Rect, &mut Buffer) {
         let area =
             Rect { y: self.area.y.saturating_add(self.used), height: self.left(), ..self.area };
         self.is_blank = false;
@@ -67,7 +67,7 @@ impl<'a> PanelWriter<'a> {
     pub fn select(&mut self) {
         let line = self.used.saturating_sub(1);
         let row = Rect { y: self.area.y.saturating_add(line), height: 1, ..self.area };
-        self.canvas.restyle(row, self.styles.selected());
+        self.canvas.set_style(row, self.styles.selected());
     }
 
     /// Writes `text` on at most `limit` lines.

@@ -6,6 +6,7 @@
 //! would be ended), [`columns`] (a list to choose from) and [`help`]; [`small`] (a screen too small for panels). Where they go is in
 //! `layout.rs`; [`line_writer`] writes a line, [`lines`] those of the lower panel.
 
+mod ascii;
 pub mod bar;
 pub mod card;
 pub mod chart;
@@ -27,19 +28,21 @@ pub mod small;
 pub mod status;
 pub mod table;
 
-use super::canvas::Canvas;
 use super::state::{App, Mode};
 use super::theme::Styles;
+use ratatui::buffer::Buffer;
 
 /// Draws the whole screen, whatever was there.
-pub fn draw(app: &App, canvas: &mut Canvas) {
-    let styles = Styles { theme: app.theme, depth: app.setup.depth };
-    canvas.frame(styles.ground(), app.setup.ascii, |canvas| {
-        panels(app, styles, canvas);
-    });
+pub fn draw(app: &App, canvas: &mut Buffer) {
+    let styles = Styles { theme: app.theme, has_color: app.setup.has_color };
+    canvas.reset();
+    panels(app, styles, canvas);
+    if app.setup.ascii {
+        ascii::replace(canvas);
+    }
 }
 
-fn panels(app: &App, styles: Styles, canvas: &mut Canvas) {
+fn panels(app: &App, styles: Styles, canvas: &mut Buffer) {
     let area = canvas.area;
     match (&app.mode, app.layout_of(area)) {
         (Mode::Help(line), _) => help::draw(app.help_over, styles, *line, area, canvas),

@@ -3,7 +3,7 @@
 use ratatui::layout::Rect;
 use ratatui::style::Style;
 
-use crate::watch::canvas::Canvas;
+use ratatui::buffer::Buffer;
 
 use super::line_writer::LineWriter;
 use super::{header, hints};
@@ -14,7 +14,7 @@ use crate::watch::state::App;
 use crate::watch::theme::Styles;
 
 /// Draws the header, the page and the line of keys.
-pub fn draw(app: &App, styles: Styles, layout: &Layout, area: Rect, canvas: &mut Canvas) {
+pub fn draw(app: &App, styles: Styles, layout: &Layout, area: Rect, canvas: &mut Buffer) {
     let Some(page) = &app.page else {
         return;
     };

@@ -7,20 +7,20 @@
 use ratatui::layout::Rect;
 use ratatui::style::Style;
 
-use crate::watch::canvas::Canvas;
+use ratatui::buffer::Buffer;
 
-use super::line_writer::LineWriter;
+use super::line_writer::{LineWriter, clear};
 use crate::watch::layout::dialog::{Below, LineTone, lay_out};
 use crate::watch::state::App;
 use crate::watch::theme::Styles;
 
 /// Draws what is open.
-pub fn draw(app: &App, styles: Styles, area: Rect, canvas: &mut Canvas) {
+pub fn draw(app: &App, styles: Styles, area: Rect, canvas: &mut Buffer) {
     let Some(dialog) = lay_out(app, area) else {
         return;
     };
     let (content, places) = (&dialog.content, &dialog.areas);
-    canvas.clear(places.whole);
+    clear(canvas, places.whole);
     if places.is_framed {
         frame(places.whole, styles, canvas);
     }
@@ -75,7 +75,7 @@ pub fn draw(app: &App, styles: Styles, area: Rect, canvas: &mut Canvas) {
 }
 
 /// Draws the edges, so that what is beside the dialog is not read as a part of it.
-fn frame(area: Rect, styles: Styles, canvas: &mut Canvas) {
+fn frame(area: Rect, styles: Styles, canvas: &mut Buffer) {
     let bottom = area.bottom().saturating_sub(1);
     for y in area.top()..area.bottom() {
         let (left, end) = match y {
@@ -94,7 +94,7 @@ fn frame(area: Rect, styles: Styles, canvas: &mut Canvas) {
     }
 }
 
-fn rule(title: &str, styles: Styles, area: Rect, canvas: &mut Canvas) {
+fn rule(title: &str, styles: Styles, area: Rect, canvas: &mut Buffer) {
     let mut writer = LineWriter::new(canvas, area, 0);
     writer
         .fill("─", 2, styles.faint())

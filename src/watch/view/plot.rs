@@ -6,10 +6,10 @@
 
 use ratatui::layout::Rect;
 
-use crate::watch::canvas::Canvas;
+use ratatui::buffer::Buffer;
 
 use super::chart::{self, ChartWindow};
-use super::line_writer::LineWriter;
+use super::line_writer::{LineWriter, put};
 use crate::units::Bytes;
 use crate::watch::layout::charts::ChartSlot;
 use crate::watch::state::chart_values::ColumnValues;
@@ -97,7 +97,7 @@ impl Plot<'_> {
     pub fn draw(
         &self,
         slot: ChartSlot,
-        canvas: &mut Canvas,
+        canvas: &mut Buffer,
         values: impl FnOnce(u16) -> ColumnValues,
     ) -> Rect {
         self.caption(slot.area, canvas);
@@ -119,7 +119,7 @@ impl Plot<'_> {
         dots
     }
 
-    fn caption(&self, area: Rect, canvas: &mut Canvas) {
+    fn caption(&self, area: Rect, canvas: &mut Buffer) {
         let styles = self.styles;
         let mut writer = LineWriter::new(canvas, area, 0);
         let now = self.now.as_deref().unwrap_or_default();
@@ -135,7 +135,7 @@ impl Plot<'_> {
     }
 
     /// Writes the scale at the left of a body, where there is room for it; returns what is left of it.
-    fn scale_beside(&self, scale: &Scale, body: Rect, canvas: &mut Canvas) -> Rect {
+    fn scale_beside(&self, scale: &Scale, body: Rect, canvas: &mut Buffer) -> Rect {
         if body.width < SCALE_FROM {
             return body;
         }
@@ -158,7 +158,7 @@ impl Plot<'_> {
     }
 
     /// Faint lines at the top, the middle and more parts of a high chart, so that what is low is read, too.
-    fn grid(&self, dots: Rect, canvas: &mut Canvas) {
+    fn grid(&self, dots: Rect, canvas: &mut Buffer) {
         if dots.height < MIDDLE_FROM {
             return;
         }
@@ -167,13 +167,13 @@ impl Plot<'_> {
         for part in 0..parts {
             let y = dots.y + dots.height * part / parts;
             for x in (dots.left()..dots.right()).step_by(GRID_COLUMNS) {
-                canvas.char(x, y, '·', style);
+                put(canvas, (x, y), '·', style);
             }
         }
     }
 
     /// Writes the times below the dots, as many as have room.
-    fn times(&self, line: Rect, canvas: &mut Canvas) {
+    fn times(&self, line: Rect, canvas: &mut Buffer) {
         let mut end = 0;
         for (at, text) in self.window.ticks(line.width) {
             let width = columns(&text);

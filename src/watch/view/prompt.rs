@@ -4,9 +4,9 @@ use ratatui::layout::Rect;
 use ratatui::style::Modifier;
 use unicode_width::UnicodeWidthChar;
 
-use crate::watch::canvas::Canvas;
+use ratatui::buffer::Buffer;
 
-use super::line_writer::LineWriter;
+use super::line_writer::{LineWriter, clear};
 use super::table;
 use crate::report::escape::escape;
 use crate::watch::state::App;
@@ -18,20 +18,20 @@ use crate::watch::theme::Styles;
 const TYPED_MIN: u16 = 16;
 
 /// Draws the line on the last one of `area`.
-pub fn draw(app: &App, prompt: &Prompt, styles: Styles, area: Rect, canvas: &mut Canvas) {
+pub fn draw(app: &App, prompt: &Prompt, styles: Styles, area: Rect, canvas: &mut Buffer) {
     let area = area.intersection(canvas.area);
     if area.is_empty() {
         return;
     }
     let line = Rect::new(area.x, area.bottom() - 1, area.width, 1);
-    canvas.clear(line);
+    clear(canvas, line);
     let label = match prompt.purpose {
         Purpose::Filter => "filter: ",
         Purpose::Search => "find: ",
         Purpose::Seek => "go to: ",
     };
     let mut writer = LineWriter::new(canvas, line, 0);
-    writer.text(label, styles.prompt());
+    writer.text(label, styles.key());
 
     // What is pasted may be as hostile as what a process chose.
     let before = escape(&prompt.text[..prompt.cursor]);

@@ -3,7 +3,7 @@
 
 use ratatui::layout::Rect;
 
-use crate::watch::canvas::Canvas;
+use ratatui::buffer::Buffer;
 
 use super::gpus::figures::sum;
 use super::headline;
@@ -17,7 +17,7 @@ use crate::watch::view_model::badge;
 
 /// Draws what matters most first; a part that does not fit goes to the next line, if there is one.
 /// The last line is kept for why there are no panels.
-pub fn draw(app: &App, styles: Styles, area: Rect, canvas: &mut Canvas) {
+pub fn draw(app: &App, styles: Styles, area: Rect, canvas: &mut Buffer) {
     let mut parts = Vec::new();
     // What became of the last key; there is no bottom line to say it.
     if let Some(note) = &app.note {

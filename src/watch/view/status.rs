@@ -3,7 +3,7 @@
 
 use ratatui::layout::Rect;
 
-use crate::watch::canvas::Canvas;
+use ratatui::buffer::Buffer;
 
 use super::findings;
 use super::line_writer::LineWriter;
@@ -26,7 +26,7 @@ const SIDE_LINES: u16 = 4;
 const SIDE_GAP: u16 = 2;
 
 /// Draws the panel.
-pub fn draw(app: &App, styles: Styles, layout: &Layout, canvas: &mut Canvas) {
+pub fn draw(app: &App, styles: Styles, layout: &Layout, canvas: &mut Buffer) {
     let area = layout.status;
     let mut lines = PanelWriter::new(styles, area, canvas);
     let are_findings = are_shown(app);
@@ -99,7 +99,7 @@ fn selected(subject: &Subject<'_>, lines: &mut PanelWriter<'_>) {
 }
 
 /// Where it belongs beside the text: a line each, as far as there are lines, and the rest in the last one.
-fn write_facts(facts: &[(String, String)], styles: Styles, area: Rect, canvas: &mut Canvas) {
+fn write_facts(facts: &[(String, String)], styles: Styles, area: Rect, canvas: &mut Buffer) {
     let wide = facts.iter().map(|(label, _)| columns(label)).max();
     let wide = (wide.unwrap_or(0) + 1).min(area.width / 2);
     let (lines, count) = (usize::from(area.height), facts.len());

@@ -3,7 +3,7 @@
 
 use ratatui::layout::Rect;
 
-use crate::watch::canvas::Canvas;
+use ratatui::buffer::Buffer;
 
 use self::cell::{cell, command_with_state};
 pub use self::cell::{is_halted, state_word};
@@ -32,7 +32,7 @@ const INDENTED: u16 = 8;
 const BLOCKS: [&str; 7] = ["▁", "▂", "▃", "▄", "▅", "▆", "▇"];
 
 /// Draws what limits the table, the heading and the visible rows.
-pub fn draw(app: &App, styles: Styles, layout: &Layout, canvas: &mut Canvas) {
+pub fn draw(app: &App, styles: Styles, layout: &Layout, canvas: &mut Buffer) {
     let area = layout.table;
     let Some(screenful) = &app.screenful else {
         LineWriter::new(canvas, area, 0)
@@ -90,7 +90,7 @@ pub fn draw(app: &App, styles: Styles, layout: &Layout, canvas: &mut Canvas) {
             (true, true) => (BOTH, styles.strong()),
         };
         if is_selected {
-            canvas.restyle(row, styles.selected());
+            canvas.set_style(row, styles.selected());
         }
         LineWriter::new(canvas, row, 0).text(mark, style);
     }
@@ -126,7 +126,7 @@ fn draw_heading(
     columns: &[(Column, u16)],
     styles: Styles,
     layout: &Layout,
-    canvas: &mut Canvas,
+    canvas: &mut Buffer,
 ) {
     let sort = app.table.choice.sort;
     // What limits the rows is told here where it has no line of its own.
@@ -241,7 +241,7 @@ impl TableView<'_> {
         line: &ListingLine,
         subject: &Subject<'_>,
         area: Rect,
-        canvas: &mut Canvas,
+        canvas: &mut Buffer,
     ) {
         let styles = self.styles;
         let mut writer = LineWriter::new(canvas, area, 0);

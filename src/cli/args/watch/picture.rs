@@ -1,49 +1,19 @@
 //! What a person may type of how the screen of watch looks, and of a picture of it.
 
 use clap::ValueEnum;
-use clap::builder::PossibleValue;
 
-use crate::watch::theme::Theme;
-
-/// How the screen of watch looks.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+/// The colours of watch.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub enum ThemeChoice {
-    /// As the terminal says that it is.
+    /// Light if COLORFGBG names a light background, else the terminal's
     Auto,
-    /// As a person says.
-    Named(Theme),
-}
-
-impl ValueEnum for ThemeChoice {
-    fn value_variants<'a>() -> &'a [Self] {
-        &[
-            Self::Auto,
-            Self::Named(Theme::Dark),
-            Self::Named(Theme::Light),
-            Self::Named(Theme::HighContrast),
-            Self::Named(Theme::ColourBlind),
-            Self::Named(Theme::Mono),
-        ]
-    }
-
-    fn to_possible_value(&self) -> Option<PossibleValue> {
-        let Self::Named(theme) = self else {
-            return Some(PossibleValue::new("auto").help(
-                "Light if COLORFGBG names a light background, \
-                else dark",
-            ));
-        };
-        let value = PossibleValue::new(theme.name());
-        Some(match theme {
-            Theme::Dark => value.help("Light text on a dark ground"),
-            Theme::Light => value.help("Dark text on a light ground"),
-            Theme::HighContrast => value.help("The strongest colours on black, bold and never dim"),
-            Theme::ColourBlind => value
-                .help("Blue, yellow and orange: safe for red-green colour blindness")
-                .alias("color-blind"),
-            Theme::Mono => value.help("No colours").alias("monochrome"),
-        })
-    }
+    /// The terminal's own colours, as most programs use them
+    Terminal,
+    /// Those of the terminal's colours that are readable on a light ground
+    Light,
+    /// Cyan, yellow and light red: safe for red-green colour blindness
+    #[value(alias = "color-blind")]
+    ColourBlind,
 }
 
 /// The format of a picture.

@@ -442,7 +442,7 @@ fn no_page_and_no_list_panics_at_any_size() {
                 for key in ["G", "g", "j"] {
                     type_in(&mut app, key);
                     press(&mut app, KeyCode::Enter);
-                    let mut canvas = crate::watch::canvas::Canvas::new(app.area);
+                    let mut canvas = ratatui::buffer::Buffer::empty(app.area);
                     crate::watch::view::draw(&app, &mut canvas);
                     press(&mut app, KeyCode::Esc);
                     crate::watch::view::draw(&app, &mut canvas);

@@ -13,7 +13,6 @@ use super::*;
 use crate::model::Time;
 use crate::reclaim::target::Step;
 use crate::reclaim::{Outcome, Target};
-use crate::watch::canvas::Canvas;
 use crate::watch::column::Columns;
 use crate::watch::double_buffer::DoubleBuffer;
 use crate::watch::keys::{Context, Key, table};
@@ -125,9 +124,8 @@ impl Run {
         let mut app = app();
         app.setup.ascii = dice.chance();
         app.setup.replay = (dice.roll(2) == 0).then(|| dice.name().to_string());
-        app.setup.depth =
-            [Depth::Mono, Depth::Ansi16, Depth::Ansi256, Depth::True][dice.roll(4) as usize];
-        app.theme = Theme::ALL[dice.roll(5) as usize];
+        app.setup.has_color = dice.chance();
+        app.theme = Theme::ALL[dice.roll(3) as usize];
         app.area = size(dice);
         let mut snapshot = dice.snapshot();
         snapshot.host.boot_id = Some("a".into());
@@ -418,9 +416,9 @@ impl Run {
                 draw(app, canvas);
                 whole(canvas);
                 // What was there before leaves no trace.
-                let mut blank = Canvas::new(app.area);
+                let mut blank = Buffer::empty(app.area);
                 draw(app, &mut blank);
-                assert_eq!(**canvas, *blank);
+                assert_eq!(*canvas, blank);
             })
             .unwrap();
         self.written.0.get() - before

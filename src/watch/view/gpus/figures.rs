@@ -2,7 +2,7 @@
 
 use crate::model::snapshot::{Gpu, Memory, MigDevice, Snapshot};
 use crate::units::{Bytes, Span};
-use crate::watch::text::{NOT_AVAILABLE, UNKNOWN, clean};
+use crate::watch::text::{UNKNOWN, clean};
 use crate::watch::view_model::percent;
 
 /// All GPUs in a few words: `64 GPUs  1.2/5.0 TiB (24%)  2 lost`.
@@ -48,15 +48,6 @@ fn of(used: u64, total: u64) -> String {
 /// What of it is used, in figures.
 pub fn memory_text(memory: Option<Memory>) -> String {
     memory.map_or_else(|| UNKNOWN.to_owned(), |memory| of(memory.used_bytes, memory.total_bytes))
-}
-
-/// The share of it that is used.
-pub fn used_percent(gpu: &Gpu) -> String {
-    let missing = reason(gpu).map_or(UNKNOWN, |_| NOT_AVAILABLE);
-    gpu.memory.filter(|memory| memory.total_bytes > 0).map_or_else(
-        || missing.to_owned(),
-        |memory| format!("{:.0}%", percent(memory.used_bytes, memory.total_bytes)),
-    )
 }
 
 /// What the GPU is called.

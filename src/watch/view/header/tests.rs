@@ -8,12 +8,12 @@ use super::*;
 use crate::watch::sample;
 use crate::watch::state::Event;
 use crate::watch::testing::screen_of;
-use crate::watch::theme::{Depth, Theme};
+use crate::watch::theme::Theme;
 use crate::watch::update::update;
 
 fn app(replay: Option<&str>, samples: u64) -> App {
     let mut app = screen_of(replay, 1, (80, 24));
-    app.setup.depth = Depth::Mono;
+    app.setup.has_color = false;
     for second in 0..samples {
         see(&mut app, second);
     }
@@ -40,8 +40,8 @@ fn press(app: &mut App, keys: &str) {
 
 fn line(app: &App, width: u16) -> String {
     let area = Rect::new(0, 0, width, 1);
-    let mut buffer = Canvas::new(area);
-    let styles = Styles { theme: Theme::default(), depth: Depth::Mono };
+    let mut buffer = Buffer::empty(area);
+    let styles = Styles { theme: Theme::default(), has_color: false };
     draw(app, styles, area, &mut buffer);
     let mut line = String::new();
     for cell in &buffer.content {
@@ -57,20 +57,6 @@ fn ends(app: &App, expected: &[(u16, &str)]) {
         assert!(line.ends_with(end), "{width}: {line:?}");
         assert!(columns(&line) <= width);
     }
-}
-
-#[test]
-fn of_this_machine_it_shows_how_often_it_is_sampled() {
-    let app = app(None, 3);
-    ends(
-        &app,
-        &[
-            (120, "  2026-11-21 10:04:07 UTC, every 1s"),
-            (60, "  2026-11-21 10:04:07 UTC, every 1s"),
-            (40, " 10:04:07 UTC, every 1s"),
-        ],
-    );
-    assert!(line(&app, 40).starts_with("gpu26"), "{}", line(&app, 40));
 }
 
 #[test]

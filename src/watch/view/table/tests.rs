@@ -4,20 +4,18 @@ use std::sync::Arc;
 
 use crossterm::event::KeyCode;
 
-use super::super::tests::{check, hostile, render, showing, text};
+use super::super::tests::{SIZES, check, hostile, render, showing, text};
 use super::*;
 use crate::model::process::Parent;
 use crate::model::row::Me;
 use crate::model::snapshot::Process;
 use crate::units::MIB;
 use crate::watch::column::Columns;
-use crate::watch::layout::columns::{beyond, hit_column};
+use crate::watch::layout::columns::hit_column;
 use crate::watch::sample;
 use crate::watch::state::Event;
 use crate::watch::update::update;
 use crate::watch::view_model::Widths;
-
-const SIZES: [(u16, u16); 5] = [(40, 10), (60, 15), (80, 24), (120, 40), (200, 60)];
 
 fn type_in(app: &mut App, keys: &str) {
     for key in keys.chars() {
@@ -71,30 +69,19 @@ fn job() -> App {
     app
 }
 
-fn check_all(name: &str, keys: &str) {
-    for (columns, rows) in SIZES {
+#[test]
+fn trees_filters_prompts_and_marks() {
+    for (name, keys, columns, rows) in [
+        ("tree", "t", 80, 24),
+        ("filter", "/mem>4GiB\n", 80, 24),
+        ("prompt", "/gpu:0 idle>10", 40, 10),
+        ("marked", "j  jjk", 80, 24),
+    ] {
         let mut app = job();
         update(&mut app, Event::Resize(columns, rows));
         type_in(&mut app, keys);
         check(&format!("{name}-{columns}x{rows}"), &app);
     }
-}
-
-#[test]
-fn a_tree_joins_families() {
-    check_all("tree", "t");
-}
-
-#[test]
-fn what_is_filtered_away_is_counted() {
-    check_all("filter", "/mem>4GiB\n");
-    check_all("prompt", "/gpu:0 idle>10");
-    check_all("filtered-away", "/nowhere\n");
-}
-
-#[test]
-fn marked_rows_are_seen_and_counted() {
-    check_all("marked", "j  jjk");
 }
 
 #[test]
@@ -106,7 +93,6 @@ fn hostile_names_in_trees_prompts_and_scrolled_commands() {
             assert!(!cell.symbol().contains(char::is_control), "{cell:?}");
             assert!(!cell.symbol().contains('\u{202e}'), "{cell:?}");
         }
-        check(&format!("hostile-prompt-{columns}x{rows}"), &app);
     }
 }
 
@@ -168,15 +154,6 @@ fn a_heading_is_hit_where_it_is_drawn() {
 }
 
 #[test]
-fn what_is_marked_but_hidden_is_counted() {
-    let mut app = job();
-    type_in(&mut app, "j  ");
-    assert_eq!(beyond(&app, 50), "2 marked");
-    type_in(&mut app, "/nowhere\n");
-    assert_eq!(beyond(&app, 50), "2 marked, 2 not shown");
-}
-
-#[test]
 fn columns_leave_in_order_of_need_and_never_overflow() {
     let widths = Widths { gpu: 4, pid: 7, user: 8, framework: 10, place: 12, finding: 8 };
     for width in 0..=220u16 {
@@ -205,43 +182,4 @@ fn chosen_columns_keep_their_order_and_the_command_takes_what_is_left() {
     }
     let without = Columns::new([Column::Pid, Column::Memory]).unwrap();
     assert_eq!(chosen(&without, widths, 200).len(), 2);
-}
-
-#[test]
-fn only_the_halted_are_marked_so() {
-    for (state, marked) in [('R', false), ('S', false), ('I', false), ('D', false), ('T', true)] {
-        assert_eq!(is_halted(state), marked, "{state}");
-    }
-}
-
-#[test]
-fn what_limits_the_rows_is_shown_beside_the_headings() {
-    let lines = |width, height, count, filter: &str| {
-        let mut app = showing(sample::snapshot(4, count), width, height);
-        type_in(&mut app, filter);
-        let y = usize::from(app.layout().unwrap().table_heading.y);
-        let screen = text(&render(&app));
-        let line = |at: usize| screen.lines().nth(at).unwrap().trim().to_owned();
-        (line(y - 1), line(y))
-    };
-    // On the line above, where there is one.
-    let long = "/gpu:2 pid>1 mem>1GiB runtime>1s user:ann,bob,hana !user:nobody\n";
-    for (width, height) in [(40, 20), (80, 24), (120, 40)] {
-        let (above, heading) = lines(width, height, 75, long);
-        assert!(above.starts_with("75 of 300 (filter: gpu:2 p"), "{above}");
-        assert_eq!(above.ends_with('…'), width < 100, "{above}");
-        assert!(heading.ends_with("COMMAND"), "{heading}");
-    }
-    // In the heading where there is none: the count is whole whatever else is cut.
-    for (width, count, expected) in [
-        (100, 75, "COMMAND 75 of 300 (filter: gp…"),
-        (60, 75, "COMMAND 75 of 300"),
-        (40, 1, "COMMAND 1/4"),
-        (40, 75, "FINDING  75 of 300"),
-    ] {
-        let (_, heading) = lines(width, 12, count, "/gpu:2\n");
-        assert!(heading.ends_with(expected), "{heading}");
-    }
-    let (above, heading) = lines(80, 24, 75, "");
-    assert!(above.is_empty() && heading.ends_with("COMMAND"), "{above}");
 }

@@ -6,9 +6,6 @@ use ratatui::style::Style;
 use super::*;
 use crate::watch::theme::Theme;
 
-const DEPTHS: [(Depth, &str); 4] =
-    [(Depth::Mono, "mono"), (Depth::Ansi16, "16"), (Depth::Ansi256, "256"), (Depth::True, "true")];
-
 /// Something of every kind: findings of each severity, a GPU that is lost and one that is stale, a marked
 /// process, a selected one, a recording that stands still.
 fn everything() -> App {
@@ -67,32 +64,21 @@ fn styled(buffer: &Buffer) -> String {
 }
 
 #[test]
-fn every_theme_in_every_depth() {
-    for theme in Theme::ALL {
-        for (depth, name) in DEPTHS {
-            let mut app = everything();
-            (app.theme, app.setup.depth) = (theme, depth);
-            let name = format!("styles-{}-{name}-80x24", theme.name());
-            let actual = styled(&render(&app));
-            let is_mono = theme == Theme::Mono || depth == Depth::Mono;
-            // The one that is never dim differs from the others even so.
-            if is_mono && theme != Theme::HighContrast {
-                compare("styles-mono-80x24", &actual);
-            } else {
-                compare(&name, &actual);
-            }
-        }
-    }
+fn styles_with_and_without_colours() {
+    let mut app = everything();
+    compare("styles-terminal-80x24", &styled(&render(&app)));
+    app.setup.has_color = false;
+    compare("styles-mono-80x24", &styled(&render(&app)));
 }
 
 #[test]
 fn a_theme_changes_no_word() {
-    let plain = text(&render(&everything()));
+    let mut app = everything();
+    let plain = text(&render(&app));
     for theme in Theme::ALL {
-        for (depth, _) in DEPTHS {
-            let mut app = everything();
-            (app.theme, app.setup.depth) = (theme, depth);
-            assert_eq!(text(&render(&app)), plain, "{theme:?} {depth:?}");
+        for has_color in [false, true] {
+            (app.theme, app.setup.has_color) = (theme, has_color);
+            assert_eq!(text(&render(&app)), plain, "{theme:?} {has_color}");
         }
     }
 }

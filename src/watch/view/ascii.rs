@@ -1,8 +1,19 @@
-//! What is written on a terminal that knows only ASCII in place of each other character. It is replaced where cells
-//! are written: so no panel has to know, and no name that a process chose slips through.
+//! What is written on a terminal that knows only ASCII in place of each other character. It is replaced once a frame
+//! is drawn: so no panel has to know, and no name that a process chose slips through.
+
+use ratatui::buffer::Buffer;
+
+/// Replaces whatever is not ASCII.
+pub(super) fn replace(canvas: &mut Buffer) {
+    for cell in &mut canvas.content {
+        if !cell.symbol().is_ascii() {
+            cell.set_symbol(likeness(cell.symbol()));
+        }
+    }
+}
 
 /// What is in a cell instead of what is not ASCII: `?` where nothing is like it.
-pub(super) fn likeness(symbol: &str) -> &'static str {
+fn likeness(symbol: &str) -> &'static str {
     match symbol {
         "▁" => "_",
         "▂" => ".",
