@@ -4,7 +4,6 @@
 //! must be done comes back as an [`Effect`]. What an event does to it is in `update/`; where it is on
 //! the screen in `layout/`; what it looks like in `view/`.
 
-pub mod chart_values;
 pub mod column_list;
 pub mod dialog;
 pub mod findings;
@@ -21,7 +20,6 @@ use std::time::Duration;
 use crossterm::event::{KeyEvent, MouseEvent};
 use ratatui::layout::Rect;
 
-use self::chart_values::ChartValues;
 use self::column_list::ColumnList;
 use self::dialog::Reaping;
 use self::findings::FindingsState;
@@ -225,8 +223,6 @@ pub struct App {
     pub timeline: Timeline,
     /// What the rules have judged, and what time it is.
     pub judged: JudgedState,
-    /// What the charts of the sample that is shown are made of.
-    pub charts: ChartValues,
     /// How things look.
     pub theme: Theme,
     /// How the GPUs are shown; `None` leaves it to the room that there is.
@@ -257,7 +253,6 @@ impl App {
             note: None,
             timeline: Timeline::default(),
             judged: JudgedState::new(engine),
-            charts: ChartValues::default(),
             theme: Theme::default(),
             form: None,
             end: None,
@@ -464,7 +459,6 @@ impl App {
     /// Puts a judged snapshot on show; the selection follows its process.
     pub(super) fn show(&mut self, screenful: Screenful) {
         self.screenful = Some(screenful);
-        self.charts.forget();
         self.list();
     }
 

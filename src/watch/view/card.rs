@@ -20,7 +20,6 @@ use crate::model::snapshot::{Gpu, Memory, MigDevice, Snapshot};
 use crate::units::Bytes;
 use crate::watch::layout::charts::{CHARTS_ROWS_MIN, beside};
 use crate::watch::memory_shares::{GpuShares, MemoryShare, MemoryShares};
-use crate::watch::state::chart_values::ChartValues;
 use crate::watch::text::{NOT_AVAILABLE, columns};
 use crate::watch::theme::Styles;
 use crate::watch::view_model::percent;
@@ -42,8 +41,6 @@ pub(super) struct Card<'a> {
     pub(super) course: Option<&'a MemorySeries>,
     /// The time that the charts show.
     pub(super) window: ChartWindow,
-    /// The values of the charts that were drawn before.
-    pub(super) values: &'a ChartValues,
     pub(super) styles: Styles,
 }
 
@@ -178,7 +175,6 @@ impl Card<'_> {
             gpu: self.gpu,
             course: self.course,
             window: self.window,
-            values: self.values,
             styles: self.styles,
             title: String::new(),
         };

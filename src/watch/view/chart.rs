@@ -13,6 +13,7 @@ use ratatui::style::Style;
 use super::line_writer::put;
 use crate::history::memory_series::{Gaps, SeriesBucket, seen_until};
 use crate::model::Time;
+use crate::units::Span;
 use ratatui::buffer::Buffer;
 
 /// Heights of a block, from nothing. The highest leaves a gap below the line above, so that charts on
@@ -38,41 +39,7 @@ const SPANS: [(i64, &str); 10] = [
     (12 * 3_600_000, "12h"),
     (DAY, "1d"),
 ];
-const DAY: i64 = 24 * HOUR;
-const HOUR: i64 = 60 * MINUTE;
-const MINUTE: i64 = 60_000;
-/// What may be between two times below a chart, in milliseconds.
-const TICK_STEPS: [i64; 16] = [
-    10_000,
-    15_000,
-    30_000,
-    MINUTE,
-    2 * MINUTE,
-    5 * MINUTE,
-    10 * MINUTE,
-    15 * MINUTE,
-    30 * MINUTE,
-    HOUR,
-    2 * HOUR,
-    3 * HOUR,
-    6 * HOUR,
-    12 * HOUR,
-    DAY,
-    7 * DAY,
-];
-/// Columns from one time below a chart to the next, at the least.
-const TICK_COLUMNS: u16 = 10;
-/// Stretches between them, at the most.
-const TICKS_MOST: u16 = 8;
-
-/// `30s`, `20m`, `2h`, `3d`: in the largest unit that is whole.
-fn ago(milliseconds: i64) -> String {
-    let units = [(DAY, "d"), (HOUR, "h"), (MINUTE, "m")];
-    let whole = units.into_iter().find(|(unit, _)| milliseconds % unit == 0);
-    let (unit, letter) = whole.unwrap_or((1000, "s"));
-    format!("{}{letter}", milliseconds / unit)
-}
-
+const DAY: i64 = 24 * 3_600_000;
 /// The time that a chart shows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ChartWindow {
@@ -89,6 +56,11 @@ impl ChartWindow {
         let span = SPANS.iter().find(|(span, _)| *span >= wanted);
         let days = || ((wanted - 1) / DAY + 1).saturating_mul(DAY);
         Self { end, milliseconds: span.map_or_else(days, |(span, _)| *span), ahead: 0 }
+    }
+
+    /// The time from `start` to `end`.
+    pub fn between(start: Time, end: Time) -> Self {
+        Self { end, milliseconds: (end - start).max(1), ahead: 0 }
     }
 
     /// The same with some of what is to come, at the most as long as itself.
@@ -131,35 +103,13 @@ impl ChartWindow {
         last.saturating_sub(i64::from(columns) - 1)
     }
 
-    /// What to write below so many columns, each text with the column that it is of: `-20m`, `now`.
-    pub fn ticks(&self, columns: u16) -> Vec<(u16, String)> {
-        let length = self.milliseconds().max(1);
-        let at = |milliseconds: i64| {
-            let share = (milliseconds as f64 / length as f64).clamp(0.0, 1.0);
-            (share * f64::from(columns.saturating_sub(1))).round() as u16
+    /// The times of its left and of its right edge: `-10m` and `now`.
+    pub fn ends(&self) -> [String; 2] {
+        let right = match self.ahead {
+            0 => "now".to_owned(),
+            ahead => format!("+{}", Span::from_seconds(ahead as f64 / 1000.0)),
         };
-        let most = f64::from((columns / TICK_COLUMNS).clamp(1, TICKS_MOST));
-        // Whole or half units: `-90s`, and not `-105s`.
-        let is_round = |step: i64, unit: i64| length <= unit || step >= unit / 2;
-        let fits = |step: &&i64| {
-            let is_round = [MINUTE, HOUR].iter().all(|unit| is_round(**step, *unit));
-            is_round && length as f64 / **step as f64 <= most
-        };
-        let step = TICK_STEPS.iter().find(fits).copied();
-        let whole = self.milliseconds.max(1);
-        let step = step.map_or(whole, |step| step.min(whole));
-        let mut ticks = Vec::new();
-        let steps = self.milliseconds / step;
-        for count in (1..=steps.min(i64::from(columns))).rev() {
-            let before = count * step;
-            ticks.push((at(self.milliseconds - before), format!("-{}", ago(before))));
-        }
-        ticks.push((at(self.milliseconds), "now".to_owned()));
-        for count in 1..=(self.ahead / step).min(i64::from(columns)) {
-            let after = count * step;
-            ticks.push((at(self.milliseconds + after), format!("+{}", ago(after))));
-        }
-        ticks
+        [format!("-{}", self.label()), right]
     }
 
     /// How long it is: `10m`.
@@ -169,34 +119,6 @@ impl ChartWindow {
             || format!("{}d", self.milliseconds / DAY),
             |(_, label)| (*label).to_owned(),
         )
-    }
-}
-
-/// The numbers of the columns of times that come in order: of most the last answer holds again, or the next
-/// one, and nothing is divided.
-struct ColumnNumbers {
-    step: i64,
-    number: i64,
-    /// The first millisecond of that column.
-    begin: i64,
-}
-
-impl ColumnNumbers {
-    fn new(window: ChartWindow, columns: u16) -> Self {
-        Self { step: window.step(columns), number: 0, begin: 0 }
-    }
-
-    fn of(&mut self, time: Time) -> i64 {
-        let at = time.unix_milliseconds();
-        let past = at.saturating_sub(self.begin);
-        if (self.step..self.step.saturating_mul(2)).contains(&past) {
-            self.number += 1;
-            self.begin += self.step;
-        } else if !(0..self.step).contains(&past) {
-            self.number = at.div_euclid(self.step);
-            self.begin = self.number.saturating_mul(self.step);
-        }
-        self.number
     }
 }
 
@@ -275,9 +197,8 @@ pub fn past<S: SeriesBucket>(seen: &[S], window: ChartWindow) -> &[S] {
 /// The most that was seen in each column's share of the window; `None` where no one saw any.
 pub fn values<S: SeriesBucket>(seen: &[S], window: ChartWindow, columns: u16) -> Vec<Option<f64>> {
     let seen = past(seen, window);
-    let mut numbers = ColumnNumbers::new(window, columns);
     let first = window.first_column(columns);
-    let mut column = |time: Time| numbers.of(time.min(window.end)).saturating_sub(first);
+    let column = |time: Time| window.number(time.min(window.end), columns).saturating_sub(first);
     let mut values: Vec<Option<f64>> = vec![None; usize::from(columns)];
     // What began before the window is cut off.
     let mut raise = |from: i64, to: i64, value: f64| {
@@ -439,25 +360,6 @@ mod tests {
             draw(&values, window, 1.0, Style::new(), area, &mut canvas);
         }
         assert_eq!(canvas, Buffer::empty(canvas.area));
-    }
-
-    #[test]
-    fn the_times_below_are_round_and_have_room() {
-        let ticks = |first, columns, ahead| {
-            let window = ChartWindow::new(Some(at(first)), at(0)).ahead(ahead);
-            let texts = window.ticks(columns).into_iter();
-            texts.map(|(at, text)| format!("{at}:{text}")).collect::<Vec<_>>().join(" ")
-        };
-        assert_eq!(ticks(-1500, 40, 0.0), "0:-30m 13:-20m 26:-10m 39:now");
-        assert_eq!(ticks(-1500, 9, 0.0), "0:-30m 8:now");
-        assert_eq!(ticks(-50, 20, 0.0), "0:-1m 10:-30s 19:now");
-        assert_eq!(ticks(-7000, 40, 0.0), "0:-2h 10:-90m 20:-1h 29:-30m 39:now");
-        assert_eq!(ticks(-100, 90, 0.0), "0:-2m 22:-90s 45:-1m 67:-30s 89:now");
-        assert_eq!(ticks(-7000, 200, 0.0), "0:-2h 50:-90m 100:-1h 149:-30m 199:now");
-        assert_eq!(ticks(-90_000, 20, 0.0), "0:-2d 10:-1d 19:now");
-        assert_eq!(ticks(-1500, 40, 900.0), "0:-30m 13:-15m 26:now 39:+15m");
-        assert_eq!(ticks(-60, 20, 1e9), "0:-1m 10:now 19:+1m", "no more ahead");
-        assert_eq!(ticks(-50, 0, f64::NAN), "0:now");
     }
 
     #[test]

@@ -11,7 +11,7 @@ use super::chart::{self, ChartWindow};
 use super::gpus::figures::{is_lost, memory_text};
 use super::line_writer::{LineWriter, put};
 use super::plot::{Plot, Scale};
-use crate::history::memory_series::{Courses, MemorySeries, SeriesBucket};
+use crate::history::memory_series::{Courses, MemorySeries};
 use crate::model::evidence::Exhaustion;
 use crate::model::snapshot::{Gpu, Snapshot};
 use crate::report::escape::fit;
@@ -19,7 +19,6 @@ use crate::units::{Bytes, Span};
 use crate::watch::command;
 use crate::watch::layout::charts::{ChartGrid, ChartPanes, ChartSlot};
 use crate::watch::state::App;
-use crate::watch::state::chart_values::{ChartSubject, ChartValues, ColumnValues};
 use crate::watch::text::{NOT_AVAILABLE, UNKNOWN, columns};
 use crate::watch::theme::{ChartColor, Styles};
 use crate::watch::view_model::{Subject, percent};
@@ -49,7 +48,6 @@ pub fn draw(app: &App, styles: Styles, panes: &ChartPanes, canvas: &mut Buffer) 
                     gpu,
                     course: courses.gpu(gpu),
                     window,
-                    values: &app.charts,
                     styles,
                     title: format!("{word}{} ", gpu.index),
                 };
@@ -67,26 +65,10 @@ pub fn draw(app: &App, styles: Styles, panes: &ChartPanes, canvas: &mut Buffer) 
     let listed = lines.filter(|subject| subject.row.is_listed);
     let subjects = selected.into_iter().chain(listed);
     for (at, subject) in subjects.take(grid.count).enumerate() {
-        let charts = ProcessCharts {
-            subject: &subject,
-            course: subject.course(courses),
-            window,
-            values: &app.charts,
-            styles,
-        };
+        let charts =
+            ProcessCharts { subject: &subject, course: subject.course(courses), window, styles };
         charts.draw(grid.charts(at), canvas);
     }
-}
-
-/// The values of a chart, of which there are those of the sample that is shown.
-pub(super) fn values<S: SeriesBucket>(
-    known: &ChartValues,
-    subject: ChartSubject,
-    seen: &[S],
-    window: ChartWindow,
-    columns: u16,
-) -> ColumnValues {
-    known.of(subject, columns, window.milliseconds(), || chart::values(seen, window, columns))
 }
 
 /// The time that all charts show, so that they can be compared: all that was seen, up to the sample that is
@@ -110,8 +92,6 @@ pub struct GpuCharts<'a> {
     pub course: Option<&'a MemorySeries>,
     /// The time that is shown.
     pub window: ChartWindow,
-    /// The values of the charts that were drawn before.
-    pub values: &'a ChartValues,
     /// The styles.
     pub styles: Styles,
     /// Before what each chart is of; nothing where the GPU is named already.
@@ -156,10 +136,7 @@ impl GpuCharts<'_> {
             color: ChartColor::Memory,
             styles,
         };
-        memory.draw(left, canvas, |columns| {
-            let subject = ChartSubject::GpuMemory(gpu.index);
-            values(self.values, subject, held, self.window, columns)
-        });
+        memory.draw(left, canvas, |columns| chart::values(held, self.window, columns));
         if has_use {
             let utilization = Plot {
                 window: self.window,
@@ -169,10 +146,7 @@ impl GpuCharts<'_> {
                 color: ChartColor::Work,
                 styles,
             };
-            utilization.draw(right, canvas, |columns| {
-                let subject = ChartSubject::GpuUse(gpu.index);
-                values(self.values, subject, used, self.window, columns)
-            });
+            utilization.draw(right, canvas, |columns| chart::values(used, self.window, columns));
         }
     }
 }
@@ -197,22 +171,17 @@ fn mean(
         let of = |gpu: &&Gpu| {
             let total = gpu.memory?.total_bytes.max(1) as f64;
             let course = courses.gpu(gpu)?;
-            let subject = ChartSubject::GpuMemory(gpu.index);
-            let bytes = values(&app.charts, subject, course.buckets(), window, columns);
+            let bytes = chart::values(course.buckets(), window, columns);
             let share = |bytes: f64| bytes / total * 100.0;
-            Some(bytes.iter().map(|it| it.map(share)).collect())
+            Some(bytes.into_iter().map(|it| it.map(share)).collect())
         };
         let series: Vec<_> = gpus.iter().filter_map(of).collect();
-        chart::mean(&series, columns).into()
+        chart::mean(&series, columns)
     };
     let utilization = |columns| {
-        let of = |gpu: &&Gpu| {
-            let subject = ChartSubject::GpuUse(gpu.index);
-            let loads = courses.gpu(gpu)?.loads();
-            Some(values(&app.charts, subject, loads, window, columns).to_vec())
-        };
+        let of = |gpu: &&Gpu| Some(chart::values(courses.gpu(gpu)?.loads(), window, columns));
         let series: Vec<_> = gpus.iter().filter_map(of).collect();
-        chart::mean(&series, columns).into()
+        chart::mean(&series, columns)
     };
     let mut plot = |what: [&str; 2], color, slot, values: &dyn Fn(u16) -> _| {
         let [long, short] = what;
@@ -236,7 +205,6 @@ struct ProcessCharts<'a> {
     subject: &'a Subject<'a>,
     course: Option<&'a MemorySeries>,
     window: ChartWindow,
-    values: &'a ChartValues,
     styles: Styles,
 }
 
@@ -264,10 +232,7 @@ impl ProcessCharts<'_> {
             color: ChartColor::Work,
             styles,
         };
-        let dots = plot.draw(right, canvas, |columns| {
-            let subject = ChartSubject::ProcessUse(subject.row.key);
-            values(self.values, subject, used, self.window, columns)
-        });
+        let dots = plot.draw(right, canvas, |columns| chart::values(used, self.window, columns));
         self.unused(dots, canvas);
     }
 
@@ -292,10 +257,7 @@ impl ProcessCharts<'_> {
             color: ChartColor::Memory,
             styles,
         };
-        let dots = plot.draw(slot, canvas, |columns| {
-            let subject = ChartSubject::ProcessMemory(subject.row.key);
-            values(self.values, subject, held, window, columns)
-        });
+        let dots = plot.draw(slot, canvas, |columns| chart::values(held, window, columns));
         if let (Some(will), Some(scale)) = (will, &plot.scale) {
             will.draw(window, subject.snapshot, scale, styles, dots, canvas);
         }

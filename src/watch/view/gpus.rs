@@ -14,7 +14,7 @@ use self::figures::{is_lost, lost_text, memory_text, name, part_name, reason, st
 use super::bar::{bar, legend};
 use super::card::Card;
 use super::chart::{self, ChartWindow};
-use super::charts::{values, window};
+use super::charts::window;
 use super::line_writer::LineWriter;
 use crate::history::memory_series::MemorySeries;
 use crate::model::field::gpu::{self, GpuField};
@@ -24,7 +24,6 @@ use crate::watch::layout::gpus::has_room_for_parts;
 use crate::watch::layout::{self, Gpus};
 use crate::watch::memory_shares::{GpuShares, MemoryShare, MemoryShares};
 use crate::watch::state::App;
-use crate::watch::state::chart_values::ChartSubject;
 use crate::watch::text::{NOT_AVAILABLE, UNKNOWN, columns};
 use crate::watch::theme::{ChartColor, Styles};
 
@@ -50,7 +49,6 @@ pub fn draw(app: &App, styles: Styles, form: Gpus, heading: Rect, area: Rect, ca
                     shares,
                     course: app.judged.courses.gpu(gpu),
                     window,
-                    values: &app.charts,
                     styles,
                 };
                 let place = layout::gpus::card(area, (across, height), shown.len(), at);
@@ -60,15 +58,14 @@ pub fn draw(app: &App, styles: Styles, form: Gpus, heading: Rect, area: Rect, ca
         Gpus::Lines => {
             let window = window(&app.judged.courses, snapshot);
             let columns = GpuColumns::new(&shown, area.width);
-            columns.heading(&window.label(), styles, heading, canvas);
+            let mut writer = LineWriter::new(canvas, heading, 0);
+            columns.heading(&window.label(), styles, &mut writer);
             let has_parts = has_room_for_parts(&gpus, area);
             let mut line = 0;
             for &(gpu, shares) in &shown {
-                columns.line(snapshot, (gpu, shares), styles, area, line, canvas);
-                if let Some(course) = app.judged.courses.gpu(gpu).filter(|_| !is_lost(gpu)) {
-                    let place = Rect::new(area.x, area.y + line, area.width, 1);
-                    columns.history(app, (course, gpu), window, styles, place, canvas);
-                }
+                let course = (app.judged.courses.gpu(gpu), window);
+                let mut writer = LineWriter::new(canvas, area, line);
+                columns.line(snapshot, (gpu, shares), course, styles, &mut writer);
                 line += 1;
                 let devices = gpu.mig_devices.iter().zip(&shares.devices);
                 for device in devices.filter(|_| has_parts) {
@@ -84,19 +81,24 @@ pub fn draw(app: &App, styles: Styles, form: Gpus, heading: Rect, area: Rect, ca
     }
 }
 
-/// Which values a line has room for, and how wide they are.
+/// A column of the lines.
+#[derive(Clone, Copy)]
+enum Part {
+    Index,
+    Name,
+    Bar,
+    Memory,
+    /// Where the memory is, by its place in [`BALANCE`].
+    Balance(usize),
+    Chart(ChartColor),
+    Figure(&'static GpuField),
+}
+
+/// The columns that a line has room for, from left to right, with their widths; each has a blank after it.
 struct GpuColumns {
-    index: u16,
-    name: u16,
-    bar: u16,
-    memory: u16,
-    /// What is one value of a GPU, the first always; the width of what there is no room for is 0.
-    figures: Vec<(&'static GpuField, u16)>,
-    has_balance: bool,
+    columns: Vec<(Part, u16)>,
     /// The shares that the bars have, for the legend.
     shares: Vec<MemoryShare>,
-    /// Of the chart of utilization, and of that of memory.
-    history: (u16, u16),
 }
 
 const BAR_MIN: u16 = 8;
@@ -104,7 +106,6 @@ const BAR_MAX: u16 = 64;
 /// With this many columns a bar has its legend on most machines. It is no matter of what is in use, for
 /// the columns are not to move with that.
 const BAR_ROOMY: u16 = 46;
-/// The columns of where the memory is, each with the blank before it.
 const BALANCE: [(&str, u16); 4] =
     [("FREE", 10), ("RESERVED", 10), ("PROCESSES", 10), ("UNATTRIBUTED", 12)];
 
@@ -114,36 +115,29 @@ impl GpuColumns {
             let texts = shown.iter().map(|(gpu, _)| text(gpu));
             texts.max().unwrap_or(0)
         };
-        let mut these = Self {
-            index: widest(&|gpu| {
-                let parts = gpu.mig_devices.iter();
-                let widest = parts.map(|part| columns(&part.name_on(gpu.index))).max();
-                widest.unwrap_or(0).max(columns(&gpu.index.to_string()))
-            })
-            .clamp(3, 12),
-            name: 0,
-            bar: BAR_MIN,
-            memory: widest(&|gpu| {
-                let parts = gpu.mig_devices.iter().map(|part| part.memory);
-                let texts = parts.chain([gpu.memory]).map(|it| columns(&memory_text(it)));
-                texts.max().unwrap_or(0)
-            })
-            .max(6),
-            figures: Vec::new(),
-            has_balance: false,
-            shares: drawn_shares(shown),
-            history: (0, 0),
+        let of_parts = |gpu: &Gpu, text: &dyn Fn(&MigDevice) -> String| {
+            let texts = gpu.mig_devices.iter().map(|part| columns(&text(part)));
+            texts.max().unwrap_or(0)
         };
+        let index = widest(&|gpu| {
+            of_parts(gpu, &|part| part.name_on(gpu.index)).max(columns(&gpu.index.to_string()))
+        });
+        let index = index.clamp(3, 12);
+        let memory = widest(&|gpu| {
+            of_parts(gpu, &|part| memory_text(part.memory)).max(columns(&memory_text(gpu.memory)))
+        });
+        let memory = memory.max(6);
+        let name = widest(&|gpu| of_parts(gpu, &part_name).max(columns(&name(gpu)))).clamp(4, 24);
         let wanted = |field: &GpuField| match field.width {
             _ if width < field.from_columns => 0,
             0 => widest(&|gpu| columns(&field.short(gpu))).max(columns(field.heading)),
             fixed => fixed,
         };
         let figures = gpu::on_screen().into_iter();
-        these.figures = figures.map(|field| (field, wanted(field))).collect();
-        let (_, always) = these.figures[0];
-        let mut room =
-            width.saturating_sub(these.index + 1 + BAR_MIN + 1 + these.memory + 1 + always);
+        let mut figures: Vec<_> = figures.map(|field| (field, wanted(field))).collect();
+        // Index, bar, memory and the first figure are always shown.
+        let always = figures.first().map_or(0, |(_, width)| *width);
+        let mut room = width.saturating_sub(index + 1 + BAR_MIN + 1 + memory + 1 + always);
         // The most telling first; each brings the blank before it.
         let mut grant = |wanted: u16| {
             let fits = wanted > 0 && wanted < room;
@@ -152,63 +146,137 @@ impl GpuColumns {
             }
             if fits { wanted } else { 0 }
         };
-        let figures = these.figures[1..].iter_mut();
-        for (_, width) in figures.filter(|(field, _)| field.from_columns == 0) {
+        for (_, width) in figures.iter_mut().skip(1).filter(|(field, _)| field.from_columns == 0) {
             *width = grant(*width);
         }
-        let names = |gpu: &Gpu| {
-            let parts = gpu.mig_devices.iter().map(|part| columns(&part_name(part)));
-            parts.max().unwrap_or(0).max(columns(&name(gpu)))
-        };
-        these.name = grant(widest(&names).clamp(4, 24));
+        let name = grant(name);
         let chart = match width {
             0..100 => 8,
             100..140 => 12,
             _ => 20,
         };
         // The bar says what is held now; what became of a GPU's time says more than that of its memory.
-        these.history.0 = grant(chart);
-        if width >= 140 {
-            these.history.1 = grant(chart);
-        }
-        let figures = these.figures[1..].iter_mut();
-        for (_, width) in figures.filter(|(field, _)| field.from_columns > 0) {
+        let work = grant(chart);
+        let held = if width >= 140 { grant(chart) } else { 0 };
+        for (_, width) in figures.iter_mut().skip(1).filter(|(field, _)| field.from_columns > 0) {
             *width = grant(*width);
         }
         // The bar with its legend says more than these, and comes first.
         let balance: u16 = BALANCE.iter().map(|(_, width)| width + 1).sum();
-        if BAR_MIN + room >= BAR_ROOMY + balance {
-            these.has_balance = true;
+        let has_balance = BAR_MIN + room >= BAR_ROOMY + balance;
+        if has_balance {
             room -= balance;
         }
-        these.bar = (BAR_MIN + room).min(BAR_MAX);
-        these
+        let bar = (BAR_MIN + room).min(BAR_MAX);
+        let mut columns = vec![
+            (Part::Index, index),
+            (Part::Name, name),
+            (Part::Bar, bar),
+            (Part::Memory, memory),
+        ];
+        let parts = BALANCE.iter().enumerate().filter(|_| has_balance);
+        columns.extend(parts.map(|(at, (_, width))| (Part::Balance(at), *width)));
+        columns.push((Part::Chart(ChartColor::Memory), held));
+        columns.push((Part::Chart(ChartColor::Work), work));
+        columns.extend(figures.into_iter().map(|(field, width)| (Part::Figure(field), width)));
+        columns.retain(|(_, width)| *width > 0);
+        Self { columns, shares: drawn_shares(shown) }
     }
 
-    fn heading(&self, span: &str, styles: Styles, area: Rect, canvas: &mut Buffer) {
+    fn heading(&self, span: &str, styles: Styles, writer: &mut LineWriter<'_>) {
         let style = styles.heading();
-        let mut writer = LineWriter::new(canvas, area, 0);
-        writer.right("GPU", self.index, style).skip(1);
-        if self.name > 0 {
-            writer.left("NAME", self.name, style).skip(1);
+        for &(part, width) in &self.columns {
+            let (title, is_right) = match part {
+                Part::Bar => {
+                    legend(&self.shares, width, styles, writer);
+                    writer.skip(1);
+                    continue;
+                }
+                Part::Index => ("GPU".to_owned(), true),
+                Part::Name => ("NAME".to_owned(), false),
+                Part::Memory => ("USED".to_owned(), true),
+                Part::Balance(at) => (BALANCE[at].0.to_owned(), true),
+                Part::Chart(ChartColor::Memory) => (format!("MEM {span}"), false),
+                Part::Chart(ChartColor::Work) => (format!("UTIL {span}"), false),
+                Part::Figure(field) => (field.heading.to_owned(), true),
+            };
+            match is_right {
+                true => writer.right(&title, width, style),
+                false => writer.left(&title, width, style),
+            };
+            writer.skip(1);
         }
-        // The help has it, too.
-        legend(&self.shares, self.bar, styles, &mut writer);
-        writer.skip(1);
-        writer.right("USED", self.memory, style).skip(1);
-        if self.has_balance {
-            for (title, width) in BALANCE {
-                writer.right(title, width, style).skip(1);
+    }
+
+    fn line(
+        &self,
+        snapshot: &Snapshot,
+        (gpu, shares): (&Gpu, &GpuShares),
+        (course, window): (Option<&MemorySeries>, ChartWindow),
+        styles: Styles,
+        writer: &mut LineWriter<'_>,
+    ) {
+        let balance = balance(snapshot, gpu);
+        let reason = reason(gpu);
+        let is_stale = gpu.stale_seconds.is_some();
+        for &(part, width) in &self.columns {
+            match part {
+                Part::Index => {
+                    writer.right(&gpu.index.to_string(), width, styles.strong());
+                }
+                Part::Name => {
+                    writer.left(&name(gpu), width, styles.plain());
+                }
+                _ if is_lost(gpu) => {
+                    writer.text(&lost_text(snapshot, gpu, writer.room()), styles.alarm());
+                    return;
+                }
+                Part::Bar => match &reason {
+                    Some(reason) => {
+                        let text = format!("{NOT_AVAILABLE}: {reason}");
+                        writer.left(&text, width, styles.faint());
+                    }
+                    None => bar(shares.whole.as_ref(), is_stale, width, styles, writer),
+                },
+                Part::Memory if reason.is_some() => {
+                    writer.skip(width);
+                }
+                Part::Memory => used(gpu.memory, shares.whole.as_ref(), width, styles, writer),
+                Part::Balance(at) => {
+                    let text = balance[at].map(|bytes| Bytes(bytes).to_string());
+                    writer.right(text.as_deref().unwrap_or(UNKNOWN), width, styles.plain());
+                }
+                Part::Chart(of) => {
+                    let (place, canvas) = writer.place(width);
+                    if let Some(course) = course {
+                        let total = gpu.memory.map_or(0, |memory| memory.total_bytes) as f64;
+                        let (values, top) = match of {
+                            ChartColor::Memory => {
+                                (chart::values(course.buckets(), window, width), total)
+                            }
+                            ChartColor::Work => {
+                                (chart::values(course.loads(), window, width), 100.0)
+                            }
+                        };
+                        let style = |share| styles.chart(of, share);
+                        chart::draw_values(&values, top, style, place, canvas);
+                    }
+                }
+                Part::Figure(_) if is_stale => {
+                    let seconds = gpu.stale_seconds.unwrap_or_default();
+                    // Utilization is of a moment and has no last known value; the mark takes its place.
+                    writer.text(&stale_text(seconds), styles.alarm());
+                    return;
+                }
+                Part::Figure(field) => {
+                    let style = match field.from_columns {
+                        0 => figure_style(field, gpu, styles),
+                        _ => styles.faint(),
+                    };
+                    writer.right(&field.short(gpu), width, style);
+                }
             }
-        }
-        let (used, held) = self.history;
-        for (what, width) in [("MEM", held), ("UTIL", used)] {
-            if width > 0 {
-                writer.left(&format!("{what} {span}"), width, style).skip(1);
-            }
-        }
-        for (field, width) in self.shown_figures() {
-            writer.right(field.heading, width, style).skip(1);
+            writer.skip(1);
         }
     }
 
@@ -220,113 +288,34 @@ impl GpuColumns {
         styles: Styles,
         writer: &mut LineWriter<'_>,
     ) {
-        writer.right(&device.name_on(gpu.index), self.index, styles.plain()).skip(1);
-        if self.name > 0 {
-            writer.left(&part_name(device), self.name, styles.plain()).skip(1);
-        }
         let is_stale = gpu.stale_seconds.is_some();
-        self.memory(device.memory, (shares.as_ref(), is_stale), None, styles, writer);
+        for &(part, width) in &self.columns {
+            match part {
+                Part::Index => {
+                    writer.right(&device.name_on(gpu.index), width, styles.plain());
+                }
+                Part::Name => {
+                    writer.left(&part_name(device), width, styles.plain());
+                }
+                Part::Bar => bar(shares.as_ref(), is_stale, width, styles, writer),
+                Part::Memory => used(device.memory, shares.as_ref(), width, styles, writer),
+                _ => return,
+            }
+            writer.skip(1);
+        }
     }
+}
 
-    /// The bar and the figures of some memory; why there is neither, where that is known.
-    fn memory(
-        &self,
-        memory: Option<Memory>,
-        (shares, is_stale): (Option<&MemoryShares>, bool),
-        reason: Option<String>,
-        styles: Styles,
-        writer: &mut LineWriter<'_>,
-    ) {
-        if let Some(reason) = reason {
-            let text = format!("{NOT_AVAILABLE}: {reason}");
-            writer.left(&text, self.bar + 1 + self.memory, styles.faint()).skip(1);
-            return;
-        }
-        bar(shares, is_stale, self.bar, styles, writer);
-        let style = shares.map_or(styles.plain(), |it| styles.strain(it.level()));
-        writer.skip(1).right(&memory_text(memory), self.memory, style).skip(1);
-    }
-
-    /// Columns of the charts, each with the blank after it.
-    fn history_width(&self) -> u16 {
-        let (used, held) = self.history;
-        [used, held].iter().filter(|it| **it > 0).map(|it| it + 1).sum()
-    }
-
-    /// How memory and utilization moved, where there is room for it.
-    fn history(
-        &self,
-        app: &App,
-        (course, gpu): (&MemorySeries, &Gpu),
-        window: ChartWindow,
-        styles: Styles,
-        line: Rect,
-        canvas: &mut Buffer,
-    ) {
-        let name = if self.name > 0 { self.name + 1 } else { 0 };
-        let balance = BALANCE.iter().filter(|_| self.has_balance);
-        let balance: u16 = balance.map(|(_, width)| width + 1).sum();
-        let x = line.x + self.index + 1 + name + self.bar + 1 + self.memory + 1 + balance;
-        let place = |x: u16, width: u16| Rect::new(x, line.y, width, 1);
-        let (used, held) = self.history;
-        if held > 0 {
-            let total = gpu.memory.map_or(0, |memory| memory.total_bytes) as f64;
-            let place = place(x, held);
-            let subject = ChartSubject::GpuMemory(gpu.index);
-            let held = values(&app.charts, subject, course.buckets(), window, held);
-            let style = |share| styles.chart(ChartColor::Memory, share);
-            chart::draw_values(&held, total, style, place, canvas);
-        }
-        let place = place(x + if held > 0 { held + 1 } else { 0 }, used);
-        let subject = ChartSubject::GpuUse(gpu.index);
-        let used = values(&app.charts, subject, course.loads(), window, used);
-        let style = |share| styles.chart(ChartColor::Work, share);
-        chart::draw_values(&used, 100.0, style, place, canvas);
-    }
-
-    fn line(
-        &self,
-        snapshot: &Snapshot,
-        (gpu, shares): (&Gpu, &GpuShares),
-        styles: Styles,
-        area: Rect,
-        line: u16,
-        canvas: &mut Buffer,
-    ) {
-        let mut writer = LineWriter::new(canvas, area, line);
-        writer.right(&gpu.index.to_string(), self.index, styles.strong()).skip(1);
-        if self.name > 0 {
-            writer.left(&name(gpu), self.name, styles.plain()).skip(1);
-        }
-        if is_lost(gpu) {
-            writer.text(&lost_text(snapshot, gpu, area.width), styles.alarm());
-            return;
-        }
-        let bar = (shares.whole.as_ref(), gpu.stale_seconds.is_some());
-        self.memory(gpu.memory, bar, reason(gpu), styles, &mut writer);
-        if self.has_balance {
-            balance(snapshot, gpu, styles, &mut writer);
-        }
-        writer.skip(self.history_width());
-        if let Some(seconds) = gpu.stale_seconds {
-            // Utilization is of a moment and has no last known value; the mark takes its place.
-            writer.text(&stale_text(seconds), styles.alarm());
-            return;
-        }
-        for (field, width) in self.shown_figures() {
-            let style = match field.from_columns {
-                0 => figure_style(field, gpu, styles),
-                _ => styles.faint(),
-            };
-            writer.right(&field.short(gpu), width, style).skip(1);
-        }
-    }
-
-    /// What there is room for, with its width.
-    fn shown_figures(&self) -> impl Iterator<Item = (&GpuField, u16)> {
-        let figures = self.figures.iter().map(|(field, width)| (*field, *width));
-        figures.filter(|(_, width)| *width > 0)
-    }
+/// What of some memory is used, in figures.
+fn used(
+    memory: Option<Memory>,
+    shares: Option<&MemoryShares>,
+    width: u16,
+    styles: Styles,
+    writer: &mut LineWriter<'_>,
+) {
+    let style = shares.map_or(styles.plain(), |it| styles.strain(it.level()));
+    writer.right(&memory_text(memory), width, style);
 }
 
 /// How a value of a GPU looks: by how loaded the GPU is by it.
@@ -348,19 +337,15 @@ fn drawn_shares(shown: &[(&Gpu, &GpuShares)]) -> Vec<MemoryShare> {
     shares
 }
 
-/// Where the GPU's memory is, in figures.
-fn balance(snapshot: &Snapshot, gpu: &Gpu, styles: Styles, writer: &mut LineWriter<'_>) {
+/// Where the GPU's memory is, in the order of [`BALANCE`].
+fn balance(snapshot: &Snapshot, gpu: &Gpu) -> [Option<u64>; 4] {
     let balance = snapshot.balance(gpu);
-    let parts = balance.map(|balance| {
+    balance.map_or([None; 4], |balance| {
         [
             Some(balance.free_bytes),
             balance.reserved_bytes,
             balance.process_bytes,
             balance.unattributed.ok(),
         ]
-    });
-    for ((_, width), bytes) in BALANCE.into_iter().zip(parts.unwrap_or_default()) {
-        let text = bytes.map_or_else(|| UNKNOWN.to_owned(), |bytes| Bytes(bytes).to_string());
-        writer.right(&text, width, styles.plain()).skip(1);
-    }
+    })
 }

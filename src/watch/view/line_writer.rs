@@ -52,6 +52,14 @@ impl<'a> LineWriter<'a> {
         self.end.saturating_sub(self.x)
     }
 
+    /// The next `width` columns of the line, to be drawn on otherwise; nothing where they have no room.
+    pub fn place(&mut self, width: u16) -> (Rect, &mut Buffer) {
+        let width = if width <= self.room() { width } else { 0 };
+        let place = Rect::new(self.x, self.y, width, 1);
+        self.x += width;
+        (place, self.canvas)
+    }
+
     /// Leaves `columns` blank.
     pub fn skip(&mut self, columns: u16) -> &mut Self {
         self.x = self.x.saturating_add(columns).min(self.end);

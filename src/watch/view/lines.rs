@@ -34,14 +34,6 @@ impl<'a> PanelWriter<'a> {
         self.area.height.saturating_sub(self.used)
     }
 
-    /// The lines that have nothing on them yet, and where to write them otherwise than one below the other.
-    pub fn rest(&mut self) -> (Rect, &mut Buffer) {
-        let area =
-            Rect { y: self.area.y.saturating_add(self.used), height: self.left(), ..self.area };
-        self.is_blank = false;
-        (area.intersection(self.canvas.area), self.canvas)
-    }
-
     /// Writes on the next line.
     pub fn next_line(&mut self) -> LineWriter<'_> {
         let line = self.used;

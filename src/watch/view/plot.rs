@@ -12,7 +12,6 @@ use super::chart::{self, ChartWindow};
 use super::line_writer::{LineWriter, put};
 use crate::units::Bytes;
 use crate::watch::layout::charts::ChartSlot;
-use crate::watch::state::chart_values::ColumnValues;
 use crate::watch::text::columns;
 use crate::watch::theme::{ChartColor, Styles};
 
@@ -98,7 +97,7 @@ impl Plot<'_> {
         &self,
         slot: ChartSlot,
         canvas: &mut Buffer,
-        values: impl FnOnce(u16) -> ColumnValues,
+        values: impl FnOnce(u16) -> Vec<Option<f64>>,
     ) -> Rect {
         self.caption(slot.area, canvas);
         let Some(scale) = &self.scale else {
@@ -172,20 +171,11 @@ impl Plot<'_> {
         }
     }
 
-    /// Writes the times below the dots, as many as have room.
+    /// Writes the times of both edges below the dots.
     fn times(&self, line: Rect, canvas: &mut Buffer) {
-        let mut end = 0;
-        for (at, text) in self.window.ticks(line.width) {
-            let width = columns(&text);
-            // The one at the right edge ends there, the others begin below their column.
-            let from = at.min(line.width.saturating_sub(width));
-            if from < end || width > line.width {
-                continue;
-            }
-            let place = Rect { x: line.x + from, width, ..line };
-            LineWriter::new(canvas, place, 0).text(&text, self.styles.faint());
-            end = from + width + 1;
-        }
+        let [left, right] = self.window.ends();
+        let style = self.styles.faint();
+        LineWriter::new(canvas, line, 0).text(&left, style).at_end(&right, style);
     }
 }
 

@@ -59,7 +59,8 @@ pub fn draw(app: &App, styles: Styles, area: Rect, canvas: &mut Buffer) {
     let lines = match area.height {
         0 | 1 => area.height,
         height => {
-            LineWriter::new(canvas, area, height - 1).text(&too_small(area), styles.caution());
+            let text = format!("too small: panels need {COLUMNS_MIN}x{ROWS_MIN}");
+            LineWriter::new(canvas, area, height - 1).text(&text, styles.caution());
             height - 1
         }
     };
@@ -75,36 +76,5 @@ pub fn draw(app: &App, styles: Styles, area: Rect, canvas: &mut Buffer) {
         }
         LineWriter::new(canvas, area, line).skip(x).text(&text, style);
         x += columns(&text) + 2;
-    }
-}
-
-/// What the screen lacks, in as many words as there is room for.
-fn too_small(area: Rect) -> String {
-    let (width, height) = (area.width, area.height);
-    let needed = format!("{COLUMNS_MIN}x{ROWS_MIN}");
-    let mut words = [
-        format!("too small: {width}x{height}; {needed} or more shows panels"),
-        format!("too small: {width}x{height}, not {needed}"),
-        format!("too small: <{needed}"),
-    ]
-    .into_iter();
-    let fitting = words.find(|text| columns(text) <= width);
-    fitting.unwrap_or_else(|| format!("<{needed}"))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_is_lacking_is_shown_at_every_width() {
-        let text = |width| too_small(Rect::new(0, 0, width, 9));
-        assert_eq!(text(60), "too small: 60x9; 40x10 or more shows panels");
-        assert_eq!(text(39), "too small: 39x9, not 40x10");
-        assert_eq!(text(18), "too small: <40x10");
-        assert_eq!(text(7), "<40x10");
-        for width in 6..200 {
-            assert!(columns(&text(width)) <= width, "{width}");
-        }
     }
 }

@@ -1,12 +1,9 @@
 //! Below the table: what is known of the selected process and of its finding, or the [`findings`] as a
 //! list.
 
-use ratatui::layout::Rect;
-
 use ratatui::buffer::Buffer;
 
 use super::findings;
-use super::line_writer::LineWriter;
 use super::lines::PanelWriter;
 use super::table;
 use crate::model::snapshot::{Jupyter, Process};
@@ -15,15 +12,9 @@ use crate::watch::command;
 use crate::watch::layout::Layout;
 use crate::watch::layout::findings::{alarms, are_shown, lines_wanted};
 use crate::watch::state::{App, Focus};
-use crate::watch::text::{MESSAGE_CHARS, clean, columns};
+use crate::watch::text::{MESSAGE_CHARS, clean};
 use crate::watch::theme::Styles;
 use crate::watch::view_model::Subject;
-
-/// From this width on, and with so many lines, where a process belongs is beside what is said of it.
-const SIDE_FROM: u16 = 140;
-const SIDE_LINES: u16 = 4;
-/// Blank columns between the two.
-const SIDE_GAP: u16 = 2;
 
 /// Draws the panel.
 pub fn draw(app: &App, styles: Styles, layout: &Layout, canvas: &mut Buffer) {
@@ -84,46 +75,6 @@ fn profile(subject: &Subject<'_>) -> String {
 /// known of it.
 fn selected(subject: &Subject<'_>, lines: &mut PanelWriter<'_>) {
     let styles = lines.styles;
-    let has_side = lines.area.width >= SIDE_FROM && lines.left() >= SIDE_LINES;
-    if let (Ok(process), true) = (subject.process, has_side) {
-        let facts = facts(subject, process, styles);
-        let (area, canvas) = lines.rest();
-        let side = (area.width - SIDE_GAP) / 3;
-        let text = Rect { width: area.width - side - SIDE_GAP, ..area };
-        let beside = Rect { x: text.right() + SIDE_GAP, width: side, ..area };
-        details(subject, false, &mut PanelWriter::new(styles, text, canvas));
-        write_facts(&facts, styles, beside, canvas);
-        return;
-    }
-    details(subject, true, lines);
-}
-
-/// Where it belongs beside the text: a line each, as far as there are lines, and the rest in the last one.
-fn write_facts(facts: &[(String, String)], styles: Styles, area: Rect, canvas: &mut Buffer) {
-    let wide = facts.iter().map(|(label, _)| columns(label)).max();
-    let wide = (wide.unwrap_or(0) + 1).min(area.width / 2);
-    let (lines, count) = (usize::from(area.height), facts.len());
-    let alone = if count > lines { lines.saturating_sub(1) } else { count };
-    for (at, (label, value)) in (0..).zip(&facts[..alone]) {
-        let mut writer = LineWriter::new(canvas, area, at);
-        let room = area.width.saturating_sub(wide);
-        writer.left(label, wide, styles.faint()).left(value, room, styles.plain());
-    }
-    if alone < count && lines > 0 {
-        let text = joined(&facts[alone..]);
-        let mut writer = LineWriter::new(canvas, area, alone as u16);
-        writer.left(&text, area.width, styles.faint());
-    }
-}
-
-fn joined(facts: &[(String, String)]) -> String {
-    let texts = facts.iter().map(|(label, value)| format!("{label} {value}"));
-    texts.collect::<Vec<_>>().join(", ")
-}
-
-/// What is known of a process, from top to bottom; `is_whole` with where it belongs.
-fn details(subject: &Subject<'_>, is_whole: bool, lines: &mut PanelWriter<'_>) {
-    let styles = lines.styles;
     if let Some(suspect) = subject.suspect {
         let message = format!("{}; {}", suspect.message, suspect.missing);
         lines.write(&clean(&message, MESSAGE_CHARS), 2, styles.plain());
@@ -150,10 +101,8 @@ fn details(subject: &Subject<'_>, is_whole: bool, lines: &mut PanelWriter<'_>) {
             let room = lines.left().min(3);
             let text = command::whole(process, lines.area.width.saturating_mul(room.max(1)));
             lines.write(&text, 3, styles.plain());
-            if is_whole {
-                let text = joined(&facts(subject, process, styles));
-                lines.write(&text, 2, styles.faint());
-            }
+            let facts = facts(subject, process, styles);
+            lines.write(&facts.join(", "), 2, styles.faint());
         }
         Err(reason) => match subject.ended {
             Some(ended) => {
@@ -174,11 +123,11 @@ fn details(subject: &Subject<'_>, is_whole: bool, lines: &mut PanelWriter<'_>) {
 }
 
 /// Whether a process has halted, and where it belongs: executable, job, container, terminal.
-fn facts(subject: &Subject<'_>, process: &Process, styles: Styles) -> Vec<(String, String)> {
-    let mut parts: Vec<(String, String)> = Vec::new();
+fn facts(subject: &Subject<'_>, process: &Process, styles: Styles) -> Vec<String> {
+    let mut parts: Vec<String> = Vec::new();
     let mut part = |label: &str, value: Option<&str>| {
         if let Some(value) = value {
-            parts.push((label.to_owned(), clean(value, 200).into_owned()));
+            parts.push(format!("{label} {}", clean(value, 200)));
         }
     };
     let short = |id: &str| id.chars().take(12).collect::<String>();

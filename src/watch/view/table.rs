@@ -7,6 +7,7 @@ use ratatui::buffer::Buffer;
 
 use self::cell::{cell, command_with_state};
 pub use self::cell::{is_halted, state_word};
+use super::chart::{self, ChartWindow};
 use super::line_writer::LineWriter;
 use crate::model::snapshot::Snapshot;
 use crate::report::escape::escape;
@@ -17,17 +18,17 @@ use crate::watch::listing::{Head, ListingLine, TreeBranch};
 use crate::watch::state::App;
 use crate::watch::text::{UNKNOWN, clean, columns, scrolled};
 use crate::watch::theme::Styles;
-use crate::watch::trend::{Axis, level_height};
+use crate::watch::trend::WINDOW_SECONDS;
 use crate::watch::view_model::{Screenful, Sort, Subject};
 
 /// In the gutter: the selected row, a marked one, both.
 const SELECTED: &str = "▸";
 const TAGGED: &str = "*";
 const BOTH: &str = "◆";
-/// Columns of what limits the rows that say more than their count alone: ` (filter: g…`.
-const WORDS_LEAST: u16 = 12;
 /// Generations that a tree indents; further ones are below each other.
 const INDENTED: u16 = 8;
+/// See [`heights`].
+const LEAST_SPAN_DIVISOR: f64 = 4.0;
 /// Blocks for the heights of an outline; none touches the line above.
 const BLOCKS: [&str; 7] = ["▁", "▂", "▃", "▄", "▅", "▆", "▇"];
 
@@ -42,8 +43,8 @@ pub fn draw(app: &App, styles: Styles, layout: &Layout, canvas: &mut Buffer) {
     };
     let columns = chosen(&app.table.columns, screenful.widths, area.width);
     let limits = layout.table_limits;
-    if let Some(limited) = Limited::new(app).filter(|_| !limits.is_empty()) {
-        LineWriter::new(canvas, limits, 0).skip(GUTTER).text(&limited.text(), styles.caution());
+    if let Some(limited) = limited(app).filter(|_| !limits.is_empty()) {
+        LineWriter::new(canvas, limits, 0).skip(GUTTER).text(&limited, styles.caution());
     }
     draw_heading(app, &columns, styles, layout, canvas);
     if app.table.listing.lines.is_empty() {
@@ -57,17 +58,18 @@ pub fn draw(app: &App, styles: Styles, layout: &Layout, canvas: &mut Buffer) {
         LineWriter::new(canvas, area, 0).skip(GUTTER).text(&text, styles.plain());
         return;
     }
-    let first = app.judged.engine.history().first_time();
+    let end = screenful.snapshot.time;
+    let cells = column_width(Column::History, screenful.widths);
+    // Half an hour, or what was seen of it; a cell is at least a second.
+    let first = app.judged.engine.history().first_time().unwrap_or(end);
+    let first =
+        first.max(end.plus_seconds(-WINDOW_SECONDS)).min(end.plus_seconds(-f64::from(cells)));
     let table = TableView {
         app,
         screenful,
         columns: &columns,
         styles,
-        axis: Axis::new(
-            first,
-            screenful.snapshot.time,
-            column_width(Column::History, screenful.widths),
-        ),
+        window: ChartWindow::between(first, end),
     };
     for line in 0..area.height {
         let at = app.table.offset + usize::from(line);
@@ -130,7 +132,7 @@ fn draw_heading(
 ) {
     let sort = app.table.choice.sort;
     // What limits the rows is told here where it has no line of its own.
-    let limited = Limited::new(app).filter(|_| layout.table_limits.is_empty());
+    let limited = limited(app).filter(|_| layout.table_limits.is_empty());
     let mut writer = LineWriter::new(canvas, layout.table_heading, 0);
     writer.skip(GUTTER);
     for &(column, width) in columns {
@@ -143,14 +145,7 @@ fn draw_heading(
         if column == Column::Command
             && let Some(limited) = &limited
         {
-            // The title gives way only where not even the count has room beside it.
-            let mut room = width;
-            let beside = width.saturating_sub(self::columns(&title) + 1);
-            if limited.least() <= beside {
-                writer.text(&title, style).skip(1);
-                room = beside;
-            }
-            writer.text(&limited.within(room), styles.caution());
+            writer.left(limited, width, styles.caution());
         } else if column.spec().right {
             writer.right(&title, width, style).skip(1);
         } else {
@@ -169,59 +164,18 @@ fn title(column: Column, sort: Sort) -> String {
     format!("{}{mark}", column.spec().title)
 }
 
-/// How many rows are shown, and what limits them.
-struct Limited {
-    shown: usize,
-    count: usize,
-    /// Made harmless.
-    limits: String,
-    /// GPUs that are not shown for it, and how many there are.
-    hidden_gpus: (usize, usize),
-}
-
-impl Limited {
-    /// `None` where nothing limits the rows.
-    fn new(app: &App) -> Option<Self> {
-        let limits = app.table.choice.limits()?;
-        let all = app.screenful.as_ref()?.snapshot.gpus.len();
-        let shown = app.table.listing.lines.len();
-        Some(Self {
-            shown,
-            count: shown + app.table.listing.hidden,
-            limits: escape(&limits).into_owned(),
-            hidden_gpus: (all.saturating_sub(app.shown_gpus().len()), all),
-        })
-    }
-
-    /// `4 of 300 (filter: gpu:2), 3 of 4 GPUs hidden`.
-    fn text(&self) -> String {
-        let gpus = match self.hidden_gpus {
-            (0, _) => String::new(),
-            (hidden, all) => format!(", {hidden} of {all} GPUs hidden"),
-        };
-        format!("{} of {} ({}){gpus}", self.shown, self.count, self.limits)
-    }
-
-    /// As much of it as `room` columns say: the count is whole, if need be as `4/300`.
-    fn within(&self, room: u16) -> String {
-        let count = format!("{} of {}", self.shown, self.count);
-        if columns(&self.text()) <= room || columns(&count) + WORDS_LEAST <= room {
-            self.text()
-        } else if columns(&count) <= room {
-            count
-        } else {
-            self.shortest()
-        }
-    }
-
-    fn shortest(&self) -> String {
-        format!("{}/{}", self.shown, self.count)
-    }
-
-    /// Columns below which the count is not whole.
-    fn least(&self) -> u16 {
-        columns(&self.shortest())
-    }
+/// How many rows are shown, and what limits them, made harmless: `4 of 300 (filter: gpu:2), 3 of 4 GPUs hidden`;
+/// `None` where nothing limits the rows.
+fn limited(app: &App) -> Option<String> {
+    let limits = app.table.choice.limits()?;
+    let all = app.screenful.as_ref()?.snapshot.gpus.len();
+    let shown = app.table.listing.lines.len();
+    let gpus = match all.saturating_sub(app.shown_gpus().len()) {
+        0 => String::new(),
+        hidden => format!(", {hidden} of {all} GPUs hidden"),
+    };
+    let count = shown + app.table.listing.hidden;
+    Some(format!("{shown} of {count} ({}){gpus}", escape(&limits)))
 }
 
 /// What the visible rows have in common.
@@ -230,7 +184,7 @@ struct TableView<'a> {
     screenful: &'a Screenful,
     columns: &'a [(Column, u16)],
     styles: Styles,
-    axis: Axis,
+    window: ChartWindow,
 }
 
 impl TableView<'_> {
@@ -289,34 +243,38 @@ impl TableView<'_> {
     /// How its memory moved, up to the time that is shown.
     fn draw_history(&self, subject: &Subject<'_>, width: u16, writer: &mut LineWriter<'_>) {
         let course = subject.course(&self.app.judged.courses);
-        let heights = course.map(|course| self.axis.heights(course));
-        match heights.filter(|heights| heights.iter().any(Option::is_some)) {
-            Some(heights) => {
-                // What climbs or falls is to be seen; what stays level is only to be read.
-                let is_level = heights.iter().flatten().all(|&height| height == 0);
-                let level = subject.memory_percent().filter(|_| is_level);
-                let level = level.map(level_height);
-                let style = match is_level {
-                    true => self.styles.faint(),
-                    false => self.styles.held(),
-                };
-                for height in heights.iter().take(usize::from(width)) {
-                    match height {
-                        Some(height) => {
-                            let height = usize::from(level.unwrap_or(*height));
-                            writer.fill(BLOCKS[height.min(BLOCKS.len() - 1)], 1, style);
-                        }
-                        None => {
-                            writer.skip(1);
-                        }
-                    }
+        let values = course.map(|course| chart::values(course.buckets(), self.window, width));
+        let Some(heights) = values.and_then(|values| heights(&values)) else {
+            writer.right(UNKNOWN, width, self.styles.faint());
+            return;
+        };
+        // What climbs or falls is to be seen; what stays level is only to be read, as high as its share of the GPU.
+        let is_level = heights.iter().flatten().all(|height| *height == 0);
+        let style = if is_level { self.styles.faint() } else { self.styles.held() };
+        let share = subject.memory_percent().filter(|_| is_level).unwrap_or(0.0) / 100.0;
+        let level = (share * BLOCKS.len() as f64) as usize;
+        for height in heights {
+            match height {
+                Some(height) => {
+                    writer.fill(BLOCKS[height.max(level).min(BLOCKS.len() - 1)], 1, style);
                 }
-            }
-            None => {
-                writer.right(UNKNOWN, width, self.styles.faint());
+                None => {
+                    writer.skip(1);
+                }
             }
         }
     }
+}
+
+/// The heights of values on a scale of their own, from the least of them: what a row holds is beside it, so that
+/// what the cells tell is whether it climbs. `None` where there are no values.
+fn heights(values: &[Option<f64>]) -> Option<Vec<Option<usize>>> {
+    let known = || values.iter().flatten().copied();
+    let (low, high) = (known().reduce(f64::min)?, known().reduce(f64::max)?);
+    // A change by less than a part of what is held does not fill the scale: noise is no mountain.
+    let span = (high - low).max(high / LEAST_SPAN_DIVISOR).max(1.0);
+    let height = |value: f64| ((value - low) / span * BLOCKS.len() as f64) as usize;
+    Some(values.iter().map(|value| value.map(height)).collect())
 }
 
 /// What is before a line of a tree: `│  ├─ `, at most `room` columns of it.

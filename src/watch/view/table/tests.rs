@@ -183,3 +183,15 @@ fn chosen_columns_keep_their_order_and_the_command_takes_what_is_left() {
     let without = Columns::new([Column::Pid, Column::Memory]).unwrap();
     assert_eq!(chosen(&without, widths, 200).len(), 2);
 }
+
+#[test]
+fn what_climbs_is_seen_to_climb_and_noise_is_level() {
+    let drawn = |values: &[f64]| {
+        let values: Vec<_> = values.iter().copied().map(Some).collect();
+        heights(&values).unwrap().into_iter().flatten().collect::<Vec<_>>()
+    };
+    assert_eq!(drawn(&[8.0, 10.0, 12.0, 14.0, 16.0]), [0, 1, 3, 5, 7]);
+    assert_eq!(drawn(&[40.0, 1.0, 1.0]), [7, 0, 0]);
+    assert_eq!(drawn(&[4000.0, 4064.0, 4000.0]), [0, 0, 0]);
+    assert_eq!(heights(&[None, None]), None);
+}
