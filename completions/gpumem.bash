@@ -159,7 +159,7 @@ _gpumem() {
                     return 0
                     ;;
                 --kind)
-                    COMPREPLY=($(compgen -W "dead stuck orphan stopped hung placeholder idle leak server-idle stray-context hoard reserved unattributed pressure" -- "${cur}"))
+                    COMPREPLY=($(compgen -W "dead stuck orphan stopped hung placeholder idle leak server-idle reserved unattributed pressure" -- "${cur}"))
                     return 0
                     ;;
                 --gpu)
@@ -1023,7 +1023,7 @@ _gpumem() {
                     return 0
                     ;;
                 --kind)
-                    COMPREPLY=($(compgen -W "dead stuck orphan stopped hung placeholder idle leak server-idle stray-context hoard reserved unattributed pressure" -- "${cur}"))
+                    COMPREPLY=($(compgen -W "dead stuck orphan stopped hung placeholder idle leak server-idle reserved unattributed pressure" -- "${cur}"))
                     return 0
                     ;;
                 --rule)

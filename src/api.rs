@@ -123,7 +123,6 @@ pub mod report {
 
 pub mod rules {
     pub use crate::rules::dead::DeadEvidence;
-    pub use crate::rules::hoard::HoardEvidence;
     pub use crate::rules::hung::HungEvidence;
     pub use crate::rules::idle::IdleEvidence;
     pub use crate::rules::leak::{LeakEvidence, SlowingEvidence};
@@ -132,7 +131,6 @@ pub mod rules {
     pub use crate::rules::pressure::PressureEvidence;
     pub use crate::rules::reserved::ReservedEvidence;
     pub use crate::rules::stopped::StoppedEvidence;
-    pub use crate::rules::stray_context::StrayContextEvidence;
     pub use crate::rules::stuck::StuckEvidence;
     pub use crate::rules::unattributed::{DeviceFileHolder, UnattributedEvidence};
     pub use crate::rules::{Engine, RuleSet, catalogue, evidence};

@@ -161,12 +161,6 @@ pub fn beside(process: &Process) -> Vec<&'static Framework> {
     libraries.iter().filter_map(|name| find(name)).collect()
 }
 
-/// What a person who names a framework means, as snapshots name it: `tf2` is `tensorflow`. A name that is
-/// not known stays as it is.
-pub fn meant(name: &str) -> &str {
-    find(name).map_or(name, |row| &row.name)
-}
-
 /// That what another framework of this process has taken stays until its end, whatever the one does that
 /// holds the most; `None` where all of them can return it.
 pub fn stays_beside(process: &Process) -> Option<String> {

@@ -162,9 +162,7 @@ fn a_framework_is_found_however_it_is_spelt() {
         ("Triton Inference Server", "triton-server"),
     ] {
         assert_eq!(find(spelling).map(|row| &*row.name), Some(name), "{spelling}");
-        assert_eq!(meant(spelling), name);
     }
-    assert_eq!(meant("megatron"), "megatron");
     for unknown in ["", "-", "fortran", "torchx", "\u{1b}[31m"] {
         assert_eq!(find(unknown), None, "{unknown:?}");
     }

@@ -403,21 +403,16 @@ pub struct RulesArgs {
 /// Show, validate or test the configuration
 ///
 /// It holds [rules.KIND] tables with the settings that `gpumem rules` lists, and entries of which there
-/// may be many: `[[rule]]`, another rule of a kind, with a name, settings and a scope of its own, which
-/// starts from its kind's settings and matches every process where it has no scope.
+/// may be many: `[[rule]]`, another rule of a kind, with a name, settings and a where of its own, which
+/// starts from its kind's settings and matches every process where it has none.
 /// `[[override]]` changes a rule's settings for matching processes. `[[keep]]` exempts matching processes
 /// from all rules or the named ones, with a reason and an optional expiry date (until). Where it is
 /// not known whether a process matches, an exemption protects it, and a rule or an override does
 /// not apply.
 ///
-/// A scope is made of: user (name or uid), command and notebook (patterns, * stands for any text), gpu
-/// (index or UUID), framework, container (runtime, a pattern, or 12 digits of the id or more),
-/// memory_above and memory_below (what the process holds on the GPU), where (terms of `--where` such as
-/// "user:ann,bob mem>50%", but for idle, finding and is; there texts are parts and case does not matter, while
-/// user, command, notebook and container stand for all of a text as it is written; each GPU that a process is
-/// on is asked by itself, so that "!gpu:0" matches it on the others), time ("22:00-06:00"), days
-/// (["mon", "fri"]: those on which the time begins), timezone (default: this machine's). All
-/// of them must match.
+/// Which processes an entry is for is its where: terms as `--where` has them, such as
+/// "user=ann gpu:0 mem>50%", but for idle, finding and is. Each GPU that a process is on is asked by itself, so that
+/// "!gpu:0" matches it on the others.
 ///
 /// The action of a `[[rule]]` or of a kind's own rule is what `gpumem reap --watch` does about its
 /// findings:

@@ -62,9 +62,6 @@ fn proved(files: &[PathBuf], config: &Config, now: Time) -> String {
     }
     for keep in config.rules.keeps() {
         text.push_str(&format!("  keep {}\n", keep_line(keep, now)));
-        if let Some(remark) = remark::of_keep(keep) {
-            text.push_str(&format!("    note: {}\n", escape(&remark)));
-        }
     }
     text
 }

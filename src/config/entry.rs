@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 use jiff::civil::{Date, DateTime, Time as TimeOfDay};
+use jiff::tz::TimeZone;
 use toml::Value;
 
-use super::scope::{scope, scope_keys, zone};
 use super::section::{Entry, Section, kind_names, rule_names, setting_names};
 use super::{Config, ConfigError, reap};
 use crate::model::finding::KindSubject;
@@ -18,6 +18,8 @@ use crate::rules::setting::{near, shown, text};
 
 /// What names a `[[rule]]`.
 const RULE: &[&str] = &["name", "kind", reap::ACTION];
+/// Which processes an entry is for.
+const WHERE: &[&str] = &["where"];
 /// What a `[[keep]]` may hold beside its scope.
 const KEEP: &[&str] = &["reason", "until", "kinds", "rules"];
 /// A reason is a sentence.
@@ -40,8 +42,8 @@ fn add_rule(config: &mut Config, section: &Section<'_>) -> Result<(), ConfigErro
     let name = rule_name(config, section)?;
     let base = kind_of(config, section)?;
     let names = setting_names(base);
-    section.allow(&[RULE, &scope_keys(), &names].concat())?;
-    let scope = scope(section, false)?;
+    section.allow(&[RULE, WHERE, &names].concat())?;
+    let scope: Scope = section.read()?;
     refuse_processes(base.kind(), &scope, section)?;
     let mut rule = base.named(Arc::clone(&name), scope);
     // Who writes a rule wants it, even where the kind's own is switched off.
@@ -109,19 +111,18 @@ fn add_override(config: &mut Config, section: &Section<'_>) -> Result<(), Config
     let Some(rule) = config.rules.rule_mut(&name) else {
         return Ok(());
     };
-    let (keys, names) = (scope_keys(), setting_names(&**rule));
-    let known = [&*keys, &*names].concat();
+    let names = setting_names(&**rule);
+    let known = [WHERE, &*names].concat();
     let mut entries = section.entries.iter();
     entries.try_for_each(|entry| match entry.name {
         "rule" => Ok(()),
         _ => entry.allow(&known),
     })?;
-    let scope = scope(section, false)?;
+    let scope: Scope = section.read()?;
     let kind = rule.kind();
     if scope.is_empty() {
         return Err(section.wrong(format!(
-            "matches every process; add one of {}, or write the settings {}",
-            keys.join(", "),
+            "matches every process; add where = TERMS, or write the settings {}",
             if kind.name() == &*name {
                 format!("under [rules.{name}]")
             } else {
@@ -150,8 +151,7 @@ fn add_override(config: &mut Config, section: &Section<'_>) -> Result<(), Config
 }
 
 fn add_keep(config: &mut Config, section: &Section<'_>) -> Result<(), ConfigError> {
-    let keys = scope_keys();
-    section.allow(&[&*keys, KEEP].concat())?;
+    section.allow(&[WHERE, KEEP].concat())?;
     let reason = section.get("reason").map(reason_in).transpose()?;
     let kinds = section.get("kinds").map(|entry| {
         let example = "a list of kinds such as [\"idle\"]";
@@ -163,17 +163,15 @@ fn add_keep(config: &mut Config, section: &Section<'_>) -> Result<(), ConfigErro
     });
     let kinds = kinds.transpose()?.unwrap_or_default();
     let rules = rules.transpose()?.unwrap_or_default();
-    let until = section.get("until");
-    let until = until.map(|entry| until_in(entry, section)).transpose()?;
-    let scope = scope(section, until.is_some())?;
+    let until = section.get("until").map(until_in).transpose()?;
+    let scope: Scope = section.read()?;
     let Some(reason) = reason else {
         return Err(section.wrong("gives no reason; add reason = \"why it is exempt\""));
     };
     if scope.is_empty() {
-        return Err(section.wrong(format!(
-            "matches every process; add one of {}, or switch rules off with enabled = false",
-            keys.join(", ")
-        )));
+        return Err(section.wrong(
+            "matches every process; add where = TERMS, or switch rules off with enabled = false",
+        ));
     }
     if let ([kind, ..], []) = (kinds.as_slice(), rules.as_slice())
         && kinds.iter().all(|kind| kind.about() == KindSubject::Gpu)
@@ -195,9 +193,9 @@ fn reason_in(entry: &Entry<'_>) -> Result<Arc<str>, ConfigError> {
     Ok(reason)
 }
 
-/// When an exemption ends: an instant, or what the clock in its time zone shows. With a date alone it
+/// When an exemption ends: an instant, or what the clock of this machine's time zone shows. With a date alone it
 /// lasts to the end of that day, because an exemption protects.
-fn until_in(entry: &Entry<'_>, section: &Section<'_>) -> Result<Time, ConfigError> {
+fn until_in(entry: &Entry<'_>) -> Result<Time, ConfigError> {
     let wrong = || entry.wrong("a date such as 2026-12-31 or 2026-12-31T18:00:00Z");
     let text = match &entry.value {
         Value::Datetime(date) => date.to_string(),
@@ -214,8 +212,11 @@ fn until_in(entry: &Entry<'_>, section: &Section<'_>) -> Result<Time, ConfigErro
         let day = text.parse::<Date>().and_then(Date::tomorrow);
         day.ok().map(|date| date.to_datetime(TimeOfDay::midnight()))
     };
-    let zone = zone(section, "until")?;
-    shown.and_then(|shown| zone.instant(shown)).ok_or_else(wrong)
+    let zone = TimeZone::try_system().map_err(|_| {
+        entry.error("the time zone of this machine is not known; add Z or an offset".to_owned())
+    })?;
+    let instant = shown.and_then(|shown| zone.to_timestamp(shown).ok()).ok_or_else(wrong)?;
+    Ok(Time::from_unix_milliseconds(instant.as_millisecond()))
 }
 
 fn kind_in(config: &Config, entry: &Entry<'_>) -> Result<Kind, ConfigError> {
@@ -244,16 +245,11 @@ fn one_of(entry: &Entry<'_>, names: &[&str], what: &str) -> Result<Arc<str>, Con
 
 /// A rule about GPUs accuses no process, and so none can be asked who it is.
 fn refuse_processes(kind: Kind, scope: &Scope, section: &Section<'_>) -> Result<(), ConfigError> {
-    let is_about_gpus = kind.about() == KindSubject::Gpu;
-    match scope.asks_of_processes().filter(|_| is_about_gpus) {
-        None => Ok(()),
-        Some(key) => {
-            let message = format!(
-                "{kind} is about a GPU and not about a process, so no process matches; write gpu, time or \
-                 days"
-            );
-            let key = format!("{}.{key}", section.key);
-            Err(section.file.wrong(section.at.clone(), &key, message))
-        }
+    if kind.about() != KindSubject::Gpu || !scope.is_of_processes() {
+        return Ok(());
     }
+    let message =
+        format!("{kind} is about a GPU and not about a process, so no process matches; write gpu:");
+    let key = format!("{}.where", section.key);
+    Err(section.file.wrong(section.at.clone(), &key, message))
 }

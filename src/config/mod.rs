@@ -6,13 +6,12 @@
 //! is in force for its kind where it is read: the defaults, the layers before, and its own file. A
 //! `[[keep]]` of any layer exempts, and so does a program of `[reap]`'s `never`. An error names file, line and key and what is allowed. What the rules'
 //! settings are is in [`crate::rules`], what is done about findings unattended in [`reap`];
-//! reading is in `read`, `entry`, `scope` and `section`, writing in `write`.
+//! reading is in `read`, `entry` and `section`, writing in `write`.
 
 mod entry;
 mod read;
 pub mod reap;
 pub mod remark;
-mod scope;
 mod section;
 mod write;
 

@@ -1,5 +1,5 @@
 //! A TOML file as it is read: its tables and entries, each with its place, and errors that name file, line
-//! and key. What the tables mean is in `read`, `entry`, `scope` and `reap`.
+//! and key. What the tables mean is in `read`, `entry` and `reap`.
 
 use std::collections::BTreeMap;
 use std::ops::Range;

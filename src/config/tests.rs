@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::*;
 use crate::rules::rule::{ConfiguredRule, Rule as _};
-use crate::rules::scope::{GpuName, Scope};
+use crate::rules::testing::scope;
 use crate::rules::testing::written;
 use crate::rules::{self, idle};
 use crate::units::{Bytes, MIB, Percent};
@@ -60,15 +60,12 @@ severity = "critical"
 
 [[override]]
 rule = "idle"
-user = "ann \"the\" 日本\n"
-command = "python *train*"
-framework = "huggingface"
-gpu = 3
+where = 'user:"ann 日本" command:train gpu:3'
 duration = "2h"
 enabled = true
 
 [[override]]
-gpu = "GPU-89d1f0e5"
+where = "gpu:GPU-89d1f0e5"
 max_cpu_percent = 200
 rule = "idle"
 "#;
@@ -87,21 +84,12 @@ fn everything_that_may_be_written_is_read() {
         assert!(idle.set(name, &value).is_ok(), "{name}");
     }
     idle.add_override(
-        Scope {
-            user: Some("ann \"the\" 日本\n".into()),
-            command: Some("python *train*".into()),
-            framework: Some("pytorch".into()),
-            gpu: Some(GpuName::Index(3)),
-            ..Scope::default()
-        },
+        scope("user:\"ann 日本\" command:train gpu:3"),
         &[("duration", written(Span::from_seconds(7_200.0))), ("enabled", written(true))],
     )
     .unwrap();
-    idle.add_override(
-        Scope { gpu: Some(GpuName::Uuid("GPU-89d1f0e5".into())), ..Scope::default() },
-        &[("max_cpu_percent", written(Percent(200.0)))],
-    )
-    .unwrap();
+    idle.add_override(scope("gpu:GPU-89d1f0e5"), &[("max_cpu_percent", written(Percent(200.0)))])
+        .unwrap();
     assert_eq!(config.sample.interval, Span::from_seconds(0.5));
     assert_eq!(*rule(&config, "idle"), *(Box::new(idle) as Box<dyn rules::rule::Rule>));
     assert_ne!(config, Config::default());
@@ -143,7 +131,7 @@ fn a_mistake_is_reported_with_file_line_key_and_what_is_allowed() {
             "config.toml:2: rules.idel: is not known; did you mean \"idle\"?; allowed: RULES",
         ),
         (
-            "\n[[override]]\nuser = \"ann\"",
+            "\n[[override]]\nwhere = \"user=ann\"",
             "config.toml:2: override: names no rule; add rule = NAME, one of: RULES",
         ),
         (
@@ -179,28 +167,18 @@ fn a_mistake_is_reported_with_file_line_key_and_what_is_allowed() {
         ),
         (
             "[[override]]\nrule = \"idle\"\nduration = \"1h\"",
-            "config.toml:1: override: matches every process; add one of user, command, gpu, \
-             framework, container, notebook, memory_above, memory_below, where, time, days, timezone, or write the settings under [rules.idle]",
+            "config.toml:1: override: matches every process; add where = TERMS, or write the settings under \
+             [rules.idle]",
         ),
         (
-            "[[override]]\nrule = \"idle\"\nuser = \"ann\"",
+            "[[override]]\nrule = \"idle\"\nwhere = \"user=ann\"",
             "config.toml:1: override: changes nothing; add one of enabled, min_memory, duration, \
              max_cpu_percent, max_busy, severity",
         ),
         (
-            "[[override]]\nrule = \"idle\"\nusr = \"ann\"",
-            "config.toml:3: override.usr: is not known; did you mean \"user\"?; allowed: user, command, \
-             gpu, framework, container, notebook, memory_above, memory_below, where, time, days, timezone, \
-             enabled, min_memory, duration, max_cpu_percent, max_busy, severity",
-        ),
-        (
-            "[[override]]\nrule = \"idle\"\nuser = \"\"",
-            "config.toml:3: override.user: \"\" is not allowed; write a name in quotes",
-        ),
-        (
-            "[[override]]\nrule = \"idle\"\ngpu = -1",
-            "config.toml:3: override.gpu: -1 is not allowed; write an index such as 0 or a uuid such as \
-             \"GPU-89d1f0e5-…\"",
+            "[[override]]\nrule = \"idle\"\nwere = \"user:ann\"",
+            "config.toml:3: override.were: is not known; did you mean \"where\"?; allowed: where, enabled, \
+             min_memory, duration, max_cpu_percent, max_busy, severity",
         ),
     ] {
         assert_eq!(refused(text), message.replace("RULES", &all.join(", ")));
@@ -244,8 +222,9 @@ fn what_is_no_toml_is_reported_by_line_and_column() {
 fn a_later_layer_wins_setting_by_setting_and_adds_its_overrides() {
     let folder = Folder::new("layers");
     let (system, user) = (folder.0.join("system.toml"), folder.0.join("user.toml"));
-    let override_of =
-        |user: &str| format!("[[override]]\nrule=\"idle\"\nuser=\"{user}\"\nduration=\"1h\"\n");
+    let override_of = |user: &str| {
+        format!("[[override]]\nrule=\"idle\"\nwhere=\"user:{user}\"\nduration=\"1h\"\n")
+    };
     fs::write(
         &system,
         format!("[rules.idle]\nduration=\"20m\"\nseverity=\"info\"\n{}", override_of("ann")),
@@ -257,9 +236,8 @@ fn a_later_layer_wins_setting_by_setting_and_adds_its_overrides() {
     let values: Vec<toml::Value> = idle.settings().into_iter().map(|(_, value)| value).collect();
     assert!(values.contains(&written(Span::from_seconds(1_800.0))));
     assert!(values.contains(&written(crate::model::Severity::Info)));
-    let users: Vec<_> =
-        idle.overrides().iter().map(|change| change.scope.user.as_deref()).collect();
-    assert_eq!(users, [Some("ann"), Some("bob")]);
+    let users: Vec<_> = idle.overrides().iter().map(|change| change.scope.to_string()).collect();
+    assert_eq!(users, ["\"user:ann\"", "\"user:bob\""]);
     let origin = format!("severity = \"info\" # {}:3", system.display());
     assert!(config.to_toml().contains(&origin), "{}", config.to_toml());
 }

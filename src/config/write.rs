@@ -6,7 +6,6 @@ use toml::Value;
 
 use super::Config;
 use super::reap::ACTION;
-use super::scope::HoursKeys;
 use crate::rules::exemption::Exemption;
 use crate::rules::rule::{Override, Rule};
 use crate::rules::scope::Scope;
@@ -111,11 +110,7 @@ fn write_keep(config: &Config, place: usize, keep: &Exemption, out: &mut String)
 }
 
 fn write_scope(scope: &Scope, out: &mut String) -> fmt::Result {
-    write_values(&values(scope), out)?;
-    match &scope.hours {
-        Some(hours) => write_values(&values(&HoursKeys::from(hours)), out),
-        None => Ok(()),
-    }
+    write_values(&values(scope), out)
 }
 
 fn write_list(key: &'static str, names: Vec<&str>, out: &mut String) -> fmt::Result {

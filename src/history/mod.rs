@@ -40,7 +40,6 @@ pub use device::Device;
 pub use hidden::Hidden;
 pub use high_stretch::HighStretch;
 use interval::Interval;
-pub use plateau::Plateau;
 use power::Alone;
 pub use power::{LowPowerPhase, Work};
 pub use process::ProcessHistory;

@@ -118,10 +118,6 @@ kinds! {
     Leak = "leak", Process, Configured;
     /// As idle, but it is an inference server that waits for requests.
     ServerIdle = "server-idle", Process, Named;
-    /// Holds a small context on a GPU while it works on another.
-    StrayContext = "stray-context", Process, Never;
-    /// Has reserved nearly the whole GPU from its start and uses little of it.
-    Hoard = "hoard", Process, Never;
     /// A job or a container was given a GPU and runs nothing on it.
     Reserved = "reserved", Gpu, Never;
     /// A GPU's used memory exceeds what its processes hold.

@@ -211,13 +211,8 @@ pub fn exempt_processes(keeps: &[Exemption], snapshot: &Snapshot) -> Vec<Exempt>
 pub fn may_exempt(keeps: &[Exemption], process: &Process, snapshot: &Snapshot) -> bool {
     let is_for = |keep: &Exemption| {
         snapshot.gpus.iter().any(|gpu| {
-            let place = ScopeInput {
-                process: Some(process),
-                index: gpu.index,
-                uuid: gpu.uuid.as_deref(),
-                held_bytes: None,
-                snapshot,
-            };
+            let place =
+                ScopeInput { process: Some(process), index: gpu.index, held_bytes: None, snapshot };
             keep.protects(&place).is_some()
         })
     };
@@ -236,13 +231,8 @@ fn places<'a>(
         .gpus
         .iter()
         .map(|gpu| {
-            let input = ScopeInput {
-                process,
-                index: gpu.index,
-                uuid: gpu.uuid.as_deref(),
-                held_bytes: gpu.used_bytes,
-                snapshot,
-            };
+            let input =
+                ScopeInput { process, index: gpu.index, held_bytes: gpu.used_bytes, snapshot };
             (true, input)
         })
         .collect();
@@ -266,7 +256,6 @@ fn places_of<'a>(
             let input = ScopeInput {
                 process: Some(process),
                 index: gpu.index,
-                uuid: gpu.uuid.as_deref(),
                 held_bytes: row.used_bytes,
                 snapshot,
             };
@@ -275,13 +264,8 @@ fn places_of<'a>(
         }
     }
     if places.is_empty() && accused.is_empty() {
-        let nowhere = ScopeInput {
-            process: Some(process),
-            index: u32::MAX,
-            uuid: None,
-            held_bytes: None,
-            snapshot,
-        };
+        let nowhere =
+            ScopeInput { process: Some(process), index: u32::MAX, held_bytes: None, snapshot };
         places.push((true, nowhere));
     }
     places

@@ -14,8 +14,6 @@
 pub mod dead;
 mod engine;
 pub mod exemption;
-pub mod hoard;
-pub mod hours;
 pub mod hung;
 pub mod idle;
 mod lasting;
@@ -31,7 +29,6 @@ mod server;
 pub mod server_idle;
 pub mod setting;
 pub mod stopped;
-pub mod stray_context;
 pub mod stuck;
 mod subject;
 mod suspect;
@@ -68,8 +65,6 @@ fn kinds() -> Vec<Box<dyn Rule>> {
         Box::new(ConfiguredRule::<idle::IdleSettings>::default()),
         Box::new(ConfiguredRule::<leak::LeakSettings>::default()),
         Box::new(ConfiguredRule::<server_idle::ServerIdleSettings>::default()),
-        Box::new(ConfiguredRule::<stray_context::StrayContextSettings>::default()),
-        Box::new(ConfiguredRule::<hoard::HoardSettings>::default()),
         Box::new(ConfiguredRule::<reserved::ReservedSettings>::default()),
         Box::new(ConfiguredRule::<unattributed::UnattributedSettings>::default()),
         Box::new(ConfiguredRule::<pressure::PressureSettings>::default()),

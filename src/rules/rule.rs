@@ -82,7 +82,6 @@ impl<'a> RuleInput<'a> {
         ScopeInput {
             process: Some(process),
             index: self.history.gpu_index(row),
-            uuid: self.history.gpu_uuid(row).map(|uuid| &**uuid),
             held_bytes: row.used_bytes(),
             snapshot: self.snapshot,
         }
@@ -90,13 +89,7 @@ impl<'a> RuleInput<'a> {
 
     /// A GPU as a scope asks for it.
     pub fn scope_on(self, process: Option<&'a Process>, gpu: &'a Gpu) -> ScopeInput<'a> {
-        ScopeInput {
-            process,
-            index: gpu.index,
-            uuid: gpu.uuid.as_deref(),
-            held_bytes: None,
-            snapshot: self.snapshot,
-        }
+        ScopeInput { process, index: gpu.index, held_bytes: None, snapshot: self.snapshot }
     }
 }
 

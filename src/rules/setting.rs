@@ -243,15 +243,6 @@ pub fn expect<T, E: de::Error>(
     parse(written).ok_or_else(|| E::custom(shown()))
 }
 
-/// Reads a text that is not empty.
-///
-/// # Errors
-///
-/// It is none.
-pub fn name<'de, D: Deserializer<'de>>(from: D) -> Result<Arc<str>, D::Error> {
-    parsed(from, "a name in quotes", text)
-}
-
 /// A text that is not empty.
 pub fn text(written: &Value) -> Option<Arc<str>> {
     let text = written.as_str().filter(|text| !text.is_empty());

@@ -72,3 +72,8 @@ pub(super) fn assert_clean(engine: &Engine, kind: Kind) {
     assert_eq!(count(engine, kind), 0, "{:?}", engine.findings());
     assert_eq!(reasons(engine, kind), [""; 0]);
 }
+
+/// What these terms select.
+pub(crate) fn scope(terms: &str) -> super::scope::Scope {
+    super::scope::Scope { selector: crate::model::selector::Selector::parse(terms).unwrap() }
+}

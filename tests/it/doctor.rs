@@ -240,7 +240,9 @@ fn a_plain_user_gets_a_list_of_what_stays_hidden() {
 fn a_broken_configuration_is_a_finding_and_no_failure() {
     let machine = Machine::new(&one_gpu(&[]));
     Diagnosis::of(&machine, &[], 0).assert_check("configuration", "ok", &["no file", "14 rules"]);
-    machine.configure("[[keep]]\nuser = \"ann\"\nreason = \"x\"\n[rules.idle]\nenabled = false\n");
+    machine.configure(
+        "[[keep]]\nwhere = \"user=ann\"\nreason = \"x\"\n[rules.idle]\nenabled = false\n",
+    );
     let words = ["gpumem/config.toml", "1 of them switched off", "exemptions: 1"];
     Diagnosis::of(&machine, &[], 0).assert_check("configuration", "ok", &words);
     machine.configure("[rules.idle]\ndurations = \"5m\"\n");

@@ -4,35 +4,26 @@ use schemars::JsonSchema;
 
 use super::*;
 use crate::model::{Kind, Severity, Time};
-use crate::rules::hours::{DayHours, Hours, Zone};
 use crate::rules::pressure::PressureEvidence;
 use crate::rules::rule::{Rule, RuleKind};
 use crate::units::{GIB, Percent};
 
 const ENTRIES: &str = r#"
 [[keep]]
-user = "ann"
-gpu = 1
+where = "user:ann gpu:1"
 reason = "nightly \"benchmark\"\n日本"
 until = 2026-12-31T18:00:00+01:00
 kinds = ["idle"]
 rules = ["idle-notebooks", "idle"]
 
 [[keep]]
-days = ["sat", "sun"]
-timezone = "UTC"
+where = "gpu:7"
 reason = "maintenance"
 
 [[rule]]
 name = "idle-notebooks"
 kind = "idle"
-notebook = "course/*"
-container = "docker"
-memory_above = "4GiB"
-memory_below = "40GiB"
-time = "22:00-6:00"
-days = ["mon", "fri"]
-timezone = "UTC"
+where = "notebook:course/ mem>4GiB"
 duration = "2h"
 severity = "critical"
 
@@ -43,7 +34,7 @@ enabled = false
 
 [[override]]
 rule = "idle-notebooks"
-user = 1000
+where = "user:1000"
 duration = "3h"
 
 [rules.idle]
@@ -67,18 +58,7 @@ fn a_named_rule_starts_from_its_kind_and_has_a_scope() {
     let config = parse(ENTRIES).unwrap();
     let notebooks = rule(&config, "idle-notebooks");
     assert_eq!(notebooks.kind(), Kind::Idle);
-    let scope = Scope {
-        notebook: Some("course/*".into()),
-        container: Some("docker".into()),
-        memory_above: Some(Bytes(4 * GIB)),
-        memory_below: Some(Bytes(40 * GIB)),
-        hours: Some(Hours {
-            stretch: DayHours::read("22:00-06:00"),
-            days: [true, false, false, false, true, false, false],
-            zone: Zone::named("UTC").unwrap(),
-        }),
-        ..Scope::default()
-    };
+    let scope = scope("notebook:course/ mem>4GiB");
     assert_eq!(*notebooks.scope(), scope);
     for (name, expected) in [
         ("enabled", written(true)),
@@ -92,7 +72,7 @@ fn a_named_rule_starts_from_its_kind_and_has_a_scope() {
     let [change] = notebooks.overrides() else {
         panic!("{notebooks:?}");
     };
-    assert_eq!(change.scope.user.as_deref(), Some("1000"));
+    assert_eq!(change.scope, super::scope("user:1000"));
     let everybody = rule(&config, "everybody");
     assert!(everybody.scope().is_empty() && !everybody.is_run());
     assert_eq!(value(rule(&config, "idle"), "enabled"), written(false));
@@ -101,38 +81,33 @@ fn a_named_rule_starts_from_its_kind_and_has_a_scope() {
 #[test]
 fn an_exemption_has_a_scope_a_reason_and_perhaps_an_end() {
     let config = parse(ENTRIES).unwrap();
-    let [ann, weekend] = config.rules.keeps() else {
+    let [ann, maintenance] = config.rules.keeps() else {
         panic!("{config:?}");
     };
-    assert_eq!(ann.scope.user.as_deref(), Some("ann"));
-    assert_eq!(ann.scope.gpu, Some(GpuName::Index(1)));
+    assert_eq!(ann.scope, scope("user:ann gpu:1"));
     assert_eq!(&*ann.reason, "nightly \"benchmark\"\n日本");
     assert_eq!(ann.until, Some("2026-12-31T17:00:00Z".parse().unwrap()));
     assert_eq!(ann.kinds, [Kind::Idle]);
     let rules: Vec<&str> = ann.rules.iter().map(|rule| &**rule).collect();
     assert_eq!(rules, ["idle-notebooks", "idle"]);
-    let hours = weekend.scope.hours.as_ref().unwrap();
-    assert_eq!(hours.day_names(), ["sat", "sun"]);
-    assert_eq!((weekend.until, weekend.kinds.len()), (None, 0));
+    assert_eq!((maintenance.until, maintenance.kinds.len()), (None, 0));
 }
 
 #[test]
 fn entries_in_force_read_back_as_the_same() {
-    let all_days = "[[rule]]\nname = \"x\"\nkind = \"idle\"\ntimezone = \"UTC\"\ndays = [\"mon\", \"tue\", \
-         \"wed\", \"thu\", \"fri\", \"sat\", \"sun\"]";
     let selected =
         "[[rule]]\nname = \"x\"\nkind = \"idle\"\nwhere = 'user:ann,\"b c\" !gpu:0 mem>50%'";
-    for text in [ENTRIES, all_days, selected] {
+    for text in [ENTRIES, selected] {
         let config = parse(text).unwrap();
         let written = config.to_toml();
         assert_eq!(parse(&written).unwrap(), config, "{written}");
     }
     let written = parse(ENTRIES).unwrap().to_toml();
     for line in [
-        "[[rule]] # config.toml:15\nname = \"idle-notebooks\"\n",
+        "[[rule]] # config.toml:13\nname = \"idle-notebooks\"\n",
         "[[keep]] # config.toml:2\n",
         "until = 2026-12-31T17:00:00.000Z\n",
-        "time = \"22:00-06:00\"\ndays = [\"mon\", \"fri\"]\n",
+        "where = \"notebook:course/ mem>4GiB\"\n",
     ] {
         assert!(written.contains(line), "{line}: {written}");
     }
@@ -141,28 +116,28 @@ fn entries_in_force_read_back_as_the_same() {
 #[test]
 fn an_exemption_lasts_to_the_end_of_the_day_that_is_named() {
     let until = |written: &str| -> Option<Time> {
-        let text = format!(
-            "[[keep]]\nuser = \"ann\"\nreason = \"x\"\ntimezone = \"UTC\"\nuntil = {written}"
-        );
+        let text = format!("[[keep]]\nwhere = \"user:ann\"\nreason = \"x\"\nuntil = {written}");
         parse(&text).unwrap().rules.keeps()[0].until
     };
     for (written, expected) in [
-        ("2026-12-31", "2027-01-01T00:00:00Z"),
-        ("2026-12-31T18:00:00", "2026-12-31T18:00:00Z"),
-        ("2026-12-31 18:00:00", "2026-12-31T18:00:00Z"),
         ("2026-12-31T18:00:00-02:00", "2026-12-31T20:00:00Z"),
-        ("\"2026-12-31\"", "2027-01-01T00:00:00Z"),
         // Long past: it has no effect, and that is no mistake.
         ("1999-12-31T00:00:00Z", "1999-12-31T00:00:00Z"),
     ] {
         assert_eq!(until(written), Some(expected.parse().unwrap()), "{written}");
+    }
+    // By this machine's clock.
+    let next = until("2027-01-01T00:00:00");
+    assert!(next.is_some());
+    for whole_day in ["2026-12-31", "\"2026-12-31\""] {
+        assert_eq!(until(whole_day), next, "{whole_day}");
     }
 }
 
 #[test]
 fn a_mistake_in_an_entry_is_reported_with_its_line_and_key() {
     let rule = |rest: &str| format!("[[rule]]\nname = \"x\"\nkind = \"idle\"\n{rest}");
-    let keep = |rest: &str| format!("[[keep]]\nuser = \"ann\"\nreason = \"x\"\n{rest}");
+    let keep = |rest: &str| format!("[[keep]]\nwhere = \"user:ann\"\nreason = \"x\"\n{rest}");
     for (text, start) in [
         ("rule = 1".to_owned(), "1: rule: is to be a list of tables; begin each with [[rule]]"),
         ("[[rule]]\nkind = \"idle\"".to_owned(), "1: rule: has no name; add name = NAME"),
@@ -185,46 +160,13 @@ fn a_mistake_in_an_entry_is_reported_with_its_line_and_key() {
         ),
         (
             rule("duratoin = \"1m\""),
-            "4: rule.duratoin: is not known; did you mean \"duration\"?; allowed: name, kind, action, user, ",
+            "4: rule.duratoin: is not known; did you mean \"duration\"?; allowed: name, kind, action, where, ",
         ),
         (rule("duration = \"2d\""), "4: rule.duration: \"2d\" is not allowed; write a duration"),
+        ("[[keep]]\nreason = \"x\"".to_owned(), "1: keep: matches every process; add where"),
+        ("[[keep]]\nwhere = \"user:ann\"".to_owned(), "1: keep: gives no reason; add reason ="),
         (
-            rule("time = \"25:00-3\""),
-            "4: rule.time: \"25:00-3\" is not allowed; write two different times of day",
-        ),
-        (
-            rule("days = [\"mon\", \"monday\"]"),
-            "4: rule.days: \"monday\" is not allowed; write one of",
-        ),
-        (rule("days = []"), "4: rule.days: is empty; write a list of days"),
-        (rule("days = \"mon\""), "4: rule.days: \"mon\" is not allowed; write a list of days"),
-        (
-            rule("time = \"22:00-06:00\"\ntimezone = \"Mars/Olympus\""),
-            "5: rule.timezone: \"Mars/Olympus\" is no time zone of this machine",
-        ),
-        (rule("timezone = \"UTC\""), "4: rule.timezone: has no effect without `time` or `days`"),
-        (
-            rule("memory_above = \"8GiB\"\nmemory_below = \"8GiB\""),
-            "1: rule: memory_below must be greater than memory_above",
-        ),
-        (rule("memory_above = 8"), "4: rule.memory_above: 8 is not allowed; write a size"),
-        (
-            rule("memory_above = \"8\""),
-            "4: rule.memory_above: \"8\" is not allowed; write a size such as \"1GiB\"",
-        ),
-        (
-            rule("container = \"3f2a\""),
-            "4: rule.container: \"3f2a\" is too short for an id; write at least 12 digits",
-        ),
-        (rule("user = -1"), "4: rule.user: -1 is not allowed; write a name in quotes or a uid"),
-        ("[[keep]]\nreason = \"x\"".to_owned(), "1: keep: matches every process; add one of user"),
-        (
-            "[[keep]]\nreason = \"x\"\nuntil = 2026-12-31\ntimezone = \"UTC\"".to_owned(),
-            "1: keep: matches every process",
-        ),
-        ("[[keep]]\nuser = \"ann\"".to_owned(), "1: keep: gives no reason; add reason ="),
-        (
-            "[[keep]]\nuser = \"ann\"\nreason = \" \"".to_owned(),
+            "[[keep]]\nwhere = \"user:ann\"\nreason = \" \"".to_owned(),
             "3: keep.reason: \" \" is not allowed; write why it is exempt",
         ),
         (
@@ -242,14 +184,17 @@ fn a_mistake_in_an_entry_is_reported_with_its_line_and_key() {
             rule("where = \"user:ann idle>10m\""),
             "4: rule.where: \"user:ann idle>10m\" asks for idle, finding or is",
         ),
-        (keep("where = \"is:mine\""), "4: keep.where: \"is:mine\" asks for idle, finding or is"),
+        (
+            "[[keep]]\nreason = \"x\"\nwhere = \"is:mine\"".to_owned(),
+            "3: keep.where: \"is:mine\" asks for idle, finding or is",
+        ),
         (keep("until = \"soon\""), "4: keep.until: \"soon\" is not allowed; write a date"),
         (keep("until = 12:00:00"), "4: keep.until: the date is not allowed; write a date"),
         (keep("kinds = [\"idl\"]"), "4: keep.kinds: \"idl\" is no kind; did you mean \"idle\"?"),
         (keep("rules = [\"idl\"]"), "4: keep.rules: \"idl\" is no rule; did you mean \"idle\"?"),
         (keep("kinds = []"), "4: keep.kinds: is empty; write a list of kinds"),
         (keep("reasn = \"x\""), "4: keep.reasn: is not known; did you mean \"reason\"?"),
-        (keep("duration = \"1h\""), "4: keep.duration: is not known; allowed: user, "),
+        (keep("duration = \"1h\""), "4: keep.duration: is not known; allowed: where, "),
     ] {
         let error = refused(&text);
         assert!(error.starts_with(&format!("config.toml:{start}")), "{error}");
@@ -260,8 +205,7 @@ fn a_mistake_in_an_entry_is_reported_with_its_line_and_key() {
 fn no_setting_is_called_as_a_key_of_an_entry() {
     for entry in rules::catalogue() {
         for (setting, _) in entry.settings {
-            let taken = scope::scope_keys().contains(&setting)
-                || ["name", "kind", "rule"].contains(&setting);
+            let taken = ["where", "name", "kind", "rule"].contains(&setting);
             assert!(!taken, "{}: {}", entry.name, setting);
         }
     }
@@ -308,7 +252,10 @@ fn thresholds_that_contradict_each_other_are_reported_where_they_meet() {
         ("[rules.pressure]\nenabled = true\nlow = \"3GiB\"".to_owned(), "3: rules.pressure"),
         ("[rules.pressure]\nhigh = \"512MiB\"".to_owned(), "2: rules.pressure"),
         (format!("\n[[rule]]\n{rule}\nlow = \"2GiB\""), "2: rule"),
-        ("[[override]]\nrule = \"pressure\"\ngpu = 0\nlow = \"3GiB\"".to_owned(), "1: override"),
+        (
+            "[[override]]\nrule = \"pressure\"\nwhere = \"gpu:0\"\nlow = \"3GiB\"".to_owned(),
+            "1: override",
+        ),
     ] {
         let error = parse_band(&text).unwrap_err().to_string();
         assert_eq!(error, format!("config.toml:{place}: {message}"));
@@ -322,18 +269,9 @@ fn a_rule_about_gpus_can_be_asked_about_no_process() {
     let change = "[[override]]\nrule = \"pressure\"\nlow = \"512MiB\"\n";
     let keep = "[[keep]]\nreason = \"x\"\nkinds = [\"pressure\"]\n";
     for (entry, prefix) in [(named, "rule"), (change, "override"), (keep, "keep")] {
-        for (key, scope) in [
-            ("user", "user = \"ann\""),
-            ("memory_above", "memory_above = \"1GiB\""),
-            ("where", "where = \"gpu:0 user:ann\""),
-        ] {
-            let error = parse_band(&format!("{entry}{scope}")).unwrap_err().to_string();
-            let start = format!("config.toml:1: {prefix}.{key}: pressure is about a GPU");
-            assert!(error.starts_with(&start), "{error}");
-        }
-        parse_band(&format!(
-            "{entry}gpu = 0\nwhere = \"gpu:0,1\"\ntime = \"22:00-06:00\"\ntimezone = \"UTC\""
-        ))
-        .unwrap();
+        let error = parse_band(&format!("{entry}where = \"gpu:0 user:ann\"")).unwrap_err();
+        let start = format!("config.toml:1: {prefix}.where: pressure is about a GPU");
+        assert!(error.to_string().starts_with(&start), "{error}");
+        parse_band(&format!("{entry}where = \"gpu:0,1\"")).unwrap();
     }
 }

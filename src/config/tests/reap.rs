@@ -20,7 +20,7 @@ action = "reap"
 [[rule]]
 name = "idle-notebooks"
 kind = "idle"
-notebook = "*"
+where = "notebook:.ipynb"
 action = "reap"
 
 [[rule]]
@@ -61,7 +61,7 @@ fn nothing_is_killed_unless_a_rule_has_that_action() {
     assert_eq!(config.reap.reaping().count(), 0);
     // What its kind does a rule does not take over: it may be for others.
     let config = parse(
-        "[rules.idle]\naction = \"reap\"\n[[rule]]\nname = \"mine\"\nkind = \"idle\"\nuser = \"ann\"",
+        "[rules.idle]\naction = \"reap\"\n[[rule]]\nname = \"mine\"\nkind = \"idle\"\nwhere = \"user=ann\"",
     )
     .unwrap();
     assert_eq!(config.reap.response("idle"), Response::Reap);
@@ -154,9 +154,8 @@ fn mistakes_are_reported_with_line_and_key() {
              notify command, or warn_terminal = true",
         ),
         (
-            "[[override]]\nrule = \"idle\"\nuser = \"ann\"\naction = \"reap\"",
-            "config.toml:4: override.action: is not known; allowed: user, command, gpu, framework, \
-             container, notebook, memory_above, memory_below, where, time, days, timezone, enabled, \
+            "[[override]]\nrule = \"idle\"\nwhere = \"user=ann\"\naction = \"reap\"",
+            "config.toml:4: override.action: is not known; allowed: where, enabled, \
              min_memory, duration, max_cpu_percent, max_busy, severity",
         ),
     ] {

@@ -310,7 +310,7 @@ fn each_refusal_names_what_helps() {
     for (why, words) in [
         (Why::NeverTaken { kind: Kind::Dead }, "root"),
         (Why::NeverTaken { kind: Kind::Stuck }, "drain"),
-        (Why::NeverTaken { kind: Kind::Hoard }, "advice"),
+        (Why::NeverTaken { kind: Kind::Pressure }, "advice"),
         (Why::OnlyWhenAsked { kind: Kind::Hung }, "--kind hung"),
         (Why::OnlyNotified, "--pid"),
         (Why::Family { pids: vec![1, 2] }, "1, 2"),

@@ -185,7 +185,7 @@ fn accusations_are_in_the_order_of_a_plain_sort() {
                 let mut finding = template.clone();
                 finding.id = dice.roll(30).to_string().into();
                 finding.rule = format!("rule-{}", dice.roll(3)).into();
-                finding.kind = [Kind::Idle, Kind::Orphan, Kind::Hoard][dice.roll(3) as usize];
+                finding.kind = [Kind::Idle, Kind::Orphan, Kind::Stopped][dice.roll(3) as usize];
                 finding.severity =
                     [Severity::Info, Severity::Warning, Severity::Critical][dice.roll(3) as usize];
                 finding.memory_bytes = [None, Some(1), Some(2)][dice.roll(3) as usize];

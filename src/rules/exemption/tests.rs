@@ -4,10 +4,9 @@ use super::*;
 use crate::history::testing::Scene;
 use crate::model::evidence::Evidence;
 use crate::model::finding::{Action, FindingGpu, FindingProcess, Severity};
-use crate::model::selector::Selector;
 use crate::model::{Gpu, GpuProcess};
-use crate::rules::scope::GpuName;
 use crate::rules::stopped::StoppedEvidence;
+use crate::rules::testing::scope;
 use crate::rules::{Engine, RuleSet};
 
 fn at(text: &str) -> Time {
@@ -25,15 +24,15 @@ fn keep(scope: Scope) -> Exemption {
 }
 
 fn user(name: &str) -> Scope {
-    Scope { user: Some(name.into()), ..Scope::default() }
+    scope(&format!("user={name}"))
 }
 
 fn selected(text: &str) -> Scope {
-    Scope { selector: Selector::parse(text).unwrap(), ..Scope::default() }
+    scope(text)
 }
 
 fn gpu(index: u32) -> Scope {
-    Scope { gpu: Some(GpuName::Index(index)), ..Scope::default() }
+    scope(&format!("gpu:{index}"))
 }
 
 /// A process of ann's that is on GPUs 0 and 1.
@@ -143,7 +142,7 @@ fn what_is_not_known_protects_a_process_that_could_be_ended() {
     let unidentified = Process { start_ticks: None, ..somebody };
     assert_eq!(outcome(&ann, unidentified, &[0]), "no");
     // What is known not to fit is no protection, whatever else is unknown.
-    let both = Scope { gpu: Some(GpuName::Index(2)), ..user("ann") };
+    let both = scope("gpu:2 user=ann");
     let unknown_user = Process { user: None, uid: None, ..process() };
     assert_eq!(outcome(&[keep(both)], unknown_user, &[0]), "no");
 }

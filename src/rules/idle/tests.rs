@@ -5,14 +5,15 @@ use std::sync::Arc;
 
 use super::*;
 use crate::history::testing::{Scene, disorder};
+use crate::model::Snapshot;
 use crate::model::evidence::Evidence;
 use crate::model::finding::Action;
 use crate::model::process::{AskedRelease, Descendants, Parent};
 use crate::model::snapshot::Jupyter;
 use crate::rules::rule::Rule;
-use crate::rules::scope::{GpuName, Scope};
+use crate::rules::scope::{Scope, ScopeInput};
 use crate::rules::testing::only;
-use crate::rules::testing::written;
+use crate::rules::testing::{scope, written};
 use crate::rules::{Engine, RuleSet as AllSettings};
 use crate::units::MIB;
 
@@ -649,7 +650,7 @@ fn findings_are_sorted_worst_first_and_end_with_their_process() {
     scene.holder(3, &[0], 3 * GIB);
     let mut settings = only_idle();
     let idle = settings.rule_mut("idle").unwrap();
-    let third = Scope { command: Some("*third*".into()), ..Scope::default() };
+    let third = scope("command:third");
     idle.add_override(third, &[("severity", written(Severity::Critical))]).unwrap();
     scene.process(3).command = Some([Arc::from("third")].into());
     let mut engine = judge_with(settings, &mut scene, 700.0);
@@ -691,18 +692,16 @@ fn overrides_apply_where_they_fit_and_the_later_wins() {
             rule.add_override(scope.clone(), &[(*name, value.clone())]).unwrap();
         }
         let process = Process { user: Some("ann".into()), ..Process::default() };
-        let subject = ScopeInput {
-            process: Some(&process),
-            index: 1,
-            uuid: None,
-            held_bytes: None,
-            snapshot: &crate::model::Snapshot::new(Time::default()),
-        };
+        let row = GpuProcess { pid: process.pid, ..GpuProcess::default() };
+        let gpu = Gpu { index: 1, processes: Some(vec![row]), ..Gpu::default() };
+        let snapshot = Snapshot { gpus: vec![gpu], ..Snapshot::new(Time::default()) };
+        let subject =
+            ScopeInput { process: Some(&process), index: 1, held_bytes: None, snapshot: &snapshot };
         *rule.settings_for(&subject).unwrap()
     };
     let span = |seconds| written(Span::from_seconds(seconds));
-    let ann = Scope { user: Some("ann".into()), ..Scope::default() };
-    let gpu = |index| Scope { gpu: Some(GpuName::Index(index)), ..Scope::default() };
+    let ann = scope("user:ann");
+    let gpu = |index: u32| scope(&format!("gpu:{index}"));
     let settings = with(&[
         (ann.clone(), "duration", span(7_200.0)),
         (ann, "min_memory", written(Bytes(MIB))),
@@ -719,7 +718,7 @@ fn an_override_switches_the_rule_off_for_one_and_on_for_another() {
     scene.holder(1, &[0], GIB);
     scene.holder(2, &[1], GIB);
     let on = |gpu, enabled| {
-        let scope = Scope { gpu: Some(GpuName::Index(gpu)), ..Scope::default() };
+        let scope = scope(&format!("gpu:{gpu}"));
         (scope, vec![("enabled", written(enabled))])
     };
     for (base, override_, found) in [(true, on(0, false), 2), (false, on(0, true), 1)] {

@@ -12,8 +12,7 @@ use crate::model::keep::KeptBy;
 use crate::model::process::{Descendants, Jupyter};
 use crate::model::snapshot::GpuProcess;
 use crate::rules::exemption::Exemption;
-use crate::rules::scope::{GpuName, Scope};
-use crate::rules::testing::{PID, count, judge};
+use crate::rules::testing::{PID, count, judge, scope};
 use crate::rules::{Engine, RuleSet};
 use crate::units::{GIB, MIB};
 
@@ -355,7 +354,7 @@ fn no_innocent_is_ever_one() {
 fn who_is_exempt_or_whose_rule_is_off_is_none() {
     let mut settings = RuleSet::default();
     settings.add_keep(Exemption {
-        scope: Scope { user: Some("ann".into()), ..Scope::default() },
+        scope: scope("user:ann"),
         reason: "hers".into(),
         until: None,
         kinds: Vec::new(),
@@ -454,7 +453,7 @@ fn who_is_exempt_on_another_gpu_is_not_reclaimable_either() {
     let exempt = |gpu: u32, kinds: &[Kind]| {
         let mut settings = RuleSet::default();
         settings.add_keep(Exemption {
-            scope: Scope { gpu: Some(GpuName::Index(gpu)), ..Scope::default() },
+            scope: scope(&format!("gpu:{gpu}")),
             reason: "the projector's".into(),
             until: None,
             kinds: kinds.to_vec(),

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use crate::machine::{GIB, Machine, Running, Snapshot};
 
 const QUICK: &str = "[rules.idle]\nduration = \"1s\"\n[rules.unattributed]\nduration = \"1s\"\n\
-    [rules.hoard]\nduration = \"1s\"\n[rules.dead]\nduration = \"60s\"\n";
+    [rules.dead]\nduration = \"60s\"\n";
 
 /// What `ps` and `check` make of a scene: a snapshot with an error that says this, and no finding.
 fn contained(gpu: Gpu, error: &str) -> Snapshot {

@@ -22,7 +22,7 @@ fn found(snapshot: &Snapshot, count: u32) -> Vec<Finding> {
                 _ if count == 1 => (Severity::Warning, Kind::Idle),
                 0 => (Severity::Critical, Kind::Leak),
                 1 => (Severity::Warning, Kind::Idle),
-                _ => (Severity::Info, Kind::Hoard),
+                _ => (Severity::Info, Kind::Reserved),
             };
             finding
         })

@@ -368,7 +368,7 @@ fn another_configuration_cancels_what_it_would_not_do() {
 
 #[test]
 fn what_the_configuration_keeps_is_not_ended() {
-    let keep = "[[keep]]\nuser = \"ann\"\nreason = \"a talk\"\n";
+    let keep = "[[keep]]\nwhere = \"user=ann\"\nreason = \"a talk\"\n";
     let mut day = Day::new(REAPS, vec![stopped(70)]);
     day.until(WARNED_LAST + 10.0);
     let config = configured(&format!("{REAPS}{keep}"));
