@@ -78,11 +78,7 @@ pub fn choose_visible(
     // A line is kept for the notes where there is more than one.
     let kept = usize::from(has_notes && room > 1);
     let twice = layout.status.width >= WIDE && count * 2 + kept <= room;
-    let mut shown = count.min(room - kept);
-    if shown < count && room > 2 && !has_title(layout) {
-        // And one for what does not fit, where no title says it.
-        shown -= 1;
-    }
+    let shown = count.min(room - kept);
     let selected = match app.focus {
         Focus::Findings => app.selected_finding().map(|(at, _)| at),
         Focus::Table => None,

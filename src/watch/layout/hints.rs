@@ -114,27 +114,6 @@ mod tests {
     }
 
     #[test]
-    fn the_keys_of_htop_are_in_their_order_and_fall_off_whole() {
-        for (width, keys) in [
-            (6, ""),
-            (7, "F1 Help"),
-            (16, "F1 Help F10 Quit"),
-            (40, "F1 Help F4 Filter F9 Kill F10 Quit"),
-            (60, "F1 Help F2 Columns F4 Filter F6 Sort F9 Kill F10 Quit"),
-            (80, "F1 Help F2 Columns F3 Find F4 Filter F5 Tree F6 Sort F7 Totals F9 Kill F10 Quit"),
-            (
-                120,
-                "F1 Help F2 Columns F3 Find F4 Filter F5 Tree F6 Sort F7 Totals F8 GPU F9 Kill F10 \
-                 Quit Enter Explain Space Mark p Pause",
-            ),
-        ] {
-            assert_eq!(line(Context::Main, width), keys, "{width}");
-        }
-        let whole = format!("{} R Release", line(Context::Main, 120));
-        assert_eq!(line(Context::Main, 200), whole);
-    }
-
-    #[test]
     fn the_way_out_stays_longest_where_something_is_open() {
         assert_eq!(line(Context::Page, 8), "Esc Back");
         assert_eq!(line(Context::Plan, 9), "Esc Leave");

@@ -233,7 +233,7 @@ fn at_most(wanted: usize, most: u16) -> u16 {
 
 #[cfg(test)]
 mod tests {
-    use super::form::{CARD_LINES, CHART_ROWS_MAX, CHART_ROWS_MIN};
+    use super::form::{CARD_LINES, CHART_ROWS_MIN};
     use super::*;
 
     const FORMS: [Option<Form>; 4] =
@@ -324,64 +324,6 @@ mod tests {
         };
         assert_eq!(lines(24, 2), Some((Gpus::Lines, 3)));
         assert_eq!(lines(15, 7), Some((Gpus::Lines, 1)), "parts go before the table");
-    }
-
-    /// How far the GPUs are folded, in the order of the table above.
-    fn folded(layout: &Layout, needs: &LayoutNeeds) -> usize {
-        match layout.gpu_form {
-            Gpus::Cards { height, .. } => usize::from(CHART_ROWS_MAX + 9 - height.min(17)),
-            Gpus::Lines if usize::from(layout.gpus.height) > needs.gpus => 20,
-            Gpus::Lines => 21,
-            Gpus::Totals => 22,
-        }
-    }
-
-    #[test]
-    fn panels_fold_in_the_order_that_is_stated() {
-        let needs = LayoutNeeds {
-            parts: 4,
-            parts_most: 1,
-            table: Some(1000),
-            findings: 1000,
-            form: Some(Form::Cards),
-            ..gpus(16)
-        };
-        // Where the findings fold, the GPUs have a few rows more again.
-        let mut met = Vec::new();
-        for rows in [45..=500, 30..=44, 20..=29, 14..=19, ROWS_MIN..=13] {
-            let layouts = rows.rev().filter_map(|rows| layout(60, rows, needs));
-            let stages: Vec<usize> = layouts.map(|it| folded(&it, &needs)).collect();
-            assert!(stages.is_sorted(), "what was folded came back: {stages:?}");
-            met.extend(stages);
-        }
-        met.sort_unstable();
-        met.dedup();
-        let charts = usize::from(CHART_ROWS_MAX - CHART_ROWS_MIN) + 1;
-        assert_eq!(met.len(), charts + 3, "each stage is met: {met:?}");
-
-        for (rows, findings, heading) in [
-            (46, 9, 1),
-            (45, 9, 1),
-            (44, 7, 1),
-            (30, 7, 1),
-            (29, 4, 1),
-            (20, 4, 1),
-            (19, 2, 0),
-            (14, 2, 0),
-            (13, 1, 0),
-            (ROWS_MIN, 1, 0),
-        ] {
-            let lines = LayoutNeeds { form: Some(Form::Lines), gpus: 1, ..needs };
-            let layout = layout(COLUMNS_MIN, rows, lines).unwrap();
-            let blank = layout.table_heading.y - layout.gpus.bottom();
-            assert_eq!(
-                (layout.status.height, layout.gpu_heading.height, blank),
-                (findings, heading, heading),
-                "{rows}"
-            );
-        }
-        assert_eq!(layout(COLUMNS_MIN, ROWS_MIN - 1, needs), None);
-        assert_eq!(layout(COLUMNS_MIN - 1, ROWS_MIN, needs), None);
     }
 
     #[test]

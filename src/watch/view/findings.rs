@@ -89,12 +89,10 @@ pub fn draw(app: &App, layout: &Layout, lines: &mut PanelWriter<'_>) {
         Focus::Table => None,
     };
     let left_out = screenful.findings.len() - visible.shown;
-    let kept = u16::from(has_notes);
-    let has_line = lines.left() > kept + visible.shown as u16 * visible.lines_each;
     let seen = screenful.findings.iter().enumerate();
     for (at, finding) in seen.skip(visible.first).take(visible.shown) {
         let is_last = at + 1 == visible.first + visible.shown;
-        let tail = if is_last && left_out > 0 && !has_title(layout) && !has_line {
+        let tail = if is_last && left_out > 0 && !has_title(layout) {
             format!("+{left_out}")
         } else {
             String::new()
@@ -114,9 +112,6 @@ pub fn draw(app: &App, layout: &Layout, lines: &mut PanelWriter<'_>) {
         } else {
             columns.line(finding, is_selected, &tail, &command, lines);
         }
-    }
-    if left_out > 0 && !has_title(layout) && has_line {
-        lines.write(&format!("and {left_out} more findings"), 1, styles.faint());
     }
     let room = usize::from(lines.left());
     // There may be as many suspects as processes.

@@ -12,7 +12,6 @@ use ratatui::buffer::Buffer;
 use super::headline;
 use super::line_writer::LineWriter;
 use crate::model::Snapshot;
-use crate::model::local_time::LocalTime;
 use crate::units::Span;
 use crate::watch::state::playback::speed_text;
 use crate::watch::state::{App, End};
@@ -20,7 +19,9 @@ use crate::watch::text::{clean, columns};
 use crate::watch::theme::Styles;
 
 /// Columns that a host's name and the blanks after it take, mostly.
-const HOST: u16 = 14;
+const HOST: u16 = 9;
+/// Columns of the mark of a recording.
+const REPLAY: u16 = 10;
 
 /// Draws the line.
 pub fn draw(app: &App, styles: Styles, area: Rect, canvas: &mut Buffer) {
@@ -31,19 +32,11 @@ pub fn draw(app: &App, styles: Styles, area: Rect, canvas: &mut Buffer) {
     let mut writer = LineWriter::new(canvas, left, 0);
     if let Some(name) = &app.setup.replay {
         let name = clean(name, area.width);
-        let [whole, _, least] = headline::widths(app);
-        // Which recording it is comes before which host.
-        let (whole, least) = match headline::is_waste(app) {
-            true => (HOST + whole, 2 + least),
-            false => (0, HOST),
-        };
-        let badges = [
-            (format!(" REPLAY {name}: nothing can be signalled "), whole),
-            (format!(" REPLAY {name} "), least),
-        ];
-        let fits = |(badge, beside): &&(String, u16)| columns(badge) + beside <= left.width;
-        let badge = badges.iter().find(fits).map(|(badge, _)| badge.as_str());
-        writer.text(badge.unwrap_or(" REPLAY "), styles.origin()).skip(2);
+        let badges =
+            [format!(" REPLAY {name}: nothing can be signalled "), format!(" REPLAY {name} ")];
+        let beside = HOST + headline::least(app);
+        let badge = badges.iter().find(|badge| columns(badge) + beside <= left.width);
+        writer.text(badge.map_or(" REPLAY ", String::as_str), styles.origin()).skip(2);
     }
     let Some(screenful) = &app.screenful else {
         writer.text("gpumem ", styles.strong()).text(app.setup.version, styles.plain());
@@ -53,8 +46,7 @@ pub fn draw(app: &App, styles: Styles, area: Rect, canvas: &mut Buffer) {
     let host = screenful.snapshot.host.hostname.as_deref();
     let driver = &screenful.snapshot.driver;
     let host = host.map(|host| clean(host, area.width));
-    let [.., least] = headline::widths(app);
-    let least = if headline::is_waste(app) { least + 2 } else { 0 };
+    let least = headline::least(app);
     // A part is whole or not at all, and with it what matters less.
     if let Some(host) = host.filter(|host| columns(host) + least <= writer.room()) {
         writer.text(&host, styles.strong()).skip(2);
@@ -84,17 +76,9 @@ fn clock(app: &App, styles: Styles, width: u16) -> (String, Style) {
         None => live(app, styles),
         Some(_) => replay(app, styles),
     };
-    // The host stays beside it, and that it is a recording.
-    let is_wide = width >= 60 || app.setup.replay.is_some();
-    let most = width.saturating_sub(if is_wide { 20 } else { 10 });
-    let within = |most: u16| texts.iter().find(|text| columns(text) <= most);
-    // What could be had back comes before the date, but for all words of it.
-    let badge = if app.setup.replay.is_some() { 10 } else { 0 };
-    let [_, short, least] = headline::widths(app);
-    let mut beside = [short + HOST, least + HOST, least].into_iter();
-    let beside = beside.find_map(|it| within(width.saturating_sub(it + badge + 1).min(most)));
-    let beside = beside.filter(|_| headline::is_waste(app));
-    let text = beside.or(within(most)).or(texts.last());
+    let badge = if app.setup.replay.is_some() { REPLAY } else { 0 };
+    let most = width.saturating_sub(HOST + badge + headline::least(app) + 1);
+    let text = texts.iter().find(|text| columns(text) <= most).or(texts.last());
     (text.cloned().unwrap_or_default(), style)
 }
 
@@ -124,32 +108,21 @@ fn live(app: &App, styles: Styles) -> (Vec<String>, Style) {
             None => vec![format!("PAUSED {short}, L: resume"), format!("PAUSED {time}")],
             Some(seconds) => {
                 let behind = format!("{} behind", Span::from_seconds(seconds.floor()));
-                vec![
-                    format!("PAUSED {long}, {behind}, L: now"),
-                    format!("PAUSED {short}, {behind}, L: now"),
-                    format!("PAUSED {time}, {behind}"),
-                    format!("PAUSED, {behind}"),
-                ]
+                vec![format!("PAUSED {long}, {behind}, L: now"), format!("PAUSED, {behind}")]
             }
         };
         return (texts, styles.caution().add_modifier(Modifier::BOLD));
     }
     if let Some(End::Failed(_)) = &app.end {
         let text = |clock: &str| format!("no more samples since {clock}");
-        let texts = vec![text(&long), text(&short), format!("none since {time}")];
+        let texts = vec![text(&long), format!("none since {time}")];
         return (texts, styles.alarm());
     }
     let state = match app.late_seconds() {
         Some(age) => format!("{} ago", span(age)),
         None => format!("every {}", Span(app.playback.interval)),
     };
-    let texts = vec![
-        format!("{long}, {state}"),
-        format!("{short}, {state}"),
-        format!("{time}, {state}"),
-        short,
-    ];
-    (texts, styles.plain())
+    (vec![format!("{long}, {state}"), format!("{short}, {state}"), time], styles.plain())
 }
 
 /// For how long no GPU has answered; `None` while one of them does. The samples still come, of what
@@ -165,13 +138,9 @@ fn replay(app: &App, styles: Styles) -> (Vec<String>, Style) {
     let read = read.unwrap_or_default();
     if app.playback.is_seeking() {
         let reached = app.timeline.newest().map(|mark| mark.time.local());
-        let time = reached.as_ref().map(LocalTime::clock).unwrap_or_default();
         let reached = reached.map(|time| time.to_string()).unwrap_or_default();
-        let texts = vec![
-            format!("seeking, {reached}{read}, Esc to stop"),
-            format!("seeking, {time}{read}, Esc to stop"),
-            format!("seeking{read}"),
-        ];
+        let texts =
+            vec![format!("seeking, {reached}{read}, Esc to stop"), format!("seeking{read}")];
         return (texts, styles.strong());
     }
     let Some(screenful) = &app.screenful else {
@@ -179,8 +148,7 @@ fn replay(app: &App, styles: Styles) -> (Vec<String>, Style) {
     };
     let shown = screenful.snapshot.time.local();
     let (date, time) = (shown.date(), shown.clock());
-    let short = format!("{time} {}", shown.zone());
-    let long = format!("{date} {short}");
+    let long = format!("{date} {time} {}", shown.zone());
     let (state, style) = match &app.end {
         Some(End::Failed(_)) if app.is_at_end() => ("no more samples".to_owned(), styles.alarm()),
         Some(End::Complete) if app.is_at_end() => ("the end".to_owned(), styles.strong()),
@@ -196,8 +164,7 @@ fn replay(app: &App, styles: Styles) -> (Vec<String>, Style) {
     };
     let texts = vec![
         format!("{long}{read}, {shown}"),
-        format!("{short}{read}, {shown}"),
-        format!("{short}, {state}"),
+        format!("{time}, {shown}"),
         format!("{time} {state}"),
     ];
     (texts, style)

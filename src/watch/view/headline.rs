@@ -19,10 +19,10 @@ pub fn is_waste(app: &App) -> bool {
     reclaimable(app).is_some_and(|it| it.processes > 0 || it.suspected_processes > 0)
 }
 
-/// The columns of the headline, in less and less words.
-pub fn widths(app: &App) -> [u16; 3] {
-    let headlines = reclaimable(app).unwrap_or_default().headlines();
-    headlines.map(|it| columns(&it.text(app.setup.ascii)))
+/// The columns that its fewest words take, with the blanks after them; 0 where there is nothing to say.
+pub fn least(app: &App) -> u16 {
+    let [.., least] = reclaimable(app).unwrap_or_default().headlines();
+    if is_waste(app) { columns(&least.text(app.setup.ascii)) + 2 } else { 0 }
 }
 
 /// Writes it, in as many words as there is room for; whether there was room for any.

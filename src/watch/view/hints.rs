@@ -18,8 +18,6 @@ use crate::watch::theme::Styles;
 const GAP: u16 = 2;
 /// Before the first of them.
 const SORT_BY: &str = "sort by";
-/// Lines that they take at the most, where all have room.
-const LETTER_LINES: u16 = 4;
 
 /// Draws the line; while a column is being chosen, the columns' letters.
 pub fn draw(app: &App, styles: Styles, layout: &Layout, area: Rect, canvas: &mut Buffer) {
@@ -37,8 +35,7 @@ pub fn draw(app: &App, styles: Styles, layout: &Layout, area: Rect, canvas: &mut
     writer.at_end(&after(app, Some(layout), area.width), styles.faint());
 }
 
-/// The columns with their letters, on as many lines as they take; where those would be too many, on one,
-/// from the first on with which the chosen one has room.
+/// The columns with their letters, on as many lines as they take.
 fn letters(chosen: Column, styles: Styles, area: Rect, canvas: &mut Buffer) {
     let mut lines: Vec<Vec<Column>> = vec![Vec::new()];
     let mut used = columns(SORT_BY) + 1;
@@ -51,10 +48,7 @@ fn letters(chosen: Column, styles: Styles, area: Rect, canvas: &mut Buffer) {
         used += wide + GAP;
         lines.last_mut().into_iter().for_each(|line| line.push(column));
     }
-    let above = lines.len() as u16 - 1;
-    if above >= LETTER_LINES || area.y < canvas.area.y + above {
-        return letters_on_one(chosen, styles, LineWriter::new(canvas, area, 0));
-    }
+    let above = (lines.len() as u16 - 1).min(area.y - canvas.area.y);
     let place = Rect { y: area.y - above, height: above + 1, ..area };
     clear(canvas, place);
     for (at, line) in (0..).zip(lines) {
@@ -82,34 +76,6 @@ fn letter(column: Column, chosen: Column, styles: Styles, writer: &mut LineWrite
         .skip(1)
         .text(&spec.title.to_lowercase(), style)
         .skip(GAP);
-}
-
-fn letters_on_one(chosen: Column, styles: Styles, mut writer: LineWriter<'_>) {
-    let size = |column: &Column| columns(column.spec().title) + 2 + GAP;
-    writer.text(SORT_BY, styles.strong()).skip(1);
-    let mut shown = &Column::ALL[..];
-    let end = Column::ALL.iter().position(|it| *it == chosen);
-    let mut wide: u16 = Column::ALL.iter().take(end.unwrap_or(0) + 1).map(size).sum();
-    // The ends of the row stay free to say that there is more.
-    while let [first, rest @ ..] = shown
-        && wide + GAP > writer.room()
-        && *first != chosen
-    {
-        wide -= size(first);
-        shown = rest;
-    }
-    if shown.len() < Column::ALL.len() {
-        writer.text("…", styles.faint()).skip(1);
-    }
-    for (at, column) in shown.iter().enumerate() {
-        let word = column.spec().title;
-        let is_last = at + 1 == shown.len();
-        if columns(word) + 2 + if is_last { 0 } else { GAP } > writer.room() {
-            writer.text("…", styles.faint());
-            break;
-        }
-        letter(*column, chosen, styles, &mut writer);
-    }
 }
 
 /// Writes hints on the first line of `area`, from its left end; what follows them is the caller's.
@@ -152,23 +118,16 @@ mod tests {
     }
 
     #[test]
-    fn the_chosen_column_is_seen_at_any_width() {
+    fn every_column_and_its_letter_are_seen_at_any_width() {
         let styles = Styles { theme: Theme::default(), has_color: false };
-        let line = |chosen, width| {
-            let mut canvas = Buffer::empty(Rect::new(0, 0, width, 1));
-            letters(chosen, styles, Rect::new(0, 0, width, 1), &mut canvas);
+        for width in [40, 80, 200] {
+            let mut canvas = Buffer::empty(Rect::new(0, 0, width, 10));
+            letters(Column::Gpu, styles, Rect::new(0, 9, width, 1), &mut canvas);
             let text: String = canvas.content.iter().map(Cell::symbol).collect();
-            text.trim_end().to_owned()
-        };
-        for width in [40, 60, 80, 120, 200] {
-            for column in Column::ALL {
-                let spec = column.spec();
+            for spec in Column::ALL.map(Column::spec) {
                 let word = format!("{} {}", spec.letter, spec.title.to_lowercase());
-                assert!(line(column, width).contains(&word), "{word} at {width}");
+                assert!(text.contains(&word), "{word} at {width}");
             }
         }
-        assert_eq!(line(Column::Gpu, 40), "sort by g gpu  p pid  u user  m memory");
-        assert!(line(Column::Command, 40).starts_with("sort by … "));
-        assert!(!line(Column::Gpu, 200).contains('…'));
     }
 }
