@@ -15,7 +15,6 @@ use crate::model::Time;
 use crate::model::evidence::Evidence;
 use crate::model::finding::{Also, Finding, Undecided};
 use crate::model::process::Descendants;
-use crate::model::shared::equal;
 use crate::model::snapshot::{Gpu, GpuProcess, MigDevice, Process, ReadError, Snapshot};
 use crate::watch::waste::Waste;
 
@@ -182,10 +181,8 @@ fn without_rows(gpu: &Gpu) -> Gpu {
 impl ProcessDelta {
     fn pack(process: &Process, before: &mut Before<'_, Self>) -> SharedBetweenFrames<Self> {
         let known = before.find(|it| it.lasting.get().pid == process.pid);
-        let lasting = match known.map(|it| &it.get().lasting) {
-            Some(known) if is_same(known.get(), process) => known.clone(),
-            _ => SharedBetweenFrames::new(unmoved(process), None, written_bytes),
-        };
+        let known_lasting = known.map(|it| &it.get().lasting);
+        let lasting = SharedBetweenFrames::new(unmoved(process), known_lasting, written_bytes);
         let moment = Self {
             lasting,
             state: process.state,
@@ -219,10 +216,12 @@ impl FindingDelta {
         finding: &Finding,
         known: Option<&SharedBetweenFrames<Self>>,
     ) -> SharedBetweenFrames<Self> {
-        let lasting = match known.map(|it| &it.get().lasting) {
-            Some(known) if lasts(known.get(), finding) => known.clone(),
-            _ => SharedBetweenFrames::new(lasting(finding), None, written_bytes),
-        };
+        let known_lasting = known.map(|it| &it.get().lasting);
+        let lasting = SharedBetweenFrames::new(
+            lasting(finding, known_lasting.map(SharedBetweenFrames::get)),
+            known_lasting,
+            written_bytes,
+        );
         let verdict = Self {
             lasting,
             duration_seconds: finding.duration_seconds,
@@ -264,138 +263,16 @@ fn unmoved(process: &Process) -> Process {
     }
 }
 
-/// Whether a process is the lasting one, but for what changes. Without a copy of it: this is asked of
-/// every process in every sample, and nearly always so.
-fn is_same(known: &Process, process: &Process) -> bool {
-    // Named one by one, so that a new field is thought of here.
-    let Process {
-        pid,
-        start_ticks,
-        start_time,
-        unresolved,
-        last_known,
-        ppid,
-        process_group,
-        session,
-        parent_is_reaper,
-        group_leader_alive,
-        session_leader_alive,
-        state: _,
-        namespace_pid,
-        parent,
-        uid,
-        user,
-        comm,
-        command,
-        environment,
-        executable,
-        cpu_percent: _,
-        cpu_seconds: _,
-        rss_bytes: _,
-        io_bytes: _,
-        threads: _,
-        terminal,
-        listening,
-        sockets,
-        listening_on,
-        listening_relatives,
-        descendants: _,
-        gpu_files,
-        framework,
-        framework_version,
-        libraries,
-        cgroup,
-        container,
-        kubernetes,
-        slurm,
-        systemd_unit,
-        jupyter,
-        asked,
-    } = process;
-    known.pid == *pid
-        && known.start_ticks == *start_ticks
-        && known.start_time == *start_time
-        && equal(&known.unresolved, unresolved)
-        && known.last_known == *last_known
-        && known.ppid == *ppid
-        && known.process_group == *process_group
-        && known.session == *session
-        && known.parent_is_reaper == *parent_is_reaper
-        && known.group_leader_alive == *group_leader_alive
-        && known.session_leader_alive == *session_leader_alive
-        && known.namespace_pid == *namespace_pid
-        && known.parent == *parent
-        && known.uid == *uid
-        && equal(&known.user, user)
-        && equal(&known.comm, comm)
-        && equal(&known.command, command)
-        && known.environment == *environment
-        && equal(&known.executable, executable)
-        && equal(&known.terminal, terminal)
-        && known.listening == *listening
-        && known.sockets == *sockets
-        && equal(&known.listening_on, listening_on)
-        && equal(&known.listening_relatives, listening_relatives)
-        && equal(&known.gpu_files, gpu_files)
-        && equal(&known.framework, framework)
-        && equal(&known.framework_version, framework_version)
-        && equal(&known.libraries, libraries)
-        && equal(&known.cgroup, cgroup)
-        && known.container == *container
-        && known.kubernetes == *kubernetes
-        && known.slurm == *slurm
-        && equal(&known.systemd_unit, systemd_unit)
-        && known.jupyter == *jupyter
-        && known.asked == *asked
-}
-
-/// A finding without what changes.
-fn lasting(finding: &Finding) -> Finding {
+/// A finding without what changes; the evidence is that of the known one.
+fn lasting(finding: &Finding, known: Option<&Finding>) -> Finding {
     Finding {
+        evidence: known.unwrap_or(finding).evidence.clone(),
         duration_seconds: 0.0,
         memory_bytes: None,
         message: String::new(),
         also: Vec::new(),
         ..finding.clone()
     }
-}
-
-/// Whether a finding is the lasting one, but for what changes.
-fn lasts(known: &Finding, finding: &Finding) -> bool {
-    // Named one by one, so that a new field is thought of here.
-    let Finding {
-        id,
-        rule,
-        kind,
-        severity,
-        since,
-        duration_seconds: _,
-        resolved_at,
-        gpus,
-        process,
-        memory_bytes: _,
-        evidence: _,
-        message: _,
-        advice,
-        commands,
-        actions,
-        also: _,
-        kept_by,
-        skipped,
-    } = finding;
-    known.id == *id
-        && known.rule == *rule
-        && known.kind == *kind
-        && known.severity == *severity
-        && known.since == *since
-        && known.resolved_at == *resolved_at
-        && known.gpus == *gpus
-        && known.process == *process
-        && known.advice == *advice
-        && known.commands == *commands
-        && known.actions == *actions
-        && known.kept_by == *kept_by
-        && known.skipped == *skipped
 }
 
 /// A value that several samples have in common.
