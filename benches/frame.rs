@@ -29,7 +29,6 @@ use ratatui::layout::Rect;
 use ratatui::style::{Color, Style};
 use rustix::time::{ClockId, clock_gettime};
 
-/// What a frame may cost.
 const MOST_MILLISECONDS: f64 = 4.0;
 const SCREEN: Rect = Rect::new(0, 0, 200, 60);
 const PROCESSES: u32 = 1_000;

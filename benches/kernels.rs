@@ -41,7 +41,6 @@ fn kernel(at: usize) -> Command {
     command
 }
 
-/// What such a process does.
 pub fn sleep() -> ! {
     loop {
         std::thread::park();

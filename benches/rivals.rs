@@ -212,7 +212,6 @@ struct Contestant {
 /// What a program took while it was measured.
 #[derive(Default)]
 struct Cost {
-    /// By window.
     cpu_seconds: Vec<f64>,
     resident_mib: f64,
     most_resident_mib: f64,

@@ -1,175 +1,46 @@
-//! What gpumem costs, as ratios to a floor in the same run: `cargo bench --bench sample`.
+//! What a one-shot costs: `cargo bench --bench sample`.
 //!
-//! The floor (`floor.rs`) makes the NVML calls and /proc reads that the values shown need and does
-//! nothing else; the least floor makes the NVML calls and reads each stat. All meet the mock driver, which
-//! answers at once, and real sleeping processes, a quarter of which look like notebooks' kernels whose files
-//! are gone, so that what is measured is the program's own work. The same for a look at everybody's descriptors,
-//! among many processes that have many. Steady samples follow each other without a pause, so that what
-//! is done every few seconds or half a minute is in none of them; of that, the second table tells.
-//! `--quick` measures less, to see that it runs.
+//! Wall time of `ps --json`, `ps` and `check --max-used`, and resident memory of `check` and `watch`, on the mock
+//! driver, which answers at once, and real sleeping processes, a quarter of which look like notebooks' kernels
+//! whose files are gone. `--quick` measures less, to see that it runs.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::print_stdout)]
 
-mod floor;
 mod kernels;
 
 use std::env;
 use std::fs::File;
-use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use floor::{Floor, read_all_descriptors};
-use gpumem::api::host::{Holders, Roots};
-use gpumem::api::source::{Live, nvml};
 use kernels::Sleepers;
 use mock_nvml::scene::{Gpu, Process, Scene};
-use rustix::io::{FdFlags, fcntl_setfd};
-use rustix::time::{ClockId, clock_gettime};
-
-/// Which part a process of this program plays; without it, it is the benchmark itself.
-const ROLE: &str = "GPUMEM_BENCH_ROLE";
-/// Where this benchmark's device files are, for gpumem.
-const DEV: &str = "GPUMEM_BENCH_DEV";
 
 fn main() {
-    let library = mock_nvml::library();
-    match env::var(ROLE).as_deref() {
-        Ok(kernels::ROLE) => kernels::sleep(),
-        Ok("floor-stats") => {
-            let mut floor = Floor::open(&library);
-            let mut pids = Vec::new();
-            floor.sample(&mut pids);
-            Floor::read_stats(&pids);
-            return;
-        }
-        Ok("floor-once") => {
-            let mut floor = Floor::open(&library);
-            let mut pids = Vec::new();
-            floor.sample(&mut pids);
-            Floor::read_stats(&pids);
-            Floor::read_the_rest(&pids);
-            return;
-        }
-        Ok("floor-steady") => {
-            let mut floor = Floor::open(&library);
-            let mut pids = Vec::new();
-            println!(
-                "{}",
-                cpu_per_round(|| {
-                    floor.sample(&mut pids);
-                    Floor::read_stats(&pids);
-                })
-            );
-            return;
-        }
-        Ok("gpumem-steady") => {
-            let options =
-                nvml::NvmlOptions { library: Some(library), ..nvml::NvmlOptions::default() };
-            let roots = Roots { dev: env::var_os(DEV).unwrap().into(), ..Roots::default() };
-            let mut live = Live::open_at(options, Duration::from_secs(1), roots).unwrap();
-            println!("{}", cpu_per_round(|| drop(live.sample())));
-            return;
-        }
-        _ => {}
+    if env::var("GPUMEM_BENCH_ROLE").as_deref() == Ok(kernels::ROLE) {
+        kernels::sleep();
     }
+    let library = mock_nvml::library();
     let quick = env::args().any(|argument| argument == "--quick");
     let rounds = if quick { 3 } else { 21 };
     println!(
-        "| GPUs × processes | one shot: least floor | floor | `ps --json` | ratios | `ps` | `check --max-used` | steady CPU: floor | gpumem | ratio | `check` RSS | `watch` RSS |"
+        "| GPUs × processes | `ps --json` | `ps` | `check --max-used` | `check` RSS | `watch` RSS |"
     );
-    println!("|---|---|---|---|---|---|---|---|---|---|---|---|");
+    println!("|---|---|---|---|---|---|");
     let scales: &[(u32, u32)] = if quick { &[(8, 128)] } else { &[(8, 128), (16, 1000)] };
     for &(gpus, processes) in scales {
         let stage = Stage::new(gpus, processes, &library);
         let once = stage.one_shot(rounds);
-        let steady = stage.steady(if quick { 1 } else { 5 });
         println!(
-            "| {gpus} × {} | {:.1} ms | {:.1} ms | {:.1} ms | {:.2}, {:.2} | {:.1} ms | {:.1} ms | {:.2} ms | {:.2} ms | {:.2} | {:.1} MiB | {} |",
+            "| {gpus} × {} | {:.1} ms | {:.1} ms | {:.1} ms | {:.1} MiB | {} |",
             processes / gpus,
             once[0] * 1e3,
             once[1] * 1e3,
             once[2] * 1e3,
-            once[2] / once[0],
-            once[2] / once[1],
-            once[3] * 1e3,
-            once[4] * 1e3,
-            steady.0 * 1e3,
-            steady.1 * 1e3,
-            steady.1 / steady.0,
             stage.check_mib(),
             stage.watch_mib().map_or("-".to_owned(), |mib| format!("{mib:.1} MiB")),
         );
     }
-    look_at_everybody(if quick { 200 } else { 2000 }, rounds);
-}
-
-/// What a look at everybody's descriptors costs: CPU time, median of the rounds, in turn with the
-/// floor.
-fn look_at_everybody(processes: usize, rounds: usize) {
-    /// With the three that every process has.
-    const DESCRIPTORS: usize = 64;
-    let open: Vec<OwnedFd> = (3..DESCRIPTORS)
-        .map(|at| match at % 3 {
-            0 => std::net::UdpSocket::bind(("127.0.0.1", 0)).unwrap().into(),
-            1 => File::open(env::current_exe().unwrap()).unwrap().into(),
-            _ => std::io::pipe().unwrap().0.into(),
-        })
-        .collect();
-    for descriptor in &open {
-        fcntl_setfd(descriptor, FdFlags::empty()).unwrap();
-    }
-    let _sleepers = Sleepers::new(processes, 0, Stdio::null);
-    drop(open);
-    let mut holders = Holders::new(Roots::default());
-    let (mut floor, mut ours) = (Vec::new(), Vec::new());
-    let (mut seen, mut now_ns) = (0, 0);
-    for round in 0..=rounds {
-        let times = (
-            cpu(|| seen = read_all_descriptors()),
-            // Everybody's turn comes every half a minute.
-            cpu(|| holders.refresh(now_ns, false)),
-        );
-        now_ns += 30_000_000_000;
-        // The first round warms the caches.
-        if round > 0 {
-            floor.push(times.0);
-            ours.push(times.1);
-        }
-    }
-    assert!(seen >= processes * DESCRIPTORS, "{seen}");
-    let (floor, ours) = (median(floor), median(ours));
-    // In between, /proc is listed, and hardly anybody is looked at.
-    let listing = cpu(|| holders.refresh(now_ns - 1, false));
-    println!();
-    println!(
-        "| processes, descriptors | everybody looked at: floor | gpumem | ratio | a listing |"
-    );
-    println!("|---|---|---|---|---|");
-    println!(
-        "| {processes}, {seen} | {:.1} ms | {:.1} ms | {:.2} | {:.2} ms |",
-        floor * 1e3,
-        ours * 1e3,
-        ours / floor,
-        listing * 1e3,
-    );
-}
-
-/// CPU seconds of one call, of all threads.
-fn cpu(call: impl FnOnce()) -> f64 {
-    let seconds = |at: rustix::time::Timespec| at.tv_sec as f64 + at.tv_nsec as f64 * 1e-9;
-    let before = clock_gettime(ClockId::ProcessCPUTime);
-    call();
-    seconds(clock_gettime(ClockId::ProcessCPUTime)) - seconds(before)
-}
-
-/// CPU seconds of all threads for one call, over enough calls to be measured.
-fn cpu_per_round(mut round: impl FnMut()) -> f64 {
-    for _ in 0..5 {
-        round();
-    }
-    let rounds = 50;
-    cpu(|| (0..rounds).for_each(|_| round())) / f64::from(rounds)
 }
 
 /// The mock driver's scene and its sleeping processes.
@@ -203,7 +74,6 @@ impl Stage {
         let mut command = Command::new(program);
         command.env("GPUMEM_MOCK_SCENE", self.folder.path().join("scene.json"));
         command.env("XDG_CONFIG_HOME", self.folder.path());
-        command.env(DEV, self.folder.path().join("dev"));
         command.stdin(Stdio::null()).stdout(Stdio::null());
         command
     }
@@ -214,19 +84,11 @@ impl Stage {
         command
     }
 
-    fn role(&self, role: &str) -> Command {
-        let mut command = self.command(&env::current_exe().unwrap());
-        command.env(ROLE, role);
-        command
-    }
-
-    /// Median wall seconds of the least floor, the floor, `ps --json`, `ps` and a limit on the memory used, in turn.
-    fn one_shot(&self, rounds: usize) -> [f64; 5] {
-        let mut times = [const { Vec::new() }; 5];
+    /// Median wall seconds of `ps --json`, `ps` and a limit on the memory used, in turn.
+    fn one_shot(&self, rounds: usize) -> [f64; 3] {
+        let mut times = [const { Vec::new() }; 3];
         for round in 0..=rounds {
             let commands = [
-                self.role("floor-stats"),
-                self.role("floor-once"),
                 self.gpumem(&["ps", "--json"]),
                 self.gpumem(&["ps"]),
                 self.gpumem(&["check", "--max-used", "100%"]),
@@ -240,21 +102,6 @@ impl Stage {
             }
         }
         times.map(median)
-    }
-
-    /// Median CPU seconds a steady sample of the floor and of gpumem, in turn.
-    fn steady(&self, rounds: usize) -> (f64, f64) {
-        let seconds = |role: &str| -> f64 {
-            let output = self.role(role).stdout(Stdio::piped()).output().unwrap();
-            assert!(output.status.success(), "{role}");
-            String::from_utf8(output.stdout).unwrap().trim().parse().unwrap()
-        };
-        let (mut floor, mut ours) = (Vec::new(), Vec::new());
-        for _ in 0..rounds {
-            floor.push(seconds("floor-steady"));
-            ours.push(seconds("gpumem-steady"));
-        }
-        (median(floor), median(ours))
     }
 
     /// The most memory that was resident while `check` judged, in MiB.

@@ -107,23 +107,3 @@ fn a_figure_that_cannot_be_true_and_a_call_that_fails_are_said() {
         assert!(errors.iter().any(is_it), "{words}: {errors:?}");
     }
 }
-
-#[test]
-fn doctor_names_the_command_that_switches_it_on() {
-    let machine = Machine::new(&scene(Some(false), Vec::new()));
-    let doctor = |machine: &Machine| {
-        let document = machine.run(&["doctor", "--json"]).json();
-        let checks = document["checks"].as_array().unwrap().iter();
-        let mut found = checks.filter(|check| check["id"] == "accounting");
-        found.next().unwrap().clone()
-    };
-    let off = doctor(&machine);
-    assert_eq!((&off["verdict"], &off["seen"]), (&json!("ok"), &json!("off")));
-    assert!(off["next"].to_string().contains("nvidia-smi -am 1"), "{off}");
-    machine.play(&scene(Some(true), Vec::new()));
-    let on = doctor(&machine);
-    assert_eq!(on["seen"], "on");
-    assert!(on.get("next").is_none(), "{on}");
-    machine.play(&scene(None, Vec::new()));
-    assert_eq!(doctor(&machine)["verdict"], "not-applicable");
-}

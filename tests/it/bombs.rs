@@ -16,7 +16,6 @@ const MOST_MEMORY_KIB: u64 = 400 << 10;
 /// An unoptimized build on a busy machine is allowed this; an optimized one takes a second.
 const IN_TIME: Duration = Duration::from_secs(40);
 
-/// Commands that read recordings.
 const READERS: [&[&str]; 5] =
     [&["ps"], &["check"], &["explain", "1"], &["config", "test"], &["watch", "--once"]];
 

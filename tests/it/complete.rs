@@ -54,7 +54,6 @@ impl Installed {
         finish(command.args(words))
     }
 
-    /// What is offered, without descriptions.
     fn values(&self, words: &[&str]) -> Vec<String> {
         let output = self.complete(words);
         assert_eq!((output.code, output.stderr.as_str()), (0, ""), "{words:?}");

@@ -11,7 +11,6 @@ const NOTEBOOK: &str = concat!(
     "/tests/data/corpus/idle_notebook_after_training-101.jsonl"
 );
 
-/// Runs gpumem under this configuration.
 fn under(toml: &str, arguments: &[&str]) -> Output {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("config.toml");

@@ -15,10 +15,8 @@ use serde_json::Value;
 use crate::machine::{GIB, Machine, Running, one_gpu};
 use crate::support::{self, Output, find, finish, run, skip};
 
-/// No library can be there.
 const NOWHERE: &str = "/nonexistent/libnvidia-ml.so.1";
 
-/// What a diagnosis says.
 struct Diagnosis(Value);
 
 impl Diagnosis {
@@ -35,7 +33,6 @@ impl Diagnosis {
         diagnosis
     }
 
-    /// The checks of this id.
     fn all(&self, id: &str) -> Vec<&Value> {
         let checks = self.0["checks"].as_array().unwrap().iter();
         checks.filter(|check| check["id"] == id).collect()

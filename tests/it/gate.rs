@@ -186,61 +186,6 @@ fn a_limit_alone_reads_nobodys_files() {
 }
 
 #[test]
-fn findings_are_of_the_gpus_and_users_asked_for() {
-    for (arguments, found) in [
-        (&["--gpu", "1"][..], 1),
-        (&["--gpu", "0,1"], 1),
-        (&["--gpu", "2"], 0),
-        (&["--user", "ben"], 1),
-        (&["--user", "ann,ben"], 1),
-        (&["--user", "ann"], 0),
-        (&["--user", "nobody-of-this-name"], 0),
-        (&["--gpu", "1", "--user", "ben"], 1),
-        (&["--gpu", "2", "--user", "ben"], 0),
-        (&["--gpu", "1", "--user", "ann"], 0),
-    ] {
-        let all = [&["check", "--demo", "--json", "--kind", "idle"], arguments].concat();
-        let output = run(&all);
-        let document = output.json();
-        assert_eq!(document["counts"]["warning"], found, "{arguments:?}: {document}");
-        assert_eq!(output.code, found, "{arguments:?}");
-    }
-    let snapshot = run(&["ps", "--demo", "--json"]).json();
-    let ben = snapshot["processes"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .find(|process| process["user"] == "ben")
-        .unwrap();
-    let uid = ben["uid"].to_string();
-    let by_uid = run(&["check", "--demo", "--kind", "idle", "--user", &uid]);
-    assert_eq!(by_uid.code, 1, "{by_uid:?}");
-}
-
-#[test]
-fn rules_are_chosen_by_name_and_by_kind() {
-    let check = |more: &[&str]| run(&[&["check", "--demo", "--json"], more].concat());
-    let idle = check(&["--kind", "idle", "--rule", "idle"]);
-    assert_eq!(status(&idle), is(1, "findings"));
-    let kinds: Vec<Value> = idle.json()["findings"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(|finding| finding["kind"].clone())
-        .collect();
-    assert!(kinds.iter().all(|kind| kind == "idle"), "{kinds:?}");
-    for (arguments, hint) in [
-        (&["--kind", "idel"][..], "idle"),
-        (&["--rule", "idel"], "the rules are: "),
-        (&["--rule", "idle", "--kind", "leak"], "--kind leak: no rule"),
-    ] {
-        let output = check(arguments);
-        assert_eq!(status(&output), is(2, "error"), "{arguments:?}");
-        assert!(output.stderr.contains(hint), "{output:?}");
-    }
-}
-
-#[test]
 fn waiting_ends_when_so_much_is_free() {
     let (_folder, path) = recording(&[
         (0, vec![gpu(0, 79, None), gpu(1, 60, None)]),

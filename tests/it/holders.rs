@@ -106,7 +106,6 @@ impl Drop for Stranger {
     }
 }
 
-/// gpumem while it records.
 struct Recording {
     child: Child,
     lines: std::io::Lines<BufReader<ChildStdout>>,

@@ -723,14 +723,3 @@ fn reserved_memory_is_not_used_memory() {
         bytes("reserved_bytes") + bytes("used_bytes") + bytes("free_bytes")
     );
 }
-
-#[test]
-fn the_mock_speaks_the_abi_that_other_programs_know() {
-    let Some(python) = support::python_with(&["pynvml", "gpustat"]) else {
-        return;
-    };
-    let script = format!("{}/tests/mock-nvml/abi/check_abi.py", env!("CARGO_MANIFEST_DIR"));
-    let machine = Machine::new(&one_gpu(&[]));
-    let output = support::finish(Command::new(python).arg(script).arg(machine.library()));
-    assert_eq!(output.code, 0, "{output:?}");
-}

@@ -10,7 +10,6 @@ use serde_json::Value;
 
 use crate::support::{self, Output};
 
-/// Bytes in a GiB.
 pub const GIB: u64 = 1 << 30;
 
 /// The mock driver and the scene that it plays.
@@ -57,7 +56,6 @@ impl Machine {
         command.env("XDG_CONFIG_HOME", self.folder.path());
     }
 
-    /// Writes the user's configuration.
     pub fn configure(&self, toml: &str) {
         std::fs::create_dir_all(self.path("gpumem")).unwrap();
         std::fs::write(self.path("gpumem/config.toml"), toml).unwrap();
@@ -87,7 +85,6 @@ impl Machine {
         Counts::read(&self.path("counts")).unwrap()
     }
 
-    /// The mock driver's library.
     pub fn library(&self) -> &Path {
         &self.library
     }
@@ -98,7 +95,6 @@ impl Machine {
 pub struct Snapshot(pub Value);
 
 impl Snapshot {
-    /// A GPU.
     pub fn gpu(&self, index: usize) -> &Value {
         &self.0["gpus"][index]
     }

@@ -4,7 +4,6 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stderr)]
 
 mod accounting;
-mod advice;
 mod bombs;
 mod cli;
 mod commands;
@@ -44,7 +43,6 @@ mod rights;
 mod scenarios;
 mod schema;
 mod selection;
-mod series;
 mod servers;
 mod store;
 mod support;

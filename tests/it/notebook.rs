@@ -228,7 +228,6 @@ pub fn assert_no_secret(texts: &[&str]) {
     }
 }
 
-/// A real server.
 pub struct Server {
     pub place: Place,
     pub python: PathBuf,
@@ -328,14 +327,12 @@ impl Server {
         self.kernel(session["kernel"]["id"].as_str().unwrap())
     }
 
-    /// The kernel of this id.
     pub fn kernel(&self, id: &str) -> Kernel {
         let connection_file = self.place.path(&format!("runtime/kernel-{id}.json"));
         let pid = self.place.pid_with(&format!("kernel-{id}.json"));
         Kernel { id: id.to_owned(), pid, connection_file }
     }
 
-    /// Has a kernel execute code.
     pub fn drive(&self, kernel: &Kernel, code: &str) -> Running {
         let mut command = self.place.command(&self.python);
         command.arg(script("drive.py")).arg(&kernel.connection_file);
@@ -466,24 +463,6 @@ fn a_busy_notebook_is_not_accused_and_an_idle_one_is_named() {
     assert_no_secret(&[&page.stdout]);
     fs::write(&done, "").unwrap();
     assert!(driver.0.wait().unwrap().success());
-}
-
-#[test]
-fn a_server_on_a_unix_socket_is_asked_too() {
-    let folder = tempfile::tempdir().unwrap();
-    let sock = folder.path().join("s");
-    let sock = sock.to_str().unwrap();
-    let token = format!("--IdentityProvider.token={TOKEN}");
-    let Some(server) = Server::start(&[&token, &format!("--ServerApp.sock={sock}")]) else {
-        return;
-    };
-    let kernel = server.open("a.ipynb");
-    let shown = jupyter(&Machine::new(&one_gpu(&[kernel.pid])), kernel.pid);
-    let url = format!("http+unix://{}/", sock.replace('/', "%2F"));
-    assert_eq!(shown["server_url"], url, "{shown}");
-    assert_eq!(shown["server_error"], Value::Null, "{shown}");
-    assert_eq!(shown["notebook_path"], "a.ipynb");
-    assert!(shown["execution_state"].is_string(), "{shown}");
 }
 
 #[test]

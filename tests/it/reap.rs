@@ -8,7 +8,7 @@ mod acts;
 mod plans;
 mod strangers;
 
-pub use acts::{have_acted, idle, scene};
+pub use acts::{idle, scene};
 
 use std::io::{BufRead as _, BufReader};
 use std::os::unix::process::CommandExt as _;

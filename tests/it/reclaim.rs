@@ -87,7 +87,6 @@ impl Stage {
         Time::from_unix_milliseconds(1_700_000_000_000 + i64::try_from(elapsed).unwrap())
     }
 
-    /// What there is now.
     pub fn look(&mut self) -> Snapshot {
         let mut snapshot = Snapshot::new(self.now());
         snapshot.host = read_host(&Roots::default());
@@ -271,51 +270,6 @@ pub fn is_freed(outcome: &Outcome) -> bool {
 }
 
 #[test]
-fn one_that_obeys_is_asked() {
-    let Some(python) = python_with(&["signal"]) else {
-        return;
-    };
-    let cast = Cast::python(&python, "print('ready', flush=True)\ntime.sleep(60)");
-    let (outcome, past) = Stage::new(&[cast.pid()]).end();
-    assert!(matches!(outcome, Outcome::Freed { bytes: GIB, .. }), "{outcome:?}");
-    assert_eq!(sent(&past, cast.pid()), [Signal::Term]);
-    assert_eq!(past.acts[0].outcome, Some(outcome));
-}
-
-#[test]
-fn one_that_ignores_it_is_killed() {
-    let Some(python) = python_with(&["signal"]) else {
-        return;
-    };
-    let script = "signal.signal(signal.SIGTERM, signal.SIG_IGN)
-print('ready', flush=True)
-while True: signal.pause()";
-    let cast = Cast::python(&python, script);
-    let (outcome, past) = Stage::new(&[cast.pid()]).end();
-    assert!(is_freed(&outcome), "{outcome:?}");
-    assert_eq!(sent(&past, cast.pid()), [Signal::Term, Signal::Kill]);
-}
-
-#[test]
-fn one_that_is_stopped_is_made_to_go_on_and_end() {
-    let Some(python) = python_with(&["signal"]) else {
-        return;
-    };
-    let script = "def bye(*_): sys.exit(0)
-signal.signal(signal.SIGTERM, bye)
-print('ready', flush=True)
-while True: signal.pause()";
-    let mut cast = Cast::python(&python, script);
-    end(cast.pid(), rustix::process::Signal::STOP);
-    let mut stage = Stage::new(&[cast.pid()]);
-    crate::support::wait_until("it is stopped", || stage.look().processes[0].state == Some('T'));
-    let (outcome, past) = stage.end();
-    assert!(is_freed(&outcome), "{outcome:?}");
-    assert_eq!(sent(&past, cast.pid()), [Signal::Term, Signal::Cont]);
-    assert!(cast.0.wait().unwrap().success(), "its handler ran");
-}
-
-#[test]
 fn one_that_forks_while_it_is_killed_is_killed_with_its_children() {
     let Some(python) = python_with(&["signal"]) else {
         return;
@@ -461,28 +415,6 @@ while True: subprocess.call(['sleep', '61'])";
     };
     assert!(pid != child && cast.session(2).contains(&pid));
     assert!(sent(&past, pid).is_empty(), "a new one is not of the plan");
-}
-
-#[test]
-fn of_another_user_only_on_request_and_with_the_right_to() {
-    if !rustix::process::geteuid().is_root() {
-        skip("root", "a process of another user takes it");
-        return;
-    }
-    let mut command = Command::new("sh");
-    command.args(["-c", "echo ready; exec sleep 62"]);
-    command.uid(NOBODY).gid(NOBODY).process_group(0);
-    let mut cast = Cast::new(&mut command);
-    let mut stage = Stage::new(&[cast.pid()]);
-    crate::support::wait_until("it sleeps", || {
-        stage.look().processes[0].comm.as_deref() == Some("sleep")
-    });
-    let refused = format!("{:?}", stage.plan().refused);
-    assert!(refused.contains(&format!("OtherUser {{ uid: {NOBODY} }}")), "{refused}");
-    assert!(cast.is_alive());
-    stage.guard.policy.all_users = true;
-    let (outcome, _) = stage.end();
-    assert!(is_freed(&outcome), "{outcome:?}");
 }
 
 #[test]

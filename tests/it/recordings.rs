@@ -6,7 +6,6 @@ use std::path::{Path, PathBuf};
 use gpumem::api::recording::RecordingReader;
 use serde_json::Value;
 
-/// Every recording of the corpus.
 fn corpus() -> Vec<PathBuf> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/corpus");
     let mut files: Vec<PathBuf> = fs::read_dir(folder)

@@ -227,7 +227,6 @@ impl HandlerProcess {
         line.trim().to_owned()
     }
 
-    /// What it answers.
     fn tell(&mut self, word: &str) -> String {
         writeln!(self.input, "{word}").unwrap();
         self.line()

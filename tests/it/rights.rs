@@ -11,7 +11,6 @@ use std::process::Command;
 use crate::machine::{Machine, Running, one_gpu};
 use crate::support::{self, Output, clean_environment, finish, skip};
 
-/// nobody and nogroup.
 const NOBODY: u32 = 65534;
 
 fn is_root() -> bool {

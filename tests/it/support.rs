@@ -27,7 +27,6 @@ impl Output {
     }
 }
 
-/// The binary under test.
 pub fn gpumem() -> &'static str {
     env!("CARGO_BIN_EXE_gpumem")
 }
@@ -58,7 +57,6 @@ pub fn command(arguments: &[&str]) -> Command {
     command
 }
 
-/// Runs gpumem to its end.
 pub fn run(arguments: &[&str]) -> Output {
     finish(&mut command(arguments))
 }

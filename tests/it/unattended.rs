@@ -9,7 +9,7 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
-use mock_nvml::scene::{Fault, Scene};
+use mock_nvml::scene::Scene;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
@@ -243,7 +243,6 @@ impl Terminals {
         Some(terminals)
     }
 
-    /// gpumem among these terminals.
     fn gpumem(&self) -> Command {
         let mut command = Command::new("nsenter");
         command.args(["--target", &self.0.pid().to_string(), "--mount", gpumem()]);
@@ -316,25 +315,6 @@ fn who_has_a_terminal_is_warned_on_it_twice_before_the_act() {
 }
 
 #[test]
-fn a_command_that_hangs_has_notified_no_owner_and_nothing_is_killed() {
-    let mut child = stopped();
-    // What it was told is there; it does not say that it has told it.
-    let toml =
-        TELLS.replace("cat >> $0", "cat >> $0; exec sleep 30 2>/dev/null") + "action = \"reap\"\n";
-    let service = Service::start(&one_gpu(&[child.pid()]), &toml);
-    if host_pids() {
-        wait_until("the command is told", || service.notices().exists());
-    }
-    for _ in 0..8 {
-        service.wait_for_message("WATCHDOG=1");
-    }
-    assert!(child.0.try_wait().unwrap().is_none());
-    assert_eq!(state(child.pid()), 'T', "nothing was sent");
-    assert!(!service.machine.path("state/reap-warnings.json").exists());
-    service.end();
-}
-
-#[test]
 fn a_driver_that_is_not_there_is_waited_for() {
     let scene = one_gpu(&[]);
     let service = Service::start(&scene.clone().init_error(9), TELLS);
@@ -351,26 +331,6 @@ fn it_ends_at_once_where_there_is_no_driver() {
     let service = Service::start(&one_gpu(&[]).init_error(9), TELLS);
     service.wait_for_message("STATUS=");
     service.end();
-}
-
-#[test]
-fn a_driver_that_goes_away_and_comes_back_is_survived() {
-    let child = stopped();
-    let scene = one_gpu(&[child.pid()]);
-    let service = Service::start(&scene, TELLS);
-    service.wait_for_message("READY=1");
-    let away = scene.clone().init_error(18).fault(Fault::error("*", 18));
-    service.machine.play(&away);
-    service.wait_for_message("STATUS=cannot read every GPU");
-    // It goes on looking.
-    service.wait_for_message("WATCHDOG=1");
-    service.wait_for_message("WATCHDOG=1");
-    service.machine.play(&scene);
-    service.wait_for_message("STATUS=1 GPU");
-    wait_until("the command is told", || service.notices().exists());
-    let complaints = service.end();
-    assert!(complaints.contains("nothing is killed without a sample"), "{complaints}");
-    assert!(complaints.contains("every GPU can be read"), "{complaints}");
 }
 
 #[test]

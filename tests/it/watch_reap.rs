@@ -8,7 +8,7 @@ use serde_json::json;
 
 use crate::machine::GIB;
 use crate::pty::Terminal;
-use crate::reap::{Holder, IGNORES, OBEYS, Stage, have_acted, idle, scene};
+use crate::reap::{Holder, IGNORES, OBEYS, Stage, idle, scene};
 use crate::release::announcing;
 use crate::support;
 
@@ -161,32 +161,6 @@ fn what_is_undone_or_left_is_left_alive() {
 }
 
 #[test]
-fn one_that_ignores_it_is_killed_after_its_grace_behind_the_table() {
-    let Some(stage) = Stage::new() else {
-        return;
-    };
-    let holder = stage.holder(IGNORES);
-    let Some(mut terminal) = planned(&stage, &holder) else {
-        return;
-    };
-    stage.release(&holder, Duration::ZERO);
-    terminal.press("y");
-    terminal.wait_for("grace", |text| {
-        text.contains("waiting for its memory, ") && text.contains("; freed 0 B of 2.0 GiB")
-    });
-    assert!(holder.is_alive());
-    terminal.press("q");
-    let ending = format!("killing 1 of 1: SIGTERM to {}, ", holder.pid);
-    terminal.wait_for("line of what goes on", |text| text.contains(&ending));
-    terminal.press("x");
-    let text = terminal.wait_for("outcome", |text| text.contains("done: freed"));
-    let kill = format!("done: SIGKILL to {}", holder.pid);
-    assert!(text.contains(&kill) && text.contains("done: freed 2.0 GiB"), "{text}");
-    assert!(!holder.is_alive());
-    quit(&mut terminal);
-}
-
-#[test]
 fn another_signal_is_chosen_from_the_list_and_planned() {
     let Some(stage) = Stage::new() else {
         return;
@@ -279,47 +253,6 @@ fn planned_by_rule(stage: &Stage, holder: &Holder) -> Option<Terminal> {
 }
 
 #[test]
-fn what_the_rules_found_is_ended_for_as_long_as_they_find_it() {
-    let Some(stage) = Stage::new() else {
-        return;
-    };
-    let Some(holder) = idle(&stage, OBEYS) else {
-        return;
-    };
-    let Some(mut terminal) = planned_by_rule(&stage, &holder) else {
-        return;
-    };
-    stage.release(&holder, Duration::ZERO);
-    terminal.press("y");
-    terminal.wait_for("outcome", |text| text.contains("done: freed 2.0 GiB"));
-    assert!(!holder.is_alive());
-    assert_eq!(stage.events(), ["begun", "intended", "done", "ended"]);
-    let reason = &stage.lines()[0]["target"]["reason"];
-    assert_eq!(reason["findings"][0]["rule"], "idle");
-    quit(&mut terminal);
-}
-
-#[test]
-fn who_goes_to_work_in_the_grace_is_left() {
-    let Some(stage) = Stage::new() else {
-        return;
-    };
-    let Some(holder) = idle(&stage, IGNORES) else {
-        return;
-    };
-    let Some(mut terminal) = planned_by_rule(&stage, &holder) else {
-        return;
-    };
-    terminal.press("y");
-    terminal.wait_for("grace", |text| text.contains("waiting for its memory, "));
-    stage.machine.play(&scene(holder.pid, 80));
-    terminal.wait_for("outcome", |text| text.contains("done: freed 0 B; 0 of 1 succeeded"));
-    assert_eq!(stage.lines().last().unwrap()["outcome"], "rule_no_longer_true");
-    assert!(holder.is_alive());
-    quit(&mut terminal);
-}
-
-#[test]
 fn what_the_rules_find_no_longer_when_the_yes_comes_is_left() {
     let Some(stage) = Stage::new() else {
         return;
@@ -338,45 +271,6 @@ fn what_the_rules_find_no_longer_when_the_yes_comes_is_left() {
     assert!(holder.is_alive());
     assert_eq!(stage.events(), ["begun", "ended"]);
     quit(&mut terminal);
-}
-
-#[test]
-fn a_yes_waits_for_no_pace() {
-    let Some(stage) = Stage::new() else {
-        return;
-    };
-    let Some(holder) = idle(&stage, OBEYS) else {
-        return;
-    };
-    have_acted(&stage);
-    let Some(mut terminal) = planned_by_rule(&stage, &holder) else {
-        return;
-    };
-    stage.release(&holder, Duration::ZERO);
-    terminal.press("y");
-    terminal.wait_for("outcome", |text| text.contains("done: freed 2.0 GiB"));
-    quit(&mut terminal);
-    assert!(!holder.is_alive());
-}
-
-#[test]
-fn beside_another_reaper_nothing_is_sent() {
-    let Some(stage) = Stage::new() else {
-        return;
-    };
-    let holder = stage.holder(OBEYS);
-    let folder = stage.machine.path("state");
-    std::fs::create_dir_all(&folder).unwrap();
-    let lock = File::create(folder.join("reap.lock")).unwrap();
-    flock(&lock, FlockOperation::NonBlockingLockExclusive).unwrap();
-    let Some(mut terminal) = planned(&stage, &holder) else {
-        return;
-    };
-    terminal.press("y");
-    terminal
-        .wait_for("refusal", |text| text.contains("nothing was sent: another reaper is running"));
-    quit(&mut terminal);
-    assert!(holder.is_alive() && stage.lines().is_empty());
 }
 
 #[test]

@@ -64,7 +64,6 @@ const OPTIONAL: [&str; 20] = [
 const SNAPSHOTS: usize = 8;
 const STEP_SECONDS: f64 = 300.0;
 
-/// When a fault strikes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum When {
     Start,

@@ -25,7 +25,6 @@ fn about(place: &Place, name: &str) -> Option<(String, Value)> {
     Some((check["verdict"].as_str().unwrap().to_owned(), check))
 }
 
-/// How a server is named.
 fn name(file: &Value, pid: u32) -> String {
     format!("http://localhost:{}/ (process {pid})", file["port"])
 }
@@ -46,21 +45,6 @@ fn a_server_is_asked_with_its_token_and_what_it_leaves_behind_is_stale() {
     assert!(check["seen"].as_str().unwrap().contains("left behind"), "{check}");
     assert!(file.exists());
     assert_eq!(about(&place, &name), None);
-}
-
-#[test]
-fn a_server_that_takes_a_password_only_is_a_limit() {
-    let password = "--PasswordIdentityProvider.hashed_password=sha1:0123456789ab:\
-                    0123456789012345678901234567890123456789";
-    let Some(server) = Server::start(&[password, "--IdentityProvider.token="]) else {
-        return;
-    };
-    let name = name(&server.file, server.running.pid());
-    wait_until("the server asks for a password", || {
-        about(&server.place, &name).is_some_and(|(verdict, check)| {
-            verdict == "limited" && check["seen"].as_str().unwrap().contains("password only")
-        })
-    });
 }
 
 #[test]

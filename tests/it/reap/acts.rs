@@ -318,7 +318,7 @@ pub fn scene(pid: u32, sm_percent: u32) -> Scene {
 }
 
 /// Three acts of just now, by which something was done.
-pub fn have_acted(stage: &Stage) {
+fn have_acted(stage: &Stage) {
     fs::create_dir(stage.machine.path("state")).unwrap();
     let now = stage.machine.snapshot(0).0["time"].clone();
     let lines: String = (0..3)

@@ -102,17 +102,6 @@ fn is_running(pid: u32) -> bool {
 }
 
 #[test]
-fn kill_leaves_the_training_of_the_same_login_alone() {
-    let (Some(stage), Some(_)) = (Stage::new(), support::find("bash", "bash")) else {
-        return;
-    };
-    let left = Left::new(&stage);
-    let pid = left.idle.to_string();
-    let arguments = ["kill", &pid, "--yes", "--grace", "1s"];
-    left.is_alone_ended(&stage, &arguments);
-}
-
-#[test]
 fn reap_leaves_the_training_of_the_same_login_alone() {
     let (Some(stage), Some(_)) = (Stage::new(), support::find("bash", "bash")) else {
         return;

@@ -133,7 +133,6 @@ fn microseconds() -> i64 {
     i64::try_from(since.as_micros()).unwrap()
 }
 
-/// An act as it went.
 struct Acted {
     target: Target,
     outcome: Outcome,
@@ -290,7 +289,6 @@ impl Machine {
         ));
     }
 
-    /// What there is now.
     fn look(&mut self, population: &Population) -> Snapshot {
         let truth = self.truth();
         let listed = |pid: u32| {

@@ -19,7 +19,6 @@ use gpumem::api::reclaim::{
 
 use crate::support::{find, finish, skip};
 
-/// Set within the namespace.
 const INSIDE: &str = "GPUMEM_TEST_REUSE";
 const NAME: &str = "reclaim::reuse::no_signal_goes_to_who_was_given_the_number";
 /// The last pid that was given out; the next is one more (`ns_last_pid`, Linux' sysctl/kernel).
@@ -65,10 +64,8 @@ fn no_signal_goes_to_who_was_given_the_number() {
     assert!(output.stderr.contains(" races"), "{output:?}");
 }
 
-/// How a race is run.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Way {
-    /// All of it at once.
     Free,
     /// It is held when its number changes hands.
     HeldBefore,

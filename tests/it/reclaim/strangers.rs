@@ -16,9 +16,6 @@ def bye(*_):
     sys.exit(0)
 signal.signal(signal.SIGTERM, bye)
 while True: signal.pause()";
-const IGNORES: &str = "import signal
-signal.signal(signal.SIGTERM, signal.SIG_IGN)
-while True: signal.pause()";
 
 /// Four loaders at a time, new ones all the while, and an eye on what becomes of each and of itself.
 const TRAINING: &str = "import os, signal, sys, time
@@ -103,16 +100,6 @@ fn children(of: u32) -> Vec<u32> {
     let all = read_all(&Roots::default()).unwrap();
     let children = all.iter().filter(|it| it.ppid == Some(of));
     children.map(|it| it.pid).collect()
-}
-
-#[test]
-fn a_training_of_the_same_ended_login_is_left_alone() {
-    let Some(python) = python_with(&["signal"]) else {
-        return;
-    };
-    for environment in ["", "GPUMEM_KEEP='forever'"] {
-        Login::new(&python, IGNORES, environment).end_idle(Duration::from_millis(400));
-    }
 }
 
 #[test]

@@ -8,7 +8,6 @@ use super::doing::{resting, working};
 use super::people::{argv, daemon, trainer};
 use super::stage::{MIB, Stage};
 
-/// Lets some of them enter.
 pub fn enter(stage: &mut Stage) {
     if stage.random.chance(0.6) {
         let words = "/usr/bin/nvidia-persistenced --user nvidia-persistenced --verbose";

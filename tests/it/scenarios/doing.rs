@@ -1,6 +1,5 @@
 //! What a process does at one moment, before any noise of measurement.
 
-/// How a process shows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Presence {
     /// Nowhere: not yet born, or gone.
@@ -19,13 +18,11 @@ pub struct Doing {
     pub presence: Presence,
     /// Nominal SM use in percent; 0 is exactly none.
     pub sm: f64,
-    /// How far SM use strays.
     pub sm_noise: f64,
     /// Percent of memory traffic per percent of SM use.
     pub traffic: f64,
     /// Power drawn per percent of SM use; 1 is a common training step.
     pub load: f64,
-    /// Percent of one core.
     pub cpu: f64,
     /// Held on each of its GPUs; `None` where the driver does not tell.
     pub bytes: Option<u64>,
@@ -53,7 +50,6 @@ pub fn working(bytes: u64) -> Doing {
     }
 }
 
-/// Holds its memory and waits.
 pub fn resting(bytes: u64) -> Doing {
     Doing { sm: 0.0, cpu: 0.8, ..working(bytes) }
 }
@@ -63,7 +59,6 @@ pub fn spinning(bytes: u64) -> Doing {
     Doing { sm: 100.0, sm_noise: 0.0, traffic: 0.0, load: 0.1, cpu: 99.0, ..working(bytes) }
 }
 
-/// Is not there.
 pub fn gone() -> Doing {
     Doing { presence: Presence::Gone, ..resting(0) }
 }

@@ -60,7 +60,6 @@ fn play() -> impl Iterator<Item = Scenario> {
         .flat_map(move |family| seeds.clone().into_iter().map(move |seed| family.play(seed)))
 }
 
-/// How to repeat a failure.
 const HOW: &str = "GPUMEM_SCENARIO_SEEDS=SEED GPUMEM_SCENARIO_FAMILY=NAME cargo test --test it scenarios repeats one";
 
 /// What ends and begins again within the minute did neither.

@@ -32,7 +32,6 @@ const PYTHONS: &[&str] = &["/usr/bin/python3.11", "/opt/conda/bin/python3.10"];
 
 const NOTEBOOKS: &[&str] = &["course/hw4.ipynb", "Untitled7.ipynb", "thesis/ablation.ipynb"];
 
-/// Makes an argv.
 pub fn argv(words: &str) -> Option<Arc<[Arc<str>]>> {
     Some(words.split(' ').map(Arc::from).collect())
 }
@@ -64,7 +63,6 @@ pub fn someone(random: &mut Random, words: &str) -> Process {
     }
 }
 
-/// Someone who trains a network.
 pub fn trainer(random: &mut Random) -> Process {
     let script = random.pick(SCRIPTS);
     let config = random.hex(4);
@@ -96,7 +94,6 @@ pub fn notebook(random: &mut Random) -> Process {
     }
 }
 
-/// An inference server that listens.
 pub fn server(random: &mut Random, words: &str, framework: Option<&str>) -> Process {
     Process {
         terminal: None,
@@ -119,7 +116,6 @@ pub fn child(random: &mut Random, parent: &Process) -> Process {
     }
 }
 
-/// A service of systemd.
 pub fn daemon(random: &mut Random, words: &str, unit: &str) -> Process {
     let process = someone(random, words);
     let program = words.split(' ').next().unwrap_or_default();

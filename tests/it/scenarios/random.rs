@@ -14,7 +14,6 @@ impl Random {
         Self(name ^ seed.wrapping_mul(0x9e37_79b9_7f4a_7c15))
     }
 
-    /// The next 64 bits.
     pub fn bits(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.0;
@@ -38,7 +37,6 @@ impl Random {
         self.range(0.0, 1.0) < share
     }
 
-    /// One of these.
     pub fn pick<T: Copy>(&mut self, of: &[T]) -> T {
         of[(self.bits() % of.len() as u64) as usize]
     }
@@ -48,12 +46,10 @@ impl Random {
         (0..4).map(|_| self.range(-1.0, 1.0)).sum::<f64>() * spread * 0.87
     }
 
-    /// This many hexadecimal digits.
     pub fn hex(&mut self, digits: usize) -> String {
         (0..digits).map(|_| char::from(b"0123456789abcdef"[(self.bits() % 16) as usize])).collect()
     }
 
-    /// A UUID's 36 characters.
     pub fn uuid(&mut self) -> String {
         [8, 4, 4, 4, 12].map(|digits| self.hex(digits)).join("-")
     }

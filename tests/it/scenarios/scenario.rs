@@ -8,7 +8,6 @@ use serde_json::Value;
 
 use super::{NOTED, SCORED};
 
-/// Whom a finding is about.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Subject {
     Process(u32),
@@ -30,11 +29,9 @@ pub type Verdict = (&'static str, Subject);
 /// What should be found after the last snapshot.
 #[derive(Clone, Debug, Default)]
 pub struct Labels {
-    /// Every one of these.
     pub expected: Vec<Verdict>,
     /// Of the kinds that are info, every one of these and no other.
     pub noted: Vec<Verdict>,
-    /// Neither right nor wrong.
     pub allowed: Vec<Verdict>,
     /// Whether a reaper may end a process by default; whoever is not here may not be ended.
     pub kill_ok: BTreeMap<u32, bool>,
@@ -83,7 +80,6 @@ fn verdict(label: &Value) -> Verdict {
     (kind.expect("a kind that is scored"), subject)
 }
 
-/// A labelled recording.
 #[derive(Clone, Debug)]
 pub struct Scenario {
     pub family: &'static str,
@@ -104,7 +100,6 @@ impl Scenario {
         text
     }
 
-    /// The name of its file.
     pub fn file(&self) -> String {
         format!("{}-{}.jsonl", self.family, self.seed)
     }

@@ -17,9 +17,7 @@ use super::people;
 use super::random::Random;
 use super::scenario::{Labels, Scenario, Subject};
 
-/// One mebibyte.
 pub const MIB: u64 = 1 << 20;
-/// One gibibyte.
 pub const GIB: u64 = 1 << 30;
 
 type Script = Box<dyn FnMut(f64, &mut Random) -> Doing>;
@@ -27,7 +25,6 @@ type Hidden = Box<dyn Fn(f64) -> u64>;
 type Weather = Box<dyn Fn(f64, &mut Gpu)>;
 type Edit = Box<dyn FnOnce(&mut Vec<Snapshot>, &mut Random)>;
 
-/// A process that does something.
 struct Actor {
     process: Process,
     gpus: Vec<usize>,
@@ -52,7 +49,6 @@ pub struct Stage {
     began: Time,
     actors: Vec<Actor>,
     hidden: Vec<(usize, Hidden)>,
-    /// What was given, and when.
     given: Vec<(Reservation, f64)>,
     weather: Vec<Weather>,
     edits: Vec<Edit>,
@@ -100,7 +96,6 @@ impl Stage {
         self.interval = seconds;
     }
 
-    /// Seconds between two samples.
     pub fn interval(&self) -> f64 {
         self.interval
     }
@@ -259,7 +254,6 @@ impl Stage {
         by_somebody || is_given || self.hidden.iter().any(|(hidden, _)| *hidden == gpu)
     }
 
-    /// Plays it all.
     pub fn play(mut self, family: &'static str, story: &'static str, seed: u64) -> Scenario {
         if !self.is_lonely {
             super::bystanders::enter(&mut self);

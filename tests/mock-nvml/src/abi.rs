@@ -41,7 +41,6 @@ macro_rules! symbols {
         pub(crate) enum Function { $($name),* }
 
         impl Function {
-            /// By function, the symbol's name.
             pub(crate) const NAMES: &[&str] = &[$(stringify!($name)),*];
 
             /// Whether its first argument is a device.

@@ -121,7 +121,6 @@ impl Counter {
             .ok_or_else(|| io::ErrorKind::OutOfMemory.into())
     }
 
-    /// Counts a call.
     pub(crate) fn count(&self, function: Function, gpu: Option<u32>) {
         let column = gpu.map_or(0, |gpu| gpu as usize + 1);
         let column = if column < COLUMNS { column } else { 0 };

@@ -62,21 +62,17 @@ pub(crate) enum Needs {
     Init,
 }
 
-/// A call without a device.
 pub(crate) struct Call {
     played: Arc<Played>,
-    /// The second of the scene.
     pub(crate) second: f64,
 }
 
-/// A call on a device.
 pub(crate) struct Device<'a> {
     pub(crate) scene: &'a Scene,
     pub(crate) gpu: &'a Gpu,
     pub(crate) index: u32,
     /// The MIG device that was meant, where the handle is one's.
     pub(crate) mig: Option<&'a MigDevice>,
-    /// The second of the scene.
     pub(crate) second: f64,
     /// The driver's clock at the scene's second 0, in microseconds.
     pub(crate) origin_us: i64,
@@ -212,7 +208,6 @@ struct Played {
     faults: Vec<Armed>,
     /// By function, whether the driver lacks it.
     missing: Vec<bool>,
-    /// By GPU.
     list_calls: Vec<AtomicU32>,
 }
 
@@ -292,7 +287,6 @@ impl Played {
     }
 }
 
-/// This process's driver.
 struct Driver {
     path: Option<PathBuf>,
     counter: Option<Counter>,

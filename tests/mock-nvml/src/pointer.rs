@@ -25,7 +25,6 @@ impl<T> Pointer<T> {
         self.0.is_null()
     }
 
-    /// Gives the caller a value.
     pub(crate) fn put(self, value: T) -> Answer {
         if self.is_null() {
             return Err(Code::INVALID_ARGUMENT);
@@ -36,7 +35,6 @@ impl<T> Pointer<T> {
         Ok(())
     }
 
-    /// Takes the caller's value.
     pub(crate) fn get(self) -> Result<T, Code>
     where
         T: Copy,
@@ -70,7 +68,6 @@ impl<T> Pointer<T> {
 }
 
 impl Pointer<c_char> {
-    /// Takes the caller's text.
     pub(crate) fn text(self) -> Result<String, Code> {
         if self.is_null() {
             return Err(Code::INVALID_ARGUMENT);

@@ -54,7 +54,6 @@ pub(crate) struct DetailList {
 /// A record's buffer, whose layout depends on the function and on the driver.
 pub(crate) type Records = Pointer<u8>;
 
-/// Which list.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum List {
     Compute,
@@ -62,7 +61,6 @@ pub(crate) enum List {
     Mps,
 }
 
-/// Which version of the function.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Version {
     V1,
@@ -72,7 +70,6 @@ pub(crate) enum Version {
 
 /// `NVML_VALUE_NOT_AVAILABLE`.
 const NOT_AVAILABLE: u64 = u64::MAX;
-/// No GPU or compute instance.
 const NO_INSTANCE: u32 = u32::MAX;
 /// The pid of the first stranger of a growing list: above any that Linux gives.
 const FIRST_STRANGER: u32 = 4_180_000;

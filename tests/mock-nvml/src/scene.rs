@@ -22,11 +22,9 @@ mod mig;
 mod platform;
 mod process;
 
-/// What the driver plays.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Scene {
-    /// The driver itself.
     pub driver: Driver,
     /// The return code of `nvmlInit*` (9 driver not loaded, 18 version mismatch, 4 no permission).
     pub init_error: Option<u32>,
@@ -36,17 +34,13 @@ pub struct Scene {
     pub speed: Option<f64>,
     /// The GPUs, in NVML's index order.
     pub gpus: Vec<Gpu>,
-    /// What goes wrong.
     pub faults: Vec<Fault>,
 }
 
-/// The driver itself.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Driver {
-    /// The kernel driver's version.
     pub version: String,
-    /// The library's version.
     pub nvml_version: String,
     /// The newest CUDA: 1000 × major + 10 × minor.
     pub cuda_version: u32,
@@ -127,7 +121,6 @@ pub enum ProcessRecord {
     /// pid, memory, GPU instance, compute instance.
     #[default]
     Bytes24,
-    /// The same and protected memory.
     Bytes32,
 }
 
@@ -165,11 +158,9 @@ pub enum UtilizationClock {
     Boot,
 }
 
-/// One GPU.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Gpu {
-    /// Marketing name.
     pub name: String,
     /// Its name and UUID are answered as bytes that are no UTF-8.
     pub garbled: bool,
@@ -179,17 +170,13 @@ pub struct Gpu {
     pub pci: Option<String>,
     /// N of `/dev/nvidiaN`; the index where absent.
     pub minor: Option<u32>,
-    /// Board serial number.
     pub serial: Option<String>,
-    /// Board part number.
     pub board_part_number: Option<String>,
     /// NVML's brand number.
     pub brand: Option<u32>,
     /// NVML's architecture number (9 is Hopper).
     pub architecture: Option<u32>,
-    /// CUDA compute capability.
     pub cuda_capability: Option<(i32, i32)>,
-    /// Framebuffer memory.
     pub memory: Option<Memory>,
     /// Whether memory info v2 is supported; v1 still is.
     pub memory_v2: bool,
@@ -215,7 +202,6 @@ pub struct Gpu {
     pub pstate: Option<Value>,
     /// Fan speed, percent; `null` is a GPU without fans.
     pub fan: Option<Value>,
-    /// Who may open a context.
     pub compute_mode: Option<ComputeMode>,
     /// Whether the driver stays loaded without clients.
     pub persistence: Option<bool>,
@@ -227,17 +213,13 @@ pub struct Gpu {
     pub mig_devices: Vec<MigDevice>,
     /// Whether a screen is attached and in use.
     pub display: Option<bool>,
-    /// Whether ECC is on.
     pub ecc: Option<bool>,
-    /// ECC errors counted.
     pub ecc_errors: Option<Value>,
-    /// The PCIe link.
     pub pcie: Option<Pcie>,
     /// Bytes of BAR1 in use, of 256 MiB.
     pub bar1_used: Option<Value>,
     /// Whether the driver gives utilization samples per process.
     pub process_utilization: bool,
-    /// Who holds memory.
     pub processes: Vec<Process>,
     /// Further utilization samples, of any pid and with any percentages.
     pub utilization_samples: Vec<Sample>,
@@ -293,7 +275,6 @@ impl Default for Gpu {
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Memory {
-    /// All of it.
     pub total: Value,
     /// Held by driver and firmware; memory info v1 counts it as used.
     pub reserved: Value,
@@ -314,7 +295,6 @@ pub struct Memory {
 pub struct Limit {
     /// What its processes may take together.
     pub hard: Value,
-    /// What they hold now.
     pub used: Value,
 }
 
@@ -345,13 +325,9 @@ pub struct Utilization {
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Clocks {
-    /// Graphics.
     pub graphics: Option<Value>,
-    /// Streaming multiprocessors.
     pub sm: Option<Value>,
-    /// Memory.
     pub memory: Option<Value>,
-    /// Video encoder and decoder.
     pub video: Option<Value>,
 }
 
@@ -367,30 +343,21 @@ impl Clocks {
     }
 }
 
-/// Who may open a context.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ComputeMode {
-    /// Any number of processes.
     #[default]
     Default = 0,
-    /// One thread.
     ExclusiveThread = 1,
-    /// Nobody.
     Prohibited = 2,
-    /// One process.
     ExclusiveProcess = 3,
 }
 
-/// The PCIe link.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Pcie {
-    /// Generation, now and at most.
     pub generation: u32,
-    /// Lanes, now and at most.
     pub width: u32,
-    /// KB/s in each direction.
     pub throughput: Value,
 }
 
@@ -401,26 +368,22 @@ impl Default for Pcie {
 }
 
 impl Scene {
-    /// A scene without GPUs.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Adds a GPU.
     #[must_use]
     pub fn gpu(mut self, gpu: Gpu) -> Self {
         self.gpus.push(gpu);
         self
     }
 
-    /// Adds a fault.
     #[must_use]
     pub fn fault(mut self, fault: Fault) -> Self {
         self.faults.push(fault);
         self
     }
 
-    /// Sets the driver.
     #[must_use]
     pub fn driver(mut self, driver: Driver) -> Self {
         self.driver = driver;
@@ -533,14 +496,12 @@ impl Gpu {
         self
     }
 
-    /// Adds a process.
     #[must_use]
     pub fn process(mut self, process: Process) -> Self {
         self.processes.push(process);
         self
     }
 
-    /// Every value that may change.
     fn values(&self) -> impl Iterator<Item = &Value> {
         let mig_memory = self.mig_devices.iter().map(|device| &device.memory);
         let memory = self.memory.iter().chain(mig_memory).flat_map(|memory| {

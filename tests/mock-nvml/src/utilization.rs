@@ -25,7 +25,6 @@ pub(crate) struct Sample {
 
 /// Microseconds between two instants of the ring.
 const PERIOD_US: i64 = 1_000_000 * 10 / 72;
-/// Instants in the ring.
 const INSTANTS: i64 = 72;
 /// What the driver says that a caller needs room for, however few samples there are.
 const USUAL_ROOM: usize = 100;

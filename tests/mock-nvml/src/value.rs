@@ -10,7 +10,6 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Value {
-    /// Always the same.
     Constant(f64),
     /// `(second, value)`, by second; each value holds until the next.
     Steps(Vec<(f64, f64)>),

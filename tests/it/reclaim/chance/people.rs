@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 
 use crate::scenarios::random::Random;
 
-/// The uid of nobody.
 const NOBODY: u32 = 65534;
 
 /// A process, and those that it starts.
@@ -15,7 +14,6 @@ struct Part {
 }
 
 impl Part {
-    /// Words with spaces between.
     fn word(mut self, words: impl AsRef<str>) -> Self {
         let words = words.as_ref().split(' ');
         self.words.extend(words.map(str::to_owned));
@@ -35,7 +33,6 @@ impl Part {
         self.words.iter().any(|it| it == word)
     }
 
-    /// As the spawner reads it.
     fn text(&self) -> String {
         let children = self.children.iter().map(Self::text);
         let words: Vec<String> = self.words.iter().cloned().chain(children).collect();
@@ -60,7 +57,6 @@ pub struct Population {
 }
 
 impl Population {
-    /// So many families.
     pub fn new(random: &mut Random, families: usize) -> Self {
         let mut it = Self::default();
         while it.requests.len() < families {
@@ -191,7 +187,6 @@ impl Population {
         self.ask(&launcher);
     }
 
-    /// Workers whose trainer has ended.
     fn orphaned_loaders(&mut self, random: &mut Random) {
         let mut trainer = self
             .part()

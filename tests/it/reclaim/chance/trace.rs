@@ -15,13 +15,16 @@ pub const CALLS: &str =
 /// No process has such a number (`PID_MAX_LIMIT` in Linux' `include/linux/threads.h`).
 const NO_PID: i32 = 1 << 22;
 
-/// One call.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Call {
     /// A process was taken hold of.
-    Opened { pid: i64 },
-    /// Something was sent to one.
-    Sent { pid: i64, signal: String },
+    Opened {
+        pid: i64,
+    },
+    Sent {
+        pid: i64,
+        signal: String,
+    },
     /// A place in the log that the program has marked.
     Mark(i32),
     /// Something else that may reach a process: nothing may, but through what holds one.
@@ -40,7 +43,6 @@ pub struct Trace {
     file: File,
     rest: String,
     marks: i32,
-    /// Whom descriptors hold.
     held: HashMap<String, i64>,
 }
 

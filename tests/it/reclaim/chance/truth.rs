@@ -21,7 +21,6 @@ pub struct Truth {
     pub executed: BTreeMap<i64, i64>,
     /// Who saw when that its parent was gone.
     pub left: BTreeMap<i64, i64>,
-    /// Who was sent what.
     pub sent: Vec<(i64, i64)>,
 }
 

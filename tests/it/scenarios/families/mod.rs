@@ -21,9 +21,7 @@ use super::stage::Stage;
 /// A family of like stories with other numbers.
 #[derive(Clone, Copy)]
 pub struct Family {
-    /// Its name, unique.
     pub name: &'static str,
-    /// What happens, in a sentence.
     pub story: &'static str,
     set: fn(&mut Stage),
 }
@@ -41,7 +39,6 @@ const fn family(name: &'static str, story: &'static str, set: fn(&mut Stage)) ->
     Family { name, story, set }
 }
 
-/// All families.
 pub fn all() -> Vec<Family> {
     [
         idle::FAMILIES,

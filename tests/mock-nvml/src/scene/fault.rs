@@ -15,7 +15,6 @@ pub struct Fault {
     pub error: Option<u32>,
     /// Milliseconds before it answers.
     pub delay_ms: u64,
-    /// Never answers.
     pub hang: bool,
     /// Matching calls that pass before the fault sets in.
     pub after_calls: u64,
@@ -29,31 +28,26 @@ impl Fault {
         Self { function: function.into(), error: Some(code), ..Self::default() }
     }
 
-    /// A function that answers late.
     pub fn delay(function: impl Into<String>, delay_ms: u64) -> Self {
         Self { function: function.into(), delay_ms, ..Self::default() }
     }
 
-    /// A function that never answers.
     pub fn hang(function: impl Into<String>) -> Self {
         Self { function: function.into(), hang: true, ..Self::default() }
     }
 
-    /// On this GPU only.
     #[must_use]
     pub fn on(mut self, gpu: u32) -> Self {
         self.gpu = Some(gpu);
         self
     }
 
-    /// Only after so many calls.
     #[must_use]
     pub fn after(mut self, calls: u64) -> Self {
         self.after_calls = calls;
         self
     }
 
-    /// Only so many times.
     #[must_use]
     pub fn times(mut self, times: u64) -> Self {
         self.times = Some(times);

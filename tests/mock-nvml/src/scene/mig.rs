@@ -16,11 +16,8 @@ pub struct MigDevice {
     pub profile: String,
     /// The GPU's name and the profile where absent.
     pub name: Option<String>,
-    /// GPU instance.
     pub gpu_instance_id: u32,
-    /// Compute instance.
     pub compute_instance_id: u32,
-    /// Of the GPU instance.
     pub memory: Memory,
     /// Who holds memory of it; they are on the GPU's own lists, too.
     pub processes: Vec<Process>,
@@ -43,7 +40,6 @@ impl MigDevice {
         }
     }
 
-    /// Adds a process.
     #[must_use]
     pub fn process(mut self, process: Process) -> Self {
         self.processes.push(Process {

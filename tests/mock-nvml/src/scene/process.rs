@@ -4,21 +4,17 @@ use serde::{Deserialize, Serialize};
 
 use crate::value::Value;
 
-/// A process on a GPU.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Process {
     /// Its pid; nothing asks whether it exists.
     pub pid: u32,
-    /// Which lists name it.
     #[serde(rename = "type", default)]
     pub kind: ProcessKind,
     /// Memory held; `null` is what NVML calls not available.
     pub used_bytes: Option<Value>,
-    /// GPU instance, under MIG.
     #[serde(default)]
     pub gi: Option<u32>,
-    /// Compute instance, under MIG.
     #[serde(default)]
     pub ci: Option<u32>,
     /// SM utilization in its samples, percent.
@@ -50,7 +46,6 @@ impl Process {
         Self { pid, used_bytes: Some(used_bytes.into()), ..Self::default() }
     }
 
-    /// Puts it on other lists.
     #[must_use]
     pub fn kind(mut self, kind: ProcessKind) -> Self {
         self.kind = kind;
@@ -72,13 +67,6 @@ impl Process {
         self
     }
 
-    /// Lets it come and go at seconds of the scene.
-    #[must_use]
-    pub fn between(mut self, from: f64, until: f64) -> Self {
-        (self.from, self.until) = (Some(from), Some(until));
-        self
-    }
-
     /// Whether it is there at a second of the scene.
     pub(crate) fn is_there(&self, second: f64) -> bool {
         self.from.is_none_or(|from| from <= second) && self.until.is_none_or(|until| second < until)
@@ -97,20 +85,15 @@ pub struct Account {
     pub has_ended: bool,
 }
 
-/// Which lists name a process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub enum ProcessKind {
-    /// The compute list.
     #[default]
     #[serde(rename = "compute")]
     Compute,
-    /// The graphics list.
     #[serde(rename = "graphics")]
     Graphics,
-    /// Both of them.
     #[serde(rename = "compute+graphics")]
     ComputeGraphics,
-    /// The list of MPS clients.
     #[serde(rename = "mps")]
     Mps,
 }
@@ -124,13 +107,9 @@ pub struct Sample {
     /// The stamp, in microseconds, given at every call whatever the caller has seen; where absent,
     /// that of the newest sample.
     pub timestamp: Option<u64>,
-    /// Any number.
     pub sm: u32,
-    /// Any number.
     pub memory: u32,
-    /// Any number.
     pub encoder: u32,
-    /// Any number.
     pub decoder: u32,
 }
 
