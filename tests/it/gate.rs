@@ -286,29 +286,18 @@ fn memory_that_becomes_free_ends_the_wait() {
 fn hostile_values_are_refused_with_a_hint() {
     for (arguments, hint) in [
         (&["--max-used", "8GB"][..], "write 8GiB, 512MiB or 90%"),
-        (&["--max-used", "101%"], "0% to 100%"),
         (&["--max-used=-1%"], "0% to 100%"),
-        (&["--max-used", ""], "write 8GiB"),
-        (&["--max-unattributed", "NaN"], "write 8GiB"),
-        (&["--max-unattributed", "1e9%"], "write 8GiB"),
         (&["--max-used", "10"], "write 10GiB, 10MiB or 10%"),
-        (&["--max-unattributed", "1"], "write 1GiB, 1MiB or 1%"),
         (&["--wait-free", "0"], "always free"),
         // It was 8 bytes, which are free at once.
         (&["--wait-free", "8"], "no unit; write 8GiB or 8MiB"),
-        (&["--wait-free", "8:0"], "no unit; write 8GiB or 8MiB"),
-        (&["--wait-free", "8GB"], "write 8GiB"),
-        (&["--wait-free", "50%"], "write 8GiB"),
         (&["--wait-free", "8GiB:"], "8GiB:0"),
-        (&["--wait-free", ":0"], "write 8GiB"),
         (&["--wait-free", "8GiB:7"], "there are 0, 1, 2, 3"),
         (&["--wait-free", "8GiB:1", "--gpu", "0"], "there are 0"),
         (&["--wait-free", "8GiB", "--timeout", "10"], "30s, 10m"),
         (&["--wait-free", "8GiB", "--window", "10s"], "cannot be used with"),
         (&["--timeout", "10s"], "--wait-free"),
         (&["--gpu", "4"], "there are 0, 1, 2, 3"),
-        (&["--gpu", "GPU-x"], "there are 0, 1, 2, 3"),
-        (&["--gpu", ""], "there are 0, 1, 2, 3"),
     ] {
         let output = run(&[&["check", "--demo", "--json"], arguments].concat());
         assert_eq!(status(&output), is(2, "error"), "{arguments:?}");

@@ -44,12 +44,12 @@ use truth::{Born, Truth};
 const NAME: &str = "reclaim::chance::only_who_was_shown_or_is_born_of_them_is_sent_anything";
 /// Set for the process that acts: the folder.
 const INSIDE: &str = "GPUMEM_TEST_CHANCE";
-const FAMILIES: &str = "GPUMEM_CHANCE_FAMILIES";
+pub(super) const FAMILIES: &str = "GPUMEM_CHANCE_FAMILIES";
 const SEED: &str = "GPUMEM_CHANCE_SEED";
 /// Families that live at one time.
 const AT_ONCE: usize = 6;
 /// In a plain `cargo test`.
-const USUAL: u64 = 500;
+const USUAL: u64 = 150;
 
 #[test]
 fn only_who_was_shown_or_is_born_of_them_is_sent_anything() {
@@ -123,7 +123,7 @@ fn in_a_namespace(flags: &str, seed: u64, count: u64) {
     eprint!("{}", output.stderr);
 }
 
-fn number(name: &str, usual: u64) -> u64 {
+pub(super) fn number(name: &str, usual: u64) -> u64 {
     let given = std::env::var(name).unwrap_or_default();
     given.parse().unwrap_or(usual)
 }

@@ -23,7 +23,8 @@ const INSIDE: &str = "GPUMEM_TEST_REUSE";
 const NAME: &str = "reclaim::reuse::no_signal_goes_to_who_was_given_the_number";
 /// The last pid that was given out; the next is one more (`ns_last_pid`, Linux' sysctl/kernel).
 const LAST_PID: &str = "/proc/sys/kernel/ns_last_pid";
-const RACES: usize = 10_000;
+/// More by the variable that says how many families chance makes.
+const RACES: u64 = 2_000;
 /// One after the other, so that each is older than a clock tick when its turn comes.
 const SLOTS: usize = 64;
 const FIRST_PID: u32 = 1000;
@@ -108,7 +109,8 @@ fn race() {
     thread::sleep(Duration::from_millis(30));
     let begun = Instant::now();
     let (mut reused, mut wrong, mut rounds) = (0, 0, 0);
-    while reused < RACES && begun.elapsed() < MOST {
+    let races = usize::try_from(super::chance::number(super::chance::FAMILIES, RACES)).unwrap();
+    while reused < races && begun.elapsed() < MOST {
         let slot = rounds % SLOTS;
         let way = [Way::Free, Way::HeldBefore, Way::AskedAfter][rounds % 3];
         rounds += 1;
@@ -149,9 +151,9 @@ fn race() {
         count.gone
     );
     assert_eq!(wrong, 0);
-    assert!(reused >= RACES, "{reused} of {rounds}");
-    assert!(count.opened > RACES / 4 && count.signalled > 0);
-    assert!(count.changed > RACES / 4 && count.gone > 0);
+    assert!(reused >= races, "{reused} of {rounds}");
+    assert!(count.opened > races / 4 && count.signalled > 0);
+    assert!(count.changed > races / 4 && count.gone > 0);
 }
 
 fn act(given: &mpsc::Receiver<(Approved, Way, usize)>, barrier: &Barrier) -> Count {
