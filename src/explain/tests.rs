@@ -374,7 +374,7 @@ fn what_a_process_calls_itself_breaks_no_page() {
         scene.now.errors =
             vec![ReadError { gpu: Some(0), call: name.clone(), error: name.clone() }];
         let mut copy = scene.clone();
-        let seen = seen(&mut copy, 100, |_, _| {});
+        let seen = seen(&mut copy, 3, |_, _| {});
         page(&seen, "7");
         page(&seen, "gpu:0");
     }
