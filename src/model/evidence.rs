@@ -10,6 +10,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::ser::Error as _;
 use serde::{Serialize, Serializer};
 
 use crate::units::number_of;
@@ -78,7 +79,7 @@ impl fmt::Debug for Evidence {
 
 impl Serialize for Evidence {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        erased_serde::serialize(&*self.0, serializer)
+        self.0.to_json().map_err(S::Error::custom)?.serialize(serializer)
     }
 }
 
@@ -97,7 +98,8 @@ impl JsonSchema for Evidence {
 }
 
 /// [`KindEvidence`] of a kind that is not known.
-trait AnyEvidence: erased_serde::Serialize + fmt::Debug + Send + Sync {
+trait AnyEvidence: fmt::Debug + Send + Sync {
+    fn to_json(&self) -> serde_json::Result<serde_json::Value>;
     fn any(&self) -> &dyn Any;
     fn equals(&self, other: &dyn Any) -> bool;
     fn words(&self) -> String;
@@ -105,6 +107,10 @@ trait AnyEvidence: erased_serde::Serialize + fmt::Debug + Send + Sync {
 }
 
 impl<F: KindEvidence> AnyEvidence for F {
+    fn to_json(&self) -> serde_json::Result<serde_json::Value> {
+        serde_json::to_value(self)
+    }
+
     fn any(&self) -> &dyn Any {
         self
     }
