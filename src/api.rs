@@ -125,7 +125,7 @@ pub mod rules {
     pub use crate::rules::dead::DeadEvidence;
     pub use crate::rules::hung::HungEvidence;
     pub use crate::rules::idle::IdleEvidence;
-    pub use crate::rules::leak::{LeakEvidence, SlowingEvidence};
+    pub use crate::rules::leak::LeakEvidence;
     pub use crate::rules::orphan::OrphanEvidence;
     pub use crate::rules::placeholder::PlaceholderEvidence;
     pub use crate::rules::pressure::PressureEvidence;

@@ -16,8 +16,7 @@
 //!   proves nothing, and only the valleys before it are judged;
 //! - more than the samples may miss the bottom of a valley by.
 //!
-//! - no slower: the rises of twelfths since it began do not become less, of all and lately (`slowing`); what
-//!   does may fill the GPU all the same, by the curves that fit it, and that is another verdict;
+//! - no slower: the rises of twelfths since it began do not become less, of all and lately (`slowing`);
 //! - no high water: what rises in steps does so regularly, or so often that time tells it better than the
 //!   logarithm of the process's age (`steps`); regular steps of 1 GiB and more are told from the third on;
 //! - no cache that fills: where it rises by chance, it does so no more rarely than at first (`steps`);
@@ -63,7 +62,6 @@ mod window;
 use crate::model::Time;
 use scale::{SHORTEST_SECONDS, UNIT};
 use series::{Bucket, GrowthSeries};
-pub use slowing::Outlook;
 use steady::{GrowthDetector, Steady};
 pub use trend::Trend;
 
@@ -88,8 +86,6 @@ pub enum Verdict {
     Growing(Trend),
     /// It grew, as was demanded, and nothing has risen for a while.
     Stopped(Trend),
-    /// It grows, by as much and for as long as was demanded, ever more slowly.
-    Slowing(Trend, Outlook),
     /// It has risen, and was not seen for long enough to tell.
     TooShort {
         /// For how long it was seen.
@@ -173,17 +169,10 @@ impl Growth {
                     Verdict::Growing(trend)
                 }
             }
-            None => match detector.slowing {
-                Some((trend, outlook))
-                    if trend.grown_bytes >= demand.bytes && trend.span_seconds >= needed =>
-                {
-                    Verdict::Slowing(trend, outlook)
-                }
-                None if f64::from(detector.series.now) < needed && detector.series.has_risen() => {
-                    Verdict::TooShort { seconds: f64::from(detector.series.now), needed }
-                }
-                _ => Verdict::Not,
-            },
+            None if f64::from(detector.series.now) < needed && detector.series.has_risen() => {
+                Verdict::TooShort { seconds: f64::from(detector.series.now), needed }
+            }
+            None => Verdict::Not,
         }
     }
 }

@@ -9,11 +9,8 @@
 //! while, and is no accusation. Growth that comes with requests and goes on by then has only paused, and is the
 //! same finding.
 //!
-//! Growth that becomes ever slower, as √t does, is no leak either. Where each curve that fits it fills the GPU
-//! within a day, it is said that it may (info).
-//!
-//! Never a leak: what moves in the last twentieth of a GPU that was that full before; rows of type graphics (a desktop has as much as is on the screen), and what a GPU has in
-//! use as a whole. Nothing is offered that ends a process: to lose a training that leaks is for its owner
+//! Never a leak: growth that becomes ever slower; what moves in the last twentieth of a GPU that was that full
+//! before; rows of type graphics (a desktop has as much as is on the screen), and what a GPU has in use as a whole. Nothing is offered that ends a process: to lose a training that leaks is for its owner
 //! to choose.
 //!
 //! One finding for a process, over all the GPUs on which it leaks; evidence and forecast are those of the
@@ -27,7 +24,7 @@ use serde::{Deserialize, Serialize};
 use super::rule::{ConfiguredRule, RuleInput, RuleKind};
 use super::undecided_reason::UndecidedReason;
 use super::{rule::RuleOutput, subject};
-use crate::history::growth::{Demand, Outlook, Trend, Verdict};
+use crate::history::growth::{Demand, Trend, Verdict};
 use crate::history::{Device, ProcessHistory, RowHistory};
 use crate::model::evidence::{Evidence, Exhaustion, KindEvidence, samples};
 use crate::model::finding::{Action, Finding, FindingGpu, Kind, Pending, Severity};
@@ -43,9 +40,6 @@ const SHORTEST_REFUTATION_SECONDS: f64 = 60.0;
 const LEAST_PAUSE_SECONDS: f64 = 120.0;
 /// A forecast beyond this is a number without a meaning.
 const LONGEST_FORECAST_SECONDS: f64 = 30.0 * 86_400.0;
-
-/// What becomes slower is worth a word where it fills the GPU sooner than this all the same.
-const MAY_FILL_WITHIN_SECONDS: f64 = 86_400.0;
 /// No growth is judged over less, whatever the window is set to; see [`crate::history::growth`].
 const LEAST_WINDOW_SECONDS: f64 = 900.0;
 
@@ -79,26 +73,6 @@ pub struct LeakEvidence {
     pub out_of_memory_seconds_low: Option<f64>,
     /// The latest, by the lower bound of the rate.
     pub out_of_memory_seconds_high: Option<f64>,
-    /// The curve by which it grows ever more slowly, and by which the forecast is then made; absent where it
-    /// grows evenly.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "SlowingEvidence")]
-    pub slowing: Option<SlowingEvidence>,
-}
-
-/// A curve that fits growth which becomes ever slower.
-#[derive(Clone, PartialEq, Debug, JsonSchema, Serialize)]
-pub struct SlowingEvidence {
-    /// `power` of time, `logarithm` of time, or approach to a `level`.
-    #[schemars(extend("enum" = ["power", "logarithm", "level"]))]
-    pub curve: &'static str,
-    /// The power of time, below 1; absent for the other curves.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "f64", range(min = 0, max = 1))]
-    pub power: Option<f64>,
-    /// How far the curve is off, as a share of the growth: the root of the mean square.
-    #[schemars(range(min = 0))]
-    pub error_share: f64,
 }
 
 impl KindEvidence for LeakEvidence {
@@ -116,15 +90,6 @@ impl KindEvidence for LeakEvidence {
         );
         if let Some(stopped) = self.stopped_seconds {
             let _ = write!(words, ", none for {}", Span::from_seconds(stopped));
-        }
-        if let Some(slowing) = &self.slowing {
-            let curve = match (slowing.curve, slowing.power) {
-                (_, Some(power)) => format!("time to the power of {power:.2}"),
-                ("logarithm", _) => "the logarithm of time".to_owned(),
-                _ => "an approach to a level".to_owned(),
-            };
-            let percent = slowing.error_share * 100.0;
-            let _ = write!(words, ", ever more slowly: {curve} fits to {percent:.1} %");
         }
         if let Some(free) = self.free_bytes {
             let _ = write!(words, ", {} free", Bytes(free));
@@ -240,8 +205,6 @@ struct LeakOn {
     free_bytes: Option<u64>,
     /// It grew, and does not any more.
     has_stopped: bool,
-    /// It grows ever more slowly.
-    slowing: Option<SlowingEvidence>,
     severity: Severity,
 }
 
@@ -264,12 +227,6 @@ impl Forecast {
         };
         (trend.bytes_per_second_low > 0.0 && forecast.latest <= LONGEST_FORECAST_SECONDS)
             .then_some(forecast)
-    }
-
-    /// `None` where some curve that fits does not fill the GPU within a day.
-    fn of_slowing(outlook: &Outlook, free_bytes: u64) -> Option<Self> {
-        let [seconds, soonest, latest] = outlook.seconds_until(free_bytes)?;
-        (latest <= MAY_FILL_WITHIN_SECONDS).then_some(Self { seconds, soonest, latest })
     }
 }
 
@@ -294,10 +251,9 @@ fn judge(
     }
     let settings = rule.settings_for(&seen.scope_of(process, row))?;
     let demand = Demand { bytes: settings.min_growth.0, seconds: settings.window.seconds() };
-    let (trend, has_stopped, outlook) = match row.growth().verdict(&demand) {
-        Verdict::Leak(trend) => (trend, false, None),
-        Verdict::Stopped(trend) => (trend, true, None),
-        Verdict::Slowing(trend, outlook) => (trend, false, Some(outlook)),
+    let (trend, has_stopped) = match row.growth().verdict(&demand) {
+        Verdict::Leak(trend) => (trend, false),
+        Verdict::Stopped(trend) => (trend, true),
         Verdict::Growing(trend) => {
             verdicts.expect(pending(rule, process, index, &settings, &trend));
             return None;
@@ -323,13 +279,7 @@ fn judge(
         return None;
     }
     let free_bytes = memory.map(|memory| memory.free_bytes);
-    let forecast = free_bytes.and_then(|free| match &outlook {
-        Some(outlook) => Forecast::of_slowing(outlook, free),
-        None => Forecast::of(&trend, free),
-    });
-    if outlook.is_some() && forecast.is_none() {
-        return None;
-    }
+    let forecast = free_bytes.and_then(|free| Forecast::of(&trend, free));
     // By now the GPU would be full.
     let is_refuted = forecast.is_some_and(|forecast| {
         trend.is_quiet_for(forecast.seconds.max(SHORTEST_REFUTATION_SECONDS))
@@ -344,12 +294,7 @@ fn judge(
         forecast,
         free_bytes,
         has_stopped,
-        slowing: outlook.map(|outlook| SlowingEvidence {
-            curve: outlook.curve(),
-            power: outlook.power(),
-            error_share: outlook.error_share(),
-        }),
-        severity: if has_stopped || outlook.is_some() {
+        severity: if has_stopped {
             Severity::Info
         } else if is_near {
             Severity::Critical
@@ -445,7 +390,6 @@ fn evidence(on: &LeakOn) -> LeakEvidence {
         out_of_memory_seconds: on.forecast.map(|forecast| forecast.seconds),
         out_of_memory_seconds_low: on.forecast.map(|forecast| forecast.soonest),
         out_of_memory_seconds_high: on.forecast.map(|forecast| forecast.latest),
-        slowing: on.slowing.clone(),
     }
 }
 
@@ -471,19 +415,6 @@ fn message(process: &Process, first: &LeakOn, leaks: &[LeakOn], seconds: f64) ->
             first.gpu.index,
             Bytes(trend.grown_bytes),
             Span::from_seconds(trend.rising_seconds),
-        );
-    }
-    if let (Some(_), Some(forecast)) = (&first.slowing, first.forecast) {
-        return format!(
-            "{} ({}) grows ever more slowly on GPU {}{others}, by {} in {}, and may fill it in about {} ({} to {})",
-            subject::name(process),
-            process.pid,
-            first.gpu.index,
-            Bytes(trend.grown_bytes),
-            Span::from_seconds(seconds),
-            Span::from_seconds(forecast.seconds),
-            Span::from_seconds(forecast.soonest),
-            Span::from_seconds(forecast.latest),
         );
     }
     let mut message = format!(

@@ -5,11 +5,10 @@
 use super::halt::{CAME_BACK_SECONDS, Pace};
 use super::scale::{BUCKET_SECONDS, LEAST_RISE, LONGEST_SECONDS, SHORTEST_SECONDS, UNIT};
 use super::series::{Bucket, Floor, GrowthSeries};
-use super::slowing::Outlook;
+use super::steps;
 use super::trend::Trend;
 use super::view::View;
 use super::window::{EVEN, KEEP, RESUME, START};
-use super::{slowing, steps};
 
 /// Growth that becomes slower does so for as long,
 const SLOW_FOR_SECONDS: u32 = 90;
@@ -52,8 +51,6 @@ pub(super) struct GrowthDetector {
     /// Since when some window passes.
     passes_since: Option<u32>,
     pub(super) steady: Option<Steady>,
-    /// Growth that is not steady, and becomes slower.
-    pub(super) slowing: Option<(Trend, Outlook)>,
     /// When growth ended, and at what height.
     ended: Option<(u32, u32)>,
 }
@@ -61,7 +58,7 @@ pub(super) struct GrowthDetector {
 impl GrowthDetector {
     /// Nothing is judged of it so far.
     pub(super) fn new(series: GrowthSeries) -> Self {
-        Self { series, judge_at: 0, passes_since: None, steady: None, slowing: None, ended: None }
+        Self { series, judge_at: 0, passes_since: None, steady: None, ended: None }
     }
 
     /// Takes in a sample, after nothing was seen since `hole`, and judges what there is.
@@ -69,8 +66,7 @@ impl GrowthDetector {
         let is_closed = self.series.observe(sample, hole);
         self.look_back(&sample);
         // On a plateau growth can cease, and cannot begin, once it is sure that it is one.
-        let is_watched =
-            self.steady.is_some() || self.slowing.is_some() || self.series.is_young_plateau();
+        let is_watched = self.steady.is_some() || self.series.is_young_plateau();
         if is_closed || (is_watched && self.series.now >= self.judge_at) {
             self.judge_at = self.series.now.saturating_add(BUCKET_SECONDS);
             self.judge();
@@ -122,10 +118,6 @@ impl GrowthDetector {
             }
         }
         self.follow();
-        self.slowing = match self.steady {
-            Some(_) => None,
-            None => slowing::of(&self.series),
-        };
     }
 
     /// Looks whether what grows steadily goes on.

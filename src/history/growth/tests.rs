@@ -218,51 +218,22 @@ fn what_settles_over_hours_is_let_go_before_it_is_half_way() {
 }
 
 #[test]
-fn a_logarithm_is_no_leak_and_fills_nothing() {
+fn a_logarithm_is_no_leak() {
     for young in [1.0, 3.0, 6.0] {
         for interval in [1.0, 20.0, 60.0] {
             let played = play(interval, 300.0, |t| BASE + 2000.0 * (1.0 + t / young).ln());
             assert_eq!(played.turns, [0.0; 0], "{young} min every {interval} s");
-            let seconds = outlook(&played).and_then(|outlook| outlook.seconds_until(30_000 * MIB));
-            assert!(seconds.is_none_or(|[_, _, latest]| latest > 86_400.0));
         }
     }
 }
 
-fn outlook(played: &Played) -> Option<Outlook> {
-    match played.growth.verdict(&DEMAND) {
-        Verdict::Slowing(_, outlook) => Some(outlook),
-        _ => None,
-    }
-}
-
 #[test]
-fn a_root_is_no_leak_and_has_a_time_at_which_it_fills_a_gpu() {
+fn a_root_is_no_leak() {
     for (minutes, interval) in [(60.0, 60.0), (120.0, 10.0), (300.0, 30.0), (600.0, 60.0)] {
-        // At 16 h it has grown by 62 GiB.
         let root = |t: f64| BASE + 2000.0 * (t + 0.1).sqrt();
         let played = play(interval, minutes, root);
         assert_eq!(played.turns, [0.0; 0], "after {minutes} min");
-        let outlook = outlook(&played).unwrap_or_else(|| panic!("none after {minutes} min"));
-        let power = outlook.power().unwrap();
-        assert!((0.3..=0.7).contains(&power), "{power} after {minutes} min");
-        let more = BASE + 62_000.0 - root(minutes);
-        let seconds = outlook.seconds_until((more * MIB as f64) as u64).unwrap();
-        let [best, soonest, latest] = seconds.map(|seconds| seconds / 3600.0 + minutes / 60.0);
-        assert!(soonest <= best && best <= latest, "{seconds:?}");
-        assert!((12.0..=21.0).contains(&best), "{best} h, not 16");
     }
-}
-
-#[test]
-fn a_root_that_stops_is_let_go_within_minutes() {
-    let mut seen = 0;
-    for end in [60.0, 200.0] {
-        let root = |t: f64| BASE + 2000.0 * t.min(end).sqrt();
-        seen += usize::from(outlook(&play(20.0, end, root)).is_some());
-        assert_eq!(outlook(&play(20.0, end + 10.0, root)), None);
-    }
-    assert_eq!(seen, 2);
 }
 
 #[test]

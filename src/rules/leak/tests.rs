@@ -210,54 +210,6 @@ fn a_leak_that_pauses_keeps_its_finding_and_not_its_severity() {
 }
 
 #[test]
-fn what_becomes_slower_and_fills_the_gpu_within_a_day_is_reported_as_info() {
-    let (mut scene, mut engine) = (scene(), engine());
-    let root = |scene: &mut Scene, engine: &mut Engine, from: u64, to: u64| {
-        for sample in from * 6..to * 6 {
-            scene.step();
-            let used = 8 * GIB + (2.5 * (sample as f64 / 6.0).sqrt() * GIB as f64) as u64;
-            scene.row(0, PID).used_bytes = Some(used);
-            if let Some(memory) = &mut scene.gpu(0).memory {
-                memory.used_bytes = used;
-                memory.free_bytes = memory.total_bytes.saturating_sub(used);
-            }
-            engine.observe(&scene.now);
-            for finding in engine.findings() {
-                assert_eq!(finding.severity, Severity::Info, "{}", finding.message);
-            }
-        }
-    };
-    root(&mut scene, &mut engine, 0, 60);
-    let finding = only(&engine);
-    assert_eq!(finding.actions, [Action::Notify]);
-    let words = "python train.py (4242) grows ever more slowly on GPU 0, by ";
-    assert!(finding.message.starts_with(words), "{}", finding.message);
-    assert!(finding.message.contains(" and may fill it in about 1"));
-    let evidence = evidence_of(finding);
-    let fit = evidence.slowing.as_ref().unwrap();
-    assert_eq!(fit.curve, "power");
-    assert!((0.4..=0.6).contains(&fit.power.unwrap()) && fit.error_share < 0.02);
-    // 72 GiB are grown by after 829 minutes.
-    let seconds = evidence.out_of_memory_seconds.unwrap() + 3600.0;
-    assert!((40_000.0..=60_000.0).contains(&seconds), "{seconds}");
-    assert_eq!(evidence.stopped_seconds, None);
-    grow(&mut scene, &mut engine, 0, 10, 0);
-    assert_eq!((engine.findings().len(), engine.resolved().len()), (0, 1));
-}
-
-#[test]
-fn what_becomes_slower_and_fills_no_gpu_within_a_day_is_not_reported() {
-    let (mut scene, mut engine) = (scene(), engine());
-    for sample in 0..1200 {
-        scene.step();
-        let grown = 0.5 * (f64::from(sample) / 6.0).sqrt() * GIB as f64;
-        scene.row(0, PID).used_bytes = Some(8 * GIB + grown as u64);
-        engine.observe(&scene.now);
-        assert_eq!(engine.findings(), []);
-    }
-}
-
-#[test]
 fn one_window_is_needed_however_short_it_is_set() {
     let mut settings = AllSettings::default();
     settings.select(&["leak"]).unwrap();

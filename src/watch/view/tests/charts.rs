@@ -21,7 +21,6 @@ fn leak(snapshot: &Snapshot, seconds: f64) -> crate::model::finding::Finding {
         out_of_memory_seconds: Some(seconds),
         out_of_memory_seconds_low: None,
         out_of_memory_seconds_high: None,
-        slowing: None,
     });
     finding
 }
