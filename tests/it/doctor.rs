@@ -236,7 +236,7 @@ fn a_plain_user_gets_a_list_of_what_stays_hidden() {
 #[test]
 fn a_broken_configuration_is_a_finding_and_no_failure() {
     let machine = Machine::new(&one_gpu(&[]));
-    Diagnosis::of(&machine, &[], 0).assert_check("configuration", "ok", &["no file", "14 rules"]);
+    Diagnosis::of(&machine, &[], 0).assert_check("configuration", "ok", &["no file", "12 rules"]);
     machine.configure(
         "[[keep]]\nwhere = \"user=ann\"\nreason = \"x\"\n[rules.idle]\nenabled = false\n",
     );
