@@ -2,7 +2,7 @@
 //!
 //! [`History::observe`] takes a snapshot and keeps what rules ask for: since when a process has not
 //! used a GPU and how well that is covered ([`row`]), what CPU it used ([`cpu`]), since when it holds the
-//! same ([`Plateau`]); of a GPU what it draws ([`LowPowerPhase`]), and since when it is full or has memory in use
+//! same; of a GPU what it draws ([`LowPowerPhase`]), and since when it is full or has memory in use
 //! that no process accounts for ([`HighStretch`]). It knows gaps: a few missing samples neither prove nor break anything,
 //! a longer one ends a run, and a machine that slept or a clock that was set back starts everything
 //! afresh ([`Reset`]).
