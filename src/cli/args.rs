@@ -411,7 +411,8 @@ pub struct RulesArgs {
 /// not apply.
 ///
 /// Which processes an entry is for is its where: terms as `--where` has them, such as
-/// "user=ann gpu:0 mem>50%", but for idle, finding and is. Each GPU that a process is on is asked by itself, so that
+/// "user=ann gpu:0 mem>50%", but for idle, finding and is. Users, containers, pods, jobs and units are named whole
+/// (user=ann): a part of a name may be in others' names too. Each GPU that a process is on is asked by itself, so that
 /// "!gpu:0" matches it on the others.
 ///
 /// The action of a `[[rule]]` or of a kind's own rule is what `gpumem reap --watch` does about its

@@ -60,7 +60,7 @@ severity = "critical"
 
 [[override]]
 rule = "idle"
-where = 'user:"ann 日本" command:train gpu:3'
+where = 'user="ann 日本" command:train gpu:3'
 duration = "2h"
 enabled = true
 
@@ -84,7 +84,7 @@ fn everything_that_may_be_written_is_read() {
         assert!(idle.set(name, &value).is_ok(), "{name}");
     }
     idle.add_override(
-        scope("user:\"ann 日本\" command:train gpu:3"),
+        scope("user=\"ann 日本\" command:train gpu:3"),
         &[("duration", written(Span::from_seconds(7_200.0))), ("enabled", written(true))],
     )
     .unwrap();
@@ -223,7 +223,7 @@ fn a_later_layer_wins_setting_by_setting_and_adds_its_overrides() {
     let folder = Folder::new("layers");
     let (system, user) = (folder.0.join("system.toml"), folder.0.join("user.toml"));
     let override_of = |user: &str| {
-        format!("[[override]]\nrule=\"idle\"\nwhere=\"user:{user}\"\nduration=\"1h\"\n")
+        format!("[[override]]\nrule=\"idle\"\nwhere=\"user={user}\"\nduration=\"1h\"\n")
     };
     fs::write(
         &system,
@@ -237,7 +237,7 @@ fn a_later_layer_wins_setting_by_setting_and_adds_its_overrides() {
     assert!(values.contains(&written(Span::from_seconds(1_800.0))));
     assert!(values.contains(&written(crate::model::Severity::Info)));
     let users: Vec<_> = idle.overrides().iter().map(|change| change.scope.to_string()).collect();
-    assert_eq!(users, ["\"user:ann\"", "\"user:bob\""]);
+    assert_eq!(users, ["\"user=ann\"", "\"user=bob\""]);
     let origin = format!("severity = \"info\" # {}:3", system.display());
     assert!(config.to_toml().contains(&origin), "{}", config.to_toml());
 }

@@ -371,6 +371,14 @@ impl Selector {
             Test::Text { field, .. } | Test::Number { field, .. } => Some(*field),
         })
     }
+
+    /// The fields of which it looks for a part of the text (`:`), which others may have in theirs.
+    pub fn fields_in_part(&self) -> impl Iterator<Item = Field> {
+        self.terms.iter().filter_map(|term| match &term.test {
+            Test::Text { field, whole: false, .. } => Some(*field),
+            _ => None,
+        })
+    }
 }
 
 impl Test {

@@ -13,6 +13,9 @@ use crate::model::row::{Me, ProcessRow};
 use crate::model::selector::Selector;
 use crate::model::{GpuProcess, Process, Snapshot};
 
+/// The fields that say whose a process is. A configuration names them whole.
+const OWNERS: [Field; 5] = [Field::User, Field::Container, Field::Pod, Field::Job, Field::Unit];
+
 /// Which processes a rule, an override or an exemption is for: a selector, or all.
 #[derive(Clone, PartialEq, Debug, Default, Deserialize, Serialize)]
 #[serde(default)]
@@ -32,7 +35,7 @@ pub enum Match {
 }
 
 fn selector<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Selector>, D::Error> {
-    let terms = "terms such as \"user:ann gpu:0 mem>4GiB\"";
+    let terms = "terms such as \"user=ann gpu:0 mem>4GiB\"";
     let text = setting::parsed(from, terms, setting::text)?;
     let wrong = |why: &str| de::Error::custom(format!("{text:?} {why}; write {terms}"));
     let selector = Selector::parse(&text).map_err(de::Error::custom)?;
@@ -46,6 +49,12 @@ fn selector<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Selector>, D::E
             }
             Some(_) => {}
         }
+    }
+    // What is done about ann's processes must not be done about hannah's.
+    if let Some(field) = selector.fields_in_part().find(|field| OWNERS.contains(field)) {
+        let name = field.spec().names[0];
+        let why = format!("has {name}: with a part of a name, which others may have in theirs");
+        return Err(de::Error::custom(format!("{text:?} {why}; write {name}= and the whole name")));
     }
     Ok(Some(selector))
 }

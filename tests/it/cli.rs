@@ -216,13 +216,13 @@ fn an_override_is_for_the_processes_that_it_names() {
     assert_eq!(idle_notebook_under("").code, 1);
     for scope in [
         "where = \"framework:pytorch\"",
-        "where = \"user:dora command:ipykernel gpu:0 !framework:jax\"",
+        "where = \"user=dora command:ipykernel gpu:0 !framework:jax\"",
     ] {
         let longer = format!("[[override]]\nrule = \"idle\"\n{scope}\nduration = \"2h\"\n");
         let output = idle_notebook_under(&longer);
         assert_eq!(output.code, 0, "{scope}: {output:?}");
     }
-    for others in ["where = \"user:ann\"", "where = \"gpu:0 !user:dora\""] {
+    for others in ["where = \"user=ann\"", "where = \"gpu:0 !user=dora\""] {
         let others = format!("[[override]]\nrule = \"idle\"\n{others}\nduration = \"2h\"\n");
         assert_eq!(idle_notebook_under(&others).code, 1);
     }

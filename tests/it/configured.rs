@@ -35,17 +35,17 @@ fn a_named_rule_finds_under_its_own_name_and_only_in_its_scope() {
     let off = "[rules.idle]\nenabled = false\n";
     let named = |scope: &str| format!("{off}[[rule]]\nname = \"naps\"\nkind = \"idle\"\n{scope}\n");
     for scope in
-        ["", "where = \"user:dora notebook:.ipynb framework:pytorch\"", "where = \"mem>1GiB\""]
+        ["", "where = \"user=dora notebook:.ipynb framework:pytorch\"", "where = \"mem>1GiB\""]
     {
         let output = check(&named(scope));
         assert_eq!(output.code, 1, "{scope}: {output:?}");
         assert_eq!(found(&output), ["naps"], "{scope}");
     }
     for scope in [
-        "where = \"user:ann\"",
-        "where = \"user:dora framework:jax\"",
+        "where = \"user=ann\"",
+        "where = \"user=dora framework:jax\"",
         "where = \"mem>1TiB\"",
-        "where = \"container:docker\"",
+        "where = \"container=docker\"",
         "where = \"gpu:7\"",
         "duration = \"5h\"",
     ] {
@@ -60,13 +60,13 @@ fn a_named_rule_finds_under_its_own_name_and_only_in_its_scope() {
 fn an_exemption_keeps_its_processes_until_it_ends() {
     let keep = |rest: &str| format!("[[keep]]\nreason = \"thesis week\"\n{rest}\n");
     for (rest, code) in [
-        ("where = \"user:dora\"", 0),
-        ("where = \"user:ann\"", 1),
-        ("where = \"user:dora\"\nkinds = [\"idle\"]", 0),
+        ("where = \"user=dora\"", 0),
+        ("where = \"user=ann\"", 1),
+        ("where = \"user=dora\"\nkinds = [\"idle\"]", 0),
         // By the clock of the recording, which is of 2025 or later, not of this machine.
-        ("where = \"user:dora\"\nuntil = 2020-01-01T00:00:00Z", 1),
-        ("where = \"user:dora\"\nuntil = 2099-01-01T00:00:00Z", 0),
-        ("where = \"container:docker\"", 1),
+        ("where = \"user=dora\"\nuntil = 2020-01-01T00:00:00Z", 1),
+        ("where = \"user=dora\"\nuntil = 2099-01-01T00:00:00Z", 0),
+        ("where = \"container=docker\"", 1),
     ] {
         let output = check(&keep(rest));
         assert_eq!(output.code, code, "{rest}: {output:?}");
@@ -79,7 +79,7 @@ fn an_exemption_keeps_its_processes_until_it_ends() {
             assert_eq!(kept["finding"]["kind"], "idle");
         }
     }
-    let text = under(&keep("where = \"user:dora\""), &["check", "--replay", NOTEBOOK]);
+    let text = under(&keep("where = \"user=dora\""), &["check", "--replay", NOTEBOOK]);
     assert!(text.stdout.contains("\nkept: idle: "), "{text:?}");
     assert!(text.stdout.contains("no findings, 1 kept by the configuration on 1 GPU"), "{text:?}");
 }
@@ -100,9 +100,9 @@ fn a_size_without_a_unit_is_refused_with_file_line_and_key() {
 #[test]
 fn a_config_test_shows_what_each_rule_would_have_found_and_when() {
     let toml = "[[rule]]\nname = \"long-naps\"\nkind = \"idle\"\nduration = \"5h\"\n\
-         [[rule]]\nname = \"dora-naps\"\nkind = \"idle\"\nwhere = \"user:dora\"\nseverity = \"critical\"\n\
+         [[rule]]\nname = \"dora-naps\"\nkind = \"idle\"\nwhere = \"user=dora\"\nseverity = \"critical\"\n\
          [[rule]]\nname = \"off\"\nkind = \"idle\"\nenabled = false\n\
-         [[keep]]\nwhere = \"user:dora\"\nrules = [\"dora-naps\"]\nreason = \"thesis week\"\n";
+         [[keep]]\nwhere = \"user=dora\"\nrules = [\"dora-naps\"]\nreason = \"thesis week\"\n";
     let arguments = ["config", "test", "--replay", NOTEBOOK];
     let output = under(toml, &[&arguments[..], &["--json"]].concat());
     assert_eq!(output.code, 0, "{output:?}");
@@ -158,7 +158,7 @@ fn a_finding_is_reported_from_when_its_exemption_ends() {
     assert!(minute(&end) >= 1, "{end}");
     let until = format!("{}{:02}{}", &end[..14], minute(&end) - 1, &end[16..]);
     assert!(began < until);
-    let toml = format!("[[keep]]\nwhere = \"user:dora\"\nreason = \"thesis\"\nuntil = {until}\n");
+    let toml = format!("[[keep]]\nwhere = \"user=dora\"\nreason = \"thesis\"\nuntil = {until}\n");
     let trial = under(&toml, &["config", "test", "--json", "--replay", NOTEBOOK]).json();
     let events: Vec<(&str, bool)> = trial["events"]
         .as_array()

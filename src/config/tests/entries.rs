@@ -10,7 +10,7 @@ use crate::units::{GIB, Percent};
 
 const ENTRIES: &str = r#"
 [[keep]]
-where = "user:ann gpu:1"
+where = "user=ann gpu:1"
 reason = "nightly \"benchmark\"\n日本"
 until = 2026-12-31T18:00:00+01:00
 kinds = ["idle"]
@@ -34,7 +34,7 @@ enabled = false
 
 [[override]]
 rule = "idle-notebooks"
-where = "user:1000"
+where = "user=1000"
 duration = "3h"
 
 [rules.idle]
@@ -72,7 +72,7 @@ fn a_named_rule_starts_from_its_kind_and_has_a_scope() {
     let [change] = notebooks.overrides() else {
         panic!("{notebooks:?}");
     };
-    assert_eq!(change.scope, super::scope("user:1000"));
+    assert_eq!(change.scope, super::scope("user=1000"));
     let everybody = rule(&config, "everybody");
     assert!(everybody.scope().is_empty() && !everybody.is_run());
     assert_eq!(value(rule(&config, "idle"), "enabled"), written(false));
@@ -84,7 +84,7 @@ fn an_exemption_has_a_scope_a_reason_and_perhaps_an_end() {
     let [ann, maintenance] = config.rules.keeps() else {
         panic!("{config:?}");
     };
-    assert_eq!(ann.scope, scope("user:ann gpu:1"));
+    assert_eq!(ann.scope, scope("user=ann gpu:1"));
     assert_eq!(&*ann.reason, "nightly \"benchmark\"\n日本");
     assert_eq!(ann.until, Some("2026-12-31T17:00:00Z".parse().unwrap()));
     assert_eq!(ann.kinds, [Kind::Idle]);
@@ -96,7 +96,7 @@ fn an_exemption_has_a_scope_a_reason_and_perhaps_an_end() {
 #[test]
 fn entries_in_force_read_back_as_the_same() {
     let selected =
-        "[[rule]]\nname = \"x\"\nkind = \"idle\"\nwhere = 'user:ann,\"b c\" !gpu:0 mem>50%'";
+        "[[rule]]\nname = \"x\"\nkind = \"idle\"\nwhere = 'user=ann,\"b c\" !gpu:0 mem>50%'";
     for text in [ENTRIES, selected] {
         let config = parse(text).unwrap();
         let written = config.to_toml();
@@ -116,7 +116,7 @@ fn entries_in_force_read_back_as_the_same() {
 #[test]
 fn an_exemption_lasts_to_the_end_of_the_day_that_is_named() {
     let until = |written: &str| -> Option<Time> {
-        let text = format!("[[keep]]\nwhere = \"user:ann\"\nreason = \"x\"\nuntil = {written}");
+        let text = format!("[[keep]]\nwhere = \"user=ann\"\nreason = \"x\"\nuntil = {written}");
         parse(&text).unwrap().rules.keeps()[0].until
     };
     for (written, expected) in [
@@ -137,7 +137,7 @@ fn an_exemption_lasts_to_the_end_of_the_day_that_is_named() {
 #[test]
 fn a_mistake_in_an_entry_is_reported_with_its_line_and_key() {
     let rule = |rest: &str| format!("[[rule]]\nname = \"x\"\nkind = \"idle\"\n{rest}");
-    let keep = |rest: &str| format!("[[keep]]\nwhere = \"user:ann\"\nreason = \"x\"\n{rest}");
+    let keep = |rest: &str| format!("[[keep]]\nwhere = \"user=ann\"\nreason = \"x\"\n{rest}");
     for (text, start) in [
         ("rule = 1".to_owned(), "1: rule: is to be a list of tables; begin each with [[rule]]"),
         ("[[rule]]\nkind = \"idle\"".to_owned(), "1: rule: has no name; add name = NAME"),
@@ -164,9 +164,9 @@ fn a_mistake_in_an_entry_is_reported_with_its_line_and_key() {
         ),
         (rule("duration = \"2d\""), "4: rule.duration: \"2d\" is not allowed; write a duration"),
         ("[[keep]]\nreason = \"x\"".to_owned(), "1: keep: matches every process; add where"),
-        ("[[keep]]\nwhere = \"user:ann\"".to_owned(), "1: keep: gives no reason; add reason ="),
+        ("[[keep]]\nwhere = \"user=ann\"".to_owned(), "1: keep: gives no reason; add reason ="),
         (
-            "[[keep]]\nwhere = \"user:ann\"\nreason = \" \"".to_owned(),
+            "[[keep]]\nwhere = \"user=ann\"\nreason = \" \"".to_owned(),
             "3: keep.reason: \" \" is not allowed; write why it is exempt",
         ),
         (
@@ -181,9 +181,15 @@ fn a_mistake_in_an_entry_is_reported_with_its_line_and_key() {
             "4: rule.where: \"gpu:0 train.py\" has a word that names no field; write terms",
         ),
         (
-            rule("where = \"user:ann idle>10m\""),
-            "4: rule.where: \"user:ann idle>10m\" asks for idle, finding or is",
+            rule("where = \"user=ann idle>10m\""),
+            "4: rule.where: \"user=ann idle>10m\" asks for idle, finding or is",
         ),
+        (
+            rule("where = \"gpu:0 user:ann\""),
+            "4: rule.where: \"gpu:0 user:ann\" has user: with a part of a name, which others may have in \
+             theirs; write user= and the whole name",
+        ),
+        (rule("where = \"!job:81\""), "4: rule.where: \"!job:81\" has job: with a part of a name"),
         (
             "[[keep]]\nreason = \"x\"\nwhere = \"is:mine\"".to_owned(),
             "3: keep.where: \"is:mine\" asks for idle, finding or is",
@@ -269,7 +275,7 @@ fn a_rule_about_gpus_can_be_asked_about_no_process() {
     let change = "[[override]]\nrule = \"pressure\"\nlow = \"512MiB\"\n";
     let keep = "[[keep]]\nreason = \"x\"\nkinds = [\"pressure\"]\n";
     for (entry, prefix) in [(named, "rule"), (change, "override"), (keep, "keep")] {
-        let error = parse_band(&format!("{entry}where = \"gpu:0 user:ann\"")).unwrap_err();
+        let error = parse_band(&format!("{entry}where = \"gpu:0 user=ann\"")).unwrap_err();
         let start = format!("config.toml:1: {prefix}.where: pressure is about a GPU");
         assert!(error.to_string().starts_with(&start), "{error}");
         parse_band(&format!("{entry}where = \"gpu:0,1\"")).unwrap();
