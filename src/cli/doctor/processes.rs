@@ -124,21 +124,22 @@ fn hidepid(hidepid: Option<Hidepid>, rights: Rights) -> DoctorCheck {
         .next("run gpumem as root, or as root: mount -o remount,hidepid=0 /proc")
 }
 
-/// Yama forbids to attach, and gpumem only reads (`Documentation/admin-guide/LSM/Yama.rst`).
+/// Who may attach (`Documentation/admin-guide/LSM/Yama.rst`): a CPython that is asked to release is attached to,
+/// all else is only read.
 fn ptrace_scope(scope: Option<u8>) -> DoctorCheck {
     let topic = Topic::PtraceScope;
-    let Some(scope) = scope else {
-        return DoctorCheck::new(topic, CheckStatus::NotApplicable, "this kernel has no Yama");
+    let who = match scope {
+        None => {
+            let seen = "this kernel has no Yama";
+            return DoctorCheck::new(topic, CheckStatus::NotApplicable, seen);
+        }
+        Some(0) => "everybody may attach to their own",
+        Some(1 | 2) => "only root may attach",
+        Some(_) => "nobody may attach",
     };
-    let name = match scope {
-        0 => "classic",
-        1 => "restricted",
-        2 => "administrators only",
-        3 => "nobody",
-        _ => "of a later kernel",
-    };
-    DoctorCheck::new(topic, CheckStatus::Ok, format!("{scope}, {name}; does not hinder gpumem"))
-        .means("it is about debuggers, which attach; gpumem only reads")
+    let seen = format!("{}: {who}", scope.unwrap_or_default());
+    DoctorCheck::new(topic, CheckStatus::Ok, seen)
+        .means("limits only gpumem release of a CPython 3.14; all else reads")
 }
 
 fn pidfd(answer: Result<(), Errno>, kernel: Option<&str>) -> DoctorCheck {
@@ -229,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn no_scope_of_yama_hinders() {
+    fn no_scope_of_yama_is_a_fault() {
         for scope in [0, 1, 2, 3, 9] {
             assert_eq!(ptrace_scope(Some(scope)).verdict, CheckStatus::Ok);
         }

@@ -1,8 +1,8 @@
 //! A way: a CPython of 3.14 runs a recipe, by its protocol for debuggers (PEP 768).
 //!
-//! For programs that are neither servers nor notebook kernels. The interpreter runs it between two
-//! bytecodes of its main thread, or of another one that is awake; where all sleep, nothing is run and the request is
-//! taken back. How that is done is `host::python`, what is run is a recipe.
+//! For programs that are neither servers nor notebook kernels. The interpreter runs it between two bytecodes of its
+//! main thread; where that sleeps, nothing is run, then or later. How that is done is `host::python`, what is run is
+//! a recipe.
 
 use std::time::Duration;
 
@@ -85,15 +85,11 @@ pub fn perform(roots: &Roots, way: &PythonRecipe, options: &ReleaseOptions) -> R
     match process.run(time, |last_ms| recipe(options, last_ms)) {
         Ok(ScriptResult::Answered(answer)) => read(&answer),
         Ok(ScriptResult::NotBegun) => ReleaseAnswer::TimedOut(format!(
-            "none of its threads ran Python code within {seconds:.0}s, because it waits in a call; the request was withdrawn and will not run later; try again when it is active"
+            "its main thread ran no Python code within {seconds:.0}s, because it waits in a call, or an audit hook forbids the script; the request was withdrawn and will not run later; try again when it is active"
         )),
         Ok(ScriptResult::NotDone) => ReleaseAnswer::TimedOut(format!(
             "the script has started and is not done after {seconds:.0}s; it will still finish; give it longer (--wait)"
         )),
-        Ok(ScriptResult::Vetoed) => ReleaseAnswer::Refused(
-            "it accepted the request but did not run the script: an audit hook forbids it, it cannot read files in /tmp, or it was interrupted first; see its standard error"
-                .to_owned(),
-        ),
         Err(error) => failed(&error),
     }
 }
@@ -104,23 +100,18 @@ fn failed(error: &PythonError) -> ReleaseAnswer {
     match error {
         PythonError::Gone
         | PythonError::Changed
-        | PythonError::ProgramGone
         | PythonError::NoInterpreter
-        | PythonError::Version(_)
-        | PythonError::FreeThreaded
-        | PythonError::Ending
-        | PythonError::Damaged(_)
-        | PythonError::Memory(_)
-        | PythonError::Files(_)
-        | PythonError::NoThread(_) => ReleaseAnswer::NoWayIn(why),
+        | PythonError::Replaced
+        | PythonError::NoFolder
+        | PythonError::NotStarted { .. }
+        | PythonError::NoAnswer
+        | PythonError::Unreadable(_) => ReleaseAnswer::NoWayIn(why),
         PythonError::OtherUser
         | PythonError::Yama { .. }
-        | PythonError::NotPermitted
-        | PythonError::Disabled
-        | PythonError::Answer => ReleaseAnswer::Refused(why),
-        PythonError::HeldUp | PythonError::OtherScript | PythonError::ThreadGone => {
-            ReleaseAnswer::Busy(why)
-        }
+        | PythonError::NotPermitted(_)
+        | PythonError::Refused(_)
+        | PythonError::Malformed => ReleaseAnswer::Refused(why),
+        PythonError::HeldUp => ReleaseAnswer::Busy(why),
     }
 }
 
@@ -133,7 +124,7 @@ fn read(answer: &[u8]) -> ReleaseAnswer {
         error: Option<String>,
     }
     let Ok(answer) = serde_json::from_slice::<Answer>(answer) else {
-        return ReleaseAnswer::Refused(PythonError::Answer.to_string());
+        return ReleaseAnswer::Refused(PythonError::Malformed.to_string());
     };
     if let Some(error) = answer.error {
         let error: String = error.chars().take(80).collect();
