@@ -1,6 +1,5 @@
 //! The table as a whole, what answers mean, and that the words of `serving` agree with it.
 
-use super::answer::{metric, version};
 use super::*;
 use crate::advice;
 
@@ -16,74 +15,66 @@ fn answer(status: u16, body: &str) -> UnloadAnswer {
     UnloadAnswer { status, body: body.as_bytes().to_vec() }
 }
 
-/// A row with what is known of a server that has two models loaded.
-fn unloads(row: &UnloadServer) -> Vec<ServerRequest> {
+/// What unloads two models of a server.
+fn deeds(row: &UnloadServer) -> Vec<ServerRequest> {
     let known = Known { models: vec!["a/b:1".to_owned(), "MODEL".to_owned()], ..Known::default() };
-    row.api.as_ref().map_or_else(|_| Vec::new(), |api| (api.unload)(&known))
+    row.unload.as_ref().map_or_else(Vec::new, |api| api.deeds(&known))
 }
 
 #[test]
 fn each_row_is_whole() {
-    let mut names: Vec<&str> = unload_servers().iter().map(|row| row.name).collect();
+    let table = parse().unwrap();
+    let mut names: Vec<&str> = table.server.iter().map(|row| &*row.name).collect();
     names.sort_unstable();
     names.dedup();
-    assert_eq!(names.len(), unload_servers().len());
-    let ways = unload_servers().iter().filter(|row| row.api.is_ok());
-    assert_eq!(ways.count(), 16);
-    for row in unload_servers() {
-        assert!(!row.title.is_empty() && row.usual_port > 0, "{}", row.name);
-        let Ok(api) = &row.api else {
+    assert_eq!(names.len(), table.server.len());
+    for row in &table.server {
+        let name = &row.name;
+        assert!(!name.is_empty() && !row.title.is_empty(), "{name}");
+        assert!(row.advice.is_some() != row.unload.is_some(), "{name}");
+        let Some(api) = &row.unload else {
             continue;
         };
-        assert!(!unloads(row).is_empty(), "{}", row.name);
-        assert!(!api.start.is_empty() && !api.wake.is_empty(), "{}", row.name);
-        // Rest is proved by its answers or by who is connected.
-        assert!(!api.idle.is_empty() || api.is_idle_unconnected, "{}", row.name);
+        assert!(row.port > 0 && !api.start.is_empty() && !api.wake.is_empty(), "{name}");
+        // That it is idle is proved by its answers or by who is connected.
+        assert!(!api.idle.is_empty() || api.is_idle_unconnected, "{name}");
+        let hold = api.hold.iter().flat_map(|hold| [&hold.pause, &hold.resume]);
+        for deed in deeds(row).into_iter().chain(hold.map(|it| it.request("m"))) {
+            let is_json = |body: &String| serde_json::from_str::<Value>(body).is_ok();
+            assert!(deed.body.as_ref().is_none_or(is_json), "{name} {deed:?}");
+            assert!(
+                ["POST", "PUT"].contains(&&*deed.verb) && deed.path.starts_with('/'),
+                "{deed:?}"
+            );
+        }
         // What proves that it is the server comes first, and only reads.
-        for question in api.identify.iter().chain(api.idle) {
-            let ask = (question.ask)();
-            let only_lists = ask.path == "/v2/repository/index";
-            assert!(ask.verb == Verb::Get || only_lists, "{} {ask:?}", row.name);
-            assert!(!ask.path.contains("/slots") && !ask.path.contains("model="), "{ask:?}");
+        for question in api.identify.iter().chain(&api.idle).chain(&api.idle_model).chain(&api.done)
+        {
+            let ask = question.request("m");
+            assert!(ask.verb == "GET" || ask.path == "/v2/repository/index", "{name} {ask:?}");
+            assert!(ask.path.starts_with('/') && !ask.path.contains("/slots"), "{name} {ask:?}");
         }
     }
 }
 
 #[test]
-fn an_engine_sleeps_at_level_1_once_its_requests_have_ended() {
-    for name in ["vllm", "aphrodite"] {
-        let row = unload_server(name).unwrap();
-        assert_eq!(unloads(row)[0].path, "/sleep?level=1&mode=wait");
-        assert!(row.api.as_ref().unwrap().since >= Some((0, 17)));
-        assert!(row.api.as_ref().unwrap().needs_host_memory);
-    }
-}
-
-#[test]
 fn what_may_harm_a_request_is_only_for_a_person_to_ask() {
-    let risky = unload_servers().iter().filter(|row| row.api.is_ok_and(|api| api.risk.is_some()));
+    let rows = unload_servers().iter();
+    let risky = rows.filter(|row| row.unload.as_ref().is_some_and(|api| api.risk.is_some()));
     assert_eq!(
-        risky.map(|row| row.name).collect::<Vec<_>>(),
-        [
-            "llama-swap",
-            "lm-studio",
-            "sglang",
-            "llama.cpp",
-            "text-generation-webui",
-            "tabbyapi",
-            "stable-diffusion-webui",
-        ]
+        risky.map(|row| &*row.name).collect::<Vec<_>>(),
+        ["sglang", "torchserve", "llama.cpp", "stable-diffusion-webui"]
     );
 }
 
 #[test]
 fn a_name_stays_a_part_of_its_path() {
     let row = unload_server("triton-server").unwrap();
-    assert_eq!(unloads(row)[0].path, "/v2/repository/models/a%2Fb%3A1/unload");
+    assert_eq!(deeds(row)[0].path, "/v2/repository/models/a%2Fb%3A1/unload");
     assert_eq!(encoded("../é?#"), "..%2F%C3%A9%3F%23");
     let row = unload_server("ollama").unwrap();
-    let body = unloads(row)[0].body.clone().unwrap();
-    assert_eq!(body, r#"{"keep_alive":0,"model":"a/b:1"}"#);
+    let body = deeds(row)[0].body.clone().unwrap();
+    assert_eq!(body, r#"{"model": "a/b:1", "keep_alive": 0}"#);
 }
 
 #[test]
@@ -101,17 +92,12 @@ fn a_server_is_recognised_by_what_runs_it() {
         ("comfyui", "python /srv/ComfyUI/main.py --listen", none),
         ("comfyui", "python main.py --listen", &["tcp:0.0.0.0:8188"]),
         ("stable-diffusion-webui", "python launch.py", &["tcp:127.0.0.1:7860"]),
-        (
-            "text-generation-webui",
-            "python server.py --api",
-            &["tcp:127.0.0.1:5000", "tcp:127.0.0.1:7860"],
-        ),
-        ("tabbyapi", "python main.py", &["tcp:127.0.0.1:5000"]),
+        ("tabbyapi", "python /srv/tabbyAPI/main.py", none),
         ("tgi", "text-generation-launcher --model-id m", none),
         ("xinference", "/v/bin/python /v/bin/xinference-local", none),
     ] {
         let runs = unload_servers().iter().filter(|row| row.runs(&words(command), &places(on)));
-        assert_eq!(runs.map(|row| row.name).collect::<Vec<_>>(), [name], "{command}");
+        assert_eq!(runs.map(|row| &*row.name).collect::<Vec<_>>(), [name], "{command}");
     }
     for (command, on) in [
         ("python main.py", &["tcp:0.0.0.0:80"] as &[&str]),
@@ -148,12 +134,6 @@ fn it_is_asked_where_it_is_known_to_listen() {
         ("vllm", "vllm serve m", &["tcp:0.0.0.0:1", "tcp:0.0.0.0:2"], None),
         ("vllm", "vllm serve m --port 8011", &["tcp:0.0.0.0:8000"], None),
         (
-            "llama-swap",
-            "llama-swap --listen 127.0.0.1:9292",
-            &["tcp:127.0.0.1:9292", "tcp:127.0.0.1:1"],
-            Some("tcp:127.0.0.1:9292"),
-        ),
-        (
             "triton-server",
             "tritonserver",
             &["tcp:0.0.0.0:8000", "tcp:0.0.0.0:8001", "tcp:0.0.0.0:8002"],
@@ -180,10 +160,12 @@ fn metrics_are_summed_and_never_taken_for_none() {
     for name in ["c", "d", "e", "f"] {
         assert_eq!(metric(text, name), None, "{name}");
     }
-    let metrics = answer(200, "b 0\n");
-    assert_eq!(metrics.metrics(&[&["x", "b"]]), Ok(0.0));
-    assert!(matches!(metrics.metrics(&[&["b"], &["x"]]), Err(AnswerVerdict::Unknown(_))));
-    assert_eq!(answer(404, "b 0\n").metrics(&[&["b"]]), Err(AnswerVerdict::Absent));
+    let zero = Question { zero: vec!["b".into(), "a".into()], ..Question::default() };
+    let check = |status, text| zero.check(&answer(status, text), &mut Known::default());
+    assert_eq!(check(200, "a 0\nb 0\n"), Ok(()));
+    assert!(matches!(check(200, text), Err(AnswerVerdict::Busy(_))));
+    assert!(matches!(check(200, "b 0\n"), Err(AnswerVerdict::Unknown(_))));
+    assert_eq!(check(404, "a 0\nb 0\n"), Err(AnswerVerdict::Absent));
 }
 
 #[test]
@@ -223,38 +205,82 @@ fn no_hostile_answer_proves_rest() {
         "{\"state\": {}}",
     ];
     for row in unload_servers() {
-        let Ok(api) = &row.api else {
-            continue;
-        };
-        for question in api.idle {
+        let api = row.unload.iter();
+        for question in api.flat_map(|it| it.idle.iter().chain(&it.idle_model).chain(&it.at_deed)) {
             for body in bodies {
-                let judged = (question.check)(&answer(200, body), &mut Known::default());
+                let judged = question.check(&answer(200, body), &mut Known::default());
                 assert!(judged.is_err(), "{} {:.40}", row.name, body);
             }
             for status in [301, 401, 404, 500] {
-                let judged = (question.check)(&answer(status, "{}"), &mut Known::default());
-                // TabbyAPI has no other answer where nothing is loaded, which is nothing to unload.
-                assert!(judged.is_err(), "{} {status}", row.name);
+                let judged = question.check(&answer(status, "{}"), &mut Known::default());
+                assert!(judged.is_err() || question.may_be_absent, "{} {status}", row.name);
             }
         }
     }
 }
 
 #[test]
+fn what_is_expected_is_told_from_what_is_not_there() {
+    let api = |name: &str| unload_server(name).unwrap().unload.as_ref().unwrap();
+    let asked = |question: &Question, status, body: &str| {
+        let mut known = Known::default();
+        (question.check(&answer(status, body), &mut known), known)
+    };
+    let busy = |judged| matches!(judged, (Err(AnswerVerdict::Busy(_)), _));
+    // A model whose memory is the host's is not unloaded, and a use moves the mark.
+    let ollama = &api("ollama").idle[0];
+    let (judged, known) = asked(
+        ollama,
+        200,
+        r#"{"models": [{"name": "a", "size_vram": 9, "expires_at": "t"}, {"name": "b", "size_vram": 0}]}"#,
+    );
+    assert_eq!((judged, known.models, known.marks), (Ok(()), vec!["a".into()], vec!["a t".into()]));
+    let llama = &api("llama.cpp").idle[0];
+    assert!(busy(asked(llama, 200, r#"{"data": [{"id": "a", "status": {"value": "loading"}}]}"#)));
+    let single = asked(llama, 200, r#"{"data": [{"id": "a"}]}"#).0;
+    assert!(
+        matches!(single, Err(AnswerVerdict::Nothing(why)) if why.contains("started with its model"))
+    );
+    let slots = api("llama.cpp").at_deed.as_ref().unwrap();
+    assert_eq!(asked(slots, 404, "").0, Ok(()));
+    let some = r#"[{"is_processing": false}, {"is_processing": true}]"#;
+    assert!(busy(asked(slots, 200, some)));
+    let jobs = &api("stable-diffusion-webui").idle[0];
+    assert!(busy(asked(jobs, 200, r#"{"state": {"job_count": -1}}"#)));
+    let sglang = &api("sglang").identify[0];
+    let (judged, known) = asked(sglang, 200, r#"{"version": "0.5.6"}"#);
+    assert_eq!((judged, known.version), (Ok(()), Some((0, 5, 6))));
+    let without = r#"{"version": "0.5.6", "enable_memory_saver": false}"#;
+    assert_eq!(asked(sglang, 200, without).0, Err(AnswerVerdict::Absent));
+    let triton = &api("triton-server").identify[0];
+    let other = r#"{"name": "triton", "extensions": ["statistics"]}"#;
+    assert!(matches!(asked(triton, 200, other).0, Err(AnswerVerdict::Another(_))));
+    let torchserve = &api("torchserve").identify[0];
+    assert_eq!(asked(torchserve, 400, "Token Authorization failed").0, Err(AnswerVerdict::Key));
+    // Done is what has nothing loaded any more.
+    let done = api("ollama").done.as_ref().unwrap();
+    let judge = |body| done.check_done(&answer(200, body), &mut Known::default());
+    assert_eq!(judge(r#"{"models": []}"#), Ok(()));
+    assert_eq!(judge(r#"{"models": [{"name": "a"}]}"#), Err(AnswerVerdict::NotYet));
+    assert!(matches!(judge("{}"), Err(AnswerVerdict::Another(_))));
+}
+
+#[test]
 fn what_is_typed_is_quoted() {
-    let ask = post_json("/models/unload", &serde_json::json!({"model": "a'b; reboot"}));
-    let line = ask.command("http://127.0.0.1:8080", Some("Authorization: Bearer $KEY")).unwrap();
+    let api = |name: &str| unload_server(name).unwrap().unload.as_ref().unwrap();
+    let line = |name, model: &str, base| {
+        let known = Known { models: vec![model.to_owned()], ..Known::default() };
+        api(name).deeds(&known)[0].command(base, api(name).key())
+    };
     assert_eq!(
-        line,
-        r#"curl -H "Authorization: Bearer $KEY" -H 'Content-Type: application/json' -d '{"model":"a'\''b; reboot"}' http://127.0.0.1:8080/models/unload"#
+        line("llama.cpp", "a'b; reboot", "http://127.0.0.1:8080").unwrap(),
+        r#"curl -H "Authorization: Bearer $KEY" -H 'Content-Type: application/json' -d '{"model": "a'\''b; reboot"}' http://127.0.0.1:8080/models/unload"#
     );
-    let ask = ServerRequest::post("/sleep?level=1&mode=wait", None);
     assert_eq!(
-        ask.command("--unix-socket /run/v.sock http://localhost", None).unwrap(),
-        "curl -X POST --unix-socket /run/v.sock 'http://localhost/sleep?level=1&mode=wait'"
+        line("vllm", "", "--unix-socket /run/v.sock http://localhost").unwrap(),
+        "curl -X POST -H \"Authorization: Bearer $KEY\" --unix-socket /run/v.sock 'http://localhost/sleep?level=1&mode=wait'"
     );
-    let ask = post_json("/x", &serde_json::json!({"model": "\u{202e}"}));
-    assert_eq!(ask.command("http://127.0.0.1:8080", None), None);
+    assert_eq!(line("llama.cpp", "\u{202e}", "http://127.0.0.1:8080"), None);
 }
 
 /// One source: what a person is advised to type is what the table sends.
@@ -267,27 +293,24 @@ fn the_advice_names_the_requests_of_the_table() {
         };
         let texts: Vec<&str> = framework.inside.iter().map(|line| &*line.text).collect();
         let text = texts.join("\n");
-        let Ok(api) = &row.api else {
+        let Some(api) = &row.unload else {
             assert!(framework.inside.is_empty(), "{}: {text}", row.name);
             continue;
         };
         held += 1;
         let known = Known { models: vec!["MODEL".to_owned()], ..Known::default() };
-        for ask in (api.unload)(&known) {
-            assert!(text.contains(&*ask.path), "{}: {} is not in {text}", row.name, ask.path);
+        for ask in api.deeds(&known) {
+            assert!(text.contains(&ask.path), "{}: {} is not in {text}", row.name, ask.path);
         }
         for wake in ["/wake_up", "/resume_memory_occupation"] {
             assert_eq!(api.wake.contains(wake), text.contains(wake), "{}", row.name);
-        }
-        for name in ["vllm:num_requests_running", "vllm:num_requests_waiting"] {
-            assert_eq!(row.name == "vllm", text.contains(name), "{}", row.name);
         }
         if let Some((major, minor)) = api.since {
             assert!(text.contains(&format!("before {major}.{minor}")), "{}: {text}", row.name);
         }
         let all = framework.inside.iter().chain(&framework.at_start);
         let all: Vec<&str> = all.map(|line| &*line.text).collect();
-        if let Some(flag) = api.flag {
+        if let Some(flag) = &api.flag {
             assert!(all.join("\n").contains(flag), "{}", row.name);
         }
     }

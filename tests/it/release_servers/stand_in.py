@@ -84,15 +84,13 @@ class Ollama(Server):
 
 
 class Vllm(Server):
-    prefix, version = "vllm", "0.33.0"
-
     def route(self, request, body):
         if request == "GET /version":
-            return 200, {"version": os.environ.get("VERSION", self.version)}
+            return 200, {"version": os.environ.get("VERSION", "0.33.0")}
         if request == "GET /metrics":
             return 200, (
-                f'# TYPE {self.prefix}:num_requests_running gauge\n{self.prefix}:num_requests_running{{engine="0"}} {float(BUSY)}\n'
-                f'{self.prefix}:num_requests_waiting{{engine="0",model_name="a}} 7"}} 0.0\n'
+                f'# TYPE vllm:num_requests_running gauge\nvllm:num_requests_running{{engine="0"}} {float(BUSY)}\n'
+                f'vllm:num_requests_waiting{{engine="0",model_name="a}} 7"}} 0.0\n'
             )
         if os.environ.get("DEV_MODE") == "0":
             return None
@@ -101,9 +99,6 @@ class Vllm(Server):
         if request == "POST /sleep?level=1&mode=wait":
             return self.unload("")
 
-
-class Aphrodite(Vllm):
-    prefix, version = "aphrodite", "0.24.1"
 
 
 class Sglang(Server):
@@ -123,15 +118,6 @@ class Sglang(Server):
             return 200, {}
 
 
-class Lmdeploy(Server):
-    def route(self, request, body):
-        if request == "GET /v1/models":
-            return 200, {"data": [{"id": "m", "owned_by": "lmdeploy"}]}
-        if request == "GET /is_sleeping":
-            return 200, {"is_sleeping": not self.loaded}
-        if request == "POST /sleep?level=1":
-            return self.unload("")
-
 
 class LlamaCpp(Server):
     has_runner = True
@@ -145,15 +131,6 @@ class LlamaCpp(Server):
         if request == "POST /models/unload" and body == {"model": "a/b:Q4"}:
             return self.unload({"success": True})
 
-
-class LlamaSwap(Server):
-    has_runner = True
-
-    def route(self, request, body):
-        if request == "GET /running":
-            return 200, {"running": self.models({"model": "m", "state": "ready"})}
-        if request == "GET /unload":
-            return self.unload("OK")
 
 
 class Triton(Server):
@@ -201,59 +178,14 @@ class Webui(Server):
             return self.unload()
 
 
-class Invokeai(Server):
-    def route(self, request, body):
-        if request == "GET /api/v1/app/version":
-            return 200, {"version": "6.9.0"}
-        if request == "GET /api/v1/queue/default/status":
-            return 200, {"queue": {"pending": 0, "in_progress": int(BUSY)}, "processor": {"is_processing": BUSY}}
-        if request == "POST /api/v2/models/empty_model_cache":
-            return self.unload(None)
 
 
-class LmStudio(Server):
-    has_runner = True
 
-    def route(self, request, body):
-        if request == "GET /api/v1/models":
-            return 200, {"models": [{"key": "k", "loaded_instances": self.models({"id": "k:2"})}]}
-        if request == "POST /api/v1/models/unload" and body == {"instance_id": "k:2"}:
-            return self.unload({"instance_id": "k:2"})
-
-
-class TextGeneration(Server):
-    def route(self, request, body):
-        if request == "GET /v1/internal/model/info":
-            return 200, {"model_name": "m" if self.loaded else "None", "lora_names": []}
-        if request == "POST /v1/internal/model/unload":
-            return self.unload("OK")
-
-
-class Tabbyapi(Server):
-    def route(self, request, body):
-        if request == "GET /v1/model":
-            return (200, {"id": "m"}) if self.loaded else (400, {"detail": "No models are currently loaded."})
-        if request == "POST /v1/model/unload":
-            return self.unload()
-
-
-class Localai(Server):
-    has_runner = True
-
-    def route(self, request, body):
-        if request == "GET /system":
-            return 200, {"backends": ["llama-cpp"], "loaded_models": self.models({"id": "m"})}
-        if request == "POST /backend/monitor" and body == {"model": "m"}:
-            return 200, {"state": 1 if BUSY else 2}
-        if request == "POST /backend/shutdown" and body == {"model": "m"}:
-            return self.unload()
 
 
 SERVERS = {
-    "ollama": Ollama, "vllm": Vllm, "aphrodite": Aphrodite, "sglang": Sglang, "lmdeploy": Lmdeploy,
-    "llama.cpp": LlamaCpp, "llama-swap": LlamaSwap, "triton-server": Triton, "torchserve": Torchserve,
-    "comfyui": Comfyui, "stable-diffusion-webui": Webui, "invokeai": Invokeai, "lm-studio": LmStudio,
-    "text-generation-webui": TextGeneration, "tabbyapi": Tabbyapi, "localai": Localai,
+    "ollama": Ollama, "vllm": Vllm, "sglang": Sglang, "llama.cpp": LlamaCpp, "triton-server": Triton,
+    "torchserve": Torchserve, "comfyui": Comfyui, "stable-diffusion-webui": Webui,
 }
 
 

@@ -9,8 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::advice::unload::{
-    AnswerCheckResult, AnswerVerdict, Known, ModelQuestion, Question, ServerRequest, UnloadAnswer,
-    UnloadApi, UnloadServer,
+    AnswerVerdict, Known, Question, ServerRequest, UnloadAnswer, UnloadApi, UnloadServer,
 };
 use crate::reclaim::release::{ReleaseAnswer, ReleaseOptions, ReleaseReport};
 use crate::units::{Bytes, Span};
@@ -84,7 +83,7 @@ impl<'a, C: ServerChannel> Conversation<'a, C> {
             Err(answer) => answer,
             Ok(()) => ReleaseAnswer::Done(ReleaseReport {
                 wake: Some(self.api.wake.replace("BASE", self.base).into()),
-                why: self.api.risk.filter(|_| !is_deed).map(Arc::from),
+                why: self.api.risk.as_deref().filter(|_| !is_deed).map(Arc::from),
                 ..ReleaseReport::default()
             }),
         }
@@ -92,14 +91,14 @@ impl<'a, C: ServerChannel> Conversation<'a, C> {
 
     /// What needs no question.
     fn check_terms(&self) -> AskResult {
-        let title = self.row.title;
-        if let Some(risk) = self.api.risk.filter(|_| !self.options.is_named) {
+        let title = &self.row.title;
+        if let (Some(risk), false) = (&self.api.risk, self.options.is_named) {
             return Err(ReleaseAnswer::Refused(format!(
                 "{title} unloads only when a person names it, because {risk}; to do it: gpumem release {}",
                 self.row.name
             )));
         }
-        let Some(flag) = self.api.flag else {
+        let Some(flag) = &self.api.flag else {
             return Ok(());
         };
         let has = |word: &Arc<str>| word.split('=').next() == Some(flag);
@@ -111,12 +110,12 @@ impl<'a, C: ServerChannel> Conversation<'a, C> {
 
     fn identify(&mut self) -> AskResult {
         for (at, question) in self.api.identify.iter().enumerate() {
-            self.question(question, at == 0)?;
+            self.question(question, "", at == 0)?;
         }
         let Some(since) = self.api.since else {
             return Ok(());
         };
-        let title = self.row.title;
+        let title = &self.row.title;
         let first = format!("{}.{}", since.0, since.1);
         match self.known.version {
             Some((major, minor, _)) if (major, minor) >= since => Ok(()),
@@ -134,7 +133,7 @@ impl<'a, C: ServerChannel> Conversation<'a, C> {
     fn prove_idle(&mut self) -> AskResult {
         self.read_idle_answers()?;
         self.check_connections()?;
-        if !self.api.is_looked_at_twice {
+        if !self.api.is_seen_twice {
             return Ok(());
         }
         let first = self.known.clone();
@@ -158,31 +157,18 @@ impl<'a, C: ServerChannel> Conversation<'a, C> {
     fn read_idle_answers(&mut self) -> AskResult {
         self.known.marks.clear();
         for (at, question) in self.api.idle.iter().enumerate() {
-            self.question(question, at == 0 && self.api.identify.is_empty())?;
+            self.question(question, "", at == 0 && self.api.identify.is_empty())?;
         }
-        if let Some(each) = &self.api.idle_models {
-            self.each_model(each)?;
-        }
-        Ok(())
+        self.each_model(self.api.idle_model.as_ref())
     }
 
-    /// Asks about each model, and forgets those that hold nothing.
-    fn each_model(&mut self, each: &ModelQuestion) -> AskResult {
-        let mut loaded = Vec::new();
+    /// Asks about each model.
+    fn each_model(&mut self, question: Option<&Question>) -> AskResult {
         for model in self.known.models.clone() {
-            let ask = (each.ask)(&model);
-            let answer = self.ask(&ask, LOOK)?;
-            match (each.check)(&answer, &mut self.known) {
-                Ok(()) => loaded.push(model),
-                Err(AnswerVerdict::Skip) => {}
-                Err(verdict) => return Err(self.of(verdict, Some(&ask))),
+            if let Some(question) = question {
+                self.question(question, &model, false)?;
             }
         }
-        if loaded.is_empty() {
-            let nothing = AnswerVerdict::Nothing("it has no model loaded".to_owned());
-            return Err(self.of(nothing, None));
-        }
-        self.known.models = loaded;
         Ok(())
     }
 
@@ -207,7 +193,7 @@ impl<'a, C: ServerChannel> Conversation<'a, C> {
         if !self.api.needs_host_memory {
             return Ok(());
         }
-        let title = self.row.title;
+        let title = &self.row.title;
         let available = self.channel.available_bytes();
         match (self.held_bytes, available) {
             (Some(held), Some(available)) if available >= held => Ok(()),
@@ -223,28 +209,25 @@ impl<'a, C: ServerChannel> Conversation<'a, C> {
     }
 
     fn unload(&mut self) -> AskResult {
-        if let Some(each) = &self.api.at_deed {
-            self.each_model(each)?;
-        }
-        let hold = self.api.hold.filter(|hold| self.known.version >= Some(hold.since));
-        if let Some(hold) = &hold {
-            let pause = (hold.pause)();
+        self.each_model(self.api.at_deed.as_ref())?;
+        let hold = self.api.hold.as_ref().filter(|hold| self.known.version >= Some(hold.since));
+        if let Some(hold) = hold {
+            let pause = hold.pause.request("");
             let answer = self.ask(&pause, LOOK)?;
             let held = answer.success().map_err(|verdict| self.of(verdict, Some(&pause)));
             if let Err(answer) = held.and_then(|()| self.read_idle_answers()) {
                 // Nothing came of it, and its requests wait for that.
-                let _ = self.channel.ask(&(hold.resume)(), LOOK);
+                let _ = self.channel.ask(&hold.resume.request(""), LOOK);
                 return Err(answer);
             }
         }
-        let asks = (self.api.unload)(&self.known);
-        for ask in &asks {
+        for ask in &self.api.deeds(&self.known) {
             // As late as can be.
             self.check_connections()?;
             let answer = self.ask_to_unload(ask)?;
             if let Err(verdict) = answer.success() {
-                if let Some(hold) = &hold {
-                    let _ = self.channel.ask(&(hold.resume)(), LOOK);
+                if let Some(hold) = hold {
+                    let _ = self.channel.ask(&hold.resume.request(""), LOOK);
                 }
                 return Err(self.of(verdict, Some(ask)));
             }
@@ -256,7 +239,7 @@ impl<'a, C: ServerChannel> Conversation<'a, C> {
         let Some(done) = &self.api.done else {
             return Ok(());
         };
-        let ask = (done.ask)();
+        let ask = done.request("");
         loop {
             let late = || {
                 ReleaseAnswer::TimedOut(format!(
@@ -273,7 +256,7 @@ impl<'a, C: ServerChannel> Conversation<'a, C> {
                 Err(AskFailed::Late) => return Err(late()),
                 Err(AskFailed::NotReached(why)) => return Err(self.unreached(&why)),
             };
-            match (done.check)(&answer, &mut self.known) {
+            match done.check_done(&answer, &mut self.known) {
                 Ok(()) => return Ok(()),
                 Err(AnswerVerdict::NotYet | AnswerVerdict::Busy(_)) => self.channel.pause(POLL),
                 Err(verdict) => return Err(self.of(verdict, Some(&ask))),
@@ -282,11 +265,10 @@ impl<'a, C: ServerChannel> Conversation<'a, C> {
     }
 
     /// Asks what only looks, and judges it.
-    fn question(&mut self, question: &Question, is_first: bool) -> AskResult {
-        let ask = (question.ask)();
+    fn question(&mut self, question: &Question, model: &str, is_first: bool) -> AskResult {
+        let ask = question.request(model);
         let answer = self.ask(&ask, LOOK)?;
-        let judged: AnswerCheckResult = (question.check)(&answer, &mut self.known);
-        judged.map_err(|verdict| match verdict {
+        question.check(&answer, &mut self.known).map_err(|verdict| match verdict {
             // The first of all questions is one that each of them answers.
             AnswerVerdict::Absent if is_first => {
                 self.of(AnswerVerdict::Another(format!("no {}", ask.path)), Some(&ask))
@@ -307,9 +289,7 @@ impl<'a, C: ServerChannel> Conversation<'a, C> {
         answer.map_err(|failed| match failed {
             AskFailed::Late => ReleaseAnswer::TimedOut(format!(
                 "{} did not answer {} {} and was not asked to unload; see whether it hangs",
-                self.row.title,
-                ask.verb.name(),
-                ask.path
+                self.row.title, ask.verb, ask.path
             )),
             AskFailed::NotReached(why) => self.unreached(&why),
         })
@@ -336,8 +316,8 @@ impl<'a, C: ServerChannel> Conversation<'a, C> {
 
     /// What a verdict means, in words.
     fn of(&self, verdict: AnswerVerdict, ask: Option<&ServerRequest>) -> ReleaseAnswer {
-        let title = self.row.title;
-        let start = self.api.start;
+        let title = &self.row.title;
+        let start = &self.api.start;
         match verdict {
             AnswerVerdict::Busy(why) => {
                 ReleaseAnswer::Busy(format!("{title}: {why}; try again later"))
@@ -365,7 +345,7 @@ impl<'a, C: ServerChannel> Conversation<'a, C> {
             AnswerVerdict::Declined(why) => ReleaseAnswer::Refused(format!(
                 "{title} refused: {why}; it has to be started with {start}"
             )),
-            AnswerVerdict::NotYet | AnswerVerdict::Skip => {
+            AnswerVerdict::NotYet => {
                 ReleaseAnswer::NoWayIn(format!("{title} has nothing to unload"))
             }
         }
@@ -377,7 +357,7 @@ impl<'a, C: ServerChannel> Conversation<'a, C> {
         if known.models.is_empty() {
             known.models.push("MODEL".to_owned());
         }
-        let unload = (self.api.unload)(&known);
-        unload.first().or(ask)?.command(self.base, Some(self.api.key))
+        let deeds = self.api.deeds(&known);
+        deeds.first().or(ask)?.command(self.base, self.api.key())
     }
 }

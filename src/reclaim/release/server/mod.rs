@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use super::{ReleaseAnswer, ReleaseOptions, ServerUnload};
 use crate::advice::unload::{
-    ServerRequest, UnloadAnswer, UnloadServer, Verb, unload_server, unload_servers,
+    ServerRequest, UnloadAnswer, UnloadServer, unload_server, unload_servers,
 };
 use crate::deadline::Deadline;
 use crate::host::http::{
@@ -46,23 +46,16 @@ struct ListenerCandidate<'a> {
 pub fn find(process: &Process, snapshot: &Snapshot) -> Option<Result<ServerUnload, String>> {
     let candidates = candidates(process);
     let own = process.command.as_deref().unwrap_or_default();
-    let mut refused = None;
-    for row in unload_servers() {
-        let mut listeners = candidates.iter();
-        let listener = listeners.find(|it| row.runs(it.command, it.listening_on));
-        match (&row.api, listener) {
-            (Err(why), Some(_)) => refused = refused.or(Some(why.to_string())),
-            (Err(why), None) if row.runs(own, &[]) => {
-                refused = refused.or(Some(why.to_string()));
-            }
-            (Ok(_), Some(listener)) => match way(row, process, listener, snapshot) {
-                Ok(way) => return Some(Ok(way)),
-                Err(why) => refused = refused.or(Some(why)),
-            },
-            (_, None) => {}
+    // The first row, because what runs below a server that starts others is unloaded by that one.
+    unload_servers().iter().find_map(|row| {
+        let listener = candidates.iter().find(|it| row.runs(it.command, it.listening_on));
+        match (&row.advice, listener) {
+            (Some(advice), None) if row.runs(own, &[]) => Some(Err(advice.clone())),
+            (Some(advice), Some(_)) => Some(Err(advice.clone())),
+            (None, Some(listener)) => Some(way(row, process, listener, snapshot)),
+            (_, None) => None,
         }
-    }
-    refused.map(Err)
+    })
 }
 
 /// Its parents first, for a worker's own port is not its server's; then itself, then its children.
@@ -95,7 +88,7 @@ fn way(
     listener: &ListenerCandidate<'_>,
     snapshot: &Snapshot,
 ) -> Result<ServerUnload, String> {
-    let title = row.title;
+    let title = &row.title;
     let address = row.address(listener.command, listener.listening_on);
     let address = address.ok_or_else(|| {
         format!("it is not known which of its ports {title} takes requests on; name the port on its command line")
@@ -105,7 +98,7 @@ fn way(
             "{title} listens on {address}, whose owner cannot be verified; have it listen on 127.0.0.1"
         ));
     }
-    let needs_host_memory = row.api.as_ref().is_ok_and(|api| api.needs_host_memory);
+    let needs_host_memory = row.unload.as_ref().is_some_and(|api| api.needs_host_memory);
     if needs_host_memory && has_expandable_segments(process) {
         return Err(format!(
             "{title} was started with expandable segments (PYTORCH_CUDA_ALLOC_CONF), with which sleeping frees \
@@ -113,7 +106,7 @@ fn way(
         ));
     }
     Ok(ServerUnload {
-        server: row.name.into(),
+        server: row.name.as_str().into(),
         pid: listener.pid,
         start_ticks: listener.start_ticks,
         address,
@@ -162,7 +155,7 @@ fn converse(
     is_deed: bool,
 ) -> ReleaseAnswer {
     let row = unload_server(&way.server);
-    let Some((row, Ok(api))) = row.map(|row| (row, &row.api)) else {
+    let Some((row, api)) = row.and_then(|row| Some((row, row.unload.as_ref()?))) else {
         return ReleaseAnswer::NoWayIn(format!("there is no way to unload {}", way.server));
     };
     let mut channel = match LiveChannel::open(roots, row, way, options) {
@@ -261,16 +254,14 @@ impl ServerChannel for LiveChannel<'_> {
         }
         // Where it listens is proved anew each time, before and after connecting.
         let client = HttpClient::new(self.roots, &listener).map_err(AskFailed::of)?;
-        let body = match ask.verb {
-            Verb::Get => None,
-            Verb::Post | Verb::Put => Some(ask.body.as_deref().unwrap_or_default()),
+        let method = match ask.verb.as_str() {
+            "POST" => Method::POST,
+            "PUT" => Method::PUT,
+            _ => Method::GET,
         };
+        let body = (method != Method::GET).then(|| ask.body.as_deref().unwrap_or_default());
         let response = client.send(HttpRequest {
-            method: match ask.verb {
-                Verb::Get => Method::GET,
-                Verb::Post => Method::POST,
-                Verb::Put => Method::PUT,
-            },
+            method,
             path: &ask.path,
             headers,
             body,

@@ -43,7 +43,7 @@ impl Simulated {
 
 impl ServerChannel for Simulated {
     fn ask(&mut self, ask: &ServerRequest, _: Duration) -> Result<UnloadAnswer, AskFailed> {
-        self.asked.push(format!("{} {}", ask.verb.name(), ask.path));
+        self.asked.push(format!("{} {}", ask.verb, ask.path));
         if self.now_us >= self.until_us {
             return Err(AskFailed::Late);
         }
@@ -139,7 +139,7 @@ fn options(is_named: bool) -> ReleaseOptions {
 
 fn run(row: &str, server: &mut Simulated, is_deed: bool) -> ReleaseAnswer {
     let row = unload_server(row).unwrap();
-    let api = row.api.as_ref().unwrap();
+    let api = row.unload.as_ref().unwrap();
     let options = options(true);
     Conversation::new(row, api, "http://127.0.0.1:1", Some(1), &options, server).run(is_deed)
 }
@@ -313,26 +313,6 @@ fn a_worker_is_unloaded_by_the_server_above_it() {
             60,
             "tcp:127.0.0.1:11434",
         ),
-        (
-            with_ancestor(
-                process("llama-server -m a.gguf --port 5800", &["tcp:127.0.0.1:5800"]),
-                "llama-swap",
-                "tcp:[::]:8080",
-            ),
-            "llama-swap",
-            60,
-            "tcp:[::]:8080",
-        ),
-        (
-            with_ancestor(
-                process("vllm serve m --port 5800", &["tcp:127.0.0.1:5800"]),
-                "llama-swap",
-                "tcp:[::]:8080",
-            ),
-            "llama-swap",
-            60,
-            "tcp:[::]:8080",
-        ),
     ] {
         let way = found(&process).unwrap().unwrap();
         assert_eq!((&*way.server, way.pid, &*way.address), (server, pid, address));
@@ -353,6 +333,13 @@ fn what_is_no_server_has_no_such_way_and_one_without_a_request_a_reason() {
         assert!(why.contains(words), "{why}");
         // A worker that does not listen is one, too.
         assert!(found(&process(command, &[])).unwrap().is_err());
+    }
+    // What another server started is that one's to unload.
+    for command in ["llama-server -m a.gguf --port 5800", "vllm serve m --port 5800"] {
+        let started = process(command, &["tcp:127.0.0.1:5800"]);
+        let why =
+            found(&with_ancestor(started, "llama-swap", "tcp:[::]:8080")).unwrap().unwrap_err();
+        assert!(why.contains("llama-swap unloads its models"), "{why}");
     }
     let unknown = process("vllm serve m", &["tcp:0.0.0.0:1", "tcp:0.0.0.0:2"]);
     assert!(found(&unknown).unwrap().unwrap_err().contains("which of its ports"));

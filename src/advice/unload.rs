@@ -1,0 +1,590 @@
+//! How an inference server gives memory back and goes on listening, by its own requests: the rows of `servers.toml`,
+//! read by `reclaim::release` to do it, and what their answers mean.
+//!
+//! A row has how the server is recognised, what proves that it is this server and that it is idle, what unloads, what
+//! shows that it is done, what wakes it, and what it takes (a version, a flag, a key). Nothing here sends a request.
+//! Answers are JSON and Prometheus' text of strangers: bounded, and never taken for idle where they do not show it.
+
+use std::mem::discriminant;
+use std::slice;
+use std::sync::{Arc, LazyLock};
+
+use serde::Deserialize;
+use serde_json::Value;
+
+#[cfg(test)]
+mod tests;
+
+use super::address::values;
+use crate::model::pool::tool;
+use crate::model::program::file_name;
+
+/// A server has fewer models.
+const MOST_MODELS: usize = 256;
+/// The longest name of a model.
+const NAME_BYTES: usize = 512;
+/// In a request's path and body, the name of the model that it is about.
+const MODEL: &str = "{model}";
+
+/// A row: one server. Names are compared whole.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct UnloadServer {
+    /// As a way names it, lower case: `vllm`.
+    pub name: String,
+    /// As it names itself: `vLLM`.
+    pub title: String,
+    /// Programs, scripts and packages of modules that are it.
+    programs: Vec<String>,
+    /// Beginnings of the titles that its workers give themselves.
+    titles: Vec<String>,
+    /// Arguments that only it has.
+    arguments: Vec<String>,
+    /// Folders that its script lies in.
+    folders: Vec<String>,
+    /// Names of scripts that others have too: only where it listens on its default port.
+    scripts: Vec<String>,
+    /// The port that it has by default.
+    port: u16,
+    port_flags: Vec<String>,
+    /// The default port of its metrics, where they have one of their own.
+    metrics_port: Option<u16>,
+    metrics_port_flag: Option<String>,
+    /// Flags that make it serve by TLS.
+    tls_flags: Vec<String>,
+    /// What a person is told where it is not asked to unload.
+    pub advice: Option<String>,
+    /// How it is asked to unload.
+    pub unload: Option<UnloadApi>,
+}
+
+/// A server's own way to unload, and what it takes.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct UnloadApi {
+    /// What proves that it is this server.
+    pub identify: Vec<Question>,
+    /// What proves that it is idle.
+    pub idle: Vec<Question>,
+    /// The same of each model.
+    pub idle_model: Option<Question>,
+    /// Whether it has to be idle in two looks, two seconds apart.
+    pub is_seen_twice: bool,
+    /// It has no request that shows whether it is idle, or unloading ends what runs: nothing may be connected.
+    pub is_idle_unconnected: bool,
+    /// What counts as use, and so is asked of each model just before the deed, once.
+    pub at_deed: Option<Question>,
+    /// What keeps requests waiting during the deed.
+    pub hold: Option<Hold>,
+    /// What unloads: one request for each model where it names one.
+    deed: Question,
+    /// What shows that it is done; where there is none, the deed's answer is the end of it.
+    pub done: Option<Question>,
+    /// What makes it load again, to be typed or waited for; `BASE` is its address.
+    pub wake: String,
+    /// The weights go to the host's memory, which must have room for them.
+    pub needs_host_memory: bool,
+    /// Why only a person who names it may ask for it.
+    pub risk: Option<String>,
+    /// The first version in which it is safe.
+    pub since: Option<(u32, u32)>,
+    /// A flag of its command line without which it frees nothing.
+    pub flag: Option<String>,
+    /// What it has to be started with, for where it knows no such request.
+    pub start: String,
+    /// The header that has its key, where that is not a bearer's token.
+    key: Option<String>,
+}
+
+/// What keeps requests waiting.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Hold {
+    /// The first version whose request does not end what runs.
+    pub since: (u32, u32, u32),
+    pub pause: Question,
+    /// Part of waking, and sent where nothing came of it.
+    pub resume: Question,
+}
+
+/// A request, and what its answer has to show.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Question {
+    /// `GET /path`
+    ask: String,
+    /// What an older version has in its place (404 or 405).
+    older: Option<String>,
+    /// JSON.
+    body: Option<String>,
+    /// It goes to the port of the server's metrics.
+    is_metrics: bool,
+    /// It need not know this request.
+    may_be_absent: bool,
+    /// What a refusal (400) says where it wants a key.
+    key_missing: Option<String>,
+    /// The answer is this text.
+    text: Option<String>,
+    /// Where its version stands.
+    version: Option<String>,
+    expect: Vec<Expect>,
+    /// The answer is a list, and this holds of each item.
+    each: Option<Expect>,
+    /// The names of what it has loaded; something has to be.
+    models: Option<ModelList>,
+    /// These of its metrics are zero.
+    zero: Vec<String>,
+    /// One of its metrics that moves with use.
+    mark: Option<String>,
+}
+
+/// What JSON has to show at a pointer: that it is there, or more.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Expect {
+    at: String,
+    is: Option<Value>,
+    contains: Option<Value>,
+    /// It may be missing.
+    #[serde(default)]
+    is_optional: bool,
+    /// What follows from another value of the same type; otherwise it is another server's answer.
+    r#else: Option<AnswerVerdict>,
+}
+
+/// A list of models in JSON. Pointers of a model start at the model.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ModelList {
+    list: String,
+    name: String,
+    /// What moves with use.
+    mark: Option<String>,
+    state: Option<String>,
+    /// The state in which it holds memory, where others do not.
+    loaded: Option<Value>,
+    unloaded: Option<Value>,
+    busy: Option<Value>,
+    /// Why a model without a state is not unloaded.
+    without_state: Option<String>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Table {
+    server: Vec<UnloadServer>,
+}
+
+fn parse() -> Result<Table, toml::de::Error> {
+    toml::from_str(include_str!("servers.toml"))
+}
+
+/// A test reads it as well, so the default is never seen.
+static TABLE: LazyLock<Table> = LazyLock::new(|| parse().unwrap_or_default());
+
+/// Every row. Those that start others stand first.
+pub fn unload_servers() -> &'static [UnloadServer] {
+    &TABLE.server
+}
+
+/// The row of this name.
+pub fn unload_server(name: &str) -> Option<&'static UnloadServer> {
+    unload_servers().iter().find(|row| row.name == name)
+}
+
+impl UnloadServer {
+    /// Whether a process with this command line, which listens on these places, is this server or a part of it.
+    pub fn runs<T: AsRef<str>>(&self, command: &[T], listening_on: &[Arc<str>]) -> bool {
+        let has = |names: &[String], word: &str| names.iter().any(|name| name == word);
+        let words = || command.iter().map(AsRef::as_ref);
+        let Some(title) = words().next() else {
+            return false;
+        };
+        if self.titles.iter().any(|start| title.starts_with(start))
+            || words().any(|word| has(&self.arguments, word))
+        {
+            return true;
+        }
+        let Some((run, _)) = tool(command) else {
+            return false;
+        };
+        let package = run.split('.').next().unwrap_or(run);
+        // Where the script lies, if its path has that.
+        let path = words().find(|word| file_name(word) == run).unwrap_or_default();
+        has(&self.programs, run)
+            || has(&self.programs, package)
+            || path.split('/').any(|folder| has(&self.folders, folder))
+            || has(&self.scripts, run)
+                && listening_on.iter().any(|place| port_of(place) == Some(self.port))
+    }
+
+    /// Of the places where it listens, the one where it is asked: the port that its command line names, or the
+    /// one that it has by default, or the only one.
+    pub fn address<T: AsRef<str>>(
+        &self,
+        command: &[T],
+        listening_on: &[Arc<str>],
+    ) -> Option<Arc<str>> {
+        let words: Vec<Arc<str>> = command.iter().map(|word| word.as_ref().into()).collect();
+        let named = self
+            .port_flags
+            .iter()
+            .flat_map(|flag| values(&words, flag))
+            .filter_map(|value| value.rsplit(':').next()?.parse::<u16>().ok())
+            .last();
+        let on_port = |port| {
+            let mut places = listening_on.iter();
+            places.find(|place| port_of(place) == Some(port)).cloned()
+        };
+        let only = match listening_on {
+            [only] => Some(only.clone()),
+            _ => None,
+        };
+        // Whoever was told a port and does not listen there is not ready, or no such server.
+        match named {
+            Some(port) => on_port(port),
+            None => on_port(self.port).or(only),
+        }
+    }
+
+    /// Whether its command line makes it serve by TLS.
+    pub fn is_secure<T: AsRef<str>>(&self, command: &[T]) -> bool {
+        command.iter().any(|word| {
+            let name = word.as_ref().split('=').next().unwrap_or_default();
+            self.tls_flags.iter().any(|flag| flag == name)
+        })
+    }
+
+    /// The port of its metrics, where they have one of their own.
+    pub fn metrics_port<T: AsRef<str>>(&self, command: &[T]) -> Option<u16> {
+        let words: Vec<Arc<str>> = command.iter().map(|word| word.as_ref().into()).collect();
+        let named = values(&words, self.metrics_port_flag.as_ref()?);
+        named.filter_map(|value| value.parse().ok()).last().or(self.metrics_port)
+    }
+}
+
+impl UnloadApi {
+    /// What unloads all that is known to be loaded.
+    pub fn deeds(&self, known: &Known) -> Vec<ServerRequest> {
+        let is_of_models = [Some(&self.deed.ask), self.deed.body.as_ref()];
+        match is_of_models.iter().flatten().any(|part| part.contains(MODEL)) {
+            true => known.models.iter().map(|model| self.deed.request(model)).collect(),
+            false => vec![self.deed.request("")],
+        }
+    }
+
+    pub fn key(&self) -> &str {
+        self.key.as_deref().unwrap_or("Authorization: Bearer $KEY")
+    }
+}
+
+/// The port of a place of TCP.
+fn port_of(place: &str) -> Option<u16> {
+    place.strip_prefix("tcp:")?.rsplit(':').next()?.parse().ok()
+}
+
+/// A name as a part of a path (RFC 3986).
+fn encoded(name: &str) -> String {
+    let mut encoded = String::with_capacity(name.len());
+    for byte in name.bytes() {
+        if byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~') {
+            encoded.push(char::from(byte));
+        } else {
+            encoded.push_str(&format!("%{byte:02X}"));
+        }
+    }
+    encoded
+}
+
+/// A request.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ServerRequest {
+    /// `GET`, `POST` or `PUT`.
+    pub verb: String,
+    /// From the root on, with what follows a `?`.
+    pub path: String,
+    /// JSON.
+    pub body: Option<String>,
+    /// Whether it goes to the port of the server's metrics, where that is another one.
+    pub is_metrics: bool,
+    /// Verb and path that an older version has in its place (404 or 405).
+    older: Option<(String, String)>,
+}
+
+impl ServerRequest {
+    /// The same as an older version has it.
+    pub fn as_older(&self) -> Option<Self> {
+        let (verb, path) = self.older.clone()?;
+        Some(Self { verb, path, older: None, ..self.clone() })
+    }
+
+    /// The words to type for it, at an address (with `--unix-socket PATH ` before it where it is none of TCP) and
+    /// with a header that has a key. `None` where it has what cannot be typed.
+    pub fn command(&self, base: &str, key: &str) -> Option<String> {
+        let mut words = vec!["curl".to_owned()];
+        if self.verb != "GET" && !(self.verb == "POST" && self.body.is_some()) {
+            words.extend(["-X".to_owned(), self.verb.clone()]);
+        }
+        // In double quotes, so that a shell fills the variable in.
+        words.extend(["-H".to_owned(), format!("\"{key}\"")]);
+        if let Some(body) = &self.body {
+            let json = "'Content-Type: application/json'".to_owned();
+            words.extend(["-H".to_owned(), json, "-d".to_owned(), super::quote(body)?]);
+        }
+        let (options, address) = base.rsplit_once(' ').unwrap_or(("", base));
+        words.extend((!options.is_empty()).then(|| options.to_owned()));
+        words.push(super::quote(&format!("{address}{}", self.path))?);
+        Some(words.join(" "))
+    }
+}
+
+/// What a server has said so far.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Known {
+    /// Names of what it has loaded, as its requests take them. Chosen by others.
+    pub models: Vec<String>,
+    /// Major, minor, patch.
+    pub version: Option<(u32, u32, u32)>,
+    /// What changes when it is used: two looks that differ in it have seen a request.
+    pub marks: Vec<String>,
+}
+
+/// Why a question has not come out as it has to.
+#[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum AnswerVerdict {
+    /// It is at work. Why.
+    Busy(String),
+    /// It gives nothing back. Why.
+    Nothing(String),
+    /// It is not this server, or does not answer as it does. What is seen.
+    Another(String),
+    /// It does not show what has to be seen. What.
+    Unknown(String),
+    /// It wants a key.
+    Key,
+    /// It knows no such request.
+    Absent,
+    /// It refuses. What it says.
+    Declined(String),
+    NotYet,
+}
+
+/// What a question has come to.
+pub type AnswerCheckResult = Result<(), AnswerVerdict>;
+
+fn another<T>(seen: impl Into<String>) -> Result<T, AnswerVerdict> {
+    Err(AnswerVerdict::Another(seen.into()))
+}
+
+impl Question {
+    /// What is asked about a model; a question that names none is the same for any.
+    pub fn request(&self, model: &str) -> ServerRequest {
+        let split = |ask: &str| {
+            let (verb, path) = ask.split_once(' ').unwrap_or_default();
+            (verb.to_owned(), path.replace(MODEL, &encoded(model)))
+        };
+        let (verb, path) = split(&self.ask);
+        let quoted = Value::from(model).to_string();
+        let body = self.body.as_ref();
+        ServerRequest {
+            verb,
+            path,
+            body: body.map(|body| body.replace(&format!("\"{MODEL}\""), &quoted)),
+            is_metrics: self.is_metrics,
+            older: self.older.as_deref().map(split),
+        }
+    }
+
+    /// Judges an answer, and keeps what it says.
+    pub fn check(&self, answer: &UnloadAnswer, known: &mut Known) -> AnswerCheckResult {
+        let body = String::from_utf8_lossy(&answer.body);
+        if answer.status == 400 && self.key_missing.as_ref().is_some_and(|it| body.contains(it)) {
+            return Err(AnswerVerdict::Key);
+        }
+        match answer.success() {
+            Err(AnswerVerdict::Absent) if self.may_be_absent => return Ok(()),
+            success => success?,
+        }
+        if let Some(text) = &self.text {
+            return match body.trim() == text {
+                true => Ok(()),
+                false => another("a page that is another server's"),
+            };
+        }
+        if !self.zero.is_empty() {
+            let count = answer.metrics(&self.zero)?;
+            if count != 0.0 {
+                let why = format!("{count} requests running or waiting");
+                return Err(AnswerVerdict::Busy(why));
+            }
+            if let Some(mark) = &self.mark {
+                known.marks.push(answer.metrics(slice::from_ref(mark))?.to_string());
+            }
+            return Ok(());
+        }
+        let value = serde_json::from_slice(&answer.body);
+        let value = value.or_else(|_| another("an answer that is not JSON"))?;
+        self.expect.iter().try_for_each(|expect| expect.check(&value))?;
+        if let Some(each) = &self.each {
+            match list(&value, "")?.as_slice() {
+                [] => return another("an empty list"),
+                items => items.iter().try_for_each(|item| each.check(item))?,
+            }
+        }
+        if let Some(at) = &self.version {
+            known.version = version(text(&value, at)?);
+        }
+        match &self.models {
+            Some(models) => models.load(&value, known),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether an answer shows that the unloading is done: nothing that was loaded is so any more.
+    pub fn check_done(&self, answer: &UnloadAnswer, known: &mut Known) -> AnswerCheckResult {
+        match (self.check(answer, known), &self.models) {
+            (Err(AnswerVerdict::Nothing(_)), Some(_)) => Ok(()),
+            (Ok(()), Some(_)) => Err(AnswerVerdict::NotYet),
+            (judged, _) => judged,
+        }
+    }
+}
+
+impl Expect {
+    fn check(&self, value: &Value) -> AnswerCheckResult {
+        let at = &self.at;
+        let Some(found) = value.pointer(at).filter(|it| !it.is_null()) else {
+            return if self.is_optional { Ok(()) } else { another(format!("nothing at {at}")) };
+        };
+        if let Some(wanted) = &self.contains {
+            let has = found.as_array().is_some_and(|list| list.contains(wanted));
+            return if has { Ok(()) } else { another(format!("no {wanted} at {at}")) };
+        }
+        match (&self.is, &self.r#else) {
+            (Some(wanted), _) if found == wanted => Ok(()),
+            (Some(wanted), Some(verdict)) if discriminant(found) == discriminant(wanted) => {
+                Err(verdict.clone())
+            }
+            (Some(_), _) => another(format!("another value at {at}")),
+            (None, _) => Ok(()),
+        }
+    }
+}
+
+impl ModelList {
+    fn load(&self, value: &Value, known: &mut Known) -> AnswerCheckResult {
+        known.models.clear();
+        let models = list(value, &self.list)?;
+        if models.len() > MOST_MODELS {
+            return another("a list of models in another form");
+        }
+        for model in models {
+            let state = self.state.as_ref().and_then(|at| model.pointer(at));
+            match (state, &self.without_state) {
+                (None, Some(why)) => return Err(AnswerVerdict::Nothing(why.clone())),
+                (Some(state), _) if Some(state) == self.busy.as_ref() => {
+                    return Err(AnswerVerdict::Busy("it is loading a model".to_owned()));
+                }
+                (Some(state), _) if Some(state) == self.unloaded.as_ref() => continue,
+                (Some(state), _) if self.loaded.as_ref().is_some_and(|it| it != state) => continue,
+                _ => {}
+            }
+            let name = text(model, &self.name)?;
+            if name.is_empty() || name.len() > NAME_BYTES {
+                return another("a list of models in another form");
+            }
+            if let Some(at) = &self.mark {
+                let mark = model.pointer(at).and_then(Value::as_str).unwrap_or_default();
+                known.marks.push(format!("{name} {mark}"));
+            }
+            known.models.push(name.to_owned());
+        }
+        match known.models.is_empty() {
+            true => Err(AnswerVerdict::Nothing("it has no model loaded".to_owned())),
+            false => Ok(()),
+        }
+    }
+}
+
+/// An answer.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct UnloadAnswer {
+    pub status: u16,
+    pub body: Vec<u8>,
+}
+
+impl UnloadAnswer {
+    /// Whether it is one of success.
+    pub fn success(&self) -> AnswerCheckResult {
+        match self.status {
+            200..=299 => Ok(()),
+            300..=399 => another("a redirect, which is not followed"),
+            401 | 403 => Err(AnswerVerdict::Key),
+            404 | 405 | 501 => Err(AnswerVerdict::Absent),
+            status => Err(AnswerVerdict::Declined(match self.message() {
+                Some(message) => format!("status {status}, {message}"),
+                None => format!("status {status}"),
+            })),
+        }
+    }
+
+    /// What an error says of itself: a line of text in the usual places of JSON.
+    fn message(&self) -> Option<String> {
+        let value: Value = serde_json::from_slice(&self.body).ok()?;
+        let places = ["/error/message", "/error", "/detail", "/message"];
+        let text = places.iter().find_map(|at| value.pointer(at)?.as_str())?;
+        let line = text.lines().next()?;
+        Some(line.chars().take(200).collect())
+    }
+
+    /// The sum of these in Prometheus' text. Unknown where one is not there.
+    fn metrics(&self, wanted: &[String]) -> Result<f64, AnswerVerdict> {
+        let text = std::str::from_utf8(&self.body);
+        let text = text.or_else(|_| another("an answer that is not text"))?;
+        let missing = |name| AnswerVerdict::Unknown(format!("its metrics have no {name}"));
+        wanted.iter().map(|name| metric(text, name).ok_or_else(|| missing(name))).sum()
+    }
+}
+
+/// The sum of a metric over its labels; `None` where it is not there or is no number of things.
+fn metric(text: &str, name: &str) -> Option<f64> {
+    let mut sum = None;
+    for line in text.lines() {
+        let Some(rest) = line.strip_prefix(name) else {
+            continue;
+        };
+        let value = match rest.as_bytes().first() {
+            Some(b'{') => &rest[rest.rfind('}')? + 1..],
+            Some(b' ' | b'\t') => rest,
+            _ => continue,
+        };
+        let value: f64 = value.split_ascii_whitespace().next()?.parse().ok()?;
+        if !value.is_finite() || value < 0.0 {
+            return None;
+        }
+        sum = Some(sum.unwrap_or(0.0) + value);
+    }
+    sum
+}
+
+/// `0.17.1rc2+cu129` is 0, 17, 1.
+fn version(text: &str) -> Option<(u32, u32, u32)> {
+    let mut parts = text.trim_start_matches('v').split('.');
+    let number = |part: Option<&str>| {
+        let part = part?;
+        let end = part.find(|c: char| !c.is_ascii_digit()).unwrap_or(part.len());
+        part[..end].parse::<u32>().ok()
+    };
+    Some((number(parts.next())?, number(parts.next())?, number(parts.next()).unwrap_or(0)))
+}
+
+fn list<'v>(value: &'v Value, at: &str) -> Result<&'v Vec<Value>, AnswerVerdict> {
+    let list = value.pointer(at).and_then(Value::as_array);
+    list.map_or_else(|| another(format!("no list at {at}")), Ok)
+}
+
+fn text<'v>(value: &'v Value, at: &str) -> Result<&'v str, AnswerVerdict> {
+    let text = value.pointer(at).and_then(Value::as_str);
+    text.map_or_else(|| another(format!("no text at {at}")), Ok)
+}
