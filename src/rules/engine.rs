@@ -17,7 +17,7 @@ use foldhash::{HashMap, HashMapExt as _, HashSet, HashSetExt as _};
 use super::RuleSet;
 use super::exemption::{self, Exempts};
 use super::rule::{Rule, RuleInput, RuleOutput};
-use super::suspect::Suspects;
+use super::suspect::suspects;
 use super::undecided_reason::UndecidedReason;
 use crate::history::History;
 use crate::model::family::families;
@@ -37,7 +37,7 @@ pub struct Engine {
     resolved: Vec<Finding>,
     pending: Vec<Pending>,
     undecided: Vec<Undecided>,
-    suspects: Suspects,
+    suspects: Vec<Suspect>,
 }
 
 impl Engine {
@@ -75,7 +75,7 @@ impl Engine {
         let found = self.active.identities().collect();
         let seen = (&self.history, snapshot, &processes);
         let keeps = self.settings.keep_rules();
-        self.suspects.observe(seen, &found, keeps, verdicts.candidates);
+        self.suspects = suspects(seen, &found, keeps, verdicts.candidates);
     }
 
     fn judge(&self, snapshot: &Snapshot) -> RuleOutput {
@@ -315,7 +315,7 @@ impl Engine {
     /// What looks like waste already and is not proved, the one that holds most first. It is never acted
     /// upon and counts for no exit code.
     pub fn suspects(&self) -> &[Suspect] {
-        self.suspects.list()
+        &self.suspects
     }
 
     /// How much could be had back, and how much is suspected.

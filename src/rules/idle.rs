@@ -39,7 +39,7 @@ use serde::{Deserialize, Serialize};
 use super::lasting::{LEAST_COVERAGE, is_covered, on};
 use super::rule::{ConfiguredRule, RuleInput, RuleKind, RuleOutput};
 use super::scope::ScopeInput;
-use super::suspect::{Candidate, CandidateGpus};
+use super::suspect::Candidate;
 use super::undecided_reason::UndecidedReason;
 use super::{server, stuck};
 use crate::history::{Began, Device, ProcessHistory, RowHistory, Use};
@@ -446,7 +446,7 @@ impl IdleCandidate<'_> {
             rule: Arc::clone(self.rule),
             kind,
             process: self.known.identity(),
-            gpus: CandidateGpus::One(on(self.seen, self.row)),
+            gpus: vec![on(self.seen, self.row)],
             since,
             began,
             samples: run.map_or(0, |run| run.samples),

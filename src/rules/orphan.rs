@@ -36,7 +36,7 @@ use serde::{Deserialize, Serialize};
 
 use super::lasting::{FindingText, ProcessFinding, expect, on};
 use super::rule::{ConfiguredRule, RuleInput, RuleKind, RuleOutput};
-use super::suspect::{Candidate, CandidateGpus};
+use super::suspect::Candidate;
 use super::undecided_reason::UndecidedReason;
 use super::{idle, server, stuck, subject};
 use crate::advice;
@@ -185,7 +185,7 @@ impl RuleKind for OrphanSettings {
                 rule: rule.name().clone(),
                 kind: Self::KIND,
                 process: known.identity(),
-                gpus: CandidateGpus::Several(unused.gpus),
+                gpus: unused.gpus,
                 since,
                 began,
                 samples,

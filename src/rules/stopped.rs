@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use super::lasting::{FindingText, ProcessFinding, held, wait};
 use super::rule::{ConfiguredRule, RuleInput, RuleKind, RuleOutput};
 use super::subject;
-use super::suspect::{Candidate, CandidateGpus};
+use super::suspect::Candidate;
 use crate::advice::quote;
 use crate::history::{ProcessHistory, RowHistory};
 use crate::model::Process;
@@ -97,7 +97,7 @@ impl RuleKind for StoppedSettings {
                 rule: rule.name().clone(),
                 kind: Self::KIND,
                 process: known.identity(),
-                gpus: CandidateGpus::Several(held.gpus),
+                gpus: held.gpus,
                 since: streak.since,
                 began: streak.began,
                 samples: streak.samples,

@@ -14,7 +14,7 @@
 use std::cmp::Reverse;
 use std::sync::Arc;
 
-use foldhash::{HashMap, HashSet};
+use foldhash::HashSet;
 
 use super::exemption::{self, KeepRules};
 use super::subject;
@@ -22,9 +22,7 @@ use crate::advice::quote;
 use crate::history::cpu::Mean;
 use crate::history::{Began, History, ProcessHistory, RowHistory, Use};
 use crate::model::finding::FindingGpu;
-use crate::model::process::{Jupyter, Parent};
 use crate::model::processes_by_pid::ProcessesByPid;
-use crate::model::shared::equal;
 use crate::model::snapshot::ProcessType;
 use crate::model::suspect::{SeenSoFar, StillMissing, Suspect, SuspectEvidence};
 use crate::model::{Identity, Kind, Process, Snapshot, Time};
@@ -53,7 +51,7 @@ pub(super) struct Candidate {
     pub(super) kind: Kind,
     pub(super) process: Identity,
     /// Where it holds memory.
-    pub(super) gpus: CandidateGpus,
+    pub(super) gpus: Vec<FindingGpu>,
     /// Since when it has been seen so.
     pub(super) since: Time,
     /// Whether that is since when it is so.
@@ -67,226 +65,54 @@ pub(super) struct Candidate {
     pub(super) is_undecidable: bool,
 }
 
-/// Where a candidate holds memory: nearly all are on one GPU, and come anew in each sample.
-#[derive(Clone, PartialEq, Debug)]
-pub(super) enum CandidateGpus {
-    One(FindingGpu),
-    /// In the order of a finding's.
-    Several(Vec<FindingGpu>),
-}
-
-impl CandidateGpus {
-    fn as_slice(&self) -> &[FindingGpu] {
-        match self {
-            Self::One(gpu) => std::slice::from_ref(gpu),
-            Self::Several(gpus) => gpus,
-        }
-    }
-
-    fn into_vec(self) -> Vec<FindingGpu> {
-        match self {
-            Self::One(gpu) => vec![gpu],
-            Self::Several(gpus) => gpus,
-        }
-    }
-}
-
-/// The suspects of the last sample.
-#[derive(Debug, Default)]
-pub(super) struct Suspects {
-    list: Vec<Suspect>,
-    named: HashMap<Identity, NamedSuspect>,
-}
-
-/// What a suspect's name was made of, and where it is in the list: as long as it is called the same and holds the
-/// same, nothing that is said of it is written again.
-#[derive(Debug)]
-struct NamedSuspect {
-    at: usize,
-    command: Option<Arc<[Arc<str>]>>,
-    executable: Option<Arc<str>>,
-    comm: Option<Arc<str>>,
-    parent: Option<Arc<Parent>>,
-    jupyter: Option<Arc<Jupyter>>,
-}
-
-impl NamedSuspect {
-    fn new(process: &Process) -> Self {
-        Self {
-            at: 0,
-            command: process.command.clone(),
-            executable: process.executable.clone(),
-            comm: process.comm.clone(),
-            parent: process.parent.clone(),
-            jupyter: process.jupyter.clone(),
-        }
-    }
-
-    /// Whether the process is called the same; only of one that has not ended.
-    fn is_name_of(&self, process: &Process) -> bool {
-        equal(&self.command, &process.command)
-            && equal(&self.executable, &process.executable)
-            && equal(&self.comm, &process.comm)
-            && self.parent == process.parent
-            && self.jupyter == process.jupyter
-    }
-}
-
-/// Whether the same is held on the same GPUs.
-fn hold_the_same(one: &[FindingGpu], other: &[FindingGpu]) -> bool {
-    let is_same = |(one, other): (&FindingGpu, &FindingGpu)| {
-        (one.index, one.used_bytes) == (other.index, other.used_bytes)
-            && equal(&one.uuid, &other.uuid)
-    };
-    one.len() == other.len() && one.iter().zip(other).all(is_same)
-}
-
-impl Suspects {
-    /// The one that holds most first; each process once.
-    pub(super) fn list(&self) -> &[Suspect] {
-        &self.list
-    }
-
-    /// Takes those among the candidates of the next sample. Of those in `found` something is found.
-    pub(super) fn observe(
-        &mut self,
-        (history, snapshot, processes): (&History, &Snapshot, &ProcessesByPid<'_>),
-        found: &HashSet<Identity>,
-        keep_rules: KeepRules<'_>,
-        mut candidates: Vec<Candidate>,
-    ) {
-        candidates.retain(|it| !it.is_undecidable && !found.contains(&it.process));
-        if candidates.is_empty() {
-            *self = Self::default();
-            return;
-        }
-        // As of several findings of a process, the kind about which something is to be done first.
-        // The processes of a snapshot are in the order of their numbers already, mostly.
-        let rank = |it: &Candidate| (it.process, it.kind);
-        let is_behind = |a: &Candidate, b: &Candidate| (rank(a), &a.rule) <= (rank(b), &b.rule);
-        if !candidates.is_sorted_by(is_behind) {
-            candidates.sort_by(|a, b| (rank(a), &a.rule).cmp(&(rank(b), &b.rule)));
-        }
-        let lives = GpuLives::new(snapshot, processes);
-        let mut before = std::mem::take(&mut self.list);
-        self.list.reserve_exact(before.len());
-        let mut texts = RuleTexts::default();
-        let mut last = None;
-        let mut candidates = candidates.into_iter().peekable();
-        while let Some(mut candidate) = candidates.next() {
-            let identity = candidate.process;
-            let is_of_it = |it: &Candidate| it.process == identity && it.rule == candidate.rule;
-            let others: Vec<Candidate> =
-                std::iter::from_fn(|| candidates.next_if(is_of_it)).collect();
-            if last == Some(identity) {
-                continue;
-            }
-            candidate.join(others);
-            let Some(process) = processes.get(identity.pid) else {
-                continue;
-            };
-            let Some(known) = history.process(identity) else {
-                continue;
-            };
-            let input = SuspectInput {
-                now: snapshot.time,
-                process,
-                known,
-                life: lives.of(identity.pid),
-                candidate,
-            };
-            let about = (input.candidate.kind, &input.candidate.rule);
-            if process.identity() == identity
-                && input.is_suspect()
-                && exemption::kept_by(keep_rules, (process, Some(known)), about, snapshot).is_none()
-            {
-                texts.be_of(&input.candidate);
-                let suspect = match self.last_of(&input, &mut before) {
-                    Some(last) => {
-                        let gpus = std::mem::take(&mut last.gpus);
-                        input.suspect(&texts, Arc::clone(&last.message), gpus)
-                    }
-                    None => input.named(&texts),
-                };
-                self.list.push(suspect);
-                last = Some(identity);
-            }
-        }
-        // A suspect is large: it is put into its place once, and not moved about until it has it.
-        let rank = |it: &Suspect| (it.memory_bytes, Reverse(it.process.pid));
-        self.list.sort_by_cached_key(|it| Reverse(rank(it)));
-        self.find_places();
-    }
-
-    /// The suspect of the last sample, where it is called the same and holds the same.
-    fn last_of<'a>(
-        &mut self,
-        input: &SuspectInput<'_>,
-        before: &'a mut [Suspect],
-    ) -> Option<&'a mut Suspect> {
-        let (process, candidate) = (input.process, &input.candidate);
-        if let Some(named) = self.named.get(&candidate.process)
-            && named.is_name_of(process)
-            && let Some(last) = before.get_mut(named.at)
-            && (last.kind, last.process.identity) == (candidate.kind, candidate.process)
-            && hold_the_same(&last.gpus, candidate.gpus.as_slice())
-        {
-            return Some(last);
-        }
-        self.named.insert(candidate.process, NamedSuspect::new(process));
-        None
-    }
-
-    /// Takes down where each is, and forgets who is none any more.
-    fn find_places(&mut self) {
-        if self.named.len() > self.list.len() {
-            let ids: HashSet<Identity> = self.list.iter().map(|it| it.process.identity).collect();
-            self.named.retain(|id, _| ids.contains(id));
-        }
-        for (at, suspect) in self.list.iter().enumerate() {
-            if let Some(named) = self.named.get_mut(&suspect.process.identity) {
-                named.at = at;
-            }
-        }
-    }
-}
-
 impl Candidate {
-    /// Takes in what the same rule says of other GPUs of the process: it is so since it is so on all of them.
-    fn join(&mut self, others: Vec<Self>) {
-        if others.is_empty() {
-            return;
+    /// Joins what a rule says of each GPU of a process: it is so since it is so on all of them.
+    fn joined(of_one: &[Self]) -> Option<Self> {
+        let mut joined = of_one.iter().max_by_key(|it| it.since)?.clone();
+        joined.gpus = subject::by_gpu(of_one.iter().flat_map(|it| it.gpus.iter().cloned()));
+        for it in of_one {
+            joined.samples = joined.samples.min(it.samples);
+            joined.needed = joined.needed.max(it.needed);
+            joined.max_cpu_percent = joined.max_cpu_percent.min(it.max_cpu_percent);
         }
-        let mut gpus = self.gpus.as_slice().to_vec();
-        for other in others {
-            gpus.extend_from_slice(other.gpus.as_slice());
-            if other.since > self.since {
-                (self.since, self.began) = (other.since, other.began);
+        Some(joined)
+    }
+}
+
+/// The suspects among the candidates of a sample, the one that holds most first; each process once. Of those
+/// in `found` something is found.
+pub(super) fn suspects(
+    (history, snapshot, processes): (&History, &Snapshot, &ProcessesByPid<'_>),
+    found: &HashSet<Identity>,
+    keep_rules: KeepRules<'_>,
+    mut candidates: Vec<Candidate>,
+) -> Vec<Suspect> {
+    candidates.retain(|it| !it.is_undecidable && !found.contains(&it.process));
+    // As of several findings of a process, the kind about which something is to be done first.
+    candidates.sort_by(|a, b| (a.process, a.kind, &a.rule).cmp(&(b.process, b.kind, &b.rule)));
+    let mut suspects: Vec<Suspect> = Vec::new();
+    for of_one in candidates.chunk_by(|a, b| a.process == b.process && a.rule == b.rule) {
+        let identity = of_one[0].process;
+        let is_named = suspects.last().is_some_and(|last| last.process.identity == identity);
+        let process = processes.get(identity.pid).filter(|it| it.identity() == identity);
+        if let Some(candidate) = Candidate::joined(of_one)
+            && !is_named
+            && let (Some(process), Some(known)) = (process, history.process(identity))
+        {
+            let life = GpuLife::of(process, snapshot);
+            let about = (candidate.kind, &candidate.rule);
+            let is_kept = || {
+                exemption::kept_by(keep_rules, (process, Some(known)), about, snapshot).is_some()
+            };
+            let input =
+                SuspectInput { now: snapshot.time, process, known, life, candidate: &candidate };
+            if input.is_suspect() && !is_kept() {
+                suspects.push(input.suspect());
             }
-            self.samples = self.samples.min(other.samples);
-            self.needed = self.needed.max(other.needed);
-            self.max_cpu_percent = self.max_cpu_percent.min(other.max_cpu_percent);
-        }
-        self.gpus = CandidateGpus::Several(subject::by_gpu(gpus.into_iter()));
-    }
-}
-
-/// What is written alike of all suspects of a rule that asks for the same time: the command.
-#[derive(Default)]
-struct RuleTexts {
-    of: Option<(Arc<str>, f64)>,
-    command: Arc<str>,
-}
-
-impl RuleTexts {
-    fn be_of(&mut self, candidate: &Candidate) {
-        let needed = candidate.needed;
-        let is_same = |(rule, time): &(Arc<str>, f64)| *rule == candidate.rule && *time == needed;
-        if !self.of.as_ref().is_some_and(is_same) {
-            self.of = Some((Arc::clone(&candidate.rule), needed));
-            self.command = command(&candidate.rule, needed).into();
         }
     }
+    suspects.sort_by_key(|it| (Reverse(it.memory_bytes), it.process.pid));
+    suspects
 }
 
 /// How much of its life a process used GPUs, by the driver's accounting.
@@ -300,44 +126,13 @@ struct GpuLife {
     is_whole: bool,
 }
 
-/// The lives of all processes of which the driver keeps accounts.
-#[derive(Default)]
-struct GpuLives(HashMap<u32, GpuLife>);
-
-impl GpuLives {
-    fn new(snapshot: &Snapshot, processes: &ProcessesByPid<'_>) -> Self {
-        let rows = || {
-            let rows = snapshot.gpus.iter().flat_map(|gpu| &gpu.processes);
-            let rows = rows.flatten();
-            rows.filter(|row| row.kind != ProcessType::Graphics)
-        };
-        let mut lives: HashMap<u32, GpuLife> = HashMap::default();
-        if !rows().any(|row| row.lifetime_percent.is_some()) {
-            return Self::default();
-        }
-        let mut unknown = HashSet::default();
-        for row in rows() {
-            let process = processes.get(row.pid);
-            let Some((percent, since)) = process.and_then(|it| row.lifetime_of(it)) else {
-                unknown.insert(row.pid);
-                continue;
-            };
-            let life = GpuLife { percent, since, is_whole: true };
-            let known = lives.entry(row.pid).or_insert(life);
-            if percent > known.percent {
-                *known = life;
-            }
-        }
-        for pid in unknown {
-            if let Some(life) = lives.get_mut(&pid) {
-                life.is_whole = false;
-            }
-        }
-        Self(lives)
-    }
-
-    fn of(&self, pid: u32) -> Option<GpuLife> {
-        self.0.get(&pid).copied()
+impl GpuLife {
+    fn of(process: &Process, snapshot: &Snapshot) -> Option<Self> {
+        let rows = snapshot.gpus.iter().flat_map(|gpu| gpu.processes.iter().flatten());
+        let rows = rows.filter(|row| row.pid == process.pid && row.kind != ProcessType::Graphics);
+        let lives: Vec<Option<(u32, Time)>> = rows.map(|row| row.lifetime_of(process)).collect();
+        let (percent, since) = *lives.iter().flatten().max_by_key(|(percent, _)| *percent)?;
+        Some(Self { percent, since, is_whole: lives.iter().all(Option::is_some) })
     }
 }
 
@@ -347,7 +142,7 @@ struct SuspectInput<'a> {
     process: &'a Process,
     known: &'a ProcessHistory,
     life: Option<GpuLife>,
-    candidate: Candidate,
+    candidate: &'a Candidate,
 }
 
 impl SuspectInput<'_> {
@@ -481,7 +276,7 @@ impl SuspectInput<'_> {
     }
 
     fn evidence(&self) -> SuspectEvidence {
-        let candidate = &self.candidate;
+        let candidate = self.candidate;
         if candidate.kind == Kind::Stopped {
             return SuspectEvidence {
                 samples: candidate.samples,
@@ -516,41 +311,32 @@ impl SuspectInput<'_> {
             _ => "looks idle",
         };
         let name = subject::name(self.process);
-        let held = subject::held(self.candidate.gpus.as_slice());
+        let held = subject::held(&self.candidate.gpus);
         format!("{name} ({}) holds {held} and {looks}", self.process.pid)
     }
 
-    /// The suspect that it is, with a sentence of its own.
-    fn named(self, texts: &RuleTexts) -> Suspect {
-        let (message, gpus) = (self.message().into(), self.candidate.gpus.clone());
-        self.suspect(texts, message, gpus.into_vec())
-    }
-
-    /// The suspect that it is; `gpus` are the candidate's.
-    fn suspect(self, texts: &RuleTexts, message: Arc<str>, gpus: Vec<FindingGpu>) -> Suspect {
-        let candidate = &self.candidate;
-        let (seconds, needed) = (self.seconds(), candidate.needed);
-        let kind = candidate.kind;
+    fn suspect(&self) -> Suspect {
+        let candidate = self.candidate;
+        let (seconds, needed, kind) = (self.seconds(), candidate.needed, candidate.kind);
         let due = candidate.since.plus_seconds(needed);
-        let wait = due.seconds_since(self.now).ceil();
         Suspect {
             rule: Arc::clone(&candidate.rule),
             kind,
             process: subject::process(self.process),
-            memory_bytes: subject::sum(&gpus),
+            memory_bytes: subject::sum(&candidate.gpus),
             since: candidate.since,
             seen_seconds: seconds,
             needed_seconds: needed,
             due,
             evidence: self.evidence(),
             mark: SeenSoFar { kind, seconds: seconds as u64, needed: Span::from_seconds(needed) },
-            message,
+            message: self.message().into(),
             missing: StillMissing {
-                seconds: wait.max(0.0) as u64,
+                seconds: due.seconds_since(self.now).ceil().max(0.0) as u64,
                 is_witnessed: candidate.began == Began::Witnessed,
             },
-            command: Arc::clone(&texts.command),
-            gpus,
+            command: command(&candidate.rule, needed).into(),
+            gpus: candidate.gpus.clone(),
         }
     }
 }

@@ -9,106 +9,39 @@ use crate::units::Span;
 /// More reasons than this are not listed: a person reads them.
 const MOST_DOUBTS: usize = 32;
 
-/// Why a rule could not be decided.
+/// Why a rule could not be decided. GPUs are named by NVML's index, times are in seconds, shares from 0 to 1.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum UndecidedReason {
-    /// The history is shorter than what the rule asks for; seconds.
-    ShortHistory {
-        /// What it asks for.
-        needed: f64,
-        /// What there is.
-        seen: f64,
-    },
+    /// The history is shorter than what the rule asks for.
+    ShortHistory { needed: f64, seen: f64 },
     /// The driver does not tell which process used the GPU.
-    NoUtilization {
-        /// NVML's index.
-        gpu: u32,
-    },
+    NoUtilization { gpu: u32 },
     /// Samples are missing.
-    Gaps {
-        /// NVML's index.
-        gpu: u32,
-        /// The share of the time that samples cover, 0 to 1.
-        covered: f64,
-        /// How many there are.
-        samples: u64,
-        /// The least share that the rule asks for.
-        least_covered: f64,
-        /// The fewest samples that it asks for.
-        least_samples: u64,
-    },
+    Gaps { gpu: u32, covered: f64, samples: u64, least_covered: f64, least_samples: u64 },
     /// The CPU use of a process is not known.
-    NoCpu {
-        /// The process.
-        pid: u32,
-    },
+    NoCpu { pid: u32 },
     /// What a process reads, writes and sends is not known.
-    NoIo {
-        /// The process.
-        pid: u32,
-    },
+    NoIo { pid: u32 },
     /// What a notebook's kernel does is not known.
-    NoKernelState {
-        /// The process.
-        pid: u32,
-    },
+    NoKernelState { pid: u32 },
     /// Whether the job that started a process is gone is not known.
-    NoParentage {
-        /// The process.
-        pid: u32,
-    },
+    NoParentage { pid: u32 },
     /// What a process holds is not known.
-    NoMemory {
-        /// The process.
-        pid: u32,
-        /// NVML's index.
-        gpu: u32,
-    },
+    NoMemory { pid: u32, gpu: u32 },
     /// Who a process is cannot be told for certain.
-    Unresolved {
-        /// The process.
-        pid: u32,
-        /// NVML's index.
-        gpu: u32,
-    },
-    /// A GPU does not answer.
-    Stale {
-        /// NVML's index.
-        gpu: u32,
-        /// For how long.
-        seconds: Span,
-    },
+    Unresolved { pid: u32, gpu: u32 },
+    /// A GPU has not answered for so long.
+    Stale { gpu: u32, seconds: Span },
     /// The process list of a GPU could not be read.
-    NoList {
-        /// NVML's index.
-        gpu: u32,
-    },
+    NoList { gpu: u32 },
     /// A process, or one of its family, may be on a GPU whose process list could not be read.
-    Elsewhere {
-        /// The process.
-        pid: u32,
-        /// NVML's index of the GPU.
-        gpu: u32,
-    },
+    Elsewhere { pid: u32, gpu: u32 },
     /// The GPU was used, and the driver's samples put that down to none of its processes.
-    Unexplained {
-        /// NVML's index.
-        gpu: u32,
-    },
-    /// A reading of a GPU that the rule rests on is missing.
-    NoReading {
-        /// NVML's index.
-        gpu: u32,
-        /// What is missing: `power`, `memory`.
-        what: &'static str,
-    },
-    /// Whether the pids are the host's own.
+    Unexplained { gpu: u32 },
+    /// A reading of a GPU that the rule rests on is missing: `power`, `memory`.
+    NoReading { gpu: u32, what: &'static str },
+    /// Whether the pids are the host's own is not known.
     NoNamespace,
-    /// What a process held when it started was not sampled.
-    StartUnseen {
-        /// The process.
-        pid: u32,
-    },
 }
 
 impl UndecidedReason {
@@ -123,103 +56,79 @@ impl UndecidedReason {
         }
     }
 
-    /// The process that it is about.
-    fn pid(self) -> Option<u32> {
-        match self {
-            Self::NoCpu { pid }
-            | Self::NoIo { pid }
-            | Self::NoKernelState { pid }
-            | Self::NoParentage { pid }
-            | Self::NoMemory { pid, .. }
-            | Self::Unresolved { pid, .. }
-            | Self::Elsewhere { pid, .. }
-            | Self::StartUnseen { pid } => Some(pid),
-            Self::ShortHistory { .. }
-            | Self::NoUtilization { .. }
-            | Self::Gaps { .. }
-            | Self::Stale { .. }
-            | Self::NoList { .. }
-            | Self::Unexplained { .. }
-            | Self::NoReading { .. }
-            | Self::NoNamespace => None,
-        }
-    }
-
-    /// The GPU that it is about, by NVML's index.
-    fn gpu(self) -> Option<u32> {
-        match self {
-            Self::NoUtilization { gpu }
-            | Self::Gaps { gpu, .. }
-            | Self::NoMemory { gpu, .. }
-            | Self::Unresolved { gpu, .. }
-            | Self::Stale { gpu, .. }
-            | Self::NoList { gpu }
-            | Self::Elsewhere { gpu, .. }
-            | Self::Unexplained { gpu }
-            | Self::NoReading { gpu, .. } => Some(gpu),
-            Self::ShortHistory { .. }
-            | Self::NoCpu { .. }
-            | Self::NoIo { .. }
-            | Self::NoKernelState { .. }
-            | Self::NoParentage { .. }
-            | Self::NoNamespace
-            | Self::StartUnseen { .. } => None,
-        }
-    }
-
-    fn reason(self) -> String {
-        match self {
+    /// As it is listed for the rule of this name.
+    fn of_rule(self, rule: &Arc<str>) -> Undecided {
+        let (pid, gpu, reason) = match self {
             Self::ShortHistory { needed, seen } => {
                 let wait = Span::from_seconds((needed - seen.floor()).max(1.0));
                 let needed = Span::from_seconds(needed).exact();
-                format!("can tell in {wait}: it needs {needed} of history")
+                (None, None, format!("can tell in {wait}: it needs {needed} of history"))
             }
             Self::NoUtilization { gpu } => {
-                format!("the driver gives no per-process utilization on GPU {gpu}")
+                let reason = format!("the driver gives no per-process utilization on GPU {gpu}");
+                (None, Some(gpu), reason)
             }
-            Self::Gaps { gpu, covered, samples, least_covered, least_samples } => format!(
-                "{samples} {} {:.0} % of the time on GPU {gpu}, {:.0} % and \
-                 {least_samples} samples are needed",
-                match samples {
-                    1 => "sample covers",
-                    _ => "samples cover",
-                },
-                (covered * 100.0).floor(),
-                least_covered * 100.0
-            ),
+            Self::Gaps { gpu, covered, samples, least_covered, least_samples } => {
+                let cover = if samples == 1 { "sample covers" } else { "samples cover" };
+                let (covered, least) = ((covered * 100.0).floor(), least_covered * 100.0);
+                let reason = format!(
+                    "{samples} {cover} {covered:.0} % of the time on GPU {gpu}, {least:.0} % and \
+                     {least_samples} samples are needed"
+                );
+                (None, Some(gpu), reason)
+            }
             Self::NoIo { pid } => {
-                format!("what process {pid} reads, writes and sends is not known")
+                let reason = format!("what process {pid} reads, writes and sends is not known");
+                (Some(pid), None, reason)
             }
-            Self::NoCpu { pid } => format!("the CPU use of process {pid} is not known"),
+            Self::NoCpu { pid } => {
+                (Some(pid), None, format!("the CPU use of process {pid} is not known"))
+            }
             Self::NoKernelState { pid } => {
-                format!(
+                let reason = format!(
                     "what the notebook's kernel {pid} does is not known: its server does not report it"
-                )
+                );
+                (Some(pid), None, reason)
             }
             Self::NoParentage { pid } => {
-                format!("whether process {pid} outlived its job is not known")
+                (Some(pid), None, format!("whether process {pid} outlived its job is not known"))
             }
             Self::NoMemory { pid, gpu } => {
-                format!("the driver does not report the memory of process {pid} on GPU {gpu}")
+                let reason =
+                    format!("the driver does not report the memory of process {pid} on GPU {gpu}");
+                (Some(pid), Some(gpu), reason)
             }
             Self::Unresolved { pid, gpu } => {
-                format!("GPU {gpu} lists pid {pid}, whose process is not certain")
+                let reason = format!("GPU {gpu} lists pid {pid}, whose process is not certain");
+                (Some(pid), Some(gpu), reason)
             }
-            Self::Stale { gpu, seconds } => format!("GPU {gpu} has not answered for {seconds}"),
-            Self::NoList { gpu } => format!("the process list of GPU {gpu} could not be read"),
-            Self::Elsewhere { pid, gpu } => format!(
-                "process {pid}, or one of its family, may be on GPU {gpu}, whose process list could not \
-                 be read"
-            ),
-            Self::Unexplained { gpu } => format!(
-                "GPU {gpu} was used, and the driver does not report by which of its processes"
-            ),
-            Self::NoReading { gpu, what } => format!("the {what} of GPU {gpu} is not known"),
-            Self::NoNamespace => "whether the pids are the host's own is not known".to_owned(),
-            Self::StartUnseen { pid } => {
-                format!("what process {pid} held when it started was not sampled")
+            Self::Stale { gpu, seconds } => {
+                (None, Some(gpu), format!("GPU {gpu} has not answered for {seconds}"))
             }
-        }
+            Self::NoList { gpu } => {
+                (None, Some(gpu), format!("the process list of GPU {gpu} could not be read"))
+            }
+            Self::Elsewhere { pid, gpu } => {
+                let reason = format!(
+                    "process {pid}, or one of its family, may be on GPU {gpu}, whose process list \
+                     could not be read"
+                );
+                (Some(pid), Some(gpu), reason)
+            }
+            Self::Unexplained { gpu } => {
+                let reason = format!(
+                    "GPU {gpu} was used, and the driver does not report by which of its processes"
+                );
+                (None, Some(gpu), reason)
+            }
+            Self::NoReading { gpu, what } => {
+                (None, Some(gpu), format!("the {what} of GPU {gpu} is not known"))
+            }
+            Self::NoNamespace => {
+                (None, None, "whether the pids are the host's own is not known".to_owned())
+            }
+        };
+        Undecided { rule: Arc::clone(rule), pid, gpu, reason }
     }
 }
 
@@ -249,32 +158,6 @@ impl Doubts {
 
     /// What the rule of this name could not decide, and why.
     pub(super) fn name(&self, rule: &Arc<str>) -> impl Iterator<Item = Undecided> {
-        self.0.iter().map(|doubt| Undecided {
-            rule: Arc::clone(rule),
-            pid: doubt.pid(),
-            gpu: doubt.gpu(),
-            reason: doubt.reason(),
-        })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn one_sample_is_not_several() {
-        let of = |samples| {
-            let gaps = UndecidedReason::Gaps {
-                gpu: 0,
-                covered: 0.25,
-                samples,
-                least_covered: 0.75,
-                least_samples: 3,
-            };
-            gaps.reason()
-        };
-        assert!(of(1).starts_with("1 sample covers 25 % of the time"));
-        assert!(of(2).starts_with("2 samples cover 25 % of the time"));
+        self.0.iter().map(|doubt| doubt.of_rule(rule))
     }
 }

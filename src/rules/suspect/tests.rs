@@ -1,6 +1,5 @@
 //! Who looks like waste at a first look, and who never does.
 
-use crate::model::dice::Dice;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -14,7 +13,7 @@ use crate::model::snapshot::GpuProcess;
 use crate::rules::exemption::Exemption;
 use crate::rules::testing::{PID, count, judge, scope};
 use crate::rules::{Engine, RuleSet};
-use crate::units::{GIB, MIB};
+use crate::units::GIB;
 
 /// `python train.py` that holds 24 GiB on GPU 0 and has used 1000 s of CPU in a day; a sample every 2 s.
 fn idle() -> Scene {
@@ -484,33 +483,6 @@ fn several_gpus_are_one_suspect_and_the_biggest_comes_first() {
 }
 
 #[test]
-fn a_message_is_kept_until_the_name_or_what_is_held_changes() {
-    let mut scene = Scene::new(1, 2.0);
-    scene.holder(PID, &[0], 1970 * MIB);
-    scene.holder(7, &[0], 2000 * MIB);
-    let mut engine = judge(&mut scene, 20.0);
-    let message_of = |engine: &Engine, pid| {
-        let mut suspects = engine.suspects().iter();
-        let suspect = suspects.find(|it| it.process.pid == pid).unwrap();
-        Arc::clone(&suspect.message)
-    };
-    let before = [PID, 7].map(|pid| message_of(&engine, pid));
-    engine.observe(scene.step());
-    for (pid, before) in [PID, 7].into_iter().zip(&before) {
-        assert!(Arc::ptr_eq(before, &message_of(&engine, pid)), "{before}");
-    }
-    // So little is no movement. The other one comes first now, and each still has its own text.
-    scene.row(0, PID).used_bytes = Some(2010 * MIB);
-    engine.observe(scene.step());
-    assert_eq!(engine.suspects()[0].process.pid, PID);
-    assert!(message_of(&engine, PID).contains("2.0 GiB on GPU 0"));
-    assert!(Arc::ptr_eq(&before[1], &message_of(&engine, 7)));
-    scene.process(7).command = Some(["python", "other.py"].map(Arc::from).into());
-    engine.observe(scene.step());
-    assert!(message_of(&engine, 7).starts_with("python other.py (7) holds 2.0 GiB"));
-}
-
-#[test]
 fn a_pause_ends_with_the_first_sign_of_work() {
     let mut scene = idle();
     let mut engine = judge(&mut scene, 20.0);
@@ -577,60 +549,4 @@ fn an_unknown_size_makes_the_sum_a_least_one() {
         (&*of(0.0), &*of(30.0)),
         ("nothing to reclaim at a first look", "nothing to reclaim")
     );
-}
-
-#[test]
-fn a_suspect_holds_what_this_sample_shows() {
-    let mut dice = Dice::new(7);
-    let mut scene = Scene::new(3, 1.0);
-    let pids = [PID, PID + 1, PID + 2, PID + 3];
-    for (pid, gpus) in pids.into_iter().zip([&[0][..], &[1], &[2, 0], &[0, 1, 2]]) {
-        scene.holder(pid, gpus, u64::from(pid % 10) * GIB);
-    }
-    let mut engine = Engine::new(RuleSet::default());
-    let (mut seen, mut messages) = (0, std::collections::BTreeSet::new());
-    for _ in 0..4000 {
-        for row in scene.now.gpus.iter_mut().flat_map(|gpu| &mut gpu.processes).flatten() {
-            row.sm_percent = Some(if dice.roll(400) == 0 { 50 } else { 0 });
-            if dice.roll(200) == 0 {
-                row.used_bytes = Some((2 + dice.roll(6)) * GIB);
-            }
-        }
-        if dice.roll(100) == 0 {
-            let process = scene.process(pids[dice.roll(4) as usize]);
-            let script = ["train.py", "fit.py"][dice.roll(2) as usize];
-            process.command = Some(["python".into(), script.into()].into());
-        }
-        if dice.roll(500) == 0 {
-            // Another one in its slot.
-            let number = dice.roll(3);
-            scene.gpu(0).uuid = Some(format!("GPU-x{number}").into());
-        }
-        let snapshot = scene.step();
-        engine.observe(snapshot);
-        let rank = |it: &Suspect| (Reverse(it.memory_bytes), it.process.pid);
-        assert!(engine.suspects().is_sorted_by_key(rank));
-        for suspect in engine.suspects() {
-            let pid = suspect.process.pid;
-            let mut held = Vec::new();
-            for gpu in &snapshot.gpus {
-                let mut rows = gpu.processes.iter().flatten();
-                held.extend(rows.find(|row| row.pid == pid).map(|row| FindingGpu {
-                    index: gpu.index,
-                    uuid: gpu.uuid.clone(),
-                    used_bytes: row.used_bytes,
-                }));
-            }
-            assert_eq!(suspect.memory_bytes, subject::sum(&suspect.gpus));
-            // It looks idle on some of its GPUs.
-            held.retain(|on| suspect.gpus.iter().any(|it| it.index == on.index));
-            assert_eq!(suspect.gpus, held);
-            let (name, on) = (subject::name(snapshot.process(pid).unwrap()), subject::held(&held));
-            let message = format!("{name} ({pid}) holds {on} and looks idle");
-            assert_eq!(&*suspect.message, message);
-            seen += 1;
-            messages.insert(message);
-        }
-    }
-    assert!(seen > 1000 && messages.len() > 10, "{seen} {}", messages.len());
 }
