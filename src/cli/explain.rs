@@ -29,7 +29,7 @@ use crate::report::explain::text::{self, PageStyle};
 use crate::rules::{Engine, RuleSet};
 use crate::source::replay::PlaybackPace;
 use crate::units::Span;
-use crate::watch::waste;
+use crate::watch::state::judged;
 
 /// How long this machine is sampled at most for a finding that is asked about: some are found by use, which is
 /// known from the second sample on. The first sample that has it ends it.
@@ -60,7 +60,7 @@ pub(super) fn run(args: &Explain, global: &Global) -> anyhow::Result<Exit> {
     observe(&mut seen, &target, args, global)?;
     let last = seen.last.as_ref().context("there was no snapshot")?;
     // As `check` and `watch` tell it.
-    let skipped = waste::skipped(&seen.engine, last);
+    let skipped = judged::skipped(&seen.engine, last);
     seen.engine.mark_skipped(&skipped);
     let found = target.find(&seen, last)?;
     if args.snippet {

@@ -22,7 +22,7 @@ use crate::report::totals::{self, TotalsReport};
 use crate::rules::Engine;
 use crate::source::Source as _;
 use crate::source::replay::PlaybackPace;
-use crate::watch::waste;
+use crate::watch::state::judged;
 
 pub(super) fn run(args: &Ps, global: &Global) -> anyhow::Result<Exit> {
     let selection = Selection::new(&args.gpu, &args.user, &args.terms);
@@ -45,7 +45,7 @@ pub(super) fn run(args: &Ps, global: &Global) -> anyhow::Result<Exit> {
         None => now(global, engine.as_mut(), selection.needs_history())?,
     };
     if let Some(engine) = &mut engine {
-        let skipped = waste::skipped(engine, &snapshot);
+        let skipped = judged::skipped(engine, &snapshot);
         engine.mark_skipped(&skipped);
     }
     let unreadable = unreadable(&snapshot);

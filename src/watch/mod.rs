@@ -11,7 +11,7 @@
 //!   them;
 //! - [`view_model`]: one snapshot with its verdicts, as rows; [`listing`]: which of them are shown, in which
 //!   order, by the selector that is typed; [`trend`]: how a row's memory moved;
-//!   [`memory_shares`]: what a GPU's memory is in use for; [`waste`]: what is suspected;
+//!   [`memory_shares`]: what a GPU's memory is in use for;
 //! - [`reaping`]: ending processes, by the [`reclaim_worker`];
 //! - [`ui_state`]: what is kept from one run to the next;
 //! - [`double_buffer`]: what of a frame has changed;
@@ -44,7 +44,6 @@ pub mod ui_state;
 pub mod update;
 pub mod view;
 pub mod view_model;
-pub mod waste;
 
 use std::io;
 use std::sync::mpsc::{

@@ -14,7 +14,6 @@ use unicode_width::UnicodeWidthStr;
 use super::column::Column;
 use super::memory_shares::{GpuShares, UseVerdict};
 use super::trend;
-use super::waste::{SuspectMark, Waste};
 use crate::history::memory_series::{Courses, MemorySeries};
 use crate::model::field::SortValue;
 pub use crate::model::field::badge;
@@ -23,7 +22,7 @@ use crate::model::processes_by_pid::ProcessesByPid;
 pub use crate::model::row::percent;
 use crate::model::row::{ProcessRow, RowPlace, places};
 use crate::model::snapshot::{Gpu, GpuProcess, Process, Snapshot};
-use crate::model::{Identity, Reclaimable, Start, Time};
+use crate::model::{Identity, Reclaimable, Start, Suspect, Time};
 
 /// What makes two rows of different snapshots the same row.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -64,7 +63,7 @@ pub struct Subject<'a> {
     /// The row.
     pub row: &'a RowView,
     /// What it is suspected of.
-    pub suspect: Option<&'a SuspectMark>,
+    pub suspect: Option<&'a Suspect>,
     facts: ProcessRow<'a>,
 }
 
@@ -121,57 +120,71 @@ impl Sort {
     }
 }
 
-/// One snapshot, judged and in order.
+/// A snapshot with what the rules say of it.
 #[derive(Clone, Debug)]
-pub struct Screenful {
-    /// What was observed.
+pub struct JudgedSample {
     pub snapshot: Snapshot,
     /// What is so now, worst first.
     pub findings: Vec<Finding>,
     /// The rules that could not be decided.
     pub undecided: Vec<Undecided>,
-    /// The table.
+    /// The processes that look like waste, which no rule can prove yet.
+    pub suspects: Vec<Suspect>,
+    /// How much memory can be reclaimed.
+    pub reclaimable: Reclaimable,
+    /// Since when each row's process has not used its GPU: see [`idle_times`].
+    pub idle_since: Vec<Option<Time>>,
+}
+
+/// One judged sample as rows.
+#[derive(Clone, Debug)]
+pub struct Screenful {
+    pub sample: Arc<JudgedSample>,
+    /// The table's rows, in no order yet.
     pub rows: Vec<RowView>,
     /// How wide its columns are.
     pub widths: Widths,
-    /// What looks like waste.
-    pub waste: Waste,
     /// What the memory of each GPU is in use for, in the order of the snapshot's.
     pub shares: Vec<GpuShares>,
 }
 
+impl Deref for Screenful {
+    type Target = JudgedSample;
+
+    fn deref(&self) -> &JudgedSample {
+        &self.sample
+    }
+}
+
 impl Screenful {
-    /// Joins a snapshot with what the rules say of it, without suspects. `idle_since` tells since when a
-    /// process has not used a GPU. Rows are in no order yet.
+    /// A sample without suspects, for tests. `idle_since` tells since when a process has not used a GPU.
+    #[cfg(test)]
     pub fn new(
         snapshot: Snapshot,
         findings: Vec<Finding>,
         undecided: Vec<Undecided>,
         idle_since: impl Fn(Identity, u32) -> Option<Time>,
     ) -> Self {
-        let waste = Waste {
-            reclaimable: Reclaimable::new(findings.iter(), [].iter(), f64::INFINITY),
-            ..Waste::default()
-        };
-        let idle = idle_times(&snapshot, idle_since);
-        Self::judged(snapshot, (findings, undecided, waste), &idle)
+        let reclaimable = Reclaimable::new(findings.iter(), [].iter(), f64::INFINITY);
+        let idle_since = idle_times(&snapshot, idle_since);
+        let suspects = Vec::new();
+        let sample =
+            JudgedSample { snapshot, findings, undecided, suspects, reclaimable, idle_since };
+        Self::of(Arc::new(sample))
     }
 
-    /// The same, with what looks like waste, and with the [`idle_times`] of the snapshot.
-    pub fn judged(
-        snapshot: Snapshot,
-        (findings, undecided, waste): (Vec<Finding>, Vec<Undecided>, Waste),
-        idle: &[Option<Time>],
-    ) -> Self {
-        let suspects = waste.suspects.iter().enumerate();
+    /// The rows of a sample.
+    pub fn of(sample: Arc<JudgedSample>) -> Self {
+        let (snapshot, findings) = (&sample.snapshot, &sample.findings);
+        let suspects = sample.suspects.iter().enumerate();
         let suspects: HashMap<Identity, usize> =
-            suspects.map(|(at, it)| (it.identity, at)).collect();
-        let places = places(&snapshot, &findings);
+            suspects.map(|(at, it)| (it.process.identity, at)).collect();
+        let places = places(snapshot, findings);
         let mut rows = Vec::with_capacity(places.len());
         // Those that NVML lists come first, in the order of their times.
-        let idle = idle.iter().copied().chain(std::iter::repeat(None));
+        let idle = sample.idle_since.iter().copied().chain(std::iter::repeat(None));
         rows.extend(places.into_iter().zip(idle).filter_map(|(place, since)| {
-            let facts = ProcessRow::new(&snapshot, &findings, place).idle(|_, _| since);
+            let facts = ProcessRow::new(snapshot, findings, place).idle(|_, _| since);
             let identity = facts.identity?;
             let is_listed = facts.is_listed();
             // What is found is no guess any more.
@@ -202,23 +215,15 @@ impl Screenful {
                 place,
             })
         }));
-        let mut screenful = Self {
-            snapshot,
-            findings,
-            undecided,
-            rows,
-            widths: Widths::default(),
-            waste,
-            shares: Vec::new(),
-        };
+        let mut screenful = Self { sample, rows, widths: Widths::default(), shares: Vec::new() };
         screenful.widths = screenful.measure();
         screenful.shares = screenful.add_up();
         screenful
     }
 
     /// What a row is suspected of.
-    pub fn suspect(&self, row: &RowView) -> Option<&SuspectMark> {
-        self.waste.suspects.get(row.suspect?)
+    pub fn suspect(&self, row: &RowView) -> Option<&Suspect> {
+        self.suspects.get(row.suspect?)
     }
 
     /// What the memory of each GPU is in use for.

@@ -21,7 +21,7 @@ use crate::report::check::{CheckOutcome, CheckReport, Counts, Limit, LimitVerdic
 use crate::rules::{Engine, RuleSet};
 use crate::source::live::Live;
 use crate::units::{Amount, Span};
-use crate::watch::waste;
+use crate::watch::state::judged;
 
 /// What is asked of a machine, and what is known so far.
 #[derive(Debug)]
@@ -238,7 +238,7 @@ impl CheckVerdict {
         let mut findings: Vec<Finding> = all.filter(|f| self.concerns(f)).cloned().collect();
         let mut skipped = Vec::new();
         if let Some(whole) = self.last.as_ref().and_then(|last| last.whole.as_ref()) {
-            skipped = waste::skipped(engine, whole);
+            skipped = judged::skipped(engine, whole);
             let lasting = findings.iter_mut().filter(|it| it.resolved_at.is_none());
             lasting.for_each(|finding| finding.mark_skipped(&skipped));
             let findings = findings.iter_mut();

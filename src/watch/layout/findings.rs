@@ -103,7 +103,7 @@ pub fn has_title(layout: &Layout) -> bool {
 pub fn lines_wanted(app: &App, screenful: &Screenful) -> usize {
     let errors = usize::from(!screenful.snapshot.errors.is_empty());
     let unavailable = unavailable(&screenful.snapshot, None).len();
-    let suspects = screenful.waste.suspects.len().min(SUSPECTS_WANTED);
+    let suspects = screenful.suspects.len().min(SUSPECTS_WANTED);
     let undecided = match suspects {
         0 => screenful.undecided.len(),
         // Each suspect says when its rule can tell.
@@ -166,7 +166,7 @@ pub fn notes(
     });
     let unavailable = unavailable(&screenful.snapshot, form);
     let missing = unread.into_iter().chain(unavailable);
-    let suspects = screenful.waste.suspects.iter().map(|suspect| {
+    let suspects = screenful.suspects.iter().map(|suspect| {
         let message = clean(&suspect.message, MESSAGE_CHARS);
         format!("{}: {message}; {}", suspect.mark, suspect.missing)
     });

@@ -1,11 +1,28 @@
 //! What the rules have judged so far, and what time it is: by the screen's clock, and by that of the samples.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::history::memory_series::Courses;
-use crate::model::{Snapshot, Time};
-use crate::rules::Engine;
-use crate::watch::waste::SkippedFindings;
+use crate::model::{Finding, Snapshot, Time};
+use crate::reclaim::{Policy, by_snapshot, commands};
+use crate::rules::exemption::exempt_processes;
+use crate::rules::{Engine, serves};
+
+/// Which findings a plan for all users skips although they are reclaimable, by id, and why.
+pub(crate) fn skipped(engine: &Engine, snapshot: &Snapshot) -> Vec<(Arc<str>, Arc<str>)> {
+    if !engine.unkept().any(Finding::is_offered) {
+        return Vec::new();
+    }
+    let found: Vec<Finding> = engine.unkept().cloned().collect();
+    let settings = engine.settings();
+    let policy = Policy {
+        never: settings.never().to_vec(),
+        kept: exempt_processes(settings.keeps(), snapshot),
+        ..commands::policy(serves)
+    };
+    by_snapshot::skipped(&found, snapshot, policy)
+}
 
 /// What was judged, and when the last sample came.
 #[derive(Debug)]
@@ -14,8 +31,6 @@ pub struct JudgedState {
     pub engine: Engine,
     /// How memory moved, as far as the engine has judged.
     pub courses: Courses,
-    /// What of it a plan would skip.
-    skipped: SkippedFindings,
     sampled_at: Duration,
     now: Duration,
 }
@@ -26,7 +41,6 @@ impl JudgedState {
         Self {
             engine,
             courses: Courses::default(),
-            skipped: SkippedFindings::default(),
             sampled_at: Duration::ZERO,
             now: Duration::ZERO,
         }
@@ -42,8 +56,8 @@ impl JudgedState {
         self.advance(now);
         self.sampled_at = now;
         self.engine.observe(snapshot);
-        let skipped = self.skipped.of(&self.engine, snapshot);
-        self.engine.mark_skipped(skipped);
+        let skipped = skipped(&self.engine, snapshot);
+        self.engine.mark_skipped(&skipped);
         self.courses.follow(self.engine.history(), snapshot);
     }
 
@@ -51,7 +65,6 @@ impl JudgedState {
     pub(in crate::watch) fn forget(&mut self) {
         self.engine.forget();
         self.courses.forget();
-        self.skipped = SkippedFindings::default();
     }
 
     /// Time since the screen started, by the last event that had it.

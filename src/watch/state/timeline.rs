@@ -1,24 +1,20 @@
-//! The samples that one can go back to, as they were judged; bounded in bytes.
+//! The judged samples that one can go back to, whole, and bounded in bytes.
 //!
-//! What did not change from one sample to the next is kept once, for both: a machine at rest costs next to
-//! nothing. Where room is short, of what is live the older samples are thinned, and then the oldest
-//! forgotten; a recording is not thinned, for it can be read again. A sample has the number that it came as,
-//! which stays the same when a recording is begun again.
+//! Where room is short, the older samples of a live machine are thinned, and then the oldest forgotten; a
+//! recording is not thinned, for it can be read again. A sample has the number that it came as, which stays the
+//! same when a recording is begun again.
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
+use std::mem::size_of;
+use std::sync::Arc;
 
-use crate::model::finding::{Finding, Undecided};
-use crate::model::{Snapshot, Time};
+use crate::model::Time;
+use crate::model::snapshot::{GpuProcess, Process};
 use crate::units::MIB;
-use crate::watch::view_model::Screenful;
-use crate::watch::waste::Waste;
+use crate::watch::view_model::{JudgedSample, Screenful};
 
-mod delta_frame;
-
-use delta_frame::DeltaFrame;
-
-/// What the samples may take in memory, unless told otherwise.
-const MOST_BYTES: usize = 6 * MIB as usize;
+/// What the samples may take in memory, unless told otherwise: hours of a machine with a few dozen processes.
+const MOST_BYTES: usize = 16 * MIB as usize;
 /// Of the older half each so many-th is kept, and those in which a finding began.
 const THINNED: u64 = 10;
 /// Beginnings that are remembered beyond the samples.
@@ -52,7 +48,8 @@ pub struct FrameRef {
 #[derive(Debug)]
 struct TimelineEntry {
     reference: FrameRef,
-    delta: DeltaFrame,
+    sample: Arc<JudgedSample>,
+    bytes: usize,
 }
 
 impl Default for Timeline {
@@ -74,21 +71,14 @@ impl Timeline {
         }
     }
 
-    /// Adds a judged sample. `idle` are its [`idle_times`](crate::watch::view_model::idle_times);
-    /// `is_live` says that this sample cannot be had again, so that reach counts for more than detail.
-    pub fn push(
-        &mut self,
-        snapshot: &Snapshot,
-        findings: &[Finding],
-        undecided: &[Undecided],
-        waste: &Waste,
-        idle: &[Option<Time>],
-        is_live: bool,
-    ) -> FrameRef {
-        let before = self.entries.back().map(|entry| &entry.delta);
-        let judged = (findings, undecided, waste);
-        let (delta, has_beginning) = DeltaFrame::new(snapshot, judged, idle, before);
-        let frame = FrameRef { number: self.count, time: snapshot.time, has_beginning };
+    /// Adds a judged sample. `is_live` says that this sample cannot be had again, so that reach counts for more
+    /// than detail.
+    pub fn push(&mut self, sample: Arc<JudgedSample>, is_live: bool) -> FrameRef {
+        let before = self.entries.back().into_iter().flat_map(|entry| &entry.sample.findings);
+        let before: HashSet<&str> = before.map(|finding| &*finding.id).collect();
+        let has_beginning = sample.findings.iter().any(|it| !before.contains(&*it.id));
+        let time = sample.snapshot.time;
+        let frame = FrameRef { number: self.count, time, has_beginning };
         self.count += 1;
         if has_beginning {
             self.beginnings.push_back(frame.number);
@@ -96,8 +86,9 @@ impl Timeline {
                 self.beginnings.pop_front();
             }
         }
-        self.bytes += delta.bytes();
-        self.entries.push_back(TimelineEntry { reference: frame, delta });
+        let bytes = bytes(&sample);
+        self.bytes += bytes;
+        self.entries.push_back(TimelineEntry { reference: frame, sample, bytes });
         self.make_room(is_live);
         frame
     }
@@ -121,7 +112,7 @@ impl Timeline {
         let Some(entry) = self.entries.remove(at) else {
             return;
         };
-        self.bytes = self.bytes.saturating_sub(entry.delta.bytes());
+        self.bytes = self.bytes.saturating_sub(entry.bytes);
         if at < self.thinned {
             self.thinned -= 1;
         }
@@ -210,14 +201,25 @@ impl Timeline {
         if entry.reference.number != number {
             return None;
         }
-        let (snapshot, judged, idle) = entry.delta.unpack();
-        Some(Screenful::judged(snapshot, judged, idle))
+        Some(Screenful::of(Arc::clone(&entry.sample)))
     }
 
     /// Where the first sample of this number or a later one is.
     fn index_of(&self, number: u64) -> usize {
         self.entries.partition_point(|entry| entry.reference.number < number)
     }
+}
+
+/// What a sample takes in memory, at the most: its rows, and its texts as if none were shared with another sample.
+fn bytes(sample: &JudgedSample) -> usize {
+    let rows: usize =
+        sample.snapshot.gpus.iter().flat_map(|gpu| &gpu.processes).map(Vec::len).sum();
+    let said = (&sample.snapshot, &sample.findings, &sample.undecided, &sample.suspects);
+    let texts = serde_json::to_vec(&said).map_or(0, |text| text.len());
+    size_of::<JudgedSample>()
+        + rows * size_of::<GpuProcess>()
+        + sample.snapshot.processes.len() * size_of::<Process>()
+        + texts
 }
 
 #[cfg(test)]

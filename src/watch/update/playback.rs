@@ -7,17 +7,16 @@
 //! Pure: what the source has to do comes back as a [`Control`]. How a time is typed is in [`typed_time`],
 //! how fast samples come in `pace.rs`.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use crate::model::finding::Undecided;
 use crate::model::{Snapshot, Time};
 use crate::watch::Control;
 use crate::watch::keys::KeyAction;
 use crate::watch::state::playback::SeekTarget;
 use crate::watch::state::timeline::FrameRef;
 use crate::watch::state::{App, Effect, NOTHING_SEEN};
-use crate::watch::view_model::{Screenful, idle_times};
-use crate::watch::waste::Waste;
+use crate::watch::view_model::{JudgedSample, idle_times};
 
 mod pace;
 pub mod typed_time;
@@ -39,20 +38,21 @@ pub fn receive(app: &mut App, snapshot: Snapshot) -> Option<Effect> {
     app.playback.awaited = app.playback.interval;
     let was_behind = app.is_behind();
     let engine = &app.judged.engine;
-    let (undecided, waste) = (engine.undecided(), Waste::of(engine));
-    let idle = idle_times(&snapshot, |identity, gpu| engine.history().idle_since(identity, gpu));
-    let frame = app.timeline.push(
-        &snapshot,
-        engine.findings(),
-        &undecided,
-        &waste,
-        &idle,
-        app.setup.replay.is_none(),
-    );
+    let idle_since =
+        idle_times(&snapshot, |identity, gpu| engine.history().idle_since(identity, gpu));
+    let sample = Arc::new(JudgedSample {
+        snapshot,
+        findings: engine.findings().to_vec(),
+        undecided: engine.undecided(),
+        suspects: engine.suspects().to_vec(),
+        reclaimable: engine.reclaimable(),
+        idle_since,
+    });
+    let frame = app.timeline.push(sample, app.setup.replay.is_none());
     match app.playback.seek_target {
         Some(seek_target) if seek_target.is_reached(frame) => {
             app.playback.seek_target = None;
-            show_newest(app, snapshot, frame, (undecided, waste), &idle);
+            show(app, frame);
             // A sample that was let through while a screen is paused does not set it going.
             Some(Effect::Control(Control::Playing(!app.playback.is_paused)))
         }
@@ -60,7 +60,7 @@ pub fn receive(app: &mut App, snapshot: Snapshot) -> Option<Effect> {
         // Of this machine it is told how far behind the screen is, and that grows.
         None if app.playback.is_paused || was_behind => app.is_live().then_some(Effect::Draw),
         None => {
-            show_newest(app, snapshot, frame, (undecided, waste), &idle);
+            show(app, frame);
             Some(Effect::Draw)
         }
     }
@@ -74,20 +74,6 @@ fn progress(app: &mut App) -> Option<Effect> {
     }
     app.playback.drawn = now;
     Some(Effect::Draw)
-}
-
-fn show_newest(
-    app: &mut App,
-    snapshot: Snapshot,
-    frame: FrameRef,
-    (undecided, waste): (Vec<Undecided>, Waste),
-    idle: &[Option<Time>],
-) {
-    let findings = app.judged.engine.findings().to_vec();
-    let judged = (findings, undecided, waste);
-    let screenful = Screenful::judged(snapshot, judged, idle);
-    app.playback.shown = Some(frame.number);
-    app.show(screenful);
 }
 
 /// Shows a sample of the timeline.

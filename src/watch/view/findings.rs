@@ -52,7 +52,7 @@ pub fn title(app: &App, layout: &Layout) -> String {
         (true, true) => "findings: none".to_owned(),
         (true, false) => match unread(screenful) {
             Some(unread) => format!("findings: none known, {unread}"),
-            None => match screenful.waste.suspects.len() {
+            None => match screenful.suspects.len() {
                 0 => "findings: none so far".to_owned(),
                 count => format!("findings: none so far, {count} suspected"),
             },

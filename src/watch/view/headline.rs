@@ -11,7 +11,7 @@ use crate::watch::text::columns;
 use crate::watch::theme::Styles;
 
 fn reclaimable(app: &App) -> Option<Reclaimable> {
-    Some(app.screenful.as_ref()?.waste.reclaimable)
+    Some(app.screenful.as_ref()?.reclaimable)
 }
 
 /// Whether anything could be had back, or looks so.

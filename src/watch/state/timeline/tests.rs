@@ -1,12 +1,9 @@
-//! Samples go onto the timeline and come back as they were, in bounded room.
+//! The timeline is asked by number and by time, and its room is bounded.
 
 use super::*;
-use crate::model::suspect::{SeenSoFar, StillMissing};
-use crate::model::{Identity, Kind};
-use crate::units::Span;
+use crate::model::finding::{Finding, Undecided};
+use crate::model::{Identity, Snapshot};
 use crate::watch::sample;
-use crate::watch::view_model::idle_times;
-use crate::watch::waste::SuspectMark;
 
 const KIBIBYTES: usize = 1024;
 
@@ -44,82 +41,21 @@ fn idle_since(identity: Identity, gpu: u32) -> Option<Time> {
     (!identity.pid.is_multiple_of(3)).then(|| Time::from_unix_milliseconds(since))
 }
 
+fn sample_of(
+    snapshot: Snapshot,
+    findings: Vec<Finding>,
+    undecided: Vec<Undecided>,
+) -> Arc<JudgedSample> {
+    Screenful::new(snapshot, findings, undecided, idle_since).sample
+}
+
 fn push(timeline: &mut Timeline, second: u32, processes: u32, is_live: bool) -> FrameRef {
     let (snapshot, findings, undecided) = scene(second, 2, processes);
-    timeline.push(
-        &snapshot,
-        &findings,
-        &undecided,
-        &Waste::default(),
-        &idle_times(&snapshot, idle_since),
-        is_live,
-    )
+    timeline.push(sample_of(snapshot, findings, undecided), is_live)
 }
 
 fn marks(timeline: &Timeline) -> Vec<u64> {
     timeline.entries.iter().map(|entry| entry.reference.number).collect()
-}
-
-/// What everything on the timeline takes, counted anew.
-fn counted(timeline: &mut Timeline) -> usize {
-    let mut bytes = 0;
-    while let Some(entry) = timeline.entries.pop_front() {
-        bytes += entry.delta.bytes();
-    }
-    bytes
-}
-
-/// That one of the processes has been unused for so long.
-fn suspect(snapshot: &Snapshot, at: u32, second: u32) -> SuspectMark {
-    SuspectMark {
-        identity: snapshot.processes[at as usize].identity(),
-        mark: SeenSoFar {
-            kind: Kind::Idle,
-            seconds: second.into(),
-            needed: Span::from_seconds(600.0),
-        },
-        message: "looks idle".into(),
-        missing: StillMissing { seconds: 600 - u64::from(second), is_witnessed: true },
-        command: "gpumem check".into(),
-    }
-}
-
-#[test]
-fn what_comes_back_is_what_was_shown() {
-    let mut timeline = Timeline::default();
-    let mut shown = Vec::new();
-    for second in 0..30 {
-        // Processes come and go, a GPU falls silent.
-        let (mut snapshot, findings, undecided) = scene(second, 2, 6 + second % 3);
-        if second == 20 {
-            snapshot.processes.reverse();
-            sample::lose(&mut snapshot, 1);
-        }
-        if second == 21 {
-            snapshot.gpus.pop();
-        }
-        let waste = Waste {
-            suspects: (0..second % 3).map(|at| suspect(&snapshot, at, second)).collect(),
-            ..Waste::default()
-        };
-        timeline.push(
-            &snapshot,
-            &findings,
-            &undecided,
-            &waste,
-            &idle_times(&snapshot, idle_since),
-            false,
-        );
-        let judged = (findings, undecided, waste);
-        let idle = idle_times(&snapshot, idle_since);
-        let screenful = Screenful::judged(snapshot, judged, &idle);
-        shown.push(format!("{screenful:?}"));
-    }
-    for (number, shown) in (0..).zip(&shown) {
-        let back = timeline.screenful(number).unwrap();
-        assert_eq!(&format!("{back:?}"), shown, "{number}");
-    }
-    assert!(timeline.screenful(30).is_none());
 }
 
 #[test]
@@ -158,11 +94,11 @@ fn it_is_asked_by_number_and_by_time() {
 
 #[test]
 fn a_recording_loses_the_oldest_first_and_keeps_the_rest_whole() {
-    let mut timeline = Timeline::of(64 * KIBIBYTES);
+    let mut timeline = Timeline::of(640 * KIBIBYTES);
     for second in 0..400 {
         let mark = push(&mut timeline, second, 8, false);
         assert_eq!(mark.number, u64::from(second));
-        assert!(timeline.bytes <= 64 * KIBIBYTES);
+        assert!(timeline.bytes <= 640 * KIBIBYTES);
     }
     let marks = marks(&timeline);
     assert!(marks.len() > 5 && marks[0] > 0, "{}", marks.len());
@@ -176,10 +112,10 @@ fn a_recording_loses_the_oldest_first_and_keeps_the_rest_whole() {
 
 #[test]
 fn of_this_machine_old_samples_are_thinned_before_the_oldest_go() {
-    let mut timeline = Timeline::of(64 * KIBIBYTES);
+    let mut timeline = Timeline::of(640 * KIBIBYTES);
     for second in 0..1000 {
         push(&mut timeline, second, 8, true);
-        assert!(timeline.bytes <= 64 * KIBIBYTES);
+        assert!(timeline.bytes <= 640 * KIBIBYTES);
     }
     let marks = marks(&timeline);
     let dense = marks.windows(2).filter(|two| two[1] == two[0] + 1).count();
@@ -190,60 +126,21 @@ fn of_this_machine_old_samples_are_thinned_before_the_oldest_go() {
 }
 
 #[test]
-fn its_bytes_are_counted_right_however_things_are_shared_and_dropped() {
-    let mut timeline = Timeline::of(100 * KIBIBYTES);
-    for second in 0..300 {
-        push(&mut timeline, second, 6 + second % 3, second % 50 > 25);
-    }
-    let bytes = timeline.bytes;
-    assert_eq!(bytes, counted(&mut timeline));
-}
-
-#[test]
-fn what_does_not_change_costs_next_to_nothing() {
-    let mut timeline = Timeline::default();
-    let (snapshot, ..) = scene(0, 8, 16);
-    timeline.push(&snapshot, &[], &[], &Waste::default(), &idle_times(&snapshot, idle_since), true);
-    let first = timeline.bytes;
-    timeline.push(&snapshot, &[], &[], &Waste::default(), &idle_times(&snapshot, idle_since), true);
-    let second = timeline.bytes - first;
-    assert!(second * 10 < first, "{first} and {second}");
-}
-
-#[test]
 fn it_is_bounded_whatever_comes() {
-    // A thousand processes at work, for minutes; then small samples for more than a day.
+    // A thousand processes at work, for minutes; then small samples for hours.
     let mut timeline = Timeline::default();
-    for second in 0..120 {
-        let (mut snapshot, ..) = scene(second, 8, 125);
-        for process in &mut snapshot.processes {
-            process.cpu_seconds = Some(f64::from(second));
-        }
-        timeline.push(
-            &snapshot,
-            &[],
-            &[],
-            &Waste::default(),
-            &idle_times(&snapshot, idle_since),
-            true,
-        );
+    for second in 0..40 {
+        let (snapshot, ..) = scene(second, 8, 125);
+        timeline.push(sample_of(snapshot, Vec::new(), Vec::new()), true);
         assert!(timeline.bytes <= MOST_BYTES);
     }
-    assert!(timeline.entries.len() > 40, "{}", timeline.entries.len());
-    let small = sample::snapshot(1, 1);
-    for second in 0..100_000 {
-        let mut snapshot = small.clone();
-        snapshot.time = small.time.plus_seconds(f64::from(second));
-        timeline.push(
-            &snapshot,
-            &[],
-            &[],
-            &Waste::default(),
-            &idle_times(&snapshot, idle_since),
-            true,
-        );
+    assert!(timeline.entries.len() > 5, "{}", timeline.entries.len());
+    for second in 0..20_000 {
+        let (snapshot, ..) = scene(second, 1, 2);
+        timeline.push(sample_of(snapshot, Vec::new(), Vec::new()), true);
     }
     assert!(timeline.bytes <= MOST_BYTES);
+    assert_eq!(timeline.bytes, timeline.entries.iter().map(|entry| entry.bytes).sum::<usize>());
     // One sample alone is kept, whatever it takes.
     let mut tiny = Timeline::of(1);
     push(&mut tiny, 0, 30, true);

@@ -1,5 +1,6 @@
 //! The findings and the page, key by key.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use crossterm::event::KeyCode;
@@ -258,7 +259,7 @@ fn the_page_is_the_text_that_the_command_prints() {
 fn a_page_without_a_finding_names_the_way_to_release_memory() {
     let mut scene = machine();
     let environment = [("GPUMEM_RELEASE_SIGNAL".into(), "USR2".into())];
-    scene.process(8).environment = Some(std::sync::Arc::new(environment.into()));
+    scene.process(8).environment = Some(Arc::new(environment.into()));
     scene.process(8).uid = Some(1000);
     let mut app = watching(&mut scene);
     let page = |app: &App, pid| {
@@ -381,8 +382,9 @@ fn a_finding_about_a_gpu_opens_the_page_of_the_gpu() {
     // A process that cannot be seen has its GPU for a page.
     let mut app = finding(1);
     let screenful = app.screenful.as_mut().unwrap();
-    screenful.snapshot.processes.clear();
-    screenful.snapshot.gpus[0].processes = None;
+    let snapshot = &mut Arc::make_mut(&mut screenful.sample).snapshot;
+    snapshot.processes.clear();
+    snapshot.gpus[0].processes = None;
     press(&mut app, KeyCode::Tab);
     press(&mut app, KeyCode::Enter);
     assert_eq!(app.page.as_ref().unwrap().about, About::Gpu(0));
@@ -433,7 +435,7 @@ fn no_page_and_no_list_panics_at_any_size() {
     let mut app = watching(&mut scene);
     press(&mut app, KeyCode::Tab);
     for severity in [Severity::Info, Severity::Critical] {
-        for finding in &mut app.screenful.as_mut().unwrap().findings {
+        for finding in &mut Arc::make_mut(&mut app.screenful.as_mut().unwrap().sample).findings {
             finding.severity = severity;
         }
         for columns in [0, 1, 39, 40, 41, 72, 100, 220] {

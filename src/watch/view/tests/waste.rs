@@ -40,7 +40,7 @@ fn a_suspect_is_marked_dim_and_is_a_share_of_its_own() {
     let app = watched(12, 120, 40);
     check("suspects-120x40", &app);
     let screenful = app.screenful.as_ref().unwrap();
-    assert_eq!(screenful.waste.suspects.len(), 1);
+    assert_eq!(screenful.suspects.len(), 1);
     assert_eq!(screenful.findings, [], "it is no finding");
     let buffer = render(&app);
     let styles = Styles { theme: Theme::default(), has_color: true };
@@ -58,7 +58,7 @@ fn what_is_found_is_suspected_no_more() {
     let of_processes = screenful.findings.iter();
     let of_processes: Vec<_> = of_processes.filter(|it| it.process.is_some()).collect();
     assert_eq!(of_processes.len(), 1, "{of_processes:?}");
-    assert_eq!(screenful.waste.suspects, []);
+    assert_eq!(screenful.suspects, []);
     let shown = text(&render(&app));
     let first = shown.lines().next().unwrap();
     let headline = "  3.0 GiB reclaimable: 1 process of 1 user  ";

@@ -42,7 +42,7 @@ impl Reel {
 
     /// The same, on a timeline that holds a few samples.
     fn short(name: &str) -> Self {
-        Self::on(Timeline::of(40 << 10), name)
+        Self::on(Timeline::of(200 << 10), name)
     }
 
     fn on(timeline: Timeline, name: &str) -> Self {
@@ -356,7 +356,7 @@ fn what_cannot_be_read_again_is_noted() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/corpus");
     let bytes = std::fs::read(folder.join(LEAK)).unwrap();
     let reader = RecordingReader::from_read(std::io::Cursor::new(bytes), "standard input").unwrap();
-    let mut reel = Reel::new(reader, Timeline::of(40 << 10));
+    let mut reel = Reel::new(reader, Timeline::of(200 << 10));
     reel.app.setup.replay = Some("standard input".to_owned());
     reel.app.playback.can_rewind = false;
     reel.seek("end");
