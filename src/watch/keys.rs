@@ -1,164 +1,85 @@
-//! The keys: one table (in `keys/bindings.rs`) that handles them, is the help, and has the words of
-//! the bottom line.
+//! Every key: where it holds, what it does, and what the help says of it.
 //!
-//! Keys of nvitop, nvtop, htop and vi where they agree; where they do not, none of them ends a process
-//! at once. What an action does is in `update/key.rs`; what a page and a plan make of it in `page.rs` and
-//! `reaping.rs`.
-
-mod bindings;
-mod overlays;
+//! [`action`] looks keys up in this table, the help prints it, and a click on a hint of the bottom line presses
+//! a key of it. Keys are those of nvitop, nvtop, htop and vi where they agree; no single key ends a process.
+//! `update/key.rs` carries the actions out.
 
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
-pub use bindings::GROUPS;
-use bindings::HABITS;
-
+use self::KeyAction as Do;
 use super::column::Column;
 
 /// What a key asks for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum KeyAction {
-    /// The next row.
     Down,
-    /// The row before.
     Up,
-    /// A screenful down.
     PageDown,
-    /// A screenful up.
     PageUp,
-    /// The first row.
     First,
-    /// The last row.
     Last,
-    /// What lies to the left of the commands that are shown.
+    /// Scrolls the commands back to their beginning.
     Left,
-    /// What lies to the right of them.
+    /// Scrolls the commands on.
     Right,
-    /// From the table to the findings and back.
+    /// From the table to the findings and back; on a plan, the next scope.
     SwitchFocus,
-    /// Explain what is selected.
+    /// Explains what is selected; keeps the list of columns.
     Open,
-    /// Mark the selected process, or take its mark away, and go on to the next.
     Tag,
-    /// Take all marks away.
     UntagAll,
-    /// Show how the marked processes, or the selected one, would be ended.
     Reap,
-    /// Show how what the rules found would be ended.
     ReapFindings,
-    /// Show how the marked processes, or the selected one, would be asked to release memory.
     Release,
-    /// Type a filter.
     Filter,
-    /// Search: type what the selection jumps to.
     Search,
-    /// Families as trees, or a flat list.
     Tree,
-    /// Only one's own processes, or everybody's.
     Mine,
-    /// Only processes of which something was found, or all.
     OnlyFindings,
-    /// Hide what holds little, or show it.
     HideSmall,
-    /// Sort by a column whose letter comes next.
     ChooseSort,
-    /// Sort by the next column to the right.
     SortRight,
-    /// Sort by the next column to the left.
     SortLeft,
-    /// Sort by this column.
     SortBy(Column),
-    /// Turn the order around.
     Reverse,
-    /// Pause, or resume.
     Pause,
-    /// The sample before.
     StepBack,
-    /// The sample after.
     StepOn,
-    /// A minute back.
     LeapBack,
-    /// A minute on.
     LeapOn,
-    /// Where the next finding begins.
     NextFinding,
-    /// Where the finding before began.
     PreviousFinding,
-    /// Type a time to go to.
     Seek,
-    /// The newest sample.
     Now,
-    /// Sample more often; play faster.
     Faster,
-    /// Sample less often; play slower.
     Slower,
-    /// The GPUs in another form.
     NextForm,
-    /// The next theme.
     NextTheme,
-    /// Show or leave the help.
     Help,
-    /// Draw everything again.
     Repaint,
-    /// Stop, as Ctrl-Z does to any program.
     Suspend,
-    /// One step back: leave what is open, clear the selection, quit.
+    /// One step back: leaves what is open, clears the selection, lifts marks and filters.
     Back,
-    /// Carry out the plan.
     Confirm,
-    /// Cancel the plan that was confirmed.
     Undo,
-    /// Mark the other button of the plan.
     OtherButton,
-    /// Choose another signal for the plan.
     ChooseSignal,
-    /// Plan for processes of other users, too.
     EveryUser,
-    /// Plan for what a scheduler, a service manager or a container runtime owns, too.
     Direct,
-    /// Refresh the plan.
     PlanAgain,
-    /// Only the rows of the GPU of this number; two digits in a moment are one number.
+    /// Filters by the GPU of this digit; two digits in a moment are one number.
     Gpu(u8),
-    /// The page of a GPU.
     GpuPage,
-    /// The environment of a process.
     Environment,
-    /// What each user, job, container and framework holds.
     Totals,
-    /// Choose the table's columns.
     Columns,
-    /// Show the column, or hide it.
     SwitchColumn,
-    /// Move the column to the left in the table.
     ColumnLeft,
-    /// Move it to the right.
     ColumnRight,
-    /// All columns, in their order.
     DefaultColumns,
-    /// Leave.
     Quit,
-    /// Leave, whatever is open.
+    /// Quits, whatever is open.
     QuitAtOnce,
-}
-
-/// A key as it is pressed. Shift is in the character itself.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Key {
-    /// Without modifiers.
-    Plain(KeyCode),
-    /// With Ctrl.
-    Ctrl(char),
-}
-
-impl Key {
-    /// The event of pressing it.
-    pub fn event(self) -> KeyEvent {
-        match self {
-            Self::Plain(code) => KeyEvent::new(code, KeyModifiers::NONE),
-            Self::Ctrl(c) => KeyEvent::new(KeyCode::Char(c), KeyModifiers::CONTROL),
-        }
-    }
 }
 
 /// Where keys are pressed.
@@ -167,7 +88,6 @@ pub enum Context {
     /// The table and the findings.
     #[default]
     Main,
-    /// The page of explanation.
     Page,
     /// The plan, or what is being done by it.
     Plan,
@@ -175,87 +95,263 @@ pub enum Context {
     Columns,
 }
 
-/// Keys under a heading of the help.
-#[derive(Clone, Copy, Debug)]
-pub struct Group {
-    /// Where they are pressed.
-    pub context: Context,
-    /// The heading.
-    pub title: &'static str,
-    /// The keys.
-    pub bindings: &'static [Binding],
-}
+/// The names of the keys, what the help says of them, and the action.
+pub type Binding = (&'static str, &'static str, KeyAction);
 
-/// One line of the table.
-#[derive(Clone, Copy, Debug)]
-pub struct Binding {
-    /// The keys that do it.
-    pub keys: &'static [Key],
-    /// The keys as the help writes them.
-    pub label: &'static str,
-    /// What they do, as the help says it.
-    pub does: &'static str,
-    /// Key and word in the bottom line, for those that are there.
-    pub hint: Option<Hint>,
-    /// What is done.
-    pub action: KeyAction,
-}
+/// Where keys hold, their heading in the help, and the keys.
+pub type Group = (Context, &'static str, &'static [Binding]);
+
+/// All keys, in the order of the help. Those of the table hold everywhere, unless the place has another meaning
+/// for the same key.
+pub const GROUPS: &[Group] = &[
+    (Context::Main, "Look around", LOOK),
+    (Context::Main, "Get memory back", RECLAIM),
+    (Context::Main, "Which processes, in which order", CHOOSE),
+    (Context::Main, "Time", TIME),
+    (Context::Main, "The screen", SCREEN),
+    (Context::Page, "On a page of explanation", PAGE),
+    (Context::Plan, "On a plan", PLAN),
+    (Context::Columns, "In the list of columns (F2)", COLUMNS),
+];
+
+const LOOK: &[Binding] = &[
+    ("j Down", "select the next process", Do::Down),
+    ("k Up", "select the one before", Do::Up),
+    ("PgDn Ctrl-F", "a screenful down", Do::PageDown),
+    ("PgUp Ctrl-B", "a screenful up", Do::PageUp),
+    ("Home g", "the first", Do::First),
+    ("End G", "the last", Do::Last),
+    ("Left ^", "back to the beginning of the commands", Do::Left),
+    ("Right l", "more of the commands", Do::Right),
+    ("Tab", "to the findings, and back to the table", Do::SwitchFocus),
+    ("Enter", "explain the selected process or finding", Do::Open),
+    ("i F8", "the page of the GPU; there again: the next GPU's", Do::GpuPage),
+    ("s F7", "totals by user, job, container and framework", Do::Totals),
+    ("e", "environment of the process, secrets masked", Do::Environment),
+];
+
+const RECLAIM: &[Binding] = &[
+    ("Space", "mark the process, and go on to the next", Do::Tag),
+    ("U", "take all marks away", Do::UntagAll),
+    ("x K F9 Del", "show the plan to kill the marked, or the selected", Do::Reap),
+    ("X", "show the plan to kill all that the rules found", Do::ReapFindings),
+    ("R", "show the plan to have them release memory and live on", Do::Release),
+];
+
+const CHOOSE: &[Binding] = &[
+    ("/ \\ F4", "filter: words, or user:ann gpu:0 idle>10m mem>4GiB", Do::Filter),
+    ("F3", "search: select the next row that fits; F3 again: one more", Do::Search),
+    ("t F5", "families as trees", Do::Tree),
+    (DIGITS, "only the GPU of this number, of one or two digits; again: all", Do::Gpu(0)),
+    ("u", "only my own", Do::Mine),
+    ("f", "only those with findings", Do::OnlyFindings),
+    ("z", "hide what holds little", Do::HideSmall),
+    ("o F6", "sort by a column: its letter, or arrows", Do::ChooseSort),
+    ("< ,", "sort by the column to the left", Do::SortLeft),
+    ("> .", "sort by the column to the right", Do::SortRight),
+    ("M", "sort by GPU memory", Do::SortBy(Column::Memory)),
+    ("P", "sort by CPU use", Do::SortBy(Column::CpuPercent)),
+    ("T", "sort by runtime", Do::SortBy(Column::Runtime)),
+    ("r I", "turn the order around", Do::Reverse),
+];
+
+const TIME: &[Binding] = &[
+    ("p Z", "pause; again: resume", Do::Pause),
+    ("[", "the sample before", Do::StepBack),
+    ("]", "the sample after", Do::StepOn),
+    ("{", "a minute back", Do::LeapBack),
+    ("}", "a minute on", Do::LeapOn),
+    ("n", "to where the next finding begins", Do::NextFinding),
+    ("N", "to where the finding before began", Do::PreviousFinding),
+    ("@", "to a time: 10:04, -5m, +1h", Do::Seek),
+    ("L", "to the newest sample", Do::Now),
+    ("+ =", "sample more often; play faster", Do::Faster),
+    ("-", "sample less often; play slower", Do::Slower),
+];
+
+const SCREEN: &[Binding] = &[
+    ("? h F1", "this help", Do::Help),
+    ("F2", "choose the table's columns", Do::Columns),
+    ("v", "the GPUs in another form", Do::NextForm),
+    ("C", "the next theme", Do::NextTheme),
+    ("Ctrl-L Ctrl-R", "draw the screen again", Do::Repaint),
+    ("Ctrl-Z", "back to the shell; fg returns", Do::Suspend),
+    ("Esc", "one step back: what is open, the selection, marks, filters", Do::Back),
+    ("q Q F10", "quit", Do::Quit),
+    ("Ctrl-C", "quit, whatever is open", Do::QuitAtOnce),
+];
+
+const PAGE: &[Binding] = &[
+    ("j Down", "a line down", Do::Down),
+    ("k Up", "a line up", Do::Up),
+    ("Space PgDn", "a screenful down", Do::PageDown),
+    ("x K F9 Del", "show the plan to kill the process", Do::Reap),
+    ("Esc Enter q", "back", Do::Back),
+];
+
+const PLAN: &[Binding] = &[
+    ("y", "yes: carry out the plan after a few seconds", Do::Confirm),
+    ("u", "undo, until the first signal; then stop", Do::Undo),
+    ("Enter", "press the button that is marked", Do::Open),
+    ("Left Right", "mark the other button", Do::OtherButton),
+    ("s F9", "choose another signal", Do::ChooseSignal),
+    ("Tab", "the selected, their families, all findings", Do::SwitchFocus),
+    ("a", "processes of other users, too", Do::EveryUser),
+    ("d", "what a scheduler or service owns, too", Do::Direct),
+    ("r F5", "refresh the plan", Do::PlanAgain),
+    ("j Down", "a line down", Do::Down),
+    ("k Up", "a line up", Do::Up),
+    ("Esc n q x F10", "no; leave the plan", Do::Back),
+];
+
+const COLUMNS: &[Binding] = &[
+    ("j Down", "the next column", Do::Down),
+    ("k Up", "the one before", Do::Up),
+    ("Space", "show the column, or hide it", Do::SwitchColumn),
+    ("Left < F7", "move it to the left in the table", Do::ColumnLeft),
+    ("Right > F8", "move it to the right", Do::ColumnRight),
+    ("r", "all columns, in their usual order", Do::DefaultColumns),
+    ("Enter F2", "keep them, for the next time too", Do::Open),
+    ("Esc q F10", "leave them as they were", Do::Back),
+];
+
+/// What the help writes for the ten digits.
+const DIGITS: &str = "0-9";
+
+/// Keys that stand for another one everywhere, and that the help leaves out.
+const ALIASES: [(&str, KeyCode); 8] = [
+    ("Ctrl-N", KeyCode::Down),
+    ("Ctrl-P", KeyCode::Up),
+    ("Ctrl-F", KeyCode::PageDown),
+    ("Ctrl-D", KeyCode::PageDown),
+    ("Ctrl-B", KeyCode::PageUp),
+    ("Ctrl-U", KeyCode::PageUp),
+    ("Ctrl-A", KeyCode::Left),
+    ("BackTab", KeyCode::Tab),
+];
 
 /// A key in the bottom line.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Hint {
-    /// The key as it is written there.
+    pub context: Context,
+    /// The keys; a click presses the first.
     pub key: &'static str,
-    /// What it does, in a word.
     pub word: &'static str,
-    /// Its place from left to right.
-    pub place: u8,
-    /// Its place from the one that stays longest on a narrow screen to the one that goes first.
+    /// 0 stays longest on a narrow screen.
     pub rank: u8,
 }
 
-/// Keys that are of this context alone.
-pub fn table(context: Context) -> impl Iterator<Item = &'static Binding> {
-    GROUPS.iter().filter(move |group| group.context == context).flat_map(|group| group.bindings)
+const fn hint(context: Context, key: &'static str, word: &'static str, rank: u8) -> Hint {
+    Hint { context, key, word, rank }
+}
+
+/// The hints, from left to right.
+pub const HINTS: &[Hint] = &[
+    hint(Context::Main, "F1", "Help", 0),
+    hint(Context::Main, "F2", "Columns", 5),
+    hint(Context::Main, "F3", "Find", 7),
+    hint(Context::Main, "F4", "Filter", 3),
+    hint(Context::Main, "F5", "Tree", 6),
+    hint(Context::Main, "F6", "Sort", 4),
+    hint(Context::Main, "F7", "Totals", 8),
+    hint(Context::Main, "F8", "GPU", 9),
+    hint(Context::Main, "F9", "Kill", 2),
+    hint(Context::Main, "F10", "Quit", 1),
+    hint(Context::Main, "Enter", "Explain", 10),
+    hint(Context::Main, "Space", "Mark", 11),
+    hint(Context::Main, "p", "Pause", 12),
+    hint(Context::Main, "R", "Release", 13),
+    hint(Context::Page, "F1", "Help", 1),
+    hint(Context::Page, "F9", "Kill", 2),
+    hint(Context::Page, "j k", "Scroll", 3),
+    hint(Context::Page, "Esc", "Back", 0),
+    hint(Context::Plan, "F1", "Help", 1),
+    hint(Context::Plan, "Esc", "Leave", 0),
+    hint(Context::Columns, "Space", "Switch", 2),
+    hint(Context::Columns, "Left Right", "Move", 3),
+    hint(Context::Columns, "r", "Reset", 4),
+    hint(Context::Columns, "Enter", "Keep", 0),
+    hint(Context::Columns, "Esc", "Cancel", 1),
+];
+
+/// The keys that these names stand for.
+pub fn events(names: &str) -> impl Iterator<Item = KeyEvent> {
+    names.split(' ').filter_map(named)
+}
+
+/// The key of a name: a character, or one like `PgDn`, `F9` or `Ctrl-F`, in capitals or not.
+pub fn named(name: &str) -> Option<KeyEvent> {
+    let mut characters = name.chars();
+    if let (Some(only), None) = (characters.next(), characters.next())
+        && !only.is_control()
+    {
+        return Some(KeyCode::Char(only).into());
+    }
+    let name = name.to_ascii_lowercase();
+    if let Some(letter) = name.strip_prefix("ctrl-") {
+        return Some(KeyEvent::new(named(letter)?.code, KeyModifiers::CONTROL));
+    }
+    let code = match name.as_str() {
+        "enter" => KeyCode::Enter,
+        "esc" => KeyCode::Esc,
+        "tab" => KeyCode::Tab,
+        "backtab" => KeyCode::BackTab,
+        "space" => KeyCode::Char(' '),
+        "lt" => KeyCode::Char('<'),
+        "backspace" => KeyCode::Backspace,
+        "del" => KeyCode::Delete,
+        "up" => KeyCode::Up,
+        "down" => KeyCode::Down,
+        "left" => KeyCode::Left,
+        "right" => KeyCode::Right,
+        "home" => KeyCode::Home,
+        "end" => KeyCode::End,
+        "pgup" => KeyCode::PageUp,
+        "pgdn" => KeyCode::PageDown,
+        other => match other.strip_prefix('f')?.parse() {
+            Ok(number @ 1..=12) => KeyCode::F(number),
+            _ => return None,
+        },
+    };
+    Some(code.into())
 }
 
 /// What a key asks for there, if anything.
 pub fn action(context: Context, event: &KeyEvent) -> Option<KeyAction> {
-    let key = pressed(event)?;
-    table(context).chain(table(Context::Main)).find(|binding| binding.keys.contains(&key)).map(
-        |binding| match (binding.action, key) {
-            (KeyAction::Gpu(_), Key::Plain(KeyCode::Char(digit @ '0'..='9'))) => {
-                KeyAction::Gpu(digit as u8 - b'0')
-            }
-            (action, _) => action,
-        },
-    )
+    // A character has Shift in itself.
+    let modifiers = event.modifiers - KeyModifiers::SHIFT;
+    let mut key = KeyEvent::new(event.code, modifiers);
+    if let KeyCode::Char(c) = event.code
+        && modifiers == KeyModifiers::CONTROL
+    {
+        key.code = KeyCode::Char(c.to_ascii_lowercase());
+    }
+    match key.code {
+        _ if event.is_release() => return None,
+        KeyCode::Char(digit @ '0'..='9') if modifiers.is_empty() => {
+            return Some(KeyAction::Gpu(digit as u8 - b'0'));
+        }
+        _ => {}
+    }
+    if let Some((_, code)) = ALIASES.iter().find(|(name, _)| named(name) == Some(key)) {
+        key = (*code).into();
+    }
+    let find = |context: Context| {
+        let groups = GROUPS.iter().filter(|group| group.0 == context);
+        let mut bindings = groups.flat_map(|group| group.2);
+        bindings.find(|binding| events(binding.0).any(|it| it == key)).map(|binding| binding.2)
+    };
+    find(context).or_else(|| find(Context::Main))
 }
 
-/// The key of an event; `None` for a release and for modifiers that nothing is bound to.
-fn pressed(event: &KeyEvent) -> Option<Key> {
-    if event.is_release() {
-        return None;
-    }
-    match (event.code, event.modifiers - KeyModifiers::SHIFT) {
-        (code, KeyModifiers::NONE) => Some(Key::Plain(code)),
-        (KeyCode::Char(c), KeyModifiers::CONTROL) => Some(Key::Ctrl(c.to_ascii_lowercase())),
-        _ => None,
-    }
-}
-
-/// What is said of a key that nothing is bound to: where it is a habit from elsewhere, what does it
-/// here. `None` of what is hardly a key that a person pressed.
+/// What is said of a key that nothing is bound to; `None` of what is hardly a key that a person pressed.
 pub fn unbound(event: &KeyEvent) -> Option<String> {
-    let key = pressed(event)?;
-    let habit = HABITS.iter().find(|(habits, _)| habits.contains(&key));
-    if let Some((_, instead)) = habit {
-        return Some((*instead).to_owned());
-    }
-    let name = match key {
-        Key::Plain(KeyCode::Char(c)) if !c.is_control() => format!("{c:?}"),
-        Key::Plain(KeyCode::F(number)) => format!("F{number}"),
-        Key::Ctrl(c) if c.is_ascii_alphabetic() => format!("Ctrl-{}", c.to_ascii_uppercase()),
+    let name = match event.code {
+        KeyCode::Char(c) if event.modifiers == KeyModifiers::CONTROL && c.is_ascii_alphabetic() => {
+            format!("Ctrl-{}", c.to_ascii_uppercase())
+        }
+        KeyCode::Char(c) if !c.is_control() => format!("{c:?}"),
+        KeyCode::F(number) => format!("F{number}"),
         _ => return None,
     };
     Some(format!("{name} does nothing here; ? lists the keys"))

@@ -10,10 +10,11 @@ use std::collections::VecDeque;
 use std::str::FromStr;
 use std::time::Duration;
 
-use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+use crossterm::event::{KeyCode, KeyEvent};
 use ratatui::buffer::Buffer;
 
 use super::Control;
+use super::keys::named;
 use super::reclaim_worker::{ReclaimRequest, ReclaimWorker};
 use super::text::head;
 use super::view;
@@ -48,8 +49,8 @@ impl FromStr for Keys {
         while let Some(first) = rest.chars().next() {
             let (key, after) = if first == '<' {
                 let end = rest.find('>').ok_or_else(|| UnknownKey(rest.to_owned()))? + 1;
-                let key =
-                    named(&rest[1..end - 1]).ok_or_else(|| UnknownKey(rest[..end].to_owned()))?;
+                let key = named(&rest[1..end - 1]);
+                let key = key.ok_or_else(|| UnknownKey(rest[..end].to_owned()))?;
                 (key, end)
             } else if first.is_control() {
                 return Err(UnknownKey(escape(rest).into_owned()));
@@ -61,43 +62,6 @@ impl FromStr for Keys {
         }
         Ok(Self(keys))
     }
-}
-
-/// The key of a name, in capitals or not.
-fn named(name: &str) -> Option<KeyEvent> {
-    let name = name.to_ascii_lowercase();
-    if let Some(letter) = name.strip_prefix("ctrl-") {
-        let mut letters = letter.chars();
-        return match (letters.next(), letters.next()) {
-            (Some(letter), None) => {
-                Some(KeyEvent::new(KeyCode::Char(letter), KeyModifiers::CONTROL))
-            }
-            _ => None,
-        };
-    }
-    let code = match name.as_str() {
-        "enter" => KeyCode::Enter,
-        "esc" => KeyCode::Esc,
-        "tab" => KeyCode::Tab,
-        "backtab" => KeyCode::BackTab,
-        "space" => KeyCode::Char(' '),
-        "lt" => KeyCode::Char('<'),
-        "backspace" => KeyCode::Backspace,
-        "del" => KeyCode::Delete,
-        "up" => KeyCode::Up,
-        "down" => KeyCode::Down,
-        "left" => KeyCode::Left,
-        "right" => KeyCode::Right,
-        "home" => KeyCode::Home,
-        "end" => KeyCode::End,
-        "pgup" => KeyCode::PageUp,
-        "pgdn" => KeyCode::PageDown,
-        other => match other.strip_prefix('f')?.parse() {
-            Ok(number @ 1..=12) => KeyCode::F(number),
-            _ => return None,
-        },
-    };
-    Some(code.into())
 }
 
 /// Why there is no picture of what a key does.

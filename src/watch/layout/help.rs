@@ -102,11 +102,10 @@ fn blocks(context: Context, width: u16) -> Vec<Vec<HelpLine>> {
         blocks.push(block);
     };
     let (own, others): (Vec<&Group>, Vec<&Group>) =
-        GROUPS.iter().partition(|it| it.context == context);
-    for group in own.into_iter().chain(others) {
-        let bindings = group.bindings.iter();
-        let mut lines = bindings.map(|it| (it.label.to_owned(), it.does));
-        block(group.title, &mut lines);
+        GROUPS.iter().partition(|group| group.0 == context);
+    for (_, title, bindings) in own.into_iter().chain(others) {
+        let mut lines = bindings.iter().map(|(keys, does, _)| ((*keys).to_owned(), *does));
+        block(title, &mut lines);
     }
     let mut letters = Column::ALL.into_iter().map(|column| {
         let spec = column.spec();

@@ -4,7 +4,7 @@
 //! written there.
 
 use super::{Layout, columns as table, page};
-use crate::watch::keys::{self, Binding, Context, Hint, KeyAction};
+use crate::watch::keys::{Context, HINTS, Hint};
 use crate::watch::state::App;
 use crate::watch::text::columns;
 
@@ -25,8 +25,6 @@ pub struct Spot {
     pub to: u16,
     /// What is written there.
     pub hint: Hint,
-    /// What it is the hint of.
-    pub binding: &'static Binding,
 }
 
 /// The hints that are in the bottom line of a screen of so many columns.
@@ -37,12 +35,11 @@ pub fn shown(app: &App, layout: Option<&Layout>, width: u16) -> Vec<Spot> {
         (_, after) => after + ASIDE,
     };
     let begin = before(app).map_or(0, |text| columns(&text) + ASIDE);
-    let bindings = keys::table(app.context()).filter(|binding| {
-        app.context() != Context::Page
-            || binding.action != KeyAction::Reap
-            || app.has_page_subject()
-    });
-    let mut spots = spots(bindings, width.saturating_sub(kept + begin));
+    let is_of_no_use = |hint: &Hint| {
+        hint.context == Context::Page && hint.word == "Kill" && !app.has_page_subject()
+    };
+    let mut spots = spots(app.context(), width.saturating_sub(kept + begin));
+    spots.retain(|spot| !is_of_no_use(&spot.hint));
     for spot in &mut spots {
         spot.from += begin;
         spot.to += begin;
@@ -76,26 +73,21 @@ pub fn after(app: &App, layout: Option<&Layout>, width: u16) -> String {
     }
 }
 
-/// The hints of these keys that have room on a line of so many columns, from left to right. Where not
-/// all have, they go one by one and whole, the least important first.
-pub fn spots(bindings: impl Iterator<Item = &'static Binding>, width: u16) -> Vec<Spot> {
-    let mut hinted: Vec<(Hint, &'static Binding)> =
-        bindings.filter_map(|binding| Some((binding.hint?, binding))).collect();
-    hinted.sort_by_key(|(hint, _)| hint.rank);
+/// The hints of a context that have room on a line of so many columns, from left to right. Where not all have,
+/// they go one by one and whole, the least important first.
+pub fn spots(context: Context, width: u16) -> Vec<Spot> {
+    let mut hinted: Vec<Hint> =
+        HINTS.iter().filter(|hint| hint.context == context).copied().collect();
     let size = |hint: &Hint| columns(hint.key) + 1 + columns(hint.word);
-    let mut used = 0;
-    let fitting = hinted.iter().take_while(|(hint, _)| {
-        let gap = if used == 0 { 0 } else { GAP };
-        used += gap + size(hint);
-        used <= width
-    });
-    let count = fitting.count();
-    hinted.truncate(count);
-    hinted.sort_by_key(|(hint, _)| hint.place);
+    let needed = |hints: &[Hint]| hints.iter().map(|hint| size(hint) + GAP).sum::<u16>();
+    while needed(&hinted) > width + GAP {
+        let last = hinted.iter().map(|hint| hint.rank).max();
+        hinted.retain(|hint| Some(hint.rank) != last);
+    }
     let mut from = 0;
-    let spots = hinted.into_iter().map(|(hint, binding)| {
+    let spots = hinted.into_iter().map(|hint| {
         let to = from + size(&hint);
-        let spot = Spot { from, to, hint, binding };
+        let spot = Spot { from, to, hint };
         from = to + GAP;
         spot
     });
@@ -106,31 +98,19 @@ pub fn spots(bindings: impl Iterator<Item = &'static Binding>, width: u16) -> Ve
 mod tests {
     use super::*;
 
-    fn line(context: Context, width: u16) -> String {
-        let spots = spots(keys::table(context), width);
-        assert!(spots.iter().all(|spot| spot.to <= width), "{width}");
-        let words = spots.iter().map(|spot| format!("{} {}", spot.hint.key, spot.hint.word));
-        words.collect::<Vec<_>>().join(" ")
-    }
-
     #[test]
     fn the_way_out_stays_longest_where_something_is_open() {
+        let line = |context, width| {
+            let spots = spots(context, width);
+            assert!(spots.iter().all(|spot| spot.to <= width), "{width}");
+            let words = spots.iter().map(|spot| format!("{} {}", spot.hint.key, spot.hint.word));
+            words.collect::<Vec<_>>().join(" ")
+        };
         assert_eq!(line(Context::Page, 8), "Esc Back");
         assert_eq!(line(Context::Plan, 9), "Esc Leave");
         assert_eq!(line(Context::Columns, 10), "Enter Keep");
         let all = "Space Switch Left Right Move r Reset Enter Keep Esc Cancel";
         assert_eq!(line(Context::Columns, 60), all);
-    }
-
-    #[test]
-    fn no_two_hints_of_a_line_have_the_same_place_or_rank() {
-        for context in [Context::Main, Context::Page, Context::Plan, Context::Columns] {
-            for of in [|hint: Hint| hint.place, |hint: Hint| hint.rank] {
-                let mut all: Vec<u8> =
-                    keys::table(context).filter_map(|it| it.hint).map(of).collect();
-                all.sort_unstable();
-                assert!(all.windows(2).all(|two| two[0] != two[1]), "{context:?}");
-            }
-        }
+        assert_eq!(line(Context::Main, 0), "");
     }
 }

@@ -10,7 +10,6 @@ use crate::reclaim::plan::Why;
 use crate::reclaim::target::Step;
 use crate::reclaim::{Outcome, Plan, Refused, Target};
 use crate::units::GIB;
-use crate::watch::keys::{self, Context, Key};
 use crate::watch::reclaim_worker::{Proposal, TargetStage};
 use crate::watch::sample::{self, proposal, target};
 use crate::watch::state::Event;
@@ -296,38 +295,4 @@ fn a_long_plan_scrolls_to_its_end_and_no_further() {
     assert_eq!(dialog(&app).offset, 0);
     char(&mut app, 'y');
     assert!(dialog(&app).countdown.is_some());
-}
-
-#[test]
-fn the_keys_of_a_plan_are_those_of_its_table() {
-    let shown = || {
-        let mut app = showing(None);
-        planned(&mut app, vec![target(7)]);
-        app
-    };
-    let own: Vec<Key> = keys_of(Context::Plan).collect();
-    for &key in &own {
-        let mut counting = shown();
-        char(&mut counting, 'y');
-        let effects = [shown(), counting].map(|mut app| update(&mut app, Event::Key(key.event())));
-        let does = effects.iter().any(Option::is_some);
-        assert!(does, "{key:?} is in the help and does nothing");
-    }
-    for key in keys_of(Context::Main).filter(|key| !own.contains(key)) {
-        let effect = update(&mut shown(), Event::Key(key.event()));
-        let action = keys::action(Context::Main, &key.event()).unwrap();
-        let scrolls = matches!(
-            action,
-            KeyAction::PageDown | KeyAction::PageUp | KeyAction::First | KeyAction::Last
-        );
-        let is_everywhere = matches!(
-            action,
-            KeyAction::Help | KeyAction::Repaint | KeyAction::Suspend | KeyAction::QuitAtOnce
-        );
-        assert_eq!(effect.is_some(), scrolls || is_everywhere, "{key:?}");
-    }
-}
-
-fn keys_of(context: Context) -> impl Iterator<Item = Key> {
-    keys::table(context).flat_map(|it| it.keys).copied()
 }

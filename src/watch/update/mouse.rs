@@ -11,6 +11,7 @@ use ratatui::layout::{Position, Rect};
 use super::gpus::toggle_filter;
 use super::{columns as list_of_columns, findings as list, key};
 use crate::watch::column::Column;
+use crate::watch::keys;
 use crate::watch::layout::column_list::ColumnListAreas;
 use crate::watch::layout::{Layout, columns, findings, gpus, hints};
 use crate::watch::state::{App, Effect, Focus, Mode};
@@ -146,9 +147,8 @@ fn on_hint(app: &mut App, layout: Option<&Layout>, at: Position) -> Option<Effec
         return None;
     }
     let spots = hints::shown(app, layout, bottom.width);
-    let binding = spots.iter().find(|spot| (spot.from..spot.to).contains(&at.x))?.binding;
-    let pressed = binding.keys.first()?;
-    key::on_key(app, &pressed.event())
+    let hint = spots.iter().find(|spot| (spot.from..spot.to).contains(&at.x))?.hint;
+    key::on_key(app, &keys::events(hint.key).next()?)
 }
 
 fn press(app: &mut App, code: KeyCode) -> Option<Effect> {

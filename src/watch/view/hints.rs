@@ -94,28 +94,7 @@ mod tests {
     use ratatui::buffer::Cell;
 
     use super::*;
-    use crate::watch::keys::{self, Context};
-    use crate::watch::layout::hints::spots;
     use crate::watch::theme::Theme;
-
-    #[test]
-    fn hints_are_drawn_where_the_layout_puts_them() {
-        let styles = Styles { theme: Theme::default(), has_color: false };
-        for context in [Context::Main, Context::Page, Context::Plan, Context::Columns] {
-            for width in 0..200 {
-                let area = Rect::new(0, 0, width, 1);
-                let mut canvas = Buffer::empty(area);
-                let spots = spots(keys::table(context), width);
-                let _ = write(&spots, styles, area, &mut canvas);
-                let text: String = canvas.content.iter().map(Cell::symbol).collect();
-                for spot in spots {
-                    let Hint { key, word, .. } = spot.hint;
-                    let there = &text[usize::from(spot.from)..usize::from(spot.to)];
-                    assert_eq!(there, format!("{key} {word}"), "{width}");
-                }
-            }
-        }
-    }
 
     #[test]
     fn every_column_and_its_letter_are_seen_at_any_width() {

@@ -1,6 +1,7 @@
 //! A plan that is carried out, and how one leaves it.
 
 use super::*;
+use crate::watch::keys;
 use crate::watch::layout::hints;
 
 #[test]
@@ -275,8 +276,8 @@ fn what_a_running_plan_offers_does_something() {
             assert_eq!(words, ["Help", "Leave"]);
         }
         for spot in spots {
-            for key in spot.binding.keys {
-                let effect = update(&mut running(is_open), Event::Key(key.event()));
+            for key in keys::events(spot.hint.key) {
+                let effect = update(&mut running(is_open), Event::Key(key));
                 assert!(effect.is_some(), "{key:?}");
             }
         }

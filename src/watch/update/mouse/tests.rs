@@ -4,7 +4,7 @@ use crossterm::event::KeyModifiers;
 
 use super::*;
 use crate::model::Snapshot;
-use crate::watch::keys::{Context, table};
+use crate::watch::keys::Context;
 use crate::watch::sample;
 use crate::watch::state::Event;
 use crate::watch::testing::screen;
@@ -45,7 +45,7 @@ fn heading(app: &App, column: Column) -> Option<(u16, u16)> {
 
 /// The middle of a hint.
 fn hint(context: Context, word: &str) -> (u16, u16) {
-    let spots = hints::spots(table(context), 120);
+    let spots = hints::spots(context, 120);
     let spot = spots.iter().find(|spot| spot.hint.word == word).unwrap();
     (spot.from + 1, 39)
 }
@@ -212,7 +212,8 @@ fn every_key_in_the_bar_can_be_clicked_at_every_width() {
             let spot = spots.iter().find(|spot| spot.hint.word == *word);
             let spot = *spot.unwrap_or_else(|| panic!("{word} at {width}"));
             let mut pressed = opened();
-            let by_key = update(&mut pressed, Event::Key(spot.binding.keys[0].event()));
+            let by_key =
+                update(&mut pressed, Event::Key(keys::events(spot.hint.key).next().unwrap()));
             assert!(by_key.is_some(), "{word}");
             for x in [spot.from, spot.to - 1] {
                 let mut clicked = opened();

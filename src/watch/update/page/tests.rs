@@ -11,7 +11,6 @@ use crate::model::finding::Severity;
 use crate::model::snapshot::PidNamespace;
 use crate::model::{Identity, Start};
 use crate::units::GIB;
-use crate::watch::keys::{self, Context, Key};
 use crate::watch::layout::findings;
 use crate::watch::sample;
 use crate::watch::state::Event;
@@ -453,44 +452,6 @@ fn no_page_and_no_list_panics_at_any_size() {
             }
         }
     }
-}
-
-#[test]
-fn the_keys_of_a_page_are_those_of_its_table() {
-    let paged = || {
-        let mut app = finding(1);
-        press(&mut app, KeyCode::Tab);
-        press(&mut app, KeyCode::Enter);
-        assert_eq!(app.mode, Mode::Page);
-        app
-    };
-    let own: Vec<Key> = keys_of(Context::Page).collect();
-    for &key in &own {
-        let effect = update(&mut paged(), Event::Key(key.event()));
-        assert!(effect.is_some(), "{key:?} is in the help and does nothing");
-    }
-    for key in keys_of(Context::Main).filter(|key| !own.contains(key)) {
-        let mut app = paged();
-        let effect = update(&mut app, Event::Key(key.event()));
-        let action = keys::action(Context::Main, &key.event()).unwrap();
-        let is_everywhere = matches!(
-            action,
-            KeyAction::Help
-                | KeyAction::Gpu(_)
-                | KeyAction::GpuPage
-                | KeyAction::Environment
-                | KeyAction::Totals
-                | KeyAction::Repaint
-                | KeyAction::Suspend
-                | KeyAction::Quit
-                | KeyAction::QuitAtOnce
-        );
-        assert_eq!(effect.is_some(), is_everywhere, "{key:?}");
-    }
-}
-
-fn keys_of(context: Context) -> impl Iterator<Item = Key> {
-    keys::table(context).flat_map(|it| it.keys).copied()
 }
 
 #[test]

@@ -15,7 +15,7 @@ use crate::reclaim::target::Step;
 use crate::reclaim::{Outcome, Target};
 use crate::watch::column::Columns;
 use crate::watch::double_buffer::DoubleBuffer;
-use crate::watch::keys::{Context, Key, table};
+use crate::watch::keys::{self, Context, GROUPS};
 use crate::watch::layout::Form;
 use crate::watch::reaping::batch::Batch;
 use crate::watch::reclaim_worker::TargetStage;
@@ -486,15 +486,11 @@ fn size(dice: &mut Dice) -> Rect {
 
 /// One that does something, or any character.
 fn key(dice: &mut Dice) -> KeyEvent {
-    let contexts = [Context::Main, Context::Page, Context::Plan, Context::Columns];
-    let bindings: Vec<Key> =
-        contexts.into_iter().flat_map(table).flat_map(|binding| binding.keys).copied().collect();
+    let bindings = GROUPS.iter().flat_map(|group| group.2);
+    let bound: Vec<KeyEvent> = bindings.flat_map(|binding| keys::events(binding.0)).collect();
     match dice.roll(5) {
         0 => KeyEvent::new(KeyCode::Char(char::from(dice.roll(128) as u8)), KeyModifiers::NONE),
         1 => KeyCode::Enter.into(),
-        _ => match bindings[dice.roll(bindings.len() as u64) as usize] {
-            Key::Plain(code) => code.into(),
-            Key::Ctrl(letter) => KeyEvent::new(KeyCode::Char(letter), KeyModifiers::CONTROL),
-        },
+        _ => bound[dice.roll(bound.len() as u64) as usize],
     }
 }

@@ -220,8 +220,6 @@ fn a_key_without_a_meaning_is_answered() {
     assert_eq!(press(&mut app, KeyCode::Char('y')), Some(Effect::Draw));
     let note = app.note.take().unwrap();
     assert!(note.contains("? lists the keys"), "{note}");
-    press(&mut app, KeyCode::Char('d'));
-    assert!(app.note.as_deref().is_some_and(|note| note.contains("+ and -")));
 }
 
 #[test]
