@@ -1,50 +1,27 @@
 //! Whether growth leaves the band that memory moved in before: what only comes back to where it was takes
 //! nothing anew, and neither does what wanders up as far as it wandered before.
 
-use super::halt::HELD_SECONDS;
-use super::series::held_at;
 use super::view::{SLOTS, View};
 
-/// Of its growth in a third of the window, so much has to be above all that was held before.
-const NEW_SHARE: f64 = 0.3;
-
+/// The highs rise by this share of the floor's rate.
+const CEILING_SHARE: f64 = 0.3;
 /// Lows that went up and down by more than this share of the growth before do so again.
 const WANDERED_SHARE: f64 = 0.5;
-/// The lows of so many parts of the window stray from a line through them by no more than this share of the
-/// growth, as the root of the mean square: of short parts, where noise moves them, or of parts that are longer
-/// than most teeth. Requests that come and go by chance stray in both.
-const STRAYS: [(usize, f64); 2] = [(SLOTS, 0.12), (SLOTS / 2, 0.07)];
+/// The lows of so many parts of the window, which are longer than most teeth,
+const PARTS: usize = SLOTS / 2;
+/// stray from a line through them by this share of the growth, as the root of the mean square.
+const STRAYS: f64 = 0.07;
 
 impl View<'_> {
     /// Whether it held as much as now, for minutes, before it grew: then it takes nothing anew.
     pub(super) fn is_in_its_band(&self, start: u32) -> bool {
-        let mut before = (0..self.floor.len).take_while(|at| self.end_of(*at) <= start);
-        before.any(|at| self.buckets()[at].held >= self.floor.last())
+        let mut before = self.buckets().iter().take_while(|bucket| bucket.start <= start);
+        before.any(|bucket| bucket.held >= self.floor.last())
     }
 
-    /// Whether it leaves the band that it moved in. What is held for minutes has to be higher lately than
-    /// ever before, not just than at first, or it has to peak higher; and where its peaks are no higher
-    /// than in the rest of the window, they rise on the whole.
+    /// Whether it leaves the band that it moved in: its highs rise, too.
     pub(super) fn leaves_its_band(&self, start: u32, end: u32, counted: f64) -> bool {
-        let last_third = end - (end - start) / 3;
-        // Of what is held and of the highest: before the window, in it, and lately.
-        let mut most = [[0u32; 3]; 2];
-        for (at, bucket) in self.buckets().iter().enumerate() {
-            if bucket.is_hole() || bucket.start >= end {
-                continue;
-            }
-            let part = usize::from(bucket.start >= start) + usize::from(bucket.start >= last_third);
-            let held = held_at(&self.buckets()[..=at], self.end_of(at), HELD_SECONDS);
-            most[0][part] = most[0][part].max(held);
-            most[1][part] = most[1][part].max(bucket.high);
-        }
-        let exceeds = |lately: u32, before: u32| {
-            f64::from(lately) >= f64::from(before) + NEW_SHARE * counted / 3.0
-        };
-        let [held, high] = most;
-        let is_new = |of: [u32; 3]| exceeds(of[2], of[0].max(of[1]));
-        (is_new(held) || is_new(high))
-            && (exceeds(high[2], high[1]) || self.ceiling_rises(start, end, counted) >= NEW_SHARE)
+        self.ceiling_rises(start, end, counted) >= CEILING_SHARE
     }
 
     /// Whether it goes up as what comes and goes by chance does now and then: it went up and down as far before,
@@ -53,13 +30,12 @@ impl View<'_> {
         let before = &self.buckets()[..self.index(start)];
         let lows = || before.iter().filter(|it| !it.is_hole()).map(|it| it.low);
         let wandered = lows().max().unwrap_or(0) - lows().min().unwrap_or(0);
-        f64::from(wandered) > WANDERED_SHARE * counted
-            || STRAYS.iter().all(|(parts, most)| self.strays(start, end, *parts) > most * counted)
+        f64::from(wandered) > WANDERED_SHARE * counted || self.strays(start, end) > STRAYS * counted
     }
 
-    /// How far the lows of so many parts stray from a line through them.
-    fn strays(&self, start: u32, end: u32, parts: usize) -> f64 {
-        let all = self.lows(start, end, parts);
+    /// How far the lows of the parts stray from a line through them.
+    fn strays(&self, start: u32, end: u32) -> f64 {
+        let all = self.lows(start, end, PARTS);
         let lows = || (all.iter().enumerate()).filter_map(|(at, low)| Some((at as f64, (*low)?)));
         let count = lows().count() as f64;
         if count < 3.0 {

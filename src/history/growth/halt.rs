@@ -9,13 +9,9 @@ use super::scale::UNIT;
 use super::series::{Bucket, GrowthSeries, held_at};
 
 /// Growth that never paused has stopped after five minutes.
-pub(super) const QUIET_SECONDS: u32 = 300;
-/// What stopped is worth a word for a while,
-const WORTH_A_WORD_SECONDS: u32 = 900;
-/// and for so many times as long as it might only pause: what goes on by then is the same growth,
-const WORTH_A_WORD: u32 = 5;
-/// but for no longer than this.
-const LONGEST_WORD_SECONDS: u32 = 2700;
+const QUIET_SECONDS: u32 = 300;
+/// What stopped is told for so long, or as long as it may pause.
+const TOLD_SECONDS: u32 = 2700;
 /// A pause may be so many times as long as the longest before.
 const PATIENCE: f64 = 1.5;
 /// A rise is no less than this share of what the rate would have brought meanwhile,
@@ -26,63 +22,32 @@ const LEAST_SHARE_ANEW: f64 = 0.6;
 const MOST_SECONDS_ANEW: u32 = 600;
 /// and in any case 1 MiB.
 const LEAST_UNITS: f64 = (1 << 20) as f64 / UNIT as f64;
-/// A rise of what is held shows later than one of peaks by as much.
-const HELD_LATE_SECONDS: u32 = 90;
 /// Peaks shorter than this do not hide what is below them.
 pub(super) const HELD_SECONDS: u32 = 150;
-/// What is held rises as often as this where only peaks are above it.
-const INDICATIVE_PAUSE: u32 = 240;
-/// What was held for as long as this was not only a peak, and is missed when it goes.
-const KEPT_SECONDS: u32 = 300;
-/// What goes up and down has stopped where neither its lows nor its highs are above those of so long before,
+/// What goes up and down has stopped where its lows are not above those of so long before,
 const STALL_SECONDS: u32 = 280;
 /// by this share of what the rate would have brought,
 const STALL_SHARE: f64 = 0.4;
-/// by this one where these are chance,
-const STALL_SHARE_OF_NOISE: f64 = 0.75;
-/// as where it goes down so often in that time and the time before,
-const NOISE_FALLS: usize = 6;
-/// nor the mean of what is between them, which chance moves less, by this one,
+/// nor the mean of what is between lows and highs, which chance moves less, by this one.
 const STALL_SHARE_OF_MEAN: f64 = 0.25;
-/// and goes down by this share of what it goes up by.
-const RESTLESS_SHARE: f64 = 0.3;
 /// Growth has ended when this share of it came back,
 const CAME_BACK: f64 = 0.1;
-/// and more than ever before in it, by so many times;
+/// and more than so many times what ever came back before.
 const MORE_THAN_EVER: f64 = 2.0;
-/// by only so many where it stays below that for a while: each fall of what goes up and down may be the deepest.
-const MORE_THAN_EVER_FOR_LONG: f64 = 1.25;
-/// That is for as long.
-pub(super) const CAME_BACK_SECONDS: u32 = 150;
-/// What never came down by this share before is given back for good.
-const CALM_SHARE: f64 = 0.025;
 
-/// When something rose, and how long it pauses between.
+/// When something rose, and the longest time between two rises.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Rises {
-    pub(super) last: u32,
+struct Rises {
+    last: u32,
     longest_pause: u32,
-    /// How long it may pause for all that is known: longer where it was called stopped, and was not.
-    accepted_pause: u32,
 }
 
 impl Rises {
     fn rise(&mut self, bucket: &Bucket, end: u32) {
         let pause = bucket.start.saturating_sub(self.last);
         self.longest_pause = self.longest_pause.max(pause);
-        self.accepted_pause = self.accepted_pause.max(pause);
         // A plateau rose at its start, anything else perhaps up to its end.
         self.last = if bucket.low == bucket.high { bucket.start } else { end };
-    }
-
-    /// How long it may pause, for how it did.
-    fn usual(&self) -> u32 {
-        (PATIENCE * f64::from(self.accepted_pause) + 60.0) as u32
-    }
-
-    /// How long it may pause.
-    fn patience(&self) -> u32 {
-        QUIET_SECONDS.max(self.usual())
     }
 }
 
@@ -91,9 +56,9 @@ impl Rises {
 pub(super) struct Pace {
     /// Up to when it was followed.
     at: u32,
-    /// Of the highest, or of what is held.
-    pub(super) either: Rises,
-    /// Of what is held for some minutes.
+    /// Of the highest, or of the highest that was held for some minutes.
+    either: Rises,
+    /// Of the highest that was held for some minutes.
     held_alone: Rises,
     /// The highest so far, and the highest that was held for some minutes.
     high: u32,
@@ -101,13 +66,10 @@ pub(super) struct Pace {
     /// What these were when something rose last.
     before: (u32, u32),
     held_before: u32,
-    /// What it held for longer than a peak, at its highest.
-    kept: u32,
-    /// How far it ever came down from its highest, and from what it held for longer than a peak.
-    falls: (u32, u32),
-    /// Since when it grows, and over how long it may stall without having stopped.
+    /// How far it ever came down from its highest.
+    deepest_fall: u32,
+    /// Since when it grows.
     since: u32,
-    stall_seconds: u32,
     /// Where it is called stopped.
     stopped: Option<Stop>,
 }
@@ -128,19 +90,16 @@ impl Pace {
             series.buckets.partition_point(|bucket| bucket.start <= since).saturating_sub(1);
         let bucket = &series.buckets[first];
         let start = if bucket.is_hole() { 0 } else { bucket.low };
-        let none = Rises { last: since, longest_pause: 0, accepted_pause: 0 };
         let mut pace = Self {
             at: since,
-            either: none,
-            held_alone: none,
+            either: Rises { last: since, longest_pause: 0 },
+            held_alone: Rises { last: since, longest_pause: 0 },
             high: start,
             held: start,
             before: (start, start),
             held_before: start,
-            kept: start,
-            falls: (0, 0),
+            deepest_fall: 0,
             since,
-            stall_seconds: STALL_SECONDS,
             stopped: None,
         };
         pace.follow(series, rate, true);
@@ -171,19 +130,17 @@ impl Pace {
             let until = &series.buckets[..=at];
             self.high = self.high.max(bucket.high);
             self.held = self.held.max(held_at(until, end, HELD_SECONDS));
-            self.kept = self.kept.max(held_at(until, end, KEPT_SECONDS));
-            let fall = |from: u32, deepest: u32| deepest.max(from.saturating_sub(bucket.low));
-            self.falls = (fall(self.high, self.falls.0), fall(self.kept, self.falls.1));
-            let least = |since: u32| {
+            self.deepest_fall = self.deepest_fall.max(self.high.saturating_sub(bucket.low));
+            let is_rise = |by: u32, since: u32| {
                 let meanwhile = f64::from(end.saturating_sub(since).min(most));
-                LEAST_UNITS.max(share * rate * meanwhile)
+                f64::from(by) >= LEAST_UNITS.max(share * rate * meanwhile)
             };
-            let either = (self.high - self.before.0).max(self.held - self.before.1);
-            if f64::from(either) >= least(self.either.last) {
+            let by = (self.high - self.before.0).max(self.held - self.before.1);
+            if is_rise(by, self.either.last) {
                 self.either.rise(bucket, end);
                 self.before = (self.high, self.held);
             }
-            if f64::from(self.held - self.held_before) >= least(self.held_alone.last) {
+            if is_rise(self.held - self.held_before, self.held_alone.last) {
                 self.held_alone.rise(bucket, end);
                 self.held_before = self.held;
             }
@@ -193,31 +150,18 @@ impl Pace {
         let stopped = if self.is_still(self.at) {
             Some(rose_at)
         } else if self.stalls(series, rate) {
-            Some(rose_at.min(self.at.saturating_sub(self.stall_seconds)))
+            Some(rose_at.min(self.at.saturating_sub(STALL_SECONDS)))
         } else {
-            // Without a window that passes nothing begins anew.
             self.stopped.filter(|_| !passes).map(|stop| stop.rose_at)
         };
-        if stopped.is_none() && self.stopped.is_some() {
-            // It only paused, and may do so again.
-            self.either.accepted_pause += self.either.accepted_pause / 2;
-            self.held_alone.accepted_pause += self.held_alone.accepted_pause / 2;
-            self.stall_seconds += self.stall_seconds / 4;
-        }
         self.stopped = stopped.map(|rose_at| self.stopped.unwrap_or(Stop { at: self.at, rose_at }));
     }
 
-    /// Below this, of so many units that it grew by enough has come back to end it: at once, or when it stays there.
-    pub(super) fn came_back_below(&self, grown: f64) -> [u32; 2] {
-        [MORE_THAN_EVER, MORE_THAN_EVER_FOR_LONG].map(|times| {
-            let below = |height: u32, deepest: u32| {
-                let deepest = f64::from(deepest);
-                let may_go = (CAME_BACK * grown + (times - MORE_THAN_EVER_FOR_LONG) * deepest)
-                    .max(times * deepest);
-                height.saturating_sub(may_go as u32)
-            };
-            below(self.high, self.falls.0).max(below(self.kept, self.falls.1))
-        })
+    /// Below this, enough of so many units that it grew by has come back to end it.
+    pub(super) fn came_back_below(&self, grown: f64) -> u32 {
+        let deepest = f64::from(self.deepest_fall);
+        let may_go = (CAME_BACK * grown + 0.75 * deepest).max(MORE_THAN_EVER * deepest);
+        self.high.saturating_sub(may_go as u32)
     }
 
     /// What it has to exceed to grow anew.
@@ -230,34 +174,34 @@ impl Pace {
         self.stopped.map_or(self.either.last, |stop| stop.rose_at)
     }
 
+    /// When anything rose last, by chance or not.
+    pub(super) fn last_rise(&self) -> u32 {
+        self.either.last
+    }
+
     /// The longest time between two rises.
     pub(super) fn longest_pause(&self) -> u32 {
         self.either.longest_pause
     }
 
-    /// What tells of the growth. Where what is held pauses longer than peaks last, it tells no more than the
-    /// highest does.
-    fn indicators(&self) -> impl Iterator<Item = Rises> {
-        let held = Some(self.held_alone).filter(|held| held.accepted_pause <= INDICATIVE_PAUSE);
-        std::iter::once(self.either).chain(held)
+    /// How long it may pause, for how it did.
+    fn usual_pause(&self) -> u32 {
+        (PATIENCE * f64::from(self.either.longest_pause) + 60.0) as u32
     }
 
-    /// Whether nothing has risen for too long to be a pause; then it goes on only when all rise again.
+    /// Whether nothing has risen for too long to be a pause; then it goes on only when something rises again.
     fn is_still(&self, now: u32) -> bool {
         match self.stopped {
-            Some(stop) => self.indicators().any(|rises| rises.last <= stop.at),
-            None => self
-                .indicators()
-                .zip([0, HELD_LATE_SECONDS])
-                .any(|(rises, late)| now.saturating_sub(rises.last) >= rises.patience() + late),
+            Some(stop) => self.either.last <= stop.at,
+            None => now.saturating_sub(self.either.last) >= QUIET_SECONDS.max(self.usual_pause()),
         }
     }
 
     /// Whether what goes up and down does so where it did before: peaks of teeth and noise exceed others by chance
     /// long after growth has stopped.
     fn stalls(&self, series: &GrowthSeries, rate: f64) -> bool {
-        let pauses = [self.either, self.held_alone].map(|rises| rises.accepted_pause);
-        let span = self.stall_seconds.max(pauses[0].min(pauses[1]) / 4 * 5);
+        let pause = self.either.longest_pause.min(self.held_alone.longest_pause);
+        let span = STALL_SECONDS.max(pause / 4 * 5);
         let now = series.now;
         let (Some(middle), Some(from)) =
             (now.checked_sub(span), now.checked_sub(span.saturating_mul(2)))
@@ -267,54 +211,29 @@ impl Pace {
         if from < self.since {
             return false;
         }
-        let (mut lows, mut highs) = ([u32::MAX; 2], [0; 2]);
+        let mut lows = [u32::MAX; 2];
         // Sum and count of the middles between low and high.
         let mut middles = [(0.0, 0.0); 2];
-        let (mut up, mut down, mut falls, mut before) = (0, 0, 0, None);
         let mut end = now;
         for bucket in series.buckets.iter().rev() {
             if end <= from {
                 break;
             }
-            if !bucket.is_hole() {
-                // Backwards in time.
-                let after = before.replace(bucket.low).unwrap_or(bucket.low);
-                up += after.saturating_sub(bucket.low);
-                down += bucket.low.saturating_sub(after);
-                falls += usize::from(after < bucket.low);
-                for (part, is_in) in [bucket.start < middle, end > middle].into_iter().enumerate() {
-                    if is_in {
-                        lows[part] = lows[part].min(bucket.low);
-                        highs[part] = highs[part].max(bucket.high);
-                        let (sum, count) = &mut middles[part];
-                        *sum += f64::midpoint(bucket.low.into(), bucket.high.into());
-                        *count += 1.0;
-                    }
+            for (part, is_in) in [bucket.start < middle, end > middle].into_iter().enumerate() {
+                if is_in && !bucket.is_hole() {
+                    lows[part] = lows[part].min(bucket.low);
+                    let (sum, count) = &mut middles[part];
+                    *sum += f64::midpoint(bucket.low.into(), bucket.high.into());
+                    *count += 1.0;
                 }
             }
             end = bucket.start;
         }
         let expected = rate * f64::from(span);
-        let least =
-            expected * if falls >= NOISE_FALLS { STALL_SHARE_OF_NOISE } else { STALL_SHARE };
         let [before, lately] = middles.map(|(sum, count)| sum / f64::max(count, 1.0));
-        let is_above = |of: [u32; 2]| f64::from(of[1]) - f64::from(of[0]) >= least;
         !lows.contains(&u32::MAX)
-            && f64::from(down) > RESTLESS_SHARE * f64::from(up)
-            && !is_above(lows)
-            && !is_above(highs)
+            && f64::from(lows[1]) - f64::from(lows[0]) < STALL_SHARE * expected
             && lately - before < STALL_SHARE_OF_MEAN * expected
-    }
-
-    /// Whether hardly anything of so many units ever came back.
-    pub(super) fn is_calm(&self, grown: f64) -> bool {
-        f64::from(self.falls.0) < CALM_SHARE * grown
-    }
-
-    /// Calls it stopped, until all rises again.
-    pub(super) fn stop(&mut self, now: u32) {
-        let rose_at = self.either.last.min(now);
-        self.stopped.get_or_insert(Stop { at: now, rose_at });
     }
 
     pub(super) fn has_stopped(&self) -> bool {
@@ -323,10 +242,6 @@ impl Pace {
 
     /// Whether it stopped so long ago that there is no more to say.
     pub(super) fn is_history(&self, now: u32) -> bool {
-        self.indicators().any(|rises| {
-            let word = WORTH_A_WORD * rises.usual();
-            let word = word.clamp(WORTH_A_WORD_SECONDS, LONGEST_WORD_SECONDS);
-            now.saturating_sub(rises.last) >= word.max(rises.patience())
-        })
+        now.saturating_sub(self.either.last) >= TOLD_SECONDS.max(self.usual_pause())
     }
 }

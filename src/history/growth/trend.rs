@@ -4,6 +4,8 @@ use super::scale::UNIT;
 use super::view::{SLOTS, View, Window};
 use crate::model::Time;
 
+/// What is given back is looked for between so many parts.
+const PARTS: usize = 6;
 /// Of all growth that counts, one slot may be no more than one part in so many.
 const LEAST_STEPS: f64 = 4.0;
 
@@ -26,8 +28,6 @@ pub struct Trend {
     pub grown_bytes: u64,
     /// The share of the span's twelfths in which the floor rose, 0 to 1.
     pub growing_share: f64,
-    /// What was given back between sixths of the span, as a share of what was added.
-    pub falls_share: f64,
     /// From `since` to when anything rose last.
     pub rising_seconds: f64,
     /// How long ago anything rose last.
@@ -71,7 +71,6 @@ impl View<'_> {
                 .sum(),
             grown_bytes: counted.max(window.counted) as u64 * UNIT,
             growing_share: rises.iter().filter(|rise| **rise > 0.0).count() as f64 / SLOTS as f64,
-            falls_share: self.gives_back(since, window.end),
             // What `halt` tells.
             rising_seconds: 0.0,
             quiet_seconds: 0.0,
@@ -79,16 +78,11 @@ impl View<'_> {
         }
     }
 
-    /// What is given back, by the coarser or the finer measure: peaks may fill a short part altogether.
-    pub(super) fn gives_back(&self, start: u32, end: u32) -> f64 {
-        self.falls(start, end, 9).min(4.0 * self.falls(start, end, 6) + 0.05)
-    }
-
     /// What is given back between the lows of so many parts, as a share of what is added.
-    fn falls(&self, start: u32, end: u32, parts: usize) -> f64 {
-        let lows = self.lows(start, end, parts);
+    pub(super) fn gives_back(&self, start: u32, end: u32) -> f64 {
+        let lows = self.lows(start, end, PARTS);
         let (mut rises, mut falls, mut before) = (0.0, 0.0, None);
-        for low in lows[..parts].iter().copied().flatten() {
+        for low in lows[..PARTS].iter().copied().flatten() {
             if let Some(before) = before.replace(low) {
                 let step: f64 = low - before;
                 rises += step.max(0.0);

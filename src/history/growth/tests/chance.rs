@@ -99,7 +99,13 @@ fn a_pause_longer_than_all_before_takes_back_the_forecast_and_not_the_finding() 
             let before = t.min(84.0);
             BASE + 60.0 * (active(before) + active((t - 110.0).max(0.0)))
         });
-        assert_eq!(played.words.len(), 1, "every {interval} s");
+        assert_eq!(
+            played.words.len(),
+            1,
+            "every {interval} s: {:?} {:?}",
+            played.words,
+            played.turns
+        );
         let [_, stops, goes_on] = played.turns[..] else {
             panic!("every {interval} s: {:?}", played.turns);
         };
