@@ -133,7 +133,7 @@ pub mod rules {
     pub use crate::rules::stopped::StoppedEvidence;
     pub use crate::rules::stuck::StuckEvidence;
     pub use crate::rules::unattributed::{DeviceFileHolder, UnattributedEvidence};
-    pub use crate::rules::{Engine, RuleSet, catalogue, evidence};
+    pub use crate::rules::{Engine, RuleSet, evidence};
 }
 
 pub mod source {

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use super::place::{self, quote};
 use crate::model::Process;
 use crate::model::process::{Container, Slurm};
-use crate::model::unit::{Role, Way, role};
+use crate::model::unit::{Role, role};
 
 /// Who owns a process.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -276,8 +276,7 @@ fn unit(process: &Process) -> Option<Owner> {
         Role::Work => {}
         // What a job has left is not the job: the daemon knows nothing of it any more.
         Role::Host { way: Some(way) } if !process.is_left_behind() => {
-            let Way { by, words } = way;
-            return Some(Owner::new(by, None, words));
+            return Some(Owner::new(&*way.by, None, &*way.words));
         }
         Role::Host { .. } | Role::Starter | Role::Login => return None,
     }

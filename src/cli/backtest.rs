@@ -118,7 +118,7 @@ struct Backtest {
 impl Backtest {
     fn new(settings: RuleSet) -> Self {
         let summaries = settings.rules().iter().map(|rule| Summary {
-            rule: Arc::clone(rule.name()),
+            rule: Arc::clone(&rule.name),
             kind: rule.kind(),
             enabled: rule.is_run(),
             findings: 0,

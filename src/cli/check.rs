@@ -130,7 +130,7 @@ fn choose(settings: &mut RuleSet, names: &[String], kinds: &[Kind]) -> anyhow::R
     let of_kind = |kind: &Kind| {
         let rules = settings.rules().iter();
         let names = rules.filter(|rule| rule.kind() == *kind);
-        names.map(|rule| Arc::clone(rule.name())).collect()
+        names.map(|rule| Arc::clone(&rule.name)).collect()
     };
     let mut chosen: Vec<Arc<str>> = Vec::new();
     for kind in kinds {

@@ -8,7 +8,7 @@ use super::args::{ConfigAction, ConfigArgs as Args, Global};
 use super::exit::Exit;
 use super::{backtest, print};
 use crate::config::reap::Response;
-use crate::config::{self, Config, remark};
+use crate::config::{self, Config};
 use crate::host::{NotOurs, prove_ours};
 use crate::model::Time;
 use crate::report::escape::escape;
@@ -54,9 +54,9 @@ fn proved(files: &[PathBuf], config: &Config, now: Time) -> String {
         text.push_str(&format!("{}: ok\n", escape(&file.display().to_string())));
     }
     for rule in config.rules.rules() {
-        let response = config.reap.response(rule.name());
-        text.push_str(&format!("  rule {}\n", rule_line(&**rule, response)));
-        for remark in remark::of_rule(&**rule) {
+        let response = config.reap.response(&rule.name);
+        text.push_str(&format!("  rule {}\n", rule_line(rule, response)));
+        for remark in rule.remarks() {
             text.push_str(&format!("    note: {}\n", escape(&remark)));
         }
     }
@@ -66,16 +66,14 @@ fn proved(files: &[PathBuf], config: &Config, now: Time) -> String {
     text
 }
 
-fn rule_line(rule: &dyn Rule, response: Response) -> String {
+fn rule_line(rule: &Rule, response: Response) -> String {
     let mut words = Vec::new();
-    if **rule.name() != *rule.kind().name() {
+    if !rule.is_own() {
         words.push(rule.kind().to_string());
-        words.push(format!("for {}", rule.scope()));
+        words.push(format!("for {}", rule.scope));
     }
-    let severity = crate::rules::severity(&rule.settings());
-    let severity = severity.map(|severity| severity.to_string());
-    words.extend(severity);
-    match rule.overrides().len() {
+    words.push(rule.settings.severity.to_string());
+    match rule.overrides.len() {
         0 => {}
         1 => words.push("1 override".to_owned()),
         count => words.push(format!("{count} overrides")),
@@ -88,7 +86,7 @@ fn rule_line(rule: &dyn Rule, response: Response) -> String {
     if !rule.is_run() {
         words.push("switched off".to_owned());
     }
-    format!("{}: {}", rule.name(), words.join("; "))
+    format!("{}: {}", rule.name, words.join("; "))
 }
 
 fn keep_line(keep: &Exemption, now: Time) -> String {

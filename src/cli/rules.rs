@@ -39,7 +39,7 @@ struct ListedRule {
 #[derive(Serialize)]
 struct ListedSetting {
     name: &'static str,
-    meaning: String,
+    meaning: &'static str,
     value: Value,
     default: Value,
 }
@@ -60,20 +60,19 @@ pub(super) fn run(args: &Args, global: &Global) -> anyhow::Result<Exit> {
 /// The rules as they are without any configuration, for the manual.
 pub(super) fn manual() -> String {
     let defaults = RuleSet::default();
-    let rules: Vec<&dyn Rule> = defaults.rules().iter().map(|rule| &**rule).collect();
-    text(&rules)
+    text(&defaults.rules().iter().collect::<Vec<_>>())
 }
 
 /// All rules, or the one of this name, or those of this kind.
-fn choose<'r>(rules: &'r RuleSet, name: Option<&str>) -> Result<Vec<&'r dyn Rule>, UsageError> {
-    let all = rules.rules().iter().map(|rule| &**rule);
+fn choose<'r>(rules: &'r RuleSet, name: Option<&str>) -> Result<Vec<&'r Rule>, UsageError> {
+    let all = rules.rules().iter();
     let Some(name) = name else {
         return Ok(all.collect());
     };
-    let is_chosen = |rule: &&dyn Rule| **rule.name() == *name || rule.kind().name() == name;
-    let chosen: Vec<&dyn Rule> = all.clone().filter(is_chosen).collect();
+    let is_chosen = |rule: &&Rule| *rule.name == *name || rule.kind().name() == name;
+    let chosen: Vec<&Rule> = all.clone().filter(is_chosen).collect();
     if chosen.is_empty() {
-        let names: Vec<&str> = all.map(|rule| &**rule.name()).collect();
+        let names: Vec<&str> = all.map(|rule| &*rule.name).collect();
         return Err(UsageError(format!(
             "there is no rule {name:?}; the rules are: {}",
             names.join(", ")
@@ -82,18 +81,18 @@ fn choose<'r>(rules: &'r RuleSet, name: Option<&str>) -> Result<Vec<&'r dyn Rule
     Ok(chosen)
 }
 
-fn text(rules: &[&dyn Rule]) -> String {
+fn text(rules: &[&Rule]) -> String {
     let mut text = String::new();
     for (place, rule) in rules.iter().enumerate() {
         if place > 0 {
             text.push('\n');
         }
-        text.push_str(rule.name());
-        if **rule.name() != *rule.kind().name() {
-            text.push_str(&format!(" ({}, for {})", rule.kind(), rule.scope()));
+        text.push_str(&rule.name);
+        if !rule.is_own() {
+            text.push_str(&format!(" ({}, for {})", rule.kind(), rule.scope));
         }
-        text.push_str(&format!("\n  {}\n", rule.meaning()));
-        for setting in settings(*rule) {
+        text.push_str(&format!("\n  {}\n", rule.made_of.meaning));
+        for setting in settings(rule) {
             let (name, value, default) = (setting.name, setting.value, setting.default);
             let beside = match value == default {
                 true => String::new(),
@@ -102,7 +101,7 @@ fn text(rules: &[&dyn Rule]) -> String {
             let meaning = setting.meaning;
             text.push_str(&format!("\n  {name} = {value}{beside}\n      {meaning}\n"));
         }
-        match rule.overrides().len() {
+        match rule.overrides.len() {
             0 => {}
             1 => text.push_str("\n  1 override for some; see gpumem config show\n"),
             count => {
@@ -113,30 +112,28 @@ fn text(rules: &[&dyn Rule]) -> String {
     text
 }
 
-fn listed(rule: &dyn Rule) -> ListedRule {
+fn listed(rule: &Rule) -> ListedRule {
     ListedRule {
-        name: rule.name().to_string(),
+        name: rule.name.to_string(),
         kind: rule.kind(),
-        meaning: rule.meaning(),
-        scope: (!rule.scope().is_empty()).then(|| rule.scope().to_string()),
+        meaning: rule.made_of.meaning,
+        scope: (!rule.scope.is_empty()).then(|| rule.scope.to_string()),
         settings: settings(rule),
-        overrides: rule.overrides().len(),
+        overrides: rule.overrides.len(),
     }
 }
 
 /// The settings of a rule, each with the default of its kind.
-fn settings(rule: &dyn Rule) -> Vec<ListedSetting> {
-    let catalogue = crate::rules::catalogue();
-    let kind = catalogue.iter().find(|entry| entry.kind == rule.kind());
-    let defaults = kind.into_iter().flat_map(|entry| &entry.settings);
-    let settings = rule.settings().into_iter().zip(rule.meanings());
+fn settings(rule: &Rule) -> Vec<ListedSetting> {
+    let defaults = Rule::new(rule.made_of).values().into_iter();
+    let settings = rule.values().into_iter().zip(rule.made_of.settings());
     settings
         .zip(defaults)
-        .map(|(((name, value), meaning), (_, default))| ListedSetting {
+        .map(|(((name, value), (_, meaning)), (_, default))| ListedSetting {
             name,
             meaning,
             value,
-            default: default.clone(),
+            default,
         })
         .collect()
 }

@@ -5,16 +5,16 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use jiff::civil::{Date, DateTime, Time as TimeOfDay};
 use jiff::tz::TimeZone;
-use toml::Value;
+use toml::{Table, Value};
 
 use super::section::{Entry, Section, kind_names, rule_names, setting_names};
 use super::{Config, ConfigError, reap};
 use crate::model::finding::KindSubject;
 use crate::model::{Kind, Time};
 use crate::rules::exemption::Exemption;
-use crate::rules::rule::Rule;
+use crate::rules::rule::{Override, Rule, Settings};
 use crate::rules::scope::Scope;
-use crate::rules::setting::{near, shown, text};
+use crate::rules::setting::{changed, near, shown, text};
 
 /// What names a `[[rule]]`.
 const RULE: &[&str] = &["name", "kind", reap::ACTION];
@@ -43,16 +43,17 @@ fn add_rule(config: &mut Config, section: &Section<'_>) -> Result<(), ConfigErro
     let base = kind_of(config, section)?;
     let names = setting_names(base);
     section.allow(&[RULE, WHERE, &names].concat())?;
-    let scope: Scope = section.read()?;
+    let scope = scope(section)?;
     refuse_processes(base.kind(), &scope, section)?;
-    let mut rule = base.named(Arc::clone(&name), scope);
     // Who writes a rule wants it, even where the kind's own is switched off.
-    let enabled = rule.set("enabled", &true.into());
-    enabled.map_err(|wrong| section.refuse(wrong))?;
+    let settings = Settings { enabled: true, ..base.settings };
+    let name_of_rule = Arc::clone(&name);
+    let mut rule =
+        Rule { name: name_of_rule, scope, settings, overrides: Vec::new(), made_of: base.made_of };
     let settings = section.entries.iter();
     for entry in settings.filter(|entry| names.contains(&entry.name)) {
         let set = rule.set(entry.name, &entry.value);
-        set.map_err(|wrong| entry.refuse(wrong))?;
+        set.map_err(|wrong| entry.refuse(&wrong))?;
     }
     if let Some(message) = rule.contradiction() {
         return Err(section.wrong(message));
@@ -89,41 +90,39 @@ fn rule_name(config: &Config, section: &Section<'_>) -> Result<Arc<str>, ConfigE
 }
 
 /// The kind's own rule, from which a rule starts.
-fn kind_of<'c>(config: &'c Config, section: &Section<'_>) -> Result<&'c dyn Rule, ConfigError> {
-    let kinds: Vec<&str> = kind_names(&config.rules).collect();
+fn kind_of<'c>(config: &'c Config, section: &Section<'_>) -> Result<&'c Rule, ConfigError> {
+    let kinds = kind_names();
     let Some(entry) = section.get("kind") else {
         let kinds = kinds.join(", ");
         return Err(section.wrong(format!("has no kind; add kind = KIND, one of: {kinds}")));
     };
     let kind = one_of(entry, &kinds, "kind")?;
     let mut rules = config.rules.rules().iter();
-    let base = rules.find(|rule| **rule.name() == *kind);
-    base.map(|rule| &**rule).ok_or_else(|| section.wrong("has no kind"))
+    rules.find(|rule| rule.name == kind).ok_or_else(|| section.wrong("has no kind"))
 }
 
 fn add_override(config: &mut Config, section: &Section<'_>) -> Result<(), ConfigError> {
     let Some(entry) = section.get("rule") else {
-        let names: Vec<&str> = rule_names(&config.rules).collect();
-        let names = names.join(", ");
+        let names = rule_names(&config.rules).join(", ");
         return Err(section.wrong(format!("names no rule; add rule = NAME, one of: {names}")));
     };
     let name = rule_in(config, entry)?;
     let Some(rule) = config.rules.rule_mut(&name) else {
         return Ok(());
     };
-    let names = setting_names(&**rule);
+    let names = setting_names(rule);
     let known = [WHERE, &*names].concat();
     let mut entries = section.entries.iter();
     entries.try_for_each(|entry| match entry.name {
         "rule" => Ok(()),
         _ => entry.allow(&known),
     })?;
-    let scope: Scope = section.read()?;
+    let scope = scope(section)?;
     let kind = rule.kind();
     if scope.is_empty() {
         return Err(section.wrong(format!(
             "matches every process; add where = TERMS, or write the settings {}",
-            if kind.name() == &*name {
+            if rule.is_own() {
                 format!("under [rules.{name}]")
             } else {
                 format!("in the [[rule]] {name:?} itself")
@@ -131,17 +130,17 @@ fn add_override(config: &mut Config, section: &Section<'_>) -> Result<(), Config
         )));
     }
     refuse_processes(kind, &scope, section)?;
-    let settings = section.entries.iter();
-    let settings = settings.filter(|entry| names.contains(&entry.name));
-    let changes: Vec<(&str, Value)> =
-        settings.map(|entry| (entry.name, entry.value.clone())).collect();
+    let mut changes = Table::new();
+    for entry in section.entries.iter().filter(|entry| names.contains(&entry.name)) {
+        changed(&rule.settings, entry.change()).map_err(|wrong| entry.refuse(&wrong))?;
+        changes.extend(entry.change());
+    }
     if changes.is_empty() {
         let names = names.join(", ");
         return Err(section.wrong(format!("changes nothing; add one of {names}")));
     }
-    let place = rule.overrides().len();
-    let added = rule.add_override(scope, &changes);
-    added.map_err(|wrong| section.refuse(wrong))?;
+    let place = rule.overrides.len();
+    rule.overrides.push(Override { scope, changes });
     if let Some(message) = rule.contradiction() {
         return Err(section.wrong(message));
     }
@@ -155,7 +154,7 @@ fn add_keep(config: &mut Config, section: &Section<'_>) -> Result<(), ConfigErro
     let reason = section.get("reason").map(reason_in).transpose()?;
     let kinds = section.get("kinds").map(|entry| {
         let example = "a list of kinds such as [\"idle\"]";
-        entry.list(example, |entry| kind_in(config, entry))
+        entry.list(example, kind_in)
     });
     let rules = section.get("rules").map(|entry| {
         let example = "a list of rules such as [\"idle\"]";
@@ -164,7 +163,7 @@ fn add_keep(config: &mut Config, section: &Section<'_>) -> Result<(), ConfigErro
     let kinds = kinds.transpose()?.unwrap_or_default();
     let rules = rules.transpose()?.unwrap_or_default();
     let until = section.get("until").map(until_in).transpose()?;
-    let scope: Scope = section.read()?;
+    let scope = scope(section)?;
     let Some(reason) = reason else {
         return Err(section.wrong("gives no reason; add reason = \"why it is exempt\""));
     };
@@ -219,17 +218,15 @@ fn until_in(entry: &Entry<'_>) -> Result<Time, ConfigError> {
     Ok(Time::from_unix_milliseconds(instant.as_millisecond()))
 }
 
-fn kind_in(config: &Config, entry: &Entry<'_>) -> Result<Kind, ConfigError> {
-    let kinds: Vec<&str> = kind_names(&config.rules).collect();
-    let name = one_of(entry, &kinds, "kind")?;
+fn kind_in(entry: &Entry<'_>) -> Result<Kind, ConfigError> {
+    let name = one_of(entry, &kind_names(), "kind")?;
     let mut kinds = Kind::ALL.iter().copied();
     let kind = kinds.find(|kind| *kind.name() == *name);
     kind.ok_or_else(|| entry.wrong("a kind"))
 }
 
 fn rule_in(config: &Config, entry: &Entry<'_>) -> Result<Arc<str>, ConfigError> {
-    let names: Vec<&str> = rule_names(&config.rules).collect();
-    one_of(entry, &names, "rule")
+    one_of(entry, &rule_names(&config.rules), "rule")
 }
 
 /// Reads one of these names of kinds or rules, as `what` says.
@@ -241,6 +238,11 @@ fn one_of(entry: &Entry<'_>, names: &[&str], what: &str) -> Result<Arc<str>, Con
     let (shown, hint) = (shown(&entry.value), near(name, names.iter().copied()));
     let names = names.join(", ");
     Err(entry.error(format!("{shown} is no {what}{hint}; the {what}s are: {names}")))
+}
+
+/// Which processes an entry is for, as its `where` says.
+fn scope(section: &Section<'_>) -> Result<Scope, ConfigError> {
+    section.get("where").map_or_else(|| Ok(Scope::default()), Entry::read)
 }
 
 /// A rule about GPUs accuses no process, and so none can be asked who it is.

@@ -11,7 +11,6 @@
 mod entry;
 mod read;
 pub mod reap;
-pub mod remark;
 mod section;
 mod write;
 

@@ -32,7 +32,10 @@ pub(super) fn layer(config: &mut Config, text: &str, path: &Path) -> Result<(), 
     // and an exemption names them.
     for entry in TOP.iter().filter_map(|name| document.get(name)) {
         match entry.name {
-            "sample" => settings(&mut config.sample, &entry.section()?, &mut config.origins)?,
+            "sample" => {
+                let section = entry.section()?;
+                settings(&mut config.sample, &["interval"], &section, &mut config.origins)?;
+            }
             "reap" => reap::section(config, &entry.section()?)?,
             "rules" => rules(config, &entry.section()?)?,
             _ => entry::all(config, entry)?,
@@ -51,7 +54,7 @@ pub(super) fn layer(config: &mut Config, text: &str, path: &Path) -> Result<(), 
 }
 
 fn rules(config: &mut Config, section: &Section<'_>) -> Result<(), ConfigError> {
-    let kinds: Vec<&str> = kind_names(&config.rules).collect();
+    let kinds = kind_names();
     for kind in &section.entries {
         kind.allow(&kinds)?;
         let section = kind.section()?;
@@ -59,15 +62,15 @@ fn rules(config: &mut Config, section: &Section<'_>) -> Result<(), ConfigError> 
         let Some(rule) = config.rules.rule_mut(kind.name) else {
             continue;
         };
-        let known = [&[reap::ACTION], &*setting_names(&**rule)].concat();
+        let known = [&[reap::ACTION], &*setting_names(rule)].concat();
         for entry in &section.entries {
             entry.allow(&known)?;
             if entry.name == reap::ACTION {
                 let response = reap::action(entry, rule.kind())?;
-                config.reap.set_response(rule.name().clone(), response);
+                config.reap.set_response(rule.name.clone(), response);
             } else {
                 let set = rule.set(entry.name, &entry.value);
-                set.map_err(|wrong| entry.refuse(wrong))?;
+                set.map_err(|wrong| entry.refuse(&wrong))?;
                 last = &entry.at;
             }
             config.origins.insert(entry.key.clone(), entry.origin());

@@ -18,6 +18,9 @@ use crate::units::Span;
 
 /// The key of a rule that says what is done about its findings.
 pub(super) const ACTION: &str = "action";
+/// The keys of `[reap]`.
+pub(super) const SETTINGS: &[&str] =
+    &["warn", "grace", "settle", "most", "within", "notify", "warn_terminal", "never"];
 /// More acts than this in any time are no limit.
 const MOST_ACTS: i64 = 1000;
 /// A command has fewer words, and a machine fewer programs that are never touched.
@@ -147,7 +150,7 @@ pub(super) fn action(entry: &Entry<'_>, kind: Kind) -> Result<Response, ConfigEr
 /// Reads `[reap]`.
 pub(super) fn section(config: &mut Config, section: &Section<'_>) -> Result<(), ConfigError> {
     let before = config.reap.clone();
-    settings(&mut config.reap, section, &mut config.origins)?;
+    settings(&mut config.reap, SETTINGS, section, &mut config.origins)?;
     config.reap.responses = before.responses;
     // As an exemption of any layer exempts.
     let named = std::mem::replace(&mut config.reap.never, before.never);

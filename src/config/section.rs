@@ -8,12 +8,12 @@ use std::path::Path;
 use serde::de::{DeserializeOwned, IntoDeserializer as _};
 use serde::{Deserialize as _, Serialize};
 use toml::de::{DeTable, DeValue};
-use toml::{Spanned, Value};
+use toml::{Spanned, Table, Value};
 
 use super::ConfigError;
-use crate::rules::RuleSet;
 use crate::rules::rule::Rule;
-use crate::rules::setting::{self, WrongValue, keys, near};
+use crate::rules::setting::{self, near};
+use crate::rules::{KINDS, RuleSet};
 
 /// A file that is being read.
 pub(super) struct File<'a> {
@@ -100,23 +100,8 @@ impl<'f> Section<'f> {
         self.entries.iter().try_for_each(|entry| entry.allow(known))
     }
 
-    /// Reads what `T` has of it.
-    pub(super) fn read<T: DeserializeOwned>(&self) -> Result<T, ConfigError> {
-        let entries = self.entries.iter();
-        let known = entries.filter(|entry| keys::<T>().contains(&entry.name));
-        setting::read(known.map(|entry| (entry.name, &entry.value)))
-            .map_err(|wrong| self.refuse(wrong))
-    }
-
     pub(super) fn origin(&self) -> String {
         self.file.origin(&self.at)
-    }
-
-    pub(super) fn refuse(&self, wrong: WrongValue) -> ConfigError {
-        match self.get(&wrong.key) {
-            Some(entry) => entry.refuse(wrong),
-            None => self.wrong(wrong.message),
-        }
     }
 
     /// What is wrong with it as a whole.
@@ -176,12 +161,19 @@ impl<'f> Entry<'f> {
         self.file.wrong(self.source.span(), &self.key, message)
     }
 
-    pub(super) fn refuse(&self, wrong: WrongValue) -> ConfigError {
-        self.error(wrong.message)
+    /// What `toml` says of it, where it says so.
+    pub(super) fn refuse(&self, wrong: &toml::de::Error) -> ConfigError {
+        let at = wrong.span().unwrap_or_else(|| self.source.span());
+        self.file.wrong(at, &self.key, wrong.message().to_owned())
     }
 
     pub(super) fn read<T: DeserializeOwned>(&self) -> Result<T, ConfigError> {
-        setting::read_value(&self.value).map_err(|wrong| self.refuse(wrong))
+        self.value.clone().try_into().map_err(|wrong| self.refuse(&wrong))
+    }
+
+    /// The entry alone, as a table of changes.
+    pub(super) fn change(&self) -> Table {
+        Table::from_iter([(self.name.to_owned(), self.value.clone())])
     }
 
     /// The entries of a list, of which there is at least one, each read by `read`.
@@ -207,16 +199,17 @@ impl<'f> Entry<'f> {
     }
 }
 
-/// Reads settings over those in force, in the order of the file, so that of two mistakes the first is told.
+/// Reads settings of these names over those in force, in the order of the file, so that of two mistakes the
+/// first is told.
 pub(super) fn settings<T: DeserializeOwned + Serialize>(
     settings: &mut T,
+    names: &[&str],
     section: &Section<'_>,
     origins: &mut BTreeMap<String, String>,
 ) -> Result<(), ConfigError> {
     for entry in &section.entries {
-        entry.allow(keys::<T>())?;
-        let change = [(entry.name, &entry.value)].into_iter();
-        *settings = setting::changed(settings, change).map_err(|wrong| entry.refuse(wrong))?;
+        entry.allow(names)?;
+        *settings = setting::changed(settings, entry.change()).map_err(|it| entry.refuse(&it))?;
         origins.insert(entry.key.clone(), entry.origin());
     }
     Ok(())
@@ -227,16 +220,15 @@ fn value(source: &Spanned<DeValue<'_>>) -> Value {
     Value::deserialize(source.clone().into_deserializer()).unwrap_or(Value::Float(f64::INFINITY))
 }
 
-pub(super) fn setting_names(rule: &dyn Rule) -> Vec<&'static str> {
-    rule.settings().into_iter().map(|(name, _)| name).collect()
+pub(super) fn setting_names(rule: &Rule) -> Vec<&'static str> {
+    rule.made_of.setting_names().collect()
 }
 
 /// The kinds of rules, each of which has a rule of its own name.
-pub(super) fn kind_names(rules: &RuleSet) -> impl Iterator<Item = &'static str> {
-    let rules = rules.rules().iter();
-    rules.filter_map(|rule| Some(rule.kind().name()).filter(|kind| **rule.name() == **kind))
+pub(super) fn kind_names() -> Vec<&'static str> {
+    KINDS.iter().map(|it| it.kind.name()).collect()
 }
 
-pub(super) fn rule_names(rules: &RuleSet) -> impl Iterator<Item = &str> {
-    rules.rules().iter().map(|rule| &**rule.name())
+pub(super) fn rule_names(rules: &RuleSet) -> Vec<&str> {
+    rules.rules().iter().map(|rule| &*rule.name).collect()
 }

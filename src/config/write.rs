@@ -2,14 +2,14 @@
 
 use std::fmt::{self, Write as _};
 
-use toml::Value;
+use serde::Serialize;
+use toml::{Table, Value};
 
 use super::Config;
-use super::reap::ACTION;
+use super::reap::{ACTION, SETTINGS};
 use crate::rules::exemption::Exemption;
 use crate::rules::rule::{Override, Rule};
 use crate::rules::scope::Scope;
-use crate::rules::setting::values;
 
 pub(super) fn document(config: &Config) -> String {
     let mut out = String::new();
@@ -20,29 +20,34 @@ pub(super) fn document(config: &Config) -> String {
 
 fn write_all(config: &Config, out: &mut String) -> fmt::Result {
     writeln!(out, "# the configuration in force, and where each value comes from\n")?;
-    write_settings(config, "sample", values(&config.sample), out)?;
+    write_settings(config, "sample", values(&config.sample, &["interval"]), out)?;
     writeln!(out, "\n# what `gpumem reap --watch` does about findings")?;
-    write_settings(config, "reap", values(&config.reap), out)?;
-    let is_named = |rule: &dyn Rule| **rule.name() != *rule.kind().name();
-    let (named, kinds): (Vec<_>, Vec<_>) =
-        config.rules.rules().iter().partition(|rule| is_named(&***rule));
+    write_settings(config, "reap", values(&config.reap, SETTINGS), out)?;
+    let (kinds, named): (Vec<&Rule>, Vec<&Rule>) =
+        config.rules.rules().iter().partition(|rule| rule.is_own());
     for rule in &kinds {
-        writeln!(out, "\n# {}", rule.meaning())?;
-        let settings = settings_and_action(config, &***rule);
-        write_settings(config, &format!("rules.{}", rule.name()), settings, out)?;
+        writeln!(out, "\n# {}", rule.made_of.meaning)?;
+        let settings = settings_and_action(config, rule);
+        write_settings(config, &format!("rules.{}", rule.name), settings, out)?;
     }
     for rule in &named {
-        write_named(config, &***rule, out)?;
+        write_named(config, rule, out)?;
     }
     for rule in kinds.iter().chain(&named) {
-        for (place, change) in rule.overrides().iter().enumerate() {
-            write_override(config, rule.name(), place, change, out)?;
+        for (place, change) in rule.overrides.iter().enumerate() {
+            write_override(config, &rule.name, place, change, out)?;
         }
     }
     for (place, keep) in config.rules.keeps().iter().enumerate() {
         write_keep(config, place, keep, out)?;
     }
     Ok(())
+}
+
+/// The settings of these names and their values.
+fn values<T: Serialize>(settings: &T, names: &[&'static str]) -> Vec<(&'static str, Value)> {
+    let mut table = Table::try_from(settings).unwrap_or_default();
+    names.iter().filter_map(|name| Some((*name, table.remove(*name)?))).collect()
 }
 
 /// A table that stands once, with where each value comes from.
@@ -60,10 +65,10 @@ fn write_settings(
     Ok(())
 }
 
-fn settings_and_action(config: &Config, rule: &dyn Rule) -> Vec<(&'static str, Value)> {
-    let mut settings = rule.settings();
+fn settings_and_action(config: &Config, rule: &Rule) -> Vec<(&'static str, Value)> {
+    let mut settings = rule.values();
     if rule.kind().may_be_reaped() || rule.kind().may_be_released() {
-        let response = config.reap.response(rule.name());
+        let response = config.reap.response(&rule.name);
         settings.push((ACTION, response.to_string().into()));
     }
     settings
@@ -74,12 +79,12 @@ fn write_values(values: &[(&'static str, Value)], out: &mut String) -> fmt::Resu
     values.try_for_each(|(key, value)| writeln!(out, "{key} = {value}"))
 }
 
-fn write_named(config: &Config, rule: &dyn Rule, out: &mut String) -> fmt::Result {
-    let name = rule.name();
+fn write_named(config: &Config, rule: &Rule, out: &mut String) -> fmt::Result {
+    let name = &rule.name;
     let origin = origin(config, &format!("rule.{name}"));
     writeln!(out, "\n[[rule]] # {origin}\nname = {}", quoted(name))?;
     writeln!(out, "kind = {}", quoted(rule.kind().name()))?;
-    write_scope(rule.scope(), out)?;
+    write_scope(&rule.scope, out)?;
     write_values(&settings_and_action(config, rule), out)
 }
 
@@ -93,7 +98,7 @@ fn write_override(
     let origin = origin(config, &format!("override.{rule}.{place}"));
     writeln!(out, "\n[[override]] # {origin}\nrule = {}", quoted(rule))?;
     write_scope(&change.scope, out)?;
-    write_values(&change.changes, out)
+    out.write_str(&change.changes.to_string())
 }
 
 fn write_keep(config: &Config, place: usize, keep: &Exemption, out: &mut String) -> fmt::Result {
@@ -110,7 +115,10 @@ fn write_keep(config: &Config, place: usize, keep: &Exemption, out: &mut String)
 }
 
 fn write_scope(scope: &Scope, out: &mut String) -> fmt::Result {
-    write_values(&values(scope), out)
+    match &scope.selector {
+        Some(selector) => writeln!(out, "where = {}", quoted(&selector.to_string())),
+        None => Ok(()),
+    }
 }
 
 fn write_list(key: &'static str, names: Vec<&str>, out: &mut String) -> fmt::Result {

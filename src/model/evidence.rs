@@ -4,21 +4,17 @@
 //! `null`. Each kind's facts are a plain struct in its file in `rules`, with the words for them; here is
 //! what all of them have in common, so that a finding is plain data for those who know no rule.
 
-use std::any::Any;
 use std::borrow::Cow;
-use std::fmt;
 use std::sync::Arc;
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
-use serde::ser::Error as _;
-use serde::{Serialize, Serializer};
+use serde::Serialize;
+use serde_json::Value;
 
 use crate::units::number_of;
 
 /// What a kind's verdict rests on; its fields are those of `evidence` in JSON.
-pub trait KindEvidence:
-    fmt::Debug + PartialEq + Serialize + JsonSchema + Send + Sync + 'static
-{
+pub trait KindEvidence: Serialize + JsonSchema {
     /// The facts in a line. Holds names that a process chose: escape it for a terminal.
     fn words(&self) -> String;
 
@@ -40,46 +36,34 @@ pub struct Exhaustion {
 }
 
 /// What a verdict rests on, of whatever kind.
-#[derive(Clone)]
-pub struct Evidence(Arc<dyn AnyEvidence>);
+#[derive(Clone, PartialEq, Debug, Serialize)]
+#[serde(transparent)]
+pub struct Evidence {
+    facts: Arc<Value>,
+    #[serde(skip)]
+    words: Arc<str>,
+    #[serde(skip)]
+    forecast: Option<Exhaustion>,
+}
 
 impl Evidence {
     /// Of a kind's facts.
     pub fn new(facts: impl KindEvidence) -> Self {
-        Self(Arc::new(facts))
-    }
-
-    /// The facts, where they are of this kind.
-    pub fn of<F: KindEvidence>(&self) -> Option<&F> {
-        self.0.any().downcast_ref()
+        Self {
+            words: facts.words().into(),
+            forecast: facts.forecast(),
+            facts: serde_json::to_value(facts).unwrap_or_default().into(),
+        }
     }
 
     /// As [`KindEvidence::words`].
-    pub fn words(&self) -> String {
-        self.0.words()
+    pub fn words(&self) -> &str {
+        &self.words
     }
 
     /// As [`KindEvidence::forecast`].
     pub fn forecast(&self) -> Option<Exhaustion> {
-        self.0.forecast()
-    }
-}
-
-impl PartialEq for Evidence {
-    fn eq(&self, other: &Self) -> bool {
-        self.0.equals(other.0.any())
-    }
-}
-
-impl fmt::Debug for Evidence {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Debug::fmt(&self.0, f)
-    }
-}
-
-impl Serialize for Evidence {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        self.0.to_json().map_err(S::Error::custom)?.serialize(serializer)
+        self.forecast
     }
 }
 
@@ -94,37 +78,6 @@ impl JsonSchema for Evidence {
 
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
         json_schema!({ "type": "object" })
-    }
-}
-
-/// [`KindEvidence`] of a kind that is not known.
-trait AnyEvidence: fmt::Debug + Send + Sync {
-    fn to_json(&self) -> serde_json::Result<serde_json::Value>;
-    fn any(&self) -> &dyn Any;
-    fn equals(&self, other: &dyn Any) -> bool;
-    fn words(&self) -> String;
-    fn forecast(&self) -> Option<Exhaustion>;
-}
-
-impl<F: KindEvidence> AnyEvidence for F {
-    fn to_json(&self) -> serde_json::Result<serde_json::Value> {
-        serde_json::to_value(self)
-    }
-
-    fn any(&self) -> &dyn Any {
-        self
-    }
-
-    fn equals(&self, other: &dyn Any) -> bool {
-        other.downcast_ref().is_some_and(|other: &F| other == self)
-    }
-
-    fn words(&self) -> String {
-        KindEvidence::words(self)
-    }
-
-    fn forecast(&self) -> Option<Exhaustion> {
-        KindEvidence::forecast(self)
     }
 }
 

@@ -3,112 +3,50 @@
 //! One table of the pools that are known, by what their workers call themselves or by the command line of
 //! whoever started them. A worker of a pool waits for work: that is what it is for. Names are compared whole.
 
+use std::sync::LazyLock;
+
+use serde::Deserialize;
+
 use super::Process;
 use super::program::{file_name, is_interpreter};
 
 /// A pool of workers.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(PartialEq, Eq, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Pool {
     /// As it names itself: `Celery`.
-    pub name: &'static str,
+    pub name: String,
     /// What starts a worker again that has ended.
-    pub restarted_by: &'static str,
+    pub restarted_by: String,
     /// What ends or empties the pool: one line, what is to be typed in backquotes, without a full stop.
-    pub words: &'static str,
-    /// Where the words are documented.
-    pub source: &'static str,
+    pub words: String,
     /// Its workers listen for each other and for what gives them work, not for clients.
+    #[serde(default)]
     pub listens_for_itself: bool,
     /// A worker is kept for the next work, and ended by whoever started it; another one is started for work only.
+    #[serde(default)]
     pub keeps_the_idle: bool,
+    /// Whoever starts its workers restarts them, whatever its command line is.
+    #[serde(default)]
+    always_restarts: bool,
+    /// Beginnings of the titles that its workers write.
+    #[serde(default)]
+    titles: Vec<String>,
+    /// What its workers run: a program, script or module, and words among its arguments.
+    #[serde(default)]
+    commands: Vec<String>,
 }
 
-/// `celery -A APP worker`.
-pub const CELERY: Pool = Pool {
-    name: "Celery",
-    restarted_by: "the Celery worker that started it",
-    words: "end the pool with `celery -A APP control shutdown`, after the tasks that it runs",
-    source: "docs.celeryq.dev: userguide/workers, Remote control",
-    listens_for_itself: false,
-    keeps_the_idle: false,
-};
+#[derive(Default, Deserialize)]
+struct Pools {
+    pool: Vec<Pool>,
+}
 
-/// `dask worker`, `dask cuda worker`.
-pub const DASK: Pool = Pool {
-    name: "Dask",
-    restarted_by: "its nanny",
-    words: "free what its workers hold with `client.restart()`, or end one for good with \
-            `client.retire_workers([ADDRESS])`",
-    source: "distributed.dask.org: api, Client.restart and Client.retire_workers",
-    listens_for_itself: true,
-    keeps_the_idle: false,
-};
+static POOLS: LazyLock<Vec<Pool>> = LazyLock::new(|| parse().unwrap_or_default().pool);
 
-/// `ray::IDLE`, `ray::Trainer.step`.
-pub const RAY: Pool = Pool {
-    name: "Ray",
-    restarted_by: "the raylet",
-    words: "find whose it is with `ray list actors`, and end it there with `ray.kill(ACTOR)`",
-    source: "docs.ray.io: ray-core/api/doc/ray.kill; ray-observability/reference/cli, ray list",
-    listens_for_itself: true,
-    keeps_the_idle: false,
-};
-
-/// `ray::IDLE`: a worker that has no task. Ray ends the workers of tasks that asked for a GPU with them, so
-/// that one which holds GPU memory was not asked to, or was told to stay. Of the idle ones it ends, after
-/// `idle_worker_killing_time_threshold_ms` (a second), those that are more than `num_workers_soft_limit` (one
-/// for each CPU): the others stay until their driver ends.
-pub const RAY_IDLE: Pool = Pool {
-    words: "its task is over and left the memory behind; `ray.shutdown()` in its driver, or the driver's end, \
-            gives it back; let the task ask for its GPU and have Ray end the worker after it with \
-            `@ray.remote(num_gpus=1, max_calls=1)`, or start Ray with `RAY_num_workers_soft_limit=0`, so that \
-            no idle worker outlives `RAY_idle_worker_killing_time_threshold_ms`",
-    source: "docs.ray.io: ray-core/scheduling/accelerators, Workers not Releasing GPU Resources; ray: \
-             src/ray/raylet/worker_pool.cc, TryKillingIdleWorkers, and src/ray/common/ray_config_def.h",
-    keeps_the_idle: true,
-    ..RAY
-};
-
-/// `rq worker`.
-pub const RQ: Pool = Pool {
-    name: "RQ",
-    restarted_by: "the RQ worker that started it",
-    words: "end the worker with `kill -TERM PID`, after the job that it runs",
-    source: "python-rq.org: docs/workers, Taking Down Workers",
-    listens_for_itself: false,
-    keeps_the_idle: false,
-};
-
-/// `gunicorn app:app`.
-pub const GUNICORN: Pool = Pool {
-    name: "Gunicorn",
-    restarted_by: "its master",
-    words: "end all with `kill -TERM MASTER`, or have one worker less with `kill -TTOU MASTER`",
-    source: "docs.gunicorn.org: signals, Master process",
-    listens_for_itself: false,
-    keeps_the_idle: false,
-};
-
-/// `uvicorn --workers 2 app:app`.
-pub const UVICORN: Pool = Pool {
-    name: "Uvicorn",
-    restarted_by: "the Uvicorn that started it",
-    words: "end all with `kill -TERM PARENT`, or have one worker less with `kill -TTOU PARENT`",
-    source: "uvicorn.dev: deployment, Built-in",
-    listens_for_itself: false,
-    keeps_the_idle: false,
-};
-
-/// `model_service_worker.py`.
-pub const TORCHSERVE: Pool = Pool {
-    name: "TorchServe",
-    restarted_by: "its front end",
-    words: "have fewer workers with `curl -X PUT \
-            'http://127.0.0.1:8081/models/MODEL?min_worker=0&max_worker=0'`",
-    source: "docs.pytorch.org/serve: management_api, Scale workers",
-    listens_for_itself: false,
-    keeps_the_idle: false,
-};
+fn parse() -> Result<Pools, toml::de::Error> {
+    toml::from_str(include_str!("pools.toml"))
+}
 
 impl Process {
     /// The pool that it is a worker of, or that it runs.
@@ -129,7 +67,7 @@ impl Process {
         if self.parent_is_reaper == Some(true) {
             return false;
         }
-        if pool == &RAY || pool == &RAY_IDLE || pool == &TORCHSERVE {
+        if pool.always_restarts {
             return true;
         }
         let parent = self.parent.as_deref().and_then(|it| it.command.as_deref());
@@ -140,37 +78,23 @@ impl Process {
 /// The pool that a command line is of.
 pub fn named<T: AsRef<str>>(command: &[T]) -> Option<&'static Pool> {
     let title = command.first()?.as_ref();
-    if title.starts_with("ray::") {
-        if is_ray_idle(title) {
-            return Some(&RAY_IDLE);
-        }
-        // Replicas of Ray Serve are servers.
-        return (!title.starts_with("ray::ServeReplica")).then_some(&RAY);
+    // Replicas of Ray Serve are servers.
+    if title.starts_with("ray::ServeReplica") {
+        return None;
     }
-    // Each program writes its title so, where it can.
-    for (beginning, pool) in
-        [("gunicorn: worker", &GUNICORN), ("gunicorn: master", &GUNICORN), ("[celeryd", &CELERY)]
-    {
-        if title.starts_with(beginning) {
-            return Some(pool);
-        }
-    }
-    let (tool, arguments) = tool(command)?;
-    let argument = |at: usize| arguments.get(at).map(AsRef::as_ref);
-    let has = |word: &str| arguments.iter().any(|it| it.as_ref() == word);
-    match tool {
-        "celery" | "celery.__main__" if has("worker") => Some(&CELERY),
-        "dask-worker" | "dask-cuda-worker" | "distributed.cli.dask_worker" => Some(&DASK),
-        "dask" if argument(0) == Some("worker") => Some(&DASK),
-        "dask" if argument(0) == Some("cuda") && argument(1) == Some("worker") => Some(&DASK),
-        "rq" | "rq.cli" if has("worker") || has("worker-pool") => Some(&RQ),
-        "rqworker" => Some(&RQ),
-        "gunicorn" | "gunicorn.app.wsgiapp" => Some(&GUNICORN),
-        "uvicorn" => Some(&UVICORN),
-        "model_service_worker.py" => Some(&TORCHSERVE),
-        "default_worker.py" => Some(&RAY),
-        _ => None,
-    }
+    let tool = tool(command);
+    let runs = |words: &String| {
+        let mut words = words.split(' ');
+        let (first, has) = (words.next(), |word: &str, rest: &[T]| {
+            rest.iter().any(|argument| argument.as_ref() == word)
+        });
+        tool.is_some_and(|(tool, rest)| first == Some(tool) && words.all(|word| has(word, rest)))
+    };
+    let is_titled = |beginning: &String| match &**beginning {
+        "ray::IDLE" => is_ray_idle(title),
+        beginning => title.starts_with(beginning),
+    };
+    POOLS.iter().find(|it| it.titles.iter().any(is_titled) || it.commands.iter().any(runs))
 }
 
 /// Whether a title is that of a Ray worker without a task.
@@ -273,7 +197,7 @@ mod tests {
                 let code = "from multiprocessing.spawn import spawn_main; spawn_main()";
                 process.command = Some(["/usr/bin/python3", "-c", code].map(Arc::from).into());
             }
-            let pool = process.pool().map(|pool| pool.name);
+            let pool = process.pool().map(|pool| &*pool.name);
             assert_eq!(pool, Some(name), "{command}");
             assert_eq!(process.is_restarted_by_its_pool(), is_restarted, "{command}");
             process.parent_is_reaper = Some(true);
@@ -301,10 +225,9 @@ mod tests {
 
     #[test]
     fn the_words_fit_under_a_finding() {
-        for pool in [CELERY, DASK, RAY, RAY_IDLE, RQ, GUNICORN, UVICORN, TORCHSERVE] {
-            assert!(pool.words.contains('`') && !pool.words.ends_with('.'));
-            assert!(!pool.words.contains("  ") && !pool.source.is_empty());
-            assert!(!pool.restarted_by.is_empty() && !pool.words.contains('\\'));
+        for pool in parse().unwrap().pool {
+            assert!(pool.words.contains('`') && !pool.words.ends_with('.'), "{pool:?}");
+            assert!(!pool.titles.is_empty() || !pool.commands.is_empty(), "{pool:?}");
         }
     }
 }

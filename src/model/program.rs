@@ -7,157 +7,7 @@
 use std::sync::Arc;
 
 use super::Process;
-
-/// What watches GPUs or serves the driver. They open device files and hold no memory of their own.
-const MONITORS: &[&str] = &[
-    "nvidia-persistenced",
-    "nvidia-smi",
-    "nv-hostengine",
-    "dcgm",
-    "dcgmi",
-    "dcgm-exporter",
-    "nvidia-fabricmanager",
-    "nv-fabricmanager",
-    "nvidia-imex",
-    "nvidia-powerd",
-    "nvidia-topologyd",
-    "nvidia-device-plugin",
-    "nvidia-cuda-mps-control",
-    "nvidia-cuda-mps-server",
-    "nvidia_gpu_exporter",
-    "nvtop",
-    "nvitop",
-    "nviwatch",
-    "nvidia-settings",
-    "gpustat",
-    "gpumem",
-    "btop",
-    "all-smi",
-    "gpud",
-    "netdata",
-    "telegraf",
-    "prometheus-node-exporter",
-    "node_exporter",
-];
-
-/// What draws a desktop.
-pub const DISPLAYS: &[&str] = &[
-    "Xorg",
-    "X",
-    "Xwayland",
-    "Xvfb",
-    "Xvnc",
-    "gnome-shell",
-    "gnome-remote-desktop-daemon",
-    "mutter",
-    "kwin",
-    "kwin_x11",
-    "kwin_wayland",
-    "plasmashell",
-    "ksmserver",
-    "gamescope",
-    "budgie-wm",
-    "marco",
-    "muffin",
-    "xfdesktop",
-    "picom",
-    "labwc",
-    "niri",
-    "river",
-    "wayfire",
-    "Xorg.bin",
-    "Xtigervnc",
-    "sway",
-    "weston",
-    "Hyprland",
-    "cinnamon",
-    "xfwm4",
-    "gdm-x-session",
-    "gdm-wayland-session",
-    "sddm",
-    "sddm-greeter",
-    "lightdm",
-    "cosmic-comp",
-];
-
-/// Programs that a machine, a desktop or other people's work rests on.
-const NEVER_KILLED: &[&str] = &[
-    // First processes.
-    "init",
-    "systemd",
-    "runit",
-    "s6-svscan",
-    "openrc-init",
-    "tini",
-    "docker-init",
-    "dumb-init",
-    "catatonit",
-    // Displays, besides those above.
-    "gdm",
-    "gdm3",
-    // The driver's own.
-    "nvidia-persistenced",
-    "nvidia-powerd",
-    "nvidia-fabricmanager",
-    "nv-fabricmanager",
-    "nvidia-imex",
-    "nvidia-topologyd",
-    "nvidia-device-plugin",
-    "nvidia-cuda-mps-control",
-    "nvidia-cuda-mps-server",
-    "nv-hostengine",
-    "dcgm-exporter",
-    // Containers.
-    "dockerd",
-    "docker-proxy",
-    "containerd",
-    "conmon",
-    "conmonrs",
-    "crio",
-    "crun",
-    "runc",
-    "podman",
-    "buildkitd",
-    "lxc-start",
-    "kubelet",
-    "kube-proxy",
-    "k3s",
-    // Schedulers.
-    "slurmd",
-    "slurmstepd",
-    "slurmctld",
-    "slurmdbd",
-    "munged",
-    "pbs_mom",
-    "sge_execd",
-    "condor_startd",
-    "condor_starter",
-    // Ways in.
-    "sshd",
-    "sshd-session",
-    "dropbear",
-    "login",
-    "agetty",
-    "su",
-    "sudo",
-    "cron",
-    "crond",
-    "atd",
-    "dbus-daemon",
-    "dbus-broker",
-    "dbus-broker-launch",
-    "tmux",
-    "tmux: server",
-    "screen",
-    "SCREEN",
-    "zellij",
-    "mosh-server",
-    // Ourselves, another time.
-    "gpumem",
-];
-
-/// Beginnings of names that are families of programs.
-const NEVER_KILLED_FAMILIES: &[&str] = &["systemd-", "containerd-shim", "gdm-"];
+use super::names::{NAMES, is_on};
 
 /// The kernel keeps so many bytes of a short name.
 const COMM_BYTES: usize = 15;
@@ -192,12 +42,12 @@ pub fn is_interpreter(program: &str) -> bool {
 impl Process {
     /// Whether it watches GPUs or is a daemon of the driver.
     pub fn is_monitor(&self) -> bool {
-        is_one_of(self, MONITORS)
+        is_one_of(self, &NAMES.monitors)
     }
 
     /// Whether it draws a desktop.
     pub fn is_display(&self) -> bool {
-        is_one_of(self, DISPLAYS)
+        is_one_of(self, &NAMES.displays)
     }
 }
 
@@ -208,13 +58,10 @@ pub fn never_killed<'a>(
     comm: Option<&'a str>,
     own: &[Arc<str>],
 ) -> Option<&'a str> {
-    let own = own.iter().map(|name| &**name);
-    let names = || {
-        let known = NEVER_KILLED.iter().chain(DISPLAYS).copied();
-        known.chain(own.clone())
-    };
-    let families = NEVER_KILLED_FAMILIES;
-    let is_family = |name: &str| families.iter().any(|family| name.starts_with(family));
+    let known = NAMES.never_killed.iter().chain(&NAMES.displays).map(String::as_str);
+    let names = || known.clone().chain(own.iter().map(|name| &**name));
+    let families = &NAMES.never_killed_families;
+    let is_family = |name: &str| families.iter().any(|family| name.starts_with(&**family));
     match executable {
         Some(path) => {
             let path = path.strip_suffix(" (deleted)").unwrap_or(path);
@@ -227,7 +74,7 @@ pub fn never_killed<'a>(
     }
 }
 
-fn is_one_of(process: &Process, names: &[&str]) -> bool {
+fn is_one_of(process: &Process, names: &[String]) -> bool {
     let command = process.command.as_deref().unwrap_or_default();
     let file = process.executable.as_deref().map(|path| {
         // What an update has replaced goes on under its old name.
@@ -239,7 +86,7 @@ fn is_one_of(process: &Process, names: &[&str]) -> bool {
         .filter(|program| is_interpreter(program))
         .and_then(|_| command.iter().skip(1).find(|it| !it.starts_with('-')))
         .map(|script| file_name(script));
-    let is_named = |name: Option<&str>| name.is_some_and(|name| names.contains(&name));
+    let is_named = |name: Option<&str>| name.is_some_and(|name| is_on(names, name));
     if is_named(file) || is_named(own_name) || is_named(script) {
         return true;
     }

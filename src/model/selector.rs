@@ -11,6 +11,7 @@
 //! Pure. What can be asked is in [`field`](super::field), of what in [`row`](super::row).
 
 use std::collections::{HashMap, HashSet};
+use std::fmt;
 use std::sync::Arc;
 
 use super::field::{Field, Needle, any_has, is_called, selectable};
@@ -20,18 +21,24 @@ use super::{Finding, Identity};
 use crate::units::ParseError;
 
 mod parse;
-mod show;
 
 use parse::tokens;
 pub use parse::{is_begun, without_last};
 
 /// How alike, from 0 to 1, a name has to be to one that there is for that to be suggested.
-const ALIKE: f64 = 0.7;
+const ALIKE: f64 = 0.8;
 
-/// Conditions on a row; shown as text that means the same.
+/// Conditions on a row; shown as they were typed.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Selector {
+    typed: String,
     terms: Vec<Term>,
+}
+
+impl fmt::Display for Selector {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.typed)
+    }
 }
 
 /// What was typed is no selector, and what would be.
@@ -97,13 +104,17 @@ fn names() -> String {
 
 /// `; did you mean user?`, where there is a name like it.
 fn suggestion(name: &str) -> String {
-    let known = selectable().flat_map(|spec| spec.names);
-    let alike = known.map(|known| (strsim::jaro_winkler(name, known), known));
-    let nearest = alike.max_by(|(one, _), (other, _)| one.total_cmp(other));
-    match nearest {
-        Some((alike, known)) if alike >= ALIKE => format!("; did you mean {known}?"),
-        _ => String::new(),
-    }
+    let near = near(name, selectable().flat_map(|spec| spec.names).copied());
+    near.map_or_else(String::new, |known| format!("; did you mean {known}?"))
+}
+
+/// The name that is most alike to one that there is not.
+pub fn near<'k>(name: &str, known: impl Iterator<Item = &'k str>) -> Option<&'k str> {
+    // Longer than any name: nothing is near it, and it shall cost nothing.
+    let alike = known.filter(|_| name.len() <= 64);
+    let alike = alike.map(|known| (strsim::jaro_winkler(name, known), known));
+    let nearest = alike.max_by(|(one, _), (other, _)| one.total_cmp(other))?;
+    (nearest.0 >= ALIKE).then_some(nearest.1)
 }
 
 /// What of a snapshot, and of what was found in it, a selector means.
@@ -150,13 +161,12 @@ impl Order {
     }
 }
 
-/// A number as it was typed, in the field's unit: bytes, percent, seconds.
+/// A number in the field's unit: bytes, percent, seconds.
 #[derive(Clone, PartialEq, Debug)]
 struct Quantity {
     number: f64,
     /// Whether it is a share of the GPU's memory.
     is_share: bool,
-    typed: String,
 }
 
 #[derive(Clone, PartialEq, Debug)]
@@ -169,7 +179,7 @@ struct Term {
 enum Test {
     Word(Needle),
     Text { field: Field, whole: bool, any: Vec<Needle> },
-    Number { field: Field, sign: Sign, any: Vec<Quantity> },
+    Number { field: Field, order: Order, any: Vec<Quantity> },
 }
 
 /// The sign between name and value.
@@ -186,17 +196,6 @@ impl Sign {
             Self::Compare(order) => order,
         }
     }
-
-    fn text(self) -> &'static str {
-        match self {
-            Self::Colon => ":",
-            Self::Compare(Order::Less) => "<",
-            Self::Compare(Order::AtMost) => "<=",
-            Self::Compare(Order::Equal) => "=",
-            Self::Compare(Order::AtLeast) => ">=",
-            Self::Compare(Order::More) => ">",
-        }
-    }
 }
 
 impl Selector {
@@ -210,21 +209,31 @@ impl Selector {
         for (_, token) in tokens(text) {
             terms.push(Term::parse(&token)?);
         }
-        Ok((!terms.is_empty()).then_some(Self { terms }))
+        Ok((!terms.is_empty()).then(|| Self { typed: text.trim().to_owned(), terms }))
     }
 
     /// What has any of these texts as its value of a field: a part of it, or `whole`; `None` without any.
     pub fn of_field(field: Field, whole: bool, any: &[String]) -> Option<Self> {
-        let any: Vec<Needle> = any.iter().map(Needle::new).collect();
-        let term = Term { is_negated: false, test: Test::Text { field, whole, any: any.clone() } };
-        (!any.is_empty()).then(|| Self { terms: vec![term] })
+        let is_plain = |c: char| c.is_alphanumeric() || "-_./".contains(c);
+        let typed = any.iter().map(|value| match value.chars().all(is_plain) {
+            true => value.clone(),
+            false => format!("{value:?}"),
+        });
+        let typed: Vec<String> = typed.collect();
+        let sign = if whole { "=" } else { ":" };
+        let typed = format!("{}{sign}{}", field.spec().names[0], typed.join(","));
+        let needles: Vec<Needle> = any.iter().map(Needle::new).collect();
+        let term = Term { is_negated: false, test: Test::Text { field, whole, any: needles } };
+        (!any.is_empty()).then(|| Self { typed, terms: vec![term] })
     }
 
     /// What fits all of these; `None` without any.
     pub fn all(selectors: impl IntoIterator<Item = Option<Self>>) -> Option<Self> {
         let selectors = selectors.into_iter().flatten();
-        let terms: Vec<Term> = selectors.flat_map(|it| it.terms).collect();
-        (!terms.is_empty()).then_some(Self { terms })
+        selectors.reduce(|one, other| Self {
+            typed: one.typed + " " + &other.typed,
+            terms: [one.terms, other.terms].concat(),
+        })
     }
 
     /// Whether a row is known to fit; `me` is who asks.
@@ -389,9 +398,8 @@ impl Test {
             Self::Text { field, whole, any } => {
                 one_of(any.iter().map(|needle| field.has(row, me, needle, *whole)))
             }
-            Self::Number { field, sign, any } => one_of(any.iter().map(|quantity| {
-                let order = sign.order();
-                if order == Order::Equal && *field == Field::Pid {
+            Self::Number { field, order, any } => one_of(any.iter().map(|quantity| {
+                if *order == Order::Equal && *field == Field::Pid {
                     return field.is_number(row, quantity.number as u32);
                 }
                 let field = match quantity.is_share {
@@ -418,8 +426,8 @@ impl Test {
             Self::Text { whole, any, .. } => {
                 any.iter().any(|needle| is_called(gpu, needle, *whole, all))
             }
-            Self::Number { sign, any, .. } => {
-                let holds = |it: &Quantity| sign.order().holds(gpu.index.into(), it.number);
+            Self::Number { order, any, .. } => {
+                let holds = |it: &Quantity| order.holds(gpu.index.into(), it.number);
                 any.iter().any(holds)
             }
         }

@@ -4,6 +4,10 @@
 //! (may one that lost its parent be the unit's own daemon), `advice::owner` (may the unit be stopped for
 //! one of its processes).
 
+use serde::Deserialize;
+
+use super::names::{NAMES, is_on};
+
 /// What a unit is to a process in it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Role {
@@ -13,7 +17,7 @@ pub enum Role {
     /// To stop it would end them all, or the way in. What it started and left is not its own.
     Host {
         /// How one of those programs is ended through the daemon; `None` where that takes no daemon.
-        way: Option<Way>,
+        way: Option<&'static Way>,
     },
     /// It starts daemons at boot and is done: what runs in it was meant to stay.
     Starter,
@@ -22,120 +26,15 @@ pub enum Role {
 }
 
 /// How a program is ended through the daemon that runs it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(PartialEq, Eq, Debug, Deserialize)]
 pub struct Way {
+    /// The daemon's units.
+    units: Vec<String>,
     /// Who runs it, in words: `GitLab's runner`.
-    pub by: &'static str,
+    pub by: String,
     /// What to do, as one does it: `cancel its job in GitLab`.
-    pub words: &'static str,
+    pub words: String,
 }
-
-const fn way(by: &'static str, words: &'static str) -> Option<Way> {
-    Some(Way { by, words })
-}
-
-/// Daemons that run what others ask them to, by their names without what follows `@` and without
-/// `.service`; `*` at the end stands for the rest.
-#[rustfmt::skip]
-const HOSTS: &[(&str, Option<Way>)] = &[
-    // Continuous integration: the server shows the job as failed, and whose it is.
-    ("actions.runner.*", way("GitHub's runner", "cancel its workflow run in GitHub")),
-    ("actions-runner*", way("GitHub's runner", "cancel its workflow run in GitHub")),
-    ("buildkite-agent*", way("Buildkite's agent", "cancel its build in Buildkite")),
-    ("gitlab-runner*", way("GitLab's runner", "cancel its job in GitLab")),
-    ("jenkins*", way("Jenkins", "abort its build in Jenkins")),
-    ("rstudio-server*", way("RStudio", "end its session in RStudio: Session > Terminate R")),
-    // Notebooks, editors in a browser: their servers hold everybody's.
-    ("code-server*", None),
-    ("code-tunnel*", None),
-    ("jupyter*", None),
-    ("vscode*", None),
-    // Timetables.
-    ("anacron", None),
-    ("atd", None),
-    ("cron", None),
-    ("cronie", None),
-    ("crond", None),
-    ("fcron", None),
-    // Logins, remote shells and screens.
-    ("amazon-ssm-agent", None),
-    ("cockpit*", None),
-    ("dcvserver", None),
-    ("dropbear", None),
-    ("getty", None),
-    ("inetd", None),
-    ("nxserver", None),
-    ("ssh", None),
-    ("sshd", None),
-    ("tailscaled", None),
-    ("teleport", None),
-    ("tigervncserver", None),
-    ("vncserver*", None),
-    ("x2goserver*", None),
-    ("xinetd", None),
-    ("xrdp*", None),
-    ("console-getty", None),
-    ("container-getty", None),
-    ("serial-getty", None),
-    // Desktops, and what a person's programs are started by.
-    ("dbus*", None),
-    ("display-manager", None),
-    ("emacs", None),
-    ("gdm*", None),
-    ("gnome-*", None),
-    ("greetd", None),
-    ("konsole", None),
-    ("lightdm", None),
-    ("org.gnome.*", None),
-    ("plasma*", None),
-    ("screen", None),
-    ("sddm", None),
-    ("tmux", None),
-    ("xdg-*", None),
-    // Schedulers' daemons.
-    ("condor", None),
-    ("htcondor", None),
-    ("lsfd", None),
-    ("munge", None),
-    ("nomad", None),
-    ("pbs*", None),
-    ("sgeexecd*", None),
-    ("slurm*", None),
-    // Containers and machines.
-    ("containerd*", None),
-    ("cri-docker*", None),
-    ("crio", None),
-    ("docker*", None),
-    ("incus*", None),
-    ("k3s*", None),
-    ("kubelet", None),
-    ("libvirtd", None),
-    ("lxc*", None),
-    ("lxd*", None),
-    ("podman*", None),
-    ("rke2*", None),
-    ("snap.docker.*", None),
-    ("snap.lxd.*", None),
-    // Whatever they were told to keep up.
-    ("circus*", None),
-    ("init", None),
-    ("monit", None),
-    ("pm2-*", None),
-    ("snapd", None),
-    ("supervisor", None),
-    ("supervisord", None),
-    ("systemd-*", None),
-];
-
-/// Units that start what they were told to at boot, and leave it to itself.
-const STARTERS: &[&str] = &[
-    "cloud-config",
-    "cloud-final",
-    "cloud-init",
-    "google-startup-scripts",
-    "rc-local",
-    "walinuxagent",
-];
 
 /// What a unit is to the processes in it, by its name: `llm.service`, `session-3.scope`.
 pub fn role(unit: &str) -> Role {
@@ -146,17 +45,15 @@ pub fn role(unit: &str) -> Role {
     if name == "user" {
         return Role::Login;
     }
-    if STARTERS.contains(&name) {
+    if is_on(&NAMES.starters, name) {
         return Role::Starter;
     }
-    let fits = |pattern: &str| match pattern.strip_suffix('*') {
+    let fits = |pattern: &String| match pattern.strip_suffix('*') {
         Some(start) => name.starts_with(start),
         None => name == pattern,
     };
-    match HOSTS.iter().find(|(pattern, _)| fits(pattern)) {
-        Some(&(_, way)) => Role::Host { way },
-        None => Role::Work,
-    }
+    let way = NAMES.runners.iter().find(|way| way.units.iter().any(fits));
+    if way.is_some() || NAMES.hosts.iter().any(fits) { Role::Host { way } } else { Role::Work }
 }
 
 #[cfg(test)]

@@ -419,9 +419,9 @@ fn write_finding(out: &mut String, equal: &[&Finding], style: Style) -> fmt::Res
     if let Some(bytes) = finding.memory_bytes {
         write!(out, ", {}", Bytes(bytes))?;
     }
-    writeln!(out, "; {}", escape(&finding.evidence.words()))?;
+    writeln!(out, "; {}", escape(finding.evidence.words()))?;
     for also in &finding.also {
-        writeln!(out, "    also {}: {}", also.kind, escape(&also.evidence.words()))?;
+        writeln!(out, "    also {}: {}", also.kind, escape(also.evidence.words()))?;
     }
     if let Some(kept_by) = &finding.kept_by {
         writeln!(out, "    kept: {}", escape(&kept_by.to_string()))?;

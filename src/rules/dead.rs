@@ -19,19 +19,35 @@
 //! There is nothing to end: it is only told.
 
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
-use super::lasting::{FindingText, ProcessFinding, held, is_listed, wait};
-use super::rule::{ConfiguredRule, RuleInput, RuleKind, RuleOutput};
+use super::lasting::{held, is_listed, wait};
+use super::rule::{
+    ProcessInput, RuleInput, RuleKind, RuleOutput, SEVERITY, Settings, Told, seconds,
+};
 use super::scope::ScopeInput;
 use super::subject;
 use super::undecided_reason::UndecidedReason;
-use crate::history::{ProcessHistory, RowHistory, Streak, UnlistedPid};
+use crate::history::{Streak, UnlistedPid};
 use crate::model::evidence::{Evidence, KindEvidence, samples};
-use crate::model::finding::{Action, Finding, FindingGpu, Kind, Severity};
+use crate::model::finding::{FindingGpu, Kind, Severity};
 use crate::model::snapshot::PidNamespace;
 use crate::model::{Gpu, GpuProcess, Process};
 use crate::units::Span;
+
+pub static KIND: RuleKind = RuleKind {
+    process,
+    unresolved_row,
+    ..RuleKind::new::<DeadEvidence>(
+        Kind::Dead,
+        "the driver lists a process that is defunct or does not exist",
+        &[
+            ("duration", "how long it has to be dead; one that exits is listed for a while"),
+            SEVERITY,
+        ],
+        Settings { duration: seconds(30), severity: Severity::Critical, ..Settings::NONE },
+    )
+};
 
 /// One sample may have been taken while it exited.
 const LEAST_SAMPLES: u64 = 2;
@@ -54,95 +70,47 @@ impl KindEvidence for DeadEvidence {
     }
 }
 
-/// What the rule is tuned by.
-#[derive(Clone, Copy, PartialEq, Debug, Deserialize, JsonSchema, Serialize)]
-pub struct DeadSettings {
-    /// Whether the rule is run.
-    pub enabled: bool,
-    /// How long it has to be dead; one that exits is listed for a while.
-    pub duration: Span,
-    /// How bad a finding is: info, warning or critical.
-    pub severity: Severity,
-}
-
-impl Default for DeadSettings {
-    fn default() -> Self {
-        Self { enabled: true, duration: Span::from_seconds(30.0), severity: Severity::Critical }
+fn process(it: ProcessInput<'_>, verdicts: &mut RuleOutput) {
+    let Some((state @ ('Z' | 'X'), streak)) = it.known.state() else {
+        return;
+    };
+    if it.process.has_threads_left() {
+        return;
+    }
+    if let Some((settings, gpus)) = held(it, |_, row| is_listed(it, row)) {
+        Death { seen: it.seen, process: it.process, settings, gpus, state: Some(state), streak }
+            .judge(verdicts);
     }
 }
 
-impl RuleKind for DeadSettings {
-    const KIND: Kind = Kind::Dead;
-    const MEANING: &'static str = "the driver lists a process that is defunct or does not exist";
-    type Evidence = DeadEvidence;
-
-    fn process(
-        rule: &ConfiguredRule<Self>,
-        seen: RuleInput<'_>,
-        process: &Process,
-        known: &ProcessHistory,
-        verdicts: &mut RuleOutput,
-    ) {
-        let Some((state @ ('Z' | 'X'), streak)) = known.state() else {
-            return;
-        };
-        if process.has_threads_left() {
-            return;
-        }
-        let counts = |_: &Self, row: &RowHistory| is_listed(rule, seen, process, row);
-        let Some(held) = held(rule, seen, process, known, |it| it.severity, counts) else {
-            return;
-        };
-        let death = Death {
-            rule,
-            process,
-            settings: held.settings,
-            gpus: held.gpus,
-            state: Some(state),
-            streak,
-        };
-        death.judge(verdicts);
-    }
-
-    fn unresolved_row(
-        rule: &ConfiguredRule<Self>,
-        seen: RuleInput<'_>,
-        gpu: &Gpu,
-        row: &GpuProcess,
-        process: Option<&Process>,
-        verdicts: &mut RuleOutput,
-    ) {
-        let (Some(unlisted), Some(process)) = (seen.history.unlisted_pid(gpu, row.pid), process)
-        else {
-            return;
-        };
-        let scope_input =
-            ScopeInput { held_bytes: row.used_bytes, ..seen.scope_on(Some(process), gpu) };
-        let Some(settings) = rule.settings_for(&scope_input) else {
-            return;
-        };
-        if unlisted.state.is_none() {
-            match seen.snapshot.host.pid_namespace {
-                Some(PidNamespace::Host) => {}
-                Some(PidNamespace::Container) => return,
-                None => {
-                    verdicts.doubt(UndecidedReason::Unresolved { pid: row.pid, gpu: gpu.index });
-                    return;
-                }
+fn unresolved_row(
+    seen: RuleInput<'_>,
+    gpu: &Gpu,
+    row: &GpuProcess,
+    process: Option<&Process>,
+    verdicts: &mut RuleOutput,
+) {
+    let (Some(unlisted), Some(process)) = (seen.history.unlisted_pid(gpu, row.pid), process) else {
+        return;
+    };
+    let scope_input =
+        ScopeInput { held_bytes: row.used_bytes, ..seen.scope_on(Some(process), gpu) };
+    let Some(settings) = seen.rule.settings_for(&scope_input) else {
+        return;
+    };
+    if unlisted.state.is_none() {
+        match seen.snapshot.host.pid_namespace {
+            Some(PidNamespace::Host) => {}
+            Some(PidNamespace::Container) => return,
+            None => {
+                verdicts.doubt(UndecidedReason::Unresolved { pid: row.pid, gpu: gpu.index });
+                return;
             }
         }
-        let Some((gpus, unlisted)) = everywhere(seen, gpu, row, *unlisted) else {
-            return;
-        };
-        let death = Death {
-            rule,
-            process,
-            settings: settings.into_owned(),
-            gpus,
-            state: unlisted.state,
-            streak: unlisted.streak,
-        };
-        death.judge(verdicts);
+    }
+    if let Some((gpus, unlisted)) = everywhere(seen, gpu, row, *unlisted) {
+        let (state, streak) = (unlisted.state, unlisted.streak);
+        Death { seen, process, settings, gpus, state, streak }.judge(verdicts);
     }
 }
 
@@ -180,9 +148,9 @@ fn everywhere(
 
 /// A process that may be dead.
 struct Death<'a> {
-    rule: &'a ConfiguredRule<DeadSettings>,
+    seen: RuleInput<'a>,
     process: &'a Process,
-    settings: DeadSettings,
+    settings: Settings,
     gpus: Vec<FindingGpu>,
     state: Option<char>,
     streak: Streak,
@@ -190,51 +158,36 @@ struct Death<'a> {
 
 impl Death<'_> {
     fn judge(self, verdicts: &mut RuleOutput) {
-        let needed = self.settings.duration.seconds();
-        let streak = self.streak;
+        let Self { seen, process, settings, gpus, state, streak } = self;
+        let needed = settings.duration.seconds();
         if streak.seconds() < needed || streak.samples < LEAST_SAMPLES {
-            let gpu = self.gpus[0].index;
-            wait(self.rule, self.process, gpu, &streak, needed, verdicts);
+            wait((seen, process.pid), gpus[0].index, &streak, needed, verdicts);
             return;
         }
-        verdicts.find(self.finding());
-    }
-
-    fn finding(self) -> Finding {
-        let about = ProcessFinding {
-            rule: self.rule,
-            process: self.process,
-            severity: self.settings.severity,
-            gpus: self.gpus,
-            since: self.streak.since,
-            until: self.streak.until,
-        };
-        let held = subject::held(&about.gpus);
-        let span = Span::from_seconds(about.seconds());
-        let message = match self.state {
-            Some(_) => {
-                format!("{} is defunct and is still listed with {held} after {span}", about.name())
-            }
+        let (held, span) = (subject::held(&gpus), Span::from_seconds(streak.seconds()));
+        let name = format!("{} ({})", subject::name(process), process.pid);
+        let message = match state {
+            Some(_) => format!("{name} is defunct and is still listed with {held} after {span}"),
             None => {
-                let whose = match self.process.ended() {
-                    Some(_) => about.name(),
-                    None => format!("process {}", self.process.pid),
+                let whose = match process.ended() {
+                    Some(_) => name,
+                    None => format!("process {}", process.pid),
                 };
                 format!(
                     "{whose} does not exist any more and is still listed with {held} after {span}"
                 )
             }
         };
-        let advice = advice(self.process, self.state, &about.gpus);
-        about.finding(FindingText {
-            evidence: Evidence::new(DeadEvidence {
-                state: self.state,
-                samples: self.streak.samples,
-            }),
+        let told = Told {
+            severity: settings.severity,
+            advice: advice(process, state, &gpus),
+            gpus,
+            since: streak.since,
+            until: streak.until,
+            evidence: Evidence::new(DeadEvidence { state, samples: streak.samples }),
             message,
-            advice,
-            actions: vec![Action::Notify],
-        })
+        };
+        verdicts.find(seen.finding(Some(process), told));
     }
 }
 

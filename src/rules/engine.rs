@@ -16,7 +16,7 @@ use foldhash::{HashMap, HashMapExt as _, HashSet, HashSetExt as _};
 
 use super::RuleSet;
 use super::exemption::{self, Exempts};
-use super::rule::{Rule, RuleInput, RuleOutput};
+use super::rule::{ProcessInput, Rule, RuleInput, RuleOutput};
 use super::suspect::suspects;
 use super::undecided_reason::UndecidedReason;
 use crate::history::History;
@@ -80,37 +80,37 @@ impl Engine {
 
     fn judge(&self, snapshot: &Snapshot) -> RuleOutput {
         let mut verdicts = RuleOutput::default();
-        let seen = RuleInput { history: &self.history, snapshot, active: &self.active };
-        let rules = || self.settings.rules().iter().enumerate();
-        let is_run: Vec<bool> = rules().map(|(_, rule)| rule.is_run()).collect();
-        let rules = || rules().filter(|(place, _)| is_run[*place]);
+        let seen =
+            |rule| RuleInput { rule, history: &self.history, snapshot, active: &self.active };
+        let run: Vec<(usize, &Rule)> =
+            self.settings.rules().iter().enumerate().filter(|(_, rule)| rule.is_run()).collect();
         // Everything of a process is judged while it is at hand.
         for process in &snapshot.processes {
             if let Some(known) = self.history.process(process.identity()) {
                 // A desktop waits for its user. Only that it cannot go on is worth a word: nothing that
                 // is said then would end it.
                 let is_display = known.is_display();
-                let may_judge = |rule: &dyn Rule| {
-                    !is_display || matches!(rule.kind(), Kind::Dead | Kind::Stuck)
-                };
-                for (place, rule) in rules().filter(|(_, rule)| may_judge(&***rule)) {
-                    verdicts.rule = place;
-                    rule.process(seen, process, known, &mut verdicts);
+                for &(place, rule) in &run {
+                    if !is_display || matches!(rule.kind(), Kind::Dead | Kind::Stuck) {
+                        verdicts.rule = place;
+                        let input = ProcessInput { seen: seen(rule), process, known };
+                        (rule.made_of.process)(input, &mut verdicts);
+                    }
                 }
             }
         }
         for gpu in &snapshot.gpus {
             if let Some(known) = self.history.device(gpu) {
-                for (place, rule) in rules() {
+                for &(place, rule) in &run {
                     verdicts.rule = place;
-                    rule.gpu(seen, gpu, known, &mut verdicts);
+                    (rule.made_of.gpu)(seen(rule), gpu, known, &mut verdicts);
                 }
             }
         }
         for (gpu, row, process) in self.history.unresolved_rows(snapshot) {
-            for (place, rule) in rules() {
+            for &(place, rule) in &run {
                 verdicts.rule = place;
-                rule.unresolved_row(seen, gpu, row, process, &mut verdicts);
+                (rule.made_of.unresolved_row)(seen(rule), gpu, row, process, &mut verdicts);
             }
         }
         verdicts
@@ -155,7 +155,7 @@ impl Engine {
         });
         for (name, doubt) in doubts {
             let mut rules = self.settings.rules().iter();
-            if let Some(place) = rules.position(|rule| *rule.name() == name) {
+            if let Some(place) = rules.position(|rule| rule.name == name) {
                 verdicts.rule = place;
                 verdicts.doubt(doubt);
             }
@@ -164,7 +164,7 @@ impl Engine {
 
     fn name_doubts(&self, verdicts: &RuleOutput) -> Vec<Undecided> {
         let rules = self.settings.rules().iter();
-        rules.zip(&verdicts.doubts).flat_map(|(rule, doubts)| doubts.name(rule.name())).collect()
+        rules.zip(&verdicts.doubts).flat_map(|(rule, doubts)| doubts.name(&rule.name)).collect()
     }
 
     /// What stands now: each finding of before lasts, cannot be seen, or has ceased.
@@ -283,9 +283,7 @@ impl Engine {
 
     /// What each rule finds now, whether it is an accusation, evidence of one, or kept.
     pub fn active_findings(&self) -> impl Iterator<Item = &Finding> {
-        let current = &self.active;
-        let open = current.accusations.iter().chain(&current.subordinate);
-        open.chain(current.kept.iter().map(|kept| &kept.finding))
+        self.active.all()
     }
 
     /// What each rule finds now, but for what an exemption keeps.
@@ -343,14 +341,8 @@ pub(super) struct ActiveFindings {
     subordinate: Vec<Finding>,
     /// What an exemption keeps from being an accusation.
     kept: Vec<Kept>,
-    places: HashMap<FindingSubject, FindingPlace>,
-}
-
-#[derive(Clone, Copy, Debug)]
-enum FindingPlace {
-    Accusation(usize),
-    Subordinate(usize),
-    Kept(usize),
+    /// Where each is, counted through the three.
+    places: HashMap<FindingSubject, usize>,
 }
 
 impl ActiveFindings {
@@ -376,22 +368,16 @@ impl ActiveFindings {
                 (finding.since, Arc::clone(&finding.id)),
             )
         });
-        let mut current = Self {
-            places: HashMap::with_capacity(accusations.len() + subordinate.len()),
-            accusations,
-            subordinate,
-            kept,
-        };
-        for (place, finding) in current.accusations.iter().enumerate() {
-            let place = FindingPlace::Accusation(place);
-            current.places.insert(FindingSubject::of(finding), place);
-        }
-        for (place, kept) in current.kept.iter().enumerate() {
-            let place = FindingPlace::Kept(place);
-            current.places.insert(FindingSubject::of(&kept.finding), place);
-        }
+        let mut current = Self { places: HashMap::new(), accusations, subordinate, kept };
+        current.places = current.all().map(FindingSubject::of).zip(0..).collect();
         current.attach();
         current
+    }
+
+    /// What every rule found: accusations, what they stand before, and what is kept.
+    fn all(&self) -> impl Iterator<Item = &Finding> {
+        let kept = self.kept.iter().map(|kept| &kept.finding);
+        self.accusations.iter().chain(&self.subordinate).chain(kept)
     }
 
     /// Makes what is subordinate evidence of the accusation of its process.
@@ -406,8 +392,7 @@ impl ActiveFindings {
             .enumerate()
             .map(|(place, finding)| (of_process(finding), place))
             .collect();
-        for (place, finding) in self.subordinate.iter().enumerate() {
-            self.places.insert(FindingSubject::of(finding), FindingPlace::Subordinate(place));
+        for finding in &self.subordinate {
             if let Some(accusation) = accused.get(&of_process(finding)) {
                 self.accusations[*accusation].also.push(Also::from(finding));
             }
@@ -430,11 +415,7 @@ impl ActiveFindings {
     }
 
     fn get(&self, subject: &FindingSubject) -> Option<&Finding> {
-        match self.places.get(subject)? {
-            FindingPlace::Accusation(place) => self.accusations.get(*place),
-            FindingPlace::Subordinate(place) => self.subordinate.get(*place),
-            FindingPlace::Kept(place) => self.kept.get(*place).map(|kept| &kept.finding),
-        }
+        self.all().nth(*self.places.get(subject)?)
     }
 
     pub(super) fn of_process(&self, rule: &Arc<str>, process: Identity) -> Option<&Finding> {

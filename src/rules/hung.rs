@@ -20,19 +20,50 @@
 use std::fmt::Write as _;
 
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 use super::lasting::{LEAST_COVERAGE, is_covered};
-use super::rule::{ConfiguredRule, RuleInput, RuleKind, RuleOutput};
+use super::rule::{
+    ProcessInput, RuleInput, RuleKind, RuleOutput, SEVERITY, Settings, Told, seconds,
+};
 use super::subject;
 use super::undecided_reason::UndecidedReason;
 use crate::history::power::{FULL_PERCENT, LEAST_WORK_SECONDS, LOW_SHARE};
-use crate::history::{Device, LowPowerPhase, ProcessHistory, Work};
+use crate::history::{Device, LowPowerPhase, Work};
 use crate::model::evidence::{Evidence, KindEvidence, samples};
-use crate::model::finding::{Action, Finding, FindingGpu, Kind, Pending, Severity};
+use crate::model::finding::{FindingGpu, Kind, Severity};
 use crate::model::program::file_name;
 use crate::model::{Gpu, Process, Time};
 use crate::units::{Percent, Span};
+
+pub static KIND: RuleKind = RuleKind {
+    contradiction,
+    process,
+    gpu,
+    ..RuleKind::new::<HungEvidence>(
+        Kind::Hung,
+        "a GPU reports full use by a process while its power has fallen to a fraction of what it drew \
+         before for the same process",
+        &[
+            (
+                "min_utilization",
+                "the mean utilization of the GPU that counts as full use, in percent (90 to 100)",
+            ),
+            (
+                "max_power_share",
+                "the mean power is less than this, in percent of the mean before (up to 50)",
+            ),
+            ("duration", "how long it has to be so"),
+            SEVERITY,
+        ],
+        Settings {
+            min_utilization: Percent(95.0),
+            max_power_share: Percent(40.0),
+            duration: seconds(600),
+            ..Settings::NONE
+        },
+    )
+};
 
 /// Fewer samples are a coincidence.
 const LEAST_SAMPLES: u64 = 3;
@@ -52,8 +83,6 @@ const HOT_CELSIUS: f64 = 80.0;
 const SLOWED_SHARE: f64 = 0.9;
 /// Any GPU with a clock below this share of before is: waiting in a kernel keeps the clock up.
 const HELD_SHARE: f64 = 0.6;
-/// Books the work of others as its own.
-const MPS_SERVER: &str = "nvidia-cuda-mps-server";
 
 /// What says that a process spins without working.
 #[derive(Clone, PartialEq, Debug, JsonSchema, Serialize)]
@@ -86,155 +115,82 @@ impl KindEvidence for HungEvidence {
     }
 }
 
-/// What the rule is tuned by.
-#[derive(Clone, Copy, PartialEq, Debug, Deserialize, JsonSchema, Serialize)]
-pub struct HungSettings {
-    /// Whether the rule is run.
-    pub enabled: bool,
-    /// The mean utilization of the GPU that counts as full use, in percent (90 to 100).
-    pub min_utilization: Percent,
-    /// The mean power is less than this, in percent of the mean before (up to 50).
-    pub max_power_share: Percent,
-    /// How long it has to be so.
-    pub duration: Span,
-    /// How bad a finding is: info, warning or critical.
-    pub severity: Severity,
+fn contradiction(settings: &Settings) -> Option<String> {
+    let (utilization, share) = (settings.min_utilization.0, settings.max_power_share.0);
+    if !(FULL_PERCENT..=100.0).contains(&utilization) {
+        return Some(format!(
+            "min_utilization is {utilization}, and full use is from {FULL_PERCENT} to 100; write a \
+             number between them"
+        ));
+    }
+    let most = LOW_SHARE * 100.0;
+    (share > most).then(|| {
+        format!(
+            "max_power_share is {share}, and above {most} a GPU is at work; write {most} or less"
+        )
+    })
 }
 
-impl Default for HungSettings {
-    fn default() -> Self {
-        Self {
-            enabled: true,
-            min_utilization: Percent(95.0),
-            max_power_share: Percent(40.0),
-            duration: Span::from_seconds(600.0),
-            severity: Severity::Warning,
-        }
+fn gpu(seen: RuleInput<'_>, gpu: &Gpu, device: &Device, verdicts: &mut RuleOutput) {
+    // Of a GPU that answers, in full use by one process alone.
+    let (Some(who), Some(percent)) = (device.alone(), gpu.gpu_percent) else {
+        return;
+    };
+    if f64::from(percent) < FULL_PERCENT {
+        return;
     }
-}
-
-impl RuleKind for HungSettings {
-    const KIND: Kind = Kind::Hung;
-    const MEANING: &'static str = "a GPU reports full use by a process while its power has fallen to \
-                                   a fraction of what it drew before for the same process";
-    type Evidence = HungEvidence;
-
-    fn contradiction(&self) -> Option<String> {
-        if !(FULL_PERCENT..=100.0).contains(&self.min_utilization.0) {
-            return Some(format!(
-                "min_utilization is {}, and full use is from {FULL_PERCENT} to 100; write a number \
-                 between them",
-                self.min_utilization.0
-            ));
-        }
-        let most = LOW_SHARE * 100.0;
-        (self.max_power_share.0 > most).then(|| {
-            format!(
-                "max_power_share is {}, and above {most} a GPU is at work; write {most} or less",
-                self.max_power_share.0
-            )
-        })
-    }
-
-    fn process(
-        rule: &ConfiguredRule<Self>,
-        seen: RuleInput<'_>,
-        process: &Process,
-        known: &ProcessHistory,
-        verdicts: &mut RuleOutput,
-    ) {
-        // There hardly ever is one.
-        if seen.history.has_low_power_phase()
-            && let Some(finding) = judge_process(rule, seen, process, known, verdicts)
-        {
-            verdicts.find(finding);
-        }
-    }
-
-    fn gpu(
-        rule: &ConfiguredRule<Self>,
-        seen: RuleInput<'_>,
-        gpu: &Gpu,
-        device: &Device,
-        verdicts: &mut RuleOutput,
-    ) {
-        // Of a GPU that answers, in full use by one process alone.
-        let (Some(who), Some(percent)) = (device.alone(), gpu.gpu_percent) else {
-            return;
-        };
-        if f64::from(percent) < FULL_PERCENT {
-            return;
-        }
-        let process = seen.snapshot.process(who.pid);
-        let Some(settings) = rule.settings_for(&seen.scope_on(process, gpu)) else {
-            return;
-        };
-        if f64::from(percent) < settings.min_utilization.0 {
-            return;
-        }
-        let span = seen.history.span_seconds();
-        if !device.is_power_known() {
-            verdicts.doubt(UndecidedReason::NoReading { gpu: gpu.index, what: "power" });
-        } else if device.work(who).is_none() && span < LEAST_WORK_SECONDS {
-            verdicts.doubt(UndecidedReason::ShortHistory {
-                needed: LEAST_WORK_SECONDS + settings.duration.seconds(),
-                seen: span,
-            });
-        }
+    let process = seen.snapshot.process(who.pid);
+    let is_full = |settings: &Settings| f64::from(percent) >= settings.min_utilization.0;
+    let Some(settings) = seen.settings_on(process, gpu).filter(is_full) else {
+        return;
+    };
+    let span = seen.history.span_seconds();
+    if !device.is_power_known() {
+        verdicts.doubt(UndecidedReason::NoReading { gpu: gpu.index, what: "power" });
+    } else if device.work(who).is_none() && span < LEAST_WORK_SECONDS {
+        let needed = LEAST_WORK_SECONDS + settings.duration.seconds();
+        verdicts.doubt(UndecidedReason::ShortHistory { needed, seen: span });
     }
 }
 
 /// A GPU on which a process is hung.
 struct HungOn {
     gpu: FindingGpu,
-    settings: HungSettings,
+    severity: Severity,
     evidence: HungEvidence,
     since: Time,
     until: Time,
 }
 
-fn judge_process(
-    rule: &ConfiguredRule<HungSettings>,
-    seen: RuleInput<'_>,
-    process: &Process,
-    known: &ProcessHistory,
-    verdicts: &mut RuleOutput,
-) -> Option<Finding> {
+fn process(it: ProcessInput<'_>, verdicts: &mut RuleOutput) {
+    // There hardly ever is one. The server of MPS books the work of others as its own.
+    if !it.seen.history.has_low_power_phase() || it.process.mps_role(None) == Some("mps server") {
+        return;
+    }
     let mut hung: Vec<HungOn> = Vec::new();
-    for row in known.rows() {
-        let device = seen.history.device_of(row);
-        let Some(phase) = device.low_power_phase().filter(|phase| phase.who == known.identity())
-        else {
-            continue;
-        };
+    for row in it.known.rows() {
+        let device = it.seen.history.device_of(row);
+        let gpu = device.index();
+        let phase = device.low_power_phase().filter(|phase| phase.who == it.known.identity());
         // A recording may list a process twice on a GPU.
-        if hung.iter().any(|on| on.gpu.index == device.index()) || is_mps_server(process) {
+        if hung.iter().any(|on| on.gpu.index == gpu) {
             continue;
         }
-        let Some(work) = device.work(phase.who) else {
+        let Some((phase, settings)) = phase.zip(it.settings(row)) else {
             continue;
         };
-        let Some(settings) = rule.settings_for(&seen.scope_of(process, row)) else {
-            continue;
-        };
-        let is_active = seen
-            .active_finding(rule.name(), known.identity())
-            .is_some_and(|finding| finding.gpus.iter().any(|on| on.index == device.index()));
-        let Some(evidence) = evidence(phase, work, &settings, is_active) else {
+        let active = it.seen.active_finding(it.process.identity());
+        let is_active = active.is_some_and(|it| it.gpus.iter().any(|on| on.index == gpu));
+        let work = device.work(phase.who);
+        let evidence = work.and_then(|work| evidence(phase, work, &settings, is_active));
+        let Some(evidence) = evidence else {
             continue;
         };
         if phase.seconds() < settings.duration.seconds() {
-            verdicts.expect(Pending {
-                rule: rule.name().clone(),
-                kind: Kind::Hung,
-                pid: Some(process.pid),
-                gpu: device.index(),
-                since: phase.since,
-                due: phase.since.plus_seconds(settings.duration.seconds()),
-            });
+            it.expect(gpu, phase.since, settings.duration.seconds(), verdicts);
         } else if !is_seen(phase, &settings, is_active) {
             verdicts.doubt(UndecidedReason::Gaps {
-                gpu: device.index(),
+                gpu,
                 covered: phase.coverage(),
                 samples: phase.samples,
                 least_covered: LEAST_COVERAGE,
@@ -242,23 +198,21 @@ fn judge_process(
             });
         } else {
             hung.push(HungOn {
-                gpu: FindingGpu {
-                    index: device.index(),
-                    uuid: device.uuid().cloned(),
-                    used_bytes: row.used_bytes(),
-                },
-                settings: *settings,
+                gpu: FindingGpu { index: gpu, ..it.on(row) },
+                severity: settings.severity,
                 evidence,
                 since: phase.since,
                 until: phase.until,
             });
         }
     }
-    finding(rule, process, hung)
+    if let Some(told) = told(it, hung) {
+        verdicts.find(it.seen.finding(Some(it.process), told));
+    }
 }
 
 /// Whether enough of a low-power phase was seen.
-fn is_seen(phase: &LowPowerPhase, settings: &HungSettings, is_active: bool) -> bool {
+fn is_seen(phase: &LowPowerPhase, settings: &Settings, is_active: bool) -> bool {
     let (least, seconds) =
         if is_active { (LOST_TO_STAY, 0.0) } else { (LEAST_OF_LOST, settings.duration.seconds()) };
     let is_bridged = is_covered(phase.bridged(), is_active)
@@ -267,17 +221,12 @@ fn is_seen(phase: &LowPowerPhase, settings: &HungSettings, is_active: bool) -> b
     phase.samples >= LEAST_SAMPLES && (is_covered(phase.coverage(), is_active) || is_bridged)
 }
 
-fn is_mps_server(process: &Process) -> bool {
-    let command = process.command.as_deref().unwrap_or_default();
-    command.first().is_some_and(|program| file_name(program) == MPS_SERVER)
-}
-
 /// What says that a process is hung on a GPU; `None` where something else explains the fall. What
 /// `stands` has met the settings already, and lasts as long as the history's wider bounds hold.
 fn evidence(
     phase: &LowPowerPhase,
     work: &Work,
-    settings: &HungSettings,
+    settings: &Settings,
     is_active: bool,
 ) -> Option<HungEvidence> {
     let (now, before) = (phase.power.mean()?, work.power.mean()?);
@@ -304,7 +253,7 @@ fn evidence(
 }
 
 /// Whether memory traffic has not fallen as the power has.
-fn moves_data(now: Option<f64>, before: Option<f64>, settings: &HungSettings) -> bool {
+fn moves_data(now: Option<f64>, before: Option<f64>, settings: &Settings) -> bool {
     now.zip(before).is_some_and(|(now, before)| {
         now >= TRACE_OF_TRAFFIC && now >= before * settings.max_power_share.0 / 100.0
     })
@@ -328,12 +277,8 @@ fn is_slowed_down(phase: &LowPowerPhase, work: &Work) -> bool {
 }
 
 /// Makes one finding of the GPUs on which a process is hung.
-fn finding(
-    rule: &ConfiguredRule<HungSettings>,
-    process: &Process,
-    mut hung: Vec<HungOn>,
-) -> Option<Finding> {
-    let severity = hung.iter().map(|on| on.settings.severity).max()?;
+fn told(it: ProcessInput<'_>, mut hung: Vec<HungOn>) -> Option<Told> {
+    let severity = hung.iter().map(|on| on.severity).max()?;
     let since = hung.iter().map(|on| on.since).max()?;
     let until = hung.iter().map(|on| on.until).max()?;
     hung.sort_by_key(|on| on.gpu.index);
@@ -342,41 +287,19 @@ fn finding(
     let evidence = hung.iter().map(|on| &on.evidence);
     let evidence = evidence.max_by(|a, b| share(a).total_cmp(&share(b)))?.clone();
     let gpus: Vec<FindingGpu> = hung.into_iter().map(|on| on.gpu).collect();
-    let duration_seconds = until.seconds_since(since);
     let message = format!(
-        "{} ({}) has kept {} at {}%{} for {} at {:.0} W{}, and drew {:.0} W before",
-        subject::name(process),
-        process.pid,
+        "{} has kept {} at {}%{} for {} at {:.0} W{}, and drew {:.0} W before",
+        it.name(),
         subject::gpus(&gpus),
         evidence.gpu_percent_min,
         if evidence.gpu_percent_min < 100 { " or more" } else { "" },
-        Span::from_seconds(duration_seconds),
+        Span::from_seconds(until.seconds_since(since)),
         evidence.power_watts_mean,
         if gpus.len() == 1 { "" } else { " each" },
         evidence.power_watts_before,
     );
-    Some(Finding {
-        id: subject::id(rule.name(), &gpus, process),
-        rule: rule.name().clone(),
-        kind: Kind::Hung,
-        severity,
-        since,
-        duration_seconds,
-        resolved_at: None,
-        memory_bytes: gpus
-            .iter()
-            .try_fold(0u64, |sum, gpu| Some(sum.saturating_add(gpu.used_bytes?))),
-        gpus,
-        process: Some(subject::process(process)),
-        evidence: Evidence::new(evidence),
-        message,
-        advice: advice(process),
-        actions: vec![Action::Notify],
-        commands: Vec::new(),
-        also: Vec::new(),
-        kept_by: None,
-        skipped: None,
-    })
+    let (evidence, advice) = (Evidence::new(evidence), advice(it.process));
+    Some(Told { severity, gpus, since, until, evidence, message, advice })
 }
 
 /// What to look at before it is ended: afterwards there is nothing to see.

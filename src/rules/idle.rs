@@ -31,254 +31,159 @@ mod cell;
 mod finding;
 
 use std::cell::OnceCell;
-use std::sync::Arc;
 
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
-
-use super::lasting::{LEAST_COVERAGE, is_covered, on};
-use super::rule::{ConfiguredRule, RuleInput, RuleKind, RuleOutput};
+use super::lasting::{LEAST_COVERAGE, LEAST_CPU_SHARE, OLDEST_CPU_SECONDS, is_covered};
+use super::rule::{ProcessInput, RuleInput, RuleKind, RuleOutput, SEVERITY, Settings, seconds};
 use super::scope::ScopeInput;
 use super::suspect::Candidate;
 use super::undecided_reason::UndecidedReason;
 use super::{server, stuck};
 use crate::history::{Began, Device, ProcessHistory, RowHistory, Use};
-use crate::model::finding::{Finding, FindingGpu, Kind, Pending, Severity};
+use crate::model::finding::{FindingGpu, Kind};
 use crate::model::snapshot::ProcessType;
 use crate::model::{Gpu, GpuProcess, Process, Time};
-use crate::units::{Bytes, GIB, Percent, Span};
+use crate::units::{Bytes, GIB, Percent};
 use cell::Cell;
 pub use finding::IdleEvidence;
 use finding::{IdleOn, finding};
 
-/// A run of fewer samples is a coincidence.
-const LEAST_SAMPLES: u64 = 3;
-/// The share of the duration over which CPU use has to be known.
-const LEAST_CPU_SHARE: f64 = 0.75;
-/// CPU use that was not told for longer than this is unknown.
-const OLDEST_CPU_SECONDS: f64 = 60.0;
+pub static KIND: RuleKind = RuleKind {
+    remark,
+    process: judge,
+    gpu,
+    unresolved_row,
+    ..RuleKind::new::<IdleEvidence>(
+        Kind::Idle,
+        "a process holds memory on a GPU and has not used that GPU for the duration",
+        &[
+            MIN_MEMORY,
+            DURATION,
+            MAX_CPU_PERCENT,
+            (
+                MAX_BUSY,
+                "how long a running cell protects its notebook without output, CPU or GPU use",
+            ),
+            SEVERITY,
+        ],
+        DEFAULTS,
+    )
+};
 
+/// What both kinds have that measure idleness.
+pub(super) const MIN_MEMORY: (&str, &str) =
+    ("min_memory", "less memory than this on a GPU is ignored");
+pub(super) const DURATION: (&str, &str) = ("duration", "how long the GPU has to be unused");
+pub(super) const MAX_CPU_PERCENT: (&str, &str) =
+    ("max_cpu_percent", "with this mean CPU use or more meanwhile it is at work (one core is 100)");
 /// The setting of how long a cell may run without a sign of work.
 pub(super) const MAX_BUSY: &str = "max_busy";
+pub(super) const DEFAULTS: Settings = Settings {
+    min_memory: Bytes(GIB),
+    duration: seconds(600),
+    max_cpu_percent: Percent(20.0),
+    max_busy: seconds(7200),
+    ..Settings::NONE
+};
 
-/// What the rule is tuned by.
-#[derive(Clone, Copy, PartialEq, Debug, Deserialize, JsonSchema, Serialize)]
-pub struct IdleSettings {
-    /// Whether the rule is run.
-    pub enabled: bool,
-    /// Less memory than this on a GPU is ignored.
-    pub min_memory: Bytes,
-    /// How long the GPU has to be unused.
-    pub duration: Span,
-    /// With this mean CPU use or more meanwhile it is at work (one core is 100).
-    pub max_cpu_percent: Percent,
-    /// How long a running cell protects its notebook without output, CPU or GPU use.
-    pub max_busy: Span,
-    /// How bad a finding is: info, warning or critical.
-    pub severity: Severity,
+/// A run of fewer samples is a coincidence.
+const LEAST_SAMPLES: u64 = 3;
+
+fn remark(settings: &Settings) -> Option<String> {
+    let (busy, duration) = (settings.max_busy, settings.duration);
+    (busy < duration).then(|| {
+        format!("max_busy {busy} is raised to {duration}: it cannot be less than the duration")
+    })
 }
 
-impl Default for IdleSettings {
-    fn default() -> Self {
-        Self {
-            enabled: true,
-            min_memory: Bytes(GIB),
-            duration: Span::from_seconds(600.0),
-            max_cpu_percent: Percent(20.0),
-            max_busy: Span::from_seconds(7200.0),
-            severity: Severity::Warning,
-        }
+fn gpu(seen: RuleInput<'_>, gpu: &Gpu, _known: &Device, verdicts: &mut RuleOutput) {
+    if let Some(doubt) = UndecidedReason::of_silent(gpu)
+        && seen.settings_on(None, gpu).is_some()
+    {
+        verdicts.doubt(doubt);
     }
 }
 
-/// The processes that two kinds of finding measure alike.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum IdleTarget {
-    /// Processes that do not serve.
-    Worker,
-    /// Inference servers, for which waiting is work.
-    Server,
-}
-
-/// A kind that asks whether a process is idle.
-pub(super) trait Idleness: RuleKind {
-    /// Of which processes it asks it.
-    const TARGET: IdleTarget;
-
-    /// What it is tuned by.
-    fn thresholds(&self) -> IdleSettings;
-}
-
-impl Idleness for IdleSettings {
-    const TARGET: IdleTarget = IdleTarget::Worker;
-
-    fn thresholds(&self) -> IdleSettings {
-        *self
-    }
-}
-
-impl RuleKind for IdleSettings {
-    const KIND: Kind = Kind::Idle;
-    const MEANING: &'static str =
-        "a process holds memory on a GPU and has not used that GPU for the duration";
-    type Evidence = IdleEvidence;
-
-    fn remark(&self) -> Option<String> {
-        (self.max_busy.seconds() < self.duration.seconds()).then(|| {
-            format!(
-                "max_busy {} is raised to {}: it cannot be less than the duration",
-                self.max_busy, self.duration
-            )
-        })
-    }
-
-    fn process(
-        rule: &ConfiguredRule<Self>,
-        seen: RuleInput<'_>,
-        process: &Process,
-        known: &ProcessHistory,
-        verdicts: &mut RuleOutput,
-    ) {
-        if let Some(finding) = judge(rule, seen, process, known, verdicts) {
-            verdicts.find(finding);
-        }
-    }
-
-    fn gpu(
-        rule: &ConfiguredRule<Self>,
-        seen: RuleInput<'_>,
-        gpu: &Gpu,
-        _known: &Device,
-        verdicts: &mut RuleOutput,
-    ) {
-        if let Some(doubt) = UndecidedReason::of_silent(gpu)
-            && rule.settings_for(&seen.scope_on(None, gpu)).is_some()
-        {
-            verdicts.doubt(doubt);
-        }
-    }
-
-    fn unresolved_row(
-        rule: &ConfiguredRule<Self>,
-        seen: RuleInput<'_>,
-        gpu: &Gpu,
-        row: &GpuProcess,
-        process: Option<&Process>,
-        verdicts: &mut RuleOutput,
-    ) {
-        if row.kind == ProcessType::Graphics || Use::of(gpu, row) == Use::Used {
-            return;
-        }
-        let subject = ScopeInput { held_bytes: row.used_bytes, ..seen.scope_on(process, gpu) };
-        let may_hold =
-            |settings: &Self| row.used_bytes.is_none_or(|bytes| bytes >= settings.min_memory.0);
-        if rule.settings_for(&subject).is_some_and(|settings| may_hold(&settings)) {
-            verdicts.doubt(UndecidedReason::Unresolved { pid: row.pid, gpu: gpu.index });
-        }
-    }
-}
-
-/// Whether a process is idle on any of its GPUs.
-pub(super) fn judge<S: Idleness>(
-    rule: &ConfiguredRule<S>,
+fn unresolved_row(
     seen: RuleInput<'_>,
-    process: &Process,
-    known: &ProcessHistory,
+    gpu: &Gpu,
+    row: &GpuProcess,
+    process: Option<&Process>,
     verdicts: &mut RuleOutput,
-) -> Option<Finding> {
+) {
+    if row.kind == ProcessType::Graphics || Use::of(gpu, row) == Use::Used {
+        return;
+    }
+    let subject = ScopeInput { held_bytes: row.used_bytes, ..seen.scope_on(process, gpu) };
+    let may_hold =
+        |settings: &Settings| row.used_bytes.is_none_or(|bytes| bytes >= settings.min_memory.0);
+    if seen.rule.settings_for(&subject).is_some_and(|settings| may_hold(&settings)) {
+        verdicts.doubt(UndecidedReason::Unresolved { pid: row.pid, gpu: gpu.index });
+    }
+}
+
+/// Judges whether a process is idle on any of its GPUs.
+pub(super) fn judge(it: ProcessInput<'_>, verdicts: &mut RuleOutput) {
+    let ProcessInput { seen, process, known } = it;
     // Cheapest first: nearly every process of a busy machine ends here.
     if known.rows_summary().uses_all {
-        return None;
+        return;
     }
     let mut is_exempt = None;
     let is_active = OnceCell::new();
-    let was_active = || seen.active_finding(rule.name(), process.identity()).is_some();
     let mut idle: Vec<IdleOn<'_>> = Vec::new();
     for row in known.rows() {
         if row.last_use() == Use::Used || row.kind() == ProcessType::Graphics {
             continue;
         }
-        let Some(settings) = rule.settings_for(&seen.scope_of(process, row)) else {
+        let Some(settings) = it.settings(row) else {
             continue;
         };
-        let settings = settings.thresholds();
         // What is found already ends at three quarters of the threshold, so that it does not flicker.
         let least = settings.min_memory.0;
-        let is_enough = |bytes: u64| {
-            bytes >= least || (bytes >= least - least / 4 && *is_active.get_or_init(was_active))
-        };
+        let is_active = || *is_active.get_or_init(|| it.is_active());
+        let is_enough = |bytes: u64| bytes >= least || (bytes >= least - least / 4 && is_active());
         if row.used_bytes().is_some_and(|bytes| !is_enough(bytes)) {
             continue;
         }
-        if *is_exempt.get_or_insert_with(|| is_never_idle(seen, process, known, S::TARGET)) {
-            return None;
+        if *is_exempt.get_or_insert_with(|| is_never_idle(it)) {
+            return;
         }
-        let cell =
-            match cell::of((seen.history, seen.snapshot.time), process, known, &settings, || {
-                *is_active.get_or_init(was_active)
-            }) {
-                Cell::None => None,
-                Cell::Sleeps { since } => Some(since),
-                Cell::Runs => return None,
-                Cell::Unknown(doubt) => {
-                    verdicts.doubt(doubt);
-                    continue;
-                }
-            };
-        let candidate = IdleCandidate {
-            rule: rule.name(),
-            seen,
-            process,
-            known,
-            row,
-            index: seen.history.gpu_index(row),
-            settings,
-            cell,
+        let at = (seen.history, seen.snapshot.time);
+        let cell = match cell::of(at, process, known, &settings, is_active) {
+            Cell::None => None,
+            Cell::Sleeps { since } => Some(since),
+            Cell::Runs => return,
+            Cell::Unknown(doubt) => {
+                verdicts.doubt(doubt);
+                continue;
+            }
         };
+        let candidate =
+            IdleCandidate { it, row, index: seen.history.gpu_index(row), settings, cell };
+        let needed = candidate.needed();
         match candidate.judge() {
             IdleAnswer::No => {}
             IdleAnswer::Unknown(doubt) => verdicts.doubt(doubt),
             IdleAnswer::NotYet { since } => {
-                verdicts.suspect(candidate.suspect(S::KIND, since, Began::Witnessed));
-                verdicts.expect(Pending {
-                    rule: rule.name().clone(),
-                    kind: S::KIND,
-                    pid: Some(process.pid),
-                    gpu: candidate.index,
-                    since,
-                    due: since.plus_seconds(candidate.needed()),
-                });
+                verdicts.suspect(candidate.suspect(since, Began::Witnessed));
+                it.expect(candidate.index, since, needed, verdicts);
             }
             IdleAnswer::TooShort { since, seen } => {
-                verdicts.suspect(candidate.suspect(S::KIND, since, Began::Unwitnessed));
-                verdicts.doubt(UndecidedReason::ShortHistory { needed: candidate.needed(), seen });
+                verdicts.suspect(candidate.suspect(since, Began::Unwitnessed));
+                verdicts.doubt(UndecidedReason::ShortHistory { needed, seen });
             }
             IdleAnswer::Idle { evidence, since, until, bytes } => {
-                // Most are on one GPU.
-                if idle.is_empty() {
-                    idle.reserve_exact(1);
-                }
-                idle.push(IdleOn {
-                    row,
-                    gpu: FindingGpu {
-                        index: candidate.index,
-                        uuid: seen.history.gpu_uuid(row).cloned(),
-                        used_bytes: Some(bytes),
-                    },
-                    needed: candidate.needed(),
-                    settings: candidate.settings,
-                    evidence,
-                    since,
-                    until,
-                });
+                let gpu = FindingGpu { used_bytes: Some(bytes), ..it.on(row) };
+                let severity = settings.severity;
+                idle.push(IdleOn { row, gpu, severity, needed, evidence, since, until });
             }
         }
     }
     let least = idle.iter().map(|on| on.needed).fold(f64::INFINITY, f64::min);
     if !idle.is_empty() && descendants_use_a_gpu(seen, process, least) {
-        return None;
+        return;
     }
-    finding(rule, process, known, idle)
+    verdicts.findings.extend(finding(it, idle));
 }
 
 /// Whether a descendant used a GPU lately, or was not seen for long enough not to use it.
@@ -295,14 +200,11 @@ pub(super) fn descendants_use_a_gpu(seen: RuleInput<'_>, process: &Process, seco
 }
 
 /// What needs no history to be told: see the module's documentation.
-fn is_never_idle(
-    seen: RuleInput<'_>,
-    process: &Process,
-    known: &ProcessHistory,
-    target: IdleTarget,
-) -> bool {
+fn is_never_idle(it: ProcessInput<'_>) -> bool {
+    let ProcessInput { seen, process, known } = it;
+    let asks_servers = asks_servers(it);
     // How long it stays so tells for who does not serve.
-    let is_busy = target == IdleTarget::Server && cell::is_busy(process);
+    let is_busy = asks_servers && cell::is_busy(process);
     let is_stopped = matches!(known.state(), Some(('T' | 't', _)));
     let cannot_run = is_stopped || stuck::is_beyond_signals(seen, known);
     // The daemons of the Multi-Process Service wait for their clients, and hold memory for them.
@@ -311,18 +213,20 @@ fn is_never_idle(
         || cannot_run
         || is_mps
         || known.is_display()
-        || server::is_server(process, known, seen.snapshot) != (target == IdleTarget::Server)
+        || server::is_server(process, known, seen.snapshot) != asks_servers
+}
+
+/// Whether it is asked of inference servers, for which waiting is work; else of all others.
+fn asks_servers(it: ProcessInput<'_>) -> bool {
+    it.seen.rule.kind() == Kind::ServerIdle
 }
 
 /// A process on a GPU that may be idle there.
 struct IdleCandidate<'a> {
-    rule: &'a Arc<str>,
-    seen: RuleInput<'a>,
-    process: &'a Process,
-    known: &'a ProcessHistory,
+    it: ProcessInput<'a>,
     row: &'a RowHistory,
     index: u32,
-    settings: IdleSettings,
+    settings: Settings,
     /// Since when its notebook's cell runs and does nothing, where one runs.
     cell: Option<Time>,
 }
@@ -357,7 +261,8 @@ impl IdleCandidate<'_> {
     }
 
     fn judge(&self) -> IdleAnswer {
-        let (gpu, needed) = (self.index, self.needed());
+        let ProcessInput { seen, process, known } = self.it;
+        let (gpu, pid, needed) = (self.index, process.pid, self.needed());
         let Some(run) = self.row.run() else {
             return match (self.row.last_use(), self.row.before()) {
                 (Use::DeviceUsed, _) => IdleAnswer::Unknown(UndecidedReason::NoUtilization { gpu }),
@@ -369,7 +274,7 @@ impl IdleCandidate<'_> {
             };
         };
         // What was before it was resumed was not its own doing, and who allocates or frees is at work.
-        let since = [self.known.resumed_at(), self.row.moved_at(), self.cell]
+        let since = [known.resumed_at(), self.row.moved_at(), self.cell]
             .into_iter()
             .flatten()
             .fold(run.since, Time::max);
@@ -392,16 +297,13 @@ impl IdleCandidate<'_> {
         if run.is_unexplained() {
             return IdleAnswer::Unknown(UndecidedReason::Unexplained { gpu });
         }
-        let cpu = self.known.cpu();
-        let is_known = |at: Time| self.seen.snapshot.time.seconds_since(at) <= OLDEST_CPU_SECONDS;
+        let cpu = known.cpu();
+        let is_known = |at: Time| seen.snapshot.time.seconds_since(at) <= OLDEST_CPU_SECONDS;
         let mean = cpu.known_at().filter(|at| is_known(*at)).and_then(|_| cpu.mean(needed));
         let Some(mean) = mean.filter(|mean| mean.seconds >= needed * LEAST_CPU_SHARE) else {
-            return IdleAnswer::Unknown(UndecidedReason::NoCpu { pid: self.process.pid });
+            return IdleAnswer::Unknown(UndecidedReason::NoCpu { pid });
         };
-        let is_active = {
-            let identity = self.known.identity();
-            self.seen.active_finding(self.rule, identity).is_some()
-        };
+        let is_active = self.it.is_active();
         let most = self.settings.max_cpu_percent.0;
         if mean.percent >= if is_active { most * 1.25 } else { most } {
             return IdleAnswer::No;
@@ -417,10 +319,10 @@ impl IdleCandidate<'_> {
             });
         }
         let Some(bytes) = self.row.used_bytes() else {
-            return IdleAnswer::Unknown(UndecidedReason::NoMemory { pid: self.process.pid, gpu });
+            return IdleAnswer::Unknown(UndecidedReason::NoMemory { pid, gpu });
         };
         if self.is_kernel_unknown() {
-            return IdleAnswer::Unknown(UndecidedReason::NoKernelState { pid: self.process.pid });
+            return IdleAnswer::Unknown(UndecidedReason::NoKernelState { pid });
         }
         let by_device = run.by_device > 0;
         IdleAnswer::Idle {
@@ -440,35 +342,29 @@ impl IdleCandidate<'_> {
     }
 
     /// The same as what looks idle, and is not proved.
-    fn suspect(&self, kind: Kind, since: Time, began: Began) -> Candidate {
-        let run = self.row.run();
+    fn suspect(&self, since: Time, began: Began) -> Candidate {
+        let samples = self.row.run().map_or(0, |run| run.samples);
+        let gpus = vec![self.it.on(self.row)];
         Candidate {
-            rule: Arc::clone(self.rule),
-            kind,
-            process: self.known.identity(),
-            gpus: vec![on(self.seen, self.row)],
-            since,
-            began,
-            samples: run.map_or(0, |run| run.samples),
-            needed: self.needed(),
             max_cpu_percent: self.settings.max_cpu_percent.0,
             is_undecidable: self.is_kernel_unknown(),
+            ..self.it.candidate(gpus, (since, began), samples, self.needed())
         }
     }
 
     /// Whether it is a kernel whose server could say what it does, and does not.
     fn is_kernel_unknown(&self) -> bool {
-        let kernel = self.process.jupyter.as_deref();
+        let kernel = self.it.process.jupyter.as_deref();
         kernel.is_some_and(|it| it.may_be_restarted() && it.execution_state.is_none())
     }
 
     /// Whether the last snapshot shows the row.
     fn is_shown(&self) -> bool {
-        self.row.last_seen() == self.seen.snapshot.time
+        self.row.last_seen() == self.it.seen.snapshot.time
     }
 
     fn last_activity(&self) -> Option<Time> {
-        self.process.last_activity()
+        self.it.process.last_activity()
     }
 
     fn was_active_within(&self, seconds: f64, until: Time) -> bool {

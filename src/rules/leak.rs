@@ -19,15 +19,15 @@
 use std::fmt::Write as _;
 
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
-use super::rule::{ConfiguredRule, RuleInput, RuleKind};
+use super::rule::{ProcessInput, RuleInput, RuleKind, RuleOutput, Settings, seconds};
+use super::subject;
 use super::undecided_reason::UndecidedReason;
-use super::{rule::RuleOutput, subject};
 use crate::history::growth::{Demand, Trend, Verdict};
-use crate::history::{Device, ProcessHistory, RowHistory};
+use crate::history::{Device, RowHistory};
 use crate::model::evidence::{Evidence, Exhaustion, KindEvidence, samples};
-use crate::model::finding::{Action, Finding, FindingGpu, Kind, Pending, Severity};
+use crate::model::finding::{Action, Finding, FindingGpu, Kind, Severity};
 use crate::model::snapshot::ProcessType;
 use crate::model::{Gpu, GpuProcess, Process};
 use crate::units::{Bytes, MIB, Span};
@@ -107,93 +107,67 @@ impl KindEvidence for LeakEvidence {
     }
 }
 
-/// What the rule is tuned by.
-#[derive(Clone, Copy, PartialEq, Debug, Deserialize, JsonSchema, Serialize)]
-pub struct LeakSettings {
-    /// Whether the rule is run.
-    pub enabled: bool,
-    /// Less growth than this is ignored; jumps do not count.
-    pub min_growth: Bytes,
-    /// How long it has to have grown; less than 15m counts as 15m.
-    pub window: Span,
-    /// Critical where the GPU will be full sooner than this at the rate of growth.
-    pub out_of_memory_within: Span,
-    /// How bad a finding is otherwise: info, warning or critical.
-    pub severity: Severity,
-}
-
-impl Default for LeakSettings {
-    fn default() -> Self {
-        Self {
-            enabled: true,
+pub static KIND: RuleKind = RuleKind {
+    remark,
+    process,
+    gpu,
+    ..RuleKind::new::<LeakEvidence>(
+        Kind::Leak,
+        "what a process holds on a GPU grows throughout the window and does not level off",
+        &[
+            ("min_growth", "less growth than this is ignored; jumps do not count"),
+            ("window", "how long it has to have grown; less than 15m counts as 15m"),
+            (
+                "out_of_memory_within",
+                "critical where the GPU will be full sooner than this at the rate of growth",
+            ),
+            ("severity", "how bad a finding is otherwise: info, warning or critical"),
+        ],
+        Settings {
             min_growth: Bytes(256 * MIB),
-            window: Span::from_seconds(900.0),
-            out_of_memory_within: Span::from_seconds(1800.0),
-            severity: Severity::Warning,
-        }
-    }
+            window: seconds(900),
+            out_of_memory_within: seconds(1800),
+            ..Settings::NONE
+        },
+    )
+};
+
+fn remark(settings: &Settings) -> Option<String> {
+    let (window, shortest) = (settings.window, Span::from_seconds(LEAST_WINDOW_SECONDS));
+    (window < shortest).then(|| {
+        format!(
+            "window {window} is raised to {shortest}: growth cannot be distinguished from warm-up sooner"
+        )
+    })
 }
 
-impl RuleKind for LeakSettings {
-    const KIND: Kind = Kind::Leak;
-    const MEANING: &'static str =
-        "what a process holds on a GPU grows throughout the window and does not level off";
-    type Evidence = LeakEvidence;
-
-    fn remark(&self) -> Option<String> {
-        let shortest = Span::from_seconds(LEAST_WINDOW_SECONDS);
-        (self.window.seconds() < LEAST_WINDOW_SECONDS).then(|| {
-            format!(
-                "window {} is raised to {shortest}: growth cannot be distinguished from warm-up sooner",
-                self.window
-            )
-        })
+fn process(it: ProcessInput<'_>, verdicts: &mut RuleOutput) {
+    let rows_summary = it.known.rows_summary();
+    if !rows_summary.has_moved && !rows_summary.is_unread {
+        return;
     }
-
-    fn process(
-        rule: &ConfiguredRule<Self>,
-        seen: RuleInput<'_>,
-        process: &Process,
-        known: &ProcessHistory,
-        verdicts: &mut RuleOutput,
-    ) {
-        let rows_summary = known.rows_summary();
-        if !rows_summary.has_moved && !rows_summary.is_unread {
-            return;
-        }
-        let mut leaks = Vec::new();
-        for row in known.rows() {
-            if row.kind() != ProcessType::Graphics {
-                leaks.extend(judge(rule, seen, process, row, verdicts));
-            }
-        }
-        if let Some(finding) = finding(rule, seen, process, leaks) {
-            verdicts.find(finding);
+    let mut leaks = Vec::new();
+    for row in it.known.rows() {
+        if row.kind() != ProcessType::Graphics {
+            leaks.extend(judge(it, row, verdicts));
         }
     }
+    verdicts.findings.extend(finding(it, leaks));
+}
 
-    fn gpu(
-        rule: &ConfiguredRule<Self>,
-        seen: RuleInput<'_>,
-        gpu: &Gpu,
-        _known: &Device,
-        verdicts: &mut RuleOutput,
-    ) {
-        let doubt = UndecidedReason::of_silent(gpu).or_else(|| {
-            // No process on it could be seen to grow yet.
-            let (needed, span) = (
-                rule.settings().window.seconds().max(LEAST_WINDOW_SECONDS),
-                seen.history.span_seconds(),
-            );
-            let is_somebodys = |row: &GpuProcess| row.kind != ProcessType::Graphics;
-            let is_early = span < needed && gpu.processes.iter().flatten().any(is_somebodys);
-            is_early.then_some(UndecidedReason::ShortHistory { needed, seen: span })
-        });
-        if let Some(doubt) = doubt
-            && rule.settings_for(&seen.scope_on(None, gpu)).is_some()
-        {
-            verdicts.doubt(doubt);
-        }
+fn gpu(seen: RuleInput<'_>, gpu: &Gpu, _known: &Device, verdicts: &mut RuleOutput) {
+    let doubt = UndecidedReason::of_silent(gpu).or_else(|| {
+        // No process on it could be seen to grow yet.
+        let needed = seen.rule.settings.window.seconds().max(LEAST_WINDOW_SECONDS);
+        let span = seen.history.span_seconds();
+        let is_somebodys = |row: &GpuProcess| row.kind != ProcessType::Graphics;
+        let is_early = span < needed && gpu.processes.iter().flatten().any(is_somebodys);
+        is_early.then_some(UndecidedReason::ShortHistory { needed, seen: span })
+    });
+    if let Some(doubt) = doubt
+        && seen.settings_on(None, gpu).is_some()
+    {
+        verdicts.doubt(doubt);
     }
 }
 
@@ -230,17 +204,12 @@ impl Forecast {
     }
 }
 
-fn judge(
-    rule: &ConfiguredRule<LeakSettings>,
-    seen: RuleInput<'_>,
-    process: &Process,
-    row: &RowHistory,
-    verdicts: &mut RuleOutput,
-) -> Option<LeakOn> {
+fn judge(it: ProcessInput<'_>, row: &RowHistory, verdicts: &mut RuleOutput) -> Option<LeakOn> {
+    let ProcessInput { seen, process, .. } = it;
     let index = seen.history.gpu_index(row);
     let Some(bytes) = row.used_bytes() else {
         let is_shown = row.last_seen() == seen.snapshot.time;
-        if is_shown && rule.settings_for(&seen.scope_of(process, row)).is_some() {
+        if is_shown && it.settings(row).is_some() {
             verdicts.doubt(UndecidedReason::NoMemory { pid: process.pid, gpu: index });
         }
         return None;
@@ -249,13 +218,13 @@ fn judge(
     if !row.growth().has_moved() {
         return None;
     }
-    let settings = rule.settings_for(&seen.scope_of(process, row))?;
+    let settings = it.settings(row)?;
     let demand = Demand { bytes: settings.min_growth.0, seconds: settings.window.seconds() };
     let (trend, has_stopped) = match row.growth().verdict(&demand) {
         Verdict::Leak(trend) => (trend, false),
         Verdict::Stopped(trend) => (trend, true),
         Verdict::Growing(trend) => {
-            verdicts.expect(pending(rule, process, index, &settings, &trend));
+            it.expect(index, trend.since, pending_seconds(&settings, &trend), verdicts);
             return None;
         }
         Verdict::TooShort { seconds, needed } => {
@@ -304,33 +273,15 @@ fn judge(
     })
 }
 
-/// Growth that will be enough, if it goes on as it is.
-fn pending(
-    rule: &ConfiguredRule<LeakSettings>,
-    process: &Process,
-    gpu: u32,
-    settings: &LeakSettings,
-    trend: &Trend,
-) -> Pending {
+/// How long growth takes to be enough, if it goes on as it is.
+fn pending_seconds(settings: &Settings, trend: &Trend) -> f64 {
     let seconds_for_bytes = settings.min_growth.0 as f64 / trend.bytes_per_second.max(1.0);
-    let seconds = seconds_for_bytes.max(settings.window.seconds()).min(LONGEST_FORECAST_SECONDS);
-    Pending {
-        rule: rule.name().clone(),
-        kind: Kind::Leak,
-        pid: Some(process.pid),
-        gpu,
-        since: trend.since,
-        due: trend.since.plus_seconds(seconds),
-    }
+    seconds_for_bytes.max(settings.window.seconds()).min(LONGEST_FORECAST_SECONDS)
 }
 
 /// Makes one finding of the GPUs on which a process leaks.
-fn finding(
-    rule: &ConfiguredRule<LeakSettings>,
-    seen: RuleInput<'_>,
-    process: &Process,
-    leaks: Vec<LeakOn>,
-) -> Option<Finding> {
+fn finding(it: ProcessInput<'_>, leaks: Vec<LeakOn>) -> Option<Finding> {
+    let ProcessInput { seen, process, .. } = it;
     let severity = leaks.iter().map(|on| on.severity).max()?;
     let since = leaks.iter().map(|on| on.trend.since).min()?;
     let until_full = |on: &LeakOn| on.forecast.map_or(f64::INFINITY, |it| it.seconds);
@@ -352,8 +303,8 @@ fn finding(
         same
     });
     Some(Finding {
-        id: subject::id(rule.name(), &gpus, process),
-        rule: rule.name().clone(),
+        id: subject::id(&seen.rule.name, &gpus, Some(process)),
+        rule: seen.rule.name.clone(),
         kind: Kind::Leak,
         severity,
         since,

@@ -10,6 +10,7 @@
 //! TensorBoard's page is about a training and is not its work: one beside a training makes that no server.
 //! A TensorBoard that itself holds a GPU is a server as any other.
 
+use crate::model::names::{NAMES, is_on};
 use crate::model::pool::{self, tool};
 use crate::model::process::Relative;
 use crate::model::program::file_name;
@@ -43,82 +44,6 @@ const MEETING_ARGUMENTS: &[&str] = &[
     "main-process-port",
     "master-port",
     "rdzv-endpoint",
-];
-
-/// Programs, scripts and modules whose sockets give access to a machine, watch a work or hold its parts
-/// together; none serves with a GPU. Of those who work with a process only.
-const ATTENDANTS: &[&str] = &[
-    // Logins, terminals, editors, notebooks' servers.
-    "abduco",
-    "code-server",
-    "dtach",
-    "emacs",
-    "jupyter",
-    "jupyter-kernelgateway",
-    "jupyter-lab",
-    "jupyter-labhub",
-    "jupyter-notebook",
-    "jupyter-server",
-    "jupyterhub",
-    "jupyterhub-singleuser",
-    "jupyterlab",
-    "jupyter_server",
-    "mosh-server",
-    "notebook",
-    "nvim",
-    "rserver",
-    "rsession",
-    "rstudio-server",
-    "screen",
-    "ssh",
-    "ssh-agent",
-    "sshd",
-    "sshd-session",
-    "tmux",
-    "tmux: server",
-    "voila",
-    "zellij",
-    // What starts jobs, services and containers.
-    "Runner.Listener",
-    "conmon",
-    "containerd",
-    "containerd-shim",
-    "containerd-shim-runc-v2",
-    "cron",
-    "dockerd",
-    "gitlab-runner",
-    "hydra_pmi_proxy",
-    "mpiexec",
-    "mpiexec.hydra",
-    "mpirun",
-    "orted",
-    "prted",
-    "prterun",
-    "runsvdir",
-    "s6-svscan",
-    "slurmd",
-    "slurmstepd",
-    "srun",
-    "supervisord",
-    "systemd",
-    // What starts and holds together the ranks of a run.
-    "accelerate",
-    "deepspeed",
-    "gcs_server",
-    "raylet",
-    "torch.distributed.launch",
-    "torch.distributed.run",
-    "torch_shm_manager",
-    "torchrun",
-    // What watches a work.
-    "aim",
-    "dbus-daemon",
-    "nvidia-cuda-mps-control",
-    "tensorboard",
-    "tensorboard.main",
-    "visdom.server",
-    "wandb-core",
-    "wandb-service",
 ];
 
 /// Folders in which editors keep what they run on a machine that they are used from afar.
@@ -172,7 +97,7 @@ fn is_attendant<T: AsRef<str>>(command: &[T]) -> bool {
     let Some(title) = command.first().map(AsRef::as_ref) else {
         return false;
     };
-    let is_known = |name: &str| ATTENDANTS.contains(&name);
+    let is_known = |name: &str| is_on(&NAMES.attendants, name);
     // What writes a title of its own begins it with its name: `sshd: ann@pts/1`, `wandb-service(2-…)`.
     let end = title.find([':', '(']).unwrap_or(title.len());
     if is_known(file_name(title)) || is_known(title[..end].trim_end()) {
@@ -232,7 +157,7 @@ fn is_of_a_run(process: &Process, snapshot: &Snapshot) -> bool {
     let command = process.command.as_deref().unwrap_or_default();
     has_run_variables(process)
         || meeting_ports(process).next().is_some()
-        || tool(command).is_some_and(|(tool, _)| ATTENDANTS.contains(&tool))
+        || tool(command).is_some_and(|(tool, _)| is_on(&NAMES.attendants, tool))
         || family(process, snapshot).any(has_run_variables)
 }
 

@@ -1,7 +1,7 @@
 //! A file per kind of finding, and the engine that runs them.
 //!
-//! A kind is one file: its settings with their units and defaults, a pure function from what was seen
-//! of a process or a GPU to findings, and its tests; and one line in `kinds` below. What it is made of is
+//! A kind is one file: its thresholds with their units and defaults, a pure function from what was seen
+//! of a process or a GPU to findings, its words, and its tests; and one line in [`KINDS`]. What it is made of is
 //! in [`rule`], how its settings are written in [`setting`], which processes a rule or an override is for in
 //! [`scope`], which ones none is to accuse in [`exemption`], why a rule may be undecided in [`undecided_reason`]. [`Engine`]
 //! feeds snapshots to the history, asks every rule, and makes one accusation of what several say of one
@@ -39,7 +39,7 @@ pub mod undecided_reason;
 
 pub use engine::Engine;
 use exemption::{Exemption, KeepRules};
-use rule::{ConfiguredRule, Rule};
+use rule::{Rule, RuleKind};
 pub use server::serves;
 pub use subject::name as name_of;
 
@@ -47,85 +47,43 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use schemars::{Schema, SchemaGenerator};
-use toml::Value;
 
 use crate::model::Kind;
-use crate::model::Severity;
 use crate::units::Span;
 
-/// Every kind of rule, with its defaults.
-fn kinds() -> Vec<Box<dyn Rule>> {
-    vec![
-        Box::new(ConfiguredRule::<dead::DeadSettings>::default()),
-        Box::new(ConfiguredRule::<stuck::StuckSettings>::default()),
-        Box::new(ConfiguredRule::<orphan::OrphanSettings>::default()),
-        Box::new(ConfiguredRule::<stopped::StoppedSettings>::default()),
-        Box::new(ConfiguredRule::<hung::HungSettings>::default()),
-        Box::new(ConfiguredRule::<placeholder::PlaceholderSettings>::default()),
-        Box::new(ConfiguredRule::<idle::IdleSettings>::default()),
-        Box::new(ConfiguredRule::<leak::LeakSettings>::default()),
-        Box::new(ConfiguredRule::<server_idle::ServerIdleSettings>::default()),
-        Box::new(ConfiguredRule::<reserved::ReservedSettings>::default()),
-        Box::new(ConfiguredRule::<unattributed::UnattributedSettings>::default()),
-        Box::new(ConfiguredRule::<pressure::PressureSettings>::default()),
-    ]
-}
+/// Every kind of rule.
+pub static KINDS: [&RuleKind; 12] = [
+    &dead::KIND,
+    &stuck::KIND,
+    &orphan::KIND,
+    &stopped::KIND,
+    &hung::KIND,
+    &placeholder::KIND,
+    &idle::KIND,
+    &leak::KIND,
+    &server_idle::KIND,
+    &reserved::KIND,
+    &unattributed::KIND,
+    &pressure::KIND,
+];
 
 /// What the findings of each kind rest on, as schemas.
 pub fn evidence(generator: &mut SchemaGenerator) -> Vec<(Kind, Schema)> {
-    let rules = kinds().into_iter();
-    rules.map(|rule| (rule.kind(), rule.evidence(generator))).collect()
-}
-
-/// A kind of rule as the manual describes it.
-#[derive(Clone, PartialEq, Debug)]
-pub struct KindManual {
-    /// The rule's name, as it stands in `[rules.NAME]`.
-    pub name: String,
-    /// The kind of its findings.
-    pub kind: Kind,
-    /// What it finds, in a line.
-    pub meaning: &'static str,
-    /// Its settings, with their defaults.
-    pub settings: Vec<(&'static str, Value)>,
-}
-
-impl KindManual {
-    /// The severity of its findings by default.
-    pub fn severity(&self) -> Option<Severity> {
-        severity(&self.settings)
-    }
-}
-
-/// The severity among settings.
-pub fn severity(settings: &[(&str, Value)]) -> Option<Severity> {
-    let mut settings = settings.iter();
-    let (_, value) = settings.find(|(name, _)| *name == "severity")?;
-    value.clone().try_into().ok()
-}
-
-/// All kinds of rules, their settings, defaults and meaning.
-pub fn catalogue() -> Vec<KindManual> {
-    let describe = |rule: Box<dyn Rule>| KindManual {
-        name: rule.name().to_string(),
-        kind: rule.kind(),
-        meaning: rule.meaning(),
-        settings: rule.settings(),
-    };
-    kinds().into_iter().map(describe).collect()
+    KINDS.iter().map(|it| (it.kind, (it.evidence)(generator))).collect()
 }
 
 /// Every rule, with its settings, and the processes that none of them is to accuse.
 #[derive(Clone, PartialEq, Debug)]
 pub struct RuleSet {
-    rules: Vec<Box<dyn Rule>>,
+    rules: Vec<Rule>,
     keeps: Vec<Exemption>,
     never: Vec<Arc<str>>,
 }
 
 impl Default for RuleSet {
     fn default() -> Self {
-        Self { rules: kinds(), keeps: Vec::new(), never: Vec::new() }
+        let rules = KINDS.iter().map(|kind| Rule::new(kind)).collect();
+        Self { rules, keeps: Vec::new(), never: Vec::new() }
     }
 }
 
@@ -139,28 +97,27 @@ pub struct UnknownRule {
 
 impl RuleSet {
     /// The rules.
-    pub fn rules(&self) -> &[Box<dyn Rule>] {
+    pub fn rules(&self) -> &[Rule] {
         &self.rules
     }
 
+    /// The rules, to change them.
+    pub fn rules_mut(&mut self) -> &mut [Rule] {
+        &mut self.rules
+    }
+
     /// Adds a rule after the others.
-    pub fn add(&mut self, rule: Box<dyn Rule>) {
+    pub fn add(&mut self, rule: Rule) {
         self.rules.push(rule);
     }
 
     /// The longest time that a rule which is switched on asks for.
     pub fn longest(&self) -> Duration {
-        let is_off = |values: &[(&str, Value)]| values.contains(&("enabled", false.into()));
-        let values = self.rules.iter().flat_map(|rule| {
-            let mut values = rule.settings();
-            match is_off(&values) {
-                true => values.clear(),
-                false => {
-                    let others = rule.overrides().iter();
-                    values.extend(others.flat_map(|change| change.changes.clone()));
-                }
-            }
-            values
+        let run = self.rules.iter().filter(|rule| rule.settings.enabled);
+        let values = run.flat_map(|rule| {
+            let changes = rule.overrides.iter().flat_map(|it| it.changes.clone());
+            let own = rule.values().into_iter().map(|(name, value)| (name.to_owned(), value));
+            own.chain(changes)
         });
         let spans = values.filter_map(|(name, value)| {
             // How long a cell may sleep is asked of notebooks in which one runs; all others are decided sooner.
@@ -196,14 +153,8 @@ impl RuleSet {
     }
 
     /// A rule, to change it.
-    pub fn rule_mut(&mut self, name: &str) -> Option<&mut Box<dyn Rule>> {
-        self.rules.iter_mut().find(|rule| &**rule.name() == name)
-    }
-
-    /// Puts a rule in the place of all that there are.
-    #[cfg(test)]
-    pub(crate) fn replace(&mut self, rule: Box<dyn Rule>) {
-        self.rules = vec![rule];
+    pub fn rule_mut(&mut self, name: &str) -> Option<&mut Rule> {
+        self.rules.iter_mut().find(|rule| &*rule.name == name)
     }
 
     /// Leaves no rule: nothing will be found.
@@ -218,19 +169,16 @@ impl RuleSet {
     ///
     /// A name that no rule has; nothing is changed then.
     pub fn select<N: AsRef<str>>(&mut self, names: &[N]) -> Result<(), UnknownRule> {
-        let is_named = |rule: &dyn Rule| names.iter().any(|name| name.as_ref() == &**rule.name());
+        let is_named = |rule: &Rule| names.iter().any(|name| name.as_ref() == &*rule.name);
         for name in names.iter().map(AsRef::as_ref) {
             if self.rule_mut(name).is_none() {
-                let known: Vec<&str> = self.rules.iter().map(|rule| &**rule.name()).collect();
+                let known: Vec<&str> = self.rules.iter().map(|rule| &*rule.name).collect();
                 return Err(UnknownRule { name: name.to_owned(), known: known.join(", ") });
             }
         }
         if !names.is_empty() {
-            self.rules.retain(|rule| is_named(&**rule));
-            for rule in &mut self.rules {
-                // Every kind has this setting, a test holds.
-                let _ = rule.set("enabled", &true.into());
-            }
+            self.rules.retain(is_named);
+            self.rules.iter_mut().for_each(|rule| rule.settings.enabled = true);
         }
         Ok(())
     }
@@ -243,16 +191,12 @@ mod tests {
     use crate::units::Percent;
 
     #[test]
-    fn every_kind_can_be_switched_and_describes_its_meaning() {
-        for entry in catalogue() {
-            assert_eq!(entry.name, entry.kind.to_string());
-            assert!(!entry.meaning.is_empty() && entry.severity().is_some());
-            let names: Vec<&str> = entry.settings.iter().map(|(name, _)| *name).collect();
-            assert_eq!(names[0], "enabled", "select switches it on by this name");
-            let rule = kinds().into_iter().find(|rule| rule.kind() == entry.kind);
-            let meanings = rule.unwrap().meanings();
-            assert_eq!(meanings.len(), names.len(), "{}", entry.name);
-            assert!(!meanings.contains(&String::new()), "{}", entry.name);
+    fn every_setting_of_a_kind_has_a_value_and_a_meaning() {
+        for kind in KINDS {
+            let values = Rule::new(kind).values();
+            let written: Vec<&str> = values.iter().map(|(name, _)| *name).collect();
+            assert_eq!(written, kind.setting_names().collect::<Vec<_>>(), "{}", kind.kind);
+            assert!(kind.settings().all(|(_, meaning)| !meaning.is_empty()), "{}", kind.kind);
         }
     }
 
@@ -262,19 +206,16 @@ mod tests {
         settings.select::<&str>(&[]).unwrap();
         assert_eq!(settings, RuleSet::default());
         let error = settings.select(&["idel"]).unwrap_err();
-        let names: Vec<&str> = settings.rules().iter().map(|rule| &**rule.name()).collect();
+        let names: Vec<&str> = settings.rules().iter().map(|rule| &*rule.name).collect();
         assert_eq!(
             error.to_string(),
             format!("there is no rule \"idel\"; the rules are: {}", names.join(", "))
         );
         let idle = settings.rule_mut("idle").unwrap();
         assert!(idle.set("enabled", &written(false)).is_ok());
-        assert!(
-            idle.set("enabled", &written(Percent(1.0))).is_err()
-                && idle.set("nothing", &written(true)).is_err()
-        );
+        assert!(idle.set("enabled", &written(Percent(1.0))).is_err());
         settings.select(&["idle"]).unwrap();
         let [idle] = settings.rules() else { panic!("{settings:?}") };
-        assert!(&**idle.name() == "idle" && idle.is_run());
+        assert!(&*idle.name == "idle" && idle.is_run());
     }
 }

@@ -32,26 +32,38 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
-use super::lasting::{FindingText, ProcessFinding, expect, on};
-use super::rule::{ConfiguredRule, RuleInput, RuleKind, RuleOutput};
+use super::lasting::LEAST_CPU_SHARE;
+use super::rule::{ProcessInput, RuleKind, RuleOutput, SEVERITY, Settings, Told, seconds};
 use super::suspect::Candidate;
 use super::undecided_reason::UndecidedReason;
 use super::{idle, server, stuck, subject};
 use crate::advice;
-use crate::history::{Began, ProcessHistory, Use};
+use crate::history::{Began, Use};
 use crate::model::evidence::{Evidence, KindEvidence, samples};
-use crate::model::finding::{Action, FindingGpu, Kind, Severity};
+use crate::model::finding::{Action, FindingGpu, Kind};
 use crate::model::snapshot::{PidNamespace, ProcessType};
 use crate::model::unit::{Role, role};
 use crate::model::{Process, Snapshot, Time};
 use crate::units::{Percent, Span};
 
+pub static KIND: RuleKind = RuleKind {
+    process,
+    ..RuleKind::new::<OrphanEvidence>(
+        Kind::Orphan,
+        "a process on a GPU outlived the job that started it and does not use the GPU",
+        &[
+            ("duration", "how long its job has to be gone and the GPU unused"),
+            idle::MAX_CPU_PERCENT,
+            SEVERITY,
+        ],
+        Settings { duration: seconds(120), max_cpu_percent: Percent(20.0), ..Settings::NONE },
+    )
+};
+
 /// Fewer samples are a coincidence.
 const LEAST_SAMPLES: u64 = 3;
-/// The share of the duration over which CPU use has to be known.
-const LEAST_CPU_SHARE: f64 = 0.75;
 
 /// What says that a process outlived its job.
 #[derive(Clone, PartialEq, Debug, JsonSchema, Serialize)]
@@ -103,162 +115,105 @@ impl KindEvidence for OrphanEvidence {
     }
 }
 
-/// What the rule is tuned by.
-#[derive(Clone, Copy, PartialEq, Debug, Deserialize, JsonSchema, Serialize)]
-pub struct OrphanSettings {
-    /// Whether the rule is run.
-    pub enabled: bool,
-    /// How long its job has to be gone and the GPU unused.
-    pub duration: Span,
-    /// With this mean CPU use or more meanwhile it is at work (one core is 100).
-    pub max_cpu_percent: Percent,
-    /// How bad a finding is: info, warning or critical.
-    pub severity: Severity,
-}
-
-impl Default for OrphanSettings {
-    fn default() -> Self {
-        Self {
-            enabled: true,
-            duration: Span::from_seconds(120.0),
-            max_cpu_percent: Percent(20.0),
-            severity: Severity::Warning,
-        }
+fn process(it: ProcessInput<'_>, verdicts: &mut RuleOutput) {
+    let ProcessInput { seen, process, known } = it;
+    // Cheapest first: nearly everybody has a parent or leads its own group.
+    let parentage = match (process.parent_is_reaper, process.group_leader_alive) {
+        _ if process.has_lost_server() => known.abandoned(),
+        (Some(false), _) | (_, Some(true)) | (None, None) => return,
+        (Some(true), Some(false)) => known.abandoned(),
+        _ => None,
+    };
+    let Some(unused) = unused(it, verdicts) else {
+        return;
+    };
+    let (settings, pid) = (unused.settings, process.pid);
+    let needed = settings.duration.seconds();
+    if is_never_orphan(it, needed) {
+        return;
     }
-}
-
-impl RuleKind for OrphanSettings {
-    const KIND: Kind = Kind::Orphan;
-    const MEANING: &'static str =
-        "a process on a GPU outlived the job that started it and does not use the GPU";
-    type Evidence = OrphanEvidence;
-
-    fn process(
-        rule: &ConfiguredRule<Self>,
-        seen: RuleInput<'_>,
-        process: &Process,
-        known: &ProcessHistory,
-        verdicts: &mut RuleOutput,
-    ) {
-        // Cheapest first: nearly everybody has a parent or leads its own group.
-        let parentage = match (process.parent_is_reaper, process.group_leader_alive) {
-            _ if process.has_lost_server() => known.abandoned(),
-            (Some(false), _) | (_, Some(true)) | (None, None) => return,
-            (Some(true), Some(false)) => known.abandoned(),
-            _ => None,
-        };
-        let Some(unused) = unused(rule, seen, process, known, verdicts) else {
-            return;
-        };
-        let settings = unused.settings;
-        if is_never_orphan(seen, process, known, settings.duration.seconds()) {
-            return;
+    let Some(parentage) = parentage else {
+        if unused.seconds() >= needed {
+            verdicts.doubt(UndecidedReason::NoParentage { pid });
         }
-        let needed = settings.duration.seconds();
-        let Some(parentage) = parentage else {
-            if unused.seconds() >= needed {
-                verdicts.doubt(UndecidedReason::NoParentage { pid: process.pid });
+        return;
+    };
+    let since = unused.since.max(parentage.since);
+    let until = unused.until.min(parentage.until);
+    let seconds = until.seconds_since(since);
+    let samples = unused.samples.min(parentage.samples);
+    if seconds < needed || samples < LEAST_SAMPLES {
+        let later = if parentage.since >= unused.since { parentage.began } else { unused.began };
+        let began = match later {
+            Began::Witnessed => {
+                it.expect(unused.gpus[0].index, since, needed, verdicts);
+                Began::Witnessed
             }
-            return;
-        };
-        let since = unused.since.max(parentage.since);
-        let until = unused.until.min(parentage.until);
-        let seconds = until.seconds_since(since);
-        let samples = unused.samples.min(parentage.samples);
-        if seconds < needed || samples < LEAST_SAMPLES {
-            let is_witnessed = if parentage.since >= unused.since {
-                parentage.began == Began::Witnessed
-            } else {
-                unused.began == Began::Witnessed
-            };
-            let began = match is_witnessed {
-                true => Began::Witnessed,
-                false => Began::Unwitnessed,
-            };
-            if is_witnessed {
-                let gpu = unused.gpus[0].index;
-                expect(rule, process, gpu, since, needed, verdicts);
-            } else {
-                verdicts.doubt(UndecidedReason::ShortHistory { needed, seen: seconds.max(0.0) });
+            Began::Unwitnessed | Began::AfterDeviceUse => {
+                let seen = seconds.max(0.0);
+                verdicts.doubt(UndecidedReason::ShortHistory { needed, seen });
+                Began::Unwitnessed
             }
-            verdicts.suspect(Candidate {
-                rule: rule.name().clone(),
-                kind: Self::KIND,
-                process: known.identity(),
-                gpus: unused.gpus,
-                since,
-                began,
-                samples,
-                needed,
-                max_cpu_percent: settings.max_cpu_percent.0,
-                is_undecidable: false,
-            });
-            return;
-        }
-        let mean = known.cpu().mean(needed).filter(|mean| mean.seconds >= needed * LEAST_CPU_SHARE);
-        let Some(mean) = mean else {
-            verdicts.doubt(UndecidedReason::NoCpu { pid: process.pid });
-            return;
         };
-        if mean.percent >= settings.max_cpu_percent.0 {
-            return;
-        }
-        let about = ProcessFinding {
-            rule,
-            process,
-            severity: settings.severity,
-            gpus: unused.gpus,
-            since,
-            until,
-        };
-        let span = Span::from_seconds(about.seconds());
-        let starter = if process.has_lost_server() { "server" } else { "job" };
-        let message = if unused.is_listed {
-            format!(
-                "{} outlived the {starter} that started it and has held {} without using a GPU for \
-                 {span}",
-                about.name(),
-                subject::held(&about.gpus),
-            )
-        } else {
-            format!(
-                "{} outlived the {starter} that started it and holds {} open, whose memory no \
-                 listed process accounts for, without using a GPU for {span}",
-                about.name(),
-                subject::gpus(&about.gpus),
-            )
-        };
-        let server_gone = process.has_lost_server();
-        let is_adopted = process.parent_is_reaper == Some(true);
-        let evidence = OrphanEvidence {
-            ppid: process.ppid.filter(|_| is_adopted),
-            // A kernel leads its own group, and that is not gone.
-            process_group: process.process_group.filter(|_| !server_gone),
-            server_gone,
-            session_leader_alive: process.session_leader_alive,
-            unused_seconds: unused.until.seconds_since(unused.since),
-            cpu_percent_mean: Some(mean.percent),
-            samples,
-            listed: unused.is_listed,
-            gpu_files: process.gpu_files.as_ref().map(|files| files.to_vec()),
-        };
-        let is_stopped = process.state == Some('T');
-        verdicts.find(about.finding(FindingText {
-            evidence: Evidence::new(evidence),
-            message,
-            advice: lines(process),
-            actions: if is_stopped {
-                vec![Action::Notify]
-            } else {
-                vec![Action::Notify, Action::Terminate]
-            },
-        }));
+        verdicts.suspect(Candidate {
+            max_cpu_percent: settings.max_cpu_percent.0,
+            ..it.candidate(unused.gpus, (since, began), samples, needed)
+        });
+        return;
     }
+    let mean = known.cpu().mean(needed).filter(|mean| mean.seconds >= needed * LEAST_CPU_SHARE);
+    let Some(mean) = mean else {
+        verdicts.doubt(UndecidedReason::NoCpu { pid });
+        return;
+    };
+    if mean.percent >= settings.max_cpu_percent.0 {
+        return;
+    }
+    let server_gone = process.has_lost_server();
+    let starter = if server_gone { "server" } else { "job" };
+    let holds = if unused.is_listed {
+        format!("has held {}", subject::held(&unused.gpus))
+    } else {
+        let gpus = subject::gpus(&unused.gpus);
+        format!("holds {gpus} open, whose memory no listed process accounts for,")
+    };
+    let message = format!(
+        "{} outlived the {starter} that started it and {holds} without using a GPU for {}",
+        it.name(),
+        Span::from_seconds(seconds),
+    );
+    let is_adopted = process.parent_is_reaper == Some(true);
+    let evidence = OrphanEvidence {
+        ppid: process.ppid.filter(|_| is_adopted),
+        // A kernel leads its own group, and that is not gone.
+        process_group: process.process_group.filter(|_| !server_gone),
+        server_gone,
+        session_leader_alive: process.session_leader_alive,
+        unused_seconds: unused.seconds(),
+        cpu_percent_mean: Some(mean.percent),
+        samples,
+        listed: unused.is_listed,
+        gpu_files: process.gpu_files.as_ref().map(|files| files.to_vec()),
+    };
+    let told = Told {
+        severity: settings.severity,
+        gpus: unused.gpus,
+        since,
+        until,
+        evidence: Evidence::new(evidence),
+        message,
+        advice: lines(process),
+    };
+    let mut finding = seen.finding(Some(process), told);
+    if process.state != Some('T') {
+        finding.actions.push(Action::Terminate);
+    }
+    verdicts.find(finding);
 }
 
 /// The GPUs that a process holds something on, and the time in which it used none of them.
 struct Unused {
-    settings: OrphanSettings,
+    settings: Settings,
     gpus: Vec<FindingGpu>,
     is_listed: bool,
     since: Time,
@@ -284,15 +239,10 @@ impl Unused {
 }
 
 /// `None` where it uses a GPU or holds none, or where that cannot be told, which is then said.
-fn unused(
-    rule: &ConfiguredRule<OrphanSettings>,
-    seen: RuleInput<'_>,
-    process: &Process,
-    known: &ProcessHistory,
-    verdicts: &mut RuleOutput,
-) -> Option<Unused> {
+fn unused(it: ProcessInput<'_>, verdicts: &mut RuleOutput) -> Option<Unused> {
+    let ProcessInput { seen, process, known } = it;
     let mut unused = Unused {
-        settings: *rule.settings(),
+        settings: seen.rule.settings,
         gpus: Vec::new(),
         is_listed: false,
         since: known.first_seen(),
@@ -306,22 +256,21 @@ fn unused(
             return None;
         }
         let graphics = row.kind() == ProcessType::Graphics;
-        let Some(settings) = rule.settings_for(&seen.scope_of(process, row)).filter(|_| !graphics)
-        else {
+        let Some(settings) = it.settings(row).filter(|_| !graphics) else {
             continue;
         };
         let Some(run) = row.run() else {
             unknown_gpu = Some(seen.history.gpu_index(row));
             continue;
         };
-        unused.settings = *settings;
+        unused.settings = settings;
         unused.is_listed = true;
-        unused.add(on(seen, row), (run.since, run.until), run.began, run.samples);
+        unused.add(it.on(row), (run.since, run.until), run.began, run.samples);
     }
     if let Some(gpu) = unknown_gpu {
         let lasted =
             known.abandoned().is_some_and(|it| it.seconds() >= unused.settings.duration.seconds());
-        if lasted && !is_never_orphan(seen, process, known, 0.0) {
+        if lasted && !is_never_orphan(it, 0.0) {
             verdicts.doubt(UndecidedReason::NoUtilization { gpu });
         }
         return None;
@@ -334,7 +283,7 @@ fn unused(
         let Some(gpu) = seen.history.hidden_gpu(hidden, seen.snapshot) else {
             continue;
         };
-        let Some(settings) = rule.settings_for(&seen.scope_on(Some(process), gpu)) else {
+        let Some(settings) = seen.settings_on(Some(process), gpu) else {
             continue;
         };
         // Beside a row, what is hidden elsewhere adds a GPU, and takes no time away.
@@ -342,7 +291,7 @@ fn unused(
             continue;
         }
         let gpu = FindingGpu { index: gpu.index, uuid: gpu.uuid.clone(), used_bytes: None };
-        unused.settings = *settings;
+        unused.settings = settings;
         unused.add(gpu, (streak.since, streak.until), streak.began, streak.samples);
     }
     if unused.gpus.is_empty() {
@@ -353,12 +302,8 @@ fn unused(
 }
 
 /// What the numbers do not count against: see the module's documentation.
-fn is_never_orphan(
-    seen: RuleInput<'_>,
-    process: &Process,
-    known: &ProcessHistory,
-    needed: f64,
-) -> bool {
+fn is_never_orphan(it: ProcessInput<'_>, needed: f64) -> bool {
+    let ProcessInput { seen, process, known } = it;
     let is_traced = matches!(known.state(), Some(('t', _)));
     let is_active = process.jupyter.as_ref().is_some_and(|kernel| {
         kernel.execution_state.as_deref() == Some("busy")

@@ -20,18 +20,32 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
-use super::rule::{ConfiguredRule, RuleInput, RuleKind, RuleOutput};
+use super::rule::{ProcessInput, RuleKind, RuleOutput, SEVERITY, Settings, Told, seconds};
 use super::undecided_reason::UndecidedReason;
 use super::{server, subject};
 use crate::advice;
-use crate::history::{ProcessHistory, RowHistory};
+use crate::history::RowHistory;
+use crate::model::Time;
 use crate::model::evidence::{Evidence, KindEvidence, samples};
-use crate::model::finding::{Action, Finding, FindingGpu, Kind, Pending, Severity};
+use crate::model::finding::{FindingGpu, Kind, Severity};
 use crate::model::snapshot::ProcessType;
-use crate::model::{Process, Time};
 use crate::units::{Bytes, GIB, Span};
+
+pub static KIND: RuleKind = RuleKind {
+    process,
+    ..RuleKind::new::<PlaceholderEvidence>(
+        Kind::Placeholder,
+        "a program reserves a GPU and does no work on it",
+        &[
+            ("min_memory", "less memory than this on a GPU is ignored"),
+            ("duration", "how long it has to run"),
+            SEVERITY,
+        ],
+        Settings { min_memory: Bytes(GIB), duration: seconds(3600), ..Settings::NONE },
+    )
+};
 
 /// Fewer bursts are a coincidence.
 const LEAST_BURSTS: u64 = 10;
@@ -78,96 +92,36 @@ impl KindEvidence for PlaceholderEvidence {
     }
 }
 
-/// What the rule is tuned by.
-#[derive(Clone, Copy, PartialEq, Debug, Deserialize, JsonSchema, Serialize)]
-pub struct PlaceholderSettings {
-    /// Whether the rule is run.
-    pub enabled: bool,
-    /// Less memory than this on a GPU is ignored.
-    pub min_memory: Bytes,
-    /// How long it has to run.
-    pub duration: Span,
-    /// How bad a finding is: info, warning or critical.
-    pub severity: Severity,
-}
-
-impl Default for PlaceholderSettings {
-    fn default() -> Self {
-        Self {
-            enabled: true,
-            min_memory: Bytes(GIB),
-            duration: Span::from_seconds(3600.0),
-            severity: Severity::Warning,
-        }
-    }
-}
-
-impl RuleKind for PlaceholderSettings {
-    const KIND: Kind = Kind::Placeholder;
-    const MEANING: &'static str = "a program reserves a GPU and does no work on it";
-    type Evidence = PlaceholderEvidence;
-
-    fn process(
-        rule: &ConfiguredRule<Self>,
-        seen: RuleInput<'_>,
-        process: &Process,
-        known: &ProcessHistory,
-        verdicts: &mut RuleOutput,
-    ) {
-        let finding = match known.names().placeholder {
-            Some(program) => by_name(rule, seen, process, known, program, verdicts),
-            None => by_conduct(rule, seen, process, known, verdicts),
-        };
-        if let Some(finding) = finding {
-            verdicts.find(finding);
-        }
-    }
-}
-
-/// A GPU that is held.
-fn gpu_of(seen: RuleInput<'_>, row: &RowHistory) -> FindingGpu {
-    FindingGpu {
-        index: seen.history.gpu_index(row),
-        uuid: seen.history.gpu_uuid(row).cloned(),
-        used_bytes: row.used_bytes(),
+fn process(it: ProcessInput<'_>, verdicts: &mut RuleOutput) {
+    let told = match it.known.names().placeholder {
+        Some(program) => by_name(it, program, verdicts),
+        None => by_conduct(it, verdicts),
+    };
+    if let Some(told) = told {
+        verdicts.find(it.seen.finding(Some(it.process), told));
     }
 }
 
 /// Judges a process that runs a known placeholder, by how long it has run.
-fn by_name(
-    rule: &ConfiguredRule<PlaceholderSettings>,
-    seen: RuleInput<'_>,
-    process: &Process,
-    known: &ProcessHistory,
-    program: &'static str,
-    verdicts: &mut RuleOutput,
-) -> Option<Finding> {
-    let now = seen.snapshot.time;
+fn by_name(it: ProcessInput<'_>, program: &'static str, verdicts: &mut RuleOutput) -> Option<Told> {
+    let now = it.seen.snapshot.time;
     let mut gpus: Vec<FindingGpu> = Vec::new();
     let mut severity = None;
     let mut samples = 0;
     // It was started to hold; what it is was so before its memory was seen.
-    let began = process.start_time.filter(|start| *start <= now);
-    let since = began.or_else(|| known.rows().iter().map(RowHistory::first_seen).min())?;
-    for row in known.rows() {
-        let Some(settings) = rule.settings_for(&seen.scope_of(process, row)) else {
+    let began = it.process.start_time.filter(|start| *start <= now);
+    let since = began.or_else(|| it.known.rows().iter().map(RowHistory::first_seen).min())?;
+    for row in it.known.rows() {
+        let Some(settings) = it.settings(row) else {
             continue;
         };
         let is_enough = |bytes: u64| bytes >= settings.min_memory.0;
         if row.kind() == ProcessType::Graphics || !row.used_bytes().is_some_and(is_enough) {
             continue;
         }
-        let gpu = gpu_of(seen, row);
-        let due = since.plus_seconds(settings.duration.seconds());
-        if now < due {
-            verdicts.expect(Pending {
-                rule: rule.name().clone(),
-                kind: Kind::Placeholder,
-                pid: Some(process.pid),
-                gpu: gpu.index,
-                since,
-                due,
-            });
+        let (gpu, needed) = (it.on(row), settings.duration.seconds());
+        if now < since.plus_seconds(needed) {
+            it.expect(gpu.index, since, needed, verdicts);
             continue;
         }
         severity = severity.max(Some(settings.severity));
@@ -176,9 +130,8 @@ fn by_name(
     }
     let gpus = subject::by_gpu(gpus.into_iter());
     let message = format!(
-        "{} ({}) holds {} and has run for {}: {program} occupies GPUs without doing any work",
-        subject::name(process),
-        process.pid,
+        "{} holds {} and has run for {}: {program} occupies GPUs without doing any work",
+        it.name(),
         subject::held(&gpus),
         Span::from_seconds(now.seconds_since(since)),
     );
@@ -189,17 +142,22 @@ fn by_name(
         power_percent_max: None,
         samples,
     };
-    Some(finding(rule, process, gpus, severity?, (since, now), evidence, message))
+    let (evidence, advice) = (Evidence::new(evidence), advice(it));
+    Some(Told { severity: severity?, gpus, since, until: now, evidence, message, advice })
+}
+
+fn advice(it: ProcessInput<'_>) -> Vec<String> {
+    [ADVICE.to_owned()].into_iter().chain(advice::steps(it.process)).collect()
 }
 
 /// Whether its results may be waited for, or it may be at work otherwise.
-fn may_be_awaited(seen: RuleInput<'_>, process: &Process, known: &ProcessHistory) -> bool {
-    let world = process.environment.as_deref().and_then(|it| it.get("WORLD_SIZE"));
-    let below = process.descendants.as_deref().and_then(|it| it.count);
+fn may_be_awaited(it: ProcessInput<'_>) -> bool {
+    let world = it.process.environment.as_deref().and_then(|it| it.get("WORLD_SIZE"));
+    let below = it.process.descendants.as_deref().and_then(|it| it.count);
     world.is_some_and(|size| &**size != "1")
-        || process.jupyter.is_some()
+        || it.process.jupyter.is_some()
         || below != Some(0)
-        || server::is_server(process, known, seen.snapshot)
+        || server::is_server(it.process, it.known, it.seen.snapshot)
 }
 
 /// A GPU that is kept from others by bursts of use.
@@ -211,17 +169,10 @@ struct HeldGpu {
 }
 
 /// Judges what a process does on a GPU, by its bursts of use.
-fn kept(
-    rule: &ConfiguredRule<PlaceholderSettings>,
-    seen: RuleInput<'_>,
-    process: &Process,
-    known: &ProcessHistory,
-    row: &RowHistory,
-    verdicts: &mut RuleOutput,
-) -> Option<HeldGpu> {
+fn kept(it: ProcessInput<'_>, row: &RowHistory, verdicts: &mut RuleOutput) -> Option<HeldGpu> {
     // Nearly every process ends here.
     let bursts = row.bursts().filter(|it| it.count >= LEAST_BURSTS)?;
-    let settings = rule.settings_for(&seen.scope_of(process, row))?;
+    let settings = it.settings(row)?;
     let (plateau, period) = (row.plateau()?, bursts.period_seconds()?);
     let is_at_work = |share: f64| share >= POWER_AT_WORK;
     if row.used_bytes()? < settings.min_memory.0
@@ -229,11 +180,11 @@ fn kept(
         || row.is_of_instance()
         || period > LONGEST_PERIOD_SECONDS
         || bursts.power_share_max.is_some_and(is_at_work)
-        || may_be_awaited(seen, process, known)
+        || may_be_awaited(it)
     {
         return None;
     }
-    let gpu = gpu_of(seen, row);
+    let (gpu, pid) = (it.on(row), it.process.pid);
     let needed = settings.duration.seconds();
     if bursts.seconds() < needed {
         return None;
@@ -242,16 +193,16 @@ fn kept(
         verdicts.doubt(UndecidedReason::NoReading { gpu: gpu.index, what: "power" });
         return None;
     };
-    if process.io_bytes.is_none() || process.sockets.is_none() {
-        verdicts.doubt(UndecidedReason::NoIo { pid: process.pid });
+    if it.process.io_bytes.is_none() || it.process.sockets.is_none() {
+        verdicts.doubt(UndecidedReason::NoIo { pid });
         return None;
     }
-    let since = bursts.since.max(plateau.since).max(known.silent()?.since);
+    let since = bursts.since.max(plateau.since).max(it.known.silent()?.since);
     if bursts.until.seconds_since(since) < needed {
         return None;
     }
-    let Some(cpu) = known.cpu().mean(needed) else {
-        verdicts.doubt(UndecidedReason::NoCpu { pid: process.pid });
+    let Some(cpu) = it.known.cpu().mean(needed) else {
+        verdicts.doubt(UndecidedReason::NoCpu { pid });
         return None;
     };
     (cpu.percent < CPU_AT_WORK).then_some(HeldGpu {
@@ -269,16 +220,9 @@ fn kept(
 }
 
 /// Judges what a process does on all of its GPUs.
-fn by_conduct(
-    rule: &ConfiguredRule<PlaceholderSettings>,
-    seen: RuleInput<'_>,
-    process: &Process,
-    known: &ProcessHistory,
-    verdicts: &mut RuleOutput,
-) -> Option<Finding> {
-    let rows = known.rows().iter();
-    let found: Vec<HeldGpu> =
-        rows.filter_map(|row| kept(rule, seen, process, known, row, verdicts)).collect();
+fn by_conduct(it: ProcessInput<'_>, verdicts: &mut RuleOutput) -> Option<Told> {
+    let rows = it.known.rows().iter();
+    let found: Vec<HeldGpu> = rows.filter_map(|row| kept(it, row, verdicts)).collect();
     let since = found.iter().map(|kept| kept.since).max()?;
     let until = found.iter().map(|kept| kept.until).max()?;
     // The numbers of the GPU with the fewest bursts.
@@ -286,48 +230,16 @@ fn by_conduct(
     let evidence = fewest.evidence.clone();
     let gpus = subject::by_gpu(found.into_iter().map(|kept| kept.gpu));
     let message = format!(
-        "{} ({}) has held {} for {} and used it only for a moment every {}, at {:.0}% of its power or \
-         less, without reading or writing anything",
-        subject::name(process),
-        process.pid,
+        "{} has held {} for {} and used it only for a moment every {}, at {:.0}% of its power or less, \
+         without reading or writing anything",
+        it.name(),
         subject::held(&gpus),
         Span::from_seconds(until.seconds_since(since)),
         Span::from_seconds(evidence.period_seconds?.round()),
         evidence.power_percent_max?,
     );
-    let span = (since, until);
-    Some(finding(rule, process, gpus, Severity::Info, span, evidence, message))
-}
-
-fn finding(
-    rule: &ConfiguredRule<PlaceholderSettings>,
-    process: &Process,
-    gpus: Vec<FindingGpu>,
-    severity: Severity,
-    (since, until): (Time, Time),
-    evidence: PlaceholderEvidence,
-    message: String,
-) -> Finding {
-    Finding {
-        id: subject::id(rule.name(), &gpus, process),
-        rule: rule.name().clone(),
-        kind: Kind::Placeholder,
-        severity,
-        since,
-        duration_seconds: until.seconds_since(since),
-        resolved_at: None,
-        memory_bytes: subject::sum(&gpus),
-        gpus,
-        process: Some(subject::process(process)),
-        evidence: Evidence::new(evidence),
-        message,
-        advice: std::iter::once(ADVICE.to_owned()).chain(advice::steps(process)).collect(),
-        actions: vec![Action::Notify],
-        commands: Vec::new(),
-        also: Vec::new(),
-        kept_by: None,
-        skipped: None,
-    }
+    let (evidence, advice) = (Evidence::new(evidence), advice(it));
+    Some(Told { severity: Severity::Info, gpus, since, until, evidence, message, advice })
 }
 
 #[cfg(test)]

@@ -8,17 +8,38 @@
 //! too. It begins below the threshold, and ends at five quarters of it.
 
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
-use super::rule::{ConfiguredRule, RuleInput, RuleKind, RuleOutput};
-use super::subject;
-use super::unattributed::{is_shared_out, is_unified};
+use super::rule::{RuleInput, RuleKind, RuleOutput, Settings, Told, seconds};
+use super::unattributed::is_unified;
 use super::undecided_reason::UndecidedReason;
 use crate::history::{Device, HighStretch};
 use crate::model::Gpu;
 use crate::model::evidence::{Evidence, KindEvidence, samples};
-use crate::model::finding::{Action, Finding, FindingGpu, Kind, Pending, Severity};
+use crate::model::finding::{Finding, FindingGpu, Kind, Severity};
 use crate::units::{Bytes, MIB, Span};
+
+pub static KIND: RuleKind = RuleKind {
+    contradiction,
+    gpu,
+    ..RuleKind::new::<PressureEvidence>(
+        Kind::Pressure,
+        "a GPU has little memory left",
+        &[
+            ("min_free", "less free memory than this is found"),
+            ("min_free_warning", "less than this is a warning; 0B is never"),
+            ("duration", "how long it has to be so"),
+            ("severity", "how bad it is above the second threshold: info, warning or critical"),
+        ],
+        Settings {
+            min_free: Bytes(512 * MIB),
+            min_free_warning: Bytes(0),
+            duration: seconds(60),
+            severity: Severity::Info,
+            ..Settings::NONE
+        },
+    )
+};
 
 /// A coincidence has fewer samples.
 const LEAST_SAMPLES: u64 = 2;
@@ -45,149 +66,81 @@ impl KindEvidence for PressureEvidence {
     }
 }
 
-/// What the rule is tuned by.
-#[derive(Clone, Copy, PartialEq, Debug, Deserialize, JsonSchema, Serialize)]
-pub struct PressureSettings {
-    /// Whether the rule is run.
-    pub enabled: bool,
-    /// Less free memory than this is found.
-    pub min_free: Bytes,
-    /// Less than this is a warning; 0B is never.
-    pub min_free_warning: Bytes,
-    /// How long it has to be so.
-    pub duration: Span,
-    /// How bad it is above the second threshold: info, warning or critical.
-    pub severity: Severity,
+fn contradiction(settings: &Settings) -> Option<String> {
+    let (free, warning) = (settings.min_free, settings.min_free_warning);
+    (warning > free).then(|| {
+        format!(
+            "min_free_warning ({warning}) is above min_free ({free}): nothing would be found before it is \
+             a warning; write less"
+        )
+    })
 }
 
-impl Default for PressureSettings {
-    fn default() -> Self {
-        Self {
-            enabled: true,
-            min_free: Bytes(512 * MIB),
-            min_free_warning: Bytes(0),
-            duration: Span::from_seconds(60.0),
-            severity: Severity::Info,
-        }
+fn gpu(seen: RuleInput<'_>, gpu: &Gpu, device: &Device, verdicts: &mut RuleOutput) {
+    if gpu.is_divided() || is_unified(gpu) || gpu.stale_seconds.is_some() {
+        return;
     }
-}
-
-impl RuleKind for PressureSettings {
-    const KIND: Kind = Kind::Pressure;
-    const MEANING: &'static str = "a GPU has little memory left";
-    type Evidence = PressureEvidence;
-
-    fn contradiction(&self) -> Option<String> {
-        (self.min_free_warning > self.min_free).then(|| {
-            format!(
-                "min_free_warning ({}) is above min_free ({}): nothing would be found before it is a \
-                 warning; write less",
-                self.min_free_warning, self.min_free
-            )
-        })
+    let Some(settings) = seen.settings_on(None, gpu) else {
+        return;
+    };
+    if gpu.memory.is_none() && gpu.processes.as_ref().is_some_and(|rows| !rows.is_empty()) {
+        verdicts.doubt(UndecidedReason::NoReading { gpu: gpu.index, what: "memory" });
     }
-
-    fn gpu(
-        rule: &ConfiguredRule<Self>,
-        seen: RuleInput<'_>,
-        gpu: &Gpu,
-        device: &Device,
-        verdicts: &mut RuleOutput,
-    ) {
-        if is_shared_out(gpu) || is_unified(gpu) || gpu.stale_seconds.is_some() {
-            return;
-        }
-        let Some(settings) = rule.settings_for(&seen.scope_on(None, gpu)) else {
-            return;
-        };
-        if gpu.memory.is_none() && gpu.processes.as_ref().is_some_and(|rows| !rows.is_empty()) {
-            verdicts.doubt(UndecidedReason::NoReading { gpu: gpu.index, what: "memory" });
-        }
-        let seconds = settings.duration.seconds();
-        let lasts = |stretch: &HighStretch| {
-            stretch.seconds() >= seconds && stretch.samples >= LEAST_SAMPLES
-        };
-        let ends_at = |free: u64| free.saturating_add(free / 4);
-        let kept = device.fuller_than(ends_at(settings.min_free.0));
-        let active = seen.lasting_on(rule.name(), gpu, kept.as_ref());
-        let bound = match active {
-            Some(_) => ends_at(settings.min_free.0),
-            None => settings.min_free.0,
-        };
-        let Some(stretch) = device.fuller_than(bound) else {
-            return;
-        };
-        let since = active.map_or(stretch.since, |finding| finding.since);
-        if active.is_none() && !lasts(&stretch) {
-            let pending = Pending {
-                rule: rule.name().clone(),
-                kind: Kind::Pressure,
-                pid: None,
-                gpu: gpu.index,
-                since,
-                due: since.plus_seconds(seconds),
-            };
-            seen.expect(pending, verdicts);
-            return;
-        }
-        let Some(memory) = gpu.memory else {
-            // What it was last stands as long as a gap may be.
-            if let Some(active) = active {
-                verdicts.find(active.clone());
-            }
-            return;
-        };
-        let second = settings.min_free_warning.0;
-        let warns = match active {
-            Some(finding) if finding.severity >= Severity::Warning => {
-                device.fuller_than(ends_at(second)).is_some()
-            }
-            _ => device.fuller_than(second).as_ref().is_some_and(lasts),
-        };
-        let duration_seconds = stretch.until.seconds_since(since);
-        verdicts.find(Finding {
-            id: subject::id_on(rule.name(), gpu),
-            rule: rule.name().clone(),
-            kind: Kind::Pressure,
-            severity: if warns {
-                settings.severity.max(Severity::Warning)
-            } else {
-                settings.severity
-            },
-            since,
-            duration_seconds,
-            resolved_at: None,
-            gpus: vec![FindingGpu {
-                index: gpu.index,
-                uuid: gpu.uuid.clone(),
-                used_bytes: Some(memory.used_bytes),
-            }],
-            process: None,
-            memory_bytes: None,
-            evidence: Evidence::new(PressureEvidence {
-                free_bytes: memory.free_bytes,
-                total_bytes: memory.total_bytes,
-                samples: stretch.samples,
-            }),
-            message: format!(
-                "GPU {} has {} of {} free, and has had little for {}",
-                gpu.index,
-                Bytes(memory.free_bytes),
-                Bytes(memory.total_bytes),
-                Span::from_seconds(duration_seconds),
-            ),
-            advice: vec![format!(
-                "`gpumem ps --gpu {}` shows who holds it; where a framework reserves all of it at its \
-                 start, this is how it works",
-                gpu.index
-            )],
-            actions: vec![Action::Notify],
-            commands: Vec::new(),
-            also: Vec::new(),
-            kept_by: None,
-            skipped: None,
-        });
+    let needed = settings.duration.seconds();
+    let lasts =
+        |stretch: &HighStretch| stretch.seconds() >= needed && stretch.samples >= LEAST_SAMPLES;
+    let ends_at = |free: u64| free.saturating_add(free / 4);
+    let (begins, ends) = (settings.min_free.0, ends_at(settings.min_free.0));
+    let active = seen.lasting_on(gpu, device.fuller_than(ends).as_ref());
+    let Some(stretch) = device.fuller_than(if active.is_some() { ends } else { begins }) else {
+        return;
+    };
+    let since = active.map_or(stretch.since, |finding| finding.since);
+    if active.is_none() && !lasts(&stretch) {
+        seen.expect_on(gpu, since, needed, verdicts);
+        return;
     }
+    let Some(memory) = gpu.memory else {
+        // What it was last stands as long as a gap may be.
+        verdicts.findings.extend(active.cloned());
+        return;
+    };
+    let second = settings.min_free_warning.0;
+    let warns = match active {
+        Some(finding) if finding.severity >= Severity::Warning => {
+            device.fuller_than(ends_at(second)).is_some()
+        }
+        _ => device.fuller_than(second).as_ref().is_some_and(lasts),
+    };
+    let least = if warns { Severity::Warning } else { settings.severity };
+    let told = Told {
+        severity: settings.severity.max(least),
+        gpus: vec![FindingGpu {
+            index: gpu.index,
+            uuid: gpu.uuid.clone(),
+            used_bytes: Some(memory.used_bytes),
+        }],
+        since,
+        until: stretch.until,
+        evidence: Evidence::new(PressureEvidence {
+            free_bytes: memory.free_bytes,
+            total_bytes: memory.total_bytes,
+            samples: stretch.samples,
+        }),
+        message: format!(
+            "GPU {} has {} of {} free, and has had little for {}",
+            gpu.index,
+            Bytes(memory.free_bytes),
+            Bytes(memory.total_bytes),
+            Span::from_seconds(stretch.until.seconds_since(since)),
+        ),
+        advice: vec![format!(
+            "`gpumem ps --gpu {}` shows who holds it; where a framework reserves all of it at its start, \
+             this is how it works",
+            gpu.index
+        )],
+    };
+    verdicts.find(Finding { memory_bytes: None, ..seen.finding(None, told) });
 }
 
 #[cfg(test)]

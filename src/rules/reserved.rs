@@ -15,19 +15,29 @@
 use std::sync::Arc;
 
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
-use super::rule::{ConfiguredRule, RuleInput, RuleKind, RuleOutput};
+use super::rule::{RuleInput, RuleKind, RuleOutput, SEVERITY, Settings, Told, seconds};
 use super::subject;
-use super::unattributed::{is_shared_out, is_unified};
+use super::unattributed::is_unified;
 use crate::advice;
 use crate::history::{Device, Streak};
 use crate::model::evidence::{Evidence, KindEvidence, samples};
-use crate::model::finding::{Action, Finding, FindingGpu, Kind, Pending, Severity};
+use crate::model::finding::{FindingGpu, Kind, Severity};
 use crate::model::reservation::Reservation;
 use crate::model::snapshot::PidNamespace;
 use crate::model::{Gpu, Process, Time};
 use crate::units::Span;
+
+pub static KIND: RuleKind = RuleKind {
+    gpu,
+    ..RuleKind::new::<ReservedEvidence>(
+        Kind::Reserved,
+        "a Slurm job or a container was given a GPU and runs nothing on it",
+        &[("duration", "how long no process may have been on the GPU"), SEVERITY],
+        Settings { duration: seconds(1800), severity: Severity::Info, ..Settings::NONE },
+    )
+};
 
 /// Samples farther apart than this on the mean, in seconds, may have missed a use: one a minute, of which
 /// some are late or lost.
@@ -66,94 +76,47 @@ impl KindEvidence for ReservedEvidence {
     }
 }
 
-/// What the rule is tuned by.
-#[derive(Clone, Copy, PartialEq, Debug, Deserialize, JsonSchema, Serialize)]
-pub struct ReservedSettings {
-    /// Whether the rule is run.
-    pub enabled: bool,
-    /// How long no process may have been on the GPU.
-    pub duration: Span,
-    /// How bad a finding is: info, warning or critical.
-    pub severity: Severity,
-}
-
-impl Default for ReservedSettings {
-    fn default() -> Self {
-        Self { enabled: true, duration: Span::from_seconds(1800.0), severity: Severity::Info }
+fn gpu(seen: RuleInput<'_>, gpu: &Gpu, device: &Device, verdicts: &mut RuleOutput) {
+    let reservations = seen.snapshot.reservations.as_deref().unwrap_or_default();
+    let is_host = seen.snapshot.host.pid_namespace == Some(PidNamespace::Host);
+    if reservations.is_empty() || !is_host || gpu.is_divided() || is_unified(gpu) {
+        return;
     }
-}
-
-impl RuleKind for ReservedSettings {
-    const KIND: Kind = Kind::Reserved;
-    const MEANING: &'static str =
-        "a Slurm job or a container was given a GPU and runs nothing on it";
-    type Evidence = ReservedEvidence;
-
-    fn gpu(
-        rule: &ConfiguredRule<Self>,
-        seen: RuleInput<'_>,
-        gpu: &Gpu,
-        device: &Device,
-        verdicts: &mut RuleOutput,
-    ) {
-        let Some(reservations) = seen.snapshot.reservations.as_deref() else {
-            return;
-        };
-        if reservations.is_empty()
-            || seen.snapshot.host.pid_namespace != Some(PidNamespace::Host)
-            || is_shared_out(gpu)
-            || is_unified(gpu)
-        {
-            return;
-        }
-        // Of several, the one that was given it first.
-        let holder = reservations
-            .iter()
-            .filter(|it| names(it, seen, gpu))
-            .filter_map(|it| Some((it.since?, it)))
-            .min_by_key(|(since, it)| (*since, it.pid));
-        let (Some((given, holder)), Some(unused)) = (holder, device.unused()) else {
-            return;
-        };
-        let Some(settings) = rule.settings_for(&seen.scope_on(None, gpu)) else {
-            return;
-        };
-        let needed = settings.duration.seconds();
-        let since = unused.since.max(given);
-        if !lasts(unused, given, needed) {
-            let pending = Pending {
-                rule: rule.name().clone(),
-                kind: Kind::Reserved,
-                pid: None,
-                gpu: gpu.index,
-                since,
-                due: since.plus_seconds(needed),
-            };
-            seen.expect(pending, verdicts);
-            return;
-        }
-        // One finding for all of its unused GPUs, at the first of them.
-        let gpus: Vec<(&Gpu, &Streak)> = holder
-            .places(&seen.snapshot.gpus)
-            .into_iter()
-            .filter_map(|place| {
-                let gpu = &seen.snapshot.gpus[place];
-                let unused = seen.history.device(gpu)?.unused()?;
-                let counts = !is_shared_out(gpu) && lasts(unused, given, needed);
-                counts.then_some((gpu, unused))
-            })
-            .collect();
-        if gpus.first().is_none_or(|(first, _)| first.index != gpu.index) {
-            return;
-        }
-        verdicts.find(finding(rule, settings.severity, holder, given, &gpus));
-    }
-}
-
-fn names(reservation: &Reservation, seen: RuleInput<'_>, gpu: &Gpu) -> bool {
     let gpus = &seen.snapshot.gpus;
-    let mut places = reservation.places(gpus).into_iter();
-    places.any(|place| gpus[place].index == gpu.index)
+    let names = |it: &&Reservation| {
+        let mut places = it.places(gpus).into_iter();
+        places.any(|place| gpus[place].index == gpu.index)
+    };
+    // Of several, the one that was given it first.
+    let holder = reservations
+        .iter()
+        .filter(names)
+        .filter_map(|it| Some((it.since?, it)))
+        .min_by_key(|(since, it)| (*since, it.pid));
+    let (Some((given, holder)), Some(unused)) = (holder, device.unused()) else {
+        return;
+    };
+    let Some(settings) = seen.settings_on(None, gpu) else {
+        return;
+    };
+    let needed = settings.duration.seconds();
+    if !lasts(unused, given, needed) {
+        seen.expect_on(gpu, unused.since.max(given), needed, verdicts);
+        return;
+    }
+    // One finding for all of its unused GPUs, at the first of them.
+    let unused: Vec<(&Gpu, &Streak)> = holder
+        .places(gpus)
+        .into_iter()
+        .filter_map(|place| {
+            let gpu = &gpus[place];
+            let unused = seen.history.device(gpu)?.unused()?;
+            (!gpu.is_divided() && lasts(unused, given, needed)).then_some((gpu, unused))
+        })
+        .collect();
+    if unused.first().is_some_and(|(first, _)| first.index == gpu.index) {
+        verdicts.find(seen.finding(None, told(settings.severity, holder, given, &unused)));
+    }
 }
 
 /// Whether a GPU was unused for long enough since it was given.
@@ -163,51 +126,30 @@ fn lasts(unused: &Streak, given: Time, needed: f64) -> bool {
         && unused.seconds() <= unused.samples as f64 * SPARSEST_SECONDS
 }
 
-fn finding(
-    rule: &ConfiguredRule<ReservedSettings>,
-    severity: Severity,
-    holder: &Reservation,
-    given: Time,
-    gpus: &[(&Gpu, &Streak)],
-) -> Finding {
-    let since = gpus.iter().map(|(_, unused)| unused.since.max(given)).max();
-    let since = since.unwrap_or(given);
-    let until = gpus.iter().map(|(_, unused)| unused.until).min();
-    let duration_seconds = until.unwrap_or(since).seconds_since(since);
-    let samples = gpus.iter().map(|(_, unused)| unused.samples).min();
+fn told(severity: Severity, holder: &Reservation, given: Time, unused: &[(&Gpu, &Streak)]) -> Told {
+    let since = unused.iter().map(|(_, it)| it.since.max(given)).max().unwrap_or(given);
+    let until = unused.iter().map(|(_, it)| it.until).min().unwrap_or(since);
+    let samples = unused.iter().map(|(_, it)| it.samples).min().unwrap_or_default();
     let (name, line) = described(holder);
-    let of = match &holder.user {
-        Some(user) => format!(" of {user}"),
-        None => String::new(),
+    let of = holder.user.as_ref().map_or_else(String::new, |user| format!(" of {user}"));
+    let on = |(gpu, _): &(&Gpu, &Streak)| FindingGpu {
+        index: gpu.index,
+        uuid: gpu.uuid.clone(),
+        used_bytes: None,
     };
-    let named: Vec<FindingGpu> = gpus
-        .iter()
-        .map(|(gpu, _)| FindingGpu { index: gpu.index, uuid: gpu.uuid.clone(), used_bytes: None })
-        .collect();
-    let them = if named.len() == 1 { "it" } else { "them" };
+    let gpus: Vec<FindingGpu> = unused.iter().map(on).collect();
+    let (them, are) = if gpus.len() == 1 { ("it", "is") } else { ("them", "are") };
     let message = format!(
         "{name}{of} holds {} and has run nothing on {them} for {}",
-        subject::gpus(&named),
-        Span::from_seconds(duration_seconds),
+        subject::gpus(&gpus),
+        Span::from_seconds(until.seconds_since(since)),
     );
-    let asks = format!(
-        "ask its owner whether {them} {} still needed",
-        match named.len() {
-            1 => "is",
-            _ => "are",
-        }
-    );
-    Finding {
-        id: subject::id_on(rule.name(), gpus[0].0),
-        rule: rule.name().clone(),
-        kind: Kind::Reserved,
+    let asks = format!("ask its owner whether {them} {are} still needed");
+    Told {
         severity,
+        gpus,
         since,
-        duration_seconds,
-        resolved_at: None,
-        gpus: named,
-        process: None,
-        memory_bytes: None,
+        until,
         evidence: Evidence::new(ReservedEvidence {
             holder: name.into(),
             user: holder.user.clone(),
@@ -215,15 +157,10 @@ fn finding(
             variable: holder.variable.clone(),
             devices: holder.devices.to_vec(),
             given_at: given,
-            samples: samples.unwrap_or_default(),
+            samples,
         }),
         message,
-        advice: std::iter::once(asks).chain(line).collect(),
-        actions: vec![Action::Notify],
-        commands: Vec::new(),
-        also: Vec::new(),
-        kept_by: None,
-        skipped: None,
+        advice: [asks].into_iter().chain(line).collect(),
     }
 }
 

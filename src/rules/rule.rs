@@ -1,30 +1,263 @@
-//! What a kind of rule is made of, and what the engine sees of it.
+//! What a kind of rule is made of, and a rule that is made of one.
 //!
-//! A kind is a struct of settings with defaults that implements [`RuleKind`] by one pure function. [`ConfiguredRule`] adds a name and overrides, and is the [`Rule`] that engine, configuration
-//! and catalogue work with.
+//! A kind is its thresholds, its functions and its words: a [`RuleKind`]. A [`Rule`] is a kind with a name,
+//! values for its settings, and other values for some processes.
 
-use std::borrow::Cow;
-use std::fmt::Debug;
 use std::sync::Arc;
+use std::time::Duration;
 
 use schemars::{JsonSchema, Schema, SchemaGenerator};
-use serde::Serialize;
-use serde::de::DeserializeOwned;
-use toml::Value;
+use serde::{Deserialize, Serialize};
+use toml::{Table, Value};
 
 use super::engine::ActiveFindings;
 use super::scope::{Scope, ScopeInput};
-use super::setting::{self, WrongValue};
+use super::setting;
+use super::subject;
 use super::suspect::Candidate;
 use super::undecided_reason::{Doubts, UndecidedReason};
-use crate::history::{Device, HighStretch, History, ProcessHistory, RowHistory};
-use crate::model::evidence::KindEvidence;
-use crate::model::finding::{Ends, Finding, Kind, Pending};
-use crate::model::{Gpu, GpuProcess, Identity, Process, Snapshot};
+use crate::history::{Began, Device, HighStretch, History, ProcessHistory, RowHistory};
+use crate::model::evidence::Evidence;
+use crate::model::finding::{Action, Ends, Finding, FindingGpu, Kind, Pending, Severity};
+use crate::model::{Gpu, GpuProcess, Identity, Process, Snapshot, Time};
+use crate::units::{Bytes, Percent, Span};
+
+/// What rules can be tuned by. A kind has some of these: see [`RuleKind::settings`].
+#[derive(Clone, Copy, PartialEq, Debug, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct Settings {
+    pub enabled: bool,
+    pub min_memory: Bytes,
+    pub duration: Span,
+    pub max_cpu_percent: Percent,
+    pub max_busy: Span,
+    pub min_growth: Bytes,
+    pub window: Span,
+    pub out_of_memory_within: Span,
+    pub min_utilization: Percent,
+    pub max_power_share: Percent,
+    pub min_free: Bytes,
+    pub min_free_warning: Bytes,
+    pub severity: Severity,
+}
+
+impl Settings {
+    /// Those that a kind does not have.
+    pub(super) const NONE: Self = Self {
+        enabled: true,
+        min_memory: Bytes(0),
+        duration: seconds(86_400),
+        max_cpu_percent: Percent(100.0),
+        max_busy: seconds(86_400),
+        min_growth: Bytes(0),
+        window: seconds(86_400),
+        out_of_memory_within: seconds(86_400),
+        min_utilization: Percent(100.0),
+        max_power_share: Percent(100.0),
+        min_free: Bytes(0),
+        min_free_warning: Bytes(0),
+        severity: Severity::Warning,
+    };
+}
+
+/// A length of time, for a table of defaults.
+pub(super) const fn seconds(seconds: u64) -> Span {
+    Span(Duration::from_secs(seconds))
+}
+
+/// The first setting of every kind.
+const ENABLED: (&str, &str) = ("enabled", "whether the rule is run");
+/// The last setting of most kinds.
+pub(super) const SEVERITY: (&str, &str) =
+    ("severity", "how bad a finding is: info, warning or critical");
+
+/// A kind of rule. All of it is pure: history and snapshot to verdicts.
+///
+/// The engine asks every rule about each process, then about each GPU, then about each row of a
+/// process that is not known for certain. A kind answers to what it is about.
+#[derive(Debug)]
+pub struct RuleKind {
+    /// The kind of its findings.
+    pub kind: Kind,
+    /// What it finds, in a line.
+    pub meaning: &'static str,
+    /// Its settings besides `enabled`, in their order, and what each means.
+    pub(super) settings: &'static [(&'static str, &'static str)],
+    /// The values of the settings by default.
+    pub(super) defaults: Settings,
+    /// What its verdicts rest on.
+    pub(super) evidence: fn(&mut SchemaGenerator) -> Schema,
+    /// What is wrong with settings together, and what would be right; `None` where nothing is.
+    pub(super) contradiction: fn(&Settings) -> Option<String>,
+    /// What settings say that cannot hold: allowed, and without the effect that it seems to have.
+    pub(super) remark: fn(&Settings) -> Option<String>,
+    /// Judges a process of the snapshot whose identity is certain.
+    pub(super) process: fn(ProcessInput<'_>, &mut RuleOutput),
+    /// Judges a GPU of the snapshot.
+    pub(super) gpu: fn(RuleInput<'_>, &Gpu, &Device, &mut RuleOutput),
+    /// Judges a row of a GPU that answered, whose process is not known for certain: /proc does not know
+    /// the pid, or what it knows is not believed. The process is what the snapshot has of it all the same.
+    pub(super) unresolved_row:
+        fn(RuleInput<'_>, &Gpu, &GpuProcess, Option<&Process>, &mut RuleOutput),
+}
+
+impl PartialEq for RuleKind {
+    fn eq(&self, other: &Self) -> bool {
+        self.kind == other.kind
+    }
+}
+
+impl RuleKind {
+    /// A kind that judges nothing yet, and whose verdicts rest on facts of this type.
+    pub(super) const fn new<E: JsonSchema>(
+        kind: Kind,
+        meaning: &'static str,
+        settings: &'static [(&'static str, &'static str)],
+        defaults: Settings,
+    ) -> Self {
+        Self {
+            kind,
+            meaning,
+            settings,
+            defaults,
+            evidence: |generator| generator.subschema_for::<E>(),
+            contradiction: |_| None,
+            remark: |_| None,
+            process: |_, _| {},
+            gpu: |_, _, _, _| {},
+            unresolved_row: |_, _, _, _, _| {},
+        }
+    }
+
+    /// The names of its settings, in their order.
+    pub fn setting_names(&self) -> impl Iterator<Item = &'static str> {
+        self.settings().map(|(name, _)| name)
+    }
+
+    /// Its settings, in their order, and what each means.
+    pub fn settings(&self) -> impl Iterator<Item = (&'static str, &'static str)> {
+        [ENABLED].into_iter().chain(self.settings.iter().copied())
+    }
+}
+
+/// Other values for some, as the configuration gives them.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Override {
+    /// Which processes they are for.
+    pub scope: Scope,
+    /// Settings and their values.
+    pub changes: Table,
+}
+
+impl Override {
+    fn over(&self, settings: Settings) -> Settings {
+        // Each was read when it was added.
+        setting::changed(&settings, self.changes.clone()).unwrap_or(settings)
+    }
+}
+
+/// A rule: a kind with a name, values for its settings, and other values for some.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Rule {
+    /// Its name; findings carry it, and `--rule` takes it.
+    pub name: Arc<str>,
+    /// What it is made of.
+    pub made_of: &'static RuleKind,
+    /// Which processes it is for; empty where it is for all.
+    pub scope: Scope,
+    /// The settings without overrides.
+    pub settings: Settings,
+    /// Other values for some, in the order in which they are applied.
+    pub overrides: Vec<Override>,
+}
+
+impl Rule {
+    /// The rule of a kind, with its defaults.
+    pub fn new(made_of: &'static RuleKind) -> Self {
+        Self {
+            name: made_of.kind.name().into(),
+            made_of,
+            scope: Scope::default(),
+            settings: made_of.defaults,
+            overrides: Vec::new(),
+        }
+    }
+
+    /// The kind of its findings.
+    pub fn kind(&self) -> Kind {
+        self.made_of.kind
+    }
+
+    /// Whether it is the kind's own, without a name of its own.
+    pub fn is_own(&self) -> bool {
+        *self.name == *self.kind().name()
+    }
+
+    /// The values of its settings as they are written, in their order.
+    pub fn values(&self) -> Vec<(&'static str, Value)> {
+        let mut table = Table::try_from(self.settings).unwrap_or_default();
+        let names = self.made_of.setting_names();
+        names.filter_map(|name| Some((name, table.remove(name)?))).collect()
+    }
+
+    /// Changes a setting.
+    ///
+    /// # Errors
+    ///
+    /// A value that is not allowed.
+    pub fn set(&mut self, name: &str, value: &Value) -> Result<(), toml::de::Error> {
+        let change = Table::from_iter([(name.to_owned(), value.clone())]);
+        self.settings = setting::changed(&self.settings, change)?;
+        Ok(())
+    }
+
+    /// What is wrong with its settings together, with and without each override.
+    pub fn contradiction(&self) -> Option<String> {
+        let changed = self.overrides.iter().map(|change| change.over(self.settings));
+        [self.settings].into_iter().chain(changed).find_map(|it| (self.made_of.contradiction)(&it))
+    }
+
+    /// What of its settings and overrides cannot hold, each in a line: allowed, and without the effect that
+    /// it seems to have.
+    pub fn remarks(&self) -> Vec<String> {
+        let remark = |settings: &Settings| (self.made_of.remark)(settings);
+        let mut remarks: Vec<String> = remark(&self.settings).into_iter().collect();
+        for change in &self.overrides {
+            // What it shares with the rule is said once.
+            if let Some(remark) = remark(&change.over(self.settings))
+                && !remarks.iter().any(|known| known.ends_with(&*remark))
+            {
+                remarks.push(format!("override for {}: {remark}", change.scope));
+            }
+        }
+        remarks
+    }
+
+    /// Whether it is run for anybody.
+    pub fn is_run(&self) -> bool {
+        let switches_on = |change: &Override| {
+            change.changes.get("enabled").and_then(Value::as_bool) == Some(true)
+        };
+        self.settings.enabled || self.overrides.iter().any(switches_on)
+    }
+
+    /// The settings for a process on a GPU: every override that fits is applied, the later one last.
+    /// `None` where the rule is not for it, or switched off.
+    pub fn settings_for(&self, input: &ScopeInput<'_>) -> Option<Settings> {
+        if !self.scope.fits(input) {
+            return None;
+        }
+        let fitting = self.overrides.iter().filter(|change| change.scope.fits(input));
+        let settings = fitting.fold(self.settings, |settings, change| change.over(settings));
+        settings.enabled.then_some(settings)
+    }
+}
 
 /// What a rule judges by: the history, into which the snapshot has been taken, and the snapshot.
 #[derive(Clone, Copy, Debug)]
 pub struct RuleInput<'a> {
+    /// The rule that is asked.
+    pub rule: &'a Rule,
     /// All that was seen.
     pub history: &'a History,
     /// The last of it.
@@ -34,26 +267,23 @@ pub struct RuleInput<'a> {
 }
 
 impl<'a> RuleInput<'a> {
-    /// What the rule of this name found in a process at the last snapshot. A finding ends at a lower
-    /// threshold than it begins, so that nothing flickers.
-    pub fn active_finding(self, rule: &Arc<str>, process: Identity) -> Option<&'a Finding> {
-        self.active.of_process(rule, process).filter(|finding| self.is_remembered(finding))
+    /// What the rule found in a process at the last snapshot. A finding ends at a lower threshold than it
+    /// begins, so that nothing flickers.
+    pub fn active_finding(self, process: Identity) -> Option<&'a Finding> {
+        let active = self.active.of_process(&self.rule.name, process);
+        active.filter(|finding| self.is_remembered(finding))
     }
 
-    /// What the rule of this name found on a GPU at the last snapshot.
-    pub fn active_finding_on(self, rule: &Arc<str>, gpu: &Gpu) -> Option<&'a Finding> {
-        self.active.of_gpu(rule, gpu).filter(|finding| self.is_remembered(finding))
+    /// What the rule found on a GPU at the last snapshot.
+    pub fn active_finding_on(self, gpu: &Gpu) -> Option<&'a Finding> {
+        let active = self.active.of_gpu(&self.rule.name, gpu);
+        active.filter(|finding| self.is_remembered(finding))
     }
 
     /// As [`active_finding_on`](Self::active_finding_on), where what it rests on has lasted since: across a hole in
     /// the samples nothing does.
-    pub fn lasting_on(
-        self,
-        rule: &Arc<str>,
-        gpu: &Gpu,
-        stretch: Option<&HighStretch>,
-    ) -> Option<&'a Finding> {
-        self.active_finding_on(rule, gpu).filter(|finding| {
+    pub fn lasting_on(self, gpu: &Gpu, stretch: Option<&HighStretch>) -> Option<&'a Finding> {
+        self.active_finding_on(gpu).filter(|finding| {
             let until = finding.since.plus_seconds(finding.duration_seconds);
             stretch.is_some_and(|stretch| stretch.since <= until)
         })
@@ -65,31 +295,138 @@ impl<'a> RuleInput<'a> {
         self.history.first_time() <= Some(finding.since) && finding.since <= self.snapshot.time
     }
 
-    /// It will be so if nothing changes; where it may have begun before the history did, that it is not
-    /// so yet cannot be told either.
-    pub fn expect(self, pending: Pending, verdicts: &mut RuleOutput) {
-        if Some(pending.since) <= self.history.first_time() {
-            verdicts.doubt(UndecidedReason::ShortHistory {
-                needed: pending.due.seconds_since(pending.since),
-                seen: self.snapshot.time.seconds_since(pending.since),
-            });
-        }
-        verdicts.expect(pending);
-    }
-
-    /// A process on the GPU of a row, as a scope asks for it.
-    pub fn scope_of(self, process: &'a Process, row: &RowHistory) -> ScopeInput<'a> {
-        ScopeInput {
-            process: Some(process),
-            index: self.history.gpu_index(row),
-            held_bytes: row.used_bytes(),
-            snapshot: self.snapshot,
-        }
+    /// The settings for a GPU, or for a process there of which no row is known.
+    pub fn settings_on(self, process: Option<&Process>, gpu: &Gpu) -> Option<Settings> {
+        self.rule.settings_for(&self.scope_on(process, gpu))
     }
 
     /// A GPU as a scope asks for it.
-    pub fn scope_on(self, process: Option<&'a Process>, gpu: &'a Gpu) -> ScopeInput<'a> {
+    pub fn scope_on<'s>(self, process: Option<&'s Process>, gpu: &Gpu) -> ScopeInput<'s>
+    where
+        'a: 's,
+    {
         ScopeInput { process, index: gpu.index, held_bytes: None, snapshot: self.snapshot }
+    }
+
+    /// What will be so `needed` seconds after `since` if nothing changes.
+    pub fn pending(self, pid: Option<u32>, gpu: u32, since: Time, needed: f64) -> Pending {
+        let due = since.plus_seconds(needed);
+        Pending { rule: self.rule.name.clone(), kind: self.rule.kind(), pid, gpu, since, due }
+    }
+
+    /// It will be so on a GPU if nothing changes; where it may have begun before the history did, that it is
+    /// not so yet cannot be told either.
+    pub fn expect_on(self, gpu: &Gpu, since: Time, needed: f64, verdicts: &mut RuleOutput) {
+        if Some(since) <= self.history.first_time() {
+            let seen = self.snapshot.time.seconds_since(since);
+            verdicts.doubt(UndecidedReason::ShortHistory { needed, seen });
+        }
+        verdicts.expect(self.pending(None, gpu.index, since, needed));
+    }
+
+    /// A finding of the rule, about a process or else about the first of the GPUs. Nothing is offered but to
+    /// notify its owner.
+    pub(super) fn finding(self, process: Option<&Process>, told: Told) -> Finding {
+        Finding {
+            id: subject::id(&self.rule.name, &told.gpus, process),
+            rule: self.rule.name.clone(),
+            kind: self.rule.kind(),
+            severity: told.severity,
+            since: told.since,
+            duration_seconds: told.until.seconds_since(told.since),
+            resolved_at: None,
+            memory_bytes: subject::sum(&told.gpus),
+            gpus: told.gpus,
+            process: process.map(subject::process),
+            evidence: told.evidence,
+            message: told.message,
+            advice: told.advice,
+            actions: vec![Action::Notify],
+            commands: Vec::new(),
+            also: Vec::new(),
+            kept_by: None,
+            skipped: None,
+        }
+    }
+}
+
+/// What a finding says, and of when.
+pub(super) struct Told {
+    pub(super) severity: Severity,
+    pub(super) gpus: Vec<FindingGpu>,
+    pub(super) since: Time,
+    pub(super) until: Time,
+    pub(super) evidence: Evidence,
+    pub(super) message: String,
+    pub(super) advice: Vec<String>,
+}
+
+/// A process that a rule is asked about.
+#[derive(Clone, Copy, Debug)]
+pub struct ProcessInput<'a> {
+    /// What it is judged by.
+    pub seen: RuleInput<'a>,
+    /// The process as the snapshot has it.
+    pub process: &'a Process,
+    /// What the history has of it.
+    pub known: &'a ProcessHistory,
+}
+
+impl<'a> ProcessInput<'a> {
+    /// `python train.py (4242)`.
+    pub fn name(self) -> String {
+        format!("{} ({})", subject::name(self.process), self.process.pid)
+    }
+
+    /// Whether the rule found something in it at the last snapshot.
+    pub fn is_active(self) -> bool {
+        self.seen.active_finding(self.process.identity()).is_some()
+    }
+
+    /// The settings for the GPU of one of its rows.
+    pub fn settings(self, row: &RowHistory) -> Option<Settings> {
+        self.seen.rule.settings_for(&ScopeInput {
+            process: Some(self.process),
+            index: self.seen.history.gpu_index(row),
+            held_bytes: row.used_bytes(),
+            snapshot: self.seen.snapshot,
+        })
+    }
+
+    /// The GPU of one of its rows, as a finding carries it.
+    pub fn on(self, row: &RowHistory) -> FindingGpu {
+        FindingGpu {
+            index: self.seen.history.gpu_index(row),
+            uuid: self.seen.history.gpu_uuid(row).cloned(),
+            used_bytes: row.used_bytes(),
+        }
+    }
+
+    /// Says that there will be a finding `needed` seconds after `since`.
+    pub fn expect(self, gpu: u32, since: Time, needed: f64, verdicts: &mut RuleOutput) {
+        verdicts.expect(self.seen.pending(Some(self.process.pid), gpu, since, needed));
+    }
+
+    /// What meets the conditions of the rule on these GPUs but for the time that it takes.
+    pub(super) fn candidate(
+        self,
+        gpus: Vec<FindingGpu>,
+        (since, began): (Time, Began),
+        samples: u64,
+        needed: f64,
+    ) -> Candidate {
+        Candidate {
+            rule: self.seen.rule.name.clone(),
+            kind: self.seen.rule.kind(),
+            process: self.process.identity(),
+            gpus,
+            since,
+            began,
+            samples,
+            needed,
+            max_cpu_percent: f64::INFINITY,
+            is_undecidable: false,
+        }
     }
 }
 
@@ -130,346 +467,5 @@ impl RuleOutput {
             self.doubts.resize_with(self.rule + 1, Doubts::default);
         }
         self.doubts[self.rule].add(doubt);
-    }
-}
-
-/// A kind of rule: its settings and what it concludes. All is pure: history and snapshot to verdicts.
-/// The first of the settings is `enabled`; how they are read and written is in [`setting`].
-///
-/// The engine asks every rule about each process, then about each GPU, then about each row of a
-/// process that is not known for certain. A kind answers to what it is about.
-pub trait RuleKind:
-    Clone
-    + PartialEq
-    + Debug
-    + Default
-    + DeserializeOwned
-    + JsonSchema
-    + Serialize
-    + Send
-    + Sync
-    + 'static
-{
-    /// The kind of its findings.
-    const KIND: Kind;
-    /// What it finds, in a line.
-    const MEANING: &'static str;
-    /// What its verdicts rest on.
-    type Evidence: KindEvidence;
-
-    /// What is wrong with these settings together, and what would be right; `None` where nothing is.
-    fn contradiction(&self) -> Option<String> {
-        None
-    }
-
-    /// What these settings say that cannot hold: allowed, and without the effect that it seems to have.
-    fn remark(&self) -> Option<String> {
-        None
-    }
-
-    /// Judges a process of the snapshot whose identity is certain.
-    fn process(
-        _rule: &ConfiguredRule<Self>,
-        _seen: RuleInput<'_>,
-        _process: &Process,
-        _known: &ProcessHistory,
-        _verdicts: &mut RuleOutput,
-    ) {
-    }
-
-    /// Judges a GPU of the snapshot.
-    fn gpu(
-        _rule: &ConfiguredRule<Self>,
-        _seen: RuleInput<'_>,
-        _gpu: &Gpu,
-        _known: &Device,
-        _verdicts: &mut RuleOutput,
-    ) {
-    }
-
-    /// Judges a row of a GPU that answered, whose process is not known for certain: /proc does not know
-    /// the pid, or what it knows is not believed. `process` is what the snapshot has of it all the same.
-    fn unresolved_row(
-        _rule: &ConfiguredRule<Self>,
-        _seen: RuleInput<'_>,
-        _gpu: &Gpu,
-        _row: &GpuProcess,
-        _process: Option<&Process>,
-        _verdicts: &mut RuleOutput,
-    ) {
-    }
-}
-
-/// Other values for some, as the configuration gives them.
-#[derive(Clone, PartialEq, Debug)]
-pub struct Override {
-    /// Which processes they are for.
-    pub scope: Scope,
-    /// Settings and their values.
-    pub changes: Vec<(&'static str, Value)>,
-}
-
-impl Override {
-    fn values(&self) -> impl Iterator<Item = (&str, &Value)> {
-        self.changes.iter().map(|(name, value)| (*name, value))
-    }
-}
-
-/// A rule: a kind with a name, values for its settings, and other values for some.
-#[derive(Clone, PartialEq, Debug)]
-pub struct ConfiguredRule<S> {
-    name: Arc<str>,
-    scope: Scope,
-    settings: Switched<S>,
-    overrides: Vec<Override>,
-    /// The settings with each override alone.
-    overridden: Vec<Switched<S>>,
-}
-
-/// Settings, and whether the rule is run with them.
-#[derive(Clone, PartialEq, Debug)]
-struct Switched<S> {
-    settings: S,
-    is_enabled: bool,
-}
-
-impl<S: RuleKind> From<S> for Switched<S> {
-    fn from(settings: S) -> Self {
-        let is_enabled = setting::values(&settings).contains(&("enabled", true.into()));
-        Self { settings, is_enabled }
-    }
-}
-
-impl<S: RuleKind> Default for ConfiguredRule<S> {
-    fn default() -> Self {
-        Self {
-            name: S::KIND.name().into(),
-            scope: Scope::default(),
-            settings: S::default().into(),
-            overrides: Vec::new(),
-            overridden: Vec::new(),
-        }
-    }
-}
-
-impl<S: RuleKind> ConfiguredRule<S> {
-    /// The rule's name.
-    pub fn name(&self) -> &Arc<str> {
-        &self.name
-    }
-
-    /// The settings without overrides.
-    pub fn settings(&self) -> &S {
-        &self.settings.settings
-    }
-
-    /// The settings for a process on a GPU: every override that fits is applied, the later one last.
-    /// `None` where the rule is not for it, or switched off.
-    pub fn settings_for(&self, input: &ScopeInput<'_>) -> Option<Cow<'_, S>> {
-        if !self.scope.is_empty() && !self.scope.fits(input) {
-            return None;
-        }
-        let overrides = self.overrides.iter().zip(&self.overridden);
-        let mut fitting = overrides.filter(|(change, _)| change.scope.fits(input));
-        let first = fitting.next().map_or(&self.settings, |(_, first)| first);
-        let (mut settings, mut is_enabled) = (Cow::Borrowed(&first.settings), first.is_enabled);
-        for (change, _) in fitting {
-            // Each was read when it was added.
-            if let Ok(changed) = setting::changed(&*settings, change.values()) {
-                let changed = Switched::from(changed);
-                (settings, is_enabled) = (Cow::Owned(changed.settings), changed.is_enabled);
-            }
-        }
-        is_enabled.then_some(settings)
-    }
-}
-
-/// A rule of any kind.
-pub trait Rule: Debug + Send + Sync {
-    /// Its name; findings carry it, and `--rule` takes it.
-    fn name(&self) -> &Arc<str>;
-    /// The kind of its findings.
-    fn kind(&self) -> Kind;
-    /// What it finds, in a line.
-    fn meaning(&self) -> &'static str;
-    /// The schema of what its findings rest on.
-    fn evidence(&self, generator: &mut SchemaGenerator) -> Schema;
-    /// Its settings and their values, without overrides.
-    fn settings(&self) -> Vec<(&'static str, Value)>;
-    /// What its settings mean, each in a line.
-    fn meanings(&self) -> Vec<String>;
-    /// Gives a setting a value.
-    ///
-    /// # Errors
-    ///
-    /// A value that is not allowed; nothing is changed then. A setting that it has not is none.
-    fn set(&mut self, name: &str, value: &Value) -> Result<(), WrongValue>;
-    /// Other values for some, in the order in which they are applied.
-    fn overrides(&self) -> &[Override];
-    /// Adds values for some, which win over all before them.
-    ///
-    /// # Errors
-    ///
-    /// A value that is not allowed; nothing is added then.
-    fn add_override(&mut self, scope: Scope, changes: &[(&str, Value)]) -> Result<(), WrongValue>;
-    /// Which processes it is for; empty where it is for all.
-    fn scope(&self) -> &Scope;
-    /// What is wrong with its settings together, with and without each override.
-    fn contradiction(&self) -> Option<String>;
-    /// See [`RuleKind::remark`]; of the settings, then of the settings with each override.
-    fn remarks(&self) -> Vec<Option<String>>;
-    /// Whether it is run for anybody.
-    fn is_run(&self) -> bool;
-    /// The same rule under another name, for some only, without the overrides.
-    fn named(&self, name: Arc<str>, scope: Scope) -> Box<dyn Rule>;
-    /// See [`RuleKind::process`].
-    fn process(
-        &self,
-        seen: RuleInput<'_>,
-        process: &Process,
-        known: &ProcessHistory,
-        verdicts: &mut RuleOutput,
-    );
-    /// See [`RuleKind::gpu`].
-    fn gpu(&self, seen: RuleInput<'_>, gpu: &Gpu, known: &Device, verdicts: &mut RuleOutput);
-    /// See [`RuleKind::unresolved_row`].
-    fn unresolved_row(
-        &self,
-        seen: RuleInput<'_>,
-        gpu: &Gpu,
-        row: &GpuProcess,
-        process: Option<&Process>,
-        verdicts: &mut RuleOutput,
-    );
-    /// A copy.
-    fn boxed(&self) -> Box<dyn Rule>;
-}
-
-impl<S: RuleKind> Rule for ConfiguredRule<S> {
-    fn name(&self) -> &Arc<str> {
-        &self.name
-    }
-
-    fn kind(&self) -> Kind {
-        S::KIND
-    }
-
-    fn meaning(&self) -> &'static str {
-        S::MEANING
-    }
-
-    fn evidence(&self, generator: &mut SchemaGenerator) -> Schema {
-        generator.subschema_for::<S::Evidence>()
-    }
-
-    fn settings(&self) -> Vec<(&'static str, Value)> {
-        setting::values(self.settings())
-    }
-
-    fn meanings(&self) -> Vec<String> {
-        setting::meanings::<S>()
-    }
-
-    fn set(&mut self, name: &str, value: &Value) -> Result<(), WrongValue> {
-        let settings = setting::changed(self.settings(), [(name, value)].into_iter())?;
-        let overridden = self.overrides.iter().map(|change| {
-            let changed = setting::changed(&settings, change.values());
-            changed.map(Switched::from)
-        });
-        self.overridden = overridden.collect::<Result<_, _>>()?;
-        self.settings = settings.into();
-        Ok(())
-    }
-
-    fn overrides(&self) -> &[Override] {
-        &self.overrides
-    }
-
-    fn add_override(&mut self, scope: Scope, changes: &[(&str, Value)]) -> Result<(), WrongValue> {
-        let given = || changes.iter().map(|(name, value)| (*name, value));
-        let settings = setting::changed(self.settings(), given())?;
-        // As they are written again.
-        let mut values = setting::values(&settings);
-        values.retain(|(name, _)| given().any(|(given, _)| given == *name));
-        self.overrides.push(Override { scope, changes: values });
-        self.overridden.push(settings.into());
-        Ok(())
-    }
-
-    fn scope(&self) -> &Scope {
-        &self.scope
-    }
-
-    fn contradiction(&self) -> Option<String> {
-        let mut all = [&self.settings].into_iter().chain(&self.overridden);
-        all.find_map(|it| it.settings.contradiction())
-    }
-
-    fn remarks(&self) -> Vec<Option<String>> {
-        let all = [&self.settings].into_iter().chain(&self.overridden);
-        all.map(|it| it.settings.remark()).collect()
-    }
-
-    fn is_run(&self) -> bool {
-        let switches_on = |change: &Override| {
-            let mut values = change.values();
-            values.any(|value| value == ("enabled", &Value::Boolean(true)))
-        };
-        self.settings.is_enabled || self.overrides.iter().any(switches_on)
-    }
-
-    fn named(&self, name: Arc<str>, scope: Scope) -> Box<dyn Rule> {
-        Box::new(Self {
-            name,
-            scope,
-            settings: self.settings.clone(),
-            overrides: Vec::new(),
-            overridden: Vec::new(),
-        })
-    }
-
-    fn process(
-        &self,
-        seen: RuleInput<'_>,
-        process: &Process,
-        known: &ProcessHistory,
-        verdicts: &mut RuleOutput,
-    ) {
-        S::process(self, seen, process, known, verdicts);
-    }
-
-    fn gpu(&self, seen: RuleInput<'_>, gpu: &Gpu, known: &Device, verdicts: &mut RuleOutput) {
-        S::gpu(self, seen, gpu, known, verdicts);
-    }
-
-    fn unresolved_row(
-        &self,
-        seen: RuleInput<'_>,
-        gpu: &Gpu,
-        row: &GpuProcess,
-        process: Option<&Process>,
-        verdicts: &mut RuleOutput,
-    ) {
-        S::unresolved_row(self, seen, gpu, row, process, verdicts);
-    }
-
-    fn boxed(&self) -> Box<dyn Rule> {
-        Box::new(self.clone())
-    }
-}
-
-impl Clone for Box<dyn Rule> {
-    fn clone(&self) -> Self {
-        self.boxed()
-    }
-}
-
-impl PartialEq for dyn Rule {
-    fn eq(&self, other: &Self) -> bool {
-        self.name() == other.name()
-            && self.kind() == other.kind()
-            && self.settings() == other.settings()
-            && self.scope() == other.scope()
-            && self.overrides() == other.overrides()
     }
 }

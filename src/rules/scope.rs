@@ -5,7 +5,7 @@
 
 use std::fmt;
 
-use serde::{Deserialize, Deserializer, Serialize, de};
+use serde::{Deserialize, Deserializer, de};
 
 use super::setting;
 use crate::model::field::Field;
@@ -17,11 +17,9 @@ use crate::model::{GpuProcess, Process, Snapshot};
 const OWNERS: [Field; 5] = [Field::User, Field::Container, Field::Pod, Field::Job, Field::Unit];
 
 /// Which processes a rule, an override or an exemption is for: a selector, or all.
-#[derive(Clone, PartialEq, Debug, Default, Deserialize, Serialize)]
-#[serde(default)]
+#[derive(Clone, PartialEq, Debug, Default)]
 pub struct Scope {
     /// As `--where` has it, of what one snapshot tells.
-    #[serde(rename = "where", deserialize_with = "selector")]
     pub selector: Option<Selector>,
 }
 
@@ -34,35 +32,39 @@ pub enum Match {
     Unknown,
 }
 
-fn selector<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Selector>, D::Error> {
-    let terms = "terms such as \"user=ann gpu:0 mem>4GiB\"";
-    let text = setting::parsed(from, terms, setting::text)?;
-    let wrong = |why: &str| de::Error::custom(format!("{text:?} {why}; write {terms}"));
-    let selector = Selector::parse(&text).map_err(de::Error::custom)?;
-    let selector = selector.ok_or_else(|| wrong("is not allowed"))?;
-    for field in selector.fields() {
-        match field {
-            None => return Err(wrong("has a word that names no field")),
-            // They are what rules conclude, and the caller is no user.
-            Some(Field::Idle | Field::Finding | Field::Is) => {
-                return Err(wrong("asks for idle, finding or is, which no rule can be asked"));
+impl<'de> Deserialize<'de> for Scope {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let terms = "terms such as \"user=ann gpu:0 mem>4GiB\"";
+        let text = setting::parsed(from, terms, setting::text)?;
+        let wrong = |why: &str| de::Error::custom(format!("{text:?} {why}; write {terms}"));
+        let selector = Selector::parse(&text).map_err(de::Error::custom)?;
+        let selector = selector.ok_or_else(|| wrong("is not allowed"))?;
+        for field in selector.fields() {
+            match field {
+                None => return Err(wrong("has a word that names no field")),
+                // They are what rules conclude, and the caller is no user.
+                Some(Field::Idle | Field::Finding | Field::Is) => {
+                    return Err(wrong("asks for idle, finding or is, which no rule can be asked"));
+                }
+                Some(_) => {}
             }
-            Some(_) => {}
         }
+        // What is done about ann's processes must not be done about hannah's.
+        if let Some(field) = selector.fields_in_part().find(|field| OWNERS.contains(field)) {
+            let name = field.spec().names[0];
+            let why = format!("has {name}: with a part of a name, which others may have in theirs");
+            return Err(de::Error::custom(format!(
+                "{text:?} {why}; write {name}= and the whole name"
+            )));
+        }
+        Ok(Self { selector: Some(selector) })
     }
-    // What is done about ann's processes must not be done about hannah's.
-    if let Some(field) = selector.fields_in_part().find(|field| OWNERS.contains(field)) {
-        let name = field.spec().names[0];
-        let why = format!("has {name}: with a part of a name, which others may have in theirs");
-        return Err(de::Error::custom(format!("{text:?} {why}; write {name}= and the whole name")));
-    }
-    Ok(Some(selector))
 }
 
 impl Scope {
     /// Whether it has no selector, and so matches every process.
     pub fn is_empty(&self) -> bool {
-        *self == Self::default()
+        self.selector.is_none()
     }
 
     /// Whether only a process can be asked it; a finding about a GPU never fits it.

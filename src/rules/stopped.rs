@@ -11,19 +11,32 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
-use super::lasting::{FindingText, ProcessFinding, held, wait};
-use super::rule::{ConfiguredRule, RuleInput, RuleKind, RuleOutput};
+use super::lasting::{held, wait};
+use super::rule::{ProcessInput, RuleKind, RuleOutput, SEVERITY, Settings, Told, seconds};
 use super::subject;
-use super::suspect::Candidate;
 use crate::advice::quote;
-use crate::history::{ProcessHistory, RowHistory};
+use crate::history::RowHistory;
 use crate::model::Process;
 use crate::model::evidence::{Evidence, KindEvidence, samples};
-use crate::model::finding::{Action, Kind, Severity};
+use crate::model::finding::Kind;
 use crate::model::snapshot::ProcessType;
-use crate::units::{Bytes, Span};
+use crate::units::Span;
+
+pub static KIND: RuleKind = RuleKind {
+    process,
+    ..RuleKind::new::<StoppedEvidence>(
+        Kind::Stopped,
+        "a process that holds memory on a GPU has been stopped by a signal or a terminal",
+        &[
+            ("min_memory", "less memory than this on a GPU is ignored (0 for any at all)"),
+            ("duration", "how long it has to be stopped"),
+            SEVERITY,
+        ],
+        Settings { duration: seconds(120), ..Settings::NONE },
+    )
+};
 
 /// What says that a process was stopped.
 #[derive(Clone, PartialEq, Debug, JsonSchema, Serialize)]
@@ -47,99 +60,43 @@ impl KindEvidence for StoppedEvidence {
     }
 }
 
-/// What the rule is tuned by.
-#[derive(Clone, Copy, PartialEq, Debug, Deserialize, JsonSchema, Serialize)]
-pub struct StoppedSettings {
-    /// Whether the rule is run.
-    pub enabled: bool,
-    /// Less memory than this on a GPU is ignored (0 for any at all).
-    pub min_memory: Bytes,
-    /// How long it has to be stopped.
-    pub duration: Span,
-    /// How bad a finding is: info, warning or critical.
-    pub severity: Severity,
-}
-
-impl Default for StoppedSettings {
-    fn default() -> Self {
-        Self {
-            enabled: true,
-            min_memory: Bytes(0),
-            duration: Span::from_seconds(120.0),
-            severity: Severity::Warning,
-        }
+fn process(it: ProcessInput<'_>, verdicts: &mut RuleOutput) {
+    let Some(('T', streak)) = it.known.state() else {
+        return;
+    };
+    // What the driver does not tell is held.
+    let counts = |settings: &Settings, row: &RowHistory| {
+        let is_enough = |bytes: u64| bytes > 0 && bytes >= settings.min_memory.0;
+        row.kind() != ProcessType::Graphics && row.used_bytes().is_none_or(is_enough)
+    };
+    let Some((settings, gpus)) = held(it, counts) else {
+        return;
+    };
+    let needed = settings.duration.seconds();
+    if streak.seconds() < needed {
+        wait((it.seen, it.process.pid), gpus[0].index, &streak, needed, verdicts);
+        let began = (streak.since, streak.began);
+        verdicts.suspect(it.candidate(gpus, began, streak.samples, needed));
+        return;
     }
-}
-
-impl RuleKind for StoppedSettings {
-    const KIND: Kind = Kind::Stopped;
-    const MEANING: &'static str =
-        "a process that holds memory on a GPU has been stopped by a signal or a terminal";
-    type Evidence = StoppedEvidence;
-
-    fn process(
-        rule: &ConfiguredRule<Self>,
-        seen: RuleInput<'_>,
-        process: &Process,
-        known: &ProcessHistory,
-        verdicts: &mut RuleOutput,
-    ) {
-        let Some(('T', streak)) = known.state() else {
-            return;
-        };
-        let Some(held) = held(rule, seen, process, known, |it| it.severity, Self::counts) else {
-            return;
-        };
-        let needed = held.settings.duration.seconds();
-        if streak.seconds() < needed {
-            wait(rule, process, held.gpus[0].index, &streak, needed, verdicts);
-            verdicts.suspect(Candidate {
-                rule: rule.name().clone(),
-                kind: Self::KIND,
-                process: known.identity(),
-                gpus: held.gpus,
-                since: streak.since,
-                began: streak.began,
-                samples: streak.samples,
-                needed,
-                max_cpu_percent: f64::INFINITY,
-                is_undecidable: false,
-            });
-            return;
-        }
-        let about = ProcessFinding {
-            rule,
-            process,
-            severity: held.settings.severity,
-            gpus: held.gpus,
-            since: streak.since,
-            until: streak.until,
-        };
-        let message = format!(
-            "{} has been stopped for {} and holds {}",
-            about.name(),
-            Span::from_seconds(about.seconds()),
-            subject::held(&about.gpus),
-        );
-        verdicts.find(about.finding(FindingText {
-            evidence: Evidence::new(StoppedEvidence {
-                state: 'T',
-                samples: streak.samples,
-                terminal: process.terminal.clone(),
-            }),
-            message,
-            advice: advice(process),
-            actions: vec![Action::Notify],
-        }));
-    }
-}
-
-impl StoppedSettings {
-    /// Whether memory is held in a row; what the driver does not tell is held.
-    fn counts(&self, row: &RowHistory) -> bool {
-        row.kind() != ProcessType::Graphics
-            && row.used_bytes().is_none_or(|bytes| bytes > 0 && bytes >= self.min_memory.0)
-    }
+    let message = format!(
+        "{} has been stopped for {} and holds {}",
+        it.name(),
+        Span::from_seconds(streak.seconds()),
+        subject::held(&gpus),
+    );
+    let terminal = it.process.terminal.clone();
+    let evidence = StoppedEvidence { state: 'T', samples: streak.samples, terminal };
+    let told = Told {
+        severity: settings.severity,
+        gpus,
+        since: streak.since,
+        until: streak.until,
+        evidence: Evidence::new(evidence),
+        message,
+        advice: advice(it.process),
+    };
+    verdicts.find(it.seen.finding(Some(it.process), told));
 }
 
 fn advice(process: &Process) -> Vec<String> {

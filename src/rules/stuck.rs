@@ -9,16 +9,27 @@
 //! seconds advance. Nothing is offered that would end it, because nothing does.
 
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
-use super::lasting::{FindingText, ProcessFinding, held, wait};
-use super::rule::{ConfiguredRule, RuleInput, RuleKind, RuleOutput};
+use super::lasting::{held, wait};
+use super::rule::{
+    ProcessInput, RuleInput, RuleKind, RuleOutput, SEVERITY, Settings, Told, seconds,
+};
 use super::subject;
-use crate::history::{Began, ProcessHistory, RowHistory, Streak};
-use crate::model::Process;
+use crate::history::{Began, ProcessHistory, Streak};
 use crate::model::evidence::{Evidence, KindEvidence, samples};
-use crate::model::finding::{Action, Kind, Severity};
+use crate::model::finding::{Kind, Severity};
 use crate::units::Span;
+
+pub static KIND: RuleKind = RuleKind {
+    process,
+    ..RuleKind::new::<StuckEvidence>(
+        Kind::Stuck,
+        "a process that holds memory on a GPU has been in uninterruptible sleep for the duration",
+        &[("duration", "how long every sample has to show it in uninterruptible sleep"), SEVERITY],
+        Settings { duration: seconds(120), severity: Severity::Critical, ..Settings::NONE },
+    )
+};
 
 /// Fewer samples are a coincidence, though the CPU seconds stood still.
 const LEAST_SAMPLES: u64 = 3;
@@ -42,74 +53,39 @@ impl KindEvidence for StuckEvidence {
     }
 }
 
-/// What the rule is tuned by.
-#[derive(Clone, Copy, PartialEq, Debug, Deserialize, JsonSchema, Serialize)]
-pub struct StuckSettings {
-    /// Whether the rule is run.
-    pub enabled: bool,
-    /// How long every sample has to show it in uninterruptible sleep.
-    pub duration: Span,
-    /// How bad a finding is: info, warning or critical.
-    pub severity: Severity,
-}
-
-impl Default for StuckSettings {
-    fn default() -> Self {
-        Self { enabled: true, duration: Span::from_seconds(120.0), severity: Severity::Critical }
+fn process(it: ProcessInput<'_>, verdicts: &mut RuleOutput) {
+    let Some(('D', streak)) = it.known.state() else {
+        return;
+    };
+    let Some((settings, gpus)) = held(it, |_, row| row.used_bytes() != Some(0)) else {
+        return;
+    };
+    let streak = while_still(streak, it.known);
+    let needed = settings.duration.seconds();
+    let least_samples = match it.known.still_since() {
+        Some(_) => LEAST_SAMPLES,
+        None => LEAST_SAMPLES_WITHOUT_CPU,
+    };
+    if streak.seconds() < needed || streak.samples < least_samples {
+        wait((it.seen, it.process.pid), gpus[0].index, &streak, needed, verdicts);
+        return;
     }
-}
-
-impl RuleKind for StuckSettings {
-    const KIND: Kind = Kind::Stuck;
-    const MEANING: &'static str =
-        "a process that holds memory on a GPU has been in uninterruptible sleep for the duration";
-    type Evidence = StuckEvidence;
-
-    fn process(
-        rule: &ConfiguredRule<Self>,
-        seen: RuleInput<'_>,
-        process: &Process,
-        known: &ProcessHistory,
-        verdicts: &mut RuleOutput,
-    ) {
-        let Some(('D', streak)) = known.state() else {
-            return;
-        };
-        let counts = |_: &Self, row: &RowHistory| row.used_bytes() != Some(0);
-        let Some(held) = held(rule, seen, process, known, |it| it.severity, counts) else {
-            return;
-        };
-        let streak = while_still(streak, known);
-        let needed = held.settings.duration.seconds();
-        let least_samples = match known.still_since() {
-            Some(_) => LEAST_SAMPLES,
-            None => LEAST_SAMPLES_WITHOUT_CPU,
-        };
-        if streak.seconds() < needed || streak.samples < least_samples {
-            wait(rule, process, held.gpus[0].index, &streak, needed, verdicts);
-            return;
-        }
-        let about = ProcessFinding {
-            rule,
-            process,
-            severity: held.settings.severity,
-            gpus: held.gpus,
-            since: streak.since,
-            until: streak.until,
-        };
-        let message = format!(
-            "{} holds {} and has been in uninterruptible sleep for {}: no signal reaches it",
-            about.name(),
-            subject::held(&about.gpus),
-            Span::from_seconds(about.seconds()),
-        );
-        verdicts.find(about.finding(FindingText {
-            evidence: Evidence::new(StuckEvidence { state: 'D', samples: streak.samples }),
-            message,
-            advice: advice(process.pid),
-            actions: vec![Action::Notify],
-        }));
-    }
+    let message = format!(
+        "{} holds {} and has been in uninterruptible sleep for {}: no signal reaches it",
+        it.name(),
+        subject::held(&gpus),
+        Span::from_seconds(streak.seconds()),
+    );
+    let told = Told {
+        severity: settings.severity,
+        gpus,
+        since: streak.since,
+        until: streak.until,
+        evidence: Evidence::new(StuckEvidence { state: 'D', samples: streak.samples }),
+        message,
+        advice: advice(it.process.pid),
+    };
+    verdicts.find(it.seen.finding(Some(it.process), told));
 }
 
 /// The part of the time in `D` in which its CPU seconds stood still, where they are known.

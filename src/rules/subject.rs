@@ -8,9 +8,9 @@ use std::sync::Arc;
 use unicode_width::UnicodeWidthChar as _;
 
 use crate::model::finding::{FindingGpu, FindingProcess};
-use crate::model::pool::is_ray_idle;
+use crate::model::pool::{is_ray_idle, is_spawned};
 use crate::model::program::{file_name, is_interpreter};
-use crate::model::{Gpu, Process, Start};
+use crate::model::{Identity, Process, Start};
 use crate::units::Bytes;
 
 /// A name in a sentence is no longer than this many columns.
@@ -18,8 +18,8 @@ const LONGEST_NAME: usize = 60;
 /// More GPUs than this are counted, not listed.
 const MOST_GPUS_LISTED: usize = 4;
 
-/// `rule:uuid:pid:start`: the same for as long as rule, lowest GPU and process are.
-pub(super) fn id(rule: &str, gpus: &[FindingGpu], process: &Process) -> Arc<str> {
+/// `rule:uuid:pid:start`: the same for as long as rule, lowest GPU and process are. About a GPU, `rule:uuid`.
+pub(super) fn id(rule: &str, gpus: &[FindingGpu], process: Option<&Process>) -> Arc<str> {
     let mut id = format!("{rule}:");
     // Writing to a String cannot fail.
     let _ = match gpus.iter().min_by_key(|gpu| gpu.index) {
@@ -27,20 +27,15 @@ pub(super) fn id(rule: &str, gpus: &[FindingGpu], process: &Process) -> Arc<str>
         Some(gpu) => write!(id, "{}", gpu.index),
         None => Ok(()),
     };
-    let _ = match process.identity().start {
-        Start::Ticks(ticks) => write!(id, ":{}:{ticks}", process.pid),
-        Start::Time(time) => write!(id, ":{}:{}", process.pid, time.unix_seconds()),
-        Start::Unknown => write!(id, ":{}:", process.pid),
+    let _ = match process.map(Process::identity) {
+        Some(Identity { pid, start: Start::Ticks(ticks) }) => write!(id, ":{pid}:{ticks}"),
+        Some(Identity { pid, start: Start::Time(time) }) => {
+            write!(id, ":{pid}:{}", time.unix_seconds())
+        }
+        Some(Identity { pid, start: Start::Unknown }) => write!(id, ":{pid}:"),
+        None => Ok(()),
     };
     id.into()
-}
-
-/// `rule:uuid`, of a finding about a GPU.
-pub(super) fn id_on(rule: &str, gpu: &Gpu) -> Arc<str> {
-    match &gpu.uuid {
-        Some(uuid) => format!("{rule}:{uuid}").into(),
-        None => format!("{rule}:{}", gpu.index).into(),
-    }
 }
 
 /// The process as a finding carries it; one that has ended by the names that it had, and by no start: what has
@@ -127,7 +122,7 @@ pub fn name(process: &Process) -> String {
         return format!("idle Ray worker {}", program.trim_end());
     }
     let program = program_name(program);
-    if is_spawned(arguments) {
+    if is_spawned(command) {
         let parent = process.parent.as_deref();
         let command = parent.and_then(|parent| parent.command.as_deref());
         return cut(&match command.filter(|it| !is_spawned(it)).and_then(<[_]>::split_first) {
@@ -136,13 +131,6 @@ pub fn name(process: &Process) -> String {
         });
     }
     cut(&program_and_script(program, arguments))
-}
-
-/// Whether Python's multiprocessing has started it: `-c` and code of its own, which says nothing of whose it
-/// is (CPython: `Lib/multiprocessing/spawn.py`, `forkserver.py`).
-fn is_spawned(arguments: &[Arc<str>]) -> bool {
-    let mut pairs = arguments.windows(2);
-    pairs.any(|pair| &*pair[0] == "-c" && pair[1].starts_with("from multiprocessing."))
 }
 
 /// The file's name; all of a title that the process gave itself (setproctitle), in which a `/` parts no path.
@@ -307,14 +295,6 @@ mod tests {
         for title in ["ray::IDLE_SpillWorker", "ray::Idler.step", "ray::train"] {
             assert_eq!(of(&[title]), title);
         }
-    }
-
-    #[test]
-    fn a_finding_about_a_gpu_is_named_by_its_uuid() {
-        let mut gpu = Gpu { index: 3, uuid: Some("GPU-3".into()), ..Gpu::default() };
-        assert_eq!(&*id_on("pressure", &gpu), "pressure:GPU-3");
-        gpu.uuid = None;
-        assert_eq!(&*id_on("pressure", &gpu), "pressure:3");
     }
 
     #[test]

@@ -35,6 +35,11 @@ pub(super) fn judge_with(
     engine
 }
 
+/// What a verdict rests on, as it is written.
+pub(super) fn facts(finding: &Finding) -> serde_json::Value {
+    serde_json::to_value(&finding.evidence).unwrap()
+}
+
 /// A setting's value as it is written.
 pub(crate) fn written(value: impl Serialize) -> Value {
     Value::try_from(value).unwrap()
@@ -75,5 +80,6 @@ pub(super) fn assert_clean(engine: &Engine, kind: Kind) {
 
 /// What these terms select.
 pub(crate) fn scope(terms: &str) -> super::scope::Scope {
-    super::scope::Scope { selector: crate::model::selector::Selector::parse(terms).unwrap() }
+    let selector = crate::model::selector::Selector::parse(terms).unwrap();
+    super::scope::Scope { selector }
 }

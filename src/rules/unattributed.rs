@@ -15,17 +15,31 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
-use super::rule::{ConfiguredRule, RuleInput, RuleKind, RuleOutput};
+use super::rule::{RuleInput, RuleKind, RuleOutput, SEVERITY, Settings, Told, seconds};
 use super::subject;
 use super::undecided_reason::UndecidedReason;
 use crate::history::Device;
 use crate::model::evidence::{Evidence, KindEvidence, samples};
-use crate::model::finding::{Action, Finding, FindingGpu, Kind, Pending, Severity};
+use crate::model::finding::{FindingGpu, Kind};
 use crate::model::snapshot::{Memory, PidNamespace};
-use crate::model::{Gpu, Process, Snapshot, Time};
-use crate::units::{Bytes, GIB, Span};
+use crate::model::{Gpu, Process, Snapshot};
+use crate::units::{Bytes, GIB, Span, number_of};
+
+pub static KIND: RuleKind = RuleKind {
+    gpu,
+    ..RuleKind::new::<UnattributedEvidence>(
+        Kind::Unattributed,
+        "a GPU has memory in use that no process listed on it accounts for",
+        &[
+            ("min_memory", "less unaccounted memory than this is ignored"),
+            ("duration", "how long it has to be so"),
+            SEVERITY,
+        ],
+        Settings { min_memory: Bytes(GIB), duration: seconds(60), ..Settings::NONE },
+    )
+};
 
 /// What used memory may include of what the driver reserves, where it does not tell that apart (memory
 /// info v1): an idle GPU then shows 300 to 900 MiB.
@@ -90,107 +104,71 @@ impl KindEvidence for UnattributedEvidence {
     }
 }
 
-/// What the rule is tuned by.
-#[derive(Clone, Copy, PartialEq, Debug, Deserialize, JsonSchema, Serialize)]
-pub struct UnattributedSettings {
-    /// Whether the rule is run.
-    pub enabled: bool,
-    /// less unaccounted memory than this is ignored.
-    pub min_memory: Bytes,
-    /// How long it has to be so.
-    pub duration: Span,
-    /// How bad a finding is: info, warning or critical.
-    pub severity: Severity,
-}
-
-impl Default for UnattributedSettings {
-    fn default() -> Self {
-        Self {
-            enabled: true,
-            min_memory: Bytes(GIB),
-            duration: Span::from_seconds(60.0),
-            severity: Severity::Warning,
-        }
+fn gpu(seen: RuleInput<'_>, gpu: &Gpu, device: &Device, verdicts: &mut RuleOutput) {
+    let host = &seen.snapshot.host;
+    // In a container it is normal: NVML lists what is visible there.
+    if host.pid_namespace == Some(PidNamespace::Container) || has_no_answer(seen.snapshot, gpu) {
+        return;
     }
-}
-
-impl RuleKind for UnattributedSettings {
-    const KIND: Kind = Kind::Unattributed;
-    const MEANING: &'static str =
-        "a GPU has memory in use that no process listed on it accounts for";
-    type Evidence = UnattributedEvidence;
-
-    fn gpu(
-        rule: &ConfiguredRule<Self>,
-        seen: RuleInput<'_>,
-        gpu: &Gpu,
-        device: &Device,
-        verdicts: &mut RuleOutput,
-    ) {
-        let host = &seen.snapshot.host;
-        // In a container it is normal: NVML lists what is visible there.
-        if host.pid_namespace == Some(PidNamespace::Container) || has_no_answer(seen.snapshot, gpu)
-        {
-            return;
-        }
-        let Some(settings) = rule.settings_for(&seen.scope_on(None, gpu)) else {
-            return;
-        };
-        if let Some(doubt) = doubt_of_figures(seen.snapshot, gpu) {
-            verdicts.doubt(doubt);
-            // What stood stands as long as it cannot be told.
-            if let Some(active) = seen.active_finding_on(rule.name(), gpu) {
-                verdicts.find(active.clone());
-            }
-            return;
-        }
-        let threshold = threshold(gpu.memory, &settings);
-        if let Some(doubt) = doubt(gpu, threshold) {
-            verdicts.doubt(doubt);
-        }
-        let ends_at = threshold - threshold / 4;
-        let active = seen.lasting_on(rule.name(), gpu, device.unattributed(ends_at).as_ref());
-        let least = if active.is_some() { ends_at } else { threshold };
-        let Some(stretch) = device.unattributed(least) else {
-            return;
-        };
-        if host.pid_namespace.is_none() {
-            verdicts.doubt(UndecidedReason::NoNamespace);
-            return;
-        }
-        let since = active.map_or(stretch.since, |finding| finding.since);
-        if active.is_none()
-            && (stretch.seconds() < settings.duration.seconds() || stretch.samples < LEAST_SAMPLES)
-        {
-            let pending = Pending {
-                rule: rule.name().clone(),
-                kind: Kind::Unattributed,
-                pid: None,
-                gpu: gpu.index,
-                since,
-                due: since.plus_seconds(settings.duration.seconds()),
-            };
-            seen.expect(pending, verdicts);
-            return;
-        }
-        let duration_seconds = stretch.until.seconds_since(since);
-        let samples = stretch.samples;
-        match evidence(seen.snapshot, gpu, samples) {
-            Some(evidence) => verdicts.find(finding(
-                rule,
-                settings.severity,
-                gpu,
-                evidence,
-                (since, duration_seconds),
-            )),
-            // It is not known this time; what it was last stands as long as a gap may be.
-            None => {
-                if let Some(active) = active {
-                    verdicts.find(active.clone());
-                }
-            }
-        }
+    let Some(settings) = seen.settings_on(None, gpu) else {
+        return;
+    };
+    if let Some(doubt) = doubt_of_figures(seen.snapshot, gpu) {
+        verdicts.doubt(doubt);
+        // What stood stands as long as it cannot be told.
+        verdicts.findings.extend(seen.active_finding_on(gpu).cloned());
+        return;
     }
+    let threshold = threshold(gpu.memory, &settings);
+    if let Some(doubt) = doubt(gpu, threshold) {
+        verdicts.doubt(doubt);
+    }
+    let ends_at = threshold - threshold / 4;
+    let active = seen.lasting_on(gpu, device.unattributed(ends_at).as_ref());
+    let least = if active.is_some() { ends_at } else { threshold };
+    let Some(stretch) = device.unattributed(least) else {
+        return;
+    };
+    if host.pid_namespace.is_none() {
+        verdicts.doubt(UndecidedReason::NoNamespace);
+        return;
+    }
+    let since = active.map_or(stretch.since, |finding| finding.since);
+    let needed = settings.duration.seconds();
+    if active.is_none() && (stretch.seconds() < needed || stretch.samples < LEAST_SAMPLES) {
+        seen.expect_on(gpu, since, needed, verdicts);
+        return;
+    }
+    let Some(evidence) = evidence(seen.snapshot, gpu, stretch.samples) else {
+        // It is not known this time; what it was last stands as long as a gap may be.
+        verdicts.findings.extend(active.cloned());
+        return;
+    };
+    let bytes = evidence.unattributed_bytes;
+    let mut message = format!(
+        "GPU {} has had {} in use for {} that no listed process accounts for",
+        gpu.index,
+        Bytes(bytes),
+        Span::from_seconds(stretch.until.seconds_since(since)),
+    );
+    if !evidence.holders.is_empty() {
+        let holders = named(&evidence.holders);
+        message.push_str(&format!("; {} is open in {holders}", gpu.device_file()));
+    }
+    let told = Told {
+        severity: settings.severity,
+        gpus: vec![FindingGpu {
+            index: gpu.index,
+            uuid: gpu.uuid.clone(),
+            used_bytes: Some(bytes),
+        }],
+        since,
+        until: stretch.until,
+        advice: advice(gpu, &evidence),
+        evidence: Evidence::new(evidence),
+        message,
+    };
+    verdicts.find(seen.finding(None, told));
 }
 
 /// Where the difference says nothing, or a GPU that does not answer says nothing new.
@@ -200,12 +178,7 @@ fn has_no_answer(snapshot: &Snapshot, gpu: &Gpu) -> bool {
         .kernel
         .as_deref()
         .is_some_and(|kernel| kernel.to_ascii_lowercase().contains("microsoft"));
-    is_wsl || is_shared_out(gpu) || is_unified(gpu) || gpu.stale_seconds.is_some()
-}
-
-/// Whether the GPU is divided into instances.
-pub(super) fn is_shared_out(gpu: &Gpu) -> bool {
-    gpu.is_divided()
+    is_wsl || gpu.is_divided() || is_unified(gpu) || gpu.stale_seconds.is_some()
 }
 
 /// Whether the GPU's memory is part of the system's.
@@ -216,7 +189,7 @@ pub(super) fn is_unified(gpu: &Gpu) -> bool {
 }
 
 /// How much has to be unaccounted for.
-fn threshold(memory: Option<Memory>, settings: &UnattributedSettings) -> u64 {
+fn threshold(memory: Option<Memory>, settings: &Settings) -> u64 {
     let reserved_is_apart = memory.is_none_or(|memory| memory.reserved_bytes.is_some());
     let allowance = if reserved_is_apart { 0 } else { RESERVED_ALLOWANCE_BYTES };
     // None at all would be true of every GPU.
@@ -289,58 +262,13 @@ fn holders(snapshot: &Snapshot, gpu: &Gpu) -> Vec<DeviceFileHolder> {
         .collect()
 }
 
-fn finding(
-    rule: &ConfiguredRule<UnattributedSettings>,
-    severity: Severity,
-    gpu: &Gpu,
-    evidence: UnattributedEvidence,
-    (since, duration_seconds): (Time, f64),
-) -> Finding {
-    let bytes = evidence.unattributed_bytes;
-    let mut message = format!(
-        "GPU {} has had {} in use for {} that no listed process accounts for",
-        gpu.index,
-        Bytes(bytes),
-        Span::from_seconds(duration_seconds),
-    );
-    if !evidence.holders.is_empty() {
-        let holders = named(&evidence.holders);
-        message.push_str(&format!("; {} is open in {holders}", gpu.device_file()));
-    }
-    Finding {
-        id: subject::id_on(rule.name(), gpu),
-        rule: rule.name().clone(),
-        kind: Kind::Unattributed,
-        severity,
-        since,
-        duration_seconds,
-        resolved_at: None,
-        gpus: vec![FindingGpu {
-            index: gpu.index,
-            uuid: gpu.uuid.clone(),
-            used_bytes: Some(bytes),
-        }],
-        process: None,
-        memory_bytes: Some(bytes),
-        advice: advice(gpu, &evidence),
-        evidence: Evidence::new(evidence),
-        message,
-        actions: vec![Action::Notify],
-        commands: Vec::new(),
-        also: Vec::new(),
-        kept_by: None,
-        skipped: None,
-    }
-}
-
 /// `a (1), b (2) and 3 others`.
 fn named(holders: &[DeviceFileHolder]) -> String {
     let name = |holder: &DeviceFileHolder| format!("{} ({})", holder.name, holder.pid);
     let names: Vec<String> = holders.iter().take(MOST_NAMED).map(name).collect();
     match holders.len().saturating_sub(MOST_NAMED) {
         0 => names.join(", "),
-        1 => format!("{} and 1 other", names.join(", ")),
-        others => format!("{} and {others} others", names.join(", ")),
+        others => format!("{} and {}", names.join(", "), number_of(others as u64, "other")),
     }
 }
 

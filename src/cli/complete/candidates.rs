@@ -367,7 +367,7 @@ fn rules(sources: &Sources, with_kinds: bool) -> Vec<OfferedValue> {
     let set = config::load(&sources.global).map_or_else(|_| RuleSet::default(), |it| it.rules);
     let rules = set.rules().iter();
     let mut found: Vec<_> =
-        rules.map(|rule| OfferedValue::new(rule.name(), rule.meaning())).collect();
+        rules.map(|rule| OfferedValue::new(&rule.name, rule.made_of.meaning)).collect();
     if with_kinds {
         let kinds = Kind::ALL.iter();
         found.extend(kinds.map(|kind| OfferedValue::new(kind.name(), "rules of this kind")));

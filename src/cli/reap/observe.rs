@@ -171,8 +171,8 @@ impl Observation {
 pub(in crate::cli) fn concerned(targets: &Targets, rules: &RuleSet) -> Vec<Arc<str>> {
     let rules = rules.rules().iter();
     rules
-        .filter(|rule| targets.concerns(rule.name(), rule.kind()))
-        .map(|rule| Arc::clone(rule.name()))
+        .filter(|rule| targets.concerns(&rule.name, rule.kind()))
+        .map(|rule| Arc::clone(&rule.name))
         .collect()
 }
 

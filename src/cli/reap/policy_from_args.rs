@@ -70,16 +70,11 @@ fn release(args: &ReapArgs) -> Release {
 pub(super) fn switch_on(rules: &mut RuleSet, args: &ReapArgs) -> Result<(), UnknownRule> {
     // The error is the same; what is selected is not wanted.
     rules.clone().select(&args.rule)?;
-    let is_asked = |rule: &dyn Rule| {
-        args.kind.contains(&rule.kind()) || args.rule.iter().any(|name| **name == **rule.name())
+    let is_asked = |rule: &Rule| {
+        args.kind.contains(&rule.kind()) || args.rule.iter().any(|name| **name == *rule.name)
     };
-    let asked = rules.rules().iter().filter(|rule| is_asked(&***rule));
-    let asked: Vec<Arc<str>> = asked.map(|rule| Arc::clone(rule.name())).collect();
-    for name in &asked {
-        if let Some(rule) = rules.rule_mut(name) {
-            // Every kind has this setting, a test holds.
-            let _ = rule.set("enabled", &true.into());
-        }
+    for rule in rules.rules_mut().iter_mut().filter(|rule| is_asked(rule)) {
+        rule.settings.enabled = true;
     }
     Ok(())
 }

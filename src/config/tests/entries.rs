@@ -1,11 +1,8 @@
 //! Named rules, scopes and exemptions: what is read, what is refused, and that it reads back.
 
-use schemars::JsonSchema;
-
 use super::*;
 use crate::model::{Kind, Severity, Time};
-use crate::rules::pressure::PressureEvidence;
-use crate::rules::rule::{Rule, RuleKind};
+use crate::rules::rule::Rule;
 use crate::units::{GIB, Percent};
 
 const ENTRIES: &str = r#"
@@ -42,13 +39,8 @@ enabled = false
 max_cpu_percent = 12.5
 "#;
 
-fn rule<'c>(config: &'c Config, name: &str) -> &'c dyn Rule {
-    let mut rules = config.rules.rules().iter();
-    &**rules.find(|rule| &**rule.name() == name).unwrap()
-}
-
-fn value(rule: &dyn Rule, name: &str) -> toml::Value {
-    let settings = rule.settings();
+fn value(rule: &Rule, name: &str) -> toml::Value {
+    let settings = rule.values();
     let (_, value) = settings.iter().find(|it| it.0 == name).unwrap();
     value.clone()
 }
@@ -59,7 +51,7 @@ fn a_named_rule_starts_from_its_kind_and_has_a_scope() {
     let notebooks = rule(&config, "idle-notebooks");
     assert_eq!(notebooks.kind(), Kind::Idle);
     let scope = scope("notebook:course/ mem>4GiB");
-    assert_eq!(*notebooks.scope(), scope);
+    assert_eq!(notebooks.scope, scope);
     for (name, expected) in [
         ("enabled", written(true)),
         ("duration", written(Span::from_seconds(7200.0))),
@@ -69,12 +61,12 @@ fn a_named_rule_starts_from_its_kind_and_has_a_scope() {
     ] {
         assert_eq!(value(notebooks, name), expected, "{name}");
     }
-    let [change] = notebooks.overrides() else {
+    let [change] = &notebooks.overrides[..] else {
         panic!("{notebooks:?}");
     };
     assert_eq!(change.scope, super::scope("user=1000"));
     let everybody = rule(&config, "everybody");
-    assert!(everybody.scope().is_empty() && !everybody.is_run());
+    assert!(everybody.scope.is_empty() && !everybody.is_run());
     assert_eq!(value(rule(&config, "idle"), "enabled"), written(false));
 }
 
@@ -209,75 +201,46 @@ fn a_mistake_in_an_entry_is_reported_with_its_line_and_key() {
 
 #[test]
 fn no_setting_is_called_as_a_key_of_an_entry() {
-    for entry in rules::catalogue() {
-        for (setting, _) in entry.settings {
+    for kind in rules::KINDS {
+        for setting in kind.setting_names() {
             let taken = ["where", "name", "kind", "rule"].contains(&setting);
-            assert!(!taken, "{}: {}", entry.name, setting);
+            assert!(!taken, "{}: {}", kind.kind, setting);
         }
     }
 }
 
-/// A kind about GPUs whose two settings may contradict each other.
-#[derive(Clone, PartialEq, Debug, Deserialize, JsonSchema, Serialize)]
-struct Band {
-    enabled: bool,
-    low: Bytes,
-    high: Bytes,
-}
-
-impl Default for Band {
-    fn default() -> Self {
-        Self { enabled: true, low: Bytes(GIB), high: Bytes(2 * GIB) }
-    }
-}
-
-impl RuleKind for Band {
-    const KIND: Kind = Kind::Pressure;
-    const MEANING: &'static str = "a GPU has little memory left";
-    type Evidence = PressureEvidence;
-
-    fn contradiction(&self) -> Option<String> {
-        (self.low.0 >= self.high.0)
-            .then(|| "low is not below high; make high the larger".to_owned())
-    }
-}
-
-/// Reads with the kind `pressure` being a [`Band`] and nothing else.
-fn parse_band(text: &str) -> Result<Config, ConfigError> {
-    let mut config = Config::default();
-    config.rules.replace(Box::new(ConfiguredRule::<Band>::default()));
-    read::layer(&mut config, text, Path::new("config.toml"))?;
-    Ok(config)
-}
-
 #[test]
 fn thresholds_that_contradict_each_other_are_reported_where_they_meet() {
-    let message = "low is not below high; make high the larger";
     let rule = "name = \"x\"\nkind = \"pressure\"";
     for (text, place) in [
-        ("[rules.pressure]\nenabled = true\nlow = \"3GiB\"".to_owned(), "3: rules.pressure"),
-        ("[rules.pressure]\nhigh = \"512MiB\"".to_owned(), "2: rules.pressure"),
-        (format!("\n[[rule]]\n{rule}\nlow = \"2GiB\""), "2: rule"),
         (
-            "[[override]]\nrule = \"pressure\"\nwhere = \"gpu:0\"\nlow = \"3GiB\"".to_owned(),
+            "[rules.pressure]\nenabled = true\nmin_free_warning = \"3GiB\"".to_owned(),
+            "3: rules.pressure",
+        ),
+        ("[rules.pressure]\nmin_free_warning = \"1GiB\"".to_owned(), "2: rules.pressure"),
+        (format!("\n[[rule]]\n{rule}\nmin_free_warning = \"2GiB\""), "2: rule"),
+        (
+            "[[override]]\nrule = \"pressure\"\nwhere = \"gpu:0\"\nmin_free_warning = \"3GiB\""
+                .to_owned(),
             "1: override",
         ),
     ] {
-        let error = parse_band(&text).unwrap_err().to_string();
-        assert_eq!(error, format!("config.toml:{place}: {message}"));
+        let error = refused(&text);
+        let start = format!("config.toml:{place}: min_free_warning (");
+        assert!(error.starts_with(&start), "{error}");
     }
-    parse_band("[rules.pressure]\nlow = \"3GiB\"\nhigh = \"4GiB\"").unwrap();
+    parse("[rules.pressure]\nmin_free_warning = \"3GiB\"\nmin_free = \"4GiB\"").unwrap();
 }
 
 #[test]
 fn a_rule_about_gpus_can_be_asked_about_no_process() {
     let named = "[[rule]]\nname = \"x\"\nkind = \"pressure\"\n";
-    let change = "[[override]]\nrule = \"pressure\"\nlow = \"512MiB\"\n";
+    let change = "[[override]]\nrule = \"pressure\"\nmin_free = \"512MiB\"\n";
     let keep = "[[keep]]\nreason = \"x\"\nkinds = [\"pressure\"]\n";
     for (entry, prefix) in [(named, "rule"), (change, "override"), (keep, "keep")] {
-        let error = parse_band(&format!("{entry}where = \"gpu:0 user=ann\"")).unwrap_err();
+        let error = parse(&format!("{entry}where = \"gpu:0 user=ann\"")).unwrap_err();
         let start = format!("config.toml:1: {prefix}.where: pressure is about a GPU");
         assert!(error.to_string().starts_with(&start), "{error}");
-        parse_band(&format!("{entry}where = \"gpu:0,1\"")).unwrap();
+        parse(&format!("{entry}where = \"gpu:0,1\"")).unwrap();
     }
 }

@@ -127,11 +127,11 @@ fn mistakes_are_reported_with_line_and_key() {
         ),
         (
             "[reap]\nwarn_terminal = \"yes\"",
-            "config.toml:2: reap.warn_terminal: \"yes\" is not allowed; write true or false",
+            "config.toml:2: reap.warn_terminal: invalid type: string \"yes\", expected a boolean",
         ),
         (
             "[rules.idle]\naction = \"kill\"",
-            "config.toml:2: rules.idle.action: \"kill\" is not allowed; write \"notify\", \"release\" or \"reap\"",
+            "config.toml:2: rules.idle.action: unknown variant `kill`, expected one of `notify`, `release`, `reap`",
         ),
         (
             "[rules.dead]\naction = \"reap\"",

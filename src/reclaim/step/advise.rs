@@ -41,7 +41,7 @@ fn pooled(process: &Process, processes: &[&Process]) -> Option<Arc<str>> {
     if processes.iter().any(is_parent) {
         return None;
     }
-    let (by, words) = (pool.restarted_by, pool.words);
+    let (by, words) = (&pool.restarted_by, &pool.words);
     let does = match pool.keeps_the_idle {
         true => "keeps it for the next task",
         false => "would start it again",

@@ -80,9 +80,9 @@ fn write_finding(sheet: &mut PageText, finding: &Finding) {
     let columns = severity.to_string().len() + 2;
     sheet.marked(&mark, columns, &format!("{kind}{rule}: {ceased}{}", finding.message));
     sheet.item("    since ", &finding.since.local().to_string());
-    sheet.item("    because ", &escape(&finding.evidence.words()));
+    sheet.item("    because ", &escape(finding.evidence.words()));
     for also in &finding.also {
-        sheet.item("    also ", &format!("{}: {}", also.kind, escape(&also.evidence.words())));
+        sheet.item("    also ", &format!("{}: {}", also.kind, escape(also.evidence.words())));
     }
     if let Some(kept_by) = &finding.kept_by {
         sheet.item("    kept: ", &escape(&kept_by.to_string()));

@@ -4,9 +4,10 @@ use std::sync::Arc;
 
 use super::*;
 use crate::history::testing::Scene;
+use crate::model::finding::Action;
 use crate::model::snapshot::LastKnown;
 use crate::rules::Engine;
-use crate::rules::testing::{PID, assert_clean, count, judge, only, reasons};
+use crate::rules::testing::{PID, assert_clean, count, facts, judge, only, reasons};
 use crate::units::GIB;
 
 /// `python train.py` on these GPUs of two, on the host.
@@ -115,8 +116,7 @@ fn a_zombie_is_found_whose_start_is_not_known() {
     // A zombie needs no namespace.
     scene.now.host.pid_namespace = None;
     let engine = judge(&mut scene, 60.0);
-    let evidence = &only(&engine, Kind::Dead).evidence;
-    assert!(evidence.of::<DeadEvidence>().is_some_and(|dead| dead.state == Some('Z')));
+    assert_eq!(facts(only(&engine, Kind::Dead))["state"], "Z");
 }
 
 #[test]
@@ -133,31 +133,6 @@ fn who_leaves_the_list_in_time_exited() {
     scene.rows(0).clear();
     scene.play(60.0, |snapshot| engine.observe(snapshot));
     assert_clean(&engine, Kind::Dead);
-}
-
-#[test]
-fn a_finding_ends_with_its_row() {
-    let (mut scene, mut engine) = gone(&[0], 60.0);
-    assert_eq!(count(&engine, Kind::Dead), 1);
-    scene.rows(0).clear();
-    engine.observe(scene.step());
-    assert_clean(&engine, Kind::Dead);
-    assert_eq!(engine.resolved()[0].resolved_at, Some(scene.now.time));
-}
-
-#[test]
-fn a_gpu_that_does_not_answer_ends_nothing() {
-    let (mut scene, mut engine) = gone(&[0], 60.0);
-    scene.gpu(0).stale_seconds = Some(5.0);
-    engine.observe(scene.step());
-    assert_eq!(count(&engine, Kind::Dead), 1);
-
-    let mut scene = alive(&[0]);
-    scene.process(PID).state = Some('Z');
-    let mut engine = judge(&mut scene, 60.0);
-    scene.gpu(0).stale_seconds = Some(5.0);
-    engine.observe(scene.step());
-    assert_eq!(count(&engine, Kind::Dead), 1);
 }
 
 #[test]
@@ -222,20 +197,7 @@ fn one_finding_for_a_pid_over_all_its_gpus_and_instances() {
     let held: Vec<_> = finding.gpus.iter().map(|gpu| gpu.used_bytes).collect();
     assert_eq!(held, [Some(40 * GIB), Some(20 * GIB)]);
     assert_eq!(finding.memory_bytes, Some(60 * GIB));
-    assert!(finding.evidence.of::<DeadEvidence>().is_some_and(|dead| dead.samples == 7));
-}
-
-#[test]
-fn a_history_that_begins_with_it_is_undecided_for_the_duration() {
-    let mut scene = alive(&[0]);
-    vanish(&mut scene);
-    scene.row(0, PID).used_bytes = None;
-    let mut engine = judge(&mut scene, 20.0);
-    assert_eq!(reasons(&engine, Kind::Dead), ["can tell in 10s: it needs 30s of history"]);
-    engine.observe(scene.step());
-    let finding = only(&engine, Kind::Dead);
-    assert!(finding.message.contains("listed with memory on GPU 0"));
-    assert_eq!(finding.memory_bytes, None);
+    assert_eq!(facts(finding)["samples"], 7);
 }
 
 #[test]

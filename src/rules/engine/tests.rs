@@ -2,7 +2,6 @@
 
 use super::*;
 use crate::history::testing::Scene;
-use crate::model::dice::Dice;
 use crate::model::{Kind, Severity};
 use crate::rules::testing::{PID, judge};
 use crate::units::GIB;
@@ -171,44 +170,4 @@ fn what_was_found_before_stays_and_nothing_is_done_about_it() {
     scene.row(0, PID).sm_percent = Some(50);
     engine.observe(scene.step());
     assert_eq!(actions(&engine, PID), None);
-}
-
-#[test]
-fn accusations_are_in_the_order_of_a_plain_sort() {
-    let engine = judge(&mut idle(), 3600.0);
-    let [template] = engine.findings() else { panic!("{:?}", engine.findings()) };
-    let mut dice = Dice::new(5);
-    for _ in 0..200 {
-        let count = dice.roll(40);
-        let found: Vec<Finding> = (0..count)
-            .map(|_| {
-                let mut finding = template.clone();
-                finding.id = dice.roll(30).to_string().into();
-                finding.rule = format!("rule-{}", dice.roll(3)).into();
-                finding.kind = [Kind::Idle, Kind::Orphan, Kind::Stopped][dice.roll(3) as usize];
-                finding.severity =
-                    [Severity::Info, Severity::Warning, Severity::Critical][dice.roll(3) as usize];
-                finding.memory_bytes = [None, Some(1), Some(2)][dice.roll(3) as usize];
-                finding.since = template.since.plus_seconds(dice.roll(3) as f64);
-                let process = finding.process.as_mut().unwrap();
-                process.identity.pid = dice.roll(25) as u32;
-                finding
-            })
-            .collect();
-        let mut plain = found.clone();
-        plain.sort_by_key(|finding| (Reverse(finding.severity), finding.kind));
-        let mut seen = HashSet::new();
-        plain.retain(|it| seen.insert(it.process.as_ref().unwrap().identity));
-        plain.sort_by(|a, b| {
-            let rank = |it: &Finding| (Reverse(it.severity), Reverse(it.memory_bytes), it.since);
-            rank(a).cmp(&rank(b)).then_with(|| a.id.cmp(&b.id))
-        });
-        let sorted = ActiveFindings::new(found, Vec::new()).accusations;
-        let names = |list: &[Finding]| -> Vec<_> {
-            let parts = list.iter();
-            let parts = parts.map(|it| (it.id.clone(), it.rule.clone(), it.kind, it.severity));
-            parts.collect()
-        };
-        assert_eq!(names(&sorted), names(&plain));
-    }
 }

@@ -4,7 +4,9 @@ use super::*;
 use crate::history::testing::{Scene, disorder};
 use crate::model::GpuProcess;
 use crate::model::dice::Dice;
+use crate::model::finding::Action;
 use crate::model::snapshot::ProcessType;
+use crate::rules::rule::Rule;
 use crate::rules::testing::written;
 use crate::rules::{Engine, RuleSet as AllSettings};
 use crate::units::GIB;
@@ -372,12 +374,10 @@ fn settings_outside_of_what_is_watched_contradict() {
         (101.0, 40.0, true),
         (95.0, 51.0, true),
     ] {
-        let settings = HungSettings {
-            min_utilization: Percent(utilization),
-            max_power_share: Percent(share),
-            ..HungSettings::default()
-        };
-        assert_eq!(settings.contradiction().is_some(), is_wrong, "{settings:?}");
+        let mut rule = Rule::new(&KIND);
+        rule.settings.min_utilization = Percent(utilization);
+        rule.settings.max_power_share = Percent(share);
+        assert_eq!(rule.contradiction().is_some(), is_wrong, "{rule:?}");
     }
     let mut settings = only_hung();
     let rule = settings.rule_mut("hung").unwrap();

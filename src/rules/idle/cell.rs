@@ -2,22 +2,21 @@
 //!
 //! While its server calls a kernel busy, a cell runs, and only its author knows what it waits for: that
 //! protects the notebook. But a cell that only sleeps protects it all night, against every policy. So it
-//! protects for [`IdleSettings::max_busy`] without a sign of work: no output (the server's last activity), no
+//! protects for `max_busy` without a sign of work: no output (the server's last activity), no
 //! use of any GPU, no CPU, be it of the kernel or of what descends from it. Where one of these is not
 //! known, nothing is decided; where the server does not say since when the kernel is busy, it protects.
 
-use super::IdleSettings;
 use crate::history::{History, ProcessHistory, Use};
 use crate::model::snapshot::ProcessType;
 use crate::model::{Process, Time};
+use crate::rules::lasting::OLDEST_CPU_SECONDS;
+use crate::rules::rule::Settings;
 use crate::rules::undecided_reason::UndecidedReason;
 
 /// A kernel that waits uses no more of a core than this, in percent: its heartbeat, a thread that saves.
 const TRACE_OF_CPU_PERCENT: f64 = 2.0;
 /// And what is found already, no more than this, so that it does not flicker.
 const TRACE_TO_STAY_PERCENT: f64 = 4.0;
-/// CPU use that was not told for longer than this is unknown.
-const OLDEST_CPU_SECONDS: f64 = 60.0;
 
 /// What the cell of a process does.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -46,7 +45,7 @@ pub(super) fn of(
     (history, now): (&History, Time),
     process: &Process,
     known: &ProcessHistory,
-    settings: &IdleSettings,
+    settings: &Settings,
     holds: impl FnOnce() -> bool,
 ) -> Cell {
     if !is_busy(process) {

@@ -5,13 +5,13 @@ use std::fmt::Write as _;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::{IdleSettings, IdleTarget, Idleness};
+use super::asks_servers;
 use crate::advice;
-use crate::history::{ProcessHistory, RowHistory};
+use crate::history::RowHistory;
 use crate::model::evidence::{Evidence, KindEvidence, samples};
-use crate::model::finding::{Action, Finding, FindingGpu};
+use crate::model::finding::{Action, Finding, FindingGpu, Severity};
 use crate::model::{Process, Time};
-use crate::rules::rule::ConfiguredRule;
+use crate::rules::rule::{ProcessInput, Told};
 use crate::rules::subject;
 use crate::units::{Bytes, Span};
 
@@ -66,14 +66,11 @@ impl KindEvidence for IdleEvidence {
 const SLEEPING_CELL: &str = "ask its owner: a cell that only sleeps or waits keeps the kernel busy and the \
                              memory held; interrupt it, save what is needed";
 
-/// What most messages take.
-const MESSAGE_BYTES: usize = 96;
-
 /// A GPU on which a process is idle.
 pub(super) struct IdleOn<'a> {
     pub(super) row: &'a RowHistory,
     pub(super) gpu: FindingGpu,
-    pub(super) settings: IdleSettings,
+    pub(super) severity: Severity,
     /// How long without use it took, in seconds.
     pub(super) needed: f64,
     pub(super) evidence: IdleEvidence,
@@ -82,79 +79,51 @@ pub(super) struct IdleOn<'a> {
 }
 
 /// Makes one finding of the GPUs on which a process is idle.
-pub(super) fn finding<S: Idleness>(
-    rule: &ConfiguredRule<S>,
-    process: &Process,
-    known: &ProcessHistory,
-    idle: Vec<IdleOn<'_>>,
-) -> Option<Finding> {
-    let worst = idle.iter().max_by_key(|on| on.settings.severity)?;
-    let severity = worst.settings.severity;
+pub(super) fn finding(it: ProcessInput<'_>, idle: Vec<IdleOn<'_>>) -> Option<Finding> {
+    let (process, known) = (it.process, it.known);
+    let worst = idle.iter().max_by_key(|on| on.severity)?;
+    let (severity, needed) = (worst.severity, worst.needed);
     // It is idle since it used the last of them.
     let since = idle.iter().map(|on| on.since).max()?;
     let until = idle.iter().map(|on| on.until).max()?;
     let evidence = idle.iter().map(|on| on.evidence.clone()).reduce(weakest)?;
     let works_elsewhere = known.rows().iter().any(|row| {
         !idle.iter().any(|on| std::ptr::eq(on.row, row))
-            && row.run().is_none_or(|run| run.seconds() < worst.needed)
+            && row.run().is_none_or(|run| run.seconds() < needed)
     });
     let gpus = subject::by_gpu(idle.into_iter().map(|on| on.gpu));
     let sleeps = evidence.busy_seconds.is_some();
     let bytes = gpus.iter().filter_map(|gpu| gpu.used_bytes).sum();
-    let duration_seconds = until.seconds_since(since);
-    let mut message = String::with_capacity(MESSAGE_BYTES);
-    // Writing to a String cannot fail.
-    let _ = write!(
-        message,
-        "{} ({}) has held {} on {} without using {} for {}{}",
-        subject::name(process),
-        process.pid,
+    let message = format!(
+        "{} has held {} on {} without using {} for {}{}",
+        it.name(),
         Bytes(bytes),
         subject::gpus(&gpus),
         if gpus.len() == 1 { "it" } else { "them" },
-        Span::from_seconds(duration_seconds),
+        Span::from_seconds(until.seconds_since(since)),
         if sleeps { ", while its cell ran with no CPU and no GPU use" } else { "" }
     );
-    Some(Finding {
-        id: subject::id(rule.name(), &gpus, process),
-        rule: rule.name().clone(),
-        kind: S::KIND,
-        severity,
-        since,
-        duration_seconds,
-        resolved_at: None,
-        gpus,
-        process: Some(subject::process(process)),
-        memory_bytes: Some(bytes),
-        evidence: Evidence::new(evidence),
-        message,
-        advice: restart_of_pool(process)
-            .into_iter()
-            .chain(sleeps.then(|| SLEEPING_CELL.to_owned()))
-            .chain(advice::steps(process))
-            .collect(),
-        actions: if works_elsewhere
-            || sleeps
-            || S::TARGET == IdleTarget::Server
-            || known.names().pool.is_some()
-            || known.names().placeholder.is_some()
-        {
-            vec![Action::Notify]
-        } else {
-            actions(process)
-        },
-        commands: Vec::new(),
-        also: Vec::new(),
-        kept_by: None,
-        skipped: None,
-    })
+    let advice = restart_of_pool(process)
+        .into_iter()
+        .chain(sleeps.then(|| SLEEPING_CELL.to_owned()))
+        .chain(advice::steps(process))
+        .collect();
+    let evidence = Evidence::new(evidence);
+    let told = Told { severity, gpus, since, until, evidence, message, advice };
+    let mut finding = it.seen.finding(Some(process), told);
+    let names = known.names();
+    let is_made_to_wait = asks_servers(it) || names.pool.is_some() || names.placeholder.is_some();
+    if !works_elsewhere && !sleeps && !is_made_to_wait {
+        finding.actions = actions(process);
+    }
+    Some(finding)
 }
 
 /// Whoever starts a worker of a pool starts another one when this one ends.
 fn restart_of_pool(process: &Process) -> Option<String> {
     let pool = process.pool()?;
     if !process.is_restarted_by_its_pool() {
-        let (name, words) = (pool.name, pool.words);
+        let (name, words) = (&pool.name, &pool.words);
         return Some(format!("a worker of {name} waits for its work; {words}"));
     }
     let by = process.ppid.map_or_else(String::new, |ppid| format!(" (pid {ppid})"));

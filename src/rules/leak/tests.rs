@@ -3,6 +3,7 @@
 use super::*;
 use crate::history::testing::{Scene, disorder};
 use crate::model::snapshot::Memory;
+use crate::rules::testing::facts;
 use crate::rules::{Engine, RuleSet as AllSettings};
 use crate::units::GIB;
 
@@ -52,8 +53,9 @@ fn only(engine: &Engine) -> &Finding {
     }
 }
 
-fn evidence_of(finding: &Finding) -> &LeakEvidence {
-    finding.evidence.of().unwrap()
+/// A number of a finding's evidence.
+fn number(finding: &Finding, name: &str) -> Option<f64> {
+    facts(finding)[name].as_f64()
 }
 
 #[test]
@@ -74,13 +76,13 @@ fn it_is_found_with_its_rate_its_beginning_and_its_end() {
         "{}",
         finding.message
     );
-    let evidence = evidence_of(finding);
-    let seconds = evidence.out_of_memory_seconds.unwrap();
+    let evidence = |name: &str| number(finding, name);
+    let seconds = evidence("out_of_memory_seconds").unwrap();
     // 70.2 GiB are free: 1198 minutes.
     assert!((68_000.0..76_000.0).contains(&seconds), "{seconds}");
-    assert!(evidence.out_of_memory_seconds_low.unwrap() <= seconds);
-    assert!(evidence.out_of_memory_seconds_high.unwrap() >= seconds);
-    assert!(evidence.growing_share > 0.9 && evidence.samples >= 150);
+    assert!(evidence("out_of_memory_seconds_low").unwrap() <= seconds);
+    assert!(evidence("out_of_memory_seconds_high").unwrap() >= seconds);
+    assert!(evidence("growing_share").unwrap() > 0.9 && evidence("samples").unwrap() >= 150.0);
     assert!(!finding.advice.is_empty());
 }
 
@@ -90,7 +92,7 @@ fn a_gpu_that_is_full_soon_makes_it_critical() {
     grow(&mut scene, &mut engine, 0, 30, 2 * GIB);
     let finding = only(&engine);
     assert_eq!(finding.severity, Severity::Critical);
-    assert!(evidence_of(finding).out_of_memory_seconds.unwrap() < 1800.0);
+    assert!(number(finding, "out_of_memory_seconds").unwrap() < 1800.0);
 }
 
 #[test]
@@ -100,7 +102,7 @@ fn without_the_free_memory_there_is_no_forecast() {
     grow(&mut scene, &mut engine, 0, 30, 2 * GIB);
     let finding = only(&engine);
     assert_eq!(finding.severity, Severity::Warning);
-    assert_eq!(evidence_of(finding).out_of_memory_seconds, None);
+    assert_eq!(number(finding, "out_of_memory_seconds"), None);
     assert!(finding.message.ends_with(" in all"), "{}", finding.message);
 }
 
@@ -170,9 +172,9 @@ fn a_leak_that_stopped_loses_forecast_and_severity_within_minutes() {
     assert_eq!(finding.severity, Severity::Info);
     let start = "python train.py (4242) stopped growing 1";
     assert!(finding.message.starts_with(start), "{}", finding.message);
-    let evidence = evidence_of(finding);
-    assert_eq!(evidence.out_of_memory_seconds, None);
-    let stopped = evidence.stopped_seconds.unwrap();
+    let evidence = |name: &str| number(finding, name);
+    assert_eq!(evidence("out_of_memory_seconds"), None);
+    let stopped = evidence("stopped_seconds").unwrap();
     assert!((660.0..=720.0).contains(&stopped), "{stopped}");
     assert_eq!(engine.resolved(), []);
     grow(&mut scene, &mut engine, 0, 40, 0);
@@ -192,7 +194,7 @@ fn a_leak_that_pauses_keeps_its_finding_and_not_its_severity() {
     let paused = only(&engine);
     assert_eq!((&paused.id, paused.severity), (&found.id, Severity::Info));
     assert_eq!(paused.since, found.since);
-    assert_eq!(evidence_of(paused).out_of_memory_seconds, None);
+    assert_eq!(number(paused, "out_of_memory_seconds"), None);
     assert!(
         paused.message.contains(" stopped growing 2")
             && paused.message.ends_with(", with pauses of up to 4m 00s"),
@@ -233,11 +235,11 @@ fn a_forecast_that_did_not_come_true_is_withdrawn() {
     grow(&mut scene, &mut engine, 0, 1, 0);
     let finding = only(&engine);
     assert_eq!(finding.severity, Severity::Critical);
-    assert!(evidence_of(finding).out_of_memory_seconds.unwrap() < 120.0);
+    assert!(number(finding, "out_of_memory_seconds").unwrap() < 120.0);
     grow(&mut scene, &mut engine, 0, 2, 0);
     let finding = only(&engine);
     assert_eq!(finding.severity, Severity::Info);
-    assert_eq!(evidence_of(finding).out_of_memory_seconds, None);
+    assert_eq!(number(finding, "out_of_memory_seconds"), None);
 }
 
 #[test]

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use super::*;
 use crate::history::testing::Scene;
 use crate::model::GpuProcess;
+use crate::model::finding::Severity;
 use crate::model::snapshot::{Jupyter, Memory, MigDevice};
 use crate::rules::Engine;
-use crate::rules::testing::written;
-use crate::rules::testing::{PID, assert_clean, count, judge, judge_with, only, reasons};
+use crate::rules::testing::{PID, assert_clean, count, facts, judge, only, reasons};
 use crate::units::{GIB, MIB};
 
 /// A worker with 2 GiB on GPU 0 that has been adopted, and a sample every 10 s.
@@ -233,12 +233,10 @@ fn a_kernel_whose_server_is_gone_is_an_orphan_though_it_leads_its_group() {
             assert!(message.starts_with(expected), "{message}");
             // Its group, which it leads itself, is not known, and no user is at a menu.
             let finding = only(&engine, Kind::Orphan);
-            let Some(evidence) = finding.evidence.of::<OrphanEvidence>() else {
-                panic!("{finding:?}");
-            };
-            assert_eq!((evidence.process_group, evidence.server_gone), (None, true));
+            let facts = facts(finding);
+            assert!(facts["process_group"].is_null() && facts["server_gone"] == true);
             let adopted = (parent_is_reaper == Some(true)).then_some(1);
-            assert_eq!(evidence.ppid, adopted);
+            assert_eq!(facts["ppid"].as_u64(), adopted);
             let [end] = &finding.advice[..] else {
                 panic!("{:?}", finding.advice);
             };
@@ -284,16 +282,6 @@ fn a_stopped_orphan_is_one_accusation_and_is_not_ended() {
     let also: Vec<Kind> = finding.also.iter().map(|also| also.kind).collect();
     assert_eq!(also, [Kind::Stopped]);
     assert_eq!(finding.actions, [Action::Notify]);
-}
-
-#[test]
-fn an_idle_orphan_is_one_accusation_with_idle_as_its_evidence() {
-    let mut scene = orphan();
-    let engine = judge(&mut scene, 700.0);
-    let finding = only(&engine, Kind::Orphan);
-    assert_eq!(engine.findings().len(), 1);
-    let also: Vec<Kind> = finding.also.iter().map(|also| also.kind).collect();
-    assert_eq!(also, [Kind::Idle]);
 }
 
 #[test]
@@ -376,13 +364,6 @@ fn one_unknown_is_a_doubt_where_all_else_holds() {
 }
 
 #[test]
-fn a_history_that_begins_with_it_is_undecided_for_the_duration() {
-    let engine = judge(&mut orphan(), 60.0);
-    assert_eq!(count(&engine, Kind::Orphan), 0);
-    assert_eq!(reasons(&engine, Kind::Orphan), ["can tell in 1m 00s: it needs 2m of history"]);
-}
-
-#[test]
 fn one_that_is_not_listed_is_known_by_its_file() {
     let mut scene = hidden();
     let mut engine = judge(&mut scene, 110.0);
@@ -391,7 +372,7 @@ fn one_that_is_not_listed_is_known_by_its_file() {
     let finding = only(&engine, Kind::Orphan);
     assert_eq!(finding.gpus[0].index, 0);
     assert_eq!(finding.memory_bytes, None);
-    assert!(finding.evidence.of::<OrphanEvidence>().is_some_and(|orphan| !orphan.listed));
+    assert_eq!(facts(finding)["listed"], false);
     assert_eq!(
         finding.message,
         "python train.py (4242) outlived the job that started it and holds GPU 0 open, whose \
@@ -470,20 +451,4 @@ fn what_is_booked_on_the_leader_that_is_gone_is_held_by_its_workers() {
     // Of another group's leader that says nothing.
     scene.process(PID).process_group = Some(9);
     assert_eq!(count(&judge(&mut scene, 200.0), Kind::Orphan), 0);
-}
-
-#[test]
-fn the_settings_are_heeded() {
-    let span = |seconds| written(Span::from_seconds(seconds));
-    for (name, value, found) in
-        [("duration", span(60.0), 1), ("duration", span(300.0), 0), ("enabled", written(false), 0)]
-    {
-        let engine = judge_with("orphan", name, value, &mut orphan(), 130.0);
-        assert_eq!(count(&engine, Kind::Orphan), found, "{name}");
-    }
-    let mut scene = orphan();
-    scene.process(PID).cpu_percent = Some(50.0);
-    let percent = written(Percent(60.0));
-    let engine = judge_with("orphan", "max_cpu_percent", percent, &mut scene, 130.0);
-    assert_eq!(count(&engine, Kind::Orphan), 1);
 }

@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use super::*;
 use crate::history::testing::Scene;
+use crate::model::finding::Action;
 use crate::model::process::Parent;
-use crate::rules::testing::written;
-use crate::rules::testing::{PID, assert_clean, count, judge, judge_with, only};
+use crate::rules::testing::{PID, assert_clean, count, facts, judge, only};
 
 fn words(command: &str) -> Arc<[Arc<str>]> {
     command.split(' ').map(Arc::from).collect()
@@ -46,10 +46,7 @@ fn known_ones_are_found_by_their_whole_name() {
         let finding = only(&engine, Kind::Placeholder);
         assert_eq!(finding.severity, Severity::Warning, "{command}");
         assert_eq!(finding.actions, [Action::Notify], "{command}");
-        let Some(evidence) = finding.evidence.of::<PlaceholderEvidence>() else {
-            panic!("{finding:?}")
-        };
-        assert_eq!(evidence.program.as_deref(), Some(program), "{command}");
+        assert_eq!(facts(finding)["program"], program, "{command}");
     }
 }
 
@@ -79,32 +76,6 @@ fn names_that_only_look_like_it_are_nobodys() {
     ] {
         assert_clean(&judge(&mut scene(command, 3.0 * HOUR), 60.0), Kind::Placeholder);
     }
-}
-
-#[test]
-fn it_shows_its_evidence() {
-    let mut scene = scene("python /v/bin/keep-gpu", 2.0 * HOUR);
-    let started = scene.process(PID).start_time.unwrap();
-    let engine = judge(&mut scene, 60.0);
-    let finding = only(&engine, Kind::Placeholder);
-    assert_eq!(
-        finding.message,
-        "python keep-gpu (4242) holds 40.0 GiB on GPU 0 and has run for 2h 01m: keep-gpu occupies GPUs \
-         without doing any work"
-    );
-    assert_eq!((finding.since, &*finding.id), (started, "placeholder:GPU-0:4242:424200"));
-    assert_eq!(finding.memory_bytes, Some(40 * GIB));
-    assert!(finding.advice[0].contains("ask its owner"));
-    assert_eq!(
-        finding.evidence,
-        Evidence::new(PlaceholderEvidence {
-            program: Some("keep-gpu".into()),
-            bursts: None,
-            period_seconds: None,
-            power_percent_max: None,
-            samples: 7,
-        })
-    );
 }
 
 #[test]
@@ -163,14 +134,4 @@ fn without_a_start_it_counts_from_when_it_was_seen() {
     // A start in the future is a clock that was set.
     let future = judge(&mut scene("doma", -HOUR), 60.0);
     assert_eq!(count(&future, Kind::Placeholder), 0);
-}
-
-#[test]
-fn settings_hold() {
-    let span = written(Span::from_seconds(60.0));
-    let engine = judge_with("placeholder", "duration", span, &mut scene("doma", 90.0), 20.0);
-    assert_eq!(count(&engine, Kind::Placeholder), 1);
-    let off = written(false);
-    let engine = judge_with("placeholder", "enabled", off, &mut scene("doma", 2.0 * HOUR), 20.0);
-    assert_eq!(count(&engine, Kind::Placeholder), 0);
 }

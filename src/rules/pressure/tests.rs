@@ -2,6 +2,8 @@
 
 use super::*;
 use crate::history::testing::Scene;
+use crate::model::finding::Action;
+use crate::rules::rule::Rule;
 use crate::rules::testing::written;
 use crate::rules::{Engine, RuleSet as AllSettings};
 use crate::units::GIB;
@@ -80,12 +82,10 @@ fn even_the_fullest_gpu_is_no_warning_unless_configured() {
 #[test]
 fn a_warning_above_the_first_threshold_contradicts() {
     for (first, second, is_wrong) in [(512, 0, false), (512, 512, false), (512, 513, true)] {
-        let settings = PressureSettings {
-            min_free: Bytes(first * MIB),
-            min_free_warning: Bytes(second * MIB),
-            ..PressureSettings::default()
-        };
-        assert_eq!(settings.contradiction().is_some(), is_wrong, "{second}");
+        let mut rule = Rule::new(&KIND);
+        rule.settings.min_free = Bytes(first * MIB);
+        rule.settings.min_free_warning = Bytes(second * MIB);
+        assert_eq!(rule.contradiction().is_some(), is_wrong, "{second}");
     }
 }
 

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use super::*;
 use crate::history::testing::Scene;
+use crate::model::finding::Action;
 use crate::model::process::{Container, Slurm};
-use crate::rules::testing::written;
-use crate::rules::testing::{PID, assert_clean, count, judge, judge_with, only, reasons};
+use crate::rules::testing::{PID, assert_clean, count, judge, only, reasons};
 use crate::units::GIB;
 
 const MINUTE: f64 = 60.0;
@@ -172,20 +172,6 @@ fn a_pipeline_that_uses_it_now_and_then_is_none() {
         scene.play(20.0 * MINUTE, |snapshot| engine.observe(snapshot));
         assert_eq!(count(&engine, Kind::Reserved), 0);
     }
-}
-
-#[test]
-fn a_rule_has_a_duration_of_its_own() {
-    let mut scene = given();
-    let value = written(Span::from_seconds(300.0));
-    let engine = judge_with("reserved", "duration", &value, &mut scene, 6.0 * MINUTE);
-    assert_eq!(count(&engine, Kind::Reserved), 1);
-    // What is seen seldom may have been used in between.
-    let mut sparse = every(170.0);
-    let job = job(&sparse, 3600.0, &["0", "1"]);
-    give(&mut sparse, &[job]);
-    let engine = judge_with("reserved", "duration", &value, &mut sparse, 90.0 * MINUTE);
-    assert_eq!(count(&engine, Kind::Reserved), 0);
 }
 
 #[test]

@@ -3,9 +3,8 @@
 use super::*;
 use crate::history::testing::Scene;
 use crate::model::finding::Action;
-use crate::rules::testing::written;
-use crate::rules::testing::{PID, assert_clean, count, judge, judge_with, only, reasons};
-use crate::units::{Bytes, GIB, Span};
+use crate::rules::testing::{PID, assert_clean, count, judge, only, reasons};
+use crate::units::GIB;
 
 fn server() -> Scene {
     let mut scene = Scene::new(1, 10.0);
@@ -55,20 +54,4 @@ fn a_server_that_is_asked_or_busy_is_not_idle() {
         change(&mut scene);
         assert_clean(&judge(&mut scene, 700.0), Kind::ServerIdle);
     }
-}
-
-#[test]
-fn its_settings_are_its_own() {
-    let long = written(Span::from_seconds(3_600.0));
-    let engine = judge_with("idle", "duration", &long, &mut server(), 700.0);
-    assert_eq!(count(&engine, Kind::ServerIdle), 1);
-    for (name, value) in
-        [("duration", long), ("enabled", written(false)), ("min_memory", written(Bytes(61 * GIB)))]
-    {
-        let engine = judge_with("server-idle", name, value, &mut server(), 700.0);
-        assert_eq!(count(&engine, Kind::ServerIdle), 0, "{name}");
-    }
-    let severity = written(Severity::Warning);
-    let engine = judge_with("server-idle", "severity", severity, &mut server(), 700.0);
-    assert_eq!(only(&engine, Kind::ServerIdle).severity, Severity::Warning);
 }

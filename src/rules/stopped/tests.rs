@@ -4,10 +4,11 @@ use std::sync::Arc;
 
 use super::*;
 use crate::history::testing::Scene;
+use crate::model::finding::{Action, Severity};
 use crate::model::snapshot::Slurm;
 use crate::rules::testing::written;
 use crate::rules::testing::{PID, assert_clean, count, judge, judge_with, only, reasons};
-use crate::units::GIB;
+use crate::units::{Bytes, GIB};
 
 /// `python train.py` that works on GPU 0 for a minute, and is stopped then; a sample every 10 s.
 fn stopped(seconds: f64) -> (Scene, crate::rules::Engine) {

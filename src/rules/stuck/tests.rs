@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::history::testing::Scene;
+use crate::model::finding::Action;
 use crate::rules::Engine;
 use crate::rules::testing::{PID, assert_clean, count, judge, only, reasons};
 use crate::units::GIB;

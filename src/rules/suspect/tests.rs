@@ -505,14 +505,6 @@ fn judged(seconds: f64) -> Engine {
 }
 
 #[test]
-fn what_is_suspected_becomes_reclaimable() {
-    let line = |seconds, ascii| judged(seconds).reclaimable().headline(ascii);
-    assert_eq!(line(0.0, false), "nothing to reclaim yet · 12.0 GiB suspected");
-    assert_eq!(line(200.0, true), "8.0 GiB reclaimable: 1 process of 1 user, 4.0 GiB suspected");
-    assert_eq!(line(700.0, false), "12.0 GiB reclaimable: 2 processes of 2 users");
-}
-
-#[test]
 fn what_reap_leaves_alone_is_not_counted() {
     let engine = judged(700.0);
     let all: Vec<Finding> = engine.unkept().cloned().collect();

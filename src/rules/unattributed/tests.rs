@@ -3,6 +3,7 @@
 use super::*;
 use crate::history::testing::Scene;
 use crate::model::GpuProcess;
+use crate::model::finding::{Action, Severity};
 use crate::model::snapshot::MigDevice;
 use crate::rules::{Engine, RuleSet as AllSettings};
 use crate::units::MIB;

@@ -8,7 +8,7 @@ use ratatui::layout::Rect;
 
 use super::FOLDS;
 use crate::model::field::selectable;
-use crate::rules::catalogue;
+use crate::rules::KINDS;
 use crate::watch::column::Column;
 use crate::watch::keys::{Context, GROUPS, Group};
 use crate::watch::memory_shares::MemoryShare;
@@ -114,8 +114,7 @@ fn blocks(context: Context, width: u16) -> Vec<Vec<HelpLine>> {
     block("After o: sort by (capitals: reversed)", &mut letters);
     let terms: Vec<_> = selectable().map(|it| (it.example, it.meaning)).collect();
     let filter = [&FILTER[..], &terms].concat();
-    let kinds = catalogue();
-    let mut kinds = kinds.iter().map(|kind| (kind.name.clone(), kind.meaning));
+    let mut kinds = KINDS.iter().map(|it| (it.kind.to_string(), it.meaning));
     block("What is found (FINDING)", &mut kinds);
     let shares = MemoryShare::ALL.map(|share| (share.glyph(), share.meaning()));
     for (title, table) in [

@@ -212,7 +212,7 @@ impl FindingColumns {
         if self.user > 0 {
             writer.left(&user(finding), self.user, styles.plain()).skip(1);
         }
-        let text = escape(&finding.evidence.words()).into_owned();
+        let text = escape(finding.evidence.words()).into_owned();
         let tail_width = if tail.is_empty() { 0 } else { columns(tail) + 1 };
         let room = writer.room().saturating_sub(tail_width);
         let text = clean(&text, MESSAGE_CHARS);

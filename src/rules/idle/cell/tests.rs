@@ -7,7 +7,7 @@ use crate::history::testing::Scene;
 use crate::model::finding::{Action, Kind};
 use crate::model::process::Descendants;
 use crate::model::snapshot::Jupyter;
-use crate::rules::idle::IdleEvidence;
+use crate::rules::testing::facts;
 use crate::rules::testing::reasons;
 use crate::rules::testing::written;
 use crate::rules::{Engine, RuleSet as AllSettings};
@@ -96,10 +96,7 @@ fn a_cell_that_sleeps_all_night_is_idle_after_two_hours_and_stays_so() {
         "{}",
         finding.message
     );
-    let Some(evidence) = finding.evidence.of::<IdleEvidence>() else {
-        panic!("{:?}", finding.evidence)
-    };
-    assert_eq!(evidence.busy_seconds, Some(finding.duration_seconds));
+    assert_eq!(facts(finding)["busy_seconds"], finding.duration_seconds);
     assert!(finding.advice[0].starts_with("ask its owner"));
     assert_eq!(engine.undecided(), []);
     assert_eq!(engine.pending(), []);

@@ -1,0 +1,65 @@
+//! The names by which programs, units and servers are known: `names.toml`, read once.
+
+use std::sync::LazyLock;
+
+use serde::Deserialize;
+
+use super::unit::Way;
+
+/// What each list holds is said in the file.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Names {
+    pub monitors: Vec<String>,
+    pub displays: Vec<String>,
+    pub never_killed: Vec<String>,
+    pub never_killed_families: Vec<String>,
+    pub server_frameworks: Vec<String>,
+    pub server_programs: Vec<String>,
+    pub server_modules: Vec<String>,
+    pub server_workers: Vec<String>,
+    pub server_words: Vec<String>,
+    pub attendants: Vec<String>,
+    pub hosts: Vec<String>,
+    pub starters: Vec<String>,
+    pub runners: Vec<Way>,
+}
+
+/// The names.
+pub static NAMES: LazyLock<Names> = LazyLock::new(|| parse().unwrap_or_default());
+
+fn parse() -> Result<Names, toml::de::Error> {
+    toml::from_str(include_str!("names.toml"))
+}
+
+/// Whether a name is on a list.
+pub fn is_on(list: &[String], name: &str) -> bool {
+    list.iter().any(|it| it == name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_list_is_lost() {
+        let names = parse().unwrap();
+        for list in [
+            &names.monitors,
+            &names.displays,
+            &names.never_killed,
+            &names.never_killed_families,
+            &names.server_frameworks,
+            &names.server_programs,
+            &names.server_modules,
+            &names.server_workers,
+            &names.server_words,
+            &names.attendants,
+            &names.hosts,
+            &names.starters,
+        ] {
+            assert!(!list.is_empty() && list.iter().all(|name| !name.is_empty()), "{list:?}");
+        }
+        assert!(!names.runners.is_empty());
+    }
+}
