@@ -26,7 +26,7 @@ use parse::tokens;
 pub use parse::{is_begun, without_last};
 
 /// How alike, from 0 to 1, a name has to be to one that there is for that to be suggested.
-const ALIKE: f64 = 0.8;
+const ALIKE: f64 = 0.85;
 
 /// Conditions on a row; shown as they were typed.
 #[derive(Clone, PartialEq, Debug)]
