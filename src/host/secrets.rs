@@ -5,80 +5,80 @@
 //! may list a machine's processes sees that, but a recording is attached to tickets and read for years.
 //! So the value is left out where argv is read, and `***` stands for it; what it belongs to stays.
 //!
-//! A secret is told by its name (`names`), by its looks (`shapes`), or by where it stands: in an address,
-//! after `Bearer`, after an option of a program that takes one. What is none of these is not found.
-//! Every step goes through the text once, for argv is of any length. Next: `cmdline` reads argv.
-
-mod names;
-mod shapes;
+//! A secret is told by its name, by its looks, or by where it stands: in an address, after `Bearer`, after
+//! an option of a program that takes one. What is none of these is not found. Names and looks are data
+//! (`secrets.toml`). Every step goes through the text once, for argv is of any length. Next: `cmdline`
+//! reads argv.
 
 use std::borrow::Cow;
+use std::collections::{HashMap, HashSet};
+use std::ops::Range;
+use std::sync::LazyLock;
 
-use names::{Secrecy, judge};
-pub(super) use shapes::is_opaque;
-use shapes::{find_token, is_basic};
+use serde::Deserialize;
 
 /// What stands for a secret.
 const HIDDEN: &str = "***";
 
-/// Options that a name and a value follow: papermill's.
-const BEFORE_A_NAME: [&str; 4] = ["-p", "-r", "--parameters", "--parameters_raw"];
-
-/// Programs, and the options of theirs whose value is a secret, beside or behind them.
-const PROGRAMS: [(&str, &str); 12] = [
-    ("docker", "-p"),
-    ("htpasswd", "-b"),
-    ("ldapsearch", "-w"),
-    ("mariadb", "-p"),
-    ("mongosh", "-p"),
-    ("mosquitto_pub", "-P"),
-    ("mysql", "-p"),
-    ("mysqladmin", "-p"),
-    ("mysqldump", "-p"),
-    ("podman", "-p"),
-    ("redis-cli", "-a"),
-    ("sshpass", "-p"),
-];
-
-/// Addresses of which all that follows is a secret.
-const SECRET_PATHS: [&str; 5] = [
-    "://hooks.slack.com/services/",
-    "://discord.com/api/webhooks/",
-    "://discordapp.com/api/webhooks/",
-    "://api.telegram.org/bot",
-    ".webhook.office.com/",
-];
-
-/// What makes a variable's name a secret's where all of an environment is shown: better one masked too
-/// many.
-const PARTS_OF_NAMES: [&str; 6] = ["KEY", "TOKEN", "SECRET", "PASS", "CREDENTIAL", "COOKIE"];
-
 /// How far back from its sign a name may begin.
 const LONGEST_NAME: usize = 128;
 
-/// What is told by its looks alone is looked at up to here.
+/// How far a value is searched that its name does not make a secret, or a text of signs would be gone
+/// through once for each of them.
 const LONGEST_OPAQUE: usize = 512;
 
-/// How a private key begins, of whatever kind (RFC 7468).
-const KEY: &str = "-----BEGIN";
+/// A shorter value is no secret by its looks alone.
+const SHORTEST_OPAQUE: usize = 20;
 
-/// What ends a value that no quote encloses.
-fn ends_value(c: char) -> bool {
-    c.is_whitespace()
-        || matches!(c, ',' | ';' | '&' | '}' | ')' | ']' | '"' | '\'' | '`' | '#' | '|')
+const QUOTES: [char; 4] = ['"', '\'', '`', '\\'];
+
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Table {
+    words: HashSet<String>,
+    word_ends: Vec<String>,
+    last_words: HashSet<String>,
+    before_key: HashSet<String>,
+    before_text_token: HashSet<String>,
+    after_text_token: HashSet<String>,
+    before_run: HashSet<String>,
+    before_many: HashSet<String>,
+    about: HashSet<String>,
+    switches: HashSet<String>,
+    variable_parts: Vec<String>,
+    harmless: Vec<String>,
+    before_a_name: HashSet<String>,
+    addresses: Vec<String>,
+    programs: HashMap<String, String>,
+    tokens: HashMap<String, usize>,
+}
+
+fn parse() -> Result<Table, toml::de::Error> {
+    toml::from_str(include_str!("secrets/secrets.toml"))
+}
+
+/// A test reads it as well, so the default is never seen.
+static TABLE: LazyLock<Table> = LazyLock::new(|| parse().unwrap_or_default());
+
+/// What a name says of its value; the later outweighs the earlier.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+enum Secrecy {
+    Plain,
+    /// It is a secret where it looks like one: an option that says where one is, or how it is treated,
+    /// and a key of which it is not known what it opens.
+    IfOpaque,
+    /// It is a name and a secret where it has a colon: `ann:s3cret`.
+    IfPair,
+    Secret,
+    /// It is a secret, to the end of the line: a header.
+    Line,
 }
 
 /// Hides the secrets of a whole argv, in place.
 pub(super) fn hide(arguments: &mut [Cow<'_, str>]) {
-    let mut line = SecretScan::default();
-    let mut is_script = false;
+    let mut scan = SecretScan::default();
     for argument in arguments {
-        let form = if is_script { WordKind::Script } else { WordKind::Argument };
-        let hides = line.hide(argument, form);
-        // What `-c` is followed by is text of many words, not one variable of any content.
-        is_script =
-            !argument.starts_with("--") && argument.starts_with('-') && argument.ends_with('c');
-        if let Some(hidden) = hides {
+        if let Some(hidden) = scan.hide_argument(argument) {
             *argument = Cow::Owned(hidden);
         }
     }
@@ -91,42 +91,28 @@ pub(super) fn hide_in_value(value: &mut Cow<'_, str>) {
     }
 }
 
-/// Hides the value of a variable where its name says that it is a secret, with or without a doubt, and
-/// the secrets that stand in it where not: for a variable that is shown whatever it is.
+/// Hides the value of a variable whose name may be a secret's, and the secrets that stand in any other.
 pub(super) fn hide_variable(name: &str, value: &mut Cow<'_, str>) {
     let upper = name.to_ascii_uppercase();
-    let is_secret = PARTS_OF_NAMES.iter().any(|part| upper.contains(part));
-    let by_name = match is_secret {
-        true if value.is_empty() => None,
-        true => Some(HIDDEN.to_owned()),
-        false => hidden(judge(name), value),
-    };
-    match by_name {
-        Some(hidden) => *value = Cow::Owned(hidden),
-        None => hide_in_value(value),
+    if TABLE.variable_parts.iter().any(|part| upper.contains(part)) && !value.is_empty() {
+        *value = Cow::Borrowed(HIDDEN);
+    } else if let Some(hidden) = hide_as(judge(name), value) {
+        *value = Cow::Owned(hidden);
+    } else {
+        hide_in_value(value);
     }
 }
 
 /// Goes through the words of a command, in order.
 #[derive(Default)]
 struct SecretScan {
-    /// What the last word says of the one to come.
     follows: Follows,
-    /// The option of the program that is run whose value is a secret.
+    /// The option of the running program whose value is a secret.
     option: Option<&'static str>,
-    /// What the word before was.
+    /// `wandb login` takes a bare key: what looks like one is hidden from then on.
     is_login: bool,
-}
-
-/// What a word is.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum WordKind {
-    /// An argument of its own: what begins with a name and `=` is a value to its end.
-    Argument,
-    /// An argument that is text of many words.
-    Script,
-    /// A word of such a text.
-    Word,
+    /// The last argument was `-c`, or ended with it: the next is text of many words, not one assignment.
+    is_script: bool,
 }
 
 /// What a word says of the next.
@@ -137,153 +123,101 @@ enum Follows {
     /// The name of a parameter.
     Name,
     Value(Secrecy),
-    Bearer,
-    Basic,
 }
 
 impl SecretScan {
-    /// The word without its secrets; `None` where it has none.
-    fn hide(&mut self, word: &str, form: WordKind) -> Option<String> {
-        let follows = std::mem::take(&mut self.follows);
-        match follows {
-            Follows::Name if is_a_word(word) => {
+    /// The argument without its secrets; `None` where it has none.
+    fn hide_argument(&mut self, argument: &str) -> Option<String> {
+        let is_short = argument.starts_with('-') && !argument.starts_with("--");
+        let is_script = std::mem::replace(&mut self.is_script, is_short && argument.ends_with('c'));
+        if let Some(hidden) = self.step(argument) {
+            return hidden;
+        }
+        if !is_script && let Some(hidden) = hide_assigned(argument) {
+            return Some(hidden);
+        }
+        self.follows = after(argument);
+        match argument.contains(char::is_whitespace) {
+            true => hide_in_text(argument),
+            false => hide_in_word(argument),
+        }
+    }
+
+    /// Likewise a word of a text, in which what stands within a word was hidden already.
+    fn hide_word(&mut self, word: &str) -> Option<String> {
+        if word.contains(HIDDEN) {
+            self.follows = Follows::Nothing;
+            return None;
+        }
+        // What opens a string that holds a command, or the word itself.
+        let bare = word.trim_start_matches(['"', '\'', '`', '(', '{']);
+        let Some(hidden) = self.step(bare) else {
+            self.follows = after(bare);
+            return None;
+        };
+        hidden.map(|hidden| format!("{}{hidden}", &word[..word.len() - bare.len()]))
+    }
+
+    /// What a word is by those before it, or as an option; `None` where these do not tell.
+    fn step(&mut self, word: &str) -> Option<Option<String>> {
+        match std::mem::take(&mut self.follows) {
+            Follows::Name if word.chars().all(|c| c.is_ascii_alphanumeric() || c == '_') => {
                 self.follows = Follows::Value(judge(word));
-                return None;
+                return Some(None);
             }
             // What looks like another option is one, and the one before it was a switch.
             Follows::Value(verdict) if !word.starts_with('-') => {
-                if let Some(hidden) = hidden(verdict, word) {
+                if let hidden @ Some(_) = hide_as(verdict, word) {
                     return Some(hidden);
                 }
             }
-            Follows::Bearer if word.len() >= 6 => return Some(within_quotes(word)),
-            Follows::Basic if is_basic(unquoted(word)) => return Some(within_quotes(word)),
             _ => {}
         }
-        let is_login = self.is_login;
-        self.is_login = word == "login" || (is_login && word.starts_with('-'));
-        if is_login && is_key_of_login(word) {
-            return Some(HIDDEN.to_owned());
-        }
-        if word.len() <= 64 && !word.starts_with('-') {
-            self.note_program(word);
-        }
-        if let Some(option) = self.option
-            && let Some(rest) = word.strip_prefix(option)
-        {
-            // A port, a number of rows, a folder that is mapped are none.
-            if rest.is_empty() {
-                self.follows = Follows::Value(Secrecy::Secret);
-                return None;
-            }
-            return (!rest.contains(['=', ':', '/']) && rest.parse::<u32>().is_err())
-                .then(|| format!("{option}{HIDDEN}"));
-        }
-        if BEFORE_A_NAME.contains(&word) {
-            self.follows = Follows::Name;
-            return None;
-        }
-        if word.starts_with('-') && !word.contains(['=', ':', ' ']) {
-            self.follows = Follows::Value(judge(word));
-            return hide_tokens(word);
-        }
-        if let Some(pair) = word.strip_prefix("-u")
-            && let Some(pair) = hidden(Secrecy::IfPair, pair)
-        {
-            return Some(format!("-u{pair}"));
-        }
-        if form == WordKind::Argument
-            && let Some(hidden) = hide_assigned(word)
+        if self.is_login
+            && let hidden @ Some(_) = hide_as(Secrecy::IfOpaque, word)
         {
             return Some(hidden);
         }
-        self.follows = after(word);
-        match form == WordKind::Word || !word.contains(char::is_whitespace) {
-            true => hide_in_word(word),
-            false => hide_in_text(word),
+        let program = word.rsplit('/').next().unwrap_or(word);
+        if let Some(option) = TABLE.programs.get(program) {
+            self.option = Some(option);
         }
-    }
-
-    fn note_program(&mut self, word: &str) {
-        let name = word.rsplit('/').next().unwrap_or(word);
-        if let Some((_, option)) = PROGRAMS.iter().find(|(program, _)| *program == name) {
-            // Of these `-p` is a port that is published, unless one logs in.
-            let needs_login = matches!(name, "docker" | "podman");
-            self.option = (!needs_login).then_some(*option);
-        } else if word == "login" {
-            self.option = self.option.or(Some("-p"));
+        self.is_login |= word == "login";
+        if let Some(option) = self.option
+            && let Some(rest) = word.strip_prefix(option)
+        {
+            if rest.is_empty() {
+                self.follows = Follows::Value(Secrecy::Secret);
+                return Some(None);
+            }
+            // A port, a number of rows, a folder that is mapped are none.
+            let is_secret = !rest.contains(['=', ':', '/']) && rest.parse::<u32>().is_err();
+            return Some(is_secret.then(|| format!("{option}{HIDDEN}")));
         }
+        if TABLE.before_a_name.contains(word) {
+            self.follows = Follows::Name;
+            return Some(None);
+        }
+        if word.starts_with('-') && !word.contains(['=', ':', ' ']) {
+            self.follows = Follows::Value(judge(word));
+            return Some(mask(word, &tokens(word)));
+        }
+        let pair = word.strip_prefix("-u")?;
+        hide_as(Secrecy::IfPair, pair).map(|pair| Some(format!("-u{pair}")))
     }
 }
 
-/// What a word says of the next by itself.
+/// What a word says of the next by itself: `Bearer`, or `"Authorization: Bearer`.
 fn after(word: &str) -> Follows {
-    // Of `"Authorization: Bearer` as of `Bearer`.
     let last = word.rsplit([' ', ':', '"', '\'', '=']).next().unwrap_or(word);
     if last.starts_with("--") {
         Follows::Value(judge(last))
     } else if last.eq_ignore_ascii_case("bearer") {
-        Follows::Bearer
+        Follows::Value(Secrecy::Secret)
     } else if last.eq_ignore_ascii_case("basic") {
-        Follows::Basic
+        Follows::Value(Secrecy::IfOpaque)
     } else {
         Follows::Nothing
-    }
-}
-
-/// `wandb login` takes a key of 40 hexadecimal digits, or a newer one.
-fn is_key_of_login(word: &str) -> bool {
-    let word = word.strip_prefix("local-").unwrap_or(word);
-    let is_hash = word.len() >= 32 && word.bytes().all(|byte| byte.is_ascii_hexdigit());
-    is_hash || is_opaque(word)
-}
-
-/// Whether it could be the name of a parameter.
-fn is_a_word(argument: &str) -> bool {
-    let is_of_word = |c: char| c.is_ascii_alphanumeric() || c == '_';
-    argument.chars().all(is_of_word)
-}
-
-fn unquoted(word: &str) -> &str {
-    word.trim_matches(['"', '\'', '`', '\\'])
-}
-
-/// `'***'` for what is in quotes, as far as it is.
-fn within_quotes(word: &str) -> String {
-    let inner = unquoted(word);
-    match word.find(inner).filter(|_| !inner.is_empty()) {
-        Some(at) => format!("{}{HIDDEN}{}", &word[..at], &word[at + inner.len()..]),
-        None => HIDDEN.to_owned(),
-    }
-}
-
-/// A value by what its name says of it; `None` where it is not hidden as a whole or in part.
-fn hidden(verdict: Secrecy, value: &str) -> Option<String> {
-    if is_hidden(verdict, value) {
-        return Some(HIDDEN.to_owned());
-    }
-    if verdict == Secrecy::IfPair
-        && let Some((name, secret)) = unquoted(value).split_once(':')
-    {
-        let is_number = |text: &str| text.parse::<u32>().is_ok();
-        let is_address = secret.starts_with("//") || name.contains('/');
-        if !name.is_empty() && !secret.is_empty() && !is_number(secret) && !is_address {
-            return Some(format!("{name}:{HIDDEN}"));
-        }
-    }
-    None
-}
-
-/// Whether the whole of a value is hidden.
-fn is_hidden(verdict: Secrecy, value: &str) -> bool {
-    let is_harmless = || {
-        let words = ["", "true", "false", "none", "null", "auto"];
-        words.iter().any(|word| value.eq_ignore_ascii_case(word))
-    };
-    match verdict {
-        Secrecy::Plain | Secrecy::IfPair => is_opaque(value),
-        Secrecy::IfOpaque => is_opaque(value) || is_key_of_login(value),
-        Secrecy::Secret | Secrecy::Line => !is_harmless(),
     }
 }
 
@@ -294,62 +228,33 @@ fn hide_assigned(argument: &str) -> Option<String> {
     if name.is_empty() || !name.chars().all(is_name) {
         return None;
     }
-    let verdict = judge(name.trim_start_matches('-'));
-    // An address is of parts, some of which say something.
-    let is_whole = verdict >= Secrecy::Secret || !value.contains("://");
-    let hidden = is_whole.then(|| hidden(verdict, value)).flatten();
+    let hidden = match judge(name) {
+        // An address is of parts, some of which say something.
+        verdict if verdict < Secrecy::Secret && value.contains("://") => None,
+        verdict => hide_as(verdict, value),
+    };
     // `--args="--token x"`
-    let within = || value.contains(char::is_whitespace).then(|| hide_in_text(value));
-    let hidden = hidden.or_else(|| within().flatten())?;
-    Some(format!("{name}={hidden}"))
+    let within = || value.contains(char::is_whitespace).then(|| hide_in_text(value))?;
+    Some(format!("{name}={}", hidden.or_else(within)?))
 }
 
 /// Hides them in text of several words, as a shell is given with `-c`.
 fn hide_in_text(text: &str) -> Option<String> {
     let by_place = hide_in_word(text);
-    let text = by_place.as_deref().unwrap_or(text);
+    let mut rest = by_place.as_deref().unwrap_or(text);
     let mut shown = String::new();
-    let mut rest = text;
-    let mut line = SecretScan::default();
+    let mut scan = SecretScan::default();
     let mut is_changed = false;
     while !rest.is_empty() {
-        let start = rest.find(|c: char| !c.is_whitespace());
-        let start = start.unwrap_or(rest.len());
-        shown.push_str(&rest[..start]);
-        rest = &rest[start..];
-        let (word, after) = rest.split_at(word_end(rest));
+        let word = rest.trim_start();
+        shown.push_str(&rest[..rest.len() - word.len()]);
+        let (word, after) = word.split_at(word_end(word));
         rest = after;
-        match line.hide_word(word) {
-            Some(hidden) => {
-                is_changed = true;
-                shown.push_str(&hidden);
-            }
-            None => shown.push_str(word),
-        }
+        let hidden = scan.hide_word(word);
+        is_changed |= hidden.is_some();
+        shown.push_str(hidden.as_deref().unwrap_or(word));
     }
     if is_changed { Some(shown) } else { by_place }
-}
-
-impl SecretScan {
-    /// As [`SecretScan::hide`], of a word of a text, in which what stands within a word was hidden already.
-    fn hide_word(&mut self, word: &str) -> Option<String> {
-        if word.is_empty() || word.contains(HIDDEN) {
-            self.follows = Follows::Nothing;
-            return None;
-        }
-        // What opens a string that holds a command, or the word itself.
-        let bare = word.trim_start_matches(['"', '\'', '`', '(', '{']);
-        let opened = word.len() - bare.len();
-        let hides_next =
-            matches!(self.follows, Follows::Value(verdict) if verdict >= Secrecy::Secret);
-        if hides_next && !bare.starts_with('-') {
-            let hidden = hidden(Secrecy::Secret, unquoted(word));
-            self.follows = Follows::Nothing;
-            return hidden.map(|_| within_quotes(word));
-        }
-        let hidden = self.hide(bare, WordKind::Word)?;
-        Some(format!("{}{hidden}", &word[..opened]))
-    }
 }
 
 /// Where a word ends; white space within the quotes of a value does not end it.
@@ -359,203 +264,331 @@ fn word_end(text: &str) -> usize {
     for (at, c) in text.char_indices() {
         match quote {
             Some((open, _)) if c == open => quote = None,
-            Some(_) => {}
             None if c.is_whitespace() => return at,
             // Within a word an apostrophe is one; a quoted value follows its `=`.
             None if matches!(c, '\'' | '"') && before == '=' => quote = Some((c, at)),
-            None => {}
+            _ => {}
         }
         before = c;
     }
-    // One that nothing closes is no quote.
-    match quote {
-        Some((_, at)) => text[at..].find(char::is_whitespace).map_or(text.len(), |end| at + end),
-        None => text.len(),
-    }
+    // A quote that nothing closes is none.
+    let end = quote.and_then(|(_, at)| Some(at + text[at..].find(char::is_whitespace)?));
+    end.unwrap_or(text.len())
 }
 
 /// Hides what stands in a word or a text by itself: values behind names, addresses, tokens, keys.
 fn hide_in_word(text: &str) -> Option<String> {
-    let values = hide_values(text);
+    let values = mask(text, &values(text));
     let text = values.as_deref().unwrap_or(text);
-    let tokens = hide_tokens(text);
-    tokens.or(values)
+    mask(text, &tokens(text)).or(values)
 }
 
-/// Tokens that are told by their looks, and private keys.
-fn hide_tokens(text: &str) -> Option<String> {
-    if text.len() < 15 {
-        return None;
-    }
+/// The text with `***` for these parts of it; `None` where there are none.
+fn mask(text: &str, secrets: &[Range<usize>]) -> Option<String> {
     let mut shown = String::new();
-    let mut from = 0;
-    while let Some((begin, end)) = find_token(text, from) {
-        shown.push_str(&text[from..begin]);
-        shown.push_str(HIDDEN);
-        from = end;
-    }
-    let mut places = text.as_bytes()[from..].windows(KEY.len());
-    let key = places.position(|place| place == KEY.as_bytes());
-    if let Some(at) = key.map(|at| from + at)
-        && text[at..].contains("PRIVATE KEY")
-    {
-        let end = text.rfind("-----END").filter(|end| *end > at);
-        let end = end.and_then(|end| Some(end + 8 + text[end + 8..].find("-----")? + 5));
-        shown.push_str(&text[from..at]);
-        shown.push_str(HIDDEN);
-        from = end.unwrap_or(text.len());
-    }
-    (from > 0).then(|| shown + &text[from..])
-}
-
-/// Values behind `=` and `:` whose names, or looks, make them secrets: `KEY=…`, `"key": "…"`, `Key: …`,
-/// `?key=…&`, and what stands before the `@` of an address.
-fn hide_values(text: &str) -> Option<String> {
-    let mut shown = String::new();
-    // All before is in `shown`.
     let mut done = 0;
-    let mut at = 0;
-    let is_sign = |byte: &u8| matches!(byte, b'=' | b':');
-    while let Some(found) = text.as_bytes()[at..].iter().position(is_sign) {
-        let sign = at + found;
-        at = sign + 1;
-        let hides = if text[sign..].starts_with("://") {
-            in_address(text, sign)
-        } else {
-            behind_name(text, done, sign)
-        };
-        if let Some((begin, end, instead)) = hides {
-            shown.push_str(&text[done..begin]);
-            shown.push_str(&instead);
-            done = end;
-            at = at.max(end);
-        }
+    for secret in secrets {
+        shown.push_str(&text[done..secret.start]);
+        shown.push_str(HIDDEN);
+        done = secret.end;
     }
-    (done > 0).then(|| shown + &text[done..])
+    (!secrets.is_empty()).then(|| shown + &text[done..])
 }
 
-/// What of an address that goes on at its `://` is hidden: from, to, and what is shown instead.
-fn in_address(text: &str, sign: usize) -> Option<(usize, usize, String)> {
-    let rest = &text[sign..];
-    let scheme = |c: char| c.is_ascii_alphanumeric() || c == '+';
-    let scheme = text[..sign].len() - text[..sign].trim_end_matches(scheme).len();
-    let scheme = &text[sign - scheme..sign];
-    let ends_address = |c: char| c.is_whitespace() || matches!(c, '"' | '\'' | '`' | '>' | '<');
-    for begin in SECRET_PATHS {
-        let at = match begin.starts_with("://") {
-            true => rest.starts_with(begin).then_some(begin.len()),
-            false => {
-                let host = &rest[..rest[3..].find('/').map_or(rest.len(), |at| at + 4)];
-                host.ends_with(begin).then_some(host.len())
-            }
-        };
-        if let Some(at) = at {
-            let end = rest.find(ends_address).unwrap_or(rest.len());
-            return (end > at).then(|| (sign + at, sign + end, HIDDEN.to_owned()));
+/// A value by what its name says of it; `None` where it is no secret, in whole or in part.
+fn hide_as(verdict: Secrecy, value: &str) -> Option<String> {
+    secret_part(verdict, value)
+        .map(|part| format!("{}{HIDDEN}{}", &value[..part.start], &value[part.end..]))
+}
+
+/// Which part of a value is a secret, by what its name says of it; quotes around it are none.
+fn secret_part(verdict: Secrecy, value: &str) -> Option<Range<usize>> {
+    let begin = value.len() - value.trim_start_matches(QUOTES).len();
+    let inner = value.trim_matches(QUOTES);
+    let end = begin + inner.len();
+    let is_secret = match verdict {
+        Secrecy::Plain | Secrecy::IfPair => is_opaque(inner),
+        Secrecy::IfOpaque => {
+            let hash = inner.strip_prefix("local-").unwrap_or(inner);
+            let is_hash = hash.len() >= 32 && hash.bytes().all(|it| it.is_ascii_hexdigit());
+            is_hash || is_opaque(inner)
         }
-    }
-    let authority = &rest[3..];
-    let ends = |c: char| ends_address(c) || matches!(c, '/' | '?' | '#');
-    let authority = &authority[..authority.find(ends).unwrap_or(authority.len())];
-    let (user, _) = authority.rsplit_once('@')?;
-    let begin = sign + 3;
-    let (name, has_secret) = match user.split_once(':') {
-        Some((name, secret)) => (format!("{name}:"), !secret.is_empty()),
-        // A name alone is a token where users do not log in by name.
-        None => (String::new(), scheme.starts_with("http") && !user.is_empty()),
+        Secrecy::Secret | Secrecy::Line => {
+            !TABLE.harmless.iter().any(|word| inner.eq_ignore_ascii_case(word))
+        }
     };
-    let name = if name.len() > 1 || !has_secret { name } else { String::new() };
-    has_secret.then(|| (begin, begin + user.len(), format!("{name}{HIDDEN}")))
+    if is_secret {
+        return Some(begin..end);
+    }
+    let (name, secret) = inner.split_once(':').filter(|_| verdict == Secrecy::IfPair)?;
+    let is_address = secret.starts_with("//") || name.contains('/');
+    let is_pair = !name.is_empty() && !secret.is_empty() && secret.parse::<u32>().is_err();
+    (is_pair && !is_address).then(|| end - secret.len()..end)
 }
 
-/// What is hidden behind a `=` or a `:`, as of [`in_address`]; nothing before `floor` is looked at.
-fn behind_name(text: &str, floor: usize, sign: usize) -> Option<(usize, usize, String)> {
+/// Tokens that are told by their looks, and a private key (RFC 7468), in order.
+fn tokens(text: &str) -> Vec<Range<usize>> {
+    let mut found = Vec::new();
+    let is_apart = |c: char| !c.is_ascii_alphanumeric() && !matches!(c, '_' | '-' | '.');
+    let mut at = 0;
+    for piece in text.split_inclusive(is_apart) {
+        let word = piece.trim_end_matches(is_apart);
+        if is_token(word) {
+            found.push(at..at + word.len());
+        }
+        at += piece.len();
+    }
+    if let Some(begin) = text.find("-----BEGIN")
+        && text[begin..].contains("PRIVATE KEY")
+    {
+        let end = text.rfind("-----END").filter(|&end| end > begin).map(|end| end + 8);
+        let end = end.and_then(|end| Some(end + text[end..].find("-----")? + 5));
+        let key = begin..end.unwrap_or(text.len());
+        found.retain(|it| it.end <= key.start || it.start >= key.end);
+        found.push(key);
+        found.sort_by_key(|it| it.start);
+    }
+    found
+}
+
+/// Whether a word is a token of a known service, or of the form that many share (RFC 7519).
+fn is_token(word: &str) -> bool {
+    word.len() >= 15
+        && TABLE.tokens.iter().any(|(begin, least)| {
+            let rest = word.strip_prefix(begin.as_str());
+            rest.is_some_and(|rest| rest.len() >= *least && has_chance(rest))
+        })
+}
+
+/// Whether some part of it is not a word: `sk-learn-contrib-project` has none, nor `hf_hub_download`.
+fn has_chance(text: &str) -> bool {
+    text.split(|c: char| !c.is_ascii_alphanumeric()).any(|part| {
+        let count = |is: fn(&u8) -> bool| part.bytes().filter(is).count();
+        let (digits, upper) = (count(u8::is_ascii_digit), count(u8::is_ascii_uppercase));
+        let lower = part.len() - digits - upper;
+        part.len() >= 10 && (digits >= 2 || lower == 0 || (upper >= 3 && lower >= 3))
+    })
+}
+
+/// Whether a value looks like nothing but a secret: long, of one word, without order. Hashes, numbers
+/// of GPUs, paths and names of models do not.
+pub(super) fn is_opaque(value: &str) -> bool {
+    let value = value.trim_matches(['"', '\'']);
+    if value.len() < SHORTEST_OPAQUE || value.starts_with(['/', '.', '~']) || value.contains("://")
+    {
+        return false;
+    }
+    let is_base64 = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'/' | b'=');
+    if value.ends_with('=') && value.len().is_multiple_of(4) && value.bytes().all(is_base64) {
+        return has_chance(value);
+    }
+    is_token(value) || value.split(|c: char| !c.is_ascii_alphanumeric()).any(is_random)
+}
+
+/// By how often it changes between small letters, capital ones and digits; one of hexadecimal digits
+/// is a hash.
+fn is_random(word: &str) -> bool {
+    if word.len() < SHORTEST_OPAQUE || word.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+        return false;
+    }
+    let class = |byte: u8| (byte.is_ascii_digit(), byte.is_ascii_uppercase());
+    let classes: Vec<_> = word.bytes().map(class).collect();
+    let changes = classes.windows(2).filter(|two| two[0] != two[1]).count();
+    let has = |digit, upper| classes.contains(&(digit, upper));
+    let least_percent = match (has(true, false), has(false, true) && has(false, false)) {
+        (true, true) => 48,
+        (true, false) => 36,
+        (false, true) => 42,
+        (false, false) => return false,
+    };
+    100 * changes / (word.len() - 1) >= least_percent
+}
+
+/// What of a text its names or its addresses make a secret: `KEY=…`, `"key": "…"`, `Key: …`, `?key=…&`,
+/// and what stands before the `@` of an address. In order.
+fn values(text: &str) -> Vec<Range<usize>> {
+    let mut found: Vec<Range<usize>> = Vec::new();
+    let mut done = 0;
+    for (sign, _) in text.match_indices(['=', ':']) {
+        if sign < done {
+            continue;
+        }
+        let secret = match text[sign..].starts_with("://") {
+            true => in_address(text, sign),
+            false => behind_name(text, done, sign),
+        };
+        if let Some(secret) = secret {
+            done = secret.end;
+            found.push(secret);
+        }
+    }
+    found
+}
+
+/// The secret of an address that goes on at its `://`.
+fn in_address(text: &str, sign: usize) -> Option<Range<usize>> {
+    let rest = &text[sign..];
+    let ends = |c: char| c.is_whitespace() || matches!(c, '"' | '\'' | '`' | '>' | '<');
+    let host = rest[3..].find(|c: char| ends(c) || matches!(c, '/' | '?' | '#'));
+    let host = &rest[..host.map_or(rest.len(), |end| end + 3)];
+    for known in &TABLE.addresses {
+        let is_it = match known.starts_with("://") {
+            true => rest.starts_with(known.as_str()),
+            false => host.ends_with(known.trim_end_matches('/')),
+        };
+        if is_it {
+            let begin = if known.starts_with("://") { known.len() } else { host.len() + 1 };
+            let end = rest.find(ends).unwrap_or(rest.len());
+            return (end > begin).then(|| sign + begin..sign + end);
+        }
+    }
+    let (user, _) = host[3..].rsplit_once('@')?;
+    let begin = sign + 3;
+    let end = begin + user.len();
+    let secret = match user.split_once(':') {
+        Some((name, _)) => begin + name.len() + 1..end,
+        // A name alone is a token where users do not log in by name.
+        None if text[..sign].ends_with("http") || text[..sign].ends_with("https") => begin..end,
+        None => return None,
+    };
+    (!secret.is_empty()).then_some(secret)
+}
+
+/// The secret behind the `=` or `:` of a name; nothing before `floor` is looked at.
+fn behind_name(text: &str, floor: usize, sign: usize) -> Option<Range<usize>> {
     let is_colon = text[sign..].starts_with(':');
     let floor = floor.max(sign.saturating_sub(LONGEST_NAME));
-    let before = (floor..=sign).find(|&at| text.is_char_boundary(at))?;
-    let is_apart = text[..sign].ends_with(' ');
-    let before = text[before..sign].trim_end_matches(' ');
+    let before = text[char_boundary(text, floor)..sign].trim_end_matches(' ');
     let unquoted = before.trim_end_matches(['"', '\'', '\\']);
     let is_quoted = unquoted.len() < before.len();
     let is_of_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
-    let begin = unquoted.rfind(|c: char| !is_of_name(c));
-    let begin = begin.map_or(0, |at| at + unquoted[at..].chars().next().map_or(1, char::len_utf8));
-    let name = unquoted[begin..].trim_start_matches('-');
-    if name.is_empty() {
+    let name = &unquoted[unquoted.trim_end_matches(is_of_name).len()..];
+    let verdict = judge(name);
+    let previous = unquoted[..unquoted.len() - name.len()].chars().next_back();
+    // In prose a colon is one; it belongs to a name in quotes, at the beginning, in a table, in a header.
+    let begins = matches!(previous, None | Some('{' | ',' | '"' | '\'' | '\n' | '('));
+    if name.is_empty() || (is_colon && !is_quoted && !begins && verdict != Secrecy::Line) {
         return None;
     }
-    let previous = unquoted[..begin].chars().next_back();
-    // In prose a colon is one; it belongs to a name in quotes, at the beginning, in a table.
-    if is_colon
-        && !is_quoted
-        && !matches!(previous, None | Some('{' | ',' | '"' | '\'' | '\n' | '('))
-    {
-        let is_header = judge(name) == Secrecy::Line;
-        if !is_header {
-            return None;
-        }
-    }
-    let verdict = judge(name);
-    let after = &text[sign + 1..];
-    let value = after.trim_start_matches(['>']);
-    let value = match is_colon || is_apart || is_quoted {
+    let value = text[sign + 1..].trim_start_matches('>');
+    let value = match is_colon || is_quoted || text[..sign].ends_with(' ') {
         true => value.trim_start_matches(' '),
         false => value,
     };
     let begin = text.len() - value.len();
-    // What says nothing of itself is looked at only so far, or a text of signs would be gone through
-    // once for each of them.
-    let text = match verdict >= Secrecy::Secret {
-        true => text,
-        false => {
-            let far =
-                (begin + LONGEST_OPAQUE + 1..text.len()).find(|&at| text.is_char_boundary(at));
-            &text[..far.unwrap_or(text.len())]
-        }
+    let value = match verdict >= Secrecy::Secret {
+        true => value,
+        false => &value[..char_boundary(value, LONGEST_OPAQUE)],
     };
-    let value = &text[begin..];
-    if verdict == Secrecy::Line && is_colon && !is_quoted {
+    let bare = value.trim_start_matches('\\');
+    let length = if verdict == Secrecy::Line && is_colon && !is_quoted {
         // To the end of what encloses the header.
-        let end = match previous {
+        match previous {
             Some(quote @ ('"' | '\'')) => value.find(quote),
             None => None,
             _ => value.find(['"', '\'', '\n', ',']),
-        };
-        let end = begin + end.unwrap_or(value.len());
-        return (end > begin).then(|| (begin, end, HIDDEN.to_owned()));
-    }
-    let escapes = value.len() - value.trim_start_matches('\\').len();
-    let open = value[escapes..].chars().next();
-    let (inner, end) = match open.filter(|c| matches!(c, '"' | '\'' | '`')) {
-        Some(quote) => {
-            let inner = begin + escapes + 1;
-            let close = text[inner..].find(quote);
-            // The escape before the quote that closes is not of the value.
-            let end = inner
-                + close.map_or(text.len() - inner, |at| {
-                    at.min(text[inner..inner + at].trim_end_matches('\\').len())
-                });
-            match close {
-                Some(_) => (inner, end),
-                // One that nothing closes is no quote.
-                None => (begin, begin + value.find(char::is_whitespace).unwrap_or(value.len())),
-            }
         }
-        None => {
-            // Of rows of signs each value ends before the next, unless it is a secret.
-            let ends = |c| ends_value(c) || (verdict < Secrecy::Secret && matches!(c, '=' | ':'));
-            let by_colon = verdict != Secrecy::IfPair;
-            let ends = |c| ends(c) && (by_colon || c != ':');
-            (begin, begin + value.find(ends).unwrap_or(value.len()))
-        }
+    } else if let Some(quote) = bare.chars().next().filter(|c| QUOTES.contains(c)) {
+        // A quote that nothing closes is none.
+        let close = bare[1..].find(quote).map(|at| value.len() - bare.len() + 1 + at);
+        close.or_else(|| value.find(char::is_whitespace))
+    } else {
+        // Of rows of signs each value ends before the next, unless it is a secret.
+        value.find(|c: char| {
+            c.is_whitespace()
+                || ",;&}])\"'`#|".contains(c)
+                || (c == '=' && verdict < Secrecy::Secret)
+                || (c == ':' && verdict < Secrecy::IfPair)
+        })
     };
-    let value = &text[inner..end];
+    let value = &value[..length.unwrap_or(value.len())];
     // An address is of parts, some of which say something.
     if verdict < Secrecy::Secret && value.contains("://") {
         return None;
     }
-    let instead = hidden(verdict, value)?;
-    Some((inner, end, instead))
+    let secret = secret_part(verdict, value)?;
+    Some(begin + secret.start..begin + secret.end)
+}
+
+/// Where a character begins at or after this place.
+fn char_boundary(text: &str, at: usize) -> usize {
+    (at..text.len()).find(|&at| text.is_char_boundary(at)).unwrap_or(text.len())
+}
+
+/// What a name says of its value. It is judged by its words, however they are joined (`--hf-token`,
+/// `ServerApp.token`, `apiKey`), because those of `--max-tokens`, `--tokenizer`, `--key-frames` and
+/// `--num-key-value-heads` are others.
+fn judge(name: &str) -> Secrecy {
+    if name.len() > 2 * LONGEST_NAME {
+        return Secrecy::Plain;
+    }
+    let words = words(name);
+    let verdicts = (0..words.len()).map(|at| judge_word(&words, at));
+    let verdict = verdicts.max().unwrap_or(Secrecy::Plain);
+    let is_about = words.last().is_some_and(|last| TABLE.about.contains(last))
+        || (words.len() > 1 && TABLE.switches.contains(&words[0]));
+    if verdict == Secrecy::Secret && is_about { Secrecy::IfOpaque } else { verdict }
+}
+
+/// What one word says, among the others.
+fn judge_word(words: &[String], at: usize) -> Secrecy {
+    let word = words[at].as_str();
+    let before = at.checked_sub(1).map_or("", |at| words[at].as_str());
+    let after = words.get(at + 1).map_or("", String::as_str);
+    let is_last = at + 1 == words.len();
+    let when = |so: bool, verdict| if so { verdict } else { Secrecy::Plain };
+    match word {
+        "authorization" => Secrecy::Line,
+        "cookie" if is_last && words.len() <= 2 => Secrecy::Line,
+        "token" => when(
+            !TABLE.before_text_token.contains(before) && !TABLE.after_text_token.contains(after),
+            Secrecy::Secret,
+        ),
+        "key" | "keys" if TABLE.before_key.contains(before) => Secrecy::Secret,
+        "key" => when(is_last, Secrecy::IfOpaque),
+        "tokens" | "keys" => when(TABLE.before_many.contains(before), Secrecy::Secret),
+        "pass" => when(is_last && !TABLE.before_run.contains(before), Secrecy::Secret),
+        "signature" if before == "amz" || before == "goog" => Secrecy::Secret,
+        "signature" => when(is_last, Secrecy::IfOpaque),
+        "auth" if before.starts_with("redis") => Secrecy::Secret,
+        "auth" | "user" | "userpwd" | "userpass" => when(is_last, Secrecy::IfPair),
+        "u" | "pat" => when(words.len() == 1, Secrecy::IfPair),
+        word if TABLE.words.contains(word) => Secrecy::Secret,
+        word if is_last && TABLE.last_words.contains(word) => Secrecy::Secret,
+        word => {
+            let kind = TABLE.word_ends.iter().find_map(|end| word.strip_suffix(end.as_str()));
+            let key = word.strip_suffix("key");
+            let is_secret = kind.is_some_and(|kind| !TABLE.before_text_token.contains(kind))
+                || key.is_some_and(|kind| TABLE.before_key.contains(kind));
+            when(is_secret, Secrecy::Secret)
+        }
+    }
+}
+
+/// Lowercase, without the digits that they end with: `apiKey2` is `api` and `key`.
+fn words(name: &str) -> Vec<String> {
+    let mut words: Vec<String> = Vec::new();
+    let mut before = '-';
+    for (c, next) in name.chars().zip(name.chars().skip(1).chain(['-'])) {
+        if c.is_ascii_alphanumeric() {
+            // `apiKey`, and the last of `APIKey`'s capital letters.
+            let begins = c.is_ascii_uppercase()
+                && (before.is_ascii_lowercase()
+                    || (before.is_ascii_uppercase() && next.is_ascii_lowercase()));
+            if begins || !before.is_ascii_alphanumeric() {
+                words.push(String::new());
+            }
+            if let Some(word) = words.last_mut() {
+                word.push(c.to_ascii_lowercase());
+            }
+        }
+        before = c;
+    }
+    for word in &mut words {
+        word.truncate(word.trim_end_matches(|c: char| c.is_ascii_digit()).len());
+    }
+    words.retain(|word| !word.is_empty());
+    words
 }
 
 #[cfg(test)]

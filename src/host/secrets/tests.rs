@@ -272,6 +272,13 @@ fn parts(arguments: &str) -> Vec<&str> {
 }
 
 #[test]
+fn the_table_is_read() {
+    let table = parse().unwrap();
+    // Names and programs are compared in lower case, and a name's words have no digits at their end.
+    assert!(table.words.iter().chain(&table.before_key).all(|it| *it == it.to_lowercase()));
+}
+
+#[test]
 fn secrets_are_hidden_as_people_write_them() {
     let mut seen = Vec::new();
     for (arguments, secret) in SECRETS.iter().chain(&LOOKS) {
@@ -304,7 +311,7 @@ fn what_a_secret_belongs_to_stays() {
         ("env|HF_TOKEN=s3cret|wandb.api_key=s", "env|HF_TOKEN=***|wandb.api_key=***"),
         (
             "sh|-c|HF_TOKEN='s 3' x  --token s y; PASSWORD=\"s",
-            "sh|-c|HF_TOKEN='***' x  --token *** y; PASSWORD=***",
+            "sh|-c|HF_TOKEN='***' x  --token *** y; PASSWORD=\"***",
         ),
         (
             "x|--url=http://ann:s3cret@host/lab?token=s&a=b#c",
