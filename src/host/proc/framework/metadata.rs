@@ -6,41 +6,21 @@
 //! hangs: this is called on a thread that may hang with it.
 
 use rustix::fs::{Mode, OFlags, ResolveFlags, openat2};
-use rustix::io;
 
-use super::{LINE_BYTES, MAPS_BYTES, MARKS, PIECE_BYTES};
+use super::{LONGEST_VERSION, MAPS_BYTES, TABLE, mapped_file};
 use crate::host::Roots;
 use crate::host::proc::folder::Folder;
 use crate::host::proc::stat::{STAT_BYTES, parse_stat};
 
 /// A folder of packages has fewer entries.
 const ENTRIES: usize = 1 << 14;
-/// A version is no longer than this.
-const LONGEST: usize = 32;
 /// What folders of packages are called.
 const FOLDERS: [&str; 2] = ["/site-packages/", "/dist-packages/"];
-
-/// The packages that a framework is installed as, in the spelling of the names of such folders; the first
-/// that is there tells.
-const PACKAGES: &[(&str, &[&str])] = &[
-    ("pytorch", &["torch"]),
-    ("tensorflow", &["tensorflow", "tensorflow_gpu", "tensorflow_cpu", "tf_nightly"]),
-    ("jax", &["jax", "jaxlib"]),
-    ("onnxruntime", &["onnxruntime_gpu", "onnxruntime"]),
-    ("cupy", &["cupy_cuda13x", "cupy_cuda12x", "cupy_cuda11x", "cupy"]),
-    ("paddle", &["paddlepaddle_gpu", "paddlepaddle"]),
-    ("mxnet", &["mxnet"]),
-    ("vllm", &["vllm"]),
-    ("sglang", &["sglang"]),
-    ("tensorrt-llm", &["tensorrt_llm"]),
-    ("ctranslate2", &["ctranslate2"]),
-    ("numba", &["numba"]),
-];
 
 /// Whether a framework's version may be told by its metadata, where its paths tell this much of it.
 pub fn has_version_metadata(framework: &str, known: Option<&str>) -> bool {
     let has_minor = known.is_some_and(|version| version.contains('.'));
-    !has_minor && PACKAGES.iter().any(|(name, _)| *name == framework)
+    !has_minor && TABLE.packages.contains_key(framework)
 }
 
 /// The version of a framework that the process of this pid and start has mapped. `None` where nothing tells
@@ -54,7 +34,8 @@ pub fn read_version(roots: &Roots, pid: u32, start_ticks: u64, framework: &str) 
     if stat.start_ticks != start_ticks || stat.state == 'D' || stat.is_exiting {
         return None;
     }
-    let maps = read_maps(&process).ok()?;
+    let mut maps = Vec::new();
+    process.read_list(c"maps", &mut maps, MAPS_BYTES).ok()?;
     let path = packages_folder(&maps, framework)?;
     let root = process.folder(c"root").ok()?;
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NONBLOCK;
@@ -71,32 +52,15 @@ pub fn read_version(roots: &Roots, pid: u32, start_ticks: u64, framework: &str) 
     found.version
 }
 
-fn read_maps(process: &Folder) -> io::Result<Vec<u8>> {
-    let file = process.file(c"maps")?;
-    let mut maps = Vec::new();
-    let mut piece = [0; PIECE_BYTES];
-    while maps.len() < MAPS_BYTES {
-        let length = io::read(&file, &mut piece)?;
-        if length == 0 {
-            break;
-        }
-        maps.extend_from_slice(&piece[..length]);
-    }
-    Ok(maps)
-}
-
 /// The folder of packages that a framework's library lies in, by the content of `maps`.
 fn packages_folder(maps: &[u8], framework: &str) -> Option<String> {
     for line in maps.split(|&byte| byte == b'\n') {
-        let Some(start) = line.iter().position(|&byte| byte == b'/') else {
+        let Some((folders, name)) = mapped_file(line) else {
             continue;
         };
-        let path = &line[start..];
-        let slash = path.iter().rposition(|&byte| byte == b'/').unwrap_or(0);
-        let (folders, name) = path.split_at(slash + 1);
-        let mut marks = MARKS.iter().filter(|mark| mark.name == framework);
-        let is_its = marks.any(|it| name.starts_with(it.prefix) && folders.ends_with(it.folder));
-        if !is_its || path.len() > LINE_BYTES {
+        let mut marks = TABLE.marks.iter().filter(|mark| mark.name == framework);
+        let is_its = marks.any(|mark| mark.is_of(folders, name));
+        if !is_its {
             continue;
         }
         let folders = std::str::from_utf8(folders).ok();
@@ -116,7 +80,7 @@ fn packages_folder(maps: &[u8], framework: &str) -> Option<String> {
 
 /// What the names seen so far tell.
 struct FoundPackage {
-    packages: &'static [&'static str],
+    packages: &'static [String],
     /// The place of the package that told it in the list.
     place: usize,
     version: Option<String>,
@@ -124,12 +88,8 @@ struct FoundPackage {
 
 impl FoundPackage {
     fn of(framework: &str) -> Self {
-        let row = PACKAGES.iter().find(|(name, _)| *name == framework);
-        Self {
-            packages: row.map_or(&[], |(_, packages)| *packages),
-            place: usize::MAX,
-            version: None,
-        }
+        let packages = TABLE.packages.get(framework).map_or(&[][..], Vec::as_slice);
+        Self { packages, place: usize::MAX, version: None }
     }
 
     fn entry(&mut self, name: &[u8]) {
@@ -158,7 +118,7 @@ impl FoundPackage {
 
 /// Whether it looks as PEP 440 has versions: `2.9.1`, `2.9.0a0`, `2.4.1+cu121`.
 fn is_version(text: &str) -> bool {
-    text.len() <= LONGEST
+    text.len() <= LONGEST_VERSION
         && text.starts_with(|first: char| first.is_ascii_digit())
         && public(text).contains('.')
         && text

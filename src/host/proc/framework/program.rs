@@ -5,31 +5,8 @@
 
 use std::sync::Arc;
 
+use super::TABLE;
 use crate::model::program::file_name;
-
-/// Programs and scripts that are engines.
-pub(super) const PROGRAMS: &[(&str, &str)] = &[
-    ("vllm", "vllm"),
-    ("sglang", "sglang"),
-    ("text-generation-server", "tgi"),
-    ("text-generation-launcher", "tgi"),
-    ("tritonserver", "triton-server"),
-    ("triton_python_backend_stub", "triton-server"),
-    ("trtllm-serve", "tensorrt-llm"),
-    ("ollama", "ollama"),
-    ("llama-server", "llama.cpp"),
-];
-
-/// Packages whose modules are engines.
-pub(super) const MODULES: &[(&str, &str)] = &[
-    ("vllm", "vllm"),
-    ("sglang", "sglang"),
-    ("text_generation_server", "tgi"),
-    ("tensorrt_llm", "tensorrt-llm"),
-];
-
-/// How the titles of workers start.
-pub(super) const TITLES: &[(&str, &str)] = &[("VLLM::", "vllm"), ("sglang::", "sglang")];
 
 /// Options of Python that take the next argument.
 const WITH_VALUE: &[&str] = &["-W", "-X", "--check-hash-based-pycs"];
@@ -37,14 +14,15 @@ const WITH_VALUE: &[&str] = &["-W", "-X", "--check-hash-based-pycs"];
 /// The engine that a process with this argv is; `None` where it is none that is known.
 pub(super) fn engine(command: &[Arc<str>]) -> Option<&'static str> {
     let title = command.first()?;
-    let titled = TITLES.iter().find(|(start, _)| title.starts_with(start));
+    let titled = TABLE.titles.iter().find(|(start, _)| title.starts_with(start.as_str()));
     if let Some((_, engine)) = titled {
         return Some(engine);
     }
-    match runs(command)? {
-        Runs::Program(name) => named(PROGRAMS, name),
-        Runs::Module(module) => named(MODULES, module.split('.').next()?),
-    }
+    let engine = match runs(command)? {
+        Runs::Program(name) => TABLE.programs.get(name),
+        Runs::Module(module) => TABLE.modules.get(module.split('.').next()?),
+    };
+    engine.map(String::as_str)
 }
 
 /// Whether DeepSpeed launched it, or it was told to train with DeepSpeed.
@@ -91,8 +69,4 @@ fn runs(command: &[Arc<str>]) -> Option<Runs<'_>> {
         }
     }
     None
-}
-
-fn named(table: &[(&str, &'static str)], name: &str) -> Option<&'static str> {
-    table.iter().find(|(known, _)| *known == name).map(|(_, engine)| *engine)
 }
