@@ -84,7 +84,6 @@ pub(super) fn run(args: &Doctor, global: &Global) -> anyhow::Result<Exit> {
         booted: host::read_boot_time(&roots),
         asleep_seconds: host::read_clocks().suspended_seconds(None),
         has_boot_id: machine.boot_id.is_some(),
-        open_files: host::open_file_limit(),
     }));
     checks.push(DoctorCheck::new(
         Topic::Version,

@@ -42,8 +42,8 @@ pub use machine::ownership::{
 };
 pub use machine::platform::{Platform, read_platform};
 pub use machine::rights::{
-    OpenFileLimit, Rights, Visibility, give_up_reading, has_gained_ids, has_gained_rights,
-    open_file_limit, read_ptrace_scope, read_rights, try_pidfd,
+    Rights, Visibility, give_up_reading, has_gained_ids, has_gained_rights, read_ptrace_scope,
+    read_rights, try_pidfd,
 };
 pub use owner::reservations::Reservations;
 pub use proc::cmdline::parse_cmdline;
@@ -56,7 +56,7 @@ pub use proc::guarded::{
 };
 pub use proc::mapped::read_own_mapped_file;
 pub use proc::notebook::parse_kernel;
-pub use proc::processes::{Processes, raise_open_file_limit};
+pub use proc::processes::Processes;
 pub use proc::stat::read_start_ticks;
 
 /// Where the kernel's folders are, and the machine's own files.

@@ -38,6 +38,7 @@ use crate::deadline::{Deadline, Task};
 /// The version that can be asked: [`script`] and the recipe are known to run in it.
 const PROGRAM: &str = "python3.14";
 const DRIVER: &str = include_str!("python.py");
+const SCRIPT: &str = include_str!("python_script.py");
 const STATUS_BYTES: usize = 16 << 10;
 /// A pipe takes so much without a reader (pipe(7) has 64 KiB).
 const SCRIPT_BYTES: usize = 48 << 10;
@@ -254,7 +255,7 @@ impl PythonProcess {
 
     /// Whether it is the same process and program still.
     fn check(&self) -> Result<(), PythonError> {
-        let now = OpenedProcess::open_again(&self.roots, self.process.pid, Vec::new());
+        let now = OpenedProcess::open(&self.roots, self.process.pid);
         let now = now.map_err(PythonError::Unreadable)?.ok_or(PythonError::Gone)?;
         let is_same =
             now.start_ticks == self.process.start_ticks && !matches!(now.state, 'Z' | 'X');
@@ -382,53 +383,10 @@ fn read(answer: &[u8]) -> Result<ScriptResult, PythonError> {
 /// A script that runs `source` once, in the process that started then and until `deadline_ms` (since the Unix epoch)
 /// at the latest, and leaves what that sets `out` to, or how it failed, in its folder.
 fn wrap(source: &str, start_ticks: u64, deadline_ms: i64) -> String {
-    let quoted = quote(source);
-    // `begun` decides who has it. An interrupt of the user's in the middle is passed on.
-    format!(
-        r#"# gpumem
-def _():
-    import os, time
-    if time.time() * 1000 > {deadline_ms}:
-        return
-    try:
-        with open("/proc/self/stat", "rb") as file:
-            if file.read().rpartition(b") ")[2].split()[19] != b"{start_ticks}":
-                return
-        os.close(os.open("@FOLDER@/begun", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
-    except OSError:
-        return
-    is_interrupted = False
-    try:
-        names = {{}}
-        try:
-            import json
-            exec({quoted}, names)
-            text = json.dumps({{"out": names.get("out")}})
-        except BaseException as error:
-            is_interrupted = isinstance(error, KeyboardInterrupt)
-            text = '{{"error": "%s"}}' % "".join(filter(str.isalnum, type(error).__name__))
-        names.clear()
-        text = text.encode()
-        file = os.open("@FOLDER@/answer.part", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        try:
-            while text:
-                text = text[os.write(file, text):]
-        finally:
-            os.close(file)
-        os.rename("@FOLDER@/answer.part", "@FOLDER@/answer")
-    except BaseException as error:
-        is_interrupted = is_interrupted or isinstance(error, KeyboardInterrupt)
-    if is_interrupted:
-        # From here it would be raised in this very script: a thread does it a moment later.
-        import _thread
-        _thread.start_new_thread(lambda: (time.sleep(0.02), _thread.interrupt_main()), ())
-try:
-    _()
-except BaseException:
-    pass
-# end
-"#
-    )
+    SCRIPT
+        .replace("@DEADLINE_MS@", &deadline_ms.to_string())
+        .replace("@START_TICKS@", &start_ticks.to_string())
+        .replace("@SOURCE@", &quote(source))
 }
 
 /// A Python literal of a text.

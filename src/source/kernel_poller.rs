@@ -23,7 +23,7 @@ use self::server_states::{apply, ask};
 use crate::deadline::{ANSWER_TIME, Answers, NotAsked, Worker};
 use crate::host::Roots;
 use crate::host::jupyter::{
-    KernelAncestors, KernelCandidate, KernelState, LocalKernel, Server, ServerError, may_be_kernel,
+    KernelCandidate, KernelState, LocalKernel, Server, ServerError, may_be_kernel,
 };
 use crate::model::Process;
 use crate::model::snapshot::Jupyter;
@@ -340,12 +340,11 @@ impl KernelPoller {
         let now = Instant::now();
         let mut seen = self.take_read(Duration::ZERO);
         let mut unread = Vec::new();
-        let mut ancestors = KernelAncestors::default();
         for candidate in list {
             let key = (candidate.pid, candidate.start_ticks);
             if self.is_to_be_read(candidate, now) {
                 unread.push(candidate.clone());
-            } else if self.refresh(key, &mut ancestors, now) {
+            } else if self.refresh(key, now) {
                 seen.push(key);
             }
         }
@@ -414,7 +413,7 @@ impl KernelPoller {
     }
 
     /// Looks for a kernel's starter again where that is due; whether it was.
-    fn refresh(&mut self, key: KernelKey, ancestors: &mut KernelAncestors, now: Instant) -> bool {
+    fn refresh(&mut self, key: KernelKey, now: Instant) -> bool {
         let is_due = |watched: &&mut Watched| {
             now.saturating_duration_since(watched.looked_at) >= ASK_AGAIN_AFTER
         };
@@ -422,7 +421,7 @@ impl KernelPoller {
             return false;
         };
         watched.looked_at = now;
-        watched.kernel.take_if(|kernel| !kernel.refresh(&self.roots, ancestors));
+        watched.kernel.take_if(|kernel| !kernel.refresh(&self.roots));
         true
     }
 

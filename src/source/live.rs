@@ -90,7 +90,6 @@ impl Live {
         interval: Duration,
         roots: Roots,
     ) -> Result<Self, SourceError> {
-        host::raise_open_file_limit();
         let nvml = Nvml::open(options)?;
         Ok(Self {
             nvml,
@@ -146,8 +145,7 @@ impl Live {
         // What may be slow is asked for first, and taken last.
         self.notebooks.ask(&snapshot.processes);
         let now_ns = host::read_clocks().boottime_ns;
-        let (watched, holders) = (&snapshot.processes, &self.holders);
-        snapshot.reservations = self.reservations.refresh(now_ns, watched, holders);
+        snapshot.reservations = self.reservations.refresh(now_ns);
         self.versions.join(&mut snapshot.processes);
         self.notebooks.join(&mut snapshot.processes);
     }
@@ -194,8 +192,7 @@ impl Live {
         };
         let mut processes = found.processes;
         let now_ns = host::read_clocks().boottime_ns;
-        let used = |pid| self.processes.used_ticks(pid);
-        self.holders.fill_descendants(&mut processes, used, now_ns);
+        self.holders.fill_descendants(&mut processes, now_ns);
         self.processes.fill_relatives(&mut processes, &self.holders, now_ns);
         for process in processes.iter_mut().filter(|it| is_listed(it.pid)) {
             let named = self.named.get_mut(process.pid);

@@ -1,14 +1,12 @@
-//! The machine: cgroups, systemd, clocks, limits.
+//! The machine: cgroups, systemd, clocks.
 
-use crate::host::{Cgroups, OpenFileLimit};
+use crate::host::Cgroups;
 use crate::model::Time;
 use crate::report::doctor::{CheckStatus, DoctorCheck, Topic};
 use crate::units::Span;
 
 /// 2024-01-01: before it there was no gpumem, so that a clock which says so was never set.
 const FIRST_DAY: Time = Time::from_unix_milliseconds(1_704_067_200_000);
-/// One descriptor is held for each watched process, and some for the rest.
-const FEW_FILES: u64 = 1024;
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct MachineFacts {
@@ -20,11 +18,10 @@ pub(super) struct MachineFacts {
     /// Seconds of the time since then in which it slept.
     pub(super) asleep_seconds: u64,
     pub(super) has_boot_id: bool,
-    pub(super) open_files: OpenFileLimit,
 }
 
 pub(super) fn checks(facts: &MachineFacts) -> Vec<DoctorCheck> {
-    vec![cgroups(facts), systemd(facts.has_systemd), clock(facts), open_files(facts.open_files)]
+    vec![cgroups(facts), systemd(facts.has_systemd), clock(facts)]
 }
 
 fn cgroups(facts: &MachineFacts) -> DoctorCheck {
@@ -100,24 +97,6 @@ fn clock(facts: &MachineFacts) -> DoctorCheck {
     DoctorCheck::new(topic, CheckStatus::Ok, seen)
 }
 
-fn open_files(limit: OpenFileLimit) -> DoctorCheck {
-    let topic = Topic::OpenFiles;
-    let number =
-        |limit: Option<u64>| limit.map_or_else(|| "any number".to_owned(), |it| it.to_string());
-    let seen = if limit.soft == limit.hard {
-        number(limit.soft)
-    } else {
-        format!("{}, which gpumem raises to {}", number(limit.soft), number(limit.hard))
-    };
-    if limit.hard.is_some_and(|hard| hard < FEW_FILES) {
-        DoctorCheck::new(topic, CheckStatus::Limited, seen)
-            .means("one is held open for each process on a GPU; with more of them gpumem is slower")
-            .next("raise the limit: ulimit -Hn 4096    (as root), or LimitNOFILE= in the unit")
-    } else {
-        DoctorCheck::new(topic, CheckStatus::Ok, seen)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -130,7 +109,6 @@ mod tests {
         booted: Some(Time::from_unix_milliseconds(1_763_606_000_000)),
         asleep_seconds: 0,
         has_boot_id: true,
-        open_files: OpenFileLimit { soft: Some(1024), hard: None },
     };
 
     #[test]
@@ -139,7 +117,6 @@ mod tests {
         assert!(checks.iter().all(|it| it.verdict == CheckStatus::Ok), "{checks:?}");
         assert_eq!(checks[0].seen, "version 2");
         assert!(checks[2].seen.ends_with("up 1d 03h"), "{checks:?}");
-        assert_eq!(checks[3].seen, "1024, which gpumem raises to any number");
     }
 
     #[test]
@@ -161,13 +138,10 @@ mod tests {
     }
 
     #[test]
-    fn a_cgroup_namespace_and_few_files_are_limits() {
+    fn a_cgroup_namespace_is_a_limit() {
         let inside = MachineFacts { is_initial_cgroup_namespace: Some(false), ..FACTS };
         assert_eq!(cgroups(&inside).verdict, CheckStatus::Limited);
         let unread = MachineFacts { cgroups: None, ..FACTS };
         assert_eq!(cgroups(&unread).verdict, CheckStatus::Unknown);
-        let few = OpenFileLimit { soft: Some(64), hard: Some(64) };
-        assert_eq!(open_files(few).verdict, CheckStatus::Limited);
-        assert_eq!(open_files(few).seen, "64");
     }
 }

@@ -6,8 +6,7 @@
 //! microsecond for each process, and a machine with GPUs has thousands of the kernel's own: as much as
 //! all the rest of a sample. So most samples cost nothing here. /proc is listed every five seconds, to look at
 //!
-//! - who is new, and again a few times in the first minute: a program opens the device when it has
-//!   loaded;
+//! - who is new, and again in its first minute: a program opens the device when it has loaded;
 //! - all processes, every half a minute.
 //!
 //! When the caller asks, because there is memory that no process accounts for, all are looked at, at
@@ -35,8 +34,8 @@ use rustix::io;
 use crate::deadline::{ANSWER_TIME, NoAnswer, Task};
 use crate::host::Roots;
 use crate::host::gpu::gpu_files::holds_gpu_file;
-use crate::host::gpu::mapped_devices::{Mapped, MappedDevices, ProcEntry, begin_search};
-use crate::host::proc::folder::{Folder, is_gone, is_out_of_descriptors};
+use crate::host::gpu::mapped_devices::{Mapped, MappedDevices, begin_search};
+use crate::host::proc::folder::{Folder, MOST_PROCESSES, ProcEntry, if_readable, is_gone};
 use crate::host::proc::stat::{STAT_BYTES, parse_stat};
 use crate::host::proc::tree::Tree;
 use crate::model::Process;
@@ -52,14 +51,11 @@ const WHOLE_NS: u64 = 30 * SECOND_NS;
 /// How soon everybody is looked at again on demand.
 const ASKED_NS: u64 = 5 * SECOND_NS;
 
-/// How long after a look at a new process the next one is due, with the next listing.
-const AGAIN_NS: [u64; 3] = [5 * SECOND_NS, 15 * SECOND_NS, 25 * SECOND_NS];
+/// How long a process is new: it is looked at with each listing.
+const NEW_NS: u64 = 45 * SECOND_NS;
 
 /// How many descriptors are looked at in one sample, about: half a second's work.
 const DESCRIPTORS: usize = 256 << 10;
-
-/// How many processes are known; the kernel's own limit is four times that.
-const PROCESSES: usize = 1 << 20;
 
 /// Who holds GPU device files.
 #[derive(Debug)]
@@ -93,8 +89,6 @@ pub struct Holders {
     unread: Option<u32>,
     /// Which process descends from which.
     tree: Tree,
-    /// The first listing: who descends from whom by it is looked up when the watched processes have been read.
-    first_listing: Option<Vec<ProcEntry>>,
 }
 
 /// What is known of one process.
@@ -102,12 +96,11 @@ pub struct Holders {
 struct KnownHolder {
     listed: ProcEntry,
     verdict: HolderState,
-    /// How often it was looked at for being new.
-    looks: u8,
     /// The look at everybody in which it was last looked at.
     round: u32,
-    /// When to look again for being new.
-    due_ns: u64,
+    /// When it was first listed; 0 where it was there at the start, and mostly for long.
+    listed_ns: u64,
+    looked_ns: u64,
 }
 
 /// What a look at a process's descriptors came to.
@@ -125,18 +118,12 @@ enum HolderState {
 
 impl KnownHolder {
     fn is_due(&self, now_ns: u64, round: u32) -> bool {
-        self.verdict != HolderState::Kernel && (self.round != round || self.due_ns <= now_ns)
-    }
-
-    fn note(&mut self, verdict: HolderState, now_ns: u64, round: u32) {
-        self.verdict = verdict;
-        self.round = round;
-        self.due_ns = u64::MAX;
-        if verdict != HolderState::Holds
-            && let Some(again_ns) = AGAIN_NS.get(usize::from(self.looks))
-        {
-            self.due_ns = now_ns.saturating_add(*again_ns);
-            self.looks += 1;
+        let is_new = self.listed_ns > 0 && now_ns.saturating_sub(self.listed_ns) <= NEW_NS;
+        let is_due_again = is_new && now_ns.saturating_sub(self.looked_ns) >= LIST_NS;
+        match self.verdict {
+            HolderState::Kernel => false,
+            HolderState::Holds => self.round != round,
+            _ => self.round != round || is_due_again,
         }
     }
 }
@@ -162,7 +149,6 @@ impl Holders {
             mapped: Vec::new(),
             unread: None,
             tree: Tree::new(),
-            first_listing: None,
             roots,
         }
     }
@@ -190,12 +176,8 @@ impl Holders {
             }
         }
         if let Some((proc, listing)) = self.list_where_due(boottime_ns) {
-            if self.tree.is_empty() {
-                self.first_listing = Some(listing.clone());
-            } else {
-                self.tree.update(&proc, &listing, &[]);
-            }
-            let is_everybody = listing.len() < PROCESSES;
+            self.tree.update(&proc, &listing);
+            let is_everybody = listing.len() < MOST_PROCESSES;
             let is_over = self.look_at(&proc, listing, is_first, boottime_ns);
             if self.is_under_way && is_over {
                 self.is_under_way = false;
@@ -216,39 +198,22 @@ impl Holders {
     /// no process holds one.
     pub fn look_at_parents(&mut self, boottime_ns: u64) {
         if let Some((proc, listing)) = self.list_where_due(boottime_ns) {
-            if self.tree.is_empty() {
-                self.first_listing = Some(listing);
-            } else {
-                self.tree.update(&proc, &listing, &[]);
-            }
+            self.tree.update(&proc, &listing);
         }
     }
 
     /// Tells each process what its descendants do. /proc is listed again where one of them is new.
-    /// `processes` were read after [`Holders::refresh`] or [`Holders::look_at_parents`] of this sample, the first time.
-    /// `watched` is [`Processes::used_ticks`](crate::host::Processes::used_ticks) of this sample.
-    pub fn fill_descendants(
-        &mut self,
-        processes: &mut [Process],
-        watched: impl Fn(u32) -> Option<(u64, u64)>,
-        boottime_ns: u64,
-    ) {
-        if let Some(listing) = self.first_listing.take()
-            && let Ok(proc) = Folder::list(&self.roots.proc)
-        {
-            // All of them have been read since.
-            self.tree.update(&proc, &listing, processes);
-        }
+    pub fn fill_descendants(&mut self, processes: &mut [Process], boottime_ns: u64) {
         let is_new = |it: &Process| {
             it.start_ticks.is_some() && Some(it.pid) != self.own_pid && !self.tree.knows(it)
         };
         if processes.iter().any(is_new)
             && let Ok((proc, listing)) = self.list()
         {
-            self.tree.update(&proc, &listing, &[]);
+            self.tree.update(&proc, &listing);
         }
         let proc = Folder::list(&self.roots.proc).ok();
-        self.tree.fill(proc.as_ref(), processes, watched, boottime_ns);
+        self.tree.fill(proc.as_ref(), processes, boottime_ns);
     }
 
     /// Which process descends from which, as of the last listing.
@@ -302,18 +267,8 @@ impl Holders {
     /// Everybody but gpumem, sorted by pid.
     fn list(&self) -> io::Result<(Folder, Vec<ProcEntry>)> {
         let proc = Folder::list(&self.roots.proc)?;
-        let mut listing = Vec::with_capacity(self.known.len() + 16);
-        proc.entries(|name, inode| {
-            let pid = std::str::from_utf8(name.to_bytes());
-            if let Some(pid) = pid.ok().and_then(|name| name.parse().ok())
-                && Some(pid) != self.own_pid
-            {
-                listing.push(ProcEntry { pid, inode });
-            }
-            listing.len() < PROCESSES
-        })?;
-        // The kernel lists them so; a folder that a test made does not.
-        listing.sort_unstable();
+        let mut listing = proc.processes()?;
+        listing.retain(|it| Some(it.pid) != self.own_pid);
         Ok((proc, listing))
     }
 
@@ -337,15 +292,15 @@ impl Holders {
             let mut known = same.unwrap_or(KnownHolder {
                 listed,
                 verdict: HolderState::Free,
-                // Who is there at the start has mostly been there for long.
-                looks: if is_first { u8::MAX } else { 0 },
                 round: self.round.wrapping_sub(1),
-                due_ns: 0,
+                listed_ns: if is_first { 0 } else { now_ns },
+                looked_ns: 0,
             });
             if known.is_due(now_ns, self.round) {
                 match (left > 0).then(|| self.judge(proc, listed.pid)) {
                     Some(Ok((verdict, seen))) => {
-                        known.note(verdict, now_ns, self.round);
+                        known =
+                            KnownHolder { verdict, round: self.round, looked_ns: now_ns, ..known };
                         // The call that opens them counts, too.
                         left = left.saturating_sub(seen + 1);
                     }
@@ -365,40 +320,28 @@ impl Holders {
     ///
     /// Only where gpumem has no descriptor left.
     fn judge(&self, proc: &Folder, pid: u32) -> io::Result<(HolderState, usize)> {
+        let mut content = [0; STAT_BYTES];
+        let stat = match proc.stat_of(pid, &mut content) {
+            Ok(length) => parse_stat(&content[..length]),
+            Err(errno) if is_gone(errno) => return Ok((HolderState::Free, 0)),
+            Err(errno) => if_readable(Err(errno))?,
+        };
+        match stat {
+            Some(stat) if stat.is_kernel_thread => return Ok((HolderState::Kernel, 0)),
+            Some(stat) if stat.is_exiting => return Ok((HolderState::Free, 0)),
+            _ => {}
+        }
         let (holds, seen) = match proc.descriptors_of(pid) {
             Ok(descriptors) => holds_gpu_file(&descriptors, &self.roots.dev)?,
-            Err(errno) if is_out_of_descriptors(errno) => return Err(errno),
             Err(errno) if is_gone(errno) => return Ok((HolderState::Free, 0)),
-            Err(_) => (None, 0),
+            Err(errno) => (if_readable(Err(errno))?, 0),
         };
         let verdict = match holds {
             Some(true) => HolderState::Holds,
-            Some(false) if seen > 0 => HolderState::Free,
-            // Everybody may ask the kernel whether it is one of its own, or has exited.
-            nothing => match self.has_descriptors(pid)? {
-                Some(has) if has && nothing.is_none() => HolderState::Unread,
-                Some(_) => HolderState::Free,
-                None => HolderState::Kernel,
-            },
+            Some(false) => HolderState::Free,
+            None => HolderState::Unread,
         };
         Ok((verdict, seen))
-    }
-
-    /// Whether a process can have descriptors: it has not exited; `None` where it is a thread of the
-    /// kernel.
-    fn has_descriptors(&self, pid: u32) -> io::Result<Option<bool>> {
-        let mut content = Vec::new();
-        let read = Folder::open(&self.roots.proc, pid)
-            .and_then(|folder| folder.read(c"stat", &mut content, STAT_BYTES));
-        match read {
-            Ok(()) => Ok(match parse_stat(&content) {
-                Some(stat) if stat.is_kernel_thread => None,
-                Some(stat) => Some(!stat.is_exiting),
-                None => Some(true),
-            }),
-            Err(errno) if is_out_of_descriptors(errno) => Err(errno),
-            Err(errno) => Ok(Some(!is_gone(errno))),
-        }
     }
 
     /// Has the maps looked through: of everybody who holds nothing open, where that was asked for;

@@ -14,19 +14,11 @@ use rustix::io;
 use crate::deadline::Task;
 use crate::host::Roots;
 use crate::host::gpu::gpu_files::Files;
-use crate::host::proc::folder::Folder;
+use crate::host::proc::folder::{Folder, ProcEntry};
 use crate::host::proc::stat::{STAT_BYTES, parse_stat};
 
 /// How much of a process's maps is read; 4 MiB hold some 40 000 lines.
 const MAPS_BYTES: usize = 4 << 20;
-
-/// A process, as a listing of /proc names it.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(in crate::host) struct ProcEntry {
-    pub pid: u32,
-    /// The number of its folder; see `holders` for what it proves.
-    pub inode: u64,
-}
 
 /// A process that has GPU device files mapped.
 #[derive(Clone, PartialEq, Debug)]

@@ -11,10 +11,10 @@
 use std::time::Duration;
 
 use rustix::io::Errno;
-use ureq::Agent;
-use ureq::http::Request;
+use ureq::http::{Request, Response};
 use ureq::tls::TlsConfig;
 use ureq::unversioned::transport::{Connector as _, RustlsConnector};
+use ureq::{Agent, AsSendBody, Body};
 
 use super::Roots;
 use transport::ToServer;
@@ -189,26 +189,25 @@ impl HttpClient {
         for (name, value) in &request.headers {
             message = message.header(name, value);
         }
-        let time = Some(request.time);
         let response = match request.body {
-            Some(body) => {
-                let message = message.body(body.to_owned());
-                let message = message.map_err(|error| HttpError::of(error.into()))?;
-                let agent = self.agent.configure_request(message);
-                self.agent.run(agent.timeout_global(time).build())
-            }
-            None => {
-                let message = message.body(());
-                let message = message.map_err(|error| HttpError::of(error.into()))?;
-                let agent = self.agent.configure_request(message);
-                self.agent.run(agent.timeout_global(time).build())
-            }
+            Some(body) => self.run(message.body(body.to_owned()), request.time),
+            None => self.run(message.body(()), request.time),
         };
-        let mut response = response.map_err(HttpError::of)?;
+        let mut response = response?;
         let (status, headers) = (response.status().as_u16(), response.headers().clone());
         let body = response.body_mut().with_config().limit(request.limit_bytes);
         let body = body.read_to_vec().map_err(HttpError::of)?;
         Ok(HttpResponse { status, headers, body })
+    }
+
+    fn run(
+        &self,
+        message: ureq::http::Result<Request<impl AsSendBody>>,
+        time: Duration,
+    ) -> Result<Response<Body>, HttpError> {
+        let message = message.map_err(|error| HttpError::of(error.into()))?;
+        let request = self.agent.configure_request(message).timeout_global(Some(time)).build();
+        self.agent.run(request).map_err(HttpError::of)
     }
 }
 

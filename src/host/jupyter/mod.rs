@@ -41,7 +41,6 @@ pub use servers::{FoundServer, RuntimeFolder, find_runtime_folders};
 pub use token::Token;
 
 use files::{ServerFile, read_connection, read_server_file, read_token};
-pub use parent_server::KernelAncestors;
 use parent_server::{Starter, find_starter};
 use same_kernel::find_twin;
 
@@ -84,8 +83,6 @@ pub struct LocalKernel {
     /// Where to ask on; `None` where there is no server, or none that would answer (`server_error`).
     pub server: Option<Server>,
     candidate: KernelCandidate,
-    /// Its number in each pid namespace, which never changes.
-    numbers: Vec<u32>,
     /// Who started it, by the number in its environment.
     number: Option<u32>,
     /// That number is surely one of this machine.
@@ -159,7 +156,6 @@ pub fn read_kernel(roots: &Roots, candidate: &KernelCandidate) -> Option<LocalKe
         jupyter: (**known).clone(),
         server: None,
         candidate: candidate.clone(),
-        numbers: process.numbers.clone(),
         number: None,
         is_number_ours: false,
         looks_without: 0,
@@ -187,7 +183,6 @@ fn read_child_of_marimo(
         jupyter,
         server: None,
         candidate: candidate.clone(),
-        numbers: process.numbers.clone(),
         number: None,
         is_number_ours: false,
         looks_without: 0,
@@ -199,10 +194,8 @@ impl LocalKernel {
     /// where its own process is gone.
     ///
     /// That the starter is gone is believed the second time.
-    /// `ancestors` are those of the kernels that are looked at together with it.
-    pub fn refresh(&mut self, roots: &Roots, ancestors: &mut KernelAncestors) -> bool {
-        let (pid, numbers) = (self.candidate.pid, self.numbers.clone());
-        let Ok(Some(process)) = OpenedProcess::open_again(roots, pid, numbers) else {
+    pub fn refresh(&mut self, roots: &Roots) -> bool {
+        let Ok(Some(process)) = OpenedProcess::open(roots, self.candidate.pid) else {
             return false;
         };
         if process.start_ticks != self.candidate.start_ticks {
@@ -211,7 +204,7 @@ impl LocalKernel {
         let Some(number) = self.number else {
             return true;
         };
-        let starter = find_starter(roots, &process, number, ancestors);
+        let starter = find_starter(roots, &process, number);
         self.note_starter(&starter);
         if matches!(starter, Starter::Gone) && self.server.take().is_some() {
             self.fail(&ServerError::Gone { number, file: None });
@@ -303,7 +296,7 @@ impl LocalKernel {
             return Ok(());
         };
         self.is_number_ours = is_local && !is_batch_job;
-        let starter = find_starter(roots, process, number, &mut KernelAncestors::default());
+        let starter = find_starter(roots, process, number);
         self.note_starter(&starter);
         let is_batch = self.jupyter.application.as_deref() == Some("batch");
         match starter {

@@ -9,13 +9,10 @@
 //! its number is older than the kernel (a younger one has been given the number since), and every
 //! process that could be it could be looked at.
 
-use std::path::Path;
-use std::rc::Rc;
-
-use foldhash::HashMap;
 use rustix::fs::{Access, access};
 
 use super::super::Roots;
+use crate::host::proc::folder::Folder;
 use crate::host::proc::opened_process::OpenedProcess;
 
 /// How far up a kernel's ancestors are followed.
@@ -24,46 +21,20 @@ const ANCESTORS: usize = 32;
 /// The process that started a kernel.
 #[derive(Debug)]
 pub enum Starter {
-    Alive(Rc<OpenedProcess>),
+    Alive(OpenedProcess),
     Gone,
     /// That cannot be told.
     Unknown,
 }
 
-/// So many ancestors are held open at once.
-const MOST_OPEN: usize = 64;
-
-/// The ancestors of kernels that are looked at one after the other: a server is opened once for all of its kernels.
-#[derive(Debug, Default)]
-pub struct KernelAncestors(HashMap<u32, Rc<OpenedProcess>>);
-
-impl KernelAncestors {
-    fn open(&mut self, roots: &Roots, pid: u32) -> Option<Rc<OpenedProcess>> {
-        if let Some(opened) = self.0.get(&pid) {
-            return Some(Rc::clone(opened));
-        }
-        let opened = Rc::new(OpenedProcess::open(roots, pid).ok()??);
-        if self.0.len() >= MOST_OPEN {
-            self.0.clear();
-        }
-        self.0.insert(pid, Rc::clone(&opened));
-        Some(opened)
-    }
-}
-
 /// Looks for the process that calls itself `number` and started `kernel`.
-pub fn find_starter(
-    roots: &Roots,
-    kernel: &OpenedProcess,
-    number: u32,
-    ancestors: &mut KernelAncestors,
-) -> Starter {
+pub fn find_starter(roots: &Roots, kernel: &OpenedProcess, number: u32) -> Starter {
     let mut parent = kernel.ppid;
     for _ in 0..ANCESTORS {
         let Some(pid) = parent else {
             return find_elsewhere(roots, kernel, number);
         };
-        let Some(ancestor) = ancestors.open(roots, pid) else {
+        let Ok(Some(ancestor)) = OpenedProcess::open(roots, pid) else {
             return Starter::Unknown;
         };
         if ancestor.numbers.is_empty() {
@@ -94,9 +65,7 @@ fn find_elsewhere(roots: &Roots, kernel: &OpenedProcess, number: u32) -> Starter
             Ok(None) => Starter::Gone,
             Ok(Some(process)) if process.start_ticks > kernel.start_ticks => Starter::Gone,
             // What has ended and was not taken notice of by its parent is neither.
-            Ok(Some(process)) if !matches!(process.state, 'Z' | 'X') => {
-                Starter::Alive(Rc::new(process))
-            }
+            Ok(Some(process)) if !matches!(process.state, 'Z' | 'X') => Starter::Alive(process),
             Ok(Some(_)) | Err(_) => Starter::Unknown,
         };
     }
@@ -108,11 +77,11 @@ fn find_in_namespace(roots: &Roots, kernel: &OpenedProcess, number: u32) -> Star
     let Some(namespace) = kernel.link(c"ns/pid") else {
         return Starter::Unknown;
     };
-    let Some(pids) = list(&roots.proc) else {
+    let Ok(listing) = Folder::list(&roots.proc).and_then(|proc| proc.processes()) else {
         return Starter::Unknown;
     };
-    for pid in pids {
-        let process = match OpenedProcess::open(roots, pid) {
+    for listed in listing {
+        let process = match OpenedProcess::open(roots, listed.pid) {
             Ok(Some(process)) => process,
             Ok(None) => continue,
             Err(_) => return Starter::Unknown,
@@ -126,21 +95,13 @@ fn find_in_namespace(roots: &Roots, kernel: &OpenedProcess, number: u32) -> Star
         }
         match process.link(c"ns/pid") {
             Some(other) if other == namespace && !matches!(process.state, 'Z' | 'X') => {
-                return Starter::Alive(Rc::new(process));
+                return Starter::Alive(process);
             }
             Some(other) if other != namespace => {}
             _ => return Starter::Unknown,
         }
     }
     Starter::Gone
-}
-
-/// The pids of all processes; `None` where not all of them can be listed.
-pub fn list(proc: &Path) -> Option<Vec<u32>> {
-    let entries = std::fs::read_dir(proc).ok()?;
-    let names = entries.map(|entry| entry.map(|entry| entry.file_name()));
-    let names: Vec<_> = names.collect::<Result<_, _>>().ok()?;
-    Some(names.iter().filter_map(|name| name.to_str()?.parse().ok()).collect())
 }
 
 #[cfg(test)]
@@ -182,7 +143,7 @@ mod tests {
     fn find(processes: &[(u32, u32, u64, char, &str, &str)], number: u32) -> Found {
         let (_folder, roots) = proc(processes);
         let kernel = OpenedProcess::open(&roots, 90).unwrap().unwrap();
-        match find_starter(&roots, &kernel, number, &mut KernelAncestors::default()) {
+        match find_starter(&roots, &kernel, number) {
             Starter::Alive(process) => Found::Alive(process.pid, process.start_ticks),
             Starter::Gone => Found::Gone,
             Starter::Unknown => Found::Unknown,

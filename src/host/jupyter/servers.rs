@@ -8,9 +8,9 @@ use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 
 use super::files::{list_server_files, read_server_file};
-use super::parent_server::list;
 use super::{Server, ServerError, clip, url};
 use crate::host::Roots;
+use crate::host::proc::folder::{Folder, ProcEntry};
 use crate::host::proc::notebook::parse_kernel;
 use crate::host::proc::opened_process::OpenedProcess;
 
@@ -66,7 +66,8 @@ pub fn find_runtime_folders(roots: &Roots) -> Vec<RuntimeFolder> {
     let is_asked_for = |uid: u32| own.is_root() || uid == own.as_raw();
     let mut processes: HashMap<u32, HashMap<u32, Vec<NumberedServer>>> = HashMap::new();
     let mut folders = BTreeMap::new();
-    for pid in list(&roots.proc).unwrap_or_default() {
+    let listing = Folder::list(&roots.proc).and_then(|proc| proc.processes());
+    for ProcEntry { pid, .. } in listing.unwrap_or_default() {
         let Ok(Some(process)) = OpenedProcess::open(roots, pid) else {
             continue;
         };

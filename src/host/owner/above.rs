@@ -8,14 +8,13 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use foldhash::HashMap;
 use rustix::io;
 
 use crate::host::machine::clocks::parse_pid_namespace;
 use crate::host::owner::names::name;
 use crate::host::proc::cmdline::{CMDLINE_BYTES, parse_cmdline};
 use crate::host::proc::environ::{ENVIRON_BYTES, parse_environ};
-use crate::host::proc::folder::{Folder, is_gone};
+use crate::host::proc::folder::{Folder, ProcEntry, is_gone};
 use crate::host::proc::stat::{STAT_BYTES, parse_stat};
 use crate::host::proc::status::parse_status;
 use crate::model::Process;
@@ -77,40 +76,9 @@ fn open(proc: &Path, pid: u32, content: &mut Vec<u8>) -> io::Result<Option<Ances
         ppid: stat.ppid,
         start_ticks: stat.start_ticks,
         is_step_daemon: stat.comm == STEP_DAEMON && !is_over,
-        has_memory: stat.state != 'D' && !stat.is_exiting && !stat.is_kernel_thread,
+        has_memory: stat.has_memory(),
         folder,
     }))
-}
-
-/// The ancestors that were met in this sample: many processes have the same.
-#[derive(Debug, Default)]
-pub(in crate::host) struct Ancestors(HashMap<u32, Option<KnownAncestor>>);
-
-/// What of an ancestor leads further up.
-#[derive(Clone, Copy, Debug)]
-struct KnownAncestor {
-    ppid: Option<u32>,
-    start_ticks: u64,
-    is_step_daemon: bool,
-}
-
-impl Ancestors {
-    /// Starts a sample: the numbers may be others' by now.
-    pub(in crate::host) fn begin(&mut self) {
-        self.0.clear();
-    }
-
-    fn get(&mut self, proc: &Path, pid: u32, content: &mut Vec<u8>) -> Option<KnownAncestor> {
-        let read = || {
-            let ancestor = open(proc, pid, content).ok()??;
-            Some(KnownAncestor {
-                ppid: ancestor.ppid,
-                start_ticks: ancestor.start_ticks,
-                is_step_daemon: ancestor.is_step_daemon,
-            })
-        };
-        *self.0.entry(pid).or_insert_with(read)
-    }
 }
 
 /// How many pid namespaces a process is in, from ours down; 0 where that is not told.
@@ -122,12 +90,7 @@ fn depth(folder: &Folder, content: &mut Vec<u8>) -> usize {
 }
 
 /// Follows a process's parents up to the first.
-pub(in crate::host) fn look_above(
-    process: &Process,
-    proc: &Path,
-    ancestors: &mut Ancestors,
-    content: &mut Vec<u8>,
-) -> Above {
+pub(in crate::host) fn look_above(process: &Process, proc: &Path, content: &mut Vec<u8>) -> Above {
     let mut above = Above::default();
     let mut is_within = process.namespace_pid.is_some();
     let mut below = (process.pid, process.start_ticks.unwrap_or_default());
@@ -136,15 +99,6 @@ pub(in crate::host) fn look_above(
         let Some(pid) = parent else {
             break;
         };
-        let Some(known) = ancestors.get(proc, pid, content) else {
-            break;
-        };
-        // Only who has more to say is opened for it, and then is asked anew who it is.
-        if !is_within && !known.is_step_daemon {
-            below = (pid, known.start_ticks);
-            parent = known.ppid;
-            continue;
-        }
         let Ok(Some(ancestor)) = open(proc, pid, content) else {
             break;
         };
@@ -328,11 +282,7 @@ fn read_jobs(proc: &Path) -> Option<Vec<Arc<str>>> {
     let mut content = Vec::new();
     let mut jobs = Vec::new();
     let mut sees_all = false;
-    for entry in std::fs::read_dir(proc).ok()? {
-        let entry = entry.ok()?.file_name();
-        let Some(pid) = entry.to_str().and_then(|name| name.parse().ok()) else {
-            continue;
-        };
+    for ProcEntry { pid, .. } in Folder::list(proc).ok()?.processes().ok()? {
         sees_all |= pid == 1;
         let process = match open(proc, pid, &mut content) {
             Ok(Some(process)) => process,

@@ -9,7 +9,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::host::owner::above::{Above, Ancestors, Jobs, SlurmStep, array_in, look_above};
+use crate::host::owner::above::{Above, Jobs, SlurmStep, array_in, look_above};
 use crate::host::owner::cgroup::{CgroupPlace, parse_cgroup};
 use crate::host::owner::names::{ContainerNames, NameQuestion, Names, name};
 use crate::host::owner::users::Users;
@@ -38,7 +38,6 @@ pub(in crate::host) struct Around<'a> {
     pub proc: &'a Path,
     pub names: &'a mut Names,
     pub jobs: &'a mut Jobs,
-    pub ancestors: &'a mut Ancestors,
     pub users: &'a mut Users,
     pub now_ns: u64,
 }
@@ -59,7 +58,7 @@ impl Whereabouts {
             self.place = parse_cgroup(&cgroup);
             self.cgroup = cgroup;
         }
-        let mut above = look_above(process, around.proc, around.ancestors, content);
+        let mut above = look_above(process, around.proc, content);
         let is_below_step = above.step.is_some();
         above.step = above.step.or_else(|| self.above.step.take());
         // Who watches over a container is seen as long as that lives.

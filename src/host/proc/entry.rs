@@ -1,8 +1,8 @@
 //! One watched process: what is known of it, and how that is brought up to date.
 //!
-//! What seldom changes is read when a process appears, when its name or its stack shows that it
-//! has executed another program, and every half a minute, not all processes in the same sample. It is
-//! shared: each sample carries the same strings again.
+//! Its stat is read in each sample; all else when a process appears, when its name or its stack shows that it has
+//! executed another program, and every half a minute. What does not change is shared: each sample carries the same
+//! strings again.
 //!
 //! Reading argv, the environment or maps takes a lock of the process's memory map. A process that is
 //! stuck in a driver (state D) may hold that lock for ever, and whoever reads them would hang with it:
@@ -11,24 +11,21 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use foldhash::{HashMap, HashMapExt as _};
-use rustix::fd::OwnedFd;
 use rustix::fs::{Access, access};
 
 use crate::host::gpu::gpu_files::is_driver_behind_files;
 use crate::host::machine::clocks::read_boot_seconds;
-use crate::host::owner::above::{Ancestors, Jobs};
+use crate::host::owner::above::Jobs;
 use crate::host::owner::names::Names;
 use crate::host::owner::place::Whereabouts;
 use crate::host::owner::users::Users;
-use crate::host::proc::folder::{Folder, is_gone, is_out_of_descriptors};
-use crate::host::proc::parent::Parents;
+use crate::host::proc::folder::{Folder, is_gone};
+use crate::host::proc::parent::note_parent;
 use crate::host::proc::reaper::is_reaper;
 use crate::host::proc::relatives::Relatives;
 use crate::host::proc::sockets::Listening;
 use crate::host::proc::stat::{Stat, terminal_name};
 use crate::host::proc::status::parse_status;
-use crate::host::proc::visit::DueReads;
 use crate::host::{HostError, Roots};
 use crate::model::{Process, Time};
 
@@ -54,35 +51,23 @@ pub enum Presence {
 pub struct ProcessEntry {
     /// What is said of it; all that seldom changes is shared with the samples.
     pub process: Process,
-    /// Its `/proc/PID/stat`, where there was a descriptor for it.
-    pub stat: Option<OwnedFd>,
     /// The kernel's short name, as bytes.
     comm: Box<[u8]>,
     start_stack: u64,
-    /// The owner of its folder when its status was read.
-    pub(in crate::host) owner: Option<u32>,
     /// Device number of its terminal.
     terminal: u32,
-    pub(in crate::host) cpu_ticks: u64,
-    /// CPU time of children that have ended and were waited for.
-    pub(in crate::host) waited_ticks: u64,
+    cpu_ticks: u64,
     /// When `cpu_ticks` were so; `None` before the first time.
     sampled_ns: Option<u64>,
-    /// The number of the last sample that it was in.
-    pub(in crate::host) sample: u64,
     /// It was seen to change its parent: only who adopts orphans becomes a parent later on.
     is_adopted: bool,
-    /// When to read again what seldom changes.
+    /// When all is to be read again.
     pub(in crate::host) revisit_ns: u64,
-    /// argv is still to be read.
-    pub(in crate::host) wants_command: bool,
-    /// The environment is still to be read; it stays what it was when the program was executed.
-    pub(in crate::host) wants_environment: bool,
+    /// How often all was read of the program that it runs.
+    pub(in crate::host) visits: u32,
+    /// argv, environment and libraries are still to be read: it could not be asked for them.
+    pub(in crate::host) is_memory_unread: bool,
     pub(in crate::host) whereabouts: Whereabouts,
-    /// When to look at the libraries again.
-    pub(in crate::host) maps_ns: u64,
-    /// How often they were looked at.
-    pub(in crate::host) maps_looks: usize,
 }
 
 impl ProcessEntry {
@@ -90,28 +75,17 @@ impl ProcessEntry {
     pub fn new(process: Process) -> Self {
         Self {
             process,
-            stat: None,
             comm: Box::default(),
             start_stack: 0,
-            owner: None,
             terminal: 0,
             cpu_ticks: 0,
-            waited_ticks: 0,
             sampled_ns: None,
-            sample: 0,
             is_adopted: false,
             revisit_ns: 0,
-            wants_command: true,
-            wants_environment: true,
+            visits: 0,
+            is_memory_unread: true,
             whereabouts: Whereabouts::default(),
-            maps_ns: 0,
-            maps_looks: 0,
         }
-    }
-
-    /// Whether what seldom changes is due to be read.
-    pub(in crate::host) fn is_visit_due(&self, now_ns: u64) -> bool {
-        now_ns >= self.revisit_ns
     }
 }
 
@@ -130,19 +104,11 @@ pub struct Surroundings {
     page_bytes: u64,
     boot_seconds: Option<i64>,
     pub(in crate::host) users: Users,
-    /// In this sample: whether there is a process with this pid.
-    exists: HashMap<u32, Option<bool>>,
-    /// In this sample: whether the process with this pid adopts orphans.
-    reapers: HashMap<u32, Option<bool>>,
-    parents: Parents,
     pub(in crate::host) names: Names,
-    /// Which Slurm jobs have steps here, and who is above the processes in this sample.
+    /// Which Slurm jobs have steps here.
     pub(in crate::host) jobs: Jobs,
-    pub(in crate::host) ancestors: Ancestors,
     /// Which sockets listen.
     pub(in crate::host) listening: Listening,
-    /// In this sample: something was left unread for want of a descriptor.
-    is_short_of_descriptors: bool,
     /// Who of those who work with the watched processes listens.
     pub(in crate::host) relatives: Relatives,
     /// What files are read into.
@@ -161,14 +127,9 @@ impl Surroundings {
             page_bytes: rustix::param::page_size() as u64,
             boot_seconds: read_boot_seconds(&roots.proc),
             users: Users::default(),
-            exists: HashMap::new(),
-            reapers: HashMap::new(),
-            parents: Parents::default(),
             names: Names::new(roots.root.clone()),
             jobs: Jobs::default(),
-            ancestors: Ancestors::default(),
             listening: Listening::default(),
-            is_short_of_descriptors: false,
             relatives: Relatives::default(),
             content: Vec::new(),
             roots,
@@ -176,22 +137,12 @@ impl Surroundings {
     }
 
     pub fn begin(&mut self, now_ns: u64) {
-        self.exists.clear();
-        self.reapers.clear();
-        self.parents.begin();
-        self.ancestors.begin();
         self.listening.begin(now_ns);
-        self.is_short_of_descriptors = false;
-        if self.devices_ns.is_some_and(|due_ns| now_ns >= due_ns) {
+        let due_ns = self.devices_ns.get_or_insert(now_ns.saturating_add(REVISIT_NS));
+        if now_ns >= *due_ns {
+            *due_ns = now_ns.saturating_add(REVISIT_NS);
             self.has_gpu_device_files = is_driver_behind_files(&self.roots);
-            self.devices_ns = None;
         }
-        self.devices_ns.get_or_insert_with(|| now_ns.saturating_add(REVISIT_NS));
-    }
-
-    /// Whether something was left unread in this sample for want of a descriptor.
-    pub fn is_short_of_descriptors(&self) -> bool {
-        self.is_short_of_descriptors
     }
 
     /// A process's folder, to name it in an error.
@@ -207,7 +158,7 @@ impl Surroundings {
     }
 
     /// Brings what is known of a process up to `stat`, and reads more of it where that is due.
-    /// `folder` is the process's own, where it happens to be open.
+    /// `stat` was read through `folder`.
     ///
     /// # Errors
     ///
@@ -216,7 +167,7 @@ impl Surroundings {
         &mut self,
         entry: &mut ProcessEntry,
         stat: &Stat<'_>,
-        folder: Option<&Folder>,
+        folder: &Folder,
         now_ns: u64,
     ) -> Result<Presence, HostError> {
         if stat.is_released {
@@ -226,7 +177,6 @@ impl Surroundings {
         if is_new || *entry.comm != *stat.comm {
             entry.comm = stat.comm.into();
             entry.process.comm = Some(String::from_utf8_lossy(stat.comm).into());
-            entry.owner = None;
             entry.revisit_ns = 0;
         }
         if stat.start_stack != 0 && entry.start_stack != stat.start_stack {
@@ -234,10 +184,8 @@ impl Surroundings {
             entry.process.framework = None;
             entry.process.framework_version = None;
             entry.process.libraries = None;
-            entry.maps_looks = 0;
-            entry.maps_ns = 0;
-            entry.wants_environment = true;
-            entry.owner = None;
+            entry.process.environment = None;
+            entry.visits = 0;
             entry.revisit_ns = 0;
         }
         let is_due = now_ns >= entry.revisit_ns;
@@ -248,11 +196,12 @@ impl Surroundings {
             entry.process.gpu_files = None;
         }
 
-        let due = DueReads::of(entry, stat, now_ns);
-        if !due.is_any() {
+        let has_memory = stat.has_memory();
+        let is_memory_due = entry.is_memory_unread && has_memory;
+        if !is_due && !is_memory_due {
             return Ok(Presence::Here);
         }
-        match self.visit(entry, folder, &due, now_ns) {
+        match self.visit(entry, folder, stat, now_ns) {
             Ok(()) => Ok(Presence::Here),
             Err(errno) if is_gone(errno) => Ok(Presence::Gone),
             Err(errno) if is_new => {
@@ -260,10 +209,7 @@ impl Surroundings {
                 Err(HostError::Read { path, errno })
             }
             // What was known stands; the next sample tries again.
-            Err(errno) => {
-                self.is_short_of_descriptors |= is_out_of_descriptors(errno);
-                Ok(Presence::Here)
-            }
+            Err(_) => Ok(Presence::Here),
         }
     }
 
@@ -277,10 +223,9 @@ impl Surroundings {
             process.ppid = stat.ppid;
             process.parent_is_reaper =
                 if entry.is_adopted { Some(true) } else { self.is_reaper(stat.ppid) };
-            self.parents.note(process, &self.roots.proc, &mut self.content);
+            note_parent(process, &self.roots.proc, &mut self.content);
         }
 
-        self.exists.insert(process.pid, Some(true));
         // A number is not given out again while a group or a session has it: once its leader is
         // gone, it stays so.
         let gone = |known, is_same| is_same && known == Some(false);
@@ -313,7 +258,6 @@ impl Surroundings {
         }
         entry.sampled_ns = Some(now_ns);
         entry.cpu_ticks = stat.cpu_ticks;
-        entry.waited_ticks = stat.waited_ticks;
         process.state = Some(stat.state);
         process.threads = stat.threads;
         process.cpu_seconds = Some(hundredths(stat.cpu_ticks as f64 / ticks_per_second));
@@ -333,44 +277,26 @@ impl Surroundings {
         }
     }
 
-    /// Whether there is a process with this pid; `None` where that cannot be told. Asked once a
-    /// sample for each pid.
-    fn exists(&mut self, pid: Option<u32>) -> Option<bool> {
-        let pid = pid?;
-        let Self { roots, sees_all, exists, .. } = self;
-        *exists.entry(pid).or_insert_with(|| {
-            let path = roots.proc.join(rustix::path::DecInt::new(pid));
-            match access(&path, Access::EXISTS) {
-                Ok(()) => Some(true),
-                Err(errno) if is_gone(errno) && *sees_all => Some(false),
-                Err(_) => None,
-            }
-        })
+    /// Whether there is a process with this pid; `None` where that cannot be told.
+    fn exists(&self, pid: Option<u32>) -> Option<bool> {
+        match access(self.path(pid?), Access::EXISTS) {
+            Ok(()) => Some(true),
+            Err(errno) if is_gone(errno) && self.sees_all => Some(false),
+            Err(_) => None,
+        }
     }
 
     /// Whether the process with this pid adopts orphans; `None` where that cannot be told, as of a
-    /// parent outside this pid namespace. Asked once a sample for each pid.
+    /// parent outside this pid namespace.
     fn is_reaper(&mut self, pid: Option<u32>) -> Option<bool> {
         let pid = pid?;
         if pid == 1 {
             return Some(true);
         }
-        if let Some(&known) = self.reapers.get(&pid) {
-            return known;
-        }
-        let read = Folder::open(&self.roots.proc, pid)
-            .and_then(|folder| folder.read(c"status", &mut self.content, STATUS_BYTES));
-        let adopts = read.ok().and_then(|()| is_reaper(&parse_status(&self.content)));
-        self.reapers.insert(pid, adopts);
-        adopts
+        let folder = Folder::open(&self.roots.proc, pid).ok()?;
+        folder.read(c"status", &mut self.content, STATUS_BYTES).ok()?;
+        is_reaper(&parse_status(&self.content))
     }
-}
-
-/// When something is due that is done every `period_ns`: up to a third sooner, by an amount that
-/// differs from process to process and time to time, so that not all come due in one sample.
-pub(in crate::host) fn due_after(period_ns: u64, pid: u32, now_ns: u64) -> u64 {
-    let mixed = (u64::from(pid) ^ now_ns).wrapping_mul(0x9E37_79B9_7F4A_7C15);
-    now_ns.saturating_add(period_ns - (mixed >> 24) % (period_ns / 3))
 }
 
 fn hundredths(number: f64) -> f64 {

@@ -70,22 +70,6 @@ const NAMES: [&str; 47] = [
     "XLA_PYTHON_CLIENT_PREALLOCATE",
 ];
 
-/// No name on the list is longer.
-const LONGEST_NAME: usize = 63;
-
-/// By the first byte of a name: a bit for each length that names on the list have.
-const LENGTHS: [u64; 256] = {
-    let mut lengths = [0; 256];
-    let mut at = 0;
-    while at < NAMES.len() {
-        let name = NAMES[at].as_bytes();
-        assert!(name.len() <= LONGEST_NAME, "lengths are the bits of a word");
-        lengths[name[0] as usize] |= 1 << name.len();
-        at += 1;
-    }
-    lengths
-};
-
 /// The variables of the list from the content of `/proc/PID/environ`, of which the end may be
 /// missing. The first of several with one name counts, as getenv(3) does. What is not UTF-8 is
 /// replaced.
@@ -96,16 +80,11 @@ pub fn parse_environ(bytes: &[u8]) -> BTreeMap<Arc<str>, Arc<str>> {
     while let Ok(variable) = CStr::from_bytes_until_nul(rest) {
         let variable = variable.to_bytes();
         rest = &rest[variable.len() + 1..];
-        let start = &variable[..variable.len().min(LONGEST_NAME + 1)];
-        let Some(at) = start.iter().position(|&byte| byte == b'=') else {
+        let Some(at) = variable.iter().position(|&byte| byte == b'=') else {
             continue;
         };
         let (name, value) = (&variable[..at], &variable[at + 1..]);
-        // Nearly none is on the list: most of them are told from it by their length and first letter.
-        let is_likely =
-            name.first().is_some_and(|&first| LENGTHS[usize::from(first)] >> at & 1 == 1);
-        if is_likely
-            && let Ok(index) = NAMES.binary_search_by(|known| known.as_bytes().cmp(name))
+        if let Ok(index) = NAMES.binary_search_by(|known| known.as_bytes().cmp(name))
             && !variables.contains_key(NAMES[index])
         {
             variables.insert(Arc::from(NAMES[index]), text(value));

@@ -19,6 +19,17 @@ const LINK_BYTES: usize = 4096;
 /// Into so much room a file is read first: nearly all are shorter.
 const FIRST_BYTES: usize = 16 << 10;
 
+/// So many processes are listed; the kernel's own limit is four times that.
+pub const MOST_PROCESSES: usize = 1 << 20;
+
+/// A process, as a listing of /proc names it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct ProcEntry {
+    pub pid: u32,
+    /// The number of its folder; see `holders` for what it proves.
+    pub inode: u64,
+}
+
 /// A process's folder, or the `fd` folder within it; or /proc.
 #[derive(Debug)]
 pub struct Folder(OwnedFd);
@@ -123,6 +134,19 @@ impl Folder {
     /// Calls `each` with the name of every entry, until it answers `false`.
     pub fn names(&self, mut each: impl FnMut(&CStr) -> bool) -> io::Result<()> {
         self.entries(|name, _| each(name))
+    }
+
+    /// Everybody, this being /proc: sorted by pid, and bounded in number.
+    pub fn processes(&self) -> io::Result<Vec<ProcEntry>> {
+        let mut listing = Vec::new();
+        self.entries(|name, inode| {
+            let pid = name.to_str().ok().and_then(|name| name.parse().ok());
+            listing.extend(pid.map(|pid| ProcEntry { pid, inode }));
+            listing.len() < MOST_PROCESSES
+        })?;
+        // The kernel lists them so; a folder that a test made does not.
+        listing.sort_unstable();
+        Ok(listing)
     }
 
     /// Calls `each` with the name and the inode number of every entry, until it answers `false`.

@@ -9,13 +9,11 @@ use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 
-use rustix::io::Errno;
-
 use crate::host::gpu::gpu_files::read_held;
 use crate::host::machine::clocks::read_host;
 use crate::host::proc::cmdline::CMDLINE_BYTES;
 use crate::host::proc::environ::{ENVIRON_BYTES, parse_environ};
-use crate::host::proc::folder::{Folder, is_gone};
+use crate::host::proc::folder::{Folder, ProcEntry, is_gone};
 use crate::host::proc::stat::{STAT_BYTES, parse_stat};
 use crate::host::proc::status::{SignalMasks, parse_signal_masks};
 use crate::host::{HostError, Roots, parse_cmdline};
@@ -215,17 +213,11 @@ fn may_kill(status: &[u8]) -> bool {
 ///
 /// Where /proc cannot be listed.
 pub fn read_all(roots: &Roots) -> Result<Vec<ListedProcess>, HostError> {
-    let failed = |error: std::io::Error| HostError::Read {
-        path: roots.proc.clone(),
-        errno: Errno::from_io_error(&error).unwrap_or(Errno::IO),
-    };
+    let failed = |errno| HostError::Read { path: roots.proc.clone(), errno };
+    let listing = Folder::list(&roots.proc).and_then(|proc| proc.processes()).map_err(failed)?;
     let mut all = Vec::new();
     let mut content = Vec::new();
-    for entry in fs::read_dir(&roots.proc).map_err(failed)? {
-        let name = entry.map_err(failed)?.file_name();
-        let Some(pid) = name.to_str().and_then(|name| name.parse().ok()) else {
-            continue;
-        };
+    for ProcEntry { pid, .. } in listing {
         let read = Folder::open(&roots.proc, pid)
             .and_then(|folder| folder.read(c"stat", &mut content, STAT_BYTES));
         if read.is_ok()

@@ -42,16 +42,13 @@ pub struct OpenedProcess {
 impl OpenedProcess {
     /// `None` where there is no such process.
     pub fn open(roots: &Roots, pid: u32) -> io::Result<Option<Self>> {
-        unless_gone(Self::try_open(roots, pid, None))
+        match Self::try_open(roots, pid) {
+            Err(errno) if is_gone(errno) => Ok(None),
+            opened => opened,
+        }
     }
 
-    /// One whose numbers are known from before, and whose user is not asked for: its stat alone is read. Whether
-    /// it is still the same process has to be told by its start.
-    pub fn open_again(roots: &Roots, pid: u32, numbers: Vec<u32>) -> io::Result<Option<Self>> {
-        unless_gone(Self::try_open(roots, pid, Some(numbers)))
-    }
-
-    fn try_open(roots: &Roots, pid: u32, numbers: Option<Vec<u32>>) -> io::Result<Option<Self>> {
+    fn try_open(roots: &Roots, pid: u32) -> io::Result<Option<Self>> {
         let folder = Folder::open(&roots.proc, pid)?;
         let mut content = Vec::new();
         folder.read(c"stat", &mut content, STAT_BYTES)?;
@@ -59,23 +56,15 @@ impl OpenedProcess {
             return Ok(None);
         };
         let (start_ticks, ppid, state) = (stat.start_ticks, stat.ppid, stat.state);
-        let mut uid = None;
-        let numbers = match numbers {
-            Some(numbers) => numbers,
-            None => {
-                folder.read(c"status", &mut content, STATUS_BYTES)?;
-                let status = parse_status(&content);
-                uid = status.uid;
-                status.pids()
-            }
-        };
+        folder.read(c"status", &mut content, STATUS_BYTES)?;
+        let status = parse_status(&content);
         Ok(Some(Self {
             pid,
             start_ticks,
             ppid,
             state,
-            numbers,
-            uid,
+            numbers: status.pids(),
+            uid: status.uid,
             folder,
             root: OnceCell::new(),
         }))
@@ -111,7 +100,7 @@ impl OpenedProcess {
         let mut content = Vec::new();
         let read =
             self.has_memory().then(|| self.folder.read(c"environ", &mut content, ENVIRON_BYTES))?;
-        read.ok().map(|()| Environment::new(content))
+        read.ok().map(|()| Environment(content))
     }
 
     pub fn command(&self) -> Option<Arc<[Arc<str>]>> {
@@ -129,33 +118,13 @@ impl OpenedProcess {
     }
 }
 
-fn unless_gone(opened: io::Result<Option<OpenedProcess>>) -> io::Result<Option<OpenedProcess>> {
-    match opened {
-        Err(errno) if is_gone(errno) => Ok(None),
-        opened => opened,
-    }
-}
-
 /// A process's environment. It holds secrets, and so is shown by nothing.
-pub struct Environment {
-    content: Vec<u8>,
-    /// Where each variable ends: many are asked for.
-    ends: Vec<usize>,
-}
+pub struct Environment(Vec<u8>);
 
 impl Environment {
-    fn new(content: Vec<u8>) -> Self {
-        let nuls = content.iter().enumerate().filter(|(_, byte)| **byte == 0);
-        let ends = nuls.map(|(at, _)| at).chain([content.len()]).collect();
-        Self { content, ends }
-    }
-
     /// A variable: UTF-8, not empty, at most 4 KiB.
     pub fn get(&self, name: &str) -> Option<&str> {
-        let mut start = 0;
-        let value = self.ends.iter().find_map(|&end| {
-            let variable = &self.content[start..end];
-            start = end + 1;
+        let value = self.0.split(|&byte| byte == 0).find_map(|variable| {
             variable.strip_prefix(name.as_bytes()).and_then(|rest| rest.strip_prefix(b"="))
         })?;
         let value = std::str::from_utf8(value).ok()?;
@@ -184,7 +153,7 @@ mod tests {
     use super::*;
 
     fn runtime(environment: &str) -> Option<String> {
-        let environment = Environment::new(environment.replace(' ', "\0").into_bytes());
+        let environment = Environment(environment.replace(' ', "\0").into_bytes());
         environment.runtime_folder().map(|folder| folder.to_str().unwrap().to_owned())
     }
 
@@ -222,7 +191,7 @@ mod tests {
         let mut bytes = b"A=1\0B=\xff\0C=".to_vec();
         bytes.extend([b'c'; 5000]);
         bytes.extend(b"\0AB=2\0A=3\0");
-        let environment = Environment::new(bytes);
+        let environment = Environment(bytes);
         let get = |name| environment.get(name);
         assert_eq!((get("A"), get("AB")), (Some("1"), Some("2")));
         assert_eq!((get("B"), get("C"), get("D")), (None, None, None));

@@ -3,8 +3,8 @@
 //! The program that takes the requests is often another one than the one that holds the GPU's memory: a
 //! front end that starts workers, a service that starts an engine, a container's first process. So the
 //! sockets of a process's ancestors within its session are looked at, of its descendants, and of the others of its
-//! service or container. Each is looked at twice a minute at most, whoever's relative it is. What they
-//! listen for is not judged here.
+//! service or container. They are looked at twice a
+//! minute. What they listen for is not judged here.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -40,28 +40,14 @@ const CGROUPS: [&str; 3] = ["sys/fs/cgroup", "sys/fs/cgroup/unified", "sys/fs/cg
 /// Who was looked at.
 #[derive(Debug, Default)]
 pub(in crate::host) struct Relatives {
-    seen: HashMap<u32, SocketScan>,
-    /// When those were last forgotten whose look does not stand any more.
-    forgot_ns: Option<u64>,
+    /// In this sample, whoever's relative it is: `None` where there is no such process.
+    seen: HashMap<u32, Option<SocketScan>>,
     known: HashMap<u32, KnownRelatives>,
 }
 
-impl Relatives {
-    /// Forgets looks that do not stand any more, once a sample.
-    fn forget_outdated(&mut self, now_ns: u64) {
-        if self.forgot_ns.replace(now_ns) != Some(now_ns) {
-            self.seen.retain(|_, seen| is_fresh(seen.looked_ns, now_ns));
-        }
-    }
-}
-
 /// What a look at one process's sockets came to.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct SocketScan {
-    start_ticks: u64,
-    looked_ns: u64,
-    /// When its start was last read, so that the number is known to be its own: once a sample, whoever asks.
-    checked_ns: u64,
     session: Option<u32>,
     listens: Option<RelativeSockets>,
 }
@@ -78,13 +64,7 @@ struct RelativeSockets {
 struct KnownRelatives {
     start_ticks: Option<u64>,
     looked_ns: u64,
-    /// When the process was last asked about.
-    asked_ns: u64,
     relatives: Arc<[Relative]>,
-}
-
-fn is_fresh(looked_ns: u64, now_ns: u64) -> bool {
-    now_ns.saturating_sub(looked_ns) < VALID_NS
 }
 
 impl Surroundings {
@@ -95,35 +75,24 @@ impl Surroundings {
         tree: &Tree,
         now_ns: u64,
     ) {
-        let mut asked = 0;
+        self.relatives.seen.clear();
+        let mut before = std::mem::take(&mut self.relatives.known);
         for process in processes.iter_mut().filter(|it| it.start_ticks.is_some()) {
-            asked += 1;
-            let known = self.relatives.known.get_mut(&process.pid);
-            if let Some(known) = known.filter(|it| {
-                it.start_ticks == process.start_ticks && is_fresh(it.looked_ns, now_ns)
-            }) {
-                known.asked_ns = now_ns;
-                process.listening_relatives = Some(Arc::clone(&known.relatives));
-                continue;
-            }
-            self.relatives.forget_outdated(now_ns);
-            let relatives: Arc<[Relative]> = self.find_relatives(process, tree, now_ns).into();
-            process.listening_relatives = Some(Arc::clone(&relatives));
-            let known = KnownRelatives {
+            let known = before.remove(&process.pid).filter(|it| {
+                it.start_ticks == process.start_ticks
+                    && now_ns.saturating_sub(it.looked_ns) < VALID_NS
+            });
+            let known = known.unwrap_or_else(|| KnownRelatives {
                 start_ticks: process.start_ticks,
                 looked_ns: now_ns,
-                asked_ns: now_ns,
-                relatives,
-            };
+                relatives: self.find_relatives(process, tree).into(),
+            });
+            process.listening_relatives = Some(Arc::clone(&known.relatives));
             self.relatives.known.insert(process.pid, known);
-        }
-        let known = &mut self.relatives.known;
-        if known.len() != asked {
-            known.retain(|_, known| known.asked_ns == now_ns);
         }
     }
 
-    fn find_relatives(&mut self, process: &Process, tree: &Tree, now_ns: u64) -> Vec<Relative> {
+    fn find_relatives(&mut self, process: &Process, tree: &Tree) -> Vec<Relative> {
         let mut found: Vec<Relative> = Vec::new();
         let mut add = |pid, relation, listens: Option<RelativeSockets>| {
             let is_new = pid != process.pid && !found.iter().any(|it| it.pid == pid);
@@ -141,49 +110,44 @@ impl Surroundings {
             // A login, a terminal's program and a scheduler start each process in a session of its own.
             // A session from outside this PID namespace has no number here (0 in proc_pid_stat(5)); an
             // ancestor without one is in the same, for a session that began below it would have one.
-            match self.scan_sockets(pid, now_ns) {
+            match self.scan_sockets(pid) {
                 Some(seen) if seen.session == process.session => {
-                    add(pid, Relation::Ancestor, seen.listens.clone());
+                    add(pid, Relation::Ancestor, seen.listens);
                 }
                 _ => break,
             }
         }
         for pid in tree.descendants(process.pid).into_iter().take(MOST) {
-            let listens = self.scan_sockets(pid, now_ns).and_then(|it| it.listens.clone());
+            let listens = self.scan_sockets(pid).and_then(|it| it.listens);
             add(pid, Relation::Descendant, listens);
         }
         if has_cgroup_of_its_own(process) {
             for pid in read_cgroup(&self.roots.root, process).into_iter().take(MOST) {
-                let listens = self.scan_sockets(pid, now_ns).and_then(|it| it.listens.clone());
+                let listens = self.scan_sockets(pid).and_then(|it| it.listens);
                 add(pid, Relation::Cgroup, listens);
             }
         }
         found
     }
 
-    /// Looks at a process's sockets, unless that was done lately; `None` where there is none.
-    fn scan_sockets(&mut self, pid: u32, now_ns: u64) -> Option<&SocketScan> {
-        let checked = self.relatives.seen.get(&pid).map(|seen| seen.checked_ns);
-        if checked == Some(now_ns) {
-            return self.relatives.seen.get(&pid);
+    /// Looks at a process's sockets, unless that was done in this sample; `None` where there is none.
+    fn scan_sockets(&mut self, pid: u32) -> Option<SocketScan> {
+        if let Some(seen) = self.relatives.seen.get(&pid) {
+            return seen.clone();
         }
+        let seen = self.read_sockets(pid);
+        self.relatives.seen.insert(pid, seen.clone());
+        seen
+    }
+
+    fn read_sockets(&mut self, pid: u32) -> Option<SocketScan> {
         let folder = Folder::open(&self.roots.proc, pid).ok()?;
         folder.read(c"stat", &mut self.content, STAT_BYTES).ok()?;
         let stat = parse_stat(&self.content)?;
         let (start_ticks, session) = (stat.start_ticks, stat.session);
-        let has_memory = stat.state != 'D' && !stat.is_exiting && !stat.is_kernel_thread;
-        let known = self.relatives.seen.get_mut(&pid);
-        if let Some(seen) = known.filter(|seen| seen.start_ticks == start_ticks) {
-            seen.checked_ns = now_ns;
-        } else {
-            let listens = self.read_listens(&folder, start_ticks, has_memory);
-            let listens = listens.ok().flatten();
-            self.relatives.seen.insert(
-                pid,
-                SocketScan { start_ticks, looked_ns: now_ns, checked_ns: now_ns, session, listens },
-            );
-        }
-        self.relatives.seen.get(&pid)
+        let has_memory = stat.has_memory();
+        let listens = self.read_listens(&folder, start_ticks, has_memory).ok().flatten();
+        Some(SocketScan { session, listens })
     }
 
     fn read_listens(

@@ -19,21 +19,10 @@ use crate::host::proc::folder::{Folder, if_readable};
 /// How much of a table is read: some ten thousand sockets.
 const TABLE_BYTES: usize = 1 << 20;
 
-/// How much of it is read at once.
-const PIECE_BYTES: usize = 16 << 10;
-
-/// How much of a table of TCP sockets is read at once. The kernel looks for no more than fills this, and
-/// among connections it looks through a table with a place for each that the machine has room for: that
-/// takes milliseconds, and none of them is wanted.
-const TCP_PIECE_BYTES: usize = 128;
-
 /// How long a table stands for what it says. Where there are no connections the kernel has to look
 /// through all places for one (7 ms for both tables on a machine of 24 GiB), and the number of a
 /// namespace that is gone is another's some day.
 const VALID_NS: u64 = 60_000_000_000;
-
-/// More than this is no line of a table.
-const LINE_BYTES: usize = 1024;
 
 /// Of so many sockets of a process it is told where they listen.
 const MOST_LISTED: usize = 64;
@@ -57,12 +46,9 @@ pub(in crate::host) fn holds_listener(
 ) -> Option<bool> {
     let mut takers: Vec<(Reach, u64)> = Vec::new();
     for table in [SocketTable::Tcp, SocketTable::Tcp6] {
-        let is_whole = table.read(folder, |socket| {
-            takers.extend(socket.reach(address).map(|reach| (reach, socket.inode)));
-        });
-        if !is_whole.ok()? {
-            return None;
-        }
+        let Inodes { places, .. } = table.read(folder).ok().filter(|it| it.is_whole)?;
+        let reaching = places.iter().map(|(inode, bound)| (bound.reach(address), *inode));
+        takers.extend(reaching.filter_map(|(reach, inode)| Some((reach?, inode))));
     }
     // The kernel asks those that are bound to the very address first (Linux: `__inet_lookup_listener`
     // in `net/ipv4/inet_hashtables.c`).
@@ -87,16 +73,11 @@ pub(in crate::host) fn count_connections(roots: &Roots, folder: &Folder) -> Opti
     }
     let mut ports: Vec<u16> = Vec::new();
     for table in [SocketTable::Tcp, SocketTable::Tcp6] {
-        let is_whole = table.read(folder, |socket| {
-            if let SocketKind::Tcp(_, port) = socket.place
-                && held.inodes.contains(&socket.inode)
-            {
-                ports.push(port);
-            }
-        });
-        if !is_whole.ok()? {
-            return None;
-        }
+        let Inodes { places, .. } = table.read(folder).ok().filter(|it| it.is_whole)?;
+        ports.extend(places.iter().filter_map(|(inode, bound)| match bound {
+            Bound::Tcp(port, _) if held.inodes.contains(inode) => Some(*port),
+            _ => None,
+        }));
     }
     let mut count = 0;
     for name in [c"net/tcp", c"net/tcp6"] {
@@ -159,6 +140,22 @@ enum Bound {
 }
 
 impl Bound {
+    /// How a connection to this address may reach it; `None` where it cannot.
+    fn reach(&self, wanted: SocketAddr) -> Option<Reach> {
+        let bound = match self {
+            Self::Tcp(port, address) if *port == wanted.port() => address,
+            _ => return None,
+        };
+        if bound.to_canonical() == wanted.ip().to_canonical() {
+            return Some(Reach::Exact);
+        }
+        match (bound.is_unspecified(), bound.is_ipv4(), wanted.is_ipv4()) {
+            (true, true, true) | (true, false, false) => Some(Reach::Any),
+            (true, false, true) => Some(Reach::Perhaps),
+            _ => None,
+        }
+    }
+
     fn text(&self) -> Arc<str> {
         match self {
             Self::Tcp(port, address) => format!("tcp:{}", SocketAddr::new(*address, *port)).into(),
@@ -209,7 +206,7 @@ impl Listening {
             let order = [SocketTable::Unix, SocketTable::Tcp, SocketTable::Tcp6];
             for (table, known) in order.iter().zip(&mut known.tables) {
                 if known.is_none() {
-                    *known = if_readable(table.read_inodes(folder))?;
+                    *known = if_readable(table.read(folder))?;
                 }
                 let Some(Inodes { places, is_whole }) = known else {
                     is_complete = false;
@@ -246,22 +243,6 @@ fn read_namespace(folder: &Folder, name: &std::ffi::CStr) -> Option<u64> {
     number.ok()?
 }
 
-/// A socket that listens.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Socket<'a> {
-    place: SocketKind<'a>,
-    inode: u64,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum SocketKind<'a> {
-    Tcp(IpAddr, u16),
-    /// Empty where it has no name.
-    Unix(&'a [u8]),
-    /// CUDA's library's own.
-    OfDriver,
-}
-
 /// How a socket that listens comes by connections to an address.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Reach {
@@ -273,30 +254,11 @@ enum Reach {
     Perhaps,
 }
 
-impl Socket<'_> {
-    /// How a connection to this address may reach it; `None` where it cannot.
-    fn reach(&self, wanted: SocketAddr) -> Option<Reach> {
-        let SocketKind::Tcp(bound, port) = self.place else {
-            return None;
-        };
-        if port != wanted.port() {
-            return None;
-        }
-        if bound.to_canonical() == wanted.ip().to_canonical() {
-            return Some(Reach::Exact);
-        }
-        match (bound.is_unspecified(), bound.is_ipv4(), wanted.is_ipv4()) {
-            (true, true, true) | (true, false, false) => Some(Reach::Any),
-            (true, false, true) => Some(Reach::Perhaps),
-            _ => None,
-        }
-    }
-}
-
 /// What a line says.
-#[derive(Debug)]
-enum SocketLine<'a> {
-    Listens(Socket<'a>),
+#[derive(PartialEq, Debug)]
+enum SocketLine {
+    /// By its inode number.
+    Listens(u64, Bound),
     /// A connection that is not made yet: older kernels list these among those who listen.
     Other,
     /// A connection: the kernel lists those after all who listen (`tcp_get_idx` in Linux's
@@ -312,65 +274,41 @@ enum SocketTable {
 }
 
 impl SocketTable {
-    /// Calls `each` with every socket that listens. `false` where the table is longer than is read.
+    /// Every socket that listens.
     ///
     /// # Errors
     ///
     /// Where it may not be read, or the process is gone.
-    fn read(self, folder: &Folder, mut each: impl FnMut(Socket<'_>)) -> io::Result<bool> {
-        let (name, piece_bytes) = match self {
-            Self::Tcp => (c"net/tcp", TCP_PIECE_BYTES),
-            Self::Tcp6 => (c"net/tcp6", TCP_PIECE_BYTES),
-            Self::Unix => (c"net/unix", PIECE_BYTES),
+    fn read(self, folder: &Folder) -> io::Result<Inodes> {
+        let name = match self {
+            Self::Tcp => c"net/tcp",
+            Self::Tcp6 => c"net/tcp6",
+            Self::Unix => c"net/unix",
         };
-        let file = match folder.file(name) {
-            Ok(file) => file,
+        let mut content = Vec::new();
+        match folder.read_list(name, &mut content, TABLE_BYTES) {
             // A kernel without this protocol has no such table; a process that is gone has none, too.
-            Err(Errno::NOENT) if read_namespace(folder, c"ns/net").is_some() => return Ok(true),
-            Err(errno) => return Err(errno),
-        };
-        let mut piece = vec![0; piece_bytes];
-        let mut line = Vec::new();
-        let mut read = 0;
-        while read < TABLE_BYTES {
-            let length = io::read(&file, &mut piece)?;
-            if length == 0 {
-                return Ok(true);
-            }
-            read += length;
-            for part in piece[..length].split_inclusive(|&byte| byte == b'\n') {
-                let room = LINE_BYTES.saturating_sub(line.len());
-                line.extend_from_slice(&part[..part.len().min(room)]);
-                if !part.ends_with(b"\n") {
-                    continue;
+            Err(Errno::NOENT) if read_namespace(folder, c"ns/net").is_some() => {}
+            read => read?,
+        }
+        let mut is_whole = content.len() < TABLE_BYTES;
+        let mut places = Vec::new();
+        for line in content.split_inclusive(|&byte| byte == b'\n') {
+            match line.strip_suffix(b"\n").and_then(|line| self.parse(line.trim_ascii_end())) {
+                Some(SocketLine::Listens(inode, bound)) => places.push((inode, bound)),
+                Some(SocketLine::Connected) => {
+                    is_whole = true;
+                    break;
                 }
-                match self.parse(line.trim_ascii_end()) {
-                    Some(SocketLine::Listens(socket)) => each(socket),
-                    Some(SocketLine::Connected) => return Ok(true),
-                    Some(SocketLine::Other) | None => {}
-                }
-                line.clear();
+                Some(SocketLine::Other) | None => {}
             }
         }
-        Ok(false)
-    }
-
-    fn read_inodes(self, folder: &Folder) -> io::Result<Inodes> {
-        let mut places = Vec::new();
-        let is_whole = self.read(folder, |socket| {
-            let bound = match socket.place {
-                SocketKind::Tcp(address, port) => Bound::Tcp(port, address),
-                SocketKind::Unix(name) => Bound::Unix(String::from_utf8_lossy(name).into()),
-                SocketKind::OfDriver => Bound::OfDriver,
-            };
-            places.push((socket.inode, bound));
-        })?;
         places.sort_unstable();
         Ok(Inodes { places, is_whole })
     }
 
     /// Reads a line; `None` for the heading and for what Linux does not write.
-    fn parse(self, line: &[u8]) -> Option<SocketLine<'_>> {
+    fn parse(self, line: &[u8]) -> Option<SocketLine> {
         match self {
             Self::Tcp | Self::Tcp6 => parse_tcp(line),
             Self::Unix => parse_unix(line),
@@ -379,7 +317,7 @@ impl SocketTable {
 }
 
 /// `  0: 0100007F:22B8 00000000:0000 0A 00000000:00000000 00:00000000 00000000 1000 0 8841 1 …`
-fn parse_tcp(line: &[u8]) -> Option<SocketLine<'_>> {
+fn parse_tcp(line: &[u8]) -> Option<SocketLine> {
     /// As in the kernel's `include/net/tcp_states.h`.
     const SYN_RECEIVED: u8 = 3;
     const LISTEN: u8 = 10;
@@ -390,10 +328,10 @@ fn parse_tcp(line: &[u8]) -> Option<SocketLine<'_>> {
     let inode = fields.nth(5)?.parse().ok()?;
     let (address, port) = local.split_once(':')?;
     Some(match state {
-        LISTEN => SocketLine::Listens(Socket {
-            place: SocketKind::Tcp(parse_address(address)?, u16::from_str_radix(port, 16).ok()?),
-            inode,
-        }),
+        LISTEN => {
+            let port = u16::from_str_radix(port, 16).ok()?;
+            SocketLine::Listens(inode, Bound::Tcp(port, parse_address(address)?))
+        }
         SYN_RECEIVED => SocketLine::Other,
         _ => SocketLine::Connected,
     })
@@ -422,7 +360,7 @@ fn parse_address(hexadecimal: &str) -> Option<IpAddr> {
 ///
 /// Only stream sockets count: the driver's library itself listens on one of sequenced packets
 /// (`@cuda-uvmfd-…`) in every process that has a context, which is told apart.
-fn parse_unix(line: &[u8]) -> Option<SocketLine<'_>> {
+fn parse_unix(line: &[u8]) -> Option<SocketLine> {
     /// `__SO_ACCEPTCON` of the kernel's `include/uapi/linux/net.h`.
     const ACCEPTS: u32 = 1 << 16;
     /// `SOCK_STREAM`, as it is printed.
@@ -446,12 +384,12 @@ fn parse_unix(line: &[u8]) -> Option<SocketLine<'_>> {
     let inode = (field()?, field()?).1.parse().ok()?;
     let name = rest.strip_prefix(b" ").unwrap_or(rest);
     if flags & ACCEPTS != 0 && kind == PACKETS && name.starts_with(b"@cuda-uvmfd-") {
-        return Some(SocketLine::Listens(Socket { place: SocketKind::OfDriver, inode }));
+        return Some(SocketLine::Listens(inode, Bound::OfDriver));
     }
     if flags & ACCEPTS == 0 || kind != STREAM {
         return Some(SocketLine::Other);
     }
-    Some(SocketLine::Listens(Socket { place: SocketKind::Unix(name), inode }))
+    Some(SocketLine::Listens(inode, Bound::Unix(String::from_utf8_lossy(name).into())))
 }
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
 //! `/proc/PID/stat`: who a process is, and what changes from tick to tick.
 //!
 //! The one file that is read each time. What it says of the process's memory map (`start_stack`) also
-//! tells whether the process has executed another program, at no cost. Next: `processes` keeps it
-//! open.
+//! tells whether the process has executed another program, at no cost. Next: `processes`
+//! reads it in each sample.
 
 use std::path::Path;
 
@@ -54,6 +54,13 @@ pub struct Stat<'a> {
     pub start_stack: u64,
     /// The kernel is taking it apart: it has left its process group, and the numbers are void.
     pub is_released: bool,
+}
+
+impl Stat<'_> {
+    /// Whether it has memory that can be read without being held up by a driver, as it is in state D.
+    pub fn has_memory(&self) -> bool {
+        self.state != 'D' && !self.is_exiting && !self.is_kernel_thread
+    }
 }
 
 /// Reads the content of `/proc/PID/stat`. `None` where it is torn, or nothing that Linux writes.

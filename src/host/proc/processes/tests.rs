@@ -260,48 +260,6 @@ fn a_pid_that_is_given_out_again_is_another_process() {
 }
 
 #[test]
-fn identity_holds_without_a_descriptor_to_keep() {
-    let fake = Fake::new(false);
-    fake.stat(70, &TRAIN);
-    let mut processes = fake.processes();
-    processes.may_keep = 0;
-    only(processes.sample(&[70], SECOND));
-    assert!(processes.entries[&70].stat.is_none());
-    fake.stat(70, &FakeStat { ticks: 501, ..TRAIN });
-    let process = only(processes.sample(&[70], 2 * SECOND));
-    assert!(process.cpu_percent.is_some());
-    fake.stat(70, &FakeStat { start: 99, ..TRAIN });
-    let process = only(processes.sample(&[70], 3 * SECOND));
-    assert_eq!((process.start_ticks, process.cpu_percent), (Some(99), None));
-    fake.end(70);
-    assert_eq!(processes.sample(&[70], 4 * SECOND).gone, [70]);
-}
-
-#[test]
-fn descriptors_are_given_back_and_half_as_many_kept() {
-    let fake = Fake::new(false);
-    let pids: Vec<u32> = (100..108).collect();
-    for &pid in &pids {
-        fake.stat(pid, &TRAIN);
-    }
-    let mut processes = fake.processes();
-    let kept = |processes: &Processes| {
-        let entries = processes.entries.values();
-        entries.filter(|entry| entry.stat.is_some()).count()
-    };
-    assert_eq!(processes.sample(&pids, SECOND).processes.len(), 8);
-    assert_eq!(kept(&processes), 8);
-    assert!(processes.release_descriptors(&mut None));
-    assert_eq!(kept(&processes), 0);
-    assert!(!processes.release_descriptors(&mut None), "there are none left");
-    processes.may_keep = 4;
-    assert_eq!(processes.sample(&pids, 2 * SECOND).processes.len(), 8);
-    assert_eq!(kept(&processes), 4);
-    processes.sample(&pids[..2], 3 * SECOND);
-    assert_eq!(processes.entries.len(), 2, "others are forgotten");
-}
-
-#[test]
 fn what_seldom_changes_is_read_when_it_is_due() {
     let fake = Fake::new(false);
     fake.stat(70, &TRAIN);
@@ -316,6 +274,9 @@ fn what_seldom_changes_is_read_when_it_is_due() {
     };
     assert!(Arc::ptr_eq(a, b), "shared, not read again");
     assert_eq!(words(&only(processes.sample(&[70], 35 * SECOND))), ["two"]);
+    assert_eq!(processes.sample(&[], 35 * SECOND), ProcessSample::default());
+    assert!(processes.entries.is_empty(), "others are forgotten");
+    processes.sample(&[70], 35 * SECOND);
 
     // Its name, or its stack, shows that it runs another program.
     fake.write(70, "cmdline", "three\0");
@@ -344,11 +305,11 @@ fn the_framework_is_looked_up_again_while_a_program_loads() {
     assert_eq!(framework(6).as_deref(), Some("pytorch"));
     let vllm = "1-2 r--p 0 08:01 9 /v/vllm/_C.abi3.so\n1-2 r--p 0 08:01 9 /lib/libcuda.so.1\n";
     fake.write(70, "maps", vllm);
-    assert_eq!(framework(20).as_deref(), Some("pytorch"));
-    assert_eq!(framework(31).as_deref(), Some("vllm"));
+    assert_eq!(framework(10).as_deref(), Some("pytorch"));
+    assert_eq!(framework(20).as_deref(), Some("vllm"));
     // What runs now has nothing of that loaded.
     fake.write(70, "maps", "");
-    assert_eq!(framework(32).as_deref(), Some("vllm"));
+    assert_eq!(framework(24).as_deref(), Some("vllm"));
     fake.stat(70, &FakeStat { stack: 1, ..TRAIN });
     assert_eq!(framework(33), None);
 }
@@ -700,23 +661,6 @@ fn a_child_that_becomes_another_user_s_is_seen_to() {
         assert!(Instant::now() < deadline, "still {process:?}");
         std::thread::yield_now();
     }
-}
-
-#[test]
-fn the_files_kept_open_are_as_many_as_the_processes() {
-    let children: Vec<Running> = (0..3).map(|_| Running::new("sleep", &["600"])).collect();
-    let pids: Vec<u32> = children.iter().map(Running::pid).collect();
-    let mut processes = Processes::new(Roots::default());
-    processes.sample(&pids, SECOND);
-    let files = |processes: &Processes| -> Vec<i32> {
-        use std::os::fd::AsRawFd;
-        let stat = |entry: &ProcessEntry| entry.stat.as_ref().map(AsRawFd::as_raw_fd);
-        pids.iter().filter_map(|pid| stat(&processes.entries[pid])).collect()
-    };
-    let first = files(&processes);
-    assert_eq!(first.len(), 3);
-    processes.sample(&pids, 2 * SECOND);
-    assert_eq!(files(&processes), first, "read again, not opened again");
 }
 
 mod whereabouts;

@@ -9,9 +9,9 @@ use tempfile::TempDir;
 
 use super::*;
 
-fn listens(line: Option<SocketLine<'_>>) -> Option<Socket<'_>> {
+fn listens(line: Option<SocketLine>) -> Option<(u64, Bound)> {
     match line {
-        Some(SocketLine::Listens(socket)) => Some(socket),
+        Some(SocketLine::Listens(inode, bound)) => Some((inode, bound)),
         _ => None,
     }
 }
@@ -34,11 +34,8 @@ const UNIX: &str = "0000000000000000: 00000002 00000000 00010000 0001 01";
 fn listening_sockets_differ_from_connections() {
     let loopback = word([127, 0, 0, 1]);
     let line = tcp(&loopback, 8888, "0A", 77);
-    let socket = listens(parse_tcp(line.trim_ascii_end().as_bytes())).unwrap();
-    assert_eq!(
-        socket,
-        Socket { place: SocketKind::Tcp(Ipv4Addr::LOCALHOST.into(), 8888), inode: 77 }
-    );
+    let (inode, socket) = listens(parse_tcp(line.trim_ascii_end().as_bytes())).unwrap();
+    assert_eq!((inode, &socket), (77, &Bound::Tcp(8888, Ipv4Addr::LOCALHOST.into())));
     let loopback_at = |port| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
     assert_eq!(socket.reach(loopback_at(8888)), Some(Reach::Exact));
     assert_eq!(socket.reach(loopback_at(8889)), None);
@@ -62,16 +59,15 @@ fn listening_sockets_differ_from_connections() {
         (format!("{}{}", word([0xfe, 0x80, 0, 0]), zero.repeat(3)), None, None),
     ] {
         let line = tcp(&address, 8888, "0A", 77);
-        let socket = listens(parse_tcp(line.as_bytes())).unwrap();
+        let (_, socket) = listens(parse_tcp(line.as_bytes())).unwrap();
         let six = SocketAddr::from((Ipv6Addr::LOCALHOST, 8888));
         let reaches = [loopback_at(8888), six].map(|address| socket.reach(address));
         assert_eq!(reaches, [by_four, by_six], "{line}");
     }
 
     let line = format!("{UNIX} 20531 /run/a b");
-    let bound = SocketKind::Unix(b"/run/a b");
     let socket = listens(parse_unix(line.as_bytes())).unwrap();
-    assert_eq!((socket.place, socket.inode), (bound, 20531));
+    assert_eq!(socket, (20531, Bound::Unix("/run/a b".into())));
     let line = format!("{UNIX} 20531");
     assert!(listens(parse_unix(line.as_bytes())).is_some());
     let connected = "0000000000000000: 00000003 00000000 00000000 0001 03 20531 /run/x";

@@ -66,16 +66,8 @@ impl Fake {
     fn list_and_update(&mut self, pids: &[u32]) -> Vec<Descendants> {
         self.now_ns += 5 * SECOND;
         let proc = Folder::list(self.folder.path()).unwrap();
-        let mut listing = Vec::new();
-        proc.entries(|name, inode| {
-            if let Ok(pid) = name.to_str().unwrap().parse() {
-                listing.push(ProcEntry { pid, inode });
-            }
-            true
-        })
-        .unwrap();
-        listing.sort_unstable();
-        self.tree.update(&proc, &listing, &[]);
+        let listing = proc.processes().unwrap();
+        self.tree.update(&proc, &listing);
         self.update(pids)
     }
 
@@ -83,14 +75,7 @@ impl Fake {
         let process = |&pid: &u32| Process { pid, start_ticks: Some(7), ..Process::default() };
         let mut processes: Vec<Process> = pids.iter().map(process).collect();
         let proc = Folder::list(self.folder.path()).unwrap();
-        let folder = self.folder.path().to_owned();
-        let watched = |pid: u32| {
-            let text = fs::read(folder.join(pid.to_string()).join("stat")).unwrap();
-            let stat = parse_stat(&text).unwrap();
-            Some((stat.cpu_ticks, stat.waited_ticks))
-        };
-        let (tree, now_ns) = (&mut self.tree, self.now_ns);
-        tree.fill(Some(&proc), &mut processes, watched, now_ns);
+        self.tree.fill(Some(&proc), &mut processes, self.now_ns);
         processes.into_iter().map(|process| (*process.descendants.unwrap()).clone()).collect()
     }
 
@@ -167,13 +152,11 @@ fn a_child_that_ended_meanwhile_loses_nothing_and_counts_once() {
 }
 
 impl Fake {
-    /// These as they are read now, and what they had used and waited for.
-    fn read(&self, pids: &[u32]) -> (Vec<Process>, HashMap<u32, (u64, u64)>) {
-        let mut used = HashMap::new();
+    /// These as they are read now.
+    fn read(&self, pids: &[u32]) -> Vec<Process> {
         let read = |&pid: &u32| {
             let text = fs::read(self.stat(pid).join("stat")).unwrap();
             let stat = parse_stat(&text).unwrap();
-            used.insert(pid, (stat.cpu_ticks, stat.waited_ticks));
             Process {
                 pid,
                 ppid: stat.ppid,
@@ -181,16 +164,15 @@ impl Fake {
                 ..Process::default()
             }
         };
-        (pids.iter().map(read).collect(), used)
+        pids.iter().map(read).collect()
     }
 
     /// What a sample one second later tells of the first of these.
     fn sample(&mut self, pids: &[u32]) -> Descendants {
         self.now_ns += SECOND;
-        let (mut processes, used) = self.read(pids);
-        let watched = |pid: u32| used.get(&pid).copied();
+        let mut processes = self.read(pids);
         let proc = Folder::list(self.folder.path()).unwrap();
-        self.tree.fill(Some(&proc), &mut processes, watched, self.now_ns);
+        self.tree.fill(Some(&proc), &mut processes, self.now_ns);
         (*processes.remove(0).descendants.unwrap()).clone()
     }
 }
@@ -210,20 +192,12 @@ fn what_a_process_used_before_it_was_adopted_is_not_its_new_parent_s() {
     fake.replace(80);
     fake.put(80, 70, 310, 0);
     fake.now_ns += 4 * SECOND;
-    let (mut processes, used) = fake.read(&[70, 80]);
-    let watched = |pid: u32| used.get(&pid).copied();
+    let mut processes = fake.read(&[70, 80]);
     let proc = Folder::list(fake.folder.path()).unwrap();
-    let mut listing = Vec::new();
-    proc.entries(|name, inode| {
-        let pid = name.to_str().unwrap().parse();
-        listing.extend(pid.ok().map(|pid| ProcEntry { pid, inode }));
-        true
-    })
-    .unwrap();
-    listing.sort_unstable();
-    fake.tree.update(&proc, &listing, &[]);
+    let listing = proc.processes().unwrap();
+    fake.tree.update(&proc, &listing);
     let now_ns = fake.now_ns + SECOND;
-    fake.tree.fill(Some(&proc), &mut processes, watched, now_ns);
+    fake.tree.fill(Some(&proc), &mut processes, now_ns);
     let summed = processes[0].descendants.as_deref().unwrap();
     assert_eq!((summed.count, summed.cpu_percent), (Some(1), Some(2.0)));
 }
@@ -241,7 +215,7 @@ fn a_number_that_is_given_again_is_another_process() {
     let other = Process { pid: 70, start_ticks: Some(8), ..Process::default() };
     assert!(!fake.tree.knows(&other));
     let mut processes = [other];
-    fake.tree.fill(None, &mut processes, |_| None, fake.now_ns);
+    fake.tree.fill(None, &mut processes, fake.now_ns);
     assert_eq!(
         processes[0].descendants.as_deref(),
         Some(&Descendants::default()),
@@ -274,7 +248,7 @@ fn a_real_child_that_works_is_seen() {
     let look = |holders: &mut crate::host::Holders, now_ns| {
         let mut processes = [Process { pid: own, start_ticks, ..Process::default() }];
         holders.look_at_parents(now_ns);
-        holders.fill_descendants(&mut processes, |_| Some((0, 0)), now_ns);
+        holders.fill_descendants(&mut processes, now_ns);
         (**processes[0].descendants.as_ref().unwrap()).clone()
     };
     // The process that looks is not listed; its parent is, and has it below itself.
@@ -292,31 +266,4 @@ fn a_real_child_that_works_is_seen() {
     child.wait().unwrap();
     assert!(first.count >= Some(1), "{first:?}");
     assert!(last.cpu_seconds > first.cpu_seconds, "{last:?}");
-}
-
-#[test]
-fn whose_stat_was_read_after_the_first_listing_is_not_read_again() {
-    let folder = tempfile::tempdir().unwrap();
-    let line = |pid: u32, ppid: u32| {
-        fs::create_dir(folder.path().join(pid.to_string())).unwrap();
-        let line = format!(
-            "{pid} (x) S {ppid} 1 1 0 -1 0 1 0 0 0 5 0 0 0 20 0 1 0 7 4096 3 9 1 1 7 0 0\n"
-        );
-        fs::write(folder.path().join(format!("{pid}/stat")), line).unwrap();
-    };
-    line(1, 0);
-    line(60, 50);
-    // Its own stat cannot be read twice: it has been read before.
-    fs::create_dir(folder.path().join("50")).unwrap();
-    let mut holders = crate::host::Holders::new(crate::host::Roots {
-        proc: folder.path().to_owned(),
-        dev: "/nonexistent".into(),
-        ..crate::host::Roots::default()
-    });
-    let mut processes =
-        [Process { pid: 50, ppid: Some(1), start_ticks: Some(7), ..Process::default() }];
-    holders.look_at_parents(SECOND);
-    holders.fill_descendants(&mut processes, |_| Some((0, 0)), SECOND);
-    assert_eq!(processes[0].descendants.as_ref().unwrap().count, Some(1));
-    assert_eq!(holders.tree().ancestors(60), [50]);
 }
