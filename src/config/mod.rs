@@ -77,79 +77,33 @@ fn interval<'de, D: Deserializer<'de>>(from: D) -> Result<Span, D::Error> {
     setting::parsed(from, example, |written| setting::span(written).filter(is_allowed))
 }
 
-/// A configuration that cannot be used.
+/// A configuration that cannot be used. Lines and columns count from 1, keys are dotted: `rules.idle.duration`.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// The file is not there or may not be read.
     #[error("cannot read the configuration {}; check its path and permissions", path.display())]
-    Unreadable {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
+    Unreadable { path: PathBuf, source: io::Error },
     /// It is a directory.
     #[error("the configuration {} is a directory; name a file in it", path.display())]
-    Directory {
-        /// The directory.
-        path: PathBuf,
-    },
+    Directory { path: PathBuf },
     /// It is larger than any configuration.
     #[error("the configuration {} is larger than 1 MiB; is it the right file?", path.display())]
-    TooLarge {
-        /// The file.
-        path: PathBuf,
-    },
+    TooLarge { path: PathBuf },
     /// It is not text.
     #[error("{}:{line}: not UTF-8 text; save the file as UTF-8", path.display())]
-    NotText {
-        /// The file.
-        path: PathBuf,
-        /// The line of the first byte that is not text, from 1.
-        line: usize,
-    },
+    NotText { path: PathBuf, line: usize },
     /// It is not TOML.
     #[error("{}:{line}:{column}: not TOML: {message}", path.display())]
-    Syntax {
-        /// The file.
-        path: PathBuf,
-        /// The line, from 1.
-        line: usize,
-        /// The character in it, from 1.
-        column: usize,
-        /// What is wrong, in a line.
-        message: String,
-    },
+    Syntax { path: PathBuf, line: usize, column: usize, message: String },
     /// Others may change it, and so decide what is done with more rights than theirs.
     #[error("the configuration {} is refused: {why}", path.display())]
-    NotOurs {
-        /// The file.
-        path: PathBuf,
-        /// What of its path others may change, and what to do about it.
-        why: String,
-    },
+    NotOurs { path: PathBuf, why: String },
     /// Others may change the command that is run with more rights than theirs.
     #[error("{origin}: reap.notify: {} is refused: {why}", path.display())]
-    CommandNotOurs {
-        /// Where the command is configured.
-        origin: String,
-        /// The program, or the file that it is given.
-        path: PathBuf,
-        /// What of its path others may change, and what to do about it.
-        why: String,
-    },
+    CommandNotOurs { origin: String, path: PathBuf, why: String },
     /// A key or a value that is not allowed.
     #[error("{}:{line}: {key}: {message}", path.display())]
-    Wrong {
-        /// The file.
-        path: PathBuf,
-        /// The line, from 1.
-        line: usize,
-        /// The dotted key: `rules.idle.duration`.
-        key: String,
-        /// What is wrong with it and what is allowed.
-        message: String,
-    },
+    Wrong { path: PathBuf, line: usize, key: String, message: String },
 }
 
 /// Where configuration is looked for, the later over the earlier: the system's file and the user's, or

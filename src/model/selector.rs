@@ -50,50 +50,22 @@ pub enum SelectorError {
         suggestion(name),
         names()
     )]
-    Unknown {
-        /// As it was typed.
-        name: String,
-    },
+    Unknown { name: String },
     /// It does not say what to look for yet.
     #[error("{term} needs a value; write {example}")]
-    Unfinished {
-        /// As it was typed.
-        term: String,
-        /// A whole one.
-        example: &'static str,
-    },
+    Unfinished { term: String, example: &'static str },
     /// Its value is of another kind.
     #[error("{name}: {error}")]
-    Quantity {
-        name: &'static str,
-        /// What is wrong with the value.
-        error: ParseError,
-    },
+    Quantity { name: &'static str, error: ParseError },
     /// Its value is not a number.
     #[error("{name}: {value:?} is not a number; write {example}")]
-    Number {
-        name: &'static str,
-        /// As it was typed.
-        value: String,
-        /// A whole one.
-        example: &'static str,
-    },
+    Number { name: &'static str, value: String, example: &'static str },
     /// Its value is none of those that there are.
     #[error("no {name} begins with {value:?}; there are {there_are}")]
-    NoneSuch {
-        name: &'static str,
-        /// As it was typed.
-        value: String,
-        /// Those that there are.
-        there_are: String,
-    },
+    NoneSuch { name: &'static str, value: String, there_are: String },
     /// Texts have no order.
     #[error("{name} cannot be compared; write {example}")]
-    NoOrder {
-        name: &'static str,
-        /// A whole one.
-        example: &'static str,
-    },
+    NoOrder { name: &'static str, example: &'static str },
 }
 
 /// The terms' names.

@@ -223,7 +223,7 @@ impl Engine {
                     finding.actions.retain(|action| *action == Action::Notify);
                     open.push(finding);
                 }
-                Exempts::Wholly(exemption) => kept.push(exemption.of(finding)),
+                Exempts::Wholly(keep, certain) => kept.push(keep.kept(finding, certain)),
                 // What it was when it was last seen it still is.
                 Exempts::Unseen => {
                     match kept_before.iter().find(|it| it.finding.id == finding.id) {

@@ -7,7 +7,7 @@
 
 use std::sync::Arc;
 
-use super::scope::{Match, Scope, ScopeInput};
+use super::scope::{Scope, ScopeInput};
 use super::server;
 use crate::history::ProcessHistory;
 use crate::model::finding::{Ends, Finding, FindingGpu, Kept, Kind};
@@ -42,32 +42,18 @@ impl Exemption {
             || self.rules.contains(rule)
     }
 
+    /// A finding that it keeps, as it is listed; `certain` where it is known to be for it.
+    pub(super) fn kept(&self, finding: Finding, certain: bool) -> Kept {
+        Kept { finding, reason: Arc::clone(&self.reason), until: self.until, certain }
+    }
+
     /// Whether it is for a process or a GPU, `None` where its scope does not fit; whether it is known.
     fn protects(&self, input: &ScopeInput<'_>) -> Option<bool> {
         let could_be_ended = |process: &Process| process.identity().is_certain();
         match self.scope.answer(input) {
-            Match::Yes => Some(true),
-            Match::Unknown if input.process.is_some_and(could_be_ended) => Some(false),
-            Match::Unknown | Match::No => None,
-        }
-    }
-}
-
-/// An exemption that is for a finding.
-#[derive(Clone, Copy, PartialEq, Debug)]
-pub(super) struct AppliedExemption<'a> {
-    keep: &'a Exemption,
-    certain: bool,
-}
-
-impl AppliedExemption<'_> {
-    /// The finding as it is listed.
-    pub(super) fn of(self, finding: Finding) -> Kept {
-        Kept {
-            finding,
-            reason: Arc::clone(&self.keep.reason),
-            until: self.keep.until,
-            certain: self.certain,
+            Some(true) => Some(true),
+            None if input.process.is_some_and(could_be_ended) => Some(false),
+            None | Some(false) => None,
         }
     }
 }
@@ -79,8 +65,8 @@ pub(super) enum Exempts<'a> {
     No,
     /// It is, but its process is exempt on another GPU, or on some of those that it is about.
     InPart,
-    /// It is not.
-    Wholly(AppliedExemption<'a>),
+    /// It is not, by this exemption, which is known to be for it or may be.
+    Wholly(&'a Exemption, bool),
     /// The snapshot does not show the process: what was said of it before still holds.
     Unseen,
 }
@@ -116,16 +102,14 @@ pub(super) fn exempts<'a>(
         let certain = accused.try_fold(true, |all, answer| Some(all && answer?));
         match certain {
             Some(true) => {
-                return Exempts::Wholly(AppliedExemption { keep, certain: true });
+                return Exempts::Wholly(keep, true);
             }
-            Some(false) if whole.is_none() => {
-                whole = Some(AppliedExemption { keep, certain: false });
-            }
-            _ => {}
+            Some(false) => whole = whole.or(Some(keep)),
+            None => {}
         }
     }
     match whole {
-        Some(exemption) => Exempts::Wholly(exemption),
+        Some(keep) => Exempts::Wholly(keep, false),
         None if in_part => Exempts::InPart,
         None => Exempts::No,
     }

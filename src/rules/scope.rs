@@ -23,15 +23,6 @@ pub struct Scope {
     pub selector: Option<Selector>,
 }
 
-/// Whether a process or a GPU matches a scope.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Match {
-    Yes,
-    No,
-    /// What is known does not tell.
-    Unknown,
-}
-
 impl<'de> Deserialize<'de> for Scope {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         let terms = "terms such as \"user=ann gpu:0 mem>4GiB\"";
@@ -74,20 +65,14 @@ impl Scope {
 
     /// Whether it is known to be for this one.
     pub fn fits(&self, input: &ScopeInput<'_>) -> bool {
-        self.answer(input) == Match::Yes
+        self.answer(input) == Some(true)
     }
 
-    /// Whether it is for this one.
-    pub fn answer(&self, input: &ScopeInput<'_>) -> Match {
-        let Some(selector) = &self.selector else {
-            return Match::Yes;
-        };
+    /// Whether it is for this one; `None` where what is known does not tell.
+    pub fn answer(&self, input: &ScopeInput<'_>) -> Option<bool> {
         // There is no user who asks: `is:mine` is refused.
-        match input.with_row(|row| selector.answer(row, &Me::default())) {
-            Some(true) => Match::Yes,
-            Some(false) => Match::No,
-            None => Match::Unknown,
-        }
+        let asks = |selector: &Selector| input.with_row(|row| selector.answer(row, &Me::default()));
+        self.selector.as_ref().map_or(Some(true), asks)
     }
 }
 

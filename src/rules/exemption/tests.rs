@@ -114,8 +114,8 @@ fn name(exempts: Exempts<'_>) -> &'static str {
         Exempts::No => "no",
         Exempts::InPart => "part",
         Exempts::Unseen => "unseen",
-        Exempts::Wholly(exemption) if exemption.certain => "kept",
-        Exempts::Wholly(_) => "kept?",
+        Exempts::Wholly(_, true) => "kept",
+        Exempts::Wholly(_, false) => "kept?",
     }
 }
 
