@@ -122,17 +122,6 @@ pub enum TreeBranch {
     Last,
 }
 
-/// What a family hangs on, where that is not one of its lines.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Head {
-    /// Its oldest member, by pid; it has no row, or a hidden one.
-    Member(u32),
-    /// Who started it, by pid; no member.
-    Launcher(u32),
-    /// That is not known.
-    Unknown,
-}
-
 /// The table's lines.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Listing {
@@ -140,8 +129,6 @@ pub struct Listing {
     pub lines: Vec<ListingLine>,
     /// Rows of the screenful that are hidden.
     pub hidden: usize,
-    /// What families hang on, by the number of their first line; only of those with [`TreeBranch::First`].
-    pub heads: HashMap<usize, Head>,
 }
 
 impl Listing {
@@ -156,14 +143,9 @@ impl Listing {
         }
         let hidden = screenful.rows.len() - order.len();
         if choice.tree {
-            let (lines, heads) = Trees::new(screenful, &order).grow(&order);
-            return Self { lines, hidden, heads };
+            return Self { lines: Trees::new(screenful, &order).grow(&order), hidden };
         }
-        Self {
-            lines: order.into_iter().map(|row| root(row, 0)).collect(),
-            hidden,
-            heads: HashMap::new(),
-        }
+        Self { lines: order.into_iter().map(|row| root(row, 0)).collect(), hidden }
     }
 
     /// The line of a row.
@@ -203,9 +185,8 @@ impl<'a> Trees<'a> {
         Self { screenful, families, family_of, rows_of, process_of }
     }
 
-    fn grow(&self, order: &[usize]) -> (Vec<ListingLine>, HashMap<usize, Head>) {
+    fn grow(&self, order: &[usize]) -> Vec<ListingLine> {
         let mut lines: Vec<ListingLine> = Vec::with_capacity(order.len());
-        let mut heads = HashMap::new();
         let mut grown = vec![false; self.families.len()];
         for &row in order {
             let pid = self.screenful.rows[row].key.identity.pid;
@@ -213,31 +194,27 @@ impl<'a> Trees<'a> {
                 Some(&family) if grown[family] => continue,
                 Some(&family) => {
                     grown[family] = true;
-                    let start = lines.len();
-                    let head = self.add(&self.families[family], &mut lines);
-                    heads.extend(head.map(|head| (start, head)));
+                    self.add(&self.families[family], &mut lines);
                 }
                 None => lines.push(root(row, 0)),
             }
         }
-        (lines, heads)
+        lines
     }
 
-    /// Adds a family's lines, each under the nearest ancestor that is shown; says what they hang on
-    /// where that is none of them.
-    fn add(&self, family: &Family, lines: &mut Vec<ListingLine>) -> Option<Head> {
+    /// Adds a family's lines, each under the nearest ancestor that is shown.
+    fn add(&self, family: &Family, lines: &mut Vec<ListingLine>) {
         let start = lines.len();
         if let [pid] = family.members[..] {
             let rows = self.rows_of.get(&pid).into_iter().flatten();
             lines.extend(rows.map(|&row| root(row, 0)));
             // One process on several GPUs.
             hang(&mut lines[start..]);
-            return None;
+            return;
         }
         let tree = family.tree_of(|pid| self.process_of.get(&pid).copied());
         // The generations of the shown ancestors of the next branch.
         let mut above: Vec<usize> = Vec::new();
-        let mut shown = 0;
         for branch in &tree {
             while above.last().is_some_and(|&depth| depth >= branch.depth) {
                 above.pop();
@@ -248,23 +225,13 @@ impl<'a> Trees<'a> {
             let depth = above.len().min(DEEPEST - 1) as u16;
             lines.extend(rows.iter().map(|&row| root(row, depth)));
             above.push(branch.depth);
-            shown += 1;
         }
-        if !hang(&mut lines[start..]) || shown < 2 {
-            return None;
-        }
-        let oldest = tree.first().map(|branch| branch.pid);
-        let hidden = oldest.filter(|pid| !self.rows_of.contains_key(pid));
-        let launcher = family.launcher.as_ref().map(|launcher| launcher.pid);
-        Some(match hidden {
-            Some(pid) => Head::Member(pid),
-            None => launcher.map_or(Head::Unknown, Head::Launcher),
-        })
+        hang(&mut lines[start..]);
     }
 }
 
-/// Joins the lines of a family; whether it has several roots, which then hang side by side.
-fn hang(lines: &mut [ListingLine]) -> bool {
+/// Joins the lines of a family. Several roots hang side by side.
+fn hang(lines: &mut [ListingLine]) {
     let roots = lines.iter().filter(|line| line.depth == 0).count();
     if roots > 1 {
         for line in &mut *lines {
@@ -287,7 +254,6 @@ fn hang(lines: &mut [ListingLine]) -> bool {
     if roots > 1 {
         lines[0].branch = TreeBranch::First;
     }
-    roots > 1
 }
 
 /// A line that hangs on nothing yet.

@@ -66,43 +66,31 @@ impl MemoryShare {
         Self::Reserved,
     ];
 
-    /// What it is drawn with.
+    /// Its glyph, what a legend calls it, and what it is, as the help says it.
+    const fn words(self) -> (&'static str, &'static str, &'static str) {
+        match self {
+            Self::InUse => ("■", "in use", "memory that processes use"),
+            Self::Suspected => ("▬", "suspected", "held, and looks unused; not proved yet"),
+            Self::Reclaimable => {
+                ("□", "reclaimable", "held, and found unused: gpumem reap takes it")
+            }
+            Self::Unattributed => ("▒", "unattributed", "used, but by no process that can be seen"),
+            Self::Unknown => ("▚", "unknown", "in use; the process is not known"),
+            Self::Reserved => ("░", "reserved", "reserved by the driver"),
+            Self::Free => ("·", "free", "free"),
+        }
+    }
+
     pub const fn glyph(self) -> &'static str {
-        match self {
-            Self::InUse => "■",
-            Self::Suspected => "▬",
-            Self::Reclaimable => "□",
-            Self::Unattributed => "▒",
-            Self::Unknown => "▚",
-            Self::Reserved => "░",
-            Self::Free => "·",
-        }
+        self.words().0
     }
 
-    /// What it is called in a legend.
     pub const fn name(self) -> &'static str {
-        match self {
-            Self::InUse => "in use",
-            Self::Suspected => "suspected",
-            Self::Reclaimable => "reclaimable",
-            Self::Unattributed => "unattributed",
-            Self::Unknown => "unknown",
-            Self::Reserved => "reserved",
-            Self::Free => "free",
-        }
+        self.words().1
     }
 
-    /// What it is, as the help says it.
     pub const fn meaning(self) -> &'static str {
-        match self {
-            Self::InUse => "memory that processes use",
-            Self::Suspected => "held, and looks unused; not proved yet",
-            Self::Reclaimable => "held, and found unused: gpumem reap takes it",
-            Self::Unattributed => "used, but by no process that can be seen",
-            Self::Unknown => "in use; the process is not known",
-            Self::Reserved => "reserved by the driver",
-            Self::Free => "free",
-        }
+        self.words().2
     }
 }
 

@@ -7,10 +7,11 @@
 //! - [`state`]: the state, in parts; [`mod@update`]: what each event does to it, which is pure;
 //! - [`layout`]: where everything is, read by the mouse and by the view alike;
 //! - [`view`]: state and layout to cells, a file per panel, in the styles of [`theme`];
+//! - [`gpus`], [`charts`], [`findings`]: a panel with its state, layout and drawing;
 //! - [`keys`]: the table of keys; [`mod@column`]: the table of columns; [`command`] and [`text`]: what is in
 //!   them;
 //! - [`view_model`]: one snapshot with its verdicts, as rows; [`listing`]: which of them are shown, in which
-//!   order, by the selector that is typed; [`trend`]: how a row's memory moved;
+//!   order, by the selector that is typed;
 //!   [`memory_shares`]: what a GPU's memory is in use for;
 //! - [`reaping`]: ending processes, by the [`reclaim_worker`];
 //! - [`ui_state`]: what is kept from one run to the next;
@@ -18,9 +19,12 @@
 //! - [`terminal`]: the terminal, taken and given back; `output`: what waits to be written to it; `keyboard`:
 //!   what comes from it; `signals`: those sent to gpumem; [`once`]: a picture instead.
 
+pub mod charts;
 pub mod column;
 pub mod command;
 pub mod double_buffer;
+pub mod findings;
+pub mod gpus;
 mod keyboard;
 pub mod keys;
 pub mod layout;
@@ -30,8 +34,6 @@ pub mod once;
 mod output;
 pub mod reaping;
 pub mod reclaim_worker;
-#[cfg(test)]
-pub(crate) mod sample;
 mod signals;
 pub mod state;
 pub mod terminal;
@@ -39,7 +41,6 @@ pub mod terminal;
 pub(crate) mod testing;
 pub mod text;
 pub mod theme;
-pub mod trend;
 pub mod ui_state;
 pub mod update;
 pub mod view;
@@ -524,3 +525,5 @@ fn spawn(
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+pub(crate) use tests::sample;

@@ -14,11 +14,11 @@ use crossterm::event::{KeyCode, KeyEvent};
 use ratatui::buffer::Buffer;
 
 use super::Control;
+use super::gpus::sum;
 use super::keys::named;
 use super::reclaim_worker::{ReclaimRequest, ReclaimWorker};
 use super::text::head;
 use super::view;
-use super::view::gpus::figures::sum;
 use super::{Options, Past};
 use crate::model::Snapshot;
 use crate::report::escape::escape;

@@ -1,6 +1,8 @@
-//! What the main thread hears of the others.
+//! What the main thread hears of the others; and [`sample`], the snapshots of the screen's tests.
 
 use super::*;
+
+pub(crate) mod sample;
 
 #[test]
 fn a_thread_that_panics_is_reported() {

@@ -13,8 +13,7 @@ use unicode_width::UnicodeWidthStr;
 
 use super::column::Column;
 use super::memory_shares::{GpuShares, UseVerdict};
-use super::trend;
-use crate::history::memory_series::{Courses, MemorySeries};
+use crate::history::memory_series::{Courses, MemorySeries, seen_until};
 use crate::model::field::SortValue;
 pub use crate::model::field::badge;
 use crate::model::finding::{Finding, Undecided};
@@ -23,6 +22,9 @@ pub use crate::model::row::percent;
 use crate::model::row::{ProcessRow, RowPlace, places};
 use crate::model::snapshot::{Gpu, GpuProcess, Process, Snapshot};
 use crate::model::{Identity, Reclaimable, Start, Suspect, Time};
+
+/// The longest time that is shown of a row: 30 minutes, as the slowest of the rules needs about as much.
+pub const WINDOW_SECONDS: f64 = 1800.0;
 
 /// What makes two rows of different snapshots the same row.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -83,7 +85,7 @@ impl Subject<'_> {
 
     /// By how many bytes its memory grew in the window that ends with this sample.
     pub fn growth_bytes(&self, courses: &Courses) -> Option<i64> {
-        trend::growth_bytes(self.course(courses)?, self.snapshot.time)
+        growth_bytes(self.course(courses)?, self.snapshot.time)
     }
 }
 
@@ -286,7 +288,6 @@ impl Screenful {
 
     fn measure(&self) -> Widths {
         let mut widths = Widths { gpu: 4, pid: 5, user: 5, ..Widths::default() };
-        let (mut last_mark, mut last_badge, mut last_framework) = (None, None, None);
         for row in &self.rows {
             let subject = self.parts(row);
             widths.pid = widths.pid.max(digits(row.key.identity.pid));
@@ -301,52 +302,25 @@ impl Screenful {
                 let place = process.place();
                 widths.place = widths.place.max(place.map_or(0, |text| wide(&text)));
                 widths.user = widths.user.max(columns(process.user.as_ref()));
-                let runs = (&process.framework, &process.framework_version);
-                // Most run the same.
-                if last_framework != Some(runs) {
-                    last_framework = Some(runs);
-                    let framework = match process.framework_version {
-                        Some(_) => process.framework_text().map_or(0, |text| wide(&text)),
-                        None => columns(process.framework.as_ref()),
-                    };
-                    widths.framework = widths.framework.max(framework);
-                }
+                let framework = process.framework_text().map_or(0, |text| wide(&text));
+                widths.framework = widths.framework.max(framework);
             }
             let ended = subject.ended.and_then(|it| it.user.as_ref());
             widths.user = widths.user.max(columns(ended));
             if let Some(finding) = subject.finding {
-                // All that it is made of; many are found at the same time.
-                let parts = (
-                    (finding.kind, finding.duration_seconds.to_bits()),
-                    (finding.also.len(), finding.kept_by.is_some()),
-                );
-                if last_badge != Some(parts) {
-                    last_badge = Some(parts);
-                    widths.finding = widths.finding.max(wide(&badge(finding)));
-                }
+                widths.finding = widths.finding.max(wide(&badge(finding)));
             }
             if let Some(suspect) = self.suspect(row) {
-                // Nearly all say the same.
-                if last_mark != Some(suspect.mark) {
-                    last_mark = Some(suspect.mark);
-                    widths.finding = widths.finding.max(wide(&suspect.mark.to_string()));
-                }
+                widths.finding = widths.finding.max(wide(&suspect.mark.to_string()));
             }
         }
+        // A column of which nothing is known takes no room.
+        let clamp = |width: u16, least, most| if width == 0 { 0 } else { width.clamp(least, most) };
         widths.user = widths.user.min(12);
-        widths.framework = match widths.framework {
-            0 => 0,
-            width => width.clamp(10, 16),
-        };
+        widths.framework = clamp(widths.framework, 10, 16);
         widths.gpu = widths.gpu.min(10);
-        widths.place = match widths.place {
-            0 => 0,
-            width => width.clamp(6, 24),
-        };
-        widths.finding = match widths.finding {
-            0 => 0,
-            width => width.clamp(8, 18),
-        };
+        widths.place = clamp(widths.place, 6, 24);
+        widths.finding = clamp(widths.finding, 8, 18);
         widths
     }
 }
@@ -368,6 +342,17 @@ pub fn idle_times(
         }));
     }
     times
+}
+
+/// By how many bytes a course grew in the half hour before `end`; negative where it shrank, `None`
+/// where nothing was seen in it.
+fn growth_bytes(course: &MemorySeries, end: Time) -> Option<i64> {
+    let past = seen_until(course.buckets(), end);
+    let start = end.plus_seconds(-WINDOW_SECONDS);
+    let buckets = &past[past.partition_point(|bucket| bucket.until < start)..];
+    let (first, last) = (buckets.first()?, buckets.last()?);
+    let grown = i128::from(last.last_bytes) - i128::from(first.last_bytes);
+    i64::try_from(grown).ok()
 }
 
 /// What is made of the memory of a process with this finding, as the headline has it.
@@ -393,6 +378,7 @@ fn wide(text: &str) -> u16 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::units::GIB;
     use crate::watch::sample;
 
     fn pids(screenful: &Screenful, sort: Sort, courses: &Courses) -> Vec<u32> {
@@ -478,40 +464,22 @@ mod tests {
     }
 
     #[test]
-    fn columns_are_as_wide_as_the_widest_of_all_rows() {
-        let mut dice = sample::dice::Dice(0x9e37_79b9_7f4a_7c15);
-        let versions = ["2.9.1", "12.10.3+cu130", "2"];
-        for _ in 0..300 {
-            let mut snapshot = sample::snapshot(2, 6);
-            for process in &mut snapshot.processes {
-                let name = ["jax", "pytorch", "llama.cpp-and-more"][dice.roll(3) as usize];
-                process.framework = (!dice.chance()).then(|| name.into());
-                let version = versions[dice.roll(3) as usize];
-                process.framework_version = dice.chance().then(|| version.into());
+    fn growth_is_from_the_first_to_the_last_of_half_an_hour() {
+        let grown = |bytes: &[(f64, u64)]| {
+            let mut snapshot = sample::snapshot(1, 1);
+            let now = snapshot.time;
+            let mut courses = Courses::default();
+            for &(before, bytes) in bytes {
+                snapshot.time = now.plus_seconds(-before);
+                sample::entry(&mut snapshot, 0, 0).used_bytes = Some(bytes);
+                courses.observe(&snapshot);
             }
-            let mut findings: Vec<Finding> = Vec::new();
-            for at in 0..6 {
-                if !dice.chance() {
-                    continue;
-                }
-                let mut finding = sample::finding(&snapshot, 0, at);
-                finding.duration_seconds = [59.0, 3600.0, 864_000.0][dice.roll(3) as usize];
-                if dice.chance() {
-                    finding.also.push(crate::model::finding::Also::from(&finding));
-                }
-                if dice.chance() {
-                    finding.kept_by = Some(crate::model::keep::KeptBy::Server);
-                }
-                findings.push(finding);
-            }
-            let texts = snapshot.processes.iter();
-            let texts = texts.filter_map(Process::framework_text);
-            let framework = texts.map(|text| wide(&text)).max();
-            let finding = findings.iter().map(|it| wide(&badge(it))).max();
-            let screenful = Screenful::new(snapshot, findings, Vec::new(), |_, _| None);
-            let widths = screenful.widths;
-            assert_eq!(widths.framework, framework.map_or(0, |it| it.clamp(10, 16)));
-            assert_eq!(widths.finding, finding.map_or(0, |it| it.clamp(8, 18)));
-        }
+            let gpu = &snapshot.gpus[0];
+            let row = &gpu.processes.as_ref().unwrap()[0];
+            growth_bytes(courses.row(snapshot.processes[0].identity(), gpu, row).unwrap(), now)
+        };
+        assert_eq!(grown(&[(9000.0, 40 * GIB), (80.0, GIB), (0.0, 9 * GIB)]), Some(8 * GIB as i64));
+        assert_eq!(grown(&[(40.0, 40 * GIB), (0.0, GIB)]), Some(-39 * GIB as i64));
+        assert_eq!(grown(&[(1.0, 0), (0.0, u64::MAX)]), None);
     }
 }

@@ -6,9 +6,9 @@
 //!
 //! | where | what |
 //! |---|---|
-//! | below rows that nothing else needs | the charts of GPUs and processes, down to [`charts::CHARTS_ROWS_MIN`] rows |
+//! | below rows that nothing else needs | the charts of GPUs and processes, down to [`CHARTS_ROWS_MIN`] rows |
 //! | below 45, 30, 20 and 14 rows | the findings: 9 lines, then 7, 4, 2 and 1 |
-//! | where the GPUs take more than their half | lines of the charts in their cards, down to [`CHART_ROWS_MIN`](form::CHART_ROWS_MIN) |
+//! | where the GPUs take more than their half | lines of the charts in their cards |
 //! | | the cards: a line for each GPU, and one for each MIG device |
 //! | | the MIG devices' lines, all of them |
 //! | | the GPUs' lines: one line with the totals |
@@ -22,25 +22,22 @@
 //! The help says it in fewer words: [`FOLDS`].
 //!
 //! Rows that the table leaves blank go to the findings as far as they need them, and then to charts
-//! ([`charts`]), below the table, so that its rows stay where they are. A few rows change hands at a time,
+//! below the table, so that its rows stay where they are. A few rows change hands at a time,
 //! so that the panels do not move with every process that comes or goes. Findings that have nothing to say
-//! have one line. Cards have the free rows themselves where there is no process.
+//! have one line.
 
-pub mod charts;
 pub mod column_list;
 pub mod columns;
 pub mod dialog;
-pub mod findings;
-mod form;
-pub mod gpus;
 pub mod help;
 pub mod hints;
 pub mod page;
 
 use ratatui::layout::Rect;
 
-use charts::{CHARTS_ROWS_MIN, ChartPanes};
-pub use form::{CARD_GAP, Form, Gpus};
+use super::charts::CHARTS_ROWS_MIN;
+pub use super::gpus::Form;
+use super::gpus::gpu_form;
 
 /// What gives way on a small screen, and how, as the help says it.
 pub const FOLDS: [(&str, &str); 4] = [
@@ -80,10 +77,6 @@ pub struct LayoutNeeds {
     pub is_in_findings: bool,
     /// Whether a process is selected.
     pub is_selected: bool,
-    /// Whether NVML lists it, so that there are charts of it.
-    pub is_selected_listed: bool,
-    /// Lines of the table that are of processes which NVML lists.
-    pub listed: usize,
     /// How the GPUs are to be shown; `None` leaves it to the room that there is.
     pub form: Option<Form>,
 }
@@ -98,7 +91,7 @@ pub struct Layout {
     /// The GPUs.
     pub gpus: Rect,
     /// How they are shown there.
-    pub gpu_form: Gpus,
+    pub gpu_form: Form,
     /// What limits the process table, and blank where nothing does; empty on a low screen.
     pub table_limits: Rect,
     /// The process table's heading.
@@ -107,8 +100,6 @@ pub struct Layout {
     pub table: Rect,
     /// Charts, in rows that nothing else needs; empty where there are none.
     pub charts: Rect,
-    /// What is drawn there.
-    pub chart_panes: ChartPanes,
     /// The findings, or what is known of the selected process.
     pub status: Rect,
     /// The keys.
@@ -127,25 +118,16 @@ impl Layout {
         let rest = area.height - 3 - status;
         let extra = if roomy { 2 } else { 0 };
         let most = rest.saturating_sub(TABLE_ROWS_MIN + extra).max(1);
-        let (mut gpu_form, mut gpu_rows) =
-            form::gpu_form(area, most, most.min(rest / 2).max(1), needs);
+        let (gpu_form, gpu_rows) = gpu_form(area, most, most.min(rest / 2).max(1), needs);
         let heading = match gpu_form {
-            Gpus::Lines => roomy,
+            Form::Lines => roomy,
             // They say what their numbers are.
-            Gpus::Cards { .. } | Gpus::Totals => false,
+            Form::Cards | Form::Totals => false,
         };
         let (heading, blank) = (u16::from(heading), u16::from(roomy));
         // What the findings do not take is the table's.
         let rest = area.height - 3 - heading - gpu_rows - blank;
-        let (status, mut charts) = shared(rest, status, needs);
-        if let (Gpus::Cards { height, .. }, 0) = (&mut gpu_form, needs.listed) {
-            // There is nothing else to draw.
-            let down = gpu_rows / *height;
-            *height += charts / down;
-            gpu_rows += charts / down * down;
-            charts = 0;
-        }
-        let rest = area.height - 3 - heading - gpu_rows - blank;
+        let (status, charts) = shared(rest, status, needs);
 
         let mut top = area.y;
         let mut take = |height: u16| {
@@ -171,7 +153,6 @@ impl Layout {
             table_heading,
             table,
             charts,
-            chart_panes: ChartPanes::new(charts, gpu_form, needs),
             status,
             hints,
         })
@@ -233,7 +214,6 @@ fn at_most(wanted: usize, most: u16) -> u16 {
 
 #[cfg(test)]
 mod tests {
-    use super::form::{CARD_LINES, CHART_ROWS_MIN};
     use super::*;
 
     const FORMS: [Option<Form>; 4] =
@@ -275,11 +255,8 @@ mod tests {
         };
         assert!(layout.table.height >= least, "{layout:?} {needs:?}");
         assert!(layout.status.height >= 1 && layout.gpus.height >= 1);
-        if let Gpus::Cards { across, height } = layout.gpu_form {
-            let down = needs.gpus.div_ceil(usize::from(across));
-            assert_eq!(usize::from(layout.gpus.height), down * usize::from(height));
-            assert!(layout.chart_panes.gpus.is_none());
-            assert!(height >= CARD_LINES + CHART_ROWS_MIN + needs.parts_most as u16);
+        if layout.gpu_form == Form::Cards {
+            assert!(layout.gpus.height >= 6 + needs.parts_most as u16);
         }
     }
 
@@ -299,8 +276,6 @@ mod tests {
                         findings: [0, 1, 40, usize::MAX][seed / 4 % 4],
                         is_in_findings: seed % 3 == 0,
                         is_selected: seed % 5 < 3,
-                        is_selected_listed: seed % 5 == 0,
-                        listed: [0, 3, 9][seed % 3],
                         form: FORMS[seed % 4],
                     };
                     check(width, height, needs);
@@ -312,9 +287,9 @@ mod tests {
     #[test]
     fn gpus_compact_before_the_table_suffers() {
         let form = |width, height, count| Some(layout(width, height, gpus(count))?.gpu_form);
-        assert_eq!(form(80, 24, 8), Some(Gpus::Lines));
-        assert_eq!(form(60, 15, 8), Some(Gpus::Totals));
-        assert_eq!(form(200, 60, 64), Some(Gpus::Totals));
+        assert_eq!(form(80, 24, 8), Some(Form::Lines));
+        assert_eq!(form(60, 15, 8), Some(Form::Totals));
+        assert_eq!(form(200, 60, 64), Some(Form::Totals));
         assert_eq!(form(39, 60, 1), None);
         let lines = |height, parts| {
             let needs =
@@ -322,28 +297,30 @@ mod tests {
             let layout = layout(80, height, needs)?;
             Some((layout.gpu_form, layout.gpus.height))
         };
-        assert_eq!(lines(24, 2), Some((Gpus::Lines, 3)));
-        assert_eq!(lines(15, 7), Some((Gpus::Lines, 1)), "parts go before the table");
+        assert_eq!(lines(24, 2), Some((Form::Lines, 3)));
+        assert_eq!(lines(15, 7), Some((Form::Lines, 1)), "parts go before the table");
     }
 
     #[test]
     fn a_few_gpus_have_cards_where_there_is_room_and_more_where_one_asks() {
         let form = |width, height, count, form| {
             let needs = LayoutNeeds { form, ..gpus(count) };
-            Some(layout(width, height, needs)?.gpu_form)
+            let layout = layout(width, height, needs)?;
+            Some((layout.gpu_form, layout.gpus.height))
         };
-        let cards = |across, height| Some(Gpus::Cards { across, height });
-        assert_eq!(form(80, 24, 1, None), cards(1, 8));
-        assert_eq!(form(120, 40, 2, None), cards(2, 12));
-        assert_eq!(form(80, 24, 2, None), Some(Gpus::Lines), "one below the other");
-        assert_eq!(form(80, 15, 1, None), Some(Gpus::Lines));
-        assert_eq!(form(200, 60, 0, None), Some(Gpus::Lines));
-        assert_eq!(form(200, 60, 8, None), Some(Gpus::Lines));
-        assert_eq!(form(200, 60, 8, Some(Form::Cards)), cards(3, 8));
-        assert_eq!(form(200, 60, 4, Some(Form::Cards)), cards(2, 12), "none stands alone");
-        assert_eq!(form(80, 24, 8, Some(Form::Cards)), Some(Gpus::Lines));
-        assert_eq!(form(120, 40, 1, Some(Form::Lines)), Some(Gpus::Lines));
-        assert_eq!(form(80, 24, 1, Some(Form::Totals)), Some(Gpus::Totals));
+        let cards = |rows| Some((Form::Cards, rows));
+        let lines = |rows| Some((Form::Lines, rows));
+        assert_eq!(form(80, 24, 1, None), cards(8));
+        assert_eq!(form(120, 40, 2, None), cards(12));
+        assert_eq!(form(80, 24, 2, None), lines(2), "one below the other");
+        assert_eq!(form(80, 15, 1, None), lines(1));
+        assert_eq!(form(200, 60, 0, None), lines(1));
+        assert_eq!(form(200, 60, 8, None), lines(8));
+        assert_eq!(form(200, 60, 8, Some(Form::Cards)), cards(24));
+        assert_eq!(form(200, 60, 4, Some(Form::Cards)), cards(24), "none stands alone");
+        assert_eq!(form(80, 24, 8, Some(Form::Cards)), lines(8));
+        assert_eq!(form(120, 40, 1, Some(Form::Lines)), lines(1));
+        assert_eq!(form(80, 24, 1, Some(Form::Totals)), Some((Form::Totals, 1)));
     }
 
     #[test]

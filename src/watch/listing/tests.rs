@@ -124,7 +124,6 @@ fn a_tree_is_where_its_first_member_would_be_and_children_are_below_their_parent
         drawn(&screenful, &listing),
         ["0 4000", "1├4001", "1└4003", "2└4005", "0 4004", "0 4002"]
     );
-    assert!(listing.heads.is_empty());
     assert_eq!(listing.lines[3].rails, 0, "nobody follows 4003");
 }
 
@@ -141,7 +140,6 @@ fn what_is_hidden_leaves_the_others_joined() {
     assert_eq!(drawn(&screenful, &one)[..3], ["0 4000", "1├4001", "1└4005"].map(str::to_owned));
     let headless = of("!pid:4000");
     assert_eq!(drawn(&screenful, &headless), ["1┌4001", "1└4003", "2└4005", "0 4004", "0 4002"]);
-    assert_eq!(headless.heads[&0], Head::Member(4000));
     assert_eq!(drawn(&screenful, &of("pid:4005")), ["0 4005"]);
 }
 
@@ -149,7 +147,7 @@ fn what_is_hidden_leaves_the_others_joined() {
 fn rails_lead_past_children_to_the_next_sibling() {
     let mut lines: Vec<ListingLine> =
         [0, 1, 2, 2, 1, 0].into_iter().map(|depth| root(0, depth)).collect();
-    assert!(!hang(&mut lines[..5]));
+    hang(&mut lines[..5]);
     let rails: Vec<u32> = lines.iter().map(|line| line.rails).collect();
     assert_eq!(rails, [0, 0, 2, 2, 0, 0]);
     let boughs: Vec<TreeBranch> = lines.iter().map(|line| line.branch).collect();

@@ -6,7 +6,6 @@
 
 pub mod column_list;
 pub mod dialog;
-pub mod findings;
 pub mod judged;
 pub mod next_commands;
 pub mod page;
@@ -22,7 +21,6 @@ use ratatui::layout::Rect;
 
 use self::column_list::ColumnList;
 use self::dialog::Reaping;
-use self::findings::FindingsState;
 use self::judged::JudgedState;
 use self::next_commands::NextCommands;
 use self::page::Page;
@@ -31,10 +29,10 @@ use self::prompt::{Former, Prompt};
 use self::table::TableState;
 use self::timeline::Timeline;
 use super::Control;
+use super::findings::{FindingsState, lines_wanted};
 use super::keys::Context;
-use super::layout::findings::lines_wanted;
 use super::layout::{Form, Layout, LayoutNeeds};
-use super::listing::{Choice, ListingLine};
+use super::listing::Choice;
 use super::memory_shares::GpuShares;
 use super::reclaim_worker::{ReclaimProgress, ReclaimRequest};
 use super::theme::Theme;
@@ -438,13 +436,6 @@ impl App {
             // A filter that nothing fits does not move the panels.
             let has_rows = !screenful.rows.is_empty();
             needs.table = Some(lines.len().max(usize::from(has_rows)));
-            let is_listed = |line: &ListingLine| {
-                let row = screenful.rows.get(line.row);
-                row.is_some_and(|row| row.is_listed)
-            };
-            needs.listed = lines.iter().filter(|line| is_listed(line)).count();
-            let selected = self.table.selected().and_then(|at| lines.get(at));
-            needs.is_selected_listed = selected.is_some_and(is_listed);
             needs.findings = lines_wanted(self, screenful);
         }
         Layout::new(area, &needs)

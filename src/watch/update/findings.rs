@@ -1,8 +1,8 @@
 //! The list of findings: which one is selected, and what a key does there.
 
 use super::page;
+use crate::watch::findings::{self, VisibleFindings};
 use crate::watch::keys::KeyAction;
-use crate::watch::layout::findings::{self, VisibleFindings};
 use crate::watch::reaping;
 use crate::watch::state::{
     App, Effect, Focus, GONE, HIDDEN, NO_FINDING, NOTHING_FOUND, NOTHING_SEEN,

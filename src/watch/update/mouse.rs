@@ -13,9 +13,10 @@ use super::{columns as list_of_columns, findings as list, key};
 use crate::watch::column::Column;
 use crate::watch::keys;
 use crate::watch::layout::column_list::ColumnListAreas;
-use crate::watch::layout::{Layout, columns, findings, gpus, hints};
+use crate::watch::layout::{Layout, columns, hints};
 use crate::watch::state::{App, Effect, Focus, Mode};
 use crate::watch::view_model::{RowKey, Sort};
+use crate::watch::{findings, gpus};
 
 /// Two clicks on a row within this time open it.
 const DOUBLE: Duration = Duration::from_millis(400);

@@ -13,7 +13,6 @@ use ratatui::style::Style;
 use super::line_writer::put;
 use crate::history::memory_series::{Gaps, SeriesBucket, seen_until};
 use crate::model::Time;
-use crate::units::Span;
 use ratatui::buffer::Buffer;
 
 /// Heights of a block, from nothing. The highest leaves a gap below the line above, so that charts on
@@ -45,8 +44,6 @@ const DAY: i64 = 24 * 3_600_000;
 pub struct ChartWindow {
     end: Time,
     milliseconds: i64,
-    /// Of what is to come, after `end`.
-    ahead: i64,
 }
 
 impl ChartWindow {
@@ -55,36 +52,12 @@ impl ChartWindow {
         let wanted = first.map_or(0, |first| end - first);
         let span = SPANS.iter().find(|(span, _)| *span >= wanted);
         let days = || ((wanted - 1) / DAY + 1).saturating_mul(DAY);
-        Self { end, milliseconds: span.map_or_else(days, |(span, _)| *span), ahead: 0 }
+        Self { end, milliseconds: span.map_or_else(days, |(span, _)| *span) }
     }
 
     /// The time from `start` to `end`.
     pub fn between(start: Time, end: Time) -> Self {
-        Self { end, milliseconds: (end - start).max(1), ahead: 0 }
-    }
-
-    /// The same with some of what is to come, at the most as long as itself.
-    pub fn ahead(self, seconds: f64) -> Self {
-        let most = self.milliseconds as f64;
-        let ahead = (seconds * 1000.0).clamp(0.0, most);
-        Self { ahead: ahead as i64, ..self }
-    }
-
-    /// How many seconds of what has been it shows.
-    pub fn seconds(&self) -> f64 {
-        self.milliseconds as f64 / 1000.0
-    }
-
-    /// How many milliseconds it shows, with those that are to come.
-    pub fn milliseconds(&self) -> i64 {
-        self.milliseconds.saturating_add(self.ahead)
-    }
-
-    /// Which of so many columns a time is in; `None` where it is none of them.
-    pub fn column(&self, time: Time, columns: u16) -> Option<u16> {
-        let first = self.first_column(columns);
-        let at = self.number(time, columns).saturating_sub(first);
-        u16::try_from(at).ok().filter(|at| *at < columns)
+        Self { end, milliseconds: (end - start).max(1) }
     }
 
     /// Columns begin at multiples of their length, so that what is drawn moves and does not flicker.
@@ -94,22 +67,11 @@ impl ChartWindow {
 
     /// How many milliseconds each of so many columns is long.
     fn step(&self, columns: u16) -> i64 {
-        (self.milliseconds() / i64::from(columns.max(1))).max(1)
+        (self.milliseconds / i64::from(columns.max(1))).max(1)
     }
 
     fn first_column(&self, columns: u16) -> i64 {
-        let last = self.end.unix_milliseconds().saturating_add(self.ahead);
-        let last = self.number(Time::from_unix_milliseconds(last), columns);
-        last.saturating_sub(i64::from(columns) - 1)
-    }
-
-    /// The times of its left and of its right edge: `-10m` and `now`.
-    pub fn ends(&self) -> [String; 2] {
-        let right = match self.ahead {
-            0 => "now".to_owned(),
-            ahead => format!("+{}", Span::from_seconds(ahead as f64 / 1000.0)),
-        };
-        [format!("-{}", self.label()), right]
+        self.number(self.end, columns).saturating_sub(i64::from(columns) - 1)
     }
 
     /// How long it is: `10m`.
@@ -224,16 +186,6 @@ pub fn values<S: SeriesBucket>(seen: &[S], window: ChartWindow, columns: u16) ->
         }
     }
     values
-}
-
-/// The mean of what several have in each column; of those that have any there.
-pub fn mean(series: &[Vec<Option<f64>>], columns: u16) -> Vec<Option<f64>> {
-    let column = |at: usize| {
-        let known = series.iter().filter_map(|values| *values.get(at)?);
-        let (sum, count) = known.fold((0.0, 0u32), |(sum, count), it| (sum + it, count + 1));
-        (count > 0).then(|| sum / f64::from(count))
-    };
-    (0..usize::from(columns)).map(column).collect()
 }
 
 #[cfg(test)]
@@ -360,12 +312,5 @@ mod tests {
             draw(&values, window, 1.0, Style::new(), area, &mut canvas);
         }
         assert_eq!(canvas, Buffer::empty(canvas.area));
-    }
-
-    #[test]
-    fn a_mean_is_of_what_is_known() {
-        let series = [vec![Some(1.0), None, None], vec![Some(3.0), Some(5.0), None]];
-        assert_eq!(mean(&series, 3), [Some(2.0), Some(5.0), None]);
-        assert_eq!(mean(&[], 1), [None]);
     }
 }

@@ -1,19 +1,15 @@
 //! The panels: `&App` to cells. Nothing here changes state.
 //!
-//! A file per panel: [`header`] (with [`headline`]), [`gpus`] (with [`bar`] and [`card`]), [`table`], [`charts`] (with [`chart`] and [`plot`]), [`status`]
-//! (the selected process, or the [`findings`]), [`hints`] (the keys in the bottom line), [`mod@prompt`] (in
+//! A file per panel: [`header`] (with [`headline`]), [`gpus`] (with [`bar`]), [`table`], [`charts`] (with [`chart`]
+//! and [`plot`]), [`status`] (the selected process, or the [findings](super::findings)), [`hints`] (the keys in the bottom line), [`mod@prompt`] (in
 //! their place while one types); over all the others [`page`] (of explanation), [`plan`] (how something
 //! would be ended), [`columns`] (a list to choose from) and [`help`]; [`small`] (a screen too small for panels). Where they go is in
 //! `layout.rs`; [`line_writer`] writes a line, [`lines`] those of the lower panel.
 
 mod ascii;
 pub mod bar;
-pub mod card;
 pub mod chart;
-pub mod charts;
 pub mod columns;
-pub mod findings;
-pub mod gpus;
 pub mod header;
 pub mod headline;
 pub mod help;
@@ -30,6 +26,7 @@ pub mod table;
 
 use super::state::{App, Mode};
 use super::theme::Styles;
+use super::{charts, gpus};
 use ratatui::buffer::Buffer;
 
 /// Draws the whole screen, whatever was there.
@@ -55,9 +52,9 @@ fn panels(app: &App, styles: Styles, canvas: &mut Buffer) {
         (Mode::Page, Some(layout)) => page::draw(app, styles, &layout, area, canvas),
         (_, Some(layout)) => {
             header::draw(app, styles, layout.header, canvas);
-            gpus::draw(app, styles, layout.gpu_form, layout.gpu_heading, layout.gpus, canvas);
+            gpus::draw(app, styles, &layout, canvas);
             table::draw(app, styles, &layout, canvas);
-            charts::draw(app, styles, &layout.chart_panes, canvas);
+            charts::draw(app, styles, &layout, canvas);
             status::draw(app, styles, &layout, canvas);
             match &app.mode {
                 Mode::Prompt(prompt) => prompt::draw(app, prompt, styles, layout.hints, canvas),

@@ -1,8 +1,7 @@
 //! A chart with what its dots mean: a caption with the value of now, a scale at its left, and the times
 //! below it.
 //!
-//! The dots are drawn by `chart`; where the parts are is in `layout/charts.rs`. The chart of a process has
-//! marks, too: the line that a leak will reach, and since when it is unused.
+//! The dots are drawn by `chart`.
 
 use ratatui::layout::Rect;
 
@@ -11,10 +10,11 @@ use ratatui::buffer::Buffer;
 use super::chart::{self, ChartWindow};
 use super::line_writer::{LineWriter, put};
 use crate::units::Bytes;
-use crate::watch::layout::charts::ChartSlot;
 use crate::watch::text::columns;
 use crate::watch::theme::{ChartColor, Styles};
 
+/// From so many rows on, the last row of a chart says what times its columns are.
+const TIMES_FROM: u16 = 4;
 /// Narrower charts have no scale: their caption says what is at the top.
 const SCALE_FROM: u16 = 24;
 /// From so many rows on, the middle of the scale is said, too.
@@ -66,21 +66,14 @@ impl Scale {
         let widest = self.labels.iter().map(|it| columns(it)).max();
         widest.unwrap_or(0).max(LABEL)
     }
-
-    /// The row of a body, from its top, that a value is in.
-    pub fn row(&self, value: f64, rows: u16) -> u16 {
-        let share = (value / self.top.max(1.0)).clamp(0.0, 1.0);
-        let above = ((1.0 - share) * f64::from(rows)) as u16;
-        above.min(rows.saturating_sub(1))
-    }
 }
 
 /// A chart with its words.
-pub struct Plot<'a> {
+pub struct Plot {
     /// The time that it shows.
     pub window: ChartWindow,
     /// What it is of, in less and less words.
-    pub captions: &'a [String],
+    pub captions: Vec<String>,
     /// What is so now, at the end of the caption.
     pub now: Option<String>,
     /// The scale; `None` where nothing is known to be drawn.
@@ -91,19 +84,21 @@ pub struct Plot<'a> {
     pub styles: Styles,
 }
 
-impl Plot<'_> {
-    /// Draws it, and returns where its dots are; `values` has them for so many columns.
+impl Plot {
+    /// Draws it; `values` has its dots for so many columns.
     pub fn draw(
         &self,
-        slot: ChartSlot,
+        area: Rect,
         canvas: &mut Buffer,
         values: impl FnOnce(u16) -> Vec<Option<f64>>,
-    ) -> Rect {
-        self.caption(slot.area, canvas);
+    ) {
+        self.caption(area, canvas);
         let Some(scale) = &self.scale else {
-            return Rect::ZERO;
+            return;
         };
-        let body = slot.body().intersection(canvas.area);
+        let has_times = area.height >= TIMES_FROM;
+        let height = area.height.saturating_sub(1 + u16::from(has_times));
+        let body = Rect { y: area.y + 1, height, ..area }.intersection(canvas.area);
         let dots = self.scale_beside(scale, body, canvas);
         if dots.width < body.width {
             self.grid(dots, canvas);
@@ -111,11 +106,10 @@ impl Plot<'_> {
         let values = values(chart::columns(dots));
         let style = |share| self.styles.chart(self.color, share);
         chart::draw_values(&values, scale.top, style, dots, canvas);
-        if slot.has_times {
-            let y = slot.area.bottom().saturating_sub(1);
+        if has_times {
+            let y = area.bottom().saturating_sub(1);
             self.times(Rect { y, height: 1, ..dots }, canvas);
         }
-        dots
     }
 
     fn caption(&self, area: Rect, canvas: &mut Buffer) {
@@ -173,9 +167,9 @@ impl Plot<'_> {
 
     /// Writes the times of both edges below the dots.
     fn times(&self, line: Rect, canvas: &mut Buffer) {
-        let [left, right] = self.window.ends();
+        let left = format!("-{}", self.window.label());
         let style = self.styles.faint();
-        LineWriter::new(canvas, line, 0).text(&left, style).at_end(&right, style);
+        LineWriter::new(canvas, line, 0).text(&left, style).at_end("now", style);
     }
 }
 
@@ -202,11 +196,5 @@ mod tests {
         assert_eq!(top(16 * GIB), (24 * GIB) as f64);
         assert_eq!(top(486 * MIB), (768 * MIB) as f64);
         assert!(top(0) > 0.0 && top(u64::MAX) >= 2f64.powi(63));
-    }
-
-    #[test]
-    fn a_value_is_in_the_row_of_its_share() {
-        let row = |value| Scale::percent().row(value, 4);
-        assert_eq!([100.0, 76.0, 74.0, 1.0, 0.0, 900.0].map(row), [0, 0, 1, 3, 3, 0]);
     }
 }

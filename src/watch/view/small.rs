@@ -5,10 +5,10 @@ use ratatui::layout::Rect;
 
 use ratatui::buffer::Buffer;
 
-use super::gpus::figures::sum;
 use super::headline;
 use super::line_writer::LineWriter;
 use crate::units::Span;
+use crate::watch::gpus::sum;
 use crate::watch::layout::{COLUMNS_MIN, ROWS_MIN};
 use crate::watch::state::App;
 use crate::watch::text::{clean, columns};

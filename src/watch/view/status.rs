@@ -3,14 +3,12 @@
 
 use ratatui::buffer::Buffer;
 
-use super::findings;
 use super::lines::PanelWriter;
 use super::table;
 use crate::model::snapshot::{Jupyter, Process};
-use crate::report::escape::escape;
 use crate::watch::command;
+use crate::watch::findings::{self, alarms, are_shown, lines_wanted};
 use crate::watch::layout::Layout;
-use crate::watch::layout::findings::{alarms, are_shown, lines_wanted};
 use crate::watch::state::{App, Focus};
 use crate::watch::text::{MESSAGE_CHARS, clean};
 use crate::watch::theme::Styles;
@@ -122,7 +120,7 @@ fn selected(subject: &Subject<'_>, lines: &mut PanelWriter<'_>) {
     }
 }
 
-/// Whether a process has halted, and where it belongs: executable, job, container, terminal.
+/// Whether a process has halted, and where it belongs.
 fn facts(subject: &Subject<'_>, process: &Process, styles: Styles) -> Vec<String> {
     let mut parts: Vec<String> = Vec::new();
     let mut part = |label: &str, value: Option<&str>| {
@@ -130,7 +128,6 @@ fn facts(subject: &Subject<'_>, process: &Process, styles: Styles) -> Vec<String
             parts.push(format!("{label} {}", clean(value, 200)));
         }
     };
-    let short = |id: &str| id.chars().take(12).collect::<String>();
     if let Some(state) = process.state.filter(|state| table::is_halted(*state)) {
         part("state", Some(&table::state_word(state, styles).0));
     }
@@ -138,28 +135,13 @@ fn facts(subject: &Subject<'_>, process: &Process, styles: Styles) -> Vec<String
     part("notebook", jupyter.and_then(Jupyter::under_way));
     part("role", subject.mps_role());
     part("terminal", process.terminal.as_deref());
-    part("unit", process.systemd_unit.as_deref());
-    if let Some(slurm) = &process.slurm {
-        part("Slurm job", slurm.job_id.as_deref());
-    }
-    if let Some(container) = &process.container {
-        let runtime = container.runtime.as_deref().unwrap_or("container");
-        let id = container.id.as_deref().map(short);
-        part(&escape(runtime), container.name.as_deref().or(id.as_deref()));
-    }
-    if let Some(kubernetes) = &process.kubernetes {
-        let name = kubernetes.pod_name.as_deref();
-        part("pod", name.or(kubernetes.pod_uid.as_deref()));
-        part("namespace", kubernetes.namespace.as_deref());
-    }
-    if let Some(own) = process.namespace_pid {
-        part("pid in its namespace", Some(&own.to_string()));
-    }
-    if let Some(ppid) = process.ppid {
-        part("parent", Some(&ppid.to_string()));
-    }
-    if let Some(threads) = process.threads {
-        part("threads", Some(&threads.to_string()));
+    part("in", process.place().as_deref());
+    for (label, number) in [
+        ("pid in its namespace", process.namespace_pid),
+        ("parent", process.ppid),
+        ("threads", process.threads),
+    ] {
+        part(label, number.map(|number| number.to_string()).as_deref());
     }
     part("executable", process.executable.as_deref());
     parts

@@ -1,25 +1,25 @@
-//! The process table: a row per process and GPU, made of text only where it is visible; what a cell says
-//! is in `cell`, what a process is called in `command.rs`.
+//! The process table: a row per process and GPU, made of text only where it is visible.
+//! What a process is called is in `command.rs`.
 
-use ratatui::layout::Rect;
+use std::borrow::Cow;
 
 use ratatui::buffer::Buffer;
+use ratatui::layout::Rect;
+use ratatui::style::Style;
 
-use self::cell::{cell, command_with_state};
-pub use self::cell::{is_halted, state_word};
 use super::chart::{self, ChartWindow};
 use super::line_writer::LineWriter;
-use crate::model::snapshot::Snapshot;
+use crate::model::field::state_name;
 use crate::report::escape::escape;
 use crate::watch::column::Column;
+use crate::watch::command;
 use crate::watch::layout::Layout;
 use crate::watch::layout::columns::{GUTTER, chosen, column_width};
-use crate::watch::listing::{Head, ListingLine, TreeBranch};
+use crate::watch::listing::{ListingLine, TreeBranch};
 use crate::watch::state::App;
-use crate::watch::text::{UNKNOWN, clean, columns, scrolled};
+use crate::watch::text::{NOT_AVAILABLE, UNKNOWN, clean, columns, scrolled};
 use crate::watch::theme::Styles;
-use crate::watch::trend::WINDOW_SECONDS;
-use crate::watch::view_model::{Screenful, Sort, Subject};
+use crate::watch::view_model::{Screenful, Sort, Subject, WINDOW_SECONDS, badge};
 
 /// In the gutter: the selected row, a marked one, both.
 const SELECTED: &str = "▸";
@@ -64,13 +64,8 @@ pub fn draw(app: &App, styles: Styles, layout: &Layout, canvas: &mut Buffer) {
     let first = app.judged.engine.history().first_time().unwrap_or(end);
     let first =
         first.max(end.plus_seconds(-WINDOW_SECONDS)).min(end.plus_seconds(-f64::from(cells)));
-    let table = TableView {
-        app,
-        screenful,
-        columns: &columns,
-        styles,
-        window: ChartWindow::between(first, end),
-    };
+    let table =
+        TableView { app, columns: &columns, styles, window: ChartWindow::between(first, end) };
     for line in 0..area.height {
         let at = app.table.offset + usize::from(line);
         let Some((of_tree, subject)) = app
@@ -83,7 +78,7 @@ pub fn draw(app: &App, styles: Styles, layout: &Layout, canvas: &mut Buffer) {
             break;
         };
         let row = Rect::new(area.x, area.y + line, area.width, 1);
-        table.draw_row(at, of_tree, &subject, row, canvas);
+        table.draw_row(of_tree, &subject, row, canvas);
         let is_selected = app.table.selected() == Some(at);
         let (mark, style) = match (is_selected, app.table.tagged.contains(&subject.row.key)) {
             (false, false) => continue,
@@ -181,22 +176,13 @@ fn limited(app: &App) -> Option<String> {
 /// What the visible rows have in common.
 struct TableView<'a> {
     app: &'a App,
-    screenful: &'a Screenful,
     columns: &'a [(Column, u16)],
     styles: Styles,
     window: ChartWindow,
 }
 
 impl TableView<'_> {
-    /// Draws the line of the table at `at`.
-    fn draw_row(
-        &self,
-        at: usize,
-        line: &ListingLine,
-        subject: &Subject<'_>,
-        area: Rect,
-        canvas: &mut Buffer,
-    ) {
+    fn draw_row(&self, line: &ListingLine, subject: &Subject<'_>, area: Rect, canvas: &mut Buffer) {
         let styles = self.styles;
         let mut writer = LineWriter::new(canvas, area, 0);
         writer.skip(GUTTER);
@@ -212,12 +198,6 @@ impl TableView<'_> {
                         cell(column, enough, subject, styles)
                     } else {
                         command_with_state(enough, subject, styles)
-                    };
-                    let head = self.app.table.listing.heads.get(&at);
-                    let head = head.map(|head| family(*head, &self.screenful.snapshot));
-                    let text = match head {
-                        Some(head) => format!("{head}{text}").into(),
-                        None => text,
                     };
                     writer.left(&scrolled(&text, self.app.table.scrolled), width, style);
                 }
@@ -295,28 +275,97 @@ fn indent(line: &ListingLine, room: u16) -> String {
     text
 }
 
-/// What a family hangs on, before its first line.
-fn family(head: Head, snapshot: &Snapshot) -> String {
-    let name = |pid: u32| {
-        let process = snapshot.process(pid).filter(|it| it.unresolved.is_none());
-        let ended = process.and_then(|it| it.ended());
-        let comm = process.and_then(|it| it.comm.as_deref());
-        let comm = comm.or_else(|| ended?.comm.as_deref());
-        let name = comm.map_or_else(String::new, |comm| format!("{} ", clean(comm, 16)));
-        let dead = match process.map(|it| it.state) {
-            Some(Some('Z' | 'X')) => ", dead",
-            _ if ended.is_some() => ", dead",
-            _ => "",
-        };
-        format!("{name}{pid}{dead}")
+/// What a cell says, and how it looks.
+fn cell<'a>(
+    column: Column,
+    width: u16,
+    subject: &Subject<'a>,
+    styles: Styles,
+) -> (Cow<'a, str>, Style) {
+    let stale = subject.gpu.is_some_and(|gpu| gpu.stale_seconds.is_some());
+    let never_reported = subject.gpu.is_some_and(|gpu| gpu.process_memory_unavailable.is_some());
+    let plain = |text: Option<String>| match text {
+        Some(text) => (cleaned(text, width), styles.plain()),
+        None => (Cow::Borrowed(UNKNOWN), styles.faint()),
     };
-    match head {
-        Head::Member(pid) => format!("[family of {}] ", name(pid)),
-        Head::Launcher(pid) => format!("[family started by {}] ", name(pid)),
-        Head::Unknown => "[family] ".to_owned(),
+    match column {
+        Column::Memory
+            if never_reported && subject.is_listed() && subject.used_bytes().is_none() =>
+        {
+            (Cow::Borrowed(NOT_AVAILABLE), styles.faint())
+        }
+        Column::Memory => {
+            // The last known value of a GPU that does not answer.
+            let mark = if stale { "~" } else { "" };
+            plain(column.text(subject).map(|text| format!("{mark}{text}")))
+        }
+        Column::State => match subject.process.ok().and_then(|it| it.state) {
+            Some(state) => state_word(state, styles),
+            None => plain(None),
+        },
+        Column::Finding => match subject.finding {
+            Some(finding) => (Cow::Owned(badge(finding)), styles.badge(finding.severity)),
+            None => match subject.suspect {
+                Some(suspect) => (Cow::Owned(suspect.mark.to_string()), styles.suspected()),
+                None => (Cow::Borrowed(""), styles.plain()),
+            },
+        },
+        Column::Command => {
+            let style = match subject.process {
+                Ok(_) => styles.plain(),
+                Err(_) => styles.caution(),
+            };
+            (Cow::Owned(command::of_row(subject, width)), style)
+        }
+        column => plain(column.text(subject)),
     }
 }
 
-mod cell;
+/// Text that is made harmless: mostly as it is, and not copied.
+fn cleaned<'a>(text: String, width: u16) -> Cow<'a, str> {
+    Cow::Owned(match clean(&text, width) {
+        Cow::Borrowed(whole) if whole.len() == text.len() => text,
+        other => other.into_owned(),
+    })
+}
+
+/// The command, behind the state of a process that has halted: where the column of states is folded
+/// away, a zombie must not look alive.
+fn command_with_state<'a>(
+    width: u16,
+    subject: &Subject<'a>,
+    styles: Styles,
+) -> (Cow<'a, str>, Style) {
+    let (command, style) = cell(Column::Command, width, subject, styles);
+    let state = subject.process.ok().and_then(|process| process.state);
+    match state.filter(|state| is_halted(*state)) {
+        Some(state) => {
+            let (word, style) = state_word(state, styles);
+            (Cow::Owned(format!("{word}: {command}")), style)
+        }
+        None => (command, style),
+    }
+}
+
+/// Whether a process in this state stays so until somebody does something: stopped, traced, defunct.
+/// Not `D`, which comes and goes with every read from a disk, and would flicker.
+pub fn is_halted(state: char) -> bool {
+    matches!(state, 'T' | 't' | 'Z' | 'X')
+}
+
+/// The kernel's letter as a word.
+pub fn state_word(state: char, styles: Styles) -> (Cow<'static, str>, Style) {
+    let style = match state {
+        'S' | 'I' => styles.faint(),
+        'D' | 'T' | 't' => styles.caution(),
+        'Z' | 'X' => styles.alarm(),
+        _ => styles.plain(),
+    };
+    match state_name(state) {
+        Some(word) => (Cow::Borrowed(word), style),
+        None => (Cow::Owned(clean(state.encode_utf8(&mut [0; 4]), 6).into_owned()), style),
+    }
+}
+
 #[cfg(test)]
 mod tests;

@@ -11,6 +11,7 @@ use ratatui::style::{Color, Modifier};
 use super::*;
 use crate::model::finding::{Severity, Undecided};
 use crate::model::snapshot::{Jupyter, ProcessType, ReadError, Snapshot};
+use crate::watch::findings;
 use crate::watch::reaping::STILL_ENDING;
 use crate::watch::sample;
 use crate::watch::sample::dice::Dice;

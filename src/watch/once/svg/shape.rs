@@ -50,18 +50,11 @@ pub fn shape(c: char) -> Option<Vec<Part>> {
         ],
         '░' => striped(WIDTH / 8),
         '▒' => striped(WIDTH / 4),
-        '▓' => striped(WIDTH * 3 / 8),
-        '▀' => vec![half(0, 0), half(1, 0)],
         '▚' => vec![half(0, 0), half(1, 1)],
-        '▞' => vec![half(1, 0), half(0, 1)],
-        // Eighths from below, and from the left.
+        // Eighths from below.
         '▁'..='▇' => {
             let height = (c as usize - '▁' as usize + 1) * HEIGHT / 8;
             vec![part(0, HEIGHT - height, WIDTH, height)]
-        }
-        '▉'..='▏' => {
-            let width = ('▏' as usize - c as usize + 1) * WIDTH / 8;
-            vec![part(0, 0, width, HEIGHT)]
         }
         '\u{2800}'..='\u{28ff}' => dots(c as usize - 0x2800),
         _ => lines(c)?,
@@ -89,15 +82,12 @@ fn lines(c: char) -> Option<Vec<Part>> {
     Some(match c {
         '─' => vec![part(0, y, WIDTH, 1)],
         '│' => vec![part(x, 0, 1, HEIGHT)],
-        '┌' | '╭' => vec![right, down],
-        '┐' | '╮' => vec![left, down],
-        '└' | '╰' => vec![right, up],
-        '┘' | '╯' => vec![left, up],
+        '┌' => vec![right, down],
+        '┐' => vec![left, down],
+        '└' => vec![right, up],
+        '┘' => vec![left, up],
         '├' => vec![right, up, down],
         '┤' => vec![left, up, down],
-        '┬' => vec![left, right, down],
-        '┴' => vec![left, right, up],
-        '┼' => vec![left, right, up, down],
         _ => return None,
     })
 }

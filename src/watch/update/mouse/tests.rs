@@ -4,6 +4,7 @@ use crossterm::event::KeyModifiers;
 
 use super::*;
 use crate::model::Snapshot;
+use crate::watch::charts::gpu_grid;
 use crate::watch::keys::Context;
 use crate::watch::sample;
 use crate::watch::state::Event;
@@ -142,7 +143,7 @@ fn a_gpu_filters_the_table_and_again_lifts_that() {
     click(&mut app, (3, y + 2), 0);
     assert_eq!(filter(&app), None, "it was on the same card");
     // Its charts are as good as its line.
-    let grid = app.layout().unwrap().chart_panes.gpus.unwrap();
+    let grid = gpu_grid(&app, &app.layout().unwrap()).unwrap();
     let charts = grid.cell(1);
     click(&mut app, (charts.x + 1, charts.bottom() - 1), 0);
     assert_eq!(filter(&app).as_deref(), Some("gpu:1"));

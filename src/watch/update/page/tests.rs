@@ -11,7 +11,7 @@ use crate::model::finding::Severity;
 use crate::model::snapshot::PidNamespace;
 use crate::model::{Identity, Start};
 use crate::units::GIB;
-use crate::watch::layout::findings;
+use crate::watch::findings;
 use crate::watch::sample;
 use crate::watch::state::Event;
 use crate::watch::testing::{press, screen_of};

@@ -40,19 +40,14 @@ fn selected(found: impl FnOnce(&Snapshot) -> crate::model::finding::Finding, idl
 }
 
 #[test]
-fn the_selected_process_has_its_forecast_and_the_start_of_its_idleness_drawn() {
+fn the_charts_of_the_selected_process_have_its_forecast_and_its_idleness() {
     let app = selected(|snapshot| leak(snapshot, 36_000.0), 300.0);
     check("charts-leak-200x60", &app);
     let drawn = text(&render(&app));
-    assert!(drawn.contains("▲ 73.0 GiB: the GPU is full in 10h 00m"), "{drawn}");
-    assert!(drawn.contains("│ unused for 5m 00s"), "{drawn}");
-    assert!(drawn.contains("now"), "{drawn}");
-
-    // What is near is drawn to its end, on the scale of that.
-    let near = text(&render(&selected(|snapshot| leak(snapshot, 300.0), 30.0)));
-    assert!(near.contains("─ 73.0 GiB: the GPU is full in 5m 00s ──"), "{near}");
-    assert!(near.contains("73┤"), "{near}");
-    assert!(!near.contains("unused for"), "a moment is no mark: {near}");
+    assert!(drawn.contains("3.0 GiB, the GPU is full in 10h 00m"), "{drawn}");
+    assert!(drawn.contains("0%, unused for 5m 00s"), "{drawn}");
+    let moment = text(&render(&selected(|snapshot| leak(snapshot, 300.0), 30.0)));
+    assert!(!moment.contains("unused for"), "a moment is not told: {moment}");
 }
 
 #[test]
@@ -68,16 +63,4 @@ fn a_selection_moves_no_row_of_the_table() {
             assert_eq!(before.table.y, after.table.y);
         }
     }
-}
-
-#[test]
-fn where_there_is_no_room_for_each_gpu_their_mean_is_drawn() {
-    let mut snapshot = sample::snapshot(64, 0);
-    snapshot.gpus[3].gpu_percent = None;
-    let mut app = gpus::watched(snapshot, 120, 40);
-    app.list();
-    let panes = app.layout().unwrap().chart_panes;
-    assert_eq!(panes.gpus.unwrap().count, 1);
-    let drawn = text(&render(&app));
-    assert!(drawn.contains("64 GPUs: memory in use, mean"), "{drawn}");
 }

@@ -67,7 +67,7 @@ fn the_marked_line_is_the_selected_finding() {
     for key in [KeyCode::Down, KeyCode::End, KeyCode::Up, KeyCode::Home] {
         press(&mut app, key);
         let (at, finding) = app.selected_finding().unwrap();
-        let window = crate::watch::layout::findings::visible(&app, &app.layout().unwrap()).unwrap();
+        let window = findings::visible(&app, &app.layout().unwrap()).unwrap();
         let row = window.top + (at - window.first) as u16 * window.lines_each;
         let buffer = render(&app);
         let line: String = (0..120).map(|x| buffer[(x, row)].symbol()).collect();

@@ -2,7 +2,8 @@
 
 use super::*;
 use crate::units::GIB;
-use crate::watch::layout::{Form, Gpus};
+use crate::watch::charts::gpu_grid;
+use crate::watch::layout::Form;
 
 const FORMS: [Option<Form>; 4] = [None, Some(Form::Cards), Some(Form::Lines), Some(Form::Totals)];
 
@@ -90,7 +91,7 @@ fn a_click_finds_the_gpu_under_it() {
                 let mut seen = std::collections::BTreeSet::new();
                 for y in 0..rows {
                     for x in 0..columns {
-                        let found = crate::watch::layout::gpus::hit(&app, &layout, x, y);
+                        let found = crate::watch::gpus::hit(&app, &layout, x, y);
                         let at = ratatui::layout::Position { x, y };
                         let is_inside = area.contains(at) || layout.charts.contains(at);
                         assert!(found.is_none() || is_inside && found < Some(count));
@@ -98,11 +99,7 @@ fn a_click_finds_the_gpu_under_it() {
                     }
                 }
                 let all = match layout.gpu_form {
-                    Gpus::Totals
-                        if layout.chart_panes.gpus.is_none_or(|it| it.count < count as usize) =>
-                    {
-                        0
-                    }
+                    Form::Totals if gpu_grid(&app, &layout).is_none() => 0,
                     _ => count as usize,
                 };
                 assert_eq!(seen.len(), all, "{layout:?}");
@@ -112,7 +109,7 @@ fn a_click_finds_the_gpu_under_it() {
     let mut app = showing(sample::snapshot(3, 1), 120, 40);
     app.form = Some(Form::Cards);
     let layout = app.layout().unwrap();
-    let hit = |x, y| crate::watch::layout::gpus::hit(&app, &layout, x, y);
+    let hit = |x, y| crate::watch::gpus::hit(&app, &layout, x, y);
     assert_eq!((hit(0, 1), hit(119, 1), hit(0, 8)), (Some(0), Some(1), Some(2)));
     assert_eq!(hit(119, 8), Some(2), "there is no fourth, and the third has its place");
 }

@@ -1,0 +1,287 @@
+//! The charts in the rows that nothing else needs: of the selected process, or else of each GPU.
+//!
+//! A cell has two charts beside each other: of memory, and of how much was computed. All charts of a screen show
+//! the same time, so that they can be compared. A chart with its words is drawn by `plot`.
+
+use ratatui::buffer::Buffer;
+use ratatui::layout::Rect;
+
+use super::command;
+use super::gpus::{is_lost, memory_text};
+use super::layout::{Form, Layout};
+use super::state::App;
+use super::text::{NOT_AVAILABLE, UNKNOWN, columns};
+use super::theme::{ChartColor, Styles};
+use super::view::chart::{self, ChartWindow};
+use super::view::plot::{Plot, Scale};
+use super::view_model::{Subject, percent};
+use crate::history::memory_series::{Courses, MemoryBucket, MemorySeries};
+use crate::model::evidence::Exhaustion;
+use crate::model::snapshot::{Gpu, Snapshot};
+use crate::report::escape::fit;
+use crate::units::{Bytes, Span};
+
+/// Fewer rows than these show no chart: a caption, and two rows of dots.
+pub const CHARTS_ROWS_MIN: u16 = 3;
+/// Blank columns between two charts.
+const GAP: u16 = 2;
+/// Columns of a GPU's cell, at the least.
+const CELL_COLUMNS: u16 = 39;
+/// Rows of a GPU's cell where there are enough: a caption, four rows of dots, the times.
+const CELL_ROWS: u16 = 6;
+/// A shorter time without use has no mark: most processes rest now and then.
+const UNUSED_SECONDS: f64 = 60.0;
+/// With fewer columns a command is not part of a caption.
+const COMMAND_MIN: u16 = 12;
+/// Columns that the name of a chart has beside its figures.
+const NAMED: u16 = 15;
+/// Cells of one size, side by side and one below the other.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ChartGrid {
+    area: Rect,
+    across: u16,
+    /// Rows of each cell.
+    rows: u16,
+}
+
+impl ChartGrid {
+    /// So many cells, as few side by side as there are rows for; `None` where they have no room.
+    fn new(area: Rect, count: usize) -> Option<Self> {
+        let count = u16::try_from(count).ok().filter(|count| *count > 0)?;
+        let most = ((area.width + GAP) / (CELL_COLUMNS + GAP)).clamp(1, count);
+        let rows = |across: u16| area.height / count.div_ceil(across);
+        let across = (1..=most).find(|across| rows(*across) >= CELL_ROWS).unwrap_or(most);
+        let rows = rows(across);
+        (rows >= CHARTS_ROWS_MIN).then_some(Self { area, across, rows })
+    }
+
+    /// The cell of this number, counted from 0.
+    pub fn cell(&self, at: usize) -> Rect {
+        let across = usize::from(self.across);
+        let (row, column) = ((at / across) as u16, (at % across) as u16);
+        let width = (self.area.width + GAP) / self.across;
+        Rect::new(
+            self.area.x + column * width,
+            self.area.y.saturating_add(row.saturating_mul(self.rows)),
+            width.saturating_sub(GAP),
+            self.rows,
+        )
+        .intersection(self.area)
+    }
+}
+
+/// Two charts beside each other.
+fn beside(area: Rect) -> [Rect; 2] {
+    let half = area.width.saturating_sub(GAP) / 2;
+    let right = (half + GAP).min(area.width);
+    [Rect { width: half, ..area }, Rect { x: area.x + right, width: area.width - right, ..area }]
+}
+
+/// The process whose charts are drawn: the selected one or, below cards, the first one of the table.
+fn process<'a>(app: &'a App, layout: &Layout) -> Option<Subject<'a>> {
+    let is_listed = |subject: &Subject<'_>| subject.row.is_listed;
+    let mut lines = (0..app.table.listing.lines.len()).filter_map(|line| app.subject_at(line));
+    let selected = app.subject().filter(is_listed);
+    match layout.gpu_form {
+        Form::Cards => selected.or_else(|| lines.find(is_listed)),
+        Form::Lines | Form::Totals => selected,
+    }
+}
+
+/// Where the charts of each GPU are; `None` where a process has the rows, or not every GPU has room.
+pub fn gpu_grid(app: &App, layout: &Layout) -> Option<ChartGrid> {
+    if layout.charts.is_empty() || process(app, layout).is_some() {
+        return None;
+    }
+    ChartGrid::new(layout.charts, app.shown_gpus().len())
+}
+
+/// Draws the free rows.
+pub fn draw(app: &App, styles: Styles, layout: &Layout, canvas: &mut Buffer) {
+    let Some(screenful) = app.screenful.as_ref().filter(|_| !layout.charts.is_empty()) else {
+        return;
+    };
+    let courses = &app.judged.courses;
+    let window = window(courses, &screenful.snapshot);
+    let seen = |course| Seen { course, window, styles };
+    if let Some(subject) = process(app, layout) {
+        seen(subject.course(courses)).draw_process(&subject, layout.charts, canvas);
+    } else if let Some(grid) = gpu_grid(app, layout) {
+        for (at, gpu) in app.shown_gpus().into_iter().enumerate() {
+            let title = format!("GPU {} ", gpu.index);
+            seen(courses.gpu(gpu)).draw_gpu(gpu, &title, grid.cell(at), canvas);
+        }
+    }
+}
+
+/// The time that all charts show, so that they can be compared: all that was seen, up to the sample that is
+/// shown.
+pub fn window(courses: &Courses, snapshot: &Snapshot) -> ChartWindow {
+    let gpus = snapshot.gpus.iter();
+    let firsts = gpus.filter_map(|gpu| {
+        let course = courses.gpu(gpu)?;
+        let held = course.buckets().first().map(|bucket| bucket.since);
+        let used = course.loads().first().map(|load| load.since);
+        held.into_iter().chain(used).min()
+    });
+    ChartWindow::new(firsts.min(), snapshot.time)
+}
+
+/// What was seen of a GPU or of a process, to be drawn as two charts.
+pub struct Seen<'a> {
+    /// How its memory and its work moved; `None` where nothing was seen.
+    pub course: Option<&'a MemorySeries>,
+    /// The time that is shown.
+    pub window: ChartWindow,
+    pub styles: Styles,
+}
+
+/// The captions of a chart, in less and less words, and what is so now.
+type Words = (Vec<String>, Option<String>);
+
+impl Seen<'_> {
+    /// Draws the charts of a GPU; each caption begins with `title`.
+    pub fn draw_gpu(&self, gpu: &Gpu, title: &str, area: Rect, canvas: &mut Buffer) {
+        let total = gpu.memory.map(|memory| memory.total_bytes);
+        let top = total.or_else(|| self.most_bytes());
+        let state = match (top, &gpu.memory_unavailable) {
+            _ if is_lost(gpu) => " lost".to_owned(),
+            (Some(_), _) => String::new(),
+            (None, Some(_)) => format!(" {NOT_AVAILABLE}"),
+            (None, None) => format!(" {UNKNOWN}"),
+        };
+        let captions = |what: &str, short: &str| {
+            vec![format!("{title}{what}"), format!("{title}{short}"), title.trim_end().to_owned()]
+        };
+        let memory = |width| {
+            let now = gpu.memory.map(|memory| {
+                let text = memory_text(Some(memory));
+                let percent = percent(memory.used_bytes, memory.total_bytes.max(1));
+                if columns(&text) + NAMED <= width { text } else { format!("{percent:.0}%") }
+            });
+            (captions(&format!("memory{state}"), &format!("mem{state}")), now)
+        };
+        let work = |_| {
+            let now = gpu.gpu_percent.map(|percent| format!("{percent}%"));
+            (captions("utilization", "util"), now)
+        };
+        self.draw(top.map(Scale::bytes), memory, gpu.gpu_percent.is_some(), work, area, canvas);
+    }
+
+    /// Draws the charts of a process on a GPU, with what its finding says of the time to come.
+    fn draw_process(&self, subject: &Subject<'_>, area: Rect, canvas: &mut Buffer) {
+        let used = subject.entry.and_then(|entry| entry.used_bytes);
+        let sm = subject.entry.and_then(|entry| entry.sm_percent);
+        let will = exhaustion(subject).map(|will| Span::from_seconds(will.seconds));
+        let idle = subject.idle_seconds.filter(|seconds| *seconds >= UNUSED_SECONDS);
+        let words = |what: &str, width, now: Option<String>, more: Option<String>| {
+            let now = match (now, more) {
+                (Some(now), Some(more)) => {
+                    let both = format!("{now}, {more}");
+                    Some(if columns(&both) + NAMED <= width { both } else { now })
+                }
+                (now, _) => now,
+            };
+            let room = width.saturating_sub(now.as_deref().map_or(0, columns) + 2);
+            (process_captions(subject, what, room), now)
+        };
+        let memory = |width| {
+            let full = will.map(|span| format!("the GPU is full in {span}"));
+            words("memory", width, used.map(|used| Bytes(used).to_string()), full)
+        };
+        let work = |width| {
+            let unused = idle.map(|idle| format!("unused for {}", Span::from_seconds(idle)));
+            words("SM", width, sm.map(|percent| format!("{percent}%")), unused)
+        };
+        let scale = self.most_bytes().max(used).map(Scale::above);
+        self.draw(scale, memory, sm.is_some(), work, area, canvas);
+    }
+
+    /// Draws memory and work; memory alone where no work is known. The words depend on the columns that there are.
+    fn draw(
+        &self,
+        memory_scale: Option<Scale>,
+        memory: impl Fn(u16) -> Words,
+        is_work_known: bool,
+        work: impl Fn(u16) -> Words,
+        area: Rect,
+        canvas: &mut Buffer,
+    ) {
+        let loads = chart::past(self.course.map_or(&[], MemorySeries::loads), self.window);
+        let has_work = is_work_known || !loads.is_empty();
+        let [left, right] = if has_work { beside(area) } else { [area; 2] };
+        let (captions, now) = memory(left.width);
+        let (window, styles) = (self.window, self.styles);
+        let held = self.held();
+        let plot =
+            Plot { window, captions, now, scale: memory_scale, color: ChartColor::Memory, styles };
+        plot.draw(left, canvas, |columns| chart::values(held, window, columns));
+        if has_work {
+            let (captions, now) = work(right.width);
+            let scale = Some(Scale::percent());
+            let plot = Plot { window, captions, now, scale, color: ChartColor::Work, styles };
+            plot.draw(right, canvas, |columns| chart::values(loads, window, columns));
+        }
+    }
+
+    /// The memory that was held in the window, or before it.
+    fn held(&self) -> &[MemoryBucket] {
+        chart::past(self.course.map_or(&[], MemorySeries::buckets), self.window)
+    }
+
+    fn most_bytes(&self) -> Option<u64> {
+        self.held().iter().map(|bucket| bucket.high_bytes).max()
+    }
+}
+
+/// Which process, and on which GPU, in so many columns.
+fn process_captions(subject: &Subject<'_>, what: &str, width: u16) -> Vec<String> {
+    let pid = subject.row.key.identity.pid;
+    let gpu = subject.place_on_gpus().unwrap_or_default();
+    let named = format!("{pid} {what} on GPU {gpu}");
+    let room = width.saturating_sub(columns(&named) + 2);
+    let mut captions = Vec::new();
+    if room >= COMMAND_MIN {
+        let command = command::of_row(subject, room);
+        captions.push(format!("{named}  {}", fit(&command, usize::from(room))));
+    }
+    captions.extend([named, pid.to_string()]);
+    captions
+}
+
+/// When the GPU will be full, where that is of this row: the evidence of a process on several GPUs is of one
+/// of them, and a GPU's free memory says nothing of its parts.
+fn exhaustion(subject: &Subject<'_>) -> Option<Exhaustion> {
+    let finding = subject.finding.filter(|it| it.resolved_at.is_none())?;
+    let gpu = subject.gpu.filter(|_| subject.row.key.instance.0.is_none())?;
+    match &finding.gpus[..] {
+        [only] if only.index == gpu.index => finding.evidence.forecast(),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cells_stay_in_their_area_and_do_not_overlap() {
+        for width in (40..=220).step_by(7) {
+            for height in 3..=50 {
+                for count in [0, 1, 2, 3, 5, 8, 13, 64, 100_000] {
+                    let area = Rect::new(3, 5, width, height);
+                    let Some(grid) = ChartGrid::new(area, count) else {
+                        assert!(count == 0 || usize::from(height) < count * 3);
+                        continue;
+                    };
+                    let cells: Vec<Rect> = (0..count).map(|at| grid.cell(at)).collect();
+                    for (at, cell) in cells.iter().enumerate() {
+                        assert_eq!(cell.intersection(area), *cell);
+                        assert!(cell.width >= CELL_COLUMNS - GAP && cell.height >= CHARTS_ROWS_MIN);
+                        assert!(cells[at + 1..].iter().all(|other| !cell.intersects(*other)));
+                    }
+                }
+            }
+        }
+    }
+}

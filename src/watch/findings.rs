@@ -1,0 +1,463 @@
+//! The list of findings: which of them is selected, which are seen, and how they are drawn, the worst first; then
+//! what could not be decided or read.
+//!
+//! A line each, with a mark on the selected one while the keys move here.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use ratatui::style::Style;
+
+use super::layout::{Form, Layout};
+use super::state::next_commands::NextCommands;
+use super::state::{App, End, Focus};
+use super::text::{MESSAGE_CHARS, UNKNOWN, clean, clock, columns, wrap};
+use super::theme::Styles;
+use super::view::line_writer::LineWriter;
+use super::view::lines::PanelWriter;
+use super::view_model::{Screenful, badge};
+use crate::model::finding::{Finding, Severity};
+use crate::model::snapshot::Snapshot;
+use crate::report::check::counted;
+use crate::report::escape::escape;
+use crate::units::Bytes;
+
+/// From this width on, the sentence of each may be below its evidence.
+const WIDE: u16 = 72;
+/// So many suspects have a line, and more where there is room: the table has a mark for each.
+const SUSPECTS_WANTED: usize = 2;
+/// A panel that is lower has no title.
+const TITLED: u16 = 4;
+
+/// The list of findings.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct FindingsState {
+    /// The selected finding's id.
+    pub selected: Option<Arc<str>>,
+    /// The first finding that is visible.
+    pub offset: usize,
+}
+
+impl FindingsState {
+    /// The selected one of these and its place; `None` where it is no more.
+    pub fn selected_of<'a>(&self, findings: &'a [Finding]) -> Option<(usize, &'a Finding)> {
+        let id = self.selected.as_ref()?;
+        let mut findings = findings.iter().enumerate();
+        findings.find(|(_, finding)| finding.id == *id)
+    }
+
+    /// Selects the one at this place, or the last one.
+    pub(in crate::watch) fn select(&mut self, at: usize, findings: &[Finding]) {
+        let finding = findings.get(at).or(findings.last());
+        self.selected = finding.map(|finding| Arc::clone(&finding.id));
+    }
+}
+
+/// Which findings are seen.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct VisibleFindings {
+    /// The first one, by its place.
+    pub first: usize,
+    /// How many.
+    pub shown: usize,
+    /// Lines that each takes.
+    pub lines_each: u16,
+    /// The row of the screen that the first one is on.
+    pub top: u16,
+}
+
+/// Whether the panel shows the list, and not the selected process.
+pub fn are_shown(app: &App) -> bool {
+    app.focus == Focus::Findings || app.subject().is_none()
+}
+
+/// Which findings are seen; `None` where the list is not on the screen.
+pub fn visible(app: &App, layout: &Layout) -> Option<VisibleFindings> {
+    let area = layout.status;
+    if !are_shown(app) {
+        return None;
+    }
+    let screenful = app.screenful.as_ref()?;
+    let mut used = u16::from(area.height >= TITLED);
+    for (text, limit) in alarms(app) {
+        let room = area.height.saturating_sub(used).min(limit);
+        used += wrap(&text, area.width, usize::from(room)).len() as u16;
+    }
+    // A line is kept for the notes where there is more than one.
+    let room = usize::from(area.height.saturating_sub(used));
+    let has_notes = notes(screenful, layout.gpu_form).next().is_some();
+    let kept = usize::from(has_notes && room > 1);
+    let count = screenful.findings.len();
+    let twice = area.width >= WIDE && count * 2 + kept <= room;
+    let shown = count.min(room - kept);
+    let selected = match app.focus {
+        Focus::Findings => app.selected_finding().map(|(at, _)| at),
+        Focus::Table => None,
+    };
+    let first = selected.map_or(app.findings.offset, |at| {
+        app.findings.offset.clamp((at + 1).saturating_sub(shown), at)
+    });
+    Some(VisibleFindings {
+        first: first.min(count - shown),
+        shown,
+        lines_each: if twice { 2 } else { 1 },
+        top: area.y + used,
+    })
+}
+
+/// The finding on a row of the screen, by its place.
+pub fn at_row(app: &App, layout: &Layout, row: u16) -> Option<usize> {
+    let visible = visible(app, layout)?;
+    let line = row.checked_sub(visible.top)?;
+    let at = usize::from(line / visible.lines_each);
+    (at < visible.shown).then_some(visible.first + at)
+}
+
+/// Lines that the list, what is wrong, and the notes would take.
+pub fn lines_wanted(app: &App, screenful: &Screenful) -> usize {
+    let errors = usize::from(!screenful.snapshot.errors.is_empty());
+    let unavailable = unavailable(&screenful.snapshot, false).len();
+    let suspects = screenful.suspects.len().min(SUSPECTS_WANTED);
+    let undecided = match suspects {
+        0 => screenful.undecided.len(),
+        // Each suspect says when its rule can tell.
+        _ => screenful.undecided.len().min(1),
+    };
+    let notes = errors + unavailable + suspects + undecided;
+    screenful.findings.len() + notes + alarms(app).len()
+}
+
+/// What is wrong with the samples themselves, each with the lines that it may take.
+pub fn alarms(app: &App) -> Vec<(String, u16)> {
+    let mut alarms = Vec::new();
+    if let Some(End::Failed(error)) = &app.end {
+        let text = format!("no more samples: {}", clean(error, MESSAGE_CHARS));
+        alarms.push((text, 2));
+    }
+    if let (Some(screenful), true) = (&app.screenful, app.is_overdue()) {
+        let time = clock(screenful.snapshot.time);
+        let text = format!("the driver does not answer; all of this is from {time}");
+        alarms.push((text, 1));
+    }
+    alarms
+}
+
+/// What a note is about.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum NoteKind {
+    /// Something could not be read, or is not available.
+    Missing,
+    /// A process looks like waste.
+    Suspect,
+    /// A rule could not decide yet.
+    Undecided,
+}
+
+/// What could not be read, what is not available, who is suspected, and what could not be decided yet.
+fn notes(screenful: &Screenful, form: Form) -> impl Iterator<Item = (NoteKind, String)> {
+    let errors = &screenful.snapshot.errors;
+    let unread = errors.first().map(|error| {
+        let call = clean(&error.call, 200);
+        // What happened comes before the name of the call, which few know and which is cut first.
+        let place =
+            error.gpu.map_or_else(|| call.clone().into_owned(), |index| format!("GPU {index}"));
+        let call = error.gpu.map_or_else(String::new, |_| format!(" ({call})"));
+        let more = match errors.len() {
+            1 => String::new(),
+            count => format!(" (and {} more)", count - 1),
+        };
+        format!("could not read {place}: {}{call}{more}", clean(&error.error, 400))
+    });
+    let undecided = screenful.undecided.iter().map(|undecided| {
+        format!(
+            "not decided yet: {}: {}",
+            clean(&undecided.rule, 100),
+            clean(&undecided.reason, 400)
+        )
+    });
+    let unavailable = unavailable(&screenful.snapshot, form != Form::Totals);
+    let missing = unread.into_iter().chain(unavailable);
+    let suspects = screenful.suspects.iter().map(|suspect| {
+        let message = clean(&suspect.message, MESSAGE_CHARS);
+        format!("{}: {message}; {}", suspect.mark, suspect.missing)
+    });
+    let missing = missing.map(|text| (NoteKind::Missing, text));
+    let suspects = suspects.map(|text| (NoteKind::Suspect, text));
+    let undecided = undecided.map(|text| (NoteKind::Undecided, text));
+    missing.chain(suspects).chain(undecided)
+}
+
+/// Why figures are not to be had, each reason once; and that a hidden holder may not have been seen,
+/// where there is memory that no one holds.
+fn unavailable(snapshot: &Snapshot, has_words: bool) -> Vec<String> {
+    let mut notes: Vec<String> = Vec::new();
+    for gpu in &snapshot.gpus {
+        for (what, reason) in [
+            ("memory", &gpu.memory_unavailable),
+            ("memory of processes", &gpu.process_memory_unavailable),
+        ] {
+            // A GPU's own line tells it already.
+            let Some(reason) = reason.as_ref().filter(|_| !has_words || what != "memory") else {
+                continue;
+            };
+            let text = format!("{what} n/a: {}", clean(reason, 400));
+            if !notes.iter().any(|note| note.ends_with(&text)) {
+                notes.push(format!("GPU {}: {text}", gpu.index));
+            }
+        }
+    }
+    let gpus = snapshot.gpus.iter();
+    let mut balances = gpus.filter_map(|gpu| snapshot.balance(gpu));
+    if balances.any(|balance| balance.notable_bytes().is_some()) {
+        notes.extend(snapshot.host.unread_text());
+    }
+    notes
+}
+
+/// From this width on, the severity has a column of its own.
+const WIDEST: u16 = 100;
+/// A command is left out where what is found would have fewer columns than this beside it.
+const LEAST_TEXT: u16 = 24;
+/// `findings 3-7 of 12: 2 critical, 9 warnings, 1 info`, or that there are none so far; where a GPU does not
+/// answer, nothing is known of it.
+pub fn title(app: &App, layout: &Layout) -> String {
+    let Some(screenful) = &app.screenful else {
+        return String::new();
+    };
+    let findings = &screenful.findings;
+    let counts: Vec<String> = [Severity::Critical, Severity::Warning, Severity::Info]
+        .into_iter()
+        .filter_map(|severity| {
+            let count = findings.iter().filter(|it| it.severity == severity).count();
+            (count > 0).then(|| counted(count, severity))
+        })
+        .collect();
+    let place = match visible(app, layout) {
+        Some(visible) if visible.shown < findings.len() => format!(
+            " {}-{} of {}",
+            visible.first + 1,
+            visible.first + visible.shown,
+            findings.len()
+        ),
+        _ => String::new(),
+    };
+    match (counts.is_empty(), screenful.undecided.is_empty()) {
+        (true, true) => "findings: none".to_owned(),
+        (true, false) => match unread(screenful) {
+            Some(unread) => format!("findings: none known, {unread}"),
+            None => match screenful.suspects.len() {
+                0 => "findings: none so far".to_owned(),
+                count => format!("findings: none so far, {count} suspected"),
+            },
+        },
+        (false, _) => format!("findings{place}: {}", counts.join(", ")),
+    }
+}
+
+/// The GPUs whose processes are not known; `None` where they are of all.
+fn unread(screenful: &Screenful) -> Option<String> {
+    let mut unread = screenful.snapshot.gpus.iter().filter(|gpu| gpu.is_unread());
+    let first = unread.next()?;
+    Some(match unread.count() {
+        0 if screenful.snapshot.gpus.len() == 1 => "the GPU is not read".to_owned(),
+        0 => format!("GPU {} is not read", first.index),
+        others => format!("{} GPUs are not read", others + 1),
+    })
+}
+
+/// Draws the list, then the notes.
+pub fn draw(app: &App, layout: &Layout, lines: &mut PanelWriter<'_>) {
+    let Some(screenful) = &app.screenful else {
+        return;
+    };
+    let styles = lines.styles;
+    let Some(visible) = visible(app, layout) else {
+        return;
+    };
+    let seen = visible.first..visible.first + visible.shown;
+    let commands = &app.next_commands;
+    let columns = FindingColumns::new(&screenful.findings[seen], commands, lines.area.width);
+    let selected = match app.focus {
+        Focus::Findings => app.selected_finding().map(|(at, _)| at),
+        Focus::Table => None,
+    };
+    let seen = screenful.findings.iter().enumerate();
+    for (at, finding) in seen.skip(visible.first).take(visible.shown) {
+        let is_last = at + 1 == visible.first + visible.shown;
+        let is_selected = selected == Some(at);
+        // One command for several stands at the last of them.
+        let command = commands.first(finding).filter(|command| {
+            let next = screenful.findings.get(at + 1).filter(|_| !is_last);
+            next.and_then(|next| commands.first(next)) != Some(command)
+        });
+        let command = clean(command.unwrap_or_default(), MESSAGE_CHARS);
+        if visible.lines_each > 1 {
+            columns.line(finding, is_selected, "", lines);
+            let message = clean(&finding.message, MESSAGE_CHARS);
+            let mut writer = lines.next_line();
+            columns.end(writer.skip(2), &message, &command, styles);
+        } else {
+            columns.line(finding, is_selected, &command, lines);
+        }
+    }
+    let room = usize::from(lines.left());
+    // There may be as many suspects as processes.
+    let mut notes: Vec<(NoteKind, String)> =
+        notes(screenful, layout.gpu_form).take(room + 1).collect();
+    if notes.len() > room && screenful.undecided.len() > 1 {
+        // The names of all of them say more than the reasons of a few.
+        notes.retain(|(kind, _)| *kind != NoteKind::Undecided);
+        notes.push((NoteKind::Undecided, undecided_rules(screenful)));
+    }
+    for (kind, note) in notes.iter().take(room) {
+        lines.write(note, 1, note_style(*kind, styles));
+    }
+}
+
+/// Only what is missing needs somebody; the rest goes on by itself.
+fn note_style(kind: NoteKind, styles: Styles) -> Style {
+    match kind {
+        NoteKind::Missing => styles.caution(),
+        NoteKind::Suspect => styles.suspected(),
+        NoteKind::Undecided => styles.faint(),
+    }
+}
+
+/// `not decided yet: idle, leak`.
+fn undecided_rules(screenful: &Screenful) -> String {
+    let mut rules: Vec<&str> = screenful.undecided.iter().map(|it| &*it.rule).collect();
+    let mut seen = HashSet::new();
+    rules.retain(|rule| seen.insert(*rule));
+    format!("not decided yet: {}", clean(&rules.join(", "), 400))
+}
+
+/// How wide the columns are, as far as there are columns.
+struct FindingColumns {
+    width: u16,
+    badge: u16,
+    memory: u16,
+    who: u16,
+    user: u16,
+    command: u16,
+}
+
+impl FindingColumns {
+    fn new(findings: &[Finding], commands: &NextCommands, width: u16) -> Self {
+        let typed = findings.iter().filter_map(|it| commands.first(it));
+        let typed = typed.map(|command| columns(&clean(command, MESSAGE_CHARS)));
+        // A part of a command is none.
+        let typed = typed.filter(|command| *command <= width / 3);
+        let widest = |text: fn(&Finding) -> String| {
+            let texts = findings.iter().map(|it| columns(&text(it)));
+            texts.max().unwrap_or(0)
+        };
+        Self {
+            width,
+            badge: widest(badge).min(22),
+            memory: widest(memory).min(12),
+            who: widest(who).min(12),
+            user: widest(user).min(12),
+            command: typed.max().unwrap_or(0),
+        }
+    }
+
+    /// Draws what is found and, at the end of the line, what to type, where there is room for both.
+    fn end(&self, writer: &mut LineWriter<'_>, text: &str, command: &str, styles: Styles) {
+        let room = writer.room();
+        if self.command == 0 || self.command + LEAST_TEXT > room {
+            writer.left(text, room, styles.plain());
+            return;
+        }
+        let command = Some(command).filter(|command| columns(command) <= self.command);
+        writer.left(text, room - self.command - 1, styles.plain()).skip(1).left(
+            command.unwrap_or_default(),
+            self.command,
+            styles.faint(),
+        );
+    }
+
+    /// Draws a finding.
+    fn line(
+        &self,
+        finding: &Finding,
+        is_selected: bool,
+        command: &str,
+        lines: &mut PanelWriter<'_>,
+    ) {
+        let styles = lines.styles;
+        let mut writer = lines.next_line();
+        writer.left(if is_selected { "▸" } else { "" }, 1, styles.plain());
+        let style = styles.badge(finding.severity);
+        if self.width >= WIDEST {
+            let severity = finding.severity.to_string();
+            writer.left(&severity, 8, severity_style(styles, finding)).skip(1);
+        }
+        writer.left(&badge(finding), self.badge, style).skip(1);
+        for (text, width) in [(memory(finding), self.memory), (who(finding), self.who)] {
+            writer.right(&text, width, styles.plain()).skip(1);
+        }
+        if self.user > 0 {
+            writer.left(&user(finding), self.user, styles.plain()).skip(1);
+        }
+        let text = escape(finding.evidence.words()).into_owned();
+        let text = clean(&text, MESSAGE_CHARS);
+        self.end(&mut writer, &text, command, styles);
+        if is_selected {
+            lines.select();
+        }
+    }
+}
+
+fn severity_style(styles: Styles, finding: &Finding) -> Style {
+    match finding.severity {
+        Severity::Critical => styles.strong(),
+        Severity::Warning | Severity::Info => styles.plain(),
+    }
+}
+
+fn memory(finding: &Finding) -> String {
+    let bytes = finding.memory_bytes.map(|bytes| Bytes(bytes).to_string());
+    bytes.unwrap_or_else(|| UNKNOWN.to_owned())
+}
+
+/// The pid, or the GPUs where it is about no process.
+fn who(finding: &Finding) -> String {
+    match (&finding.process, &finding.gpus[..]) {
+        (Some(process), _) => process.pid.to_string(),
+        (None, []) => String::new(),
+        (None, [only]) => format!("GPU {}", only.index),
+        (None, [first, rest @ ..]) => format!("GPU {} +{}", first.index, rest.len()),
+    }
+}
+
+fn user(finding: &Finding) -> String {
+    let process = finding.process.as_ref();
+    let user = process.and_then(|process| process.user.as_deref());
+    user.map_or_else(String::new, |user| clean(user, 12).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::watch::sample;
+
+    #[test]
+    fn a_finding_is_selected_by_place_and_known_by_its_id() {
+        let snapshot = sample::snapshot(1, 3);
+        let mut findings: Vec<Finding> =
+            (0..3).map(|at| sample::finding(&snapshot, 0, at)).collect();
+        let mut list = FindingsState::default();
+        assert!(list.selected_of(&findings).is_none());
+        for (place, selected) in [(1, 1), (9, 2), (0, 0)] {
+            list.select(place, &findings);
+            let (at, finding) = list.selected_of(&findings).unwrap();
+            assert_eq!((at, &finding.id), (selected, &findings[selected].id));
+        }
+        findings.rotate_left(1);
+        assert_eq!(list.selected_of(&findings).unwrap().0, 2, "it has moved");
+        findings.pop();
+        assert!(list.selected_of(&findings).is_none(), "it has ceased");
+        list.select(0, &[]);
+        assert_eq!(list.selected, None);
+    }
+}

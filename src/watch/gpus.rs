@@ -1,0 +1,690 @@
+//! The GPUs' panel: a card or a line for each, with their MIG devices, or one line with the totals.
+//!
+//! [`gpu_form`] chooses the form that fits, [`hit`] finds the GPU under the mouse, [`draw`] draws. What a GPU
+//! last said before it fell silent is marked `stale`; one that is gone is marked `lost`, with the error.
+
+use ratatui::buffer::Buffer;
+use ratatui::layout::{Position, Rect};
+use ratatui::style::Style;
+
+use super::charts::{CHARTS_ROWS_MIN, Seen, gpu_grid, window};
+use super::layout::{Layout, LayoutNeeds};
+use super::memory_shares::{GpuShares, MemoryShare, MemoryShares};
+use super::state::App;
+use super::text::{NOT_AVAILABLE, UNKNOWN, clean, columns};
+use super::theme::{ChartColor, Styles};
+use super::view::bar::{bar, legend, share_style};
+use super::view::chart::{self, ChartWindow};
+use super::view::line_writer::LineWriter;
+use super::view_model::percent;
+use crate::history::memory_series::MemorySeries;
+use crate::model::field::gpu::{self, CARD_FIELDS, GpuField};
+use crate::model::snapshot::{Gpu, Memory, MigDevice, Snapshot};
+use crate::units::{Bytes, Span};
+
+/// Columns that a card is to have where there are several of them; each has this many blanks after it.
+const CARD: u16 = 56;
+/// Blank columns between two cards.
+const CARD_GAP: u16 = 2;
+/// Lines of a card above its chart: name, bar, figures, and the chart's caption.
+const CARD_LINES: u16 = 4;
+/// Lines of a card's chart, at the least.
+const CHART_ROWS_MIN: u16 = 2;
+/// Lines of a card's chart, at the most.
+const CHART_ROWS_MAX: u16 = 8;
+/// GPUs that have cards before a person asks for them.
+const CARDS_MOST: usize = 2;
+
+/// How the GPUs are shown.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Form {
+    /// A card for each, with charts.
+    Cards,
+    /// A line for each, and where there is room one for each MIG device.
+    Lines,
+    /// One line for all of them.
+    Totals,
+}
+
+impl Form {
+    /// What the key goes on to; `None` leaves it to the room that there is.
+    pub fn after(form: Option<Self>) -> Option<Self> {
+        match form {
+            None => Some(Self::Cards),
+            Some(Self::Cards) => Some(Self::Lines),
+            Some(Self::Lines) => Some(Self::Totals),
+            Some(Self::Totals) => None,
+        }
+    }
+
+    /// What was asked for, in words.
+    pub fn describe(form: Option<Self>) -> &'static str {
+        match form {
+            None => "GPUs: as there is room",
+            Some(Self::Cards) => "GPUs: cards, where there is room",
+            Some(Self::Lines) => "GPUs: lines, where there is room",
+            Some(Self::Totals) => "GPUs: totals",
+        }
+    }
+}
+
+/// The first form in which all GPUs fit, and the rows that it takes. They have `usual` rows, or `most`
+/// where a person asked for a form.
+pub fn gpu_form(area: Rect, most: u16, usual: u16, needs: &LayoutNeeds) -> (Form, u16) {
+    let (cards, budget) = match needs.form {
+        // A screen that is not tall has better use for its lines.
+        None if needs.gpus <= CARDS_MOST => (cards(area, usual.min(area.height / 3), needs), usual),
+        None => (None, usual),
+        // Where their half is too little for the lowest cards, they have no more than those take.
+        Some(Form::Cards) => ((usual..=most).find_map(|rows| cards(area, rows, needs)), most),
+        Some(Form::Lines) => (None, most),
+        Some(Form::Totals) => return (Form::Totals, 1),
+    };
+    if let Some(rows) = cards {
+        return (Form::Cards, rows);
+    }
+    let count = needs.gpus.max(1);
+    let mut rows = [count.saturating_add(needs.parts), count].into_iter();
+    match rows.find(|rows| *rows <= usize::from(budget)) {
+        Some(rows) => (Form::Lines, rows as u16),
+        None => (Form::Totals, 1),
+    }
+}
+
+/// The rows that cards for all GPUs take of `budget`, with charts as high as that allows; `None` where it
+/// does not.
+fn cards(area: Rect, budget: u16, needs: &LayoutNeeds) -> Option<u16> {
+    let count = u16::try_from(needs.gpus).ok().filter(|&count| count > 0)?;
+    let down = count.div_ceil(cards_across(area.width, count));
+    let lines = CARD_LINES.saturating_add(u16::try_from(needs.parts_most).ok()?);
+    let chart = (budget / down).checked_sub(lines)?;
+    (chart >= CHART_ROWS_MIN).then_some((lines + chart.min(CHART_ROWS_MAX)) * down)
+}
+
+/// How many cards stand side by side: as few as take no more lines.
+fn cards_across(width: u16, count: u16) -> u16 {
+    let most = ((width + CARD_GAP) / (CARD + CARD_GAP)).clamp(1, count.max(1));
+    count.div_ceil(count.div_ceil(most).max(1)).max(1)
+}
+
+/// The GPU at a place on the screen, by its number: in its panel, or where its charts are.
+pub fn hit(app: &App, layout: &Layout, x: u16, y: u16) -> Option<u32> {
+    let at = Position { x, y };
+    let gpus = app.shown_gpus();
+    let found = match layout.gpus.contains(at) {
+        true => in_panel(&gpus, layout, at),
+        false => {
+            let grid = gpu_grid(app, layout)?;
+            (0..gpus.len()).find(|&gpu| grid.cell(gpu).contains(at))
+        }
+    };
+    gpus.get(found?).map(|gpu| gpu.index)
+}
+
+/// Which of the GPUs is at a place of their panel.
+fn in_panel(gpus: &[&Gpu], layout: &Layout, at: Position) -> Option<usize> {
+    let area = layout.gpus;
+    match layout.gpu_form {
+        Form::Cards => (0..gpus.len()).rev().find(|&gpu| {
+            let card = card_area(area, gpus.len(), gpu);
+            card.x <= at.x && card.y <= at.y
+        }),
+        Form::Lines => {
+            let has_parts = has_room_for_parts(gpus, area);
+            let lines = |gpu: &Gpu| 1 + if has_parts { gpu.mig_devices.len() } else { 0 };
+            let mut end = 0;
+            gpus.iter().position(|gpu| {
+                end += lines(gpu);
+                usize::from(at.y - area.y) < end
+            })
+        }
+        Form::Totals => None,
+    }
+}
+
+/// Where the card of a GPU is.
+fn card_area(area: Rect, count: usize, at: usize) -> Rect {
+    let count = u16::try_from(count).unwrap_or(u16::MAX);
+    let across = cards_across(area.width, count);
+    let (line, column) = (at / usize::from(across), at % usize::from(across));
+    let width = (area.width + CARD_GAP) / across;
+    let height = area.height / count.div_ceil(across).max(1);
+    Rect {
+        x: area.x + column as u16 * width,
+        y: area.y.saturating_add((line as u16).saturating_mul(height)),
+        width: width.saturating_sub(CARD_GAP),
+        height,
+    }
+    .intersection(area)
+}
+
+/// Whether MIG devices have lines: all of them or none, for some would look like all.
+fn has_room_for_parts(gpus: &[&Gpu], area: Rect) -> bool {
+    let parts: usize = gpus.iter().map(|gpu| gpu.mig_devices.len()).sum();
+    gpus.len() + parts <= usize::from(area.height)
+}
+
+/// Draws the heading and the GPUs.
+pub fn draw(app: &App, styles: Styles, layout: &Layout, canvas: &mut Buffer) {
+    let (heading, area) = (layout.gpu_heading, layout.gpus);
+    let Some(screenful) = &app.screenful else {
+        return;
+    };
+    let snapshot = &screenful.snapshot;
+    if snapshot.gpus.is_empty() {
+        LineWriter::new(canvas, area, 0)
+            .text("no GPU; `gpumem doctor` looks for the reason", styles.strong());
+        return;
+    }
+    let (shown, gpus) = (app.shown_shares(), app.shown_gpus());
+    match layout.gpu_form {
+        Form::Cards => {
+            let window = window(&app.judged.courses, snapshot);
+            for (at, &(gpu, shares)) in shown.iter().enumerate() {
+                let card = Card {
+                    snapshot,
+                    gpu,
+                    shares,
+                    seen: Seen { course: app.judged.courses.gpu(gpu), window, styles },
+                    styles,
+                };
+                let place = card_area(area, shown.len(), at);
+                card.draw(place, canvas);
+            }
+        }
+        Form::Lines => {
+            let window = window(&app.judged.courses, snapshot);
+            let columns = GpuColumns::new(&shown, area.width);
+            let mut writer = LineWriter::new(canvas, heading, 0);
+            columns.heading(&window.label(), styles, &mut writer);
+            let has_parts = has_room_for_parts(&gpus, area);
+            let mut line = 0;
+            for &(gpu, shares) in &shown {
+                let course = (app.judged.courses.gpu(gpu), window);
+                let mut writer = LineWriter::new(canvas, area, line);
+                columns.line(snapshot, (gpu, shares), course, styles, &mut writer);
+                line += 1;
+                let devices = gpu.mig_devices.iter().zip(&shares.devices);
+                for device in devices.filter(|_| has_parts) {
+                    let mut writer = LineWriter::new(canvas, area, line);
+                    columns.device(gpu, device, styles, &mut writer);
+                    line += 1;
+                }
+            }
+        }
+        Form::Totals => {
+            LineWriter::new(canvas, area, 0).text(&sum(&gpus), styles.plain());
+        }
+    }
+}
+
+/// A column of the lines.
+#[derive(Clone, Copy)]
+enum Part {
+    Index,
+    Name,
+    Bar,
+    Memory,
+    Chart(ChartColor),
+    Figure(&'static GpuField),
+}
+
+/// The columns that a line has room for, from left to right, with their widths; each has a blank after it.
+struct GpuColumns {
+    columns: Vec<(Part, u16)>,
+    /// The shares that the bars have, for the legend.
+    shares: Vec<MemoryShare>,
+}
+
+const BAR_MIN: u16 = 8;
+const BAR_MAX: u16 = 64;
+
+impl GpuColumns {
+    fn new(shown: &[(&Gpu, &GpuShares)], width: u16) -> Self {
+        let widest = |text: &dyn Fn(&Gpu) -> u16| {
+            let texts = shown.iter().map(|(gpu, _)| text(gpu));
+            texts.max().unwrap_or(0)
+        };
+        let of_parts = |gpu: &Gpu, text: &dyn Fn(&MigDevice) -> String| {
+            let texts = gpu.mig_devices.iter().map(|part| columns(&text(part)));
+            texts.max().unwrap_or(0)
+        };
+        let index = widest(&|gpu| {
+            of_parts(gpu, &|part| part.name_on(gpu.index)).max(columns(&gpu.index.to_string()))
+        });
+        let index = index.clamp(3, 12);
+        let memory = widest(&|gpu| {
+            of_parts(gpu, &|part| memory_text(part.memory)).max(columns(&memory_text(gpu.memory)))
+        });
+        let memory = memory.max(6);
+        let name = widest(&|gpu| of_parts(gpu, &part_name).max(columns(&name(gpu)))).clamp(4, 24);
+        let chart = match width {
+            0..100 => 8,
+            100..140 => 12,
+            _ => 20,
+        };
+        let figure = |field: &'static GpuField| {
+            let widest = || widest(&|gpu| columns(&field.short(gpu))).max(columns(field.heading));
+            (Part::Figure(field), if field.width == 0 { widest() } else { field.width })
+        };
+        let (judged, faint): (Vec<_>, Vec<_>) =
+            gpu::on_screen().into_iter().partition(|field| field.from_columns == 0);
+        // The most telling first: each has room before those after it.
+        let mut columns = vec![(Part::Index, index), (Part::Memory, memory), (Part::Bar, BAR_MIN)];
+        columns.extend(judged.into_iter().map(figure));
+        columns.push((Part::Name, name));
+        // The bar says what is held now; what became of a GPU's time says more than that of its memory.
+        columns.push((Part::Chart(ChartColor::Work), chart));
+        columns.push((Part::Chart(ChartColor::Memory), if width >= 140 { chart } else { 0 }));
+        let faint = faint.into_iter().filter(|field| width >= field.from_columns);
+        columns.extend(faint.map(figure));
+        // Each has a blank after it, which may be beyond the edge.
+        let mut room = width + 1;
+        columns.retain(|&(_, wide)| {
+            let fits = wide > 0 && wide < room;
+            room -= if fits { wide + 1 } else { 0 };
+            fits
+        });
+        for (_, wide) in columns.iter_mut().filter(|(part, _)| matches!(part, Part::Bar)) {
+            *wide = (*wide + room).min(BAR_MAX);
+        }
+        columns.sort_by_key(|(part, _)| match part {
+            Part::Index => 0,
+            Part::Name => 1,
+            Part::Bar => 2,
+            Part::Memory => 3,
+            Part::Chart(ChartColor::Memory) => 4,
+            Part::Chart(ChartColor::Work) => 5,
+            Part::Figure(_) => 6,
+        });
+        Self { columns, shares: drawn_shares(shown) }
+    }
+
+    fn heading(&self, span: &str, styles: Styles, writer: &mut LineWriter<'_>) {
+        let style = styles.heading();
+        for &(part, width) in &self.columns {
+            let (title, is_right) = match part {
+                Part::Bar => {
+                    legend(&self.shares, width, styles, writer);
+                    writer.skip(1);
+                    continue;
+                }
+                Part::Index => ("GPU".to_owned(), true),
+                Part::Name => ("NAME".to_owned(), false),
+                Part::Memory => ("USED".to_owned(), true),
+                Part::Chart(ChartColor::Memory) => (format!("MEM {span}"), false),
+                Part::Chart(ChartColor::Work) => (format!("UTIL {span}"), false),
+                Part::Figure(field) => (field.heading.to_owned(), true),
+            };
+            match is_right {
+                true => writer.right(&title, width, style),
+                false => writer.left(&title, width, style),
+            };
+            writer.skip(1);
+        }
+    }
+
+    fn line(
+        &self,
+        snapshot: &Snapshot,
+        (gpu, shares): (&Gpu, &GpuShares),
+        (course, window): (Option<&MemorySeries>, ChartWindow),
+        styles: Styles,
+        writer: &mut LineWriter<'_>,
+    ) {
+        let reason = reason(gpu);
+        let is_stale = gpu.stale_seconds.is_some();
+        for &(part, width) in &self.columns {
+            match part {
+                Part::Index => {
+                    writer.right(&gpu.index.to_string(), width, styles.strong());
+                }
+                Part::Name => {
+                    writer.left(&name(gpu), width, styles.plain());
+                }
+                _ if is_lost(gpu) => {
+                    writer.text(&lost_text(snapshot, gpu, writer.room()), styles.alarm());
+                    return;
+                }
+                Part::Bar => match &reason {
+                    Some(reason) => {
+                        let text = format!("{NOT_AVAILABLE}: {reason}");
+                        writer.left(&text, width, styles.faint());
+                    }
+                    None => bar(shares.whole.as_ref(), is_stale, width, styles, writer),
+                },
+                Part::Memory if reason.is_some() => {
+                    writer.skip(width);
+                }
+                Part::Memory => used(gpu.memory, shares.whole.as_ref(), width, styles, writer),
+                Part::Chart(of) => {
+                    let (place, canvas) = writer.place(width);
+                    if let Some(course) = course {
+                        let total = gpu.memory.map_or(0, |memory| memory.total_bytes) as f64;
+                        let (values, top) = match of {
+                            ChartColor::Memory => {
+                                (chart::values(course.buckets(), window, width), total)
+                            }
+                            ChartColor::Work => {
+                                (chart::values(course.loads(), window, width), 100.0)
+                            }
+                        };
+                        let style = |share| styles.chart(of, share);
+                        chart::draw_values(&values, top, style, place, canvas);
+                    }
+                }
+                Part::Figure(_) if is_stale => {
+                    let seconds = gpu.stale_seconds.unwrap_or_default();
+                    // Utilization is of a moment and has no last known value; the mark takes its place.
+                    writer.text(&stale_text(seconds), styles.alarm());
+                    return;
+                }
+                Part::Figure(field) => {
+                    let style = match field.from_columns {
+                        0 => figure_style(field, gpu, styles),
+                        _ => styles.faint(),
+                    };
+                    writer.right(&field.short(gpu), width, style);
+                }
+            }
+            writer.skip(1);
+        }
+    }
+
+    /// A line of a MIG device: its memory is its own, the rest is its GPU's.
+    fn device(
+        &self,
+        gpu: &Gpu,
+        (device, shares): (&MigDevice, &Option<MemoryShares>),
+        styles: Styles,
+        writer: &mut LineWriter<'_>,
+    ) {
+        let is_stale = gpu.stale_seconds.is_some();
+        for &(part, width) in &self.columns {
+            match part {
+                Part::Index => {
+                    writer.right(&device.name_on(gpu.index), width, styles.plain());
+                }
+                Part::Name => {
+                    writer.left(&part_name(device), width, styles.plain());
+                }
+                Part::Bar => bar(shares.as_ref(), is_stale, width, styles, writer),
+                Part::Memory => used(device.memory, shares.as_ref(), width, styles, writer),
+                _ => return,
+            }
+            writer.skip(1);
+        }
+    }
+}
+
+/// What of some memory is used, in figures.
+fn used(
+    memory: Option<Memory>,
+    shares: Option<&MemoryShares>,
+    width: u16,
+    styles: Styles,
+    writer: &mut LineWriter<'_>,
+) {
+    let style = shares.map_or(styles.plain(), |it| styles.strain(it.level()));
+    writer.right(&memory_text(memory), width, style);
+}
+
+/// How a value of a GPU looks: by how loaded the GPU is by it.
+fn figure_style(field: &GpuField, gpu: &Gpu, styles: Styles) -> Style {
+    match (field.level)(gpu) {
+        None => styles.plain(),
+        Some(level) if field.is_work => styles.work(level),
+        Some(level) => styles.strain(level),
+    }
+}
+
+/// The shares that any of the bars has, in their order; what is free needs no word.
+fn drawn_shares(shown: &[(&Gpu, &GpuShares)]) -> Vec<MemoryShare> {
+    let mut shares = MemoryShare::ALL.to_vec();
+    shares.retain(|&share| {
+        let has = |it: &GpuShares| it.whole.is_some_and(|whole| whole.has(share));
+        share != MemoryShare::Free && shown.iter().any(|(_, shares)| has(shares))
+    });
+    shares
+}
+
+/// Columns that the name keeps beside the figures.
+const NAME_MIN: u16 = 12;
+/// A narrower card has only what is judged, so that cards side by side have the same figures.
+const WIDE: u16 = 90;
+/// Columns of a MIG device's number and of its profile.
+const PART: (u16, u16) = (6, 16);
+
+/// What a card is made of.
+struct Card<'a> {
+    snapshot: &'a Snapshot,
+    gpu: &'a Gpu,
+    /// What its memory is in use for.
+    shares: &'a GpuShares,
+    /// What its charts show.
+    seen: Seen<'a>,
+    styles: Styles,
+}
+
+impl Card<'_> {
+    /// Draws it, from top to bottom; charts take the lines that are left.
+    fn draw(&self, area: Rect, canvas: &mut Buffer) {
+        self.title(&mut LineWriter::new(canvas, area, 0));
+        self.memory(&mut LineWriter::new(canvas, area, 1));
+        self.figures(&mut LineWriter::new(canvas, area, 2));
+        let mut line = 3;
+        for device in self.gpu.mig_devices.iter().zip(&self.shares.devices) {
+            self.part(device, &mut LineWriter::new(canvas, area, line));
+            line += 1;
+        }
+        let rest = Rect {
+            y: area.y + line.min(area.height),
+            height: area.height.saturating_sub(line),
+            ..area
+        };
+        self.charts(rest, canvas);
+    }
+
+    fn title(&self, writer: &mut LineWriter<'_>) {
+        let (gpu, styles) = (self.gpu, self.styles);
+        let (index, name) = (gpu.index.to_string(), name(gpu));
+        let is_wide = writer.room() >= WIDE;
+        let mut figures = match gpu.stale_seconds {
+            // Utilization is of a moment and has no last known value; the mark takes its place.
+            Some(seconds) => vec![(stale_text(seconds), styles.alarm())],
+            None if is_lost(gpu) => Vec::new(),
+            None => figures(gpu, is_wide, styles),
+        };
+        let name_least = if is_wide { columns(&name).max(NAME_MIN) } else { NAME_MIN };
+        let mut room = writer.room().saturating_sub(columns(&index) + 1 + name_least);
+        // A figure is whole or not at all.
+        figures.retain(|(figure, _)| {
+            let width = 2 + columns(figure);
+            let fits = width <= room;
+            room -= if fits { width } else { 0 };
+            fits
+        });
+        writer.text(&index, styles.strong()).skip(1);
+        writer.left(&name, name_least + room, styles.strong());
+        for (figure, style) in figures {
+            writer.skip(2).text(&figure, style);
+        }
+    }
+
+    fn memory(&self, writer: &mut LineWriter<'_>) {
+        let (gpu, styles) = (self.gpu, self.styles);
+        if is_lost(gpu) {
+            let text = lost_text(self.snapshot, gpu, writer.room());
+            writer.text(&text, styles.alarm());
+            return;
+        }
+        if let Some(reason) = reason(gpu) {
+            writer.text(&format!("memory {NOT_AVAILABLE}: {reason}"), styles.faint());
+            return;
+        }
+        self.bar(gpu.memory, self.shares.whole.as_ref(), writer);
+    }
+
+    /// The bar on what the text beside it leaves of the line.
+    fn bar(
+        &self,
+        memory: Option<Memory>,
+        shares: Option<&MemoryShares>,
+        writer: &mut LineWriter<'_>,
+    ) {
+        let styles = self.styles;
+        let fullness = memory
+            .filter(|memory| memory.total_bytes > 0)
+            .map(|memory| percent(memory.used_bytes, memory.total_bytes));
+        let mut text = memory_text(memory);
+        if let Some(percent) = fullness {
+            text.push_str(&format!(" ({percent:.0}%)"));
+        }
+        let width = writer.room().saturating_sub(columns(&text) + 1);
+        let is_stale = self.gpu.stale_seconds.is_some();
+        bar(shares, is_stale, width, styles, writer);
+        let style = shares.map_or(styles.plain(), |it| styles.strain(it.level()));
+        writer.skip(1).text(&text, style);
+    }
+
+    /// Where the memory is, in figures; the bar's legend as well.
+    fn figures(&self, writer: &mut LineWriter<'_>) {
+        let styles = self.styles;
+        let Some(shares) = &self.shares.whole else {
+            return;
+        };
+        for share in MemoryShare::ALL {
+            if !shares.has(share) {
+                continue;
+            }
+            let text = format!("{} {}", share.name(), Bytes(shares.bytes(share)));
+            if columns(&text) + 2 > writer.room() {
+                return;
+            }
+            writer
+                .text(share.glyph(), share_style(share, shares.level(), styles))
+                .skip(1)
+                .text(&text, styles.plain())
+                .skip(2);
+        }
+    }
+
+    fn part(
+        &self,
+        (device, shares): (&MigDevice, &Option<MemoryShares>),
+        writer: &mut LineWriter<'_>,
+    ) {
+        let styles = self.styles;
+        let (number, profile) = PART;
+        writer
+            .left(&device.name_on(self.gpu.index), number, styles.plain())
+            .left(part_name(device).trim_start(), profile, styles.plain())
+            .skip(1);
+        self.bar(device.memory, shares.as_ref(), writer);
+    }
+
+    /// The charts under their captions, side by side; that of utilization only where there is any.
+    fn charts(&self, area: Rect, canvas: &mut Buffer) {
+        if area.height < CHARTS_ROWS_MIN {
+            return;
+        }
+        self.seen.draw_gpu(self.gpu, "", area, canvas);
+    }
+}
+
+/// What a card says of a GPU beside its memory, the most telling first.
+fn figures(gpu: &Gpu, is_wide: bool, styles: Styles) -> Vec<(String, Style)> {
+    let judged = gpu::on_screen().into_iter();
+    let judged = judged.map(|field| (field, figure_style(field, gpu, styles)));
+    let others = CARD_FIELDS.iter().filter(|_| is_wide).map(|field| (field, styles.faint()));
+    judged.chain(others).filter_map(|(field, style)| Some((field.on_card(gpu)?, style))).collect()
+}
+
+/// All GPUs in a few words: `64 GPUs  1.2/5.0 TiB (24%)  2 lost`.
+pub fn sum(gpus: &[&Gpu]) -> String {
+    let count = gpus.len();
+    let mut text = format!("{count} GPU{}", if count == 1 { "" } else { "s" });
+    let known = || gpus.iter().filter_map(|gpu| gpu.memory);
+    let used = known().fold(0u64, |sum, memory| sum.saturating_add(memory.used_bytes));
+    let total = known().fold(0u64, |sum, memory| sum.saturating_add(memory.total_bytes));
+    if total > 0 {
+        text.push_str(&format!("  {} ({:.0}%)", of(used, total), percent(used, total)));
+    }
+    let mut add_count = |count: usize, word: &str| {
+        if count > 0 {
+            text.push_str(&format!("  {count} {word}"));
+        }
+    };
+    let (mut lost_count, mut stale_count) = (0, 0);
+    for gpu in gpus {
+        lost_count += usize::from(is_lost(gpu));
+        stale_count += usize::from(gpu.stale_seconds.is_some());
+    }
+    add_count(lost_count, "lost");
+    add_count(stale_count, "stale");
+    text
+}
+
+/// Why a GPU gives no figures of its memory, made harmless.
+fn reason(gpu: &Gpu) -> Option<String> {
+    let reason = gpu.memory_unavailable.as_deref()?;
+    gpu.memory.is_none().then(|| clean(reason, 200).into_owned())
+}
+
+/// `8.1/45.0 GiB`; both units where they differ.
+fn of(used: u64, total: u64) -> String {
+    let (used, total) = (Bytes(used).to_string(), Bytes(total).to_string());
+    match (used.split_once(' '), total.split_once(' ')) {
+        (Some((number, unit)), Some((_, whole))) if unit == whole => format!("{number}/{total}"),
+        _ => format!("{used}/{total}"),
+    }
+}
+
+/// What of it is used, in figures.
+pub fn memory_text(memory: Option<Memory>) -> String {
+    memory.map_or_else(|| UNKNOWN.to_owned(), |memory| of(memory.used_bytes, memory.total_bytes))
+}
+
+/// What the GPU is called.
+fn name(gpu: &Gpu) -> String {
+    let name = gpu.name.as_deref().unwrap_or(UNKNOWN);
+    // Every GPU here is NVIDIA's; what follows tells them apart.
+    clean(name.strip_prefix("NVIDIA ").unwrap_or(name), 64).into_owned()
+}
+
+/// A MIG device, by its profile.
+fn part_name(device: &MigDevice) -> String {
+    let profile = device.profile.as_deref().unwrap_or(UNKNOWN);
+    format!("  MIG {}", clean(profile, 40))
+}
+
+/// Whether nothing of it could be read.
+pub fn is_lost(gpu: &Gpu) -> bool {
+    gpu.memory.is_none() && gpu.memory_unavailable.is_none() && gpu.processes.is_none()
+}
+
+/// Why nothing of it could be read.
+fn lost_text(snapshot: &Snapshot, gpu: &Gpu, width: u16) -> String {
+    let error = snapshot.errors.iter().find(|error| error.gpu == Some(gpu.index));
+    match error {
+        Some(error) => format!("lost: {}", clean(&error.error, width)),
+        None => "lost: nothing of it could be read".to_owned(),
+    }
+}
+
+/// For how long it has not answered.
+fn stale_text(seconds: f64) -> String {
+    format!("stale {}", Span::from_seconds(seconds))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn units_are_shown_once_where_they_agree() {
+        assert_eq!(of(8 << 30, 45 << 30), "8.0/45.0 GiB");
+        assert_eq!(of(512 << 20, 45 << 30), "512.0 MiB/45.0 GiB");
+    }
+}
