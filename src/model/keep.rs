@@ -14,7 +14,7 @@ use jiff::{Timestamp, tz::Offset};
 
 use schemars::JsonSchema;
 use serde::Serialize;
-use serde_with::skip_serializing_none;
+use serde_with_macros::skip_serializing_none;
 
 use super::{Finding, Identity, Kind, Process, Time};
 

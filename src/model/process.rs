@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize};
-use serde_with::skip_serializing_none;
+use serde_with_macros::skip_serializing_none;
 
 use super::identity::{Identity, Start};
 use super::time::Time;

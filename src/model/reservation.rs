@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use serde_with::skip_serializing_none;
+use serde_with_macros::skip_serializing_none;
 
 use super::process::{Container, Kubernetes, Slurm};
 use super::snapshot::ProcessType;

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use schemars::{JsonSchema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
-use serde_with::skip_serializing_none;
+use serde_with_macros::skip_serializing_none;
 
 pub use super::process::{Container, Jupyter, Kubernetes, LastKnown, Parent, Process, Slurm};
 pub use super::reservation::Reservation;

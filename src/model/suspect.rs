@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use schemars::JsonSchema;
 use serde::{Serialize, Serializer};
-use serde_with::skip_serializing_none;
+use serde_with_macros::skip_serializing_none;
 
 use super::evidence::samples;
 use super::finding::{FindingGpu, FindingProcess, Kind};

@@ -6,18 +6,22 @@
 use std::io::{self, Write};
 use std::mem;
 
+use crossterm::cursor::MoveTo;
 use crossterm::queue;
+use crossterm::style::Print;
 use crossterm::terminal::{BeginSynchronizedUpdate, Clear, ClearType, EndSynchronizedUpdate};
-use ratatui::backend::{Backend, CrosstermBackend};
-use ratatui::buffer::Buffer;
+use ratatui::buffer::{Buffer, Cell};
 use ratatui::layout::Rect;
+use ratatui::style::{Color, Modifier};
+
+use super::once::text::codes;
 
 /// Two frames: the one that is shown and the one that is being drawn.
 #[derive(Debug)]
 pub struct DoubleBuffer<W: Write> {
     // Not `ratatui::Terminal`, which writes to the terminal when it is dropped, panics where that is
     // gone, and hides the cursor again with every frame.
-    backend: CrosstermBackend<W>,
+    output: W,
     shown: Buffer,
     next: Buffer,
     /// Whether what is on the output is not known, so that it is cleared with the next frame.
@@ -27,17 +31,13 @@ pub struct DoubleBuffer<W: Write> {
 impl<W: Write> DoubleBuffer<W> {
     /// Cells for `output`, which is taken to be blank.
     pub fn new(output: W, area: Rect) -> Self {
-        Self {
-            backend: CrosstermBackend::new(output),
-            shown: Buffer::empty(area),
-            next: Buffer::empty(area),
-            is_unknown: false,
-        }
+        let (shown, next) = (Buffer::empty(area), Buffer::empty(area));
+        Self { output, shown, next, is_unknown: false }
     }
 
     /// Where frames are written to.
     pub fn output(&mut self) -> &mut impl Write {
-        &mut self.backend
+        &mut self.output
     }
 
     /// Takes a new size over and forgets what is shown: the next frame clears the output and is drawn whole.
@@ -57,18 +57,39 @@ impl<W: Write> DoubleBuffer<W> {
         paint(&mut self.next);
         let mut changes = self.shown.diff_iter(&self.next).peekable();
         if self.is_unknown || changes.peek().is_some() {
-            queue!(self.backend, BeginSynchronizedUpdate)?;
+            queue!(self.output, BeginSynchronizedUpdate)?;
             if self.is_unknown {
-                queue!(self.backend, Clear(ClearType::All))?;
+                queue!(self.output, Clear(ClearType::All))?;
             }
-            self.backend.draw(changes)?;
-            queue!(self.backend, EndSynchronizedUpdate)?;
-            Backend::flush(&mut self.backend)?;
+            write_cells(&mut self.output, changes)?;
+            queue!(self.output, EndSynchronizedUpdate)?;
+            self.output.flush()?;
             self.is_unknown = false;
         }
         mem::swap(&mut self.shown, &mut self.next);
         Ok(())
     }
+}
+
+/// Writes cells: where each is, unless it follows the one before, and its style where that changes.
+fn write_cells<'a>(
+    output: &mut impl Write,
+    cells: impl Iterator<Item = (u16, u16, &'a Cell)>,
+) -> io::Result<()> {
+    let mut style = (Color::Reset, Color::Reset, Modifier::empty());
+    let mut next = None;
+    for (x, y, cell) in cells {
+        if next != Some((x, y)) {
+            queue!(output, MoveTo(x, y))?;
+        }
+        next = Some((x + 1, y));
+        if (cell.fg, cell.bg, cell.modifier) != style {
+            style = (cell.fg, cell.bg, cell.modifier);
+            write!(output, "\x1b[0{}m", codes(cell))?;
+        }
+        queue!(output, Print(cell.symbol()))?;
+    }
+    write!(output, "\x1b[0m")
 }
 
 #[cfg(test)]

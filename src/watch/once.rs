@@ -4,7 +4,7 @@
 //! and moves no recording. What is drawn is written by `text` and `svg`.
 
 mod svg;
-mod text;
+pub(super) mod text;
 
 use std::collections::VecDeque;
 use std::str::FromStr;

@@ -43,8 +43,8 @@ fn is_painted(cell: &Cell) -> bool {
     cell.bg != Color::Reset || cell.modifier.intersects(seen)
 }
 
-/// What follows the 0 that takes all back.
-fn codes(cell: &Cell) -> String {
+/// The codes of a cell's style (SGR), which follow the 0 that resets it.
+pub(in crate::watch) fn codes(cell: &Cell) -> String {
     const MODIFIERS: [(Modifier, &str); 6] = [
         (Modifier::BOLD, ";1"),
         (Modifier::DIM, ";2"),
