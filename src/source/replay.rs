@@ -5,8 +5,6 @@
 //! is in [`crate::recording`], when each snapshot is due in [`playback`](super::playback); the demo is made by `tests/it/demo.rs`.
 
 use std::path::Path;
-use std::sync::mpsc::{self, Receiver};
-use std::thread;
 use std::time::{Duration, Instant};
 
 use super::playback::PlaybackClock;
@@ -19,115 +17,21 @@ use crate::recording::{self, Damage, RecordingReader};
 static DEMO: &[u8] = include_bytes!("demo.jsonl.zst");
 /// How much of the demo is history when its screen comes up.
 pub const DEMO_HISTORY_SECONDS: f64 = 25.0 * 60.0;
-/// So many snapshots are read ahead of who judges them: enough that neither waits for the other's
-/// unevenness, little enough that a thousand processes in each do not matter.
-const READ_AHEAD: usize = 32;
-/// A snapshot of so much text counts as one of them; a larger one as several.
-const ONE_AHEAD_BYTES: usize = 512 << 10;
 
 /// A recording as a source.
 #[derive(Debug)]
 pub struct Replay {
-    name: String,
-    input: Input,
+    reader: RecordingReader,
     /// What was read and is not due yet.
     read: Option<Snapshot>,
     playback: PlaybackClock,
     started: Option<Instant>,
 }
 
-/// Where the snapshots are read.
-#[derive(Debug)]
-enum Input {
-    /// Here, one at a time.
-    Here(Box<RecordingReader>),
-    /// On a thread of its own, ahead of who takes them.
-    Ahead {
-        /// `None` before a large one takes up room, so that not as many are held.
-        snapshots: Receiver<Option<Result<Snapshot, recording::RecordingError>>>,
-        /// What is left of the reader when it is done.
-        done: Receiver<RecordingReader>,
-    },
-    /// Nowhere any more.
-    Ended(Option<Box<RecordingReader>>),
-}
-
-impl Input {
-    /// Reads on a thread of its own, or here where there can be none.
-    fn ahead(reader: RecordingReader) -> Self {
-        let (give, snapshots) = mpsc::sync_channel(READ_AHEAD);
-        let (finish, done) = mpsc::sync_channel(1);
-        // The reader is handed over once the thread runs, so that it is not lost where none can.
-        let (hand_over, take) = mpsc::sync_channel::<RecordingReader>(1);
-        let thread = thread::Builder::new().name("replay".to_owned());
-        let spawned = thread.spawn(move || {
-            let Ok(mut reader) = take.recv() else {
-                return;
-            };
-            // Whoever took the snapshots may have had enough.
-            while let Some(snapshot) = reader.next() {
-                let more = (reader.line_bytes() / ONE_AHEAD_BYTES).min(READ_AHEAD - 1);
-                let filled = (0..more).all(|_| give.send(None).is_ok());
-                if !filled || give.send(Some(snapshot)).is_err() {
-                    return;
-                }
-            }
-            let _ = finish.send(reader);
-        });
-        match spawned {
-            Ok(_) => match hand_over.send(reader) {
-                Ok(()) => Self::Ahead { snapshots, done },
-                Err(mpsc::SendError(reader)) => Self::Here(Box::new(reader)),
-            },
-            Err(_) => Self::Here(Box::new(reader)),
-        }
-    }
-
-    /// Goes back to the beginning, where nothing reads ahead.
-    fn rewind(&mut self) -> Result<(), recording::RecordingError> {
-        match self {
-            Self::Here(reader) => reader.rewind(),
-            Self::Ahead { .. } | Self::Ended(_) => Ok(()),
-        }
-    }
-
-    fn next(&mut self) -> Result<Option<Snapshot>, recording::RecordingError> {
-        match self {
-            Self::Here(reader) => reader.next().transpose(),
-            Self::Ahead { snapshots, done } => match snapshots.iter().flatten().next() {
-                Some(snapshot) => snapshot.map(Some),
-                None => {
-                    *self = Self::Ended(done.recv().ok().map(Box::new));
-                    Ok(None)
-                }
-            },
-            Self::Ended(_) => Ok(None),
-        }
-    }
-
-    /// Whoever has read so far, where that is known.
-    fn reader(&self) -> Option<&RecordingReader> {
-        match self {
-            Self::Here(reader) => Some(reader),
-            Self::Ahead { .. } => None,
-            Self::Ended(reader) => reader.as_deref(),
-        }
-    }
-}
-
 impl Replay {
     /// Plays what `reader` reads.
     pub fn new(reader: RecordingReader, pace: PlaybackPace) -> Self {
-        Self {
-            name: reader.name().to_owned(),
-            input: match pace {
-                PlaybackPace::AsFast => Input::ahead(reader),
-                PlaybackPace::Speed(_) => Input::Here(Box::new(reader)),
-            },
-            read: None,
-            playback: PlaybackClock::new(pace),
-            started: None,
-        }
+        Self { reader, read: None, playback: PlaybackClock::new(pace), started: None }
     }
 
     /// Plays a file; `-` is standard input.
@@ -159,17 +63,17 @@ impl Replay {
 
     /// What to call the recording in a message.
     pub fn name(&self) -> &str {
-        &self.name
+        self.reader.name()
     }
 
-    /// The damage met so far (see [`RecordingReader::damage`]); at full pace it is known at the end.
+    /// The damage met so far (see [`RecordingReader::damage`]).
     pub fn damage(&self) -> &[Damage] {
-        self.input.reader().map_or(&[], RecordingReader::damage)
+        self.reader.damage()
     }
 
-    /// How many damaged lines were met so far; at full pace it is known at the end.
+    /// How many damaged lines were met so far.
     pub fn damage_count(&self) -> u64 {
-        self.input.reader().map_or(0, RecordingReader::damage_count)
+        self.reader.damage_count()
     }
 
     fn clock(&mut self, now: Instant) -> Duration {
@@ -183,7 +87,7 @@ impl Source for Replay {
             return Ok(NextSnapshot::OnRequest);
         }
         if self.read.is_none() {
-            self.read = self.input.next()?;
+            self.read = self.reader.next().transpose()?;
         }
         let clock = self.clock(now);
         Ok(match &self.read {
@@ -197,7 +101,7 @@ impl Source for Replay {
 
     fn take(&mut self, now: Instant) -> Result<Option<Taken>, SourceError> {
         let read = match self.read.take() {
-            None => self.input.next()?,
+            None => self.reader.next().transpose()?,
             read => read,
         };
         let clock = self.clock(now);
@@ -209,7 +113,7 @@ impl Source for Replay {
 
     fn steer(&mut self, control: Control, now: Instant) -> Result<(), SourceError> {
         if control == Control::Rewind {
-            self.input.rewind()?;
+            self.reader.rewind()?;
             self.read = None;
         }
         let clock = self.clock(now);
@@ -218,18 +122,11 @@ impl Source for Replay {
     }
 
     fn origin(&self) -> Origin {
-        let reader = match &self.input {
-            Input::Here(reader) => Some(reader),
-            Input::Ahead { .. } | Input::Ended(_) => None,
-        };
-        Origin::Replay {
-            name: self.name.clone(),
-            can_rewind: reader.is_some_and(|reader| reader.can_rewind()),
-        }
+        Origin::Replay { name: self.reader.name().to_owned(), can_rewind: self.reader.can_rewind() }
     }
 
     fn share_read(&self) -> Option<f64> {
-        self.input.reader()?.share_read()
+        self.reader.share_read()
     }
 }
 
@@ -293,7 +190,7 @@ mod tests {
     #[test]
     fn the_demo_plays_to_its_end() {
         let mut demo = Replay::demo(PlaybackPace::AsFast).unwrap();
-        assert_eq!(demo.origin(), Origin::Replay { name: "demo".into(), can_rewind: false });
+        assert_eq!(demo.origin(), Origin::Replay { name: "demo".into(), can_rewind: true });
         let snapshots = drain(&mut demo);
         let (Some(first), Some(last)) = (snapshots.first(), snapshots.last()) else {
             panic!("the demo is empty");
