@@ -212,7 +212,7 @@ fn memory_curve(past: &memory_series::MemorySeries) -> MemoryCurve {
     MemoryCurve {
         samples: past.samples(),
         points: past.buckets().iter().map(point).collect(),
-        vouched_milliseconds: memory_series::vouched_milliseconds(past.buckets()),
+        vouched_milliseconds: past.buckets().last().map_or(0, |last| last.vouched),
     }
 }
 

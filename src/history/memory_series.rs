@@ -9,6 +9,7 @@
 
 use foldhash::HashMap;
 
+use super::interval::Interval;
 use super::{Average, History};
 use crate::model::{Gpu, GpuProcess, Identity, Snapshot, Start, Time};
 
@@ -25,11 +26,6 @@ const FIRST_WIDTH_MILLISECONDS: i64 = 1000;
 /// A sample tells of the time after it, as far as to the next one, but of no more than this, which the
 /// rules bridge, too, or than three times the usual distance of two samples.
 const VOUCHED_MILLISECONDS: i64 = 60_000;
-/// Samples that are no further apart tell of all the time between them, whatever distance is usual.
-const CLOSE_MILLISECONDS: i64 = VOUCHED_MILLISECONDS / 3;
-/// So many samples of a stretch that are close together count when the usual distance is asked for: where samples
-/// become rarer, the new distance is the usual one after as many.
-const MOST_REPEATS: u8 = 60;
 
 /// What was held in a stretch of time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -44,8 +40,8 @@ pub struct MemoryBucket {
     pub high_bytes: u64,
     /// At the last sample.
     pub last_bytes: u64,
-    /// How many samples in it came close after one that told the same; not counted beyond a bound.
-    pub repeats: u8,
+    /// Of how many milliseconds after it the last sample tells.
+    pub vouched: i64,
 }
 
 /// How much a GPU was used in a stretch of time, by all or by one process.
@@ -57,8 +53,8 @@ pub struct Load {
     pub until: Time,
     /// Mean utilization; never without a sample.
     pub percent: Average,
-    /// As [`MemoryBucket::repeats`].
-    pub repeats: u8,
+    /// Of how many milliseconds after it the last sample tells.
+    pub vouched: i64,
     /// All its samples told the same.
     is_level: bool,
 }
@@ -73,37 +69,14 @@ pub trait SeriesBucket {
     fn most(&self) -> f64;
     /// At its last sample, likewise.
     fn last(&self) -> f64;
-    /// See [`MemoryBucket::repeats`].
-    fn repeats(&self) -> u8;
+    /// Of how many milliseconds after it the last sample tells.
+    fn vouched(&mut self) -> &mut i64;
     /// Whether the one that follows tells the same, and both tell nothing else.
     fn is_level_with(&self, later: &Self) -> bool;
     /// Takes in the one that follows.
     fn join(&mut self, later: &Self);
-    /// Counts a sample that came close after one that told the same.
-    fn repeat(&mut self);
-}
-
-/// Of how many milliseconds after it a sample tells, in a series that is seen up to there.
-pub fn vouched_milliseconds<S: SeriesBucket>(seen: &[S]) -> i64 {
-    let distances = || seen.windows(2).map(|two| two[1].since() - two[0].until());
-    if distances().all(|distance| distance <= CLOSE_MILLISECONDS) {
-        // Whichever is the usual one.
-        return VOUCHED_MILLISECONDS;
-    }
-    let mut held = [0i64; MOST_BUCKETS];
-    let mut count = 0;
-    for (place, distance) in held.iter_mut().zip(distances()) {
-        *place = distance;
-        count += 1;
-    }
-    // Those within a stretch that is level come first: all are close.
-    let close: usize = seen.iter().map(|it| usize::from(it.repeats())).sum();
-    let middle = (close + count) / 2;
-    let usual = match middle.checked_sub(close) {
-        Some(at) if at < count => *held[..count].select_nth_unstable(at).1,
-        _ => 0,
-    };
-    usual.saturating_mul(3).max(VOUCHED_MILLISECONDS)
+    /// Whether its last sample tells of the time up to the next one, or to the end of what is looked at.
+    fn is_seen_until(&self, next: Time) -> bool;
 }
 
 /// The stretches that had begun by `end`: where a screen is paused, or shows the past, more is known by now.
@@ -112,27 +85,6 @@ pub fn seen_until<S: SeriesBucket>(stretches: &[S], end: Time) -> &[S] {
         return stretches;
     }
     &stretches[..stretches.partition_point(|stretch| stretch.since() <= end)]
-}
-
-/// Which times between the stretches of a series were seen. The usual distance is worked out only where a sample is
-/// far from the one before: mostly none is.
-pub struct Gaps<'a, S> {
-    seen: &'a [S],
-    vouched: Option<i64>,
-}
-
-impl<'a, S: SeriesBucket> Gaps<'a, S> {
-    /// Of a series that is seen up to there.
-    pub fn new(seen: &'a [S]) -> Self {
-        Self { seen, vouched: None }
-    }
-
-    /// Whether a sample tells of the time after it, up to the next one or to the end of what is looked at.
-    pub fn is_seen_between(&mut self, last: Time, next: Time) -> bool {
-        let distance = next - last;
-        distance <= CLOSE_MILLISECONDS
-            || distance <= *self.vouched.get_or_insert_with(|| vouched_milliseconds(self.seen))
-    }
 }
 
 /// Stretches of time, oldest first, and what each may span.
@@ -150,15 +102,12 @@ impl<S> Default for Downsampled<S> {
 
 impl<S: SeriesBucket> Downsampled<S> {
     /// Adds the sample that follows, and keeps at most so many stretches.
-    fn push(&mut self, next: S, most: usize) {
+    fn push(&mut self, mut next: S, most: usize) {
         if let Some(last) = self.stretches.last_mut() {
-            let is_close = next.since() - last.until() <= CLOSE_MILLISECONDS;
-            if is_close && last.is_level_with(&next) {
-                last.join(&next);
-                last.repeat();
-                return;
-            }
-            if next.until() - last.since() < self.width {
+            // How far apart samples are is only known with this one.
+            *last.vouched() = *next.vouched();
+            let is_level = last.is_seen_until(next.since()) && last.is_level_with(&next);
+            if is_level || next.until() - last.since() < self.width {
                 last.join(&next);
                 return;
             }
@@ -202,8 +151,12 @@ impl SeriesBucket for MemoryBucket {
         self.last_bytes as f64
     }
 
-    fn repeats(&self) -> u8 {
-        self.repeats
+    fn vouched(&mut self) -> &mut i64 {
+        &mut self.vouched
+    }
+
+    fn is_seen_until(&self, next: Time) -> bool {
+        next - self.until <= self.vouched
     }
 
     fn is_level_with(&self, later: &Self) -> bool {
@@ -216,16 +169,8 @@ impl SeriesBucket for MemoryBucket {
         self.low_bytes = self.low_bytes.min(later.low_bytes);
         self.high_bytes = self.high_bytes.max(later.high_bytes);
         self.last_bytes = later.last_bytes;
-        self.repeats = sum_of_repeats(self.repeats, later.repeats);
+        self.vouched = later.vouched;
     }
-
-    fn repeat(&mut self) {
-        self.repeats = sum_of_repeats(self.repeats, 1);
-    }
-}
-
-fn sum_of_repeats(one: u8, other: u8) -> u8 {
-    one.saturating_add(other).min(MOST_REPEATS)
 }
 
 impl SeriesBucket for Load {
@@ -245,8 +190,12 @@ impl SeriesBucket for Load {
         self.most()
     }
 
-    fn repeats(&self) -> u8 {
-        self.repeats
+    fn vouched(&mut self) -> &mut i64 {
+        &mut self.vouched
+    }
+
+    fn is_seen_until(&self, next: Time) -> bool {
+        next - self.until <= self.vouched
     }
 
     fn is_level_with(&self, later: &Self) -> bool {
@@ -257,12 +206,16 @@ impl SeriesBucket for Load {
         self.is_level = self.is_level_with(later);
         self.until = later.until;
         self.percent.add(later.percent);
-        self.repeats = sum_of_repeats(self.repeats, later.repeats);
+        self.vouched = later.vouched;
     }
+}
 
-    fn repeat(&mut self) {
-        self.repeats = sum_of_repeats(self.repeats, 1);
-    }
+/// When a sample was taken, of how many milliseconds after it it tells, and how many stretches are kept.
+#[derive(Clone, Copy, Debug)]
+struct SeriesSample {
+    time: Time,
+    vouched: i64,
+    most: usize,
 }
 
 /// The series of one row, or of one GPU.
@@ -276,9 +229,16 @@ pub struct MemorySeries {
 }
 
 impl MemorySeries {
-    fn observe(&mut self, time: Time, bytes: Option<u64>, percent: Option<u32>, most: usize) {
+    fn observe(&mut self, sample: SeriesSample, bytes: Option<u64>, percent: Option<u32>) {
+        let SeriesSample { time, vouched, most } = sample;
         self.last_seen = Some(time);
         self.percent.push(percent.map(f64::from));
+        if let Some(percent) = percent {
+            let mut average = Average::default();
+            average.push(Some(f64::from(percent)));
+            let load = Load { since: time, until: time, percent: average, vouched, is_level: true };
+            self.used.push(load, most);
+        }
         let Some(bytes) = bytes else {
             return;
         };
@@ -289,16 +249,9 @@ impl MemorySeries {
             low_bytes: bytes,
             high_bytes: bytes,
             last_bytes: bytes,
-            repeats: 0,
+            vouched,
         };
         self.held.push(bucket, most);
-    }
-
-    fn observe_use(&mut self, time: Time, percent: u32, most: usize) {
-        let mut average = Average::default();
-        average.push(Some(f64::from(percent)));
-        let load = Load { since: time, until: time, percent: average, repeats: 0, is_level: true };
-        self.used.push(load, most);
     }
 
     /// The series, oldest first; empty where it was never told what is held.
@@ -354,6 +307,8 @@ pub struct Courses {
     gpus: HashMap<u32, MemorySeries>,
     // When the history that they follow began.
     begun: Option<Time>,
+    last: Option<Time>,
+    interval: Interval,
 }
 
 impl Courses {
@@ -381,14 +336,17 @@ impl Courses {
         let time = snapshot.time;
         let most = SHARED_BUCKETS / self.rows.len().max(1);
         let most = most.clamp(LEAST_BUCKETS, MOST_BUCKETS);
+        if let Some(last) = self.last.replace(time) {
+            self.interval.push(time - last);
+        }
+        let usual = self.interval.milliseconds();
+        let vouched = VOUCHED_MILLISECONDS.max(usual.saturating_mul(3));
         for gpu in snapshot.gpus.iter().filter(|it| it.stale_seconds.is_none()) {
             if self.gpus.len() < MOST_COURSES || self.gpus.contains_key(&gpu.index) {
                 let used = gpu.memory.map(|memory| memory.used_bytes);
                 let course = self.gpus.entry(gpu.index).or_default();
-                course.observe(time, used, gpu.gpu_percent, MOST_BUCKETS);
-                if let Some(percent) = gpu.gpu_percent {
-                    course.observe_use(time, percent, MOST_BUCKETS);
-                }
+                let sample = SeriesSample { time, vouched, most: MOST_BUCKETS };
+                course.observe(sample, used, gpu.gpu_percent);
             }
             for row in gpu.processes.iter().flatten() {
                 let key = SeriesKey::of(identity_of(&who, row.pid), gpu, row);
@@ -398,10 +356,8 @@ impl Courses {
                 }
                 if self.rows.len() < MOST_COURSES || self.rows.contains_key(&key) {
                     let course = self.rows.entry(key).or_default();
-                    course.observe(time, row.used_bytes, row.sm_percent, most);
-                    if let Some(percent) = row.sm_percent {
-                        course.observe_use(time, percent, most);
-                    }
+                    let sample = SeriesSample { time, vouched, most };
+                    course.observe(sample, row.used_bytes, row.sm_percent);
                 }
             }
         }

@@ -195,11 +195,6 @@ impl RecordingReader {
         self.damage_count
     }
 
-    /// How much text there was in what was read last: what its snapshot may take in memory.
-    pub(crate) fn line_bytes(&self) -> usize {
-        self.line.len()
-    }
-
     /// How much text was read so far.
     pub(super) fn bytes(&self) -> u64 {
         self.bytes

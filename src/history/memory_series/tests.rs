@@ -8,7 +8,8 @@ fn series(values: impl IntoIterator<Item = (i64, u64)>) -> MemorySeries {
     let mut course = MemorySeries::default();
     for (seconds, bytes) in values {
         let time = Time::from_unix_milliseconds(seconds * 1000);
-        course.observe(time, Some(bytes), None, MOST_BUCKETS);
+        let sample = SeriesSample { time, vouched: 60_000, most: MOST_BUCKETS };
+        course.observe(sample, Some(bytes), None);
     }
     course
 }
@@ -66,7 +67,7 @@ fn many_outlines_are_coarser_and_keep_every_peak() {
 }
 
 #[test]
-fn what_stays_level_is_one_stretch_and_knows_how_far_apart_samples_are() {
+fn what_stays_level_is_one_stretch() {
     let course = series((0..20_000).map(|second| (second, 2 * GIB)));
     let level = MemoryBucket {
         since: Time::from_unix_milliseconds(0),
@@ -74,26 +75,28 @@ fn what_stays_level_is_one_stretch_and_knows_how_far_apart_samples_are() {
         low_bytes: 2 * GIB,
         high_bytes: 2 * GIB,
         last_bytes: 2 * GIB,
-        repeats: MOST_REPEATS,
+        vouched: 60_000,
     };
     assert_eq!(course.buckets(), [level]);
     assert_eq!(course.samples(), 20_000);
     // A gap parts it, and so does another value.
-    let values = [(0, 1), (20, 1), (41, 1), (42, 2), (43, 1), (44, 1)];
+    let values = [(0, 1), (20, 1), (81, 1), (82, 2), (83, 1), (84, 1)];
     let course = series(values);
     let spans: Vec<_> = course.buckets().iter().map(|b| b.until - b.since).collect();
     assert_eq!(spans, [20_000, 0, 0, 1000]);
-    let vouched = |values: &[(i64, u64)]| {
-        let course = series(values.iter().copied());
-        vouched_milliseconds(course.buckets())
-    };
-    let level = |values: &[i64]| values.iter().map(|at| (*at, 7)).collect::<Vec<_>>();
-    assert_eq!(vouched(&level(&[0, 1, 2, 3, 300, 400])), 60_000);
-    assert_eq!(vouched(&level(&[0, 1, 100, 200, 300])), 300_000);
-    let mut rarer: Vec<i64> = (0..1000).collect();
-    rarer.extend((1..=61).map(|at| 1000 + at * 100));
-    assert_eq!(vouched(&level(&rarer[..1059])), 60_000);
-    assert_eq!(vouched(&level(&rarer)), 300_000, "a new distance is usual");
+}
+
+#[test]
+fn where_samples_are_rare_each_tells_of_more_time() {
+    let mut courses = Courses::default();
+    let mut scene = Scene::new(1, 300.0);
+    scene.memory(0, GIB, 80 * GIB);
+    for _ in 0..4 {
+        courses.observe(scene.step());
+    }
+    let course = courses.gpu(&scene.step().gpus[0]).unwrap();
+    let spans: Vec<_> = course.buckets().iter().map(|b| (b.until - b.since, b.vouched)).collect();
+    assert_eq!(spans, [(900_000, 900_000)]);
 }
 
 #[test]
@@ -101,7 +104,8 @@ fn use_that_stays_level_is_one_stretch_but_not_what_has_the_same_mean() {
     let mut course = MemorySeries::default();
     let mut observe = |second: i64, percent| {
         let time = Time::from_unix_milliseconds(second * 1000);
-        course.observe_use(time, percent, 8);
+        let sample = SeriesSample { time, vouched: 60_000, most: 8 };
+        course.observe(sample, None, Some(percent));
         let mean = |load: &Load| (load.percent.count(), load.percent.mean());
         course.loads().iter().map(mean).collect::<Vec<_>>()
     };

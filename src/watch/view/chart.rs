@@ -11,7 +11,7 @@ use ratatui::layout::Rect;
 use ratatui::style::Style;
 
 use super::line_writer::put;
-use crate::history::memory_series::{Gaps, SeriesBucket, seen_until};
+use crate::history::memory_series::{SeriesBucket, seen_until};
 use crate::model::Time;
 use ratatui::buffer::Buffer;
 
@@ -171,14 +171,13 @@ pub fn values<S: SeriesBucket>(seen: &[S], window: ChartWindow, columns: u16) ->
             }
         }
     };
-    let mut gaps = Gaps::new(seen);
     for (at, stretch) in seen.iter().enumerate() {
         let (from, to) = (column(stretch.since()), column(stretch.until()));
         raise(from, to, stretch.most());
         // What was so at its last sample was so until the next one, unless that is long after.
         let next = seen.get(at + 1).map(S::since);
         let until = next.unwrap_or(window.end);
-        if gaps.is_seen_between(stretch.until(), until) {
+        if stretch.is_seen_until(until) {
             let last = column(until) - i64::from(next.is_some());
             if last > to {
                 raise(to + 1, last, stretch.last());
@@ -219,7 +218,7 @@ mod tests {
             low_bytes: bytes,
             high_bytes: bytes,
             last_bytes: bytes,
-            repeats: 0,
+            vouched: 60_000,
         };
         values.iter().map(bucket).collect()
     }
