@@ -106,15 +106,6 @@ impl Resets {
     }
 }
 
-/// A row that a GPU listed: small, because a thousand processes on sixteen GPUs have many.
-#[derive(Clone, Copy, Debug)]
-struct ListedRow {
-    pid: u32,
-    /// Places in the snapshot.
-    gpu: u32,
-    row: u32,
-}
-
 /// The places in a snapshot of a row whose process is not known for certain.
 #[derive(Clone, Copy, Debug)]
 struct UnresolvedRow {
@@ -137,14 +128,11 @@ pub struct History {
     interval: Interval,
     resets: Resets,
     devices: Vec<Device>,
-    has_low_power_phase: bool,
     /// By pid; the identity inside tells a number that was handed out again.
     // Boxed: a map keeps room for more entries than it has.
     processes: HashMap<u32, Box<ProcessHistory>>,
     /// The last snapshot's rows whose process is not known for certain.
     unresolved_rows: Vec<UnresolvedRow>,
-    /// Room for the rows of a snapshot, kept from one to the next.
-    listed: Vec<ListedRow>,
     unlisted: UnlistedPids,
 }
 
@@ -184,8 +172,6 @@ impl History {
         self.observe_unused(snapshot, moment);
         self.observe_hidden(snapshot, moment);
         self.observe_what_is_missing(moment);
-        self.has_low_power_phase =
-            self.devices.iter().any(|device| device.low_power_phase().is_some());
         true
     }
 
@@ -250,18 +236,11 @@ impl History {
     }
 
     fn observe_rows(&mut self, snapshot: &Snapshot, moment: SampleTime, previous: Option<Time>) {
-        let mut listed = std::mem::take(&mut self.listed);
-        listed.clear();
-        // By GPU of the snapshot.
-        let mut devices = Vec::with_capacity(snapshot.gpus.len());
+        self.unresolved_rows.clear();
+        // Seldom needed: nearly every row's process is known for certain.
+        let mut places: Option<HashMap<u32, usize>> = None;
         for (place, gpu) in snapshot.gpus.iter().enumerate() {
-            let device = self.remember_device(gpu, place);
-            devices.push(Shown {
-                device: device.unwrap_or_default(),
-                was_listed: false,
-                is_unexplained: false,
-            });
-            let Some(device) = device else {
+            let Some(device) = self.remember_device(gpu, place) else {
                 continue;
             };
             // What a GPU that does not answer shows is what it said last: no news.
@@ -277,64 +256,21 @@ impl History {
                     .then(|| Alone { who: process.identity(), sm_percent: row.sm_percent })
             });
             self.devices[device].observe(gpu, moment, true, alone);
-            devices[place].was_listed = was_listed;
-            devices[place].is_unexplained =
-                self.devices[device].is_unexplained(gpu, rows, moment.time);
-            listed.extend((0..).zip(rows).map(|(at, row)| ListedRow {
-                pid: row.pid,
-                gpu: place as u32,
-                row: at,
-            }));
-        }
-        if listed.len() > snapshot.processes.len() {
-            // What is known of a process lies together in memory; to go from GPU to GPU would fetch all of
-            // it once for each.
-            listed.sort_by_key(|listed| listed.pid);
-        }
-        self.observe_listed(snapshot, moment, &listed, &devices);
-        self.listed = listed;
-    }
-
-    fn observe_listed(
-        &mut self,
-        snapshot: &Snapshot,
-        moment: SampleTime,
-        listed: &[ListedRow],
-        devices: &[Shown],
-    ) {
-        self.unresolved_rows.clear();
-        // Seldom needed: nearly every row's process is known for certain.
-        let mut places: Option<HashMap<u32, usize>> = None;
-        for of_one in listed.chunk_by(|one, next| one.pid == next.pid) {
-            let pid = of_one[0].pid;
-            let known = self.processes.get_mut(&pid);
-            if let Some(process) = known.filter(|known| known.last_seen() == moment.time) {
-                for listed in of_one {
-                    let gpu = &snapshot.gpus[listed.gpu as usize];
-                    let shown = devices[listed.gpu as usize];
-                    if let Some(row) =
-                        gpu.processes.as_ref().and_then(|rows| rows.get(listed.row as usize))
-                    {
-                        process.observe_row(shown, gpu, row, moment);
-                    }
+            let is_unexplained = self.devices[device].is_unexplained(gpu, rows, moment.time);
+            let shown = Shown { device, was_listed, is_unexplained };
+            for (at, row) in rows.iter().enumerate() {
+                let known = self.processes.get_mut(&row.pid);
+                if let Some(process) = known.filter(|known| known.last_seen() == moment.time) {
+                    process.observe_row(shown, gpu, row, moment);
+                    continue;
                 }
-                continue;
-            }
-            let places = places.get_or_insert_with(|| places_by_pid(snapshot));
-            let place = places.get(&pid).copied();
-            for listed in of_one {
-                let process = place.map(|place| &snapshot.processes[place]);
-                let shown = devices[listed.gpu as usize];
-                self.unlisted.observe(shown.device, pid, process, moment, shown.was_listed);
-                self.unresolved_rows.push(UnresolvedRow {
-                    gpu: listed.gpu as usize,
-                    row: listed.row as usize,
-                    process: place,
-                });
+                let places = places.get_or_insert_with(|| places_by_pid(snapshot));
+                let process = places.get(&row.pid).copied();
+                let seen = process.map(|place| &snapshot.processes[place]);
+                self.unlisted.observe(device, row.pid, seen, moment, was_listed);
+                self.unresolved_rows.push(UnresolvedRow { gpu: place, row: at, process });
             }
         }
-        // As the GPUs list them, whatever they were taken in by.
-        self.unresolved_rows.sort_unstable_by_key(|unresolved| (unresolved.gpu, unresolved.row));
     }
 
     /// Looks for unused GPUs; only called where a process was given one.
@@ -476,7 +412,7 @@ impl History {
 
     /// Whether any GPU is in a low-power phase.
     pub fn has_low_power_phase(&self) -> bool {
-        self.has_low_power_phase
+        self.devices.iter().any(|device| device.low_power_phase().is_some())
     }
 
     /// The GPU that a row is of.

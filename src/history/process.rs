@@ -41,11 +41,6 @@ pub struct ProcessHistory {
     io_bytes: Option<u64>,
     silent: Clause,
     rows: Vec<RowHistory>,
-    /// How many rows the last snapshot showed, and the place after the last of them: a snapshot's order
-    /// is nearly always that of the one before.
-    shown_rows: usize,
-    next_row: usize,
-    rows_summary: RowsSummary,
     hidden: Vec<Hidden>,
     names: KnownNames,
 }
@@ -88,10 +83,8 @@ pub struct RowsSummary {
     pub uses_all: bool,
     /// The memory of one has moved at some time.
     pub has_moved: bool,
-    /// The last snapshot did not tell what one of them holds.
+    /// What one of them holds is not known.
     pub is_unread: bool,
-    /// One of them holds half of its GPU or more.
-    pub holds_half: bool,
 }
 
 /// A time in which a process used no CPU, but for a trace.
@@ -140,9 +133,6 @@ impl ProcessHistory {
             io_bytes: None,
             silent: Clause::default(),
             rows: Vec::new(),
-            shown_rows: 0,
-            next_row: 0,
-            rows_summary: RowsSummary::default(),
             hidden: Vec::new(),
             names: KnownNames::default(),
         }
@@ -153,12 +143,6 @@ impl ProcessHistory {
         self.asked.clone_from(&process.asked);
         self.names.observe(process);
         self.last_seen = moment.time;
-        (self.shown_rows, self.next_row) = (0, 0);
-        self.rows_summary = RowsSummary {
-            uses_all: true,
-            has_moved: self.rows_summary.has_moved,
-            ..RowsSummary::default()
-        };
         self.observe_cpu(process, previous, moment);
         let is_bridged = self.observe_stillness(moment);
         self.observe_silence(process, moment);
@@ -283,29 +267,16 @@ impl ProcessHistory {
         let Some(place) = self.row_index(shown, row, moment) else {
             return;
         };
-        self.next_row = place + 1;
-        let known = &mut self.rows[place];
-        let asked = self.asked.as_deref();
-        let marks = (shown.is_unexplained, asked);
-        known.observe(gpu, row, moment, cpu_total, marks);
-        let total = gpu.memory.as_ref().map(|memory| memory.total_bytes);
-        let held = row.used_bytes.zip(total);
-        let rows_summary = &mut self.rows_summary;
-        rows_summary.uses_all &= known.last_use() == Use::Used;
-        rows_summary.has_moved |= known.growth().has_moved();
-        rows_summary.is_unread |= row.used_bytes.is_none();
-        rows_summary.holds_half |= held.is_some_and(|(held, total)| held >= total / 2);
+        let marks = (shown.is_unexplained, self.asked.as_deref());
+        self.rows[place].observe(gpu, row, moment, cpu_total, marks);
     }
 
     /// The place of a row; `None` where it is one too many.
     fn row_index(&mut self, shown: Shown, row: &GpuProcess, moment: SampleTime) -> Option<usize> {
         let device = shown.device;
-        let is_it = |known: &RowHistory| known.is(device, row);
-        let next = Some(self.next_row).filter(|next| self.rows.get(*next).is_some_and(is_it));
-        let known = next.or_else(|| self.rows.iter().position(is_it));
-        if let Some(known) = known {
-            self.shown_rows += usize::from(self.rows[known].last_seen() != moment.time);
-            return Some(known);
+        let known = self.rows.iter().position(|known| known.is(device, row));
+        if known.is_some() {
+            return known;
         }
         if self.rows.len() >= MOST_ROWS {
             return None;
@@ -315,7 +286,6 @@ impl ProcessHistory {
         // The process appeared with its row, or the row in a list that was being read: either way its
         // beginning was seen.
         self.rows.push(RowHistory::new(device, row, moment.time, shown.was_listed));
-        self.shown_rows += 1;
         Some(self.rows.len() - 1)
     }
 
@@ -326,10 +296,6 @@ impl ProcessHistory {
         moment: SampleTime,
         is_listed: impl Fn(usize) -> bool,
     ) -> bool {
-        if self.last_seen == moment.time && self.shown_rows == self.rows.len() {
-            return true;
-        }
-        self.rows_summary.uses_all = false;
         let cpu_total = self.cpu.total_at(moment.time);
         let mut may_be_hidden = false;
         self.rows.retain_mut(|row| {
@@ -352,7 +318,11 @@ impl ProcessHistory {
 
     /// What of all its rows together a rule may ask before it looks at any.
     pub fn rows_summary(&self) -> RowsSummary {
-        self.rows_summary
+        RowsSummary {
+            uses_all: self.rows.iter().all(|row| row.last_use() == Use::Used),
+            has_moved: self.rows.iter().any(|row| row.growth().has_moved()),
+            is_unread: self.rows.iter().any(|row| row.used_bytes().is_none()),
+        }
     }
 
     /// Who it is.
