@@ -1,7 +1,7 @@
 //! Where snapshots come from.
 //!
 //! [`Source`] is all that the rest of the house knows: the next snapshot, please. `live` joins NVML
-//! and /proc and stamps the time, when `sample_timer` says; `kernel_poller` asks Jupyter's servers for it, `versions`
+//! and /proc and stamps the time, when `sample_timer` says; `kernel_poller` asks kernels' files and servers for it, `versions`
 //! packages for theirs, `named_pids` keeps who NVML's pids were; `replay` plays recordings by a `playback`; `nvml` holds every NVML call.
 
 mod kernel_poller;
