@@ -58,29 +58,18 @@ pub mod reclaim {
         Approved, Handle, NotOpened, NotSent, RequestResult,
     };
     pub use crate::reclaim::release::{
-        AnnouncedSignal, KernelRecipe, PythonRecipe, Reference, ReleaseAnswer, ReleaseOptions,
-        ReleaseReport, ReleaseWay, ServerUnload, perform as perform_release,
+        NotReleased, Reference, ReleaseAnswer, ReleaseBy, ReleaseOptions, ReleaseReport,
+        ReleaseWay, ServerUnload, find as find_release, perform as perform_release,
         probe as probe_release,
     };
-    pub mod release {
-        pub mod kernel {
-            pub use crate::reclaim::release::kernel::{find, perform, probe};
-        }
-    }
     pub use crate::reclaim::target::{
         Because, KernelAtServer, MemberGpu, Reason, Recipients, Request, Step, TargetProcess,
     };
     pub use crate::reclaim::{
         Act, ActProgress, FindingSelector, Guard, Ledger, Outcome, PidfdControl, Plan, Policy,
         ProcessControl, Protection, Recheck, Refused, Signal, StepInput, Target, Targets,
-        ask_servers, perform_requests, plan,
+        ask_server, perform_requests, plan,
     };
-    pub mod python {
-        pub use crate::reclaim::release::python::{find, perform, probe};
-    }
-    pub mod release_server {
-        pub use crate::reclaim::release::server::{find, perform, probe};
-    }
     pub mod ledger {
         pub use crate::reclaim::ledger::{
             Actor, Deed, Failure, LedgerProcess, LedgerSummary, PastAct, PastDeed, read,

@@ -1,135 +1,40 @@
-//! Where a server is spoken to: what its command line has_port of port, host and model, put into the words
-//! of the table in place of `HOST:PORT` and `MODEL`.
-//!
-//! A command line is its process's own claim: only what is a number, a plain host or a plain name is
-//! taken over, and the rest stays to be filled in by whoever types it.
+//! Where a server is spoken to: the address where it is seen to listen, put into the words of the table in place of
+//! `HOST:PORT`.
 
-use serde::Deserialize;
+use std::net::{IpAddr, SocketAddr};
 
+use super::unload::server_of;
 use super::{Remark, of};
 use crate::model::Process;
-use crate::model::process::Relation;
-use crate::model::program::file_name;
-
-/// A host name or a model's name is no longer than this; a longer one is not offered to be typed.
-const LONGEST_NAME: usize = 253;
-/// The place in a line, by the port that a server has unless it was told otherwise.
-const PLACES: [&str; 3] = ["HOST:PORT", "HOST:8000", "HOST:8080"];
-
-/// How a server is told where to listen, and what to serve. Ollama has none: what holds the memory is a runner, and the
-/// port on its command line is for the server that started it.
-#[derive(PartialEq, Eq, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct AddressFlags {
-    host: String,
-    port: String,
-    model: Option<String>,
-    /// One that makes it serve by TLS.
-    certificate: Option<String>,
-}
 
 impl Remark {
-    /// The words for this process, with what its command line has_port filled in.
+    /// The words for this process, with the address of its server filled in where that is seen.
     pub fn text_for(&self, process: &Process) -> String {
-        let mut text = self.text.to_owned();
-        let Some((framework, flags)) =
-            of(process).and_then(|row| Some((&row.name, row.address.as_ref()?)))
-        else {
-            return text;
+        let Some((is_secure, default_port, place)) = spoken_at(process) else {
+            return self.text.clone();
         };
-        let words = server(process, framework, flags).filter(|words| !is_routers_child(words));
-        let Some(words) = words else {
-            return text;
-        };
-        let port = values(words, &flags.port).last().and_then(|port| {
-            let is_number = port.bytes().all(|byte| byte.is_ascii_digit());
-            port.parse::<u16>().ok().filter(|port| is_number && *port > 0)
-        });
-        if let Some(port) = port {
-            // A container's own loopback is not the machine's; where its port leads, only its owner knows.
-            let host = match (&process.container, values(words, &flags.host).last()) {
-                (Some(_), _) => "HOST",
-                (None, Some(host)) if is_one_host(host) => host,
-                (None, _) => "localhost",
-            };
-            for place in PLACES {
-                text = text.replace(place, &format!("{host}:{port}"));
-            }
+        let mut text = self.text.clone();
+        for unknown in ["HOST:PORT".to_owned(), format!("HOST:{default_port}")] {
+            text = text.replace(&unknown, &place);
         }
-        let is_secure = |flag: &String| values(words, flag).next().is_some();
-        if flags.certificate.as_ref().is_some_and(is_secure) {
-            text = text.replace("http://", "https://");
-        }
-        if let Some(flag) = &flags.model
-            && let (Some(model), None) = {
-                let mut models = values(words, flag);
-                (models.next(), models.next())
-            }
-            && is_plain(model)
-        {
-            text = text.replace("/MODEL/", &format!("/{model}/"));
-        }
-        text
+        if is_secure { text.replace("http://", "https://") } else { text }
     }
 }
 
-/// The command line that has_port where a server listens: the process's own, or that of the server which started
-/// it to hold the memory.
-fn server<'p>(
-    process: &'p Process,
-    framework: &str,
-    flags: &AddressFlags,
-) -> Option<&'p [std::sync::Arc<str>]> {
-    let own = process.command.as_deref();
-    let has_port = |words: &[std::sync::Arc<str>]| values(words, &flags.port).next().is_some();
-    if own.is_some_and(has_port) {
-        return own;
-    }
-    let serves = |words: &[std::sync::Arc<str>]| {
-        let mut parts = words.iter().flat_map(|word| word.split(['/', '.', ':']));
-        parts.any(|part| part == framework)
+/// Where a process's own server is spoken to: whether by TLS, its default port, its host and port.
+fn spoken_at(process: &Process) -> Option<(bool, u16, String)> {
+    let (row, listener) = server_of(process)?;
+    let listener = listener.filter(|_| of(process).is_some_and(|it| it.name == row.name))?;
+    let address = row.address(listener.command, listener.listening_on)?;
+    let address: SocketAddr = address.strip_prefix("tcp:")?.parse().ok()?;
+    // A container's own loopback is not the machine's; where its port leads, only its owner knows.
+    let host = match address.ip().to_canonical() {
+        _ if process.container.is_some() => "HOST".to_owned(),
+        ip if ip.is_loopback() || ip.is_unspecified() => "localhost".to_owned(),
+        IpAddr::V4(ip) => ip.to_string(),
+        IpAddr::V6(ip) => format!("[{ip}]"),
     };
-    let relatives = process.listening_relatives.as_deref().unwrap_or_default();
-    let ancestors = relatives
-        .iter()
-        .filter(|relative| relative.relation == Relation::Ancestor)
-        .filter_map(|relative| relative.command.as_deref());
-    let parent = process.parent.as_deref();
-    let parent = parent.and_then(|parent| parent.command.as_deref());
-    let mut started_by = ancestors.chain(parent);
-    started_by.find(|words| serves(words) && has_port(words)).or(own)
-}
-
-/// What follows a flag, in the next word or behind `=`.
-pub(super) fn values<'a>(
-    words: &'a [std::sync::Arc<str>],
-    flag: &'a str,
-) -> impl Iterator<Item = &'a str> {
-    words.iter().enumerate().filter_map(move |(at, word)| match word.strip_prefix(flag)? {
-        "" => words.get(at + 1).map(|word| &**word),
-        rest => rest.strip_prefix('='),
-    })
-}
-
-/// Whether it is a `llama-server` that was told its model: it cannot unload that, and where a router
-/// started it, the port is not the router's, to which one speaks.
-fn is_routers_child(words: &[std::sync::Arc<str>]) -> bool {
-    let is_server = words.first().is_some_and(|program| file_name(program) == "llama-server");
-    let has_flag = |flag: &&str| words.iter().any(|word| &**word == *flag);
-    is_server && ["-m", "--model", "-hf", "--hf-repo", "-mu"].iter().any(has_flag)
-}
-
-/// Whether it names one address, not all of the machine's.
-fn is_one_host(host: &str) -> bool {
-    is_plain(host) && !["0.0.0.0", "localhost"].contains(&host)
-}
-
-/// Whether it is a name that no shell and no URL takes apart.
-fn is_plain(name: &str) -> bool {
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
-    (1..=LONGEST_NAME).contains(&name.len())
-        && name.starts_with(|c: char| c.is_ascii_alphanumeric())
-        && name.chars().all(is_plain)
+    Some((row.is_secure(listener.command), row.port, format!("{host}:{}", address.port())))
 }
 
 #[cfg(test)]
@@ -138,118 +43,76 @@ mod tests {
 
     use super::*;
     use crate::advice::find;
-    use crate::model::process::{Container, Parent, Relative};
+    use crate::model::process::{Container, Relation, Relative};
 
-    fn filled_in(framework: &str, command: &str) -> String {
-        let process = server(framework, command);
-        let lines = find(framework).unwrap().inside.iter();
-        let all: Vec<String> = lines.map(|line| line.text_for(&process)).collect();
-        all.join("\n")
-    }
-
-    fn server(framework: &str, command: &str) -> Process {
+    fn server(framework: &str, command: &str, on: &[&str]) -> Process {
         Process {
+            start_ticks: Some(70),
             framework: Some(framework.into()),
             command: Some(command.split(' ').map(Arc::from).collect()),
+            listening_on: Some(on.iter().copied().map(Arc::from).collect()),
             ..Process::default()
         }
     }
 
-    #[test]
-    fn what_the_command_line_has_is_filled_in() {
-        for (framework, command, words) in [
-            ("vllm", "vllm serve m --port 8011", "'http://localhost:8011/sleep?level=1&mode=wait'"),
-            (
-                "vllm",
-                "python -m vllm.entrypoints.openai.api_server --port=1 --host=0.0.0.0 --port=8011",
-                "http://localhost:8011/wake_up",
-            ),
-            (
-                "vllm",
-                "vllm serve m --port 8011 --host 10.0.0.7 --ssl-certfile /a.pem",
-                "https://10.0.0.7:8011/wake_up",
-            ),
-            (
-                "sglang",
-                "python -m sglang.launch_server --host gpu-1.lan --port 30001",
-                "http://gpu-1.lan:30001/release_memory_occupation",
-            ),
-            (
-                "triton-server",
-                "tritonserver --http-port=9000 --load-model=bert",
-                "http://localhost:9000/v2/repository/models/bert/unload",
-            ),
-            ("llama.cpp", "llama-server --port 9090", "http://localhost:9090/models/unload"),
-        ] {
-            let text = filled_in(framework, command);
-            assert!(text.contains(words), "{words}: {text}");
-            assert!(!text.contains("HOST"), "{text}");
-        }
+    fn filled_in(process: &Process) -> String {
+        let name = process.framework.as_deref().unwrap();
+        let lines = find(name).unwrap().inside.iter();
+        let all: Vec<String> = lines.map(|line| line.text_for(process)).collect();
+        all.join("\n")
     }
 
-    #[test]
-    fn an_engine_is_spoken_to_where_its_server_listens() {
-        let line = &find("vllm").unwrap().inside[0];
-        let engine = |parent: &str| Process {
-            parent: Some(Arc::new(Parent {
-                command: server("vllm", parent).command,
-                ..Parent::default()
-            })),
-            ..server("vllm", "VLLM::EngineCore")
-        };
-        for (parent, place) in [
-            ("/v/bin/python /v/bin/vllm serve m --port 8000", "localhost:8000/"),
-            ("python -m vllm.entrypoints.openai.api_server --port=8011", "localhost:8011/"),
-            ("vllm serve m", "HOST:PORT"),
-            ("supervisor --port 9001", "HOST:PORT"),
-        ] {
-            let text = line.text_for(&engine(parent));
-            assert!(text.contains(place), "{parent}: {text}");
-        }
+    fn below(process: Process, command: &str, on: &str) -> Process {
         let relative = Relative {
-            start_ticks: None,
+            start_ticks: Some(60),
             pid: 7,
             relation: Relation::Ancestor,
-            command: server("vllm", "vllm serve m --port 8012").command,
-            listening_on: Arc::from(Vec::new()),
+            command: Some(command.split(' ').map(Arc::from).collect()),
+            listening_on: [Arc::from(on)].into(),
         };
-        let worker = Process {
-            listening_relatives: Some(Arc::from(vec![relative])),
-            ..engine("VLLM::EngineCore")
-        };
-        assert!(line.text_for(&worker).contains("localhost:8012/"));
+        Process { listening_relatives: Some([relative].into()), ..process }
     }
 
     #[test]
-    fn what_is_not_there_or_no_address_stays_to_be_filled_in() {
-        for (framework, command, words) in [
-            ("vllm", "VLLM::EngineCore", "HOST:PORT"),
-            ("vllm", "vllm serve m --port", "HOST:PORT"),
-            ("vllm", "vllm serve m --port 0", "HOST:PORT"),
-            ("vllm", "vllm serve m --port 99999", "HOST:PORT"),
-            ("vllm", "vllm serve m --port +80", "HOST:PORT"),
-            ("vllm", "vllm serve m --port $(reboot)", "HOST:PORT"),
-            ("vllm", "vllm serve m --port 80 --host `reboot`", "localhost:80/"),
-            ("vllm", "vllm serve m --port 80 --host ::", "localhost:80/"),
-            ("triton-server", "tritonserver", "HOST:8000"),
-            ("triton-server", "tritonserver --load-model=a --load-model=b", "models/MODEL/unload"),
-            ("triton-server", "tritonserver --load-model=a/../;b", "models/MODEL/unload"),
-            // Its port is for the router that started it.
-            ("llama.cpp", "llama-server --port 40123 -m /models/a.gguf", "HOST:8080"),
-            ("ollama", "/usr/bin/ollama runner --port 40123", "HOST:11434"),
-        ] {
-            let text = filled_in(framework, command);
-            assert!(text.contains(words), "{words}: {text}");
-            assert!(!text.contains("reboot"), "{text}");
-        }
+    fn where_a_server_is_seen_to_listen_is_filled_in() {
+        let worker = || server("vllm", "VLLM::EngineCore", &[]);
+        let runner =
+            server("ollama", "/usr/bin/ollama runner --port 40123", &["tcp:127.0.0.1:40123"]);
         let contained = Process {
             container: Some(Arc::new(Container {
                 id: Some("3f2a".into()),
                 ..Container::default()
             })),
-            ..server("vllm", "vllm serve m --port 8011 --host 127.0.0.1")
+            ..server("vllm", "vllm serve m", &["tcp:127.0.0.1:8000"])
         };
-        let line = &find("vllm").unwrap().inside[0];
-        assert!(line.text_for(&contained).contains("HOST:8011/wake_up"));
+        for (process, words) in [
+            (
+                server("vllm", "vllm serve m", &["tcp:0.0.0.0:8011"]),
+                "http://localhost:8011/wake_up",
+            ),
+            (
+                server("vllm", "vllm serve m --ssl-certfile /a.pem", &["tcp:10.0.0.7:8000"]),
+                "https://10.0.0.7:8000/wake_up",
+            ),
+            (
+                server("sglang", "python -m sglang.launch_server", &["tcp:[::1]:30001"]),
+                "http://localhost:30001/release_memory_occupation",
+            ),
+            (
+                server("triton-server", "tritonserver --http-port=9000", &["tcp:0.0.0.0:9000"]),
+                "http://localhost:9000/v2/repository/models/MODEL/unload",
+            ),
+            (below(worker(), "vllm serve m", "tcp:0.0.0.0:8012"), "localhost:8012/"),
+            (below(runner, "ollama serve", "tcp:127.0.0.1:11434"), "localhost:11434/"),
+            (contained, "HOST:8000/wake_up"),
+            // What is not seen stays to be filled in, and what starts servers is another one.
+            (worker(), "HOST:PORT"),
+            (server("vllm", "vllm serve m --port 8011", &["tcp:0.0.0.0:8000"]), "HOST:PORT"),
+            (server("vllm", "vllm serve m", &["unix:/run/x"]), "HOST:PORT"),
+            (below(worker(), "llama-swap", "tcp:0.0.0.0:8080"), "HOST:PORT"),
+        ] {
+            let text = filled_in(&process);
+            assert!(text.contains(words), "{words}: {text}");
+        }
     }
 }

@@ -10,7 +10,6 @@ mod address;
 mod owner;
 mod place;
 pub mod recipe;
-mod snippet;
 #[cfg(test)]
 mod tests;
 pub mod unload;
@@ -20,13 +19,16 @@ use std::sync::LazyLock;
 
 use serde::Deserialize;
 
-use self::address::AddressFlags;
 use crate::model::Process;
 use crate::model::program::file_name;
 
 pub use owner::owner;
 pub use place::{place_lines, quote};
-pub use snippet::{snippet, snippet_names};
+
+/// What a program is given to give memory back by itself when it is asked: a signal's handler in Python, to paste.
+/// A process that has announced a signal (`GPUMEM_RELEASE_SIGNAL`) and handles it is sent that; this is the other end.
+/// It is code for people to read and change: short, of the standard library, and without gpumem.
+pub const SNIPPET: &str = include_str!("snippet.py");
 
 /// One thing to know or to do.
 #[derive(PartialEq, Eq, Debug, Default, Deserialize)]
@@ -72,8 +74,6 @@ pub struct Framework {
     /// What else people call it, letters and digits only.
     #[serde(default)]
     spellings: Vec<String>,
-    /// How its command line says where it listens.
-    address: Option<AddressFlags>,
     /// How it takes memory, and what NVML shows of that.
     pub takes: Remark,
     /// What returns memory to the driver while the process lives. The first line is the whole way in brief; those
@@ -91,11 +91,21 @@ pub struct Framework {
     pub at_end: Vec<Remark>,
 }
 
+/// How a kernel is ended that one of these applications started.
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct NotebookEnd {
+    of: Vec<String>,
+    text: String,
+}
+
 #[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Table {
     /// How a notebook's kernel is ended.
     kernel: Remark,
+    /// The same where another application than Jupyter started it.
+    notebook: Vec<NotebookEnd>,
     /// How any other process is ended.
     end: Remark,
     framework: Vec<Framework>,

@@ -187,19 +187,6 @@ fn container(process: &Process) -> Option<Owner> {
             ", or `lxc stop {which}` under LXD, `incus stop {which}` under Incus"
         ));
     }
-    // The first process of a container takes no signal that it has no ear for, but the last one.
-    let harder = match (runtime, &owner.command) {
-        (Some("runc" | "crun"), Some(command)) => {
-            command.strip_suffix(" TERM").map(|it| format!("{it} KILL"))
-        }
-        (_, Some(command)) if command.starts_with("ctr ") => {
-            Some(command.replace(" kill ", " kill -s SIGKILL "))
-        }
-        _ => None,
-    };
-    if let Some(harder) = harder {
-        owner.line.push_str(&format!("; where it takes no notice of that, `{harder}`"));
-    }
     if !user.is_empty() && user != ", as root" {
         // A command alone would be typed as whoever reads it, and find another's container or none.
         owner.command = None;

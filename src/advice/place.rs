@@ -5,13 +5,11 @@
 //! shown is left out, together with its command.
 
 use super::owner::owner;
+use super::{NotebookEnd, TABLE};
 use crate::model::Process;
 
 /// A name is no longer than this; longer ones are not offered to be typed.
 const LONGEST_NAME: usize = 253;
-
-/// What the kernel of a notebook is told, after the words that name it.
-const SHUT_DOWN: &str = "Kernel > Shut Down Kernel in Jupyter; interrupting it frees nothing";
 
 /// What ends this process through what runs it, in words to type, gentlest first; a process that is
 /// stopped is let go on first. Empty where nothing is known to run it.
@@ -54,45 +52,15 @@ pub(super) fn notebook(process: &Process) -> String {
         );
     }
     let kernel = process.jupyter.as_deref();
-    let path = kernel
-        .and_then(|kernel| kernel.notebook_path.as_deref())
-        .filter(|path| is_plain(path))
-        .map(|path| format!(" ({path})"))
-        .unwrap_or_default();
-    match kernel.and_then(|kernel| kernel.application.as_deref()) {
-        Some("vscode") => format!(
-            "shut the kernel down{path}: close the notebook in VS Code, or Jupyter: Restart Kernel; \
-             interrupting it frees nothing"
-        ),
-        Some("marimo") => {
-            format!(
-                "shut the notebook's session down{path}: the power button on marimo's home page"
-            )
-        }
-        Some("jupyter-console" | "jupyter-qtconsole" | "spyder") => {
-            format!("shut the kernel down{path}: `exit` in its console, or close its window")
-        }
-        Some("voila") => format!(
-            "close the dashboard{path} in its browser: Voilà then ends its kernel; or stop Voilà, and all of \
-             its dashboards"
-        ),
-        Some("kernelgateway") => format!(
-            "have the client of its Kernel Gateway shut the kernel down{path}: `DELETE /api/kernels/ID`; \
-             killed, it is started again"
-        ),
-        Some("databricks") => format!(
-            "detach the notebook{path} from its compute, or run `dbutils.library.restartPython()` in it: \
-             either ends its Python process"
-        ),
-        Some("ipykernel") => format!(
-            "end the kernel: `quit` in a client of it, Ctrl-\\ where it was typed, or `kill {}`",
-            process.pid
-        ),
-        Some("colab") => {
-            "end the session: Runtime > Disconnect and delete runtime in Colab".to_owned()
-        }
-        _ => format!("shut the kernel down{path}: {SHUT_DOWN}"),
-    }
+    let path = kernel.and_then(|kernel| kernel.notebook_path.as_deref());
+    let path = path.filter(|path| is_plain(path)).map(|path| format!(" ({path})"));
+    let application = kernel.and_then(|kernel| kernel.application.as_deref());
+    let is_it =
+        |it: &&NotebookEnd| application.is_some_and(|name| it.of.iter().any(|of| of == name));
+    let own = TABLE.notebook.iter().find(is_it);
+    let text = own.map_or(&*TABLE.kernel.text, |it| &*it.text);
+    let shut = format!("shut the kernel down{}", path.as_deref().unwrap_or_default());
+    text.replace("shut the kernel down", &shut).replace("PID", &process.pid.to_string())
 }
 
 /// A name as a POSIX shell takes it, in single quotes where it needs them. `None` where it cannot be

@@ -15,8 +15,9 @@ use serde_json::Value;
 #[cfg(test)]
 mod tests;
 
-use super::address::values;
+use crate::model::Process;
 use crate::model::pool::tool;
+use crate::model::process::Relation;
 use crate::model::program::file_name;
 
 /// A server has fewer models.
@@ -45,7 +46,7 @@ pub struct UnloadServer {
     /// Names of scripts that others have too: only where it listens on its default port.
     scripts: Vec<String>,
     /// The port that it has by default.
-    port: u16,
+    pub port: u16,
     port_flags: Vec<String>,
     /// The default port of its metrics, where they have one of their own.
     metrics_port: Option<u16>,
@@ -192,11 +193,65 @@ pub fn unload_server(name: &str) -> Option<&'static UnloadServer> {
     unload_servers().iter().find(|row| row.name == name)
 }
 
+/// A process that listens: the holder of the memory itself, or one that works with it.
+#[derive(Clone, Copy, Debug)]
+pub struct ServerListener<'a> {
+    pub pid: u32,
+    pub start_ticks: u64,
+    pub command: &'a [Arc<str>],
+    pub listening_on: &'a [Arc<str>],
+}
+
+/// The server that a process is, or works for, and who listens for it, as far as that is seen. The first row, because
+/// what runs below a server that starts others is unloaded by that one.
+pub fn server_of(process: &Process) -> Option<(&'static UnloadServer, Option<ServerListener<'_>>)> {
+    let listeners = listeners(process);
+    let own = process.command.as_deref().unwrap_or_default();
+    unload_servers().iter().find_map(|row| {
+        let mut running = listeners.iter().filter(|it| row.runs(it.command, it.listening_on));
+        let listener = running.next().copied();
+        let is_it = listener.is_some() || (row.advice.is_some() && row.runs(own, &[]));
+        is_it.then_some((row, listener))
+    })
+}
+
+/// Its parents first, for a worker's own port is not its server's; then itself, then its children.
+fn listeners(process: &Process) -> Vec<ServerListener<'_>> {
+    let relatives = process.listening_relatives.as_deref().unwrap_or_default();
+    let related = |wanted| {
+        let related = relatives.iter().filter(move |it| it.relation == wanted);
+        related.filter_map(|relative| {
+            Some(ServerListener {
+                pid: relative.pid,
+                start_ticks: relative.start_ticks?,
+                command: relative.command.as_deref()?,
+                listening_on: &relative.listening_on,
+            })
+        })
+    };
+    let own = process.start_ticks.zip(process.listening_on.as_deref());
+    let own = own.map(|(start_ticks, listening_on)| ServerListener {
+        pid: process.pid,
+        start_ticks,
+        command: process.command.as_deref().unwrap_or_default(),
+        listening_on,
+    });
+    related(Relation::Ancestor).chain(own).chain(related(Relation::Descendant)).collect()
+}
+
+/// What follows a flag, in the next word or behind `=`.
+fn values<'a>(words: &'a [Arc<str>], flag: &'a str) -> impl Iterator<Item = &'a str> {
+    words.iter().enumerate().filter_map(move |(at, word)| match word.strip_prefix(flag)? {
+        "" => words.get(at + 1).map(|word| &**word),
+        rest => rest.strip_prefix('='),
+    })
+}
+
 impl UnloadServer {
     /// Whether a process with this command line, which listens on these places, is this server or a part of it.
-    pub fn runs<T: AsRef<str>>(&self, command: &[T], listening_on: &[Arc<str>]) -> bool {
+    pub fn runs(&self, command: &[Arc<str>], listening_on: &[Arc<str>]) -> bool {
         let has = |names: &[String], word: &str| names.iter().any(|name| name == word);
-        let words = || command.iter().map(AsRef::as_ref);
+        let words = || command.iter().map(|word| &**word);
         let Some(title) = words().next() else {
             return false;
         };
@@ -220,16 +275,11 @@ impl UnloadServer {
 
     /// Of the places where it listens, the one where it is asked: the port that its command line names, or the
     /// one that it has by default, or the only one.
-    pub fn address<T: AsRef<str>>(
-        &self,
-        command: &[T],
-        listening_on: &[Arc<str>],
-    ) -> Option<Arc<str>> {
-        let words: Vec<Arc<str>> = command.iter().map(|word| word.as_ref().into()).collect();
+    pub fn address(&self, command: &[Arc<str>], listening_on: &[Arc<str>]) -> Option<Arc<str>> {
         let named = self
             .port_flags
             .iter()
-            .flat_map(|flag| values(&words, flag))
+            .flat_map(|flag| values(command, flag))
             .filter_map(|value| value.rsplit(':').next()?.parse::<u16>().ok())
             .last();
         let on_port = |port| {
@@ -248,17 +298,16 @@ impl UnloadServer {
     }
 
     /// Whether its command line makes it serve by TLS.
-    pub fn is_secure<T: AsRef<str>>(&self, command: &[T]) -> bool {
+    pub fn is_secure(&self, command: &[Arc<str>]) -> bool {
         command.iter().any(|word| {
-            let name = word.as_ref().split('=').next().unwrap_or_default();
+            let name = word.split('=').next().unwrap_or_default();
             self.tls_flags.iter().any(|flag| flag == name)
         })
     }
 
     /// The port of its metrics, where they have one of their own.
-    pub fn metrics_port<T: AsRef<str>>(&self, command: &[T]) -> Option<u16> {
-        let words: Vec<Arc<str>> = command.iter().map(|word| word.as_ref().into()).collect();
-        let named = values(&words, self.metrics_port_flag.as_ref()?);
+    pub fn metrics_port(&self, command: &[Arc<str>]) -> Option<u16> {
+        let named = values(command, self.metrics_port_flag.as_ref()?);
         named.filter_map(|value| value.parse().ok()).last().or(self.metrics_port)
     }
 }

@@ -45,8 +45,8 @@ pub(super) fn run(args: &Explain, global: &Global) -> anyhow::Result<Exit> {
         style: style(global.color),
         ascii: !locale_is_utf8(),
     };
-    if args.snippet && args.target.is_none() {
-        return print(&handler(args.framework.as_deref())?).map(|()| Exit::Clean);
+    if args.snippet {
+        return print(advice::SNIPPET).map(|()| Exit::Clean);
     }
     if let Some(name) = &args.framework {
         let report = frameworks(name)?;
@@ -63,9 +63,6 @@ pub(super) fn run(args: &Explain, global: &Global) -> anyhow::Result<Exit> {
     let skipped = judged::skipped(&seen.engine, last);
     seen.engine.mark_skipped(&skipped);
     let found = target.find(&seen, last)?;
-    if args.snippet {
-        return print(&handler_of(&found, last)?).map(|()| Exit::Clean);
-    }
     let mut report = report(&target, &found, seen.known(last));
     let all = seen.engine.findings();
     source.fill_in(report.findings_mut(), all, last);
@@ -92,32 +89,6 @@ fn report(target: &TypedTarget, found: &ExplainSubject, known: KnownSoFar<'_>) -
     };
     report.notes.extend(target.notes(found, known.last));
     report
-}
-
-/// The handler for a framework that a person names; for all of them where none is named, or the list is asked for.
-fn handler(name: Option<&str>) -> Result<String, UsageError> {
-    let name = name.filter(|name| *name != LIST);
-    let row = name.map(|name| advice::find(name).ok_or(name)).transpose();
-    let found = row.map(|row| advice::snippet(row.map(|row| &*row.name)));
-    found.ok().flatten().ok_or_else(|| {
-        let known: Vec<&str> = advice::snippet_names().collect();
-        UsageError(format!(
-            "--framework {}: there is no handler for it; there are {}",
-            name.unwrap_or_default(),
-            known.join(", ")
-        ))
-    })
-}
-
-/// The handler for what a process has loaded; for all frameworks where that is not known, or has none.
-fn handler_of(found: &ExplainSubject, last: &Snapshot) -> anyhow::Result<String> {
-    let ExplainSubject::Process(pid, _) = found else {
-        return Err(UsageError("--snippet is for a process, not for a GPU".to_owned()).into());
-    };
-    let process = last.processes.iter().find(|process| process.pid == *pid);
-    let framework = process.and_then(|process| process.framework.as_deref());
-    let own = framework.and_then(|name| advice::snippet(Some(name)));
-    own.or_else(|| advice::snippet(None)).context("there is no handler")
 }
 
 /// The page of the framework of this name; all of them for `list`.

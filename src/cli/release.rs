@@ -120,11 +120,8 @@ fn begin_probe(target: &Target) -> Option<Task<ReleaseAnswer>> {
 /// A target by what a look at it has shown.
 fn judged(target: Target, answer: Option<ReleaseAnswer>) -> ProbedTarget {
     let (proved, outcome) = match answer {
-        Some(ReleaseAnswer::Done(report)) => (report.why, None),
-        Some(ReleaseAnswer::Busy(why)) => (None, Some(Outcome::Busy { why: why.into() })),
-        Some(ReleaseAnswer::NoWayIn(why)) => (None, Some(Outcome::NoWayIn { why: why.into() })),
-        Some(ReleaseAnswer::Refused(why)) => (None, Some(Outcome::Refused { why: why.into() })),
-        Some(ReleaseAnswer::TimedOut(why)) => (None, Some(Outcome::TimedOut { why: why.into() })),
+        Some(Ok(report)) => (report.why, None),
+        Some(Err(error)) => (None, Some(Outcome::of_release(&error))),
         None => {
             let why = "it did not show in time whether it is idle; nothing was sent".into();
             (None, Some(Outcome::TimedOut { why }))

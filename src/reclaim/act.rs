@@ -16,11 +16,8 @@ use super::handles::Handles;
 use super::ledger::{self, Actor, Failure, LedgerEntry, LedgerEvent, LedgerSink};
 use super::past_release::PastRelease;
 use super::process_control::{Handle, NotOpened, ProcessControl, RequestResult};
-use super::release::ReleaseAnswer;
-use super::step::{
-    Measured, PendingRequest, ReclaimWay, Started, StepContext, StepEffect, StepState,
-};
-use super::target::{Deed, Recipients, Target, TargetProcess};
+use super::step::{Started, StepContext, StepEffect, StepState};
+use super::target::{Deed, Recipients, Step, Target, TargetProcess};
 use super::verify::{Back, Baseline, DEADLINE_SECONDS, Outcome, ReleaseMeter, hold_anything};
 use crate::model::{Snapshot, Time};
 
@@ -85,7 +82,7 @@ pub struct Act {
     /// The server has shut the kernel down, and will not start it again.
     is_shut: bool,
     /// What somebody was asked and has not answered.
-    asked: Option<PendingRequest>,
+    asked: Option<Deed>,
     /// What was answered last.
     answer: RequestResult,
     /// When that was seen.
@@ -293,17 +290,16 @@ impl Act {
         record: &mut dyn LedgerSink,
     ) -> Result<NextMove, ledger::LedgerError> {
         let step = self.target.steps.get(place).cloned();
-        let way = step.as_ref().map(|step| step.way());
-        if let Some(next) = self.is_done(way.as_deref(), moment, control) {
+        if let Some(next) = self.is_done(step.as_ref(), moment, control) {
             return Ok(next);
         }
-        let Some(way) = way else {
+        let Some(step) = step else {
             return Ok(NextMove::End(self.alive_at_the_end(control)));
         };
         if let Some(next) = self.still_due(moment) {
             return Ok(next);
         }
-        let recipient_handles = way.recipients(&mut self.scene(moment.snapshot, control));
+        let recipient_handles = step.recipients(&mut self.scene(moment.snapshot, control));
         if recipient_handles.is_empty() {
             return Ok(NextMove::Go(ActStage::Due(place + 1)));
         }
@@ -312,7 +308,7 @@ impl Act {
         };
         if let Some(outcome) = self
             .forbids(&recipient_handles, moment.snapshot, control)
-            .or_else(|| way.ends_processes().then(|| would_end(self, control))?)
+            .or_else(|| step.ends_processes().then(|| would_end(self, control))?)
         {
             return Ok(NextMove::End(outcome));
         }
@@ -326,17 +322,17 @@ impl Act {
             has_continued: false,
             releases: &self.releases,
         };
-        let begun = way.execute(&mut context, &recipient_handles)?;
+        let begun = step.execute(&mut context, &recipient_handles)?;
         self.has_continued |= context.has_continued;
         if let Started::Settled(outcome) = begun {
             return Ok(self.settle(place, outcome));
         }
         self.first_deed.get_or_insert(moment.now);
         let taken =
-            NextMove::Go(ActStage::Taken(place, moment.now.plus_seconds(way.grace_seconds())));
+            NextMove::Go(ActStage::Taken(place, moment.now.plus_seconds(step.grace_seconds())));
         Ok(match begun {
-            Started::PendingRequest(asked) => {
-                (self.asked, self.answer) = (Some(asked), RequestResult::Waiting);
+            Started::Asked(deed) => {
+                (self.asked, self.answer) = (Some(deed), RequestResult::Waiting);
                 self.answered = None;
                 self.meter = ReleaseMeter::new(&self.target, moment.snapshot);
                 taken
@@ -386,25 +382,24 @@ impl Act {
         let now = moment.now;
         self.held.adopt(call, &self.guard, now, moment.snapshot, control);
         let step = self.target.steps.get(place).cloned();
-        let way = step.as_ref().map(|step| step.way());
-        if let Some(next) = self.is_done(way.as_deref(), moment, control) {
+        if let Some(next) = self.is_done(step.as_ref(), moment, control) {
             return next;
         }
         let next = NextMove::Go(ActStage::Due(place + 1));
-        let Some(way) = way else {
+        let Some(step) = step else {
             return next;
         };
         if self.answered.is_some_and(|it| it < moment.snapshot.time) {
             self.meter.add(&self.target, moment.snapshot);
         }
-        match way.effect(&mut self.scene(moment.snapshot, control)) {
+        match step.effect(&mut self.scene(moment.snapshot, control)) {
             StepEffect::Pending => {}
             StepEffect::Over => return next,
             StepEffect::Ends(outcome) => return NextMove::End(outcome),
             StepEffect::Settled(outcome) => return self.settle(place, outcome),
         }
         // Activity cancels; what is asked of those who live on is seen through.
-        if way.ends_processes()
+        if step.ends_processes()
             && moment.recheck == Recheck::NoLonger
             && let Some(next) = self.still_due(moment)
         {
@@ -413,10 +408,10 @@ impl Act {
         if moment.now < until {
             return NextMove::Wait(until);
         }
-        match way.expired(&self.scene(moment.snapshot, control)) {
-            None | Some(StepEffect::Pending | StepEffect::Over) => next,
-            Some(StepEffect::Ends(outcome)) => NextMove::End(outcome),
-            Some(StepEffect::Settled(outcome)) => self.settle(place, outcome),
+        match step.expired(&self.scene(moment.snapshot, control)) {
+            StepEffect::Pending | StepEffect::Over => next,
+            StepEffect::Ends(outcome) => NextMove::End(outcome),
+            StepEffect::Settled(outcome) => self.settle(place, outcome),
         }
     }
 
@@ -433,54 +428,44 @@ impl Act {
         self.answer = control.answer();
         let error = match &self.answer {
             RequestResult::Waiting => return Ok(()),
-            RequestResult::Done => None,
+            RequestResult::Done | RequestResult::Released(Ok(_)) => None,
             RequestResult::AtWork => Some("it is at work".to_owned()),
             RequestResult::Failed(error) | RequestResult::Restarts(error) => Some(error.clone()),
-            RequestResult::Released(answer) => match answer {
-                ReleaseAnswer::Done(_) => None,
-                ReleaseAnswer::Busy(why)
-                | ReleaseAnswer::NoWayIn(why)
-                | ReleaseAnswer::Refused(why)
-                | ReleaseAnswer::TimedOut(why) => Some(why.clone()),
-            },
+            RequestResult::Released(Err(error)) => Some(error.why().to_owned()),
         };
         self.answered = Some(now);
-        let Some(asked) = self.asked.take() else {
+        let Some(deed) = self.asked.take() else {
             return Ok(());
         };
-        self.is_shut |= error.is_none() && asked.prevents_respawn;
-        if let Deed::Release { way } = &asked.deed {
+        self.is_shut |= error.is_none() && matches!(deed, Deed::ShutKernel { .. });
+        if let Deed::Release { way } = &deed {
             let since = self.first_deed.unwrap_or(now);
             self.releases.push(PastRelease::new(way, since, Some(now)));
         }
-        let deed = asked.deed;
         let failure = error.map(|error| Failure { pid: None, error });
         let failures = failure.into_iter().collect();
         self.note(now, LedgerEvent::Done { deed, failures }, record)
     }
 
-    /// Whether no member is left, or those that are left have let go, or whatever else a way says is enough.
-    /// What they have started since may go on where it holds no GPU: it saves a checkpoint, say.
+    /// Whether no member is left, or those that are left have let go. What they have started since may go on
+    /// where it holds no GPU: it saves a checkpoint, say. A release is done when it says so.
     fn is_done(
         &mut self,
-        way: Option<&dyn ReclaimWay>,
+        step: Option<&Step>,
         moment: StepInput<'_>,
         control: &mut dyn ProcessControl,
     ) -> Option<NextMove> {
-        let since = moment.now;
         let alive = self.family(moment.snapshot, control);
         if self.first_deed.is_none() {
-            let is_gone = alive.is_empty();
-            return is_gone.then_some(NextMove::End(Outcome::AlreadyGone));
+            return alive.is_empty().then_some(NextMove::End(Outcome::AlreadyGone));
         }
-        let measured = Measured {
-            are_all_gone: alive.is_empty(),
-            is_back: alive.iter().all(|&handle| !self.held.is_adopted(handle))
+        let is_back = || {
+            alive.iter().all(|&handle| !self.held.is_adopted(handle))
                 && hold_anything(&self.target, moment.snapshot) == Some(false)
-                && matches!(self.compare(moment), Some(Back::Yes(_))),
+                && matches!(self.compare(moment), Some(Back::Yes(_)))
         };
-        let is_done = way.map_or(measured.is_all(), |way| way.is_done(&measured));
-        is_done.then_some(NextMove::Go(ActStage::Verifying { since, freed: None }))
+        let is_done = step.is_none_or(Step::ends_processes) && (alive.is_empty() || is_back());
+        is_done.then_some(NextMove::Go(ActStage::Verifying { since: moment.now, freed: None }))
     }
 
     fn verify(

@@ -9,7 +9,7 @@ use super::by_snapshot::plan_by_snapshot;
 use super::guard::Protection;
 use super::plan::{Plan, Why};
 use super::policy::{FindingSelector, Policy, Release, Serves, Targets};
-use super::release::{self, ReleaseOptions, ReleaseWay};
+use super::release::{self, ReleaseBy, ReleaseOptions};
 use super::target::{Reason, Step, Target};
 use crate::advice;
 use crate::model::finding::{Finding, Kind};
@@ -154,10 +154,10 @@ pub fn release_of(
         _ => None,
     });
     let returns_memory = || advice::of(process).is_some_and(|row| !row.inside.is_empty());
-    let is_certain = match ways.next()? {
-        ReleaseWay::Server(_) | ReleaseWay::Signal(_) => true,
-        ReleaseWay::Kernel(_) => returns_memory(),
-        ReleaseWay::Python(_) => release::python::is_shown(process) && returns_memory(),
+    let is_certain = match ways.next()?.by {
+        ReleaseBy::Server(_) | ReleaseBy::Signal { .. } => true,
+        ReleaseBy::Kernel { .. } => returns_memory(),
+        ReleaseBy::Python => release::python::is_shown(process) && returns_memory(),
     };
     let pid = process.pid;
     let (own, uid) = (typed_by.or(process.uid), process.uid);
@@ -172,7 +172,7 @@ pub fn release_of(
 /// Whether there is a way that a snapshot shows. Which version a Python is, only a look into it shows.
 fn can_be_asked(process: &Process, snapshot: &Snapshot) -> bool {
     let way = release::find(process, snapshot);
-    way.is_ok_and(|way| !matches!(way, ReleaseWay::Python(_)) || release::python::is_shown(process))
+    way.is_ok_and(|way| way.by != ReleaseBy::Python || release::python::is_shown(process))
 }
 
 /// The command that shows more; `None` where it is not known what it is about.

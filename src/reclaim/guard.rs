@@ -12,6 +12,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::policy::Policy;
+use super::target::listed;
 use crate::host::{Guarded, Ourselves};
 use crate::model::keep::KeptBy;
 use crate::model::program::never_killed;
@@ -145,8 +146,7 @@ impl fmt::Display for Protection {
                 write!(f, "it is not gpumem's to kill: {command}")
             }
             Self::Descendants { pids } => {
-                let pids: Vec<String> = pids.iter().map(ToString::to_string).collect();
-                let pids = pids.join(", ");
+                let pids = listed(pids);
                 write!(f, "killing it may kill {pids}, which hold a GPU and are not in the plan")
             }
             Self::NoPidfd => f.write_str(

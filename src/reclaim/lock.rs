@@ -33,7 +33,9 @@ fn holder(pid: Option<u32>) -> String {
 
 /// The lock; given back when dropped, or when its holder ends in whatever way.
 #[derive(Debug)]
-pub struct Lock(#[allow(dead_code, reason = "held, never used")] File);
+pub struct Lock {
+    _held: File,
+}
 
 impl Lock {
     /// Takes the lock of a file, which is created where it is missing. Does not wait.
@@ -67,7 +69,7 @@ impl Lock {
         }
         // Who has it is a courtesy.
         let _ = file.set_len(0).and_then(|()| writeln!(file, "{}", process::id()));
-        Ok(Self(file))
+        Ok(Self { _held: file })
     }
 }
 

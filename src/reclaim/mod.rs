@@ -45,7 +45,7 @@ pub use past_release::ReleaseLog;
 pub use plan::{Plan, Refused, plan};
 pub use policy::{FindingSelector, Policy, Signal, TargetLimits, Targets};
 pub use process_control::{PidfdControl, ProcessControl};
-pub use step::{ask_servers, perform_requests};
+pub use step::{ask_server, perform_requests};
 pub use target::Target;
 pub use verify::Outcome;
 pub use warnings::Warnings;

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use super::ledger::{self, LedgerSummary};
-use super::release::ReleaseWay;
+use super::release::{ReleaseBy, ReleaseWay};
 use super::target::{Deed, LedgerProcess};
 use crate::model::process::AskedRelease;
 use crate::model::{Snapshot, Time};
@@ -36,8 +36,8 @@ pub struct PastRelease {
 impl PastRelease {
     /// Of one by this way.
     pub fn new(way: &ReleaseWay, since: Time, until: Option<Time>) -> Self {
-        let last_activity = match way {
-            ReleaseWay::Kernel(kernel) => kernel.last_activity,
+        let last_activity = match way.by {
+            ReleaseBy::Kernel { last_activity, .. } => last_activity,
             _ => None,
         };
         Self { process: LedgerProcess::of(way), since, until, last_activity }
@@ -120,18 +120,19 @@ impl ReleaseLog {
 mod tests {
     use super::*;
     use crate::reclaim::ledger::{Actor, Ledger, LedgerEntry, LedgerEvent, LedgerSink as _};
-    use crate::reclaim::release::KernelRecipe;
     use crate::reclaim::testing::{BOOT, at, gpu, naming, plan_of, process, snapshot};
     use crate::units::GIB;
 
     fn way() -> ReleaseWay {
-        ReleaseWay::Kernel(KernelRecipe {
+        ReleaseWay {
             pid: 70,
             start_ticks: 700,
-            kernel_id: Some("7a1b".into()),
-            notebook: None,
-            last_activity: Some(at(-7200.0)),
-        })
+            by: ReleaseBy::Kernel {
+                kernel_id: Some("7a1b".into()),
+                notebook: None,
+                last_activity: Some(at(-7200.0)),
+            },
+        }
     }
 
     #[test]

@@ -19,7 +19,7 @@ use super::launcher::{is_launcher, leader};
 use super::policy::{Targets, WORKING_CPU_PERCENT};
 use super::select::{Accused, found, named};
 use super::step::{self, FamilyInput};
-use super::target::{Because, MemberGpu, Reason, Target, TargetProcess};
+use super::target::{Because, MemberGpu, Reason, Target, TargetProcess, listed};
 use crate::host::Guarded;
 use crate::model::family::{Family, member};
 use crate::model::finding::{Finding, Kind};
@@ -168,8 +168,7 @@ impl fmt::Display for Why {
                 f.write_str("the rule only notifies its owner; name it with --pid")
             }
             Self::Family { pids } => {
-                let pids: Vec<String> = pids.iter().map(ToString::to_string).collect();
-                let pids = pids.join(", ");
+                let pids = listed(pids);
                 write!(
                     f,
                     "{pids} of its job have no finding and would be killed with it; name them \
@@ -177,8 +176,7 @@ impl fmt::Display for Why {
                 )
             }
             Self::Rank { launcher, program, pids } => {
-                let pids: Vec<String> = pids.iter().map(ToString::to_string).collect();
-                let pids = pids.join(", ");
+                let pids = listed(pids);
                 write!(
                     f,
                     "its launcher {launcher} ({program}) would start it again or kill {pids} too; \

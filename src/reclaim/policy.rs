@@ -286,34 +286,27 @@ impl Signal {
     pub const ASKED: [Self; 7] =
         [Self::Term, Self::Int, Self::Hup, Self::Quit, Self::Usr1, Self::Usr2, Self::Kill];
 
-    /// As Linux numbers it on the machines that NVIDIA's driver is for (signal(7)).
+    /// With the name of each, and its number on the machines that NVIDIA's driver is for (signal(7)).
+    const TABLE: [(Self, &'static str, u32); 9] = [
+        (Self::Hup, "SIGHUP", 1),
+        (Self::Int, "SIGINT", 2),
+        (Self::Quit, "SIGQUIT", 3),
+        (Self::Usr1, "SIGUSR1", 10),
+        (Self::Usr2, "SIGUSR2", 12),
+        (Self::Term, "SIGTERM", 15),
+        (Self::Kill, "SIGKILL", 9),
+        (Self::Cont, "SIGCONT", 18),
+        (Self::Stop, "SIGSTOP", 19),
+    ];
+
+    /// As Linux numbers it.
     pub const fn number(self) -> u32 {
-        match self {
-            Self::Hup => 1,
-            Self::Int => 2,
-            Self::Quit => 3,
-            Self::Kill => 9,
-            Self::Usr1 => 10,
-            Self::Usr2 => 12,
-            Self::Term => 15,
-            Self::Cont => 18,
-            Self::Stop => 19,
-        }
+        Self::TABLE[self as usize].2
     }
 
     /// `"SIGTERM"`.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Hup => "SIGHUP",
-            Self::Int => "SIGINT",
-            Self::Quit => "SIGQUIT",
-            Self::Usr1 => "SIGUSR1",
-            Self::Usr2 => "SIGUSR2",
-            Self::Term => "SIGTERM",
-            Self::Kill => "SIGKILL",
-            Self::Cont => "SIGCONT",
-            Self::Stop => "SIGSTOP",
-        }
+    pub const fn name(self) -> &'static str {
+        Self::TABLE[self as usize].1
     }
 }
 
@@ -354,6 +347,9 @@ mod tests {
             assert!(text.parse::<Signal>().is_err(), "{text}");
         }
         assert_eq!(serde_json::to_string(&Signal::Usr1).unwrap(), "\"USR1\"");
+        for (place, (signal, name, _)) in Signal::TABLE.into_iter().enumerate() {
+            assert_eq!((signal as usize, signal.name()), (place, name));
+        }
     }
 
     #[test]

@@ -6,7 +6,7 @@ use super::guard::{Guard, Protection};
 use super::launcher::is_launcher;
 use super::plan::{PlanInput, Refused, Why, name};
 use super::policy::{FindingSelector, ProcessNames, TargetLimits};
-use super::release::{self, ReleaseWay};
+use super::release::{self, ReleaseBy, ReleaseWay};
 use crate::model::Process;
 use crate::model::finding::{Ends, Finding, Kind};
 
@@ -96,7 +96,7 @@ fn called<'a>(seen: &PlanInput<'a>, guard: &Guard, word: &str) -> Vec<&'a Proces
     let snapshot = seen.snapshot;
     let serves = |process: &Process| {
         let by_table = match release::find(process, snapshot) {
-            Ok(ReleaseWay::Server(server)) => *server.server == *word,
+            Ok(ReleaseWay { by: ReleaseBy::Server(it), .. }) => *it.server == *word,
             _ => false,
         };
         by_table

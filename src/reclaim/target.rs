@@ -184,15 +184,6 @@ pub enum Step {
         /// How long to wait.
         grace_seconds: f64,
     },
-    /// Ask the control daemon of the Multi-Process Service to part with its clients.
-    TerminateClient {
-        /// Which.
-        pids: Vec<u32>,
-        /// `CUDA_MPS_PIPE_DIRECTORY`, where the clients have one.
-        pipe_directory: Option<Arc<str>>,
-        /// How long to wait.
-        grace_seconds: f64,
-    },
     /// Send a signal.
     Signal {
         /// Which.
@@ -262,11 +253,6 @@ pub enum Deed {
         /// Which.
         kernel_id: Arc<str>,
     },
-    /// The Multi-Process Service is asked to part with clients.
-    TerminateClient {
-        /// Which.
-        pids: Vec<u32>,
-    },
 }
 
 /// A process, as the ledger has it.
@@ -281,8 +267,7 @@ pub struct LedgerProcess {
 impl LedgerProcess {
     /// Who is asked to give memory back.
     pub fn of(way: &ReleaseWay) -> Self {
-        let (pid, start_ticks) = way.process();
-        Self { pid, start_ticks }
+        Self { pid: way.pid, start_ticks: way.start_ticks }
     }
 }
 
@@ -305,22 +290,10 @@ pub enum Request {
         /// When it was asked to release memory, which is no work.
         asked: Vec<AskedRelease>,
     },
-    /// Of the control daemon of the Multi-Process Service: to part with clients.
-    TerminateClient {
-        /// Which.
-        pids: Vec<u32>,
-        /// Where the daemon listens; `None` for the usual place.
-        pipe_directory: Option<Arc<str>>,
-    },
 }
 
-impl Request {
-    /// The processes that end where it is granted.
-    pub fn pids(&self) -> Vec<u32> {
-        match self {
-            Self::ShutKernel { kernel, .. } => vec![kernel.pid],
-            Self::TerminateClient { pids, .. } => pids.clone(),
-            Self::Release { .. } => Vec::new(),
-        }
-    }
+/// Pids as a sentence lists them.
+pub fn listed<'p>(pids: impl IntoIterator<Item = &'p u32>) -> String {
+    let words: Vec<String> = pids.into_iter().map(ToString::to_string).collect();
+    words.join(", ")
 }

@@ -12,8 +12,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::guard::Protection;
-use super::release::ReleaseReport;
-use super::target::{Target, TargetProcess};
+use super::release::{NotReleased, ReleaseReport};
+use super::target::{Target, TargetProcess, listed};
 use crate::model::{Gpu, Snapshot, Time};
 use crate::units::{Bytes, MIB};
 
@@ -144,6 +144,17 @@ impl Outcome {
         }
     }
 
+    /// What it means that a process released nothing.
+    pub fn of_release(error: &NotReleased) -> Self {
+        let why = error.why().into();
+        match error {
+            NotReleased::Busy(_) => Self::Busy { why },
+            NotReleased::NoWayIn(_) => Self::NoWayIn { why },
+            NotReleased::Refused(_) => Self::Refused { why },
+            NotReleased::TimedOut(_) => Self::TimedOut { why },
+        }
+    }
+
     /// What it means that a process is protected.
     pub fn of(protection: Protection) -> Self {
         match protection {
@@ -165,8 +176,7 @@ impl fmt::Display for Outcome {
                 "exited, but its memory was not freed; as root, look for what holds the GPU",
             ),
             Self::ExitedNotFreed { holders } => {
-                let pids: Vec<String> = holders.iter().map(ToString::to_string).collect();
-                let pids = pids.join(", ");
+                let pids = listed(holders);
                 write!(f, "exited, but its memory was not freed; see `gpumem explain` for {pids}")
             }
             Self::Respawned { pid, bytes } => write!(

@@ -11,7 +11,7 @@ use gpumem::api::model::Kind;
 use gpumem::api::reclaim::ledger::{Deed, LedgerSummary};
 use gpumem::api::reclaim::{
     Because, KernelAtServer as Planned, Outcome, Reason, RequestResult, Signal, Step, Target,
-    ask_servers,
+    ask_server,
 };
 use rustix::process::Signal as Number;
 use serde_json::{Value, json};
@@ -236,8 +236,7 @@ fn a_kernel_that_was_started_again_is_not_the_one_that_was_meant() {
     let mut target = stage.target();
     let path = format!("/api/kernels/{}/restart", kernel.id);
     server.request("POST", &path, &json!({}));
-    let ask = ask_servers(Roots::default());
-    let answer = ask(planned(&mut target), true, &[]);
+    let answer = ask_server(&Roots::default(), planned(&mut target), true, &[]);
     let RequestResult::Failed(why) = answer else {
         panic!("{answer:?}");
     };
@@ -275,7 +274,7 @@ fn what_a_kernel_has_forked_does_not_cost_the_kernel() {
     kernel_step.pid = fork;
     kernel_step.start_ticks =
         gpumem::api::host::read_start_ticks("/proc".as_ref(), fork).unwrap().unwrap();
-    let answer = ask_servers(Roots::default())(kernel_step, true, &[]);
+    let answer = ask_server(&Roots::default(), kernel_step, true, &[]);
     let RequestResult::Restarts(why) = answer else {
         panic!("{answer:?}");
     };

@@ -9,8 +9,10 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::Arc;
 
 use gpumem::api::host::{Roots, read_start_ticks};
-use gpumem::api::reclaim::release::kernel;
-use gpumem::api::reclaim::{KernelRecipe, ReleaseAnswer, ReleaseOptions, ReleaseReport};
+use gpumem::api::reclaim::{
+    NotReleased, ReleaseAnswer, ReleaseBy, ReleaseOptions, ReleaseReport, ReleaseWay,
+    perform_release, probe_release,
+};
 use mock_nvml::scene::Scene;
 use serde_json::{Value, json};
 
@@ -59,24 +61,22 @@ fn options() -> ReleaseOptions {
     }
 }
 
-fn way(pid: u32) -> KernelRecipe {
-    KernelRecipe {
+fn way(pid: u32) -> ReleaseWay {
+    ReleaseWay {
         pid,
         start_ticks: read_start_ticks("/proc".as_ref(), pid).unwrap().unwrap(),
-        kernel_id: None,
-        notebook: None,
-        last_activity: None,
+        by: ReleaseBy::Kernel { kernel_id: None, notebook: None, last_activity: None },
     }
 }
 
 fn perform_with(pid: u32, options: &ReleaseOptions) -> ReleaseAnswer {
-    let answer = kernel::perform(&Roots::default(), &way(pid), options);
+    let answer = perform_release(&Roots::default(), &way(pid), options);
     assert_no_secret(&[&format!("{answer:?}")]);
     answer
 }
 
 fn probe(pid: u32) -> ReleaseAnswer {
-    let answer = kernel::probe(&Roots::default(), &way(pid), &options());
+    let answer = probe_release(&Roots::default(), &way(pid), &options());
     assert_no_secret(&[&format!("{answer:?}")]);
     answer
 }
@@ -86,8 +86,8 @@ fn released(pid: u32, options: &ReleaseOptions) -> ReleaseReport {
     let mut report = None;
     support::wait_until("the kernel has answered", || {
         match perform_with(pid, options) {
-            ReleaseAnswer::Done(done) => report = Some(done),
-            ReleaseAnswer::Busy(_) => {}
+            Ok(done) => report = Some(done),
+            Err(NotReleased::Busy(_)) => {}
             other => panic!("{other:?}"),
         }
         report.is_some()

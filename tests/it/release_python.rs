@@ -8,8 +8,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use gpumem::api::host::{Roots, read_start_ticks};
-use gpumem::api::reclaim::python::{find, perform, probe};
-use gpumem::api::reclaim::{PythonRecipe, ReleaseAnswer, ReleaseOptions};
+use gpumem::api::reclaim::{
+    NotReleased, ReleaseAnswer, ReleaseBy, ReleaseOptions, ReleaseWay, find_release as find,
+    perform_release as perform, probe_release as probe,
+};
 use mock_nvml::scene::{Gpu, Process, Scene};
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -167,11 +169,8 @@ impl Program {
         self.child.id()
     }
 
-    fn way(&self) -> PythonRecipe {
-        let pid = self.pid();
-        let start_ticks = read_start_ticks(&Roots::default().proc, pid);
-        let start_ticks = start_ticks.ok().flatten().unwrap();
-        PythonRecipe { pid, start_ticks }
+    fn way(&self) -> ReleaseWay {
+        way(self.pid())
     }
 
     fn perform(&self, wait_ms: u64) -> ReleaseAnswer {
@@ -235,16 +234,21 @@ fn options(wait_ms: u64) -> ReleaseOptions {
 }
 
 /// The words of an answer that is neither done nor of another kind.
+fn way(pid: u32) -> ReleaseWay {
+    let start_ticks = read_start_ticks(&Roots::default().proc, pid);
+    ReleaseWay { pid, start_ticks: start_ticks.ok().flatten().unwrap(), by: ReleaseBy::Python }
+}
+
 fn refused(answer: ReleaseAnswer) -> String {
     match answer {
-        ReleaseAnswer::Refused(why) => why,
+        Err(NotReleased::Refused(why)) => why,
         answer => panic!("{answer:?}"),
     }
 }
 
 fn no_way_in(answer: ReleaseAnswer) -> String {
     match answer {
-        ReleaseAnswer::NoWayIn(why) => why,
+        Err(NotReleased::NoWayIn(why)) => why,
         answer => panic!("{answer:?}"),
     }
 }
@@ -264,16 +268,16 @@ fn a_server_s_loop_gives_its_cache_back_and_goes_on() {
         return;
     };
     assert_eq!(program.held_gib(), 8);
-    assert!(matches!(program.probe(), ReleaseAnswer::Done(_)));
+    assert!(program.probe().is_ok());
     assert_eq!((program.held_gib(), program.releases()), (8, 0));
-    let ReleaseAnswer::Done(report) = program.perform(20_000) else {
+    let Ok(report) = program.perform(20_000) else {
         panic!("{}", program.errors());
     };
     assert_eq!(report.live_bytes, Some(2 * GIB));
     assert_eq!(report.cached_bytes_left, Some(0));
     assert_eq!((program.held_gib(), program.releases()), (2, 1));
     // Again, and it lives on as if nothing had been.
-    assert!(matches!(program.perform(20_000), ReleaseAnswer::Done(_)));
+    assert!(program.perform(20_000).is_ok());
     assert_eq!(program.releases(), 2);
     program.wake();
     assert_eq!(program.errors(), "");
@@ -289,7 +293,7 @@ fn what_is_found_in_a_snapshot_is_the_program_that_is_entered() {
     let snapshot: gpumem::api::model::Snapshot = serde_json::from_str(&snapshot.stdout).unwrap();
     let process = snapshot.processes.iter().find(|it| it.pid == program.pid());
     let found = find(process.unwrap(), &snapshot);
-    assert_eq!(found, Some(Ok(program.way())));
+    assert_eq!(found, Ok(program.way()));
 }
 
 /// Ways to sleep, and what is awake in each.
@@ -312,7 +316,7 @@ fn who_sleeps_is_left_and_runs_nothing_later() {
         };
         let began = Instant::now();
         let answer = program.perform(800);
-        assert!(matches!(answer, ReleaseAnswer::TimedOut(_)), "{name}: {answer:?}");
+        assert!(matches!(answer, Err(NotReleased::TimedOut(_))), "{name}: {answer:?}");
         assert!(began.elapsed() < Duration::from_secs(15), "{name}");
         // Whatever wakes it then does not run what was taken back.
         program.wake();
@@ -328,7 +332,7 @@ fn who_sleeps_is_left_and_runs_nothing_later() {
             }
             asked.join().unwrap()
         });
-        assert!(matches!(waker, ReleaseAnswer::Done(_)), "{name}: {waker:?}");
+        assert!(waker.is_ok(), "{name}: {waker:?}");
         assert_eq!((program.releases(), program.held_gib()), (1, 2), "{name}");
         assert_eq!(program.errors(), "", "{name}");
         program.assert_nothing_is_left();
@@ -340,7 +344,7 @@ fn who_computes_is_asked_between_two_bytecodes() {
     let Some(busy) = Program::start("ready()\nwhile True:\n    pass") else {
         return;
     };
-    assert!(matches!(busy.perform(20_000), ReleaseAnswer::Done(_)));
+    assert!(busy.perform(20_000).is_ok());
     assert_eq!((busy.releases(), busy.held_gib()), (1, 2));
     busy.assert_nothing_is_left();
 }
@@ -364,12 +368,11 @@ fn another_version_or_no_python_is_refused_in_words() {
         assert!(why.contains("no python3.14"), "{why}");
     }
     let other = crate::machine::Running::sleep();
-    let start_ticks = read_start_ticks(&Roots::default().proc, other.pid());
-    let way = PythonRecipe { pid: other.pid(), start_ticks: start_ticks.ok().flatten().unwrap() };
+    let way = way(other.pid());
     let roots = Roots::default();
     let why = no_way_in(perform(&roots, &way, &options(1000)));
     assert!(why.contains("no python3.14"), "{why}");
-    let another = PythonRecipe { start_ticks: way.start_ticks + 1, ..way };
+    let another = ReleaseWay { start_ticks: way.start_ticks + 1, ..way };
     let why = no_way_in(perform(&roots, &another, &options(1000)));
     assert!(why.contains("another process"), "{why}");
 }
@@ -393,7 +396,7 @@ sys.addaudithook(veto)
     let program = Program::start(&format!("{veto}\n{LOOP}")).unwrap();
     let answer = program.perform(1000);
     assert!(
-        matches!(&answer, ReleaseAnswer::TimedOut(why) if why.contains("audit hook")),
+        matches!(&answer, Err(NotReleased::TimedOut(why)) if why.contains("audit hook")),
         "{answer:?}"
     );
     assert_eq!(program.releases(), 0);
@@ -451,8 +454,8 @@ fn an_answer_that_no_recipe_writes_is_refused() {
         };
         let answer = program.perform(20_000);
         let is_known = match &answer {
-            ReleaseAnswer::Refused(_) | ReleaseAnswer::TimedOut(_) => false,
-            ReleaseAnswer::Done(report) => report.live_bytes.is_some(),
+            Err(NotReleased::Refused(_)) | Err(NotReleased::TimedOut(_)) => false,
+            Ok(report) => report.live_bytes.is_some(),
             _ => true,
         };
         assert!(!is_known, "{source}: {answer:?}");
@@ -494,11 +497,7 @@ fn the_script_lies_where_the_process_sees_it_and_nobody_else_may_write() {
         let listing = "def places():\n    return sorted(p for d in ('/tmp', '/var/tmp', '/dev/shm') for p in os.listdir(d) if p.startswith('gpumem-'))\nreal = torch.cuda.empty_cache\ndef empty():\n    open('places', 'w').write(str([d for d in ('/tmp', '/var/tmp', '/dev/shm') if any(p.startswith('gpumem-') for p in os.listdir(d))]))\ntorch.cuda.empty_cache = empty";
         let program = Program::start_by(command, &format!("{listing}\n{LOOP}")).unwrap();
         let answer = program.perform(20_000);
-        assert!(
-            matches!(answer, ReleaseAnswer::Done(_)),
-            "{name}: {answer:?} {}",
-            program.errors()
-        );
+        assert!(answer.is_ok(), "{name}: {answer:?} {}", program.errors());
         let places = fs::read_to_string(program.machine.path("places")).unwrap();
         let expected = match name {
             "its own" => "'/tmp'",
@@ -518,12 +517,10 @@ fn threads_are_known_by_their_numbers_in_their_own_namespace() {
     // The one that was started waits for it.
     let path = format!("/proc/{0}/task/{0}/children", program.pid());
     let pid: u32 = fs::read_to_string(path).unwrap().trim().parse().unwrap();
-    let start_ticks = read_start_ticks(&Roots::default().proc, pid);
-    let way = PythonRecipe { pid, start_ticks: start_ticks.ok().flatten().unwrap() };
-    let answer = perform(&Roots::default(), &way, &options(20_000));
+    let answer = perform(&Roots::default(), &way(pid), &options(20_000));
     let killed =
         Pid::from_raw(i32::try_from(pid).unwrap()).map(|pid| kill_process(pid, Signal::KILL));
-    assert!(matches!(answer, ReleaseAnswer::Done(_)), "{answer:?}");
+    assert!(answer.is_ok(), "{answer:?}");
     assert_eq!(killed, Some(Ok(())));
     assert_eq!(program.releases(), 1);
 }
@@ -590,7 +587,7 @@ fn another_user_s_process_is_entered_with_that_user_s_rights_over_files() {
         return;
     };
     let answer = program.perform(20_000);
-    assert!(matches!(answer, ReleaseAnswer::Done(_)), "{answer:?} {}", program.errors());
+    assert!(answer.is_ok(), "{answer:?} {}", program.errors());
     let owner = fs::read_to_string(program.machine.path("owner")).unwrap();
     assert!(owner.contains("(65534, '0o700')") && owner.contains("(65534, '0o600')"), "{owner}");
     assert!(!owner.contains("(0, "), "{owner}");
@@ -624,8 +621,8 @@ fn root_runs_what_only_root_can_change_and_else_the_user_does() {
     };
     // With all of root's rights, and of another user: tracing is permitted to root's interpreter alone.
     let as_root = Program::start_by(Command::new(&roots), LOOP).unwrap();
-    assert!(matches!(as_root.perform(20_000), ReleaseAnswer::Done(_)));
-    assert!(matches!(probe_under(&as_root, "1\n"), ReleaseAnswer::Done(_)));
+    assert!(as_root.perform(20_000).is_ok());
+    assert!(probe_under(&as_root, "1\n").is_ok());
     assert!(refused(probe_under(&as_root, "3\n")).contains("ptrace_scope is 3: no program"));
     let as_root = Program::start_by(Command::new(&users), LOOP).unwrap();
     assert!(refused(as_root.perform(20_000)).contains("not permitted"));
@@ -639,16 +636,16 @@ fn root_runs_what_only_root_can_change_and_else_the_user_does() {
         let mut command = as_user();
         command.arg(interpreter);
         let program = Program::start_in_open_folder(command, LOOP).unwrap();
-        assert!(matches!(probe_under(&program, "0\n"), ReleaseAnswer::Done(_)));
+        assert!(probe_under(&program, "0\n").is_ok());
         match (probe_under(&program, "1\n"), is_roots) {
-            (ReleaseAnswer::Done(_), true) => {}
-            (ReleaseAnswer::Refused(why), false) => {
+            (Ok(_), true) => {}
+            (Err(NotReleased::Refused(why)), false) => {
                 assert!(why.contains("ptrace_scope is 1: only root"), "{why}");
             }
             (answer, _) => panic!("{answer:?}"),
         }
         let answer = program.perform(20_000);
-        assert!(matches!(answer, ReleaseAnswer::Done(_)), "{answer:?} {}", program.errors());
+        assert!(answer.is_ok(), "{answer:?} {}", program.errors());
         assert_eq!((program.releases(), program.errors()), (1, String::new()));
     }
     // One that its user may replace is not run by root, whoever has put it there.
@@ -722,8 +719,7 @@ fn an_impostor_has_no_right_and_holds_nobody_up() {
         .unwrap();
     let exe = format!("/proc/{}/exe", target.id());
     wait_until("it runs", || fs::read_link(&exe).is_ok_and(|path| path == program));
-    let start_ticks = read_start_ticks(&Roots::default().proc, target.id());
-    let way = PythonRecipe { pid: target.id(), start_ticks: start_ticks.ok().flatten().unwrap() };
+    let way = way(target.id());
     let perform = || {
         let began = Instant::now();
         let answer = perform(&Roots::default(), &way, &options(1000));
@@ -748,7 +744,7 @@ fn an_impostor_has_no_right_and_holds_nobody_up() {
     }
     // What it claims is its user's word, and NVML's is what counts.
     fs::write(bin.join("does"), "answers").unwrap();
-    assert!(matches!(perform(), ReleaseAnswer::Done(_)));
+    assert!(perform().is_ok());
     // A file system that answers nothing, mounted over the program since.
     let mounts = "exec 3<>/dev/fuse && mount -i -t fuse -o fd=3,rootmode=40000,user_id=65534,group_id=65534,allow_other hangs \"$1\" && echo && read -r _";
     let mut server = Command::new("sh")
@@ -775,17 +771,17 @@ fn an_impostor_has_no_right_and_holds_nobody_up() {
 }
 
 /// What `gpumem explain --snippet` prints.
-fn snippet(arguments: &[&str]) -> String {
-    let output = support::run(&[&["explain", "--snippet"], arguments].concat());
+fn snippet() -> String {
+    let output = support::run(&["explain", "--snippet"]);
     assert_eq!((output.code, &*output.stderr), (0, ""));
     output.stdout
 }
 
-/// A program with the handler of a framework pasted in, of the system's Python.
-fn cooperating(framework: &str, signal: &str, source: &str) -> Option<Program> {
+/// A program with the handler pasted in, of the system's Python.
+fn cooperating(signal: &str, source: &str) -> Option<Program> {
     let mut command = Command::new(support::find("python3", "python3")?);
     command.env("GPUMEM_RELEASE_SIGNAL", signal);
-    let pasted = snippet(&["--framework", framework]);
+    let pasted = snippet();
     Program::start_by(command, &format!("{pasted}\n{source}"))
 }
 
@@ -810,7 +806,7 @@ fn the_handler_that_is_pasted_gives_back_between_steps_and_while_idle() {
     let asked_before = "os.kill(os.getpid(), signal.SIGUSR2)\nassert torch.released == 0\nready()\nwith gpu_is_idle():\n    time.sleep(600)";
     let serves = "import asyncio\nasync def main():\n    loop = asyncio.get_running_loop()\n    loop.add_signal_handler(signal.SIGUSR2, release_gpu_memory)\n    ready()\n    await asyncio.sleep(600)\nasyncio.run(main())";
     for (name, source) in [("steps", steps), ("waits", waits), ("serves", serves)] {
-        let Some(program) = cooperating("pytorch", "USR2", source) else {
+        let Some(program) = cooperating("USR2", source) else {
             return;
         };
         assert!(handles(&program, Signal::USR2), "{name}");
@@ -823,11 +819,11 @@ fn the_handler_that_is_pasted_gives_back_between_steps_and_while_idle() {
         assert_eq!(program.held_gib(), 2, "{name}");
         assert_eq!(program.errors(), "", "{name}");
     }
-    let program = cooperating("pytorch", "SIGUSR2", asked_before).unwrap();
+    let program = cooperating("SIGUSR2", asked_before).unwrap();
     wait_until("it is released once idle", || program.releases() == 1);
     // Without the variable nothing is handled, and with another's neither.
     for signal in ["", "KILL", "TERM", "__x__", "2"] {
-        let program = cooperating("pytorch", signal, waits).unwrap();
+        let program = cooperating(signal, waits).unwrap();
         assert!(!handles(&program, Signal::USR2) && !handles(&program, Signal::TERM));
         assert_eq!(program.errors(), "", "{signal}");
     }
@@ -866,20 +862,13 @@ int cuMemPoolTrimTo(void *pool, unsigned long keep) {
     let Some(python) = support::find("python3", "python3") else {
         return;
     };
-    for (arguments, clears, is_loaded) in [
-        (&["--framework", "tensorflow"][..], false, true),
-        (&["--framework", "tf1"], false, true),
-        (&["--framework", "jax"], true, true),
-        (&["--framework", "keras"], true, true),
-        (&[], true, true),
-        (&[], true, false),
-    ] {
+    for is_loaded in [true, false] {
         let mut command = Command::new(&python);
         command.env("GPUMEM_RELEASE_SIGNAL", "HUP");
         if is_loaded {
             command.env("LD_PRELOAD", &library);
         }
-        let source = format!("{}\n{modules}{main}", snippet(arguments));
+        let source = format!("{}\n{modules}{main}", snippet());
         let program = Program::start_by(command, &source).unwrap();
         let done = |name: &str| program.machine.path(name).exists();
         send(&program, Signal::HUP);
@@ -891,26 +880,7 @@ int cuMemPoolTrimTo(void *pool, unsigned long keep) {
             wait_until("its programs are dropped", || done("cleared"));
             assert!(!done("trimmed"));
         }
-        assert_eq!(done("cleared"), clears, "{arguments:?}");
-        assert_eq!(program.errors(), "", "{arguments:?}");
-    }
-}
-
-#[test]
-fn a_handler_is_for_a_process_or_a_framework_that_has_one() {
-    let all = snippet(&[]);
-    assert_eq!(snippet(&["--framework"]), all);
-    assert_eq!(snippet(&["--framework", "torch"]), snippet(&["--framework", "pytorch"]));
-    let demo = support::run(&["explain", "--snippet", "--demo", "398120"]);
-    assert_eq!((demo.code, demo.stdout), (0, snippet(&["--framework", "pytorch"])));
-    for (arguments, words) in [
-        (&["--framework", "ollama"][..], "there are pytorch, tensorflow, jax, cupy"),
-        (&["--framework", "pytroch"], "there are pytorch"),
-        (&["--demo", "gpu:0"], "not for a GPU"),
-        (&["--json"], "cannot be used with"),
-    ] {
-        let refused = support::run(&[&["explain", "--snippet"], arguments].concat());
-        assert_eq!(refused.code, 2, "{refused:?}");
-        assert!(refused.stdout.is_empty() && refused.stderr.contains(words), "{refused:?}");
+        assert!(done("cleared"));
+        assert_eq!(program.errors(), "");
     }
 }

@@ -14,8 +14,10 @@ use std::time::Duration;
 
 use gpumem::api::host::Roots;
 use gpumem::api::model::Snapshot;
-use gpumem::api::reclaim::release_server::{find, perform, probe};
-use gpumem::api::reclaim::{ReleaseAnswer, ReleaseOptions, ServerUnload};
+use gpumem::api::reclaim::{
+    NotReleased, ReleaseBy, ReleaseOptions, ReleaseWay, ServerUnload, find_release as find,
+    perform_release as perform, probe_release as probe,
+};
 use rustix::process::{Pid, Signal, kill_process_group};
 use serde_json::{Value, json};
 
@@ -117,17 +119,25 @@ fn options() -> ReleaseOptions {
     }
 }
 
+fn unload(way: &ReleaseWay) -> &ServerUnload {
+    match &way.by {
+        ReleaseBy::Server(server) => server,
+        other => panic!("{other:?}"),
+    }
+}
+
 impl Server {
     /// How it is asked, where this process holds the memory.
-    fn way(&self, holder: u32) -> ServerUnload {
+    fn way(&self, holder: u32) -> ReleaseWay {
         self.machine.play(&one_gpu(&[holder]));
         let snapshot: Snapshot = serde_json::from_value(self.machine.snapshot(0).0).unwrap();
         let way = find(&snapshot.processes[0], &snapshot);
-        let way = way.unwrap_or_else(|| panic!("{snapshot:?}")).unwrap();
+        let way = way.unwrap_or_else(|why| panic!("{why} {snapshot:?}"));
+        let server = unload(&way);
         // Java listens on `[::ffff:127.0.0.1]`.
         let port = format!(":{}", self.port);
-        assert!(way.address.ends_with(&port), "{way:?}");
-        assert_eq!(way.held_bytes, Some(2 * GIB));
+        assert!(server.address.ends_with(&port), "{way:?}");
+        assert_eq!(server.held_bytes, Some(2 * GIB));
         way
     }
 
@@ -203,7 +213,7 @@ fn llama_cpp_as_a_router_unloads_at_rest_only_and_loads_again() {
     // Looking loads nothing.
     let way = server.way(router);
     for answer in [probe, perform].map(|it| it(&Roots::default(), &way, &options())) {
-        let ReleaseAnswer::NoWayIn(why) = &answer else {
+        let Err(NotReleased::NoWayIn(why)) = &answer else {
             panic!("{answer:?}");
         };
         assert!(why.ends_with("it has no model loaded"), "{why}");
@@ -214,9 +224,9 @@ fn llama_cpp_as_a_router_unloads_at_rest_only_and_loads_again() {
     assert_eq!(status, 200, "{answer}");
     let runner = child_of(router).unwrap();
     let way = server.way(runner);
-    assert_eq!((&*way.server, way.pid), ("llama.cpp", router));
+    assert_eq!((&*unload(&way).server, way.pid), ("llama.cpp", router));
     let probed = probe(&Roots::default(), &way, &options());
-    assert!(matches!(&probed, ReleaseAnswer::Done(_)), "{probed:?}");
+    assert!(probed.is_ok(), "{probed:?}");
     assert_eq!((state(), child_of(router)), (json!("loaded"), Some(runner)));
 
     // At work for a client of the router, then for one of the runner, whom only its slots show.
@@ -230,7 +240,10 @@ fn llama_cpp_as_a_router_unloads_at_rest_only_and_loads_again() {
         let mut piece = [0; 256];
         at_work.read_exact(&mut piece).unwrap();
         let answer = perform(&Roots::default(), &way, &options());
-        assert!(matches!(&answer, ReleaseAnswer::Busy(why) if why.contains(words)), "{answer:?}");
+        assert!(
+            matches!(&answer, Err(NotReleased::Busy(why)) if why.contains(words)),
+            "{answer:?}"
+        );
         // It goes on.
         for _ in 0..8 {
             at_work.read_exact(&mut piece).unwrap();
@@ -261,7 +274,7 @@ fn llama_cpp_with_one_model_is_left_alone() {
     let pid = server.running.pid();
     let way = server.way(pid);
     for answer in [probe, perform].map(|it| it(&Roots::default(), &way, &options())) {
-        let ReleaseAnswer::NoWayIn(why) = &answer else {
+        let Err(NotReleased::NoWayIn(why)) = &answer else {
             panic!("{answer:?}");
         };
         assert!(why.contains("--sleep-idle-seconds"), "{why}");
@@ -359,17 +372,17 @@ fn torchserve_scales_its_workers_down_at_rest_only() {
     wait_until("its worker is ready", || state()["workers"][0]["status"] == "READY");
     let held = worker(&server).unwrap();
     let way = server.way(held);
-    assert_eq!(&*way.server, "torchserve");
+    assert_eq!(&*unload(&way).server, "torchserve");
     assert_eq!(Some(way.pid), child_of(server.running.pid()));
     let probed = probe(&Roots::default(), &way, &options());
-    assert!(matches!(&probed, ReleaseAnswer::Done(_)), "{probed:?}");
+    assert!(probed.is_ok(), "{probed:?}");
 
     // Its management shows no request that runs, only those that wait; and it would end the worker at once.
     let at_work = send(inference, "POST", "/predictions/tiny", "6");
     thread::sleep(Duration::from_millis(200));
     let answer = perform(&Roots::default(), &way, &options());
     assert!(
-        matches!(&answer, ReleaseAnswer::Busy(why) if why.contains("a client is connected to it")),
+        matches!(&answer, Err(NotReleased::Busy(why)) if why.contains("a client is connected to it")),
         "{answer:?}"
     );
     let (status, body) = self::answer(at_work);
@@ -393,7 +406,7 @@ fn torchserve_scales_its_workers_down_at_rest_only() {
     let held = worker(&server).unwrap();
     let answer = perform(&Roots::default(), &server.way(held), &options());
     assert!(
-        matches!(&answer, ReleaseAnswer::Refused(why) if why.contains("needs a key")),
+        matches!(&answer, Err(NotReleased::Refused(why)) if why.contains("needs a key")),
         "{answer:?}"
     );
     assert!(is_alive(held));

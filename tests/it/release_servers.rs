@@ -12,8 +12,10 @@ use std::time::{Duration, Instant};
 
 use gpumem::api::host::Roots;
 use gpumem::api::model::Snapshot;
-use gpumem::api::reclaim::release_server::{find, perform, probe};
-use gpumem::api::reclaim::{ReleaseAnswer, ReleaseOptions, ServerUnload};
+use gpumem::api::reclaim::{
+    NotReleased, ReleaseAnswer, ReleaseBy, ReleaseOptions, ReleaseWay, ServerUnload,
+    find_release as find, perform_release as perform, probe_release as probe,
+};
 use serde_json::Value;
 
 use crate::machine::{GIB, Machine, Running, one_gpu};
@@ -176,12 +178,13 @@ impl StandIn {
     }
 
     /// How it is asked, as the snapshot shows it.
-    fn way(&self) -> ServerUnload {
+    fn way(&self) -> ReleaseWay {
         let snapshot = self.snapshot();
         let way = find(&snapshot.processes[0], &snapshot);
-        let way = way.unwrap_or_else(|| panic!("{}: {snapshot:?}", self.program.row)).unwrap();
-        assert_eq!(&*way.server, self.program.row);
-        assert_eq!((way.pid, &*way.address), (self.pid(), &*self.address()));
+        let way = way.unwrap_or_else(|why| panic!("{}: {why} {snapshot:?}", self.program.row));
+        assert_eq!(way.pid, self.pid());
+        let server = unload(&way);
+        assert_eq!((&*server.server, &*server.address), (self.program.row, &*self.address()));
         way
     }
 
@@ -217,6 +220,13 @@ impl StandIn {
     }
 }
 
+fn unload(way: &ReleaseWay) -> &ServerUnload {
+    match &way.by {
+        ReleaseBy::Server(server) => server,
+        other => panic!("{other:?}"),
+    }
+}
+
 fn options(wait_ms: u64) -> ReleaseOptions {
     ReleaseOptions {
         collects: true,
@@ -227,11 +237,11 @@ fn options(wait_ms: u64) -> ReleaseOptions {
     }
 }
 
-fn probed(way: &ServerUnload) -> ReleaseAnswer {
+fn probed(way: &ReleaseWay) -> ReleaseAnswer {
     probe(&Roots::default(), way, &options(30_000))
 }
 
-fn performed(way: &ServerUnload, wait_ms: u64) -> ReleaseAnswer {
+fn performed(way: &ReleaseWay, wait_ms: u64) -> ReleaseAnswer {
     perform(&Roots::default(), way, &options(wait_ms))
 }
 
@@ -259,13 +269,13 @@ fn each_server_unloads_and_nvml_shows_what_came_back() {
             let server = StandIn::start(python, program, "idle");
             let row = program.row;
             let way = server.way();
-            assert_eq!(way.held_bytes, Some(2 * GIB), "{row}");
+            assert_eq!(unload(&way).held_bytes, Some(2 * GIB), "{row}");
             let answer = probed(&way);
-            assert!(matches!(&answer, ReleaseAnswer::Done(_)), "{row}: {answer:?}");
+            assert!(answer.is_ok(), "{row}: {answer:?}");
             server.assert_untouched();
             assert_eq!(server.held_bytes(), 2 * GIB);
             let answer = performed(&way, 30_000);
-            let ReleaseAnswer::Done(report) = answer else {
+            let Ok(report) = answer else {
                 panic!("{row}: {answer:?} {:?}", server.asked());
             };
             assert_eq!(server.deeds(), 1, "{row}: {:?}", server.asked());
@@ -291,15 +301,15 @@ fn a_server_with_a_certificate_of_its_own_or_on_a_unix_socket_is_asked_as_any() 
     for (program, base) in [(&SECURE, "https://127.0.0.1:"), (&LOCAL, "--unix-socket ")] {
         let server = StandIn::start(&python, program, "busy");
         let answer = performed(&server.way(), 30_000);
-        assert!(matches!(&answer, ReleaseAnswer::Busy(_)), "{answer:?}");
+        assert!(matches!(&answer, Err(NotReleased::Busy(_))), "{answer:?}");
         assert_eq!(server.deeds(), 0, "{:?}", server.asked());
 
         let server = StandIn::start(&python, program, "idle");
         let way = server.way();
         let answer = probed(&way);
-        assert!(matches!(&answer, ReleaseAnswer::Done(_)), "{answer:?}");
+        assert!(answer.is_ok(), "{answer:?}");
         server.assert_untouched();
-        let ReleaseAnswer::Done(report) = performed(&way, 30_000) else {
+        let Ok(report) = performed(&way, 30_000) else {
             panic!("{:?}", server.asked());
         };
         assert_eq!(server.deeds(), 1, "{:?}", server.asked());
@@ -311,11 +321,11 @@ fn a_server_with_a_certificate_of_its_own_or_on_a_unix_socket_is_asked_as_any() 
         let server = StandIn::start(&python, program, "hangs");
         let begun = Instant::now();
         let answer = performed(&server.way(), 3_000);
-        assert!(matches!(&answer, ReleaseAnswer::TimedOut(_)), "{answer:?}");
+        assert!(matches!(&answer, Err(NotReleased::TimedOut(_))), "{answer:?}");
         assert!(begun.elapsed() < Duration::from_secs(15), "{:?}", begun.elapsed());
         let server = StandIn::start(&python, program, "key");
         let answer = performed(&server.way(), 30_000);
-        assert!(matches!(&answer, ReleaseAnswer::Refused(_)), "{answer:?}");
+        assert!(matches!(&answer, Err(NotReleased::Refused(_))), "{answer:?}");
     }
 }
 
@@ -330,7 +340,7 @@ fn a_stranger_on_a_servers_unix_socket_is_sent_nothing() {
     fs::remove_file(&socket).unwrap();
     let stranger = UnixListener::bind(&socket).unwrap();
     for answer in [probed(&way), performed(&way, 30_000)] {
-        let ReleaseAnswer::NoWayIn(why) = &answer else {
+        let Err(NotReleased::NoWayIn(why)) = &answer else {
             panic!("{answer:?}");
         };
         assert!(why.contains("another process listens"), "{why}");
@@ -350,13 +360,17 @@ fn a_server_at_work_is_not_touched() {
             let server = StandIn::start(python, program, "busy");
             let way = server.way();
             let answer = performed(&way, 30_000);
-            assert!(matches!(&answer, ReleaseAnswer::Busy(_)), "{}: {answer:?}", program.row);
+            assert!(matches!(&answer, Err(NotReleased::Busy(_))), "{}: {answer:?}", program.row);
             assert_eq!(server.deeds(), 0, "{:?}", server.asked());
             // llama.cpp's slots count as use, and are asked at the deed.
             if program.row != "llama.cpp" {
                 server.assert_untouched();
                 let answer = probed(&way);
-                assert!(matches!(&answer, ReleaseAnswer::Busy(_)), "{}: {answer:?}", program.row);
+                assert!(
+                    matches!(&answer, Err(NotReleased::Busy(_))),
+                    "{}: {answer:?}",
+                    program.row
+                );
             }
             assert_eq!(server.held_bytes(), 2 * GIB);
         },
@@ -374,14 +388,14 @@ fn a_server_to_which_a_client_is_connected_is_not_touched() {
             let way = server.way();
             let client = TcpStream::connect(("127.0.0.1", server.port)).unwrap();
             let answer = performed(&way, 30_000);
-            let ReleaseAnswer::Busy(why) = &answer else {
+            let Err(NotReleased::Busy(why)) = &answer else {
                 panic!("{}: {answer:?}", program.row);
             };
             // A busy server may not have heard yet that one that asked before has left.
             assert!(why.contains("connected to it"), "{why}");
             server.assert_untouched();
             drop(client);
-            wait_until("it may be asked", || matches!(probed(&way), ReleaseAnswer::Done(_)));
+            wait_until("it may be asked", || probed(&way).is_ok());
         },
     );
 }
@@ -393,7 +407,7 @@ fn one_that_answers_and_frees_nothing_is_seen_by_nvml_only() {
         |python, program| {
             let server = StandIn::start(python, program, "lies");
             let answer = performed(&server.way(), 30_000);
-            assert!(matches!(&answer, ReleaseAnswer::Done(_)), "{}: {answer:?}", program.row);
+            assert!(answer.is_ok(), "{}: {answer:?}", program.row);
             assert_eq!((server.deeds(), server.held_bytes()), (1, 2 * GIB));
         },
     );
@@ -408,7 +422,7 @@ fn one_that_hangs_is_not_waited_for() {
             let way = server.way();
             let begun = Instant::now();
             let answer = performed(&way, 12_000);
-            let ReleaseAnswer::TimedOut(why) = &answer else {
+            let Err(NotReleased::TimedOut(why)) = &answer else {
                 panic!("{}: {answer:?}", program.row);
             };
             assert!(why.contains("it may still do so"), "{why}");
@@ -425,7 +439,7 @@ fn one_that_wants_a_key_is_left_with_the_command() {
         |python, program| {
             let server = StandIn::start(python, program, "key");
             let answer = performed(&server.way(), 30_000);
-            let ReleaseAnswer::Refused(why) = &answer else {
+            let Err(NotReleased::Refused(why)) = &answer else {
                 panic!("{}: {answer:?}", program.row);
             };
             let base = format!("http://127.0.0.1:{}/", server.port);
@@ -447,9 +461,9 @@ fn what_does_not_answer_as_the_server_does_is_asked_nothing_more() {
                 let server = StandIn::start(python, program, manner);
                 let answer = performed(&server.way(), 30_000);
                 // A machine that is busy may not read as much as is read in the time.
-                let is_slow = manner == "huge" && matches!(&answer, ReleaseAnswer::TimedOut(_));
+                let is_slow = manner == "huge" && matches!(&answer, Err(NotReleased::TimedOut(_)));
                 assert!(
-                    matches!(&answer, ReleaseAnswer::NoWayIn(_)) || is_slow,
+                    matches!(&answer, Err(NotReleased::NoWayIn(_))) || is_slow,
                     "{} {manner}: {answer:?}",
                     program.row
                 );
@@ -471,26 +485,26 @@ fn a_stranger_who_has_its_port_is_not_connected_to() {
     let stranger = TcpListener::bind(("127.0.0.1", server.port)).unwrap();
     stranger.set_nonblocking(true).unwrap();
     let answer = performed(&way, 5_000);
-    assert!(matches!(&answer, ReleaseAnswer::NoWayIn(_)), "{answer:?}");
+    assert!(matches!(&answer, Err(NotReleased::NoWayIn(_))), "{answer:?}");
     // Nor where a process of that pid lives, as after it was given anew.
     let own = Stage::new(&[std::process::id()]).look();
-    let way = ServerUnload {
+    let way = ReleaseWay {
         pid: std::process::id(),
         start_ticks: own.processes[0].start_ticks.unwrap() + 1,
         ..way
     };
     let answer = performed(&way, 5_000);
-    assert!(matches!(&answer, ReleaseAnswer::NoWayIn(_)), "{answer:?}");
+    assert!(matches!(&answer, Err(NotReleased::NoWayIn(_))), "{answer:?}");
     let sleeper = Running::sleep();
     let other = Stage::new(&[sleeper.pid()]).look();
-    let way = ServerUnload {
+    let way = ReleaseWay {
         pid: sleeper.pid(),
         start_ticks: other.processes[0].start_ticks.unwrap(),
         ..way
     };
     // Its command line is no server's any more, and it does not listen there.
     let answer = performed(&way, 5_000);
-    assert!(matches!(&answer, ReleaseAnswer::NoWayIn(_)), "{answer:?}");
+    assert!(matches!(&answer, Err(NotReleased::NoWayIn(_))), "{answer:?}");
     assert!(stranger.accept().is_err(), "it was connected to");
 }
 
@@ -506,7 +520,7 @@ fn what_a_server_lacks_is_a_refusal_in_words() {
     ] {
         let server = StandIn::start_with(&python, the("vllm"), "idle", &[environment]);
         let answer = performed(&server.way(), 30_000);
-        let ReleaseAnswer::Refused(why) = &answer else {
+        let Err(NotReleased::Refused(why)) = &answer else {
             panic!("{environment:?}: {answer:?}");
         };
         assert!(why.contains(words), "{why}");
@@ -514,10 +528,11 @@ fn what_a_server_lacks_is_a_refusal_in_words() {
     }
     // Weights go to host memory, and there is not so much of it.
     let server = StandIn::start(&python, the("vllm"), "idle");
-    let way = ServerUnload { held_bytes: Some(1 << 50), ..server.way() };
+    let mut way = server.way();
+    way.by = ReleaseBy::Server(ServerUnload { held_bytes: Some(1 << 50), ..unload(&way).clone() });
     let answer = performed(&way, 30_000);
     assert!(
-        matches!(&answer, ReleaseAnswer::Refused(why) if why.contains("host memory")),
+        matches!(&answer, Err(NotReleased::Refused(why)) if why.contains("host memory")),
         "{answer:?}"
     );
     server.assert_untouched();
@@ -526,9 +541,12 @@ fn what_a_server_lacks_is_a_refusal_in_words() {
     let way = server.way();
     let by_rule = ReleaseOptions { is_named: false, ..options(30_000) };
     let answer = perform(&Roots::default(), &way, &by_rule);
-    assert!(matches!(&answer, ReleaseAnswer::Refused(why) if why.contains("crash")), "{answer:?}");
+    assert!(
+        matches!(&answer, Err(NotReleased::Refused(why)) if why.contains("crash")),
+        "{answer:?}"
+    );
     assert!(server.asked().is_empty());
-    let ReleaseAnswer::Done(report) = probed(&way) else {
+    let Ok(report) = probed(&way) else {
         panic!("{:?}", server.asked());
     };
     assert!(report.why.unwrap().contains("crash"));

@@ -2,7 +2,7 @@
 //! loaded can, and what it reports.
 //!
 //! [`source`] is run by `exec` in a dictionary of its own and sets `out` there; [`parse`] reads that as JSON.
-//! [`expression`] wraps it for a kernel, which answers with Python's `repr` of that JSON ([`parse_value`]).
+//! [`expression`] wraps it for a kernel, which answers with the digits of that JSON ([`parse_value`]).
 //! What it does for which library, and what it must not do, is in `recipe.py`: it imports nothing, makes no
 //! CUDA context, shows no value, and does nothing after its deadline.
 //!
@@ -48,11 +48,11 @@ pub fn source(options: &RecipeOptions) -> String {
     )
 }
 
-/// Such source as one expression, whose value is `out` as JSON. It reads nothing of the user's namespace but
+/// Such source as one expression, whose value is `out` as JSON in hexadecimal digits. It reads nothing of the user's namespace but
 /// `__builtins__` (a module or its dictionary), for a user may call anything `exec`, and leaves nothing there.
 pub fn expression(source: &str) -> String {
     format!(
-        "(lambda n, b: (b['exec']({}, n), b['__import__']('json').dumps(n['out']), n.clear())[1])\
+        "(lambda n, b: (b['exec']({}, n), b['__import__']('json').dumps(n['out']).encode().hex(), n.clear())[1])\
          ({{}}, __builtins__ if __builtins__.__class__ is {{}}.__class__ else __builtins__.__dict__)",
         literal(source)
     )
@@ -72,14 +72,16 @@ fn literal(text: &str) -> String {
     written + "\""
 }
 
-/// Reads what a kernel answers: Python's `repr` of a text of JSON.
+/// Reads what a kernel answers: Python's `repr` of the hexadecimal digits of `out` as JSON.
 ///
 /// # Errors
 ///
 /// As [`parse`].
 pub fn parse_value(value: &str) -> Result<ReleaseReport, String> {
-    let text = unquote(value.trim()).ok_or_else(not_its_own)?;
-    parse(text.as_bytes())
+    let digits = value.trim().strip_prefix('\'').and_then(|it| it.strip_suffix('\''));
+    let byte = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok();
+    let out = digits.and_then(|it| it.as_bytes().chunks(2).map(byte).collect::<Option<Vec<u8>>>());
+    parse(&out.ok_or_else(not_its_own)?)
 }
 
 /// Reads `out` as JSON.
@@ -123,41 +125,6 @@ fn not_its_own() -> String {
 
 fn bounded(text: &str) -> Arc<str> {
     text.chars().take(TEXT_CHARACTERS).collect::<String>().into()
-}
-
-/// What Python writes as `'…'` or `"…"`; `None` where it is neither.
-fn unquote(value: &str) -> Option<String> {
-    let quote = value.chars().next().filter(|it| matches!(it, '\'' | '"'))?;
-    let inner = value.strip_prefix(quote)?.strip_suffix(quote)?;
-    let mut text = String::with_capacity(inner.len());
-    let mut rest = inner.chars();
-    while let Some(c) = rest.next() {
-        let c = match c {
-            '\\' => match rest.next()? {
-                'n' => '\n',
-                'r' => '\r',
-                't' => '\t',
-                escape @ ('x' | 'u' | 'U') => {
-                    let digits = match escape {
-                        'x' => 2,
-                        'u' => 4,
-                        _ => 8,
-                    };
-                    let mut code = 0;
-                    for _ in 0..digits {
-                        code = code * 16 + rest.next()?.to_digit(16)?;
-                    }
-                    char::from_u32(code)?
-                }
-                same @ ('\\' | '\'' | '"') => same,
-                _ => return None,
-            },
-            c if c == quote => return None,
-            c => c,
-        };
-        text.push(c);
-    }
-    Some(text)
 }
 
 #[cfg(test)]

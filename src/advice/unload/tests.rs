@@ -3,8 +3,8 @@
 use super::*;
 use crate::advice;
 
-fn words(command: &str) -> Vec<String> {
-    command.split(' ').map(str::to_owned).collect()
+fn words(command: &str) -> Vec<Arc<str>> {
+    command.split(' ').map(Arc::from).collect()
 }
 
 fn places(on: &[&str]) -> Vec<Arc<str>> {

@@ -39,8 +39,8 @@ pub struct Explain {
     pub framework: Option<String>,
 
     /// Print a signal handler in Python, to paste into a program, by which it gives cached memory back when `gpumem
-    /// release` asks; for the framework of PID, for that of --framework, or for all that have one
-    #[arg(long, conflicts_with_all = ["json", "window"])]
+    /// release` asks; for PyTorch, TensorFlow, JAX and CuPy
+    #[arg(long, conflicts_with_all = ["target", "framework", "json", "window", "replay", "demo"])]
     pub snippet: bool,
 
     /// Print the page as JSON (gpumem.explain/1)

@@ -20,9 +20,8 @@ pub(in crate::host) const ENVIRON_BYTES: usize = 128 << 10;
 const VALUE_BYTES: usize = 512;
 
 /// The names that are kept, sorted.
-const NAMES: [&str; 47] = [
+const NAMES: [&str; 46] = [
     "CONDA_DEFAULT_ENV",
-    "CUDA_MPS_PIPE_DIRECTORY",
     "CUDA_VISIBLE_DEVICES",
     "GPUMEM_KEEP",
     "GPUMEM_RELEASE_SIGNAL",

@@ -261,38 +261,3 @@ fn the_configuration_keeps_it_until_then() {
     guard.policy.kept[0].identity = Identity { pid: 70, start: Start::Ticks(1) };
     assert_eq!(found(&guard, &python, 0.0), None, "another of that number");
 }
-
-#[test]
-fn each_reason_is_a_phrase() {
-    let all = [
-        Protection::Init,
-        Protection::KernelThread,
-        Protection::Ourselves,
-        Protection::Ancestor,
-        Protection::SessionLeader,
-        Protection::Program { name: "X".into() },
-        Protection::OomProtected,
-        Protection::Graphics,
-        Protection::OtherUser { uid: 7 },
-        Protection::NotPermitted { uid: 7 },
-        Protection::OtherNamespace,
-        Protection::KeptByOwner { until: Some(at(0.0)) },
-        Protection::KeptByConfiguration { why: "x".into(), until: None },
-        Protection::Server,
-        Protection::Unresolved,
-        Protection::Replaced,
-        Protection::Unknown { what: "x".into() },
-        Protection::Owned { command: "scancel 7".into() },
-        Protection::NoPidfd,
-        Protection::NotHeld { error: "x".into() },
-    ];
-    let mut texts: Vec<String> = all.iter().map(ToString::to_string).collect();
-    assert!(texts.iter().all(|text| !text.ends_with('.') && text.len() > 8));
-    texts.sort();
-    texts.dedup();
-    assert_eq!(texts.len(), all.len(), "each of its own");
-    for protection in all {
-        let json = serde_json::to_string(&protection).unwrap();
-        assert_eq!(serde_json::from_str::<Protection>(&json).unwrap(), protection);
-    }
-}

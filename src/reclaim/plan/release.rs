@@ -6,7 +6,7 @@ use crate::model::Kind;
 use crate::model::{Process, Unread};
 use crate::reclaim::guard::{Call, Guard};
 use crate::reclaim::policy::{Policy, Release};
-use crate::reclaim::release::{self, ReleaseOptions, ReleaseWay};
+use crate::reclaim::release::{self, ReleaseBy, ReleaseOptions, ReleaseWay};
 use crate::reclaim::select::Accused;
 use crate::reclaim::step;
 use crate::reclaim::target::Target;
@@ -72,7 +72,7 @@ fn target(
     let is_accused = |pid: u32| accused.iter().any(|it| it.process.pid == pid);
     let is_of_way = |process: &&Process| {
         is_accused(process.pid)
-            || (matches!(way, ReleaseWay::Server(_))
+            || (matches!(way.by, ReleaseBy::Server(_))
                 && !rows(process, seen.snapshot).is_empty()
                 && release::find(process, seen.snapshot).as_ref() == Ok(&way))
     };

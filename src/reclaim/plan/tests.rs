@@ -304,23 +304,3 @@ fn notebooks_are_named_by_kernel_or_path() {
         assert_eq!(count(&[], &[path]), found, "{path}");
     }
 }
-
-#[test]
-fn each_refusal_names_what_helps() {
-    for (why, words) in [
-        (Why::NeverTaken { kind: Kind::Dead }, "root"),
-        (Why::NeverTaken { kind: Kind::Stuck }, "drain"),
-        (Why::NeverTaken { kind: Kind::Pressure }, "advice"),
-        (Why::OnlyWhenAsked { kind: Kind::Hung }, "--kind hung"),
-        (Why::OnlyNotified, "--pid"),
-        (Why::Family { pids: vec![1, 2] }, "1, 2"),
-        (Why::Unread { gpu: 1 }, "GPU 1"),
-        (Why::NotOnGpu, "gpumem ps"),
-        (Why::Gone, "not exist"),
-        (Why::NoProcess, "GPU"),
-        (Why::NotFound { name: "x".into() }, "x"),
-    ] {
-        let text = why.to_string();
-        assert!(text.contains(words) && !text.ends_with('.'), "{text}");
-    }
-}

@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::{AnnouncedSignal, ReleaseAnswer, ReleaseOptions, ReleaseReport};
+use super::{NotReleased, ReleaseAnswer, ReleaseBy, ReleaseReport, ReleaseWay};
 use crate::host::{Roots, read_guarded, read_host, read_signal_masks};
 use crate::model::{Process, Snapshot};
 use crate::reclaim::policy::Signal;
@@ -33,74 +33,68 @@ fn announced(environment: &BTreeMap<Arc<str>, Arc<str>>) -> Option<Result<Signal
 }
 
 /// The way, where the snapshot shows that it is there; `None` where the process announces nothing.
-pub fn find(process: &Process, _: &Snapshot) -> Option<Result<AnnouncedSignal, String>> {
+pub(super) fn find(process: &Process, _: &Snapshot) -> Option<Result<ReleaseWay, String>> {
     let signal = announced(process.environment.as_deref()?)?;
     let (pid, start_ticks) = (process.pid, process.start_ticks?);
-    Some(signal.map(|signal| AnnouncedSignal { pid, start_ticks, signal }))
+    let way = |signal| ReleaseWay { pid, start_ticks, by: ReleaseBy::Signal { signal } };
+    Some(signal.map(way))
 }
 
-/// Whether the signal could be sent now.
-pub fn probe(roots: &Roots, way: &AnnouncedSignal, _: &ReleaseOptions) -> ReleaseAnswer {
-    match hold(roots, way) {
-        Ok(_) => {
-            let why = format!("it announces {} and has a handler for it", way.signal);
-            ReleaseAnswer::Done(ReleaseReport { why: Some(why.into()), ..ReleaseReport::default() })
-        }
-        Err(answer) => answer,
+/// Sends the signal, if it may be sent and `is_deed`. What the process does then it does not say.
+pub(super) fn ask(roots: &Roots, way: &ReleaseWay, signal: Signal, is_deed: bool) -> ReleaseAnswer {
+    let (mut control, handle) = hold(roots, way, signal)?;
+    if !is_deed {
+        let why = format!("it announces {signal} and has a handler for it");
+        return Ok(ReleaseReport { why: Some(why.into()), ..ReleaseReport::default() });
     }
-}
-
-/// Sends it. What the process does then it does not say.
-pub fn perform(roots: &Roots, way: &AnnouncedSignal, _: &ReleaseOptions) -> ReleaseAnswer {
-    let (mut control, handle) = match hold(roots, way) {
-        Ok(held) => held,
-        Err(answer) => return answer,
-    };
     // Once more, with nothing between it and the signal.
-    if let Err(why) = handles(roots, way) {
-        return ReleaseAnswer::Refused(why);
+    handles(roots, way.pid, signal).map_err(NotReleased::Refused)?;
+    match control.signal(handle, signal) {
+        Ok(()) => Ok(ReleaseReport::default()),
+        Err(NotSent::Gone) => Err(gone()),
+        Err(error) => Err(NotReleased::Refused(error.to_string())),
     }
-    match control.signal(handle, way.signal) {
-        Ok(()) => ReleaseAnswer::Done(ReleaseReport::default()),
-        Err(NotSent::Gone) => ReleaseAnswer::NoWayIn("it has exited".to_owned()),
-        Err(error) => ReleaseAnswer::Refused(error.to_string()),
-    }
+}
+
+fn gone() -> NotReleased {
+    NotReleased::NoWayIn("it has exited".to_owned())
 }
 
 /// The process, held, if it is who is meant, announces the signal and has a handler for it.
-fn hold(roots: &Roots, way: &AnnouncedSignal) -> Result<(PidfdControl, Handle), ReleaseAnswer> {
-    let gone = || ReleaseAnswer::NoWayIn("it has exited".to_owned());
+fn hold(
+    roots: &Roots,
+    way: &ReleaseWay,
+    signal: Signal,
+) -> Result<(PidfdControl, Handle), NotReleased> {
     let pid = way.pid;
     let facts = read_guarded(roots, pid).ok().flatten().ok_or_else(gone)?;
     let Some(uid) = facts.uid else {
-        return Err(ReleaseAnswer::NoWayIn("its owner is not known; run as root".to_owned()));
+        return Err(NotReleased::NoWayIn("its owner is not known; run as root".to_owned()));
     };
     let mut control = PidfdControl::new(roots.clone());
     let who =
         Approved { pid, start_ticks: way.start_ticks, uid, boot_id: read_host(roots).boot_id };
     let handle = control.open(&who).map_err(|error| match error {
         NotOpened::Gone(_) => gone(),
-        error => ReleaseAnswer::NoWayIn(error.to_string()),
+        error => NotReleased::NoWayIn(error.to_string()),
     })?;
     // Read while it is held: it may have executed another program since the plan.
     let facts = control.read_guarded(pid).ok_or_else(gone)?;
     let announced = facts.environment.as_deref().and_then(announced);
     match announced {
-        Some(Ok(signal)) if signal == way.signal => {}
-        Some(Err(why)) => return Err(ReleaseAnswer::Refused(why)),
+        Some(Ok(now)) if now == signal => {}
+        Some(Err(why)) => return Err(NotReleased::Refused(why)),
         Some(Ok(_)) | None => {
-            let why = format!(
-                "it does not announce {} ({VARIABLE}) any more; make a new plan",
-                way.signal
-            );
-            return Err(ReleaseAnswer::Refused(why));
+            return Err(NotReleased::Refused(format!(
+                "it does not announce {signal} ({VARIABLE}) any more; make a new plan"
+            )));
         }
     }
     if facts.state == Some('T') {
         let why = "it is stopped and handles no signal; continue it first (kill -CONT)".to_owned();
-        return Err(ReleaseAnswer::Busy(why));
+        return Err(NotReleased::Busy(why));
     }
-    handles(roots, way).map_err(ReleaseAnswer::Refused)?;
+    handles(roots, pid, signal).map_err(NotReleased::Refused)?;
     if control.has_exited(handle) {
         return Err(gone());
     }
@@ -108,9 +102,8 @@ fn hold(roots: &Roots, way: &AnnouncedSignal) -> Result<(PidfdControl, Handle), 
 }
 
 /// Whether the process has a handler for the signal, and lets it in.
-fn handles(roots: &Roots, way: &AnnouncedSignal) -> Result<(), String> {
-    let signal = way.signal;
-    let Some(masks) = read_signal_masks(roots, way.pid) else {
+fn handles(roots: &Roots, pid: u32, signal: Signal) -> Result<(), String> {
+    let Some(masks) = read_signal_masks(roots, pid) else {
         return Err(format!("whether it has a handler for {signal} is not known; run as root"));
     };
     let number = signal.number();
@@ -139,7 +132,10 @@ mod tests {
             ..Process::default()
         };
         let found = find(&process, &Snapshot::new(crate::model::Time::default()))?;
-        Some(found.map(|way| way.signal))
+        Some(found.map(|way| match way.by {
+            ReleaseBy::Signal { signal } => signal,
+            other => panic!("{other:?}"),
+        }))
     }
 
     #[test]
@@ -164,16 +160,11 @@ mod tests {
 
     #[test]
     fn who_is_another_by_now_is_not_touched() {
-        let way = AnnouncedSignal { pid: std::process::id(), start_ticks: 1, signal: Signal::Usr1 };
-        let options = ReleaseOptions {
-            collects: true,
-            references: false,
-            is_named: true,
-            wait_ms: 1000,
-            pci_bus_ids: Vec::new(),
-        };
+        let signal = Signal::Usr1;
+        let by = ReleaseBy::Signal { signal };
+        let way = ReleaseWay { pid: std::process::id(), start_ticks: 1, by };
         // It would end this process.
-        let answer = perform(&Roots::default(), &way, &options);
-        assert!(matches!(answer, ReleaseAnswer::NoWayIn(_)), "{answer:?}");
+        let answer = ask(&Roots::default(), &way, signal, true);
+        assert!(matches!(answer, Err(NotReleased::NoWayIn(_))), "{answer:?}");
     }
 }

@@ -11,7 +11,9 @@
 
 use std::time::Duration;
 
-use super::{KernelRecipe, ReleaseAnswer, ReleaseOptions, ReleaseReport, at_work};
+use super::{
+    NotReleased, ReleaseAnswer, ReleaseBy, ReleaseOptions, ReleaseReport, ReleaseWay, at_work,
+};
 use crate::advice::recipe::{self, RecipeOptions};
 use crate::deadline::Deadline;
 use crate::host::http::HttpError;
@@ -26,7 +28,7 @@ const PROBE_TIME: Duration = Duration::from_millis(800);
 const ANSWER_SHARE: u32 = 4;
 
 /// The way, where a process is a kernel. `Err`: why it is none of those that can be asked.
-pub fn find(process: &Process, snapshot: &Snapshot) -> Option<Result<KernelRecipe, String>> {
+pub(super) fn find(process: &Process, snapshot: &Snapshot) -> Option<Result<ReleaseWay, String>> {
     let jupyter = process.jupyter.as_deref()?;
     let why = |why: &str| Some(Err(why.to_owned()));
     if let Some(kernel) = process.kernel_forked_from() {
@@ -52,29 +54,26 @@ pub fn find(process: &Process, snapshot: &Snapshot) -> Option<Result<KernelRecip
     if let Some(why) = at_work(process.pid, snapshot) {
         return Some(Err(why));
     }
-    Some(Ok(KernelRecipe {
-        pid: process.pid,
-        start_ticks,
+    let by = ReleaseBy::Kernel {
         kernel_id: jupyter.kernel_id.clone(),
         notebook: jupyter.notebook_path.clone(),
         last_activity: process.last_activity(),
-    }))
-}
-
-/// Whether the kernel rests and can be asked. Its server does not take this for activity.
-pub fn probe(roots: &Roots, way: &KernelRecipe, options: &ReleaseOptions) -> ReleaseAnswer {
-    match open(roots, way, options) {
-        Ok(_) => ReleaseAnswer::Done(ReleaseReport::default()),
-        Err(answer) => answer,
-    }
-}
-
-/// Probes, then has the kernel run the recipe. Returns when it has, or at `wait_ms`.
-pub fn perform(roots: &Roots, way: &KernelRecipe, options: &ReleaseOptions) -> ReleaseAnswer {
-    let mut channel = match open(roots, way, options) {
-        Ok(channel) => channel,
-        Err(answer) => return answer,
     };
+    Some(Ok(ReleaseWay { pid: process.pid, start_ticks, by }))
+}
+
+/// Sees that the kernel rests and can be asked, which its server does not take for activity; then has it run the
+/// recipe, if `is_deed`. Returns when it has, or at `wait_ms`.
+pub(super) fn ask(
+    roots: &Roots,
+    way: &ReleaseWay,
+    options: &ReleaseOptions,
+    is_deed: bool,
+) -> ReleaseAnswer {
+    let mut channel = open(roots, way, options)?;
+    if !is_deed {
+        return Ok(ReleaseReport::default());
+    }
     let wait = Duration::from_millis(options.wait_ms);
     let begun = read_time();
     let source = recipe::source(&RecipeOptions {
@@ -83,38 +82,32 @@ pub fn perform(roots: &Roots, way: &KernelRecipe, options: &ReleaseOptions) -> R
         deadline: begun.plus_seconds((wait - wait / ANSWER_SHARE).as_secs_f64()),
         pci_bus_ids: options.pci_bus_ids.clone(),
     });
-    let evaluated = channel.evaluate(&recipe::expression(&source), Deadline::after(wait));
-    let report = match evaluated {
+    let report = match channel.evaluate(&recipe::expression(&source), Deadline::after(wait)) {
         Ok(Evaluated::Value(value)) => recipe::parse_value(&value),
         // Its frames are the recipe's, its words may be anybody's.
         Ok(Evaluated::Raised(error)) => Err(format!("the script failed in the kernel: {error}")),
         Ok(Evaluated::Aborted) => {
             let why = "a cell failed in between, and the kernel dropped the request; try again";
-            return ReleaseAnswer::Busy(why.to_owned());
+            return Err(NotReleased::Busy(why.to_owned()));
         }
         Err(ChannelError::Silent) => {
-            let why = format!(
+            return Err(NotReleased::TimedOut(format!(
                 "the kernel did not answer within {} ms: it is running a cell, or the script takes longer; if it has not started yet, it will not start later; give it longer (--wait)",
                 options.wait_ms
-            );
-            return ReleaseAnswer::TimedOut(why);
+            )));
         }
-        Err(error) => return refusal(&error),
+        Err(error) => return Err(refusal(&error)),
     };
-    match report {
-        Ok(report) => {
-            ReleaseAnswer::Done(ReleaseReport { asked: Some((begun, read_time())), ..report })
-        }
-        Err(why) => ReleaseAnswer::NoWayIn(why),
-    }
+    let report = report.map_err(NotReleased::NoWayIn)?;
+    Ok(ReleaseReport { asked: Some((begun, read_time())), ..report })
 }
 
 /// Connects to the kernel and sees that it rests and is one that runs Python.
 fn open(
     roots: &Roots,
-    way: &KernelRecipe,
+    way: &ReleaseWay,
     options: &ReleaseOptions,
-) -> Result<ShellChannel, ReleaseAnswer> {
+) -> Result<ShellChannel, NotReleased> {
     let time = PROBE_TIME.min(Duration::from_millis(options.wait_ms));
     let until = Deadline::after(time);
     let process = (way.pid, way.start_ticks);
@@ -127,12 +120,12 @@ fn open(
         other => {
             let why =
                 format!("the kernel is not IPython ({other:?}), and gpumem supports no other");
-            Err(ReleaseAnswer::NoWayIn(why))
+            Err(NotReleased::NoWayIn(why))
         }
     }
 }
 
-fn refusal(error: &ChannelError) -> ReleaseAnswer {
+fn refusal(error: &ChannelError) -> NotReleased {
     let why = error.to_string();
     match error {
         ChannelError::Silent => {
@@ -140,14 +133,14 @@ fn refusal(error: &ChannelError) -> ReleaseAnswer {
             let why = format!(
                 "the kernel did not answer within {ms} ms: it is running a cell, or hangs; try again when it is idle"
             );
-            ReleaseAnswer::Busy(why)
+            NotReleased::Busy(why)
         }
         ChannelError::Unsigned { .. }
         | ChannelError::Exposed { .. }
         | ChannelError::Server(
             ServerError::Foreign { .. } | ServerError::NotConnected(HttpError::NotListening { .. }),
-        ) => ReleaseAnswer::Refused(why),
-        _ => ReleaseAnswer::NoWayIn(why),
+        ) => NotReleased::Refused(why),
+        _ => NotReleased::NoWayIn(why),
     }
 }
 

@@ -1,8 +1,8 @@
 //! How a process gives memory back and lives on: by which way, what is asked of it and what came of that.
 //!
-//! Plain data here, and the list of ways. Each way is a file beside this one: where it is there ([`ReleaseWay`], made of a snapshot),
-//! whether the process rests (`probe`, which changes nothing), and doing it (`perform`). Both take seconds at
-//! most and are called on a thread of their own. When it is done, and that it helped as NVML sees it, is
+//! Plain data here, and the list of ways. Each way is a file beside this one with two functions: `find` says by a
+//! snapshot alone whether the way is there, and `ask` proves that the process rests and, where it is meant, does it.
+//! `ask` takes seconds and is called on a thread of its own. When it is done, and that it helped as NVML sees it, is
 //! `step::release`.
 
 use std::sync::Arc;
@@ -23,30 +23,40 @@ use crate::model::{Gpu, Process, Snapshot, Time};
 /// How long a release may take, unless somebody says otherwise.
 const DEFAULT_WAIT_MS: u64 = 10_000;
 
-/// How a process gives memory back and lives on.
+/// Who gives memory back and lives on, and how.
+#[derive(Clone, PartialEq, Eq, Debug, JsonSchema, Serialize, Deserialize)]
+pub struct ReleaseWay {
+    /// The process that is asked; of a server the one that listens.
+    pub pid: u32,
+    /// Clock ticks from boot to its start.
+    pub start_ticks: u64,
+    /// How it is asked.
+    #[serde(flatten)]
+    pub by: ReleaseBy,
+}
+
+/// How a process is asked to give memory back.
 #[derive(Clone, PartialEq, Eq, Debug, JsonSchema, Serialize, Deserialize)]
 #[serde(tag = "by", rename_all = "snake_case")]
-pub enum ReleaseWay {
+pub enum ReleaseBy {
     /// An inference server unloads its models.
     Server(ServerUnload),
     /// A Jupyter kernel runs a recipe.
-    Kernel(KernelRecipe),
-    /// CPython runs a recipe (PEP 768).
-    Python(PythonRecipe),
+    Kernel {
+        /// Its id at its server, where it has one.
+        kernel_id: Option<Arc<str>>,
+        /// The notebook, where it has one.
+        notebook: Option<Arc<str>>,
+        /// When a server saw the last message before gpumem's.
+        last_activity: Option<Time>,
+    },
+    /// CPython 3.14 or later runs a recipe (PEP 768).
+    Python,
     /// The process has announced a signal for this.
-    Signal(AnnouncedSignal),
-}
-
-impl ReleaseWay {
-    /// Who is asked, by pid and start ticks; of a server the one that listens.
-    pub fn process(&self) -> (u32, u64) {
-        match self {
-            Self::Server(it) => (it.pid, it.start_ticks),
-            Self::Kernel(it) => (it.pid, it.start_ticks),
-            Self::Python(it) => (it.pid, it.start_ticks),
-            Self::Signal(it) => (it.pid, it.start_ticks),
-        }
-    }
+    Signal {
+        /// Which.
+        signal: Signal,
+    },
 }
 
 /// By which way a process gives memory back: a server's own unload before all, what it has announced
@@ -57,18 +67,14 @@ impl ReleaseWay {
 /// By none: why, of each that might have been.
 pub fn find(process: &Process, snapshot: &Snapshot) -> Result<ReleaseWay, String> {
     let mut refusals = Vec::new();
-    let mut take = |found: Option<Result<ReleaseWay, String>>| match found? {
-        Ok(way) => Some(way),
-        Err(why) => {
-            refusals.push(why);
-            None
+    for find in [server::find, kernel::find, announced::find, python::find] {
+        match find(process, snapshot) {
+            Some(Ok(way)) => return Ok(way),
+            Some(Err(why)) => refusals.push(why),
+            None => {}
         }
-    };
-    let way = take(server::find(process, snapshot).map(|it| it.map(ReleaseWay::Server)))
-        .or_else(|| take(kernel::find(process, snapshot).map(|it| it.map(ReleaseWay::Kernel))))
-        .or_else(|| take(announced::find(process, snapshot).map(|it| it.map(ReleaseWay::Signal))))
-        .or_else(|| take(python::find(process, snapshot).map(|it| it.map(ReleaseWay::Python))));
-    way.ok_or_else(|| match refusals.is_empty() {
+    }
+    Err(match refusals.is_empty() {
         true => "it is not an inference server that can unload its models, a Jupyter kernel or CPython 3.14, and \
             announces no signal (GPUMEM_RELEASE_SIGNAL)"
             .to_owned(),
@@ -98,21 +104,20 @@ fn at_work(pid: u32, snapshot: &Snapshot) -> Option<String> {
 
 /// Whether it could be done now. Changes nothing; may take seconds.
 pub fn probe(roots: &Roots, way: &ReleaseWay, options: &ReleaseOptions) -> ReleaseAnswer {
-    match way {
-        ReleaseWay::Server(it) => server::probe(roots, it, options),
-        ReleaseWay::Kernel(it) => kernel::probe(roots, it, options),
-        ReleaseWay::Python(it) => python::probe(roots, it, options),
-        ReleaseWay::Signal(it) => announced::probe(roots, it, options),
-    }
+    ask(roots, way, options, false)
 }
 
 /// Does it, having looked again whether it may be done; may take as long as the options say.
 pub fn perform(roots: &Roots, way: &ReleaseWay, options: &ReleaseOptions) -> ReleaseAnswer {
-    match way {
-        ReleaseWay::Server(it) => server::perform(roots, it, options),
-        ReleaseWay::Kernel(it) => kernel::perform(roots, it, options),
-        ReleaseWay::Python(it) => python::perform(roots, it, options),
-        ReleaseWay::Signal(it) => announced::perform(roots, it, options),
+    ask(roots, way, options, true)
+}
+
+fn ask(roots: &Roots, way: &ReleaseWay, options: &ReleaseOptions, is_deed: bool) -> ReleaseAnswer {
+    match &way.by {
+        ReleaseBy::Server(server) => server::ask(roots, way, server, options, is_deed),
+        ReleaseBy::Kernel { .. } => kernel::ask(roots, way, options, is_deed),
+        ReleaseBy::Python => python::ask(roots, way, options, is_deed),
+        ReleaseBy::Signal { signal } => announced::ask(roots, way, *signal, is_deed),
     }
 }
 
@@ -121,50 +126,11 @@ pub fn perform(roots: &Roots, way: &ReleaseWay, options: &ReleaseOptions) -> Rel
 pub struct ServerUnload {
     /// Its row in the table: `"vllm"`.
     pub server: Arc<str>,
-    /// Who listens: the holder of the memory, its parent or its child.
-    pub pid: u32,
-    /// Clock ticks from boot to its start.
-    pub start_ticks: u64,
     /// Where, as a snapshot has it: `"tcp:127.0.0.1:8000"`, `"unix:/run/x.sock"`.
     pub address: Arc<str>,
     /// What its processes hold of all GPUs together, in bytes: its weights are no more than that.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub held_bytes: Option<u64>,
-}
-
-/// A kernel, and how it is reached.
-#[derive(Clone, PartialEq, Eq, Debug, JsonSchema, Serialize, Deserialize)]
-pub struct KernelRecipe {
-    /// Its process.
-    pub pid: u32,
-    /// Clock ticks from boot to the process's start.
-    pub start_ticks: u64,
-    /// Its id at its server, where it has one.
-    pub kernel_id: Option<Arc<str>>,
-    /// The notebook, where it has one.
-    pub notebook: Option<Arc<str>>,
-    /// When a server saw the last message before gpumem's.
-    pub last_activity: Option<Time>,
-}
-
-/// A CPython of 3.14 or later.
-#[derive(Clone, PartialEq, Eq, Debug, JsonSchema, Serialize, Deserialize)]
-pub struct PythonRecipe {
-    /// Its process.
-    pub pid: u32,
-    /// Clock ticks from boot to its start.
-    pub start_ticks: u64,
-}
-
-/// A signal by which a process gives memory back.
-#[derive(Clone, PartialEq, Eq, Debug, JsonSchema, Serialize, Deserialize)]
-pub struct AnnouncedSignal {
-    /// The process.
-    pub pid: u32,
-    /// Clock ticks from boot to its start.
-    pub start_ticks: u64,
-    /// Which.
-    pub signal: Signal,
 }
 
 /// What is asked of a process.
@@ -195,11 +161,12 @@ impl ReleaseOptions {
     }
 }
 
-/// What came of a probe or a release.
+/// What came of a release; of a probe, that it rests and could be done, and what is known of it.
+pub type ReleaseAnswer = Result<ReleaseReport, NotReleased>;
+
+/// Why a process gives nothing back now.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum ReleaseAnswer {
-    /// It was done; or, of a probe, it rests and could be done, and this is known of it.
-    Done(ReleaseReport),
+pub enum NotReleased {
     /// It is at work, and was left alone. Why.
     Busy(String),
     /// It cannot be reached or gives nothing back. Why.
@@ -208,4 +175,13 @@ pub enum ReleaseAnswer {
     Refused(String),
     /// It did not answer in time; whether it still will is said.
     TimedOut(String),
+}
+
+impl NotReleased {
+    /// The words.
+    pub fn why(&self) -> &str {
+        match self {
+            Self::Busy(why) | Self::NoWayIn(why) | Self::Refused(why) | Self::TimedOut(why) => why,
+        }
+    }
 }

@@ -8,7 +8,9 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
-use super::{PythonRecipe, ReleaseAnswer, ReleaseOptions, ReleaseReport, at_work};
+use super::{
+    NotReleased, ReleaseAnswer, ReleaseBy, ReleaseOptions, ReleaseReport, ReleaseWay, at_work,
+};
 use crate::advice::recipe::{self, RecipeOptions};
 use crate::host::Roots;
 use crate::host::python::{PythonError, PythonProcess, ScriptResult};
@@ -19,7 +21,7 @@ const MINOR: u32 = 14;
 
 /// The way, where the snapshot shows a Python: the version is in the name of its program, or is found out by
 /// [`probe`]. A notebook's kernel is asked as such, and never past its queue.
-pub fn find(process: &Process, snapshot: &Snapshot) -> Option<Result<PythonRecipe, String>> {
+pub(super) fn find(process: &Process, snapshot: &Snapshot) -> Option<Result<ReleaseWay, String>> {
     if process.jupyter.is_some() {
         return None;
     }
@@ -41,7 +43,8 @@ pub fn find(process: &Process, snapshot: &Snapshot) -> Option<Result<PythonRecip
         _ => None,
     };
     let refused = refused.or_else(|| at_work(process.pid, snapshot));
-    Some(refused.map_or_else(|| Ok(PythonRecipe { pid: process.pid, start_ticks }), Err))
+    let way = || ReleaseWay { pid: process.pid, start_ticks, by: ReleaseBy::Python };
+    Some(refused.map_or_else(|| Ok(way()), Err))
 }
 
 /// Whether the name of its program says that it can be entered, so that no look into it has to tell.
@@ -65,37 +68,35 @@ fn minor(version: &str) -> Option<(Option<u32>, bool)> {
     Some((minor, is_free_threaded))
 }
 
-/// Whether its interpreter can be entered. Changes nothing; what the process does is not known by this: it is
-/// interrupted between two bytecodes.
-pub fn probe(roots: &Roots, way: &PythonRecipe, _: &ReleaseOptions) -> ReleaseAnswer {
-    match PythonProcess::open(roots, way.pid, way.start_ticks) {
-        Ok(_) => ReleaseAnswer::Done(ReleaseReport::default()),
-        Err(error) => failed(&error),
+/// Sees that its interpreter can be entered, and has it run the recipe, if `is_deed`. What the process does is not
+/// looked at: it is interrupted between two bytecodes.
+pub(super) fn ask(
+    roots: &Roots,
+    way: &ReleaseWay,
+    options: &ReleaseOptions,
+    is_deed: bool,
+) -> ReleaseAnswer {
+    let process =
+        PythonProcess::open(roots, way.pid, way.start_ticks).map_err(|error| failed(&error))?;
+    if !is_deed {
+        return Ok(ReleaseReport::default());
     }
-}
-
-/// Has it run the recipe.
-pub fn perform(roots: &Roots, way: &PythonRecipe, options: &ReleaseOptions) -> ReleaseAnswer {
-    let process = match PythonProcess::open(roots, way.pid, way.start_ticks) {
-        Ok(process) => process,
-        Err(error) => return failed(&error),
-    };
     let time = Duration::from_millis(options.wait_ms);
     let seconds = time.as_secs_f64();
-    match process.run(time, |last_ms| recipe(options, last_ms)) {
-        Ok(ScriptResult::Answered(answer)) => read(&answer),
-        Ok(ScriptResult::NotBegun) => ReleaseAnswer::TimedOut(format!(
+    let script = process.run(time, |last_ms| recipe(options, last_ms));
+    match script.map_err(|error| failed(&error))? {
+        ScriptResult::Answered(answer) => read(&answer).map_err(NotReleased::Refused),
+        ScriptResult::NotBegun => Err(NotReleased::TimedOut(format!(
             "its main thread ran no Python code within {seconds:.0}s, because it waits in a call, or an audit hook forbids the script; the request was withdrawn and will not run later; try again when it is active"
-        )),
-        Ok(ScriptResult::NotDone) => ReleaseAnswer::TimedOut(format!(
+        ))),
+        ScriptResult::NotDone => Err(NotReleased::TimedOut(format!(
             "the script has started and is not done after {seconds:.0}s; it will still finish; give it longer (--wait)"
-        )),
-        Err(error) => failed(&error),
+        ))),
     }
 }
 
 /// Why not, sorted.
-fn failed(error: &PythonError) -> ReleaseAnswer {
+fn failed(error: &PythonError) -> NotReleased {
     let why = error.to_string();
     match error {
         PythonError::Gone
@@ -105,35 +106,31 @@ fn failed(error: &PythonError) -> ReleaseAnswer {
         | PythonError::NoFolder
         | PythonError::NotStarted { .. }
         | PythonError::NoAnswer
-        | PythonError::Unreadable(_) => ReleaseAnswer::NoWayIn(why),
+        | PythonError::Unreadable(_) => NotReleased::NoWayIn(why),
         PythonError::OtherUser
         | PythonError::Yama { .. }
         | PythonError::NotPermitted(_)
         | PythonError::Refused(_)
-        | PythonError::Malformed => ReleaseAnswer::Refused(why),
-        PythonError::HeldUp => ReleaseAnswer::Busy(why),
+        | PythonError::Malformed => NotReleased::Refused(why),
+        PythonError::HeldUp => NotReleased::Busy(why),
     }
 }
 
 /// What the script leaves. The process may have put anything there.
-fn read(answer: &[u8]) -> ReleaseAnswer {
+fn read(answer: &[u8]) -> Result<ReleaseReport, String> {
     #[derive(Deserialize)]
     struct Answer {
         #[serde(default)]
         out: serde_json::Value,
         error: Option<String>,
     }
-    let Ok(answer) = serde_json::from_slice::<Answer>(answer) else {
-        return ReleaseAnswer::Refused(PythonError::Malformed.to_string());
-    };
+    let answer: Answer =
+        serde_json::from_slice(answer).map_err(|_| PythonError::Malformed.to_string())?;
     if let Some(error) = answer.error {
         let error: String = error.chars().take(80).collect();
-        return ReleaseAnswer::Refused(format!("the script failed in it: {error}"));
+        return Err(format!("the script failed in it: {error}"));
     }
-    match recipe::parse(answer.out.to_string().as_bytes()) {
-        Ok(report) => ReleaseAnswer::Done(report),
-        Err(why) => ReleaseAnswer::Refused(why),
-    }
+    recipe::parse(answer.out.to_string().as_bytes())
 }
 
 /// The recipe, which does nothing after `last_ms`, in milliseconds of Unix time.
@@ -153,7 +150,7 @@ mod tests {
     use super::*;
     use crate::model::snapshot::Jupyter;
 
-    fn found(executable: &str) -> Option<Result<PythonRecipe, String>> {
+    fn found(executable: &str) -> Option<Result<ReleaseWay, String>> {
         let process = Process {
             pid: 7,
             start_ticks: Some(70),
@@ -166,7 +163,7 @@ mod tests {
     #[test]
     fn a_python_is_known_by_its_program() {
         for executable in ["/usr/bin/python3.14", "/opt/v/bin/python3", "/x/python"] {
-            let way = PythonRecipe { pid: 7, start_ticks: 70 };
+            let way = ReleaseWay { pid: 7, start_ticks: 70, by: ReleaseBy::Python };
             assert_eq!(found(executable), Some(Ok(way)), "{executable}");
         }
         for (executable, word) in [
@@ -202,7 +199,7 @@ mod tests {
             cached_bytes_left: Some(0),
             ..ReleaseReport::default()
         };
-        assert_eq!(done, ReleaseAnswer::Done(report));
+        assert_eq!(done, Ok(report));
         let long = format!(r#"{{"error": "{}"}}"#, "x".repeat(10_000));
         for refused in [
             &b""[..],
@@ -215,7 +212,7 @@ mod tests {
             br#"{"out": 7, "error": "MemoryError"}"#,
             long.as_bytes(),
         ] {
-            let ReleaseAnswer::Refused(why) = read(refused) else {
+            let Err(why) = read(refused) else {
                 panic!("{:?}", String::from_utf8_lossy(refused));
             };
             assert!(!why.is_empty() && why.len() < 200, "{why}");

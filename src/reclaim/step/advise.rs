@@ -3,17 +3,10 @@
 
 use std::sync::Arc;
 
-use super::{FamilyInput, ReclaimWay, Started, StepContext, StepEffect, StepState};
+use super::FamilyInput;
 use crate::advice;
 use crate::model::Process;
-use crate::reclaim::ledger;
-use crate::reclaim::process_control::Handle;
-use crate::reclaim::target::{Step, Target};
-
-/// To say what to type.
-pub(super) struct Advise<'a> {
-    pub command: &'a Arc<str>,
-}
+use crate::reclaim::target::Step;
 
 /// Where a scheduler, a service manager, a container runtime, a server that is not asked, or a pool owns
 /// one of them, unless a person insists. `restarted` is what to type for a kernel that its server would
@@ -47,30 +40,4 @@ fn pooled(process: &Process, processes: &[&Process]) -> Option<Arc<str>> {
         false => "would start it again",
     };
     Some(format!("{by} {does}: {words}").into())
-}
-
-impl ReclaimWay for Advise<'_> {
-    fn describe(&self, _: &Target) -> String {
-        self.command.to_string()
-    }
-
-    fn recipients(&self, _: &mut StepState<'_>) -> Vec<Handle> {
-        Vec::new()
-    }
-
-    fn execute(
-        &self,
-        _: &mut StepContext<'_>,
-        _: &[Handle],
-    ) -> Result<Started, ledger::LedgerError> {
-        Ok(Started::Done)
-    }
-
-    fn grace_seconds(&self) -> f64 {
-        0.0
-    }
-
-    fn effect(&self, _: &mut StepState<'_>) -> StepEffect {
-        StepEffect::Over
-    }
 }

@@ -1,37 +1,39 @@
 //! The ways to get memory back: what a plan does to a target, gentlest first.
 //!
-//! Each way is one file: when a plan takes it, how it is shown, which processes it is done to, how it is done, what
-//! has come of it. Here are the list of them, what is written and asked of each, and their order. Whoever
-//! would start a process again is asked first: the notebook server, the launcher of a distributed run,
-//! and where a scheduler, a service manager, a container runtime or a pool of workers owns it, that one, by
-//! a command that is only named. To add a way is to add its file, its line here, its variant of [`Step`], and
-//! where it does something of its own, of [`Deed`] and [`Request`]: these are data, in `target`.
+//! [`Step`] is the list of them, and its methods are what every way has: how it is shown, to which processes it is
+//! done, how it is done, what has come of it. What only one way needs is a file: when a plan takes it, and its own
+//! part of each method. To add a way is to add its file, its variant of [`Step`], and where it does something of its
+//! own, of [`Deed`] and [`Request`]; these are data, in `target`.
 //!
-//! Whether a step may be taken at all is asked in `act`, of whatever way.
+//! Whoever would start a process again is asked first: the notebook server, the launcher of a distributed run. Where
+//! a scheduler, a service manager, a container runtime or a pool of workers owns it, a command is named and nothing is
+//! done. Whether a step may be taken at all is asked in `act`, of whatever way.
 
 mod advise;
 pub(super) mod release;
 mod shut_kernel;
 mod signal;
-mod terminate_client;
 
 use std::fmt;
 use std::sync::Arc;
 
-pub use self::shut_kernel::ask_servers;
+pub use self::shut_kernel::ask_server;
 use super::guard::Guard;
 use super::handles::Handles;
-use super::ledger::{self, LedgerEntry, LedgerEvent, LedgerSink};
+use super::ledger::{LedgerEntry, LedgerError, LedgerEvent, LedgerSink};
 use super::past_release::PastRelease;
 use super::policy::Policy;
 use super::process_control::{Handle, PerformRequest, ProcessControl, RequestResult};
 use super::release::{self as ways, ReleaseWay};
-use super::target::{Deed, LedgerProcess, Recipients, Request, Step, Target, TargetProcess};
+use super::target::{
+    Deed, LedgerProcess, Recipients, Request, Step, Target, TargetProcess, listed,
+};
 use super::verify::{Outcome, ReleaseMeter};
 use crate::advice;
 use crate::host::Roots;
 use crate::model::process::AskedRelease;
 use crate::model::{Process, Snapshot, Time};
+use crate::units::Span;
 
 /// A notebook server looks after its kernels every 3 s (`jupyter_client`: `KernelRestarter.time_to_dead`
 /// and `poll_interval`), torchrun more often.
@@ -40,7 +42,15 @@ const RESPAWN_SECONDS: f64 = 6.0;
 impl Step {
     /// What will be done. Holds names that others chose: escape it for a terminal.
     pub fn describe(&self, target: &Target) -> String {
-        self.way().describe(target)
+        let what = match self {
+            Self::Release { way, .. } => release::describe(way),
+            Self::ShutKernel { kernel, .. } => shut_kernel::describe(kernel),
+            Self::Signal { signal, recipients, .. } => {
+                signal::describe(*signal, *recipients, target)
+            }
+            Self::Advise { command } => return command.to_string(),
+        };
+        format!("{what}; wait {}", Span::from_seconds(self.grace_seconds()))
     }
 
     /// What to type, where that is all.
@@ -51,30 +61,66 @@ impl Step {
         }
     }
 
-    pub(super) fn way(&self) -> Box<dyn ReclaimWay + '_> {
+    /// How long it has, in seconds.
+    pub(super) fn grace_seconds(&self) -> f64 {
         match self {
-            Self::Release { way, options, grace_seconds } => {
-                Box::new(release::ReleaseMemory { way, options, grace_seconds: *grace_seconds })
-            }
-            Self::ShutKernel { kernel, grace_seconds } => {
-                Box::new(shut_kernel::ShutKernel { kernel, grace_seconds: *grace_seconds })
-            }
-            Self::TerminateClient { pids, pipe_directory, grace_seconds } => {
-                Box::new(terminate_client::TerminateClient {
-                    pids,
-                    pipe_directory,
-                    grace_seconds: *grace_seconds,
-                })
-            }
-            Self::Signal { signal, recipients: to, grace_seconds } => {
-                Box::new(signal::SendSignal {
-                    signal: *signal,
-                    recipients: *to,
-                    grace_seconds: *grace_seconds,
-                })
-            }
-            Self::Advise { command } => Box::new(advise::Advise { command }),
+            Self::Release { grace_seconds, .. }
+            | Self::ShutKernel { grace_seconds, .. }
+            | Self::Signal { grace_seconds, .. } => *grace_seconds,
+            Self::Advise { .. } => 0.0,
         }
+    }
+
+    /// The living processes it is done to; where there is none, the next step is due. Whether they may be
+    /// touched is asked of them just before.
+    pub(super) fn recipients(&self, scene: &mut StepState<'_>) -> Vec<Handle> {
+        match self {
+            Self::Release { .. } => scene.alive(Recipients::Family),
+            Self::ShutKernel { .. } => scene.held.alive(&mut *scene.control),
+            Self::Signal { recipients, .. } => scene.alive(*recipients),
+            Self::Advise { .. } => Vec::new(),
+        }
+    }
+
+    /// Does it, or begins to.
+    pub(super) fn execute(
+        &self,
+        context: &mut StepContext<'_>,
+        to: &[Handle],
+    ) -> Result<Started, LedgerError> {
+        match self {
+            Self::Release { way, options, .. } => release::request(way, options, context),
+            Self::ShutKernel { kernel, .. } => shut_kernel::request(kernel, context),
+            Self::Signal { signal, .. } => signal::send(*signal, context, to),
+            Self::Advise { .. } => Ok(Started::Done),
+        }
+    }
+
+    /// Whether anything is left for it to do, by what was answered and who is alive.
+    pub(super) fn effect(&self, scene: &mut StepState<'_>) -> StepEffect {
+        match self {
+            Self::Release { way, options, .. } => release::effect(way, options, scene),
+            Self::ShutKernel { .. } => shut_kernel::effect(scene),
+            Self::Signal { recipients, .. } if !scene.alive(*recipients).is_empty() => {
+                StepEffect::Pending
+            }
+            Self::Signal { .. } | Self::Advise { .. } => StepEffect::Over,
+        }
+    }
+
+    /// Its time is over: what has come of it.
+    pub(super) fn expired(&self, scene: &StepState<'_>) -> StepEffect {
+        match self {
+            Self::Release { .. } => release::expired(scene),
+            Self::ShutKernel { .. } => shut_kernel::expired(scene),
+            Self::Signal { .. } | Self::Advise { .. } => StepEffect::Over,
+        }
+    }
+
+    /// Whether it ends processes, so that what depends on them may end as well, and the act is over once their
+    /// memory is back. How much a release has to bring back it measures itself.
+    pub(super) fn ends_processes(&self) -> bool {
+        !matches!(self, Self::Release { .. })
     }
 }
 
@@ -82,10 +128,15 @@ impl Step {
 impl fmt::Display for Deed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Signal { signals, processes } => signal::write_deed(f, signals, processes),
-            Self::Release { way } => release::write_deed(f, way),
-            Self::ShutKernel { kernel_id } => shut_kernel::write_deed(f, kernel_id),
-            Self::TerminateClient { pids } => terminate_client::write_deed(f, pids),
+            Self::Signal { signals, processes } => {
+                let signals: Vec<&str> = signals.iter().map(|signal| signal.name()).collect();
+                let pids = listed(processes.iter().map(|process| &process.pid));
+                write!(f, "{} to {pids}", signals.join(" and "))
+            }
+            Self::Release { way } => f.write_str(&release::words(way, "asking")),
+            Self::ShutKernel { kernel_id } => {
+                write!(f, "asking its server to shut kernel {kernel_id} down")
+            }
         }
     }
 }
@@ -93,56 +144,14 @@ impl fmt::Display for Deed {
 /// What makes the requests of all ways, for
 /// [`PidfdControl::with_requests`](crate::reclaim::PidfdControl::with_requests); a call may take seconds.
 pub fn perform_requests(roots: Roots) -> PerformRequest {
-    let ask = ask_servers(roots.clone());
     Arc::new(move |request| match request {
         Request::Release { way, options } => {
             RequestResult::Released(ways::perform(&roots, way, options))
         }
-        Request::ShutKernel { kernel, even_at_work, asked } => ask(kernel, *even_at_work, asked),
-        Request::TerminateClient { pids, pipe_directory } => {
-            terminate_client::perform(pids, pipe_directory.as_deref())
+        Request::ShutKernel { kernel, even_at_work, asked } => {
+            ask_server(&roots, kernel, *even_at_work, asked)
         }
     })
-}
-
-/// A way to get memory back, at the deed.
-pub(super) trait ReclaimWay {
-    /// What will be done. Holds names that others chose.
-    fn describe(&self, target: &Target) -> String;
-
-    /// Which processes that are alive it is done to; where there is none, the next step is due. Whether
-    /// they may be touched is asked of them just before.
-    fn recipients(&self, scene: &mut StepState<'_>) -> Vec<Handle>;
-
-    /// Does it, or begins to.
-    fn execute(
-        &self,
-        context: &mut StepContext<'_>,
-        to: &[Handle],
-    ) -> Result<Started, ledger::LedgerError>;
-
-    /// How long it has, in seconds.
-    fn grace_seconds(&self) -> f64;
-
-    /// Whether anything is left for it to do, by what was answered and who is alive.
-    fn effect(&self, scene: &mut StepState<'_>) -> StepEffect;
-
-    /// Its time is over: what has come of it; else the next step is due.
-    fn expired(&self, _scene: &StepState<'_>) -> Option<StepEffect> {
-        None
-    }
-
-    /// Whether it ends processes, so that what depends on them may end as well.
-    fn ends_processes(&self) -> bool {
-        true
-    }
-
-    /// Whether all that it was to bring about is so, and nothing more need be done: the memory is back,
-    /// or no process is left that holds it. A way that keeps the process alive says here how much is
-    /// enough.
-    fn is_done(&self, measured: &Measured) -> bool {
-        measured.is_all()
-    }
 }
 
 /// What has come of a step so far.
@@ -164,31 +173,8 @@ pub(super) enum Started {
     Ends(Outcome),
     /// Nothing was done; as [`StepEffect::Settled`].
     Settled(Outcome),
-    /// Somebody was asked.
-    PendingRequest(PendingRequest),
-}
-
-/// What somebody was asked, and has not answered so far.
-#[derive(Debug)]
-pub(super) struct PendingRequest {
-    pub deed: Deed,
-    /// Where it is done, nothing starts the process again.
-    pub prevents_respawn: bool,
-}
-
-/// What NVML and Linux show of a target after something was done.
-pub(super) struct Measured {
-    /// No member is alive.
-    pub are_all_gone: bool,
-    /// NVML shows that all of the memory is back.
-    pub is_back: bool,
-}
-
-impl Measured {
-    /// Whether nothing is left to wait for.
-    pub fn is_all(&self) -> bool {
-        self.are_all_gone || self.is_back
-    }
+    /// Somebody was asked this.
+    Asked(Deed),
 }
 
 /// Who is held, and what there is.
@@ -253,7 +239,7 @@ impl StepContext<'_> {
         (seconds < release::AGAIN_SECONDS).then_some(seconds)
     }
 
-    pub fn note(&mut self, event: LedgerEvent) -> Result<(), ledger::LedgerError> {
+    pub fn note(&mut self, event: LedgerEvent) -> Result<(), LedgerError> {
         self.record.write(&LedgerEntry { time: self.now, act: Arc::clone(self.act), event })
     }
 
@@ -265,10 +251,10 @@ impl StepContext<'_> {
     }
 
     /// Writes down what somebody is asked, and begins to ask.
-    pub fn request(&mut self, deed: &Deed, request: Request) -> Result<(), ledger::LedgerError> {
+    pub fn request(&mut self, deed: Deed, request: Request) -> Result<Started, LedgerError> {
         self.note(LedgerEvent::Intended(deed.clone()))?;
         self.control.start_request(request);
-        Ok(())
+        Ok(Started::Asked(deed))
     }
 }
 
@@ -297,7 +283,7 @@ pub(super) fn steps(candidate: &FamilyInput<'_>) -> StepPlan {
     if let Some(shut) = shut_kernel::plan(candidate) {
         let mut steps: Vec<Step> = release.into_iter().collect();
         steps.push(shut);
-        steps.extend(by_force(candidate));
+        steps.extend(signal::plan(candidate));
         return StepPlan { steps, respawn_seconds: RESPAWN_SECONDS };
     }
     if let Some(only) = advise::plan(candidate, shut_kernel::restarted) {
@@ -309,21 +295,8 @@ pub(super) fn steps(candidate: &FamilyInput<'_>) -> StepPlan {
         || processes().any(|it| advice::owner(it).is_some())
         || !candidate.is_whole;
     let mut steps: Vec<Step> = release.into_iter().collect();
-    steps.extend(by_force(candidate));
-    StepPlan { steps, respawn_seconds: if is_restarted { RESPAWN_SECONDS } else { 0.0 } }
-}
-
-/// What ends processes whether or not somebody would start them again.
-fn by_force(candidate: &FamilyInput<'_>) -> Vec<Step> {
-    let mut steps: Vec<Step> = terminate_client::plan(candidate).into_iter().collect();
     steps.extend(signal::plan(candidate));
-    steps
-}
-
-/// Numbers as they are listed.
-fn numbers(numbers: impl IntoIterator<Item = u32>) -> String {
-    let words: Vec<String> = numbers.into_iter().map(|it| it.to_string()).collect();
-    words.join(", ")
+    StepPlan { steps, respawn_seconds: if is_restarted { RESPAWN_SECONDS } else { 0.0 } }
 }
 
 #[cfg(test)]

@@ -2,31 +2,29 @@
 //!
 //! Everything is looked at anew: the process that the plan means, by its start; that it is still that
 //! kernel, by its argv; who started it, where that one serves, and what it says of the kernel at this
-//! moment. Only then is it told, once. What does not fit is an [`ShutKernelError`]. Where the server is
+//! moment. Only then is it told, once. What does not fit is a [`NotShut`]. Where the server is
 //! there still it would start again what is merely ended, so that the kernel is left alone; where it is gone,
 //! the act goes on to signals.
 //!
 //! Takes seconds, and reads users' files, which may hang: [`PidfdControl`](crate::reclaim::PidfdControl) calls it on a thread
 //! of its own. The token that it uses is in no answer and no error; see `host::jupyter`.
 
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{FamilyInput, PendingRequest, ReclaimWay, Started, StepContext, StepEffect, StepState};
+use super::{FamilyInput, Started, StepContext, StepEffect, StepState};
 use crate::deadline::Task;
 use crate::host::Roots;
 use crate::host::http::HttpError;
-use crate::host::jupyter::{self, Client, KernelState, read_kernel};
+use crate::host::jupyter::{self, Client, KernelState, ServerError, read_kernel};
 use crate::model::Process;
 use crate::model::process::AskedRelease;
 use crate::model::snapshot::Jupyter;
 use crate::reclaim::guard::Protection;
-use crate::reclaim::ledger;
-use crate::reclaim::process_control::{Handle, RequestResult};
-use crate::reclaim::target::{Deed, KernelAtServer, Request, Step, Target};
+use crate::reclaim::ledger::LedgerError;
+use crate::reclaim::process_control::RequestResult;
+use crate::reclaim::target::{Deed, KernelAtServer, Request, Step};
 use crate::reclaim::verify::Outcome;
-use crate::units::Span;
 
 /// A notebook server goes from interrupt to SIGKILL within 5 s (`jupyter_client`:
 /// `KernelManager.shutdown_wait_time`); that it has not answered is known within 9 s.
@@ -40,18 +38,6 @@ const LOOK_TIME: Duration = Duration::from_secs(2);
 /// How long the server has to shut it down: it goes from interrupt to SIGKILL within 5 s
 /// (`jupyter_client`: `KernelManager.shutdown_wait_time`).
 const SHUT_TIME: Duration = Duration::from_secs(6);
-
-/// Asks a notebook server to shut a kernel down, having looked at its state: one that is at work is left
-/// alone, unless the second argument says otherwise; what gpumem itself asked of it, at these times, is no
-/// work. May take seconds.
-pub type AskServer =
-    Arc<dyn Fn(&KernelAtServer, bool, &[AskedRelease]) -> RequestResult + Send + Sync>;
-
-/// To have a kernel shut down.
-pub(super) struct ShutKernel<'a> {
-    pub kernel: &'a KernelAtServer,
-    pub grace_seconds: f64,
-}
 
 /// Where a family is that of a kernel whose server can be asked; its server starts again what is merely
 /// ended.
@@ -116,56 +102,40 @@ pub(super) fn is_notebook(process: &Process) -> bool {
     })
 }
 
-/// What a server is asked, in words.
-pub(super) fn write_deed(f: &mut fmt::Formatter<'_>, kernel_id: &str) -> fmt::Result {
-    write!(f, "asking its server to shut kernel {kernel_id} down")
+pub(super) fn describe(kernel: &KernelAtServer) -> String {
+    let KernelAtServer { id, server_url, server_pid, .. } = kernel;
+    let pid = server_pid.map_or_else(String::new, |pid| format!(" ({pid})"));
+    format!("ask the notebook server {server_url}{pid} to shut kernel {id} down")
 }
 
-impl ReclaimWay for ShutKernel<'_> {
-    fn describe(&self, _: &Target) -> String {
-        let KernelAtServer { id, server_url, server_pid, .. } = self.kernel;
-        let pid = server_pid.map_or_else(String::new, |pid| format!(" ({pid})"));
-        let wait = Span::from_seconds(self.grace_seconds);
-        format!("ask the notebook server {server_url}{pid} to shut kernel {id} down; wait {wait}")
-    }
+pub(super) fn request(
+    kernel: &KernelAtServer,
+    context: &mut StepContext<'_>,
+) -> Result<Started, LedgerError> {
+    let deed = Deed::ShutKernel { kernel_id: Arc::clone(&kernel.id) };
+    let request = Request::ShutKernel {
+        kernel: kernel.clone(),
+        even_at_work: context.is_named,
+        asked: context.asked_of((kernel.pid, kernel.start_ticks)),
+    };
+    context.request(deed, request)
+}
 
-    fn recipients(&self, scene: &mut StepState<'_>) -> Vec<Handle> {
-        scene.held.alive(&mut *scene.control)
+pub(super) fn effect(scene: &StepState<'_>) -> StepEffect {
+    match scene.answer {
+        RequestResult::Waiting | RequestResult::Done => StepEffect::Pending,
+        RequestResult::AtWork => StepEffect::Ends(Outcome::RuleNoLongerTrue),
+        RequestResult::Failed(_) | RequestResult::Released(_) => StepEffect::Over,
+        RequestResult::Restarts(_) if scene.policy.direct => StepEffect::Over,
+        RequestResult::Restarts(why) => StepEffect::Ends(left_to_server(why)),
     }
+}
 
-    fn execute(
-        &self,
-        context: &mut StepContext<'_>,
-        _: &[Handle],
-    ) -> Result<Started, ledger::LedgerError> {
-        let deed = Deed::ShutKernel { kernel_id: Arc::clone(&self.kernel.id) };
-        let request = Request::ShutKernel {
-            kernel: self.kernel.clone(),
-            even_at_work: context.is_named,
-            asked: context.asked_of((self.kernel.pid, self.kernel.start_ticks)),
-        };
-        context.request(&deed, request)?;
-        Ok(Started::PendingRequest(PendingRequest { deed, prevents_respawn: true }))
-    }
-
-    fn grace_seconds(&self) -> f64 {
-        self.grace_seconds
-    }
-
-    fn effect(&self, scene: &mut StepState<'_>) -> StepEffect {
-        match scene.answer {
-            RequestResult::Waiting | RequestResult::Done => StepEffect::Pending,
-            RequestResult::AtWork => StepEffect::Ends(Outcome::RuleNoLongerTrue),
-            RequestResult::Failed(_) | RequestResult::Released(_) => StepEffect::Over,
-            RequestResult::Restarts(_) if scene.policy.direct => StepEffect::Over,
-            RequestResult::Restarts(why) => StepEffect::Ends(left_to_server(why)),
-        }
-    }
-
-    /// A server that has said nothing may start again what is ended without it.
-    fn expired(&self, scene: &StepState<'_>) -> Option<StepEffect> {
-        let is_silent = *scene.answer == RequestResult::Waiting && !scene.policy.direct;
-        is_silent.then(|| StepEffect::Ends(left_to_server("its server has not answered")))
+/// A server that has said nothing may start again what is ended without it.
+pub(super) fn expired(scene: &StepState<'_>) -> StepEffect {
+    match *scene.answer == RequestResult::Waiting && !scene.policy.direct {
+        true => StepEffect::Ends(left_to_server("its server has not answered")),
+        false => StepEffect::Over,
     }
 }
 
@@ -176,125 +146,109 @@ fn left_to_server(why: &str) -> Outcome {
     Outcome::Protected { why }
 }
 
-/// Why a kernel was not shut down.
-#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum ShutKernelError {
+/// Why a kernel was not shut down. The words hold what others chose: escape them for a terminal.
+#[derive(Clone, PartialEq, Eq, Debug)]
+enum NotShut {
     /// It is doing something, or has since the plan was made.
-    #[error("kernel {id} is at work; leave it, or name it to kill it all the same")]
-    AtWork { id: Arc<str> },
-    /// The process is gone, or is not this kernel.
-    #[error("process {pid} is not kernel {id} any more; make a new plan")]
-    NotThisKernel { pid: u32, id: Arc<str> },
-    /// Its server is not the one of the plan.
-    #[error("the server of kernel {id} is not {url} any more; make a new plan")]
-    AnotherServer { id: Arc<str>, url: Arc<str> },
-    /// Its files could not be read in time.
-    #[error("the files of kernel {id} are not read in time; see whether its file system hangs")]
-    FilesHang { id: Arc<str> },
-    /// There is no server that could be asked.
-    #[error("the server of kernel {id} cannot be asked: {why}")]
-    NoServer {
-        id: Arc<str>,
-        /// Why. Holds paths that others chose: escape it for a terminal.
-        why: Arc<str>,
-        /// That it has ended is seen.
-        is_gone: bool,
-    },
-    /// The server was asked, or was about to be.
-    #[error("the server of kernel {id} has not shut it down: {cause}")]
-    Server { id: Arc<str>, cause: jupyter::ServerError },
+    AtWork,
+    /// A server is there, or may be, that would start it again.
+    Restarts(String),
+    /// No server would start it again, or it is not this kernel any more.
+    Failed(String),
 }
 
-impl ShutKernelError {
-    /// Whether a server is there, or may be, that would start the kernel again. One that does not know
-    /// the kernel starts nothing.
-    fn is_of_living_server(&self) -> bool {
-        match self {
-            Self::NoServer { is_gone, .. } => !is_gone,
-            Self::Server { cause, .. } => !matches!(
-                cause,
-                jupyter::ServerError::UnknownKernel
-                    | jupyter::ServerError::Replaced { .. }
-                    | jupyter::ServerError::Ended { .. }
-                    | jupyter::ServerError::NotConnected(HttpError::Ended { .. })
-                    | jupyter::ServerError::Gone { .. }
-            ),
-            Self::AnotherServer { .. } | Self::FilesHang { .. } => true,
-            Self::AtWork { .. } | Self::NotThisKernel { .. } => false,
-        }
-    }
-}
-
-/// How notebook servers are asked.
-pub fn ask_servers(roots: Roots) -> AskServer {
-    Arc::new(move |kernel, even_at_work, asked| match shut(&roots, kernel, even_at_work, asked) {
-        Ok(()) => RequestResult::Done,
-        Err(ShutKernelError::AtWork { .. }) => RequestResult::AtWork,
-        Err(error) if error.is_of_living_server() => RequestResult::Restarts(error.to_string()),
-        Err(error) => RequestResult::Failed(error.to_string()),
-    })
-}
-
-/// Has a kernel's server shut it down; one that is at work only where that is said. Sends one `DELETE`
-/// at most, and none later than three seconds from now.
-///
-/// # Errors
-///
-/// Where it was not shut down, or the server did not say so in time.
-pub fn shut(
+/// Asks a notebook server to shut a kernel down, having looked at its state: one that is at work is left
+/// alone, unless `even_at_work`; what gpumem itself asked of it, at these times, is no work. May take seconds.
+pub fn ask_server(
     roots: &Roots,
     kernel: &KernelAtServer,
     even_at_work: bool,
     asked: &[AskedRelease],
-) -> Result<(), ShutKernelError> {
-    let id = || Arc::clone(&kernel.id);
-    let failed = |cause| ShutKernelError::Server { id: id(), cause };
+) -> RequestResult {
+    match shut(roots, kernel, even_at_work, asked) {
+        Ok(()) => RequestResult::Done,
+        Err(NotShut::AtWork) => RequestResult::AtWork,
+        Err(NotShut::Restarts(why)) => RequestResult::Restarts(why),
+        Err(NotShut::Failed(why)) => RequestResult::Failed(why),
+    }
+}
+
+/// Has a kernel's server shut it down. Sends one `DELETE` at most, and none later than three seconds from now.
+fn shut(
+    roots: &Roots,
+    kernel: &KernelAtServer,
+    even_at_work: bool,
+    asked: &[AskedRelease],
+) -> Result<(), NotShut> {
+    let id = &kernel.id;
+    let failed = |cause| {
+        let why = format!("the server of kernel {id} has not shut it down: {cause}");
+        match may_restart(&cause) {
+            true => NotShut::Restarts(why),
+            false => NotShut::Failed(why),
+        }
+    };
     let found = find(roots, kernel)?;
     let Some(server) = &found.server else {
-        let why = found.jupyter.server_error.clone();
-        let why = why.unwrap_or_else(|| "it has none".into());
+        let why = found.jupyter.server_error.as_deref().unwrap_or("it has none");
         // Twice would be proof; with the plan, which has seen it before, once is.
-        let is_gone = found.has_no_starter();
-        return Err(ShutKernelError::NoServer { id: id(), why, is_gone });
+        return Err(no_server(id, why, found.has_no_starter()));
     };
+    let url = &kernel.server_url;
     let is_planned = kernel.server_pid.is_none_or(|pid| pid == server.listener.pid)
-        && found.jupyter.server_url.as_ref() == Some(&kernel.server_url);
+        && found.jupyter.server_url.as_ref() == Some(url);
     if !is_planned {
-        let url = Arc::clone(&kernel.server_url);
-        return Err(ShutKernelError::AnotherServer { id: id(), url });
+        return Err(NotShut::Restarts(format!(
+            "the server of kernel {id} is not {url} any more; make a new plan"
+        )));
     }
     let client = Client::new(roots, server).map_err(failed)?;
-    let state = client.kernel(&kernel.id, LOOK_TIME).map_err(failed)?;
+    let state = client.kernel(id, LOOK_TIME).map_err(failed)?;
     if !even_at_work && is_at_work(&state, kernel, asked) {
-        return Err(ShutKernelError::AtWork { id: id() });
+        return Err(NotShut::AtWork);
     }
     found.check(roots).map_err(failed)?;
-    client.shut_down(&kernel.id, SHUT_TIME).map_err(failed)
+    client.shut_down(id, SHUT_TIME).map_err(failed)
+}
+
+/// Whether a server that has answered so may start the kernel again. One that does not know the kernel starts
+/// nothing.
+fn may_restart(cause: &ServerError) -> bool {
+    !matches!(
+        cause,
+        ServerError::UnknownKernel
+            | ServerError::Replaced { .. }
+            | ServerError::Ended { .. }
+            | ServerError::NotConnected(HttpError::Ended { .. })
+            | ServerError::Gone { .. }
+    )
+}
+
+/// That there is no server to ask; `is_gone`: it is seen to have ended.
+fn no_server(id: &str, why: &str, is_gone: bool) -> NotShut {
+    let why = format!("the server of kernel {id} cannot be asked: {why}");
+    if is_gone { NotShut::Failed(why) } else { NotShut::Restarts(why) }
 }
 
 /// The kernel as it lies on this machine now.
-fn find(roots: &Roots, kernel: &KernelAtServer) -> Result<jupyter::LocalKernel, ShutKernelError> {
-    let (id, pid) = (Arc::clone(&kernel.id), kernel.pid);
+fn find(roots: &Roots, kernel: &KernelAtServer) -> Result<jupyter::LocalKernel, NotShut> {
+    let (id, pid) = (&kernel.id, kernel.pid);
+    let another =
+        || NotShut::Failed(format!("process {pid} is not kernel {id} any more; make a new plan"));
     let candidate = jupyter::KernelCandidate::read(roots, pid, kernel.start_ticks);
     let candidate = candidate.filter(|it| {
         let jupyter = it.jupyter.as_deref();
-        jupyter.and_then(|it| it.kernel_id.as_ref()) == Some(&id)
+        jupyter.and_then(|it| it.kernel_id.as_ref()) == Some(id)
     });
-    let Some(candidate) = candidate else {
-        return Err(ShutKernelError::NotThisKernel { pid, id });
-    };
+    let candidate = candidate.ok_or_else(another)?;
     let roots = roots.clone();
-    let read = match Task::start("notebook-files", move || read_kernel(&roots, &candidate)) {
-        Ok(reading) => reading.wait(READ_TIME),
-        Err(error) => {
-            let why = error.to_string().into();
-            return Err(ShutKernelError::NoServer { id, why, is_gone: false });
-        }
-    };
-    match read {
-        Ok(Some(found)) => Ok(found),
-        Ok(None) => Err(ShutKernelError::NotThisKernel { pid, id }),
-        Err(_) => Err(ShutKernelError::FilesHang { id }),
+    let reading = Task::start("notebook-files", move || read_kernel(&roots, &candidate))
+        .map_err(|error| no_server(id, &error.to_string(), false))?;
+    match reading.wait(READ_TIME) {
+        Ok(found) => found.ok_or_else(another),
+        Err(_) => Err(NotShut::Restarts(format!(
+            "the files of kernel {id} are not read in time; see whether its file system hangs"
+        ))),
     }
 }
 
@@ -357,11 +311,11 @@ mod tests {
     #[test]
     fn who_is_no_kernel_has_no_server_asked() {
         let kernel = kernel(None);
-        let expected =
-            ShutKernelError::NotThisKernel { pid: kernel.pid, id: Arc::clone(&kernel.id) };
         // This process, under a start that is not its own.
-        assert_eq!(shut(&Roots::default(), &kernel, true, &[]), Err(expected));
-        let asked = ask_servers(Roots::default())(&kernel, true, &[]);
-        assert!(matches!(asked, RequestResult::Failed(_)), "{asked:?}");
+        let asked = ask_server(&Roots::default(), &kernel, true, &[]);
+        let RequestResult::Failed(why) = asked else {
+            panic!("{asked:?}");
+        };
+        assert!(why.contains("is not kernel 0a1b2c3d"), "{why}");
     }
 }

@@ -1,18 +1,15 @@
 //! A way: signals, to the launcher, the leader or all of a family, with time to end by itself; SIGKILL last.
 
-use std::fmt;
-
-use super::{FamilyInput, ReclaimWay, Started, StepContext, StepEffect, StepState, numbers};
+use super::{FamilyInput, Started, StepContext};
 use crate::model;
 use crate::reclaim::guard::Protection;
 use crate::reclaim::handles::HeldProcess;
 use crate::reclaim::launcher::launches;
-use crate::reclaim::ledger::{self, Failure, LedgerEvent};
+use crate::reclaim::ledger::{Failure, LedgerError, LedgerEvent};
 use crate::reclaim::policy::Signal;
 use crate::reclaim::process_control::{Handle, NotSent};
-use crate::reclaim::target::{Deed, LedgerProcess, Recipients, Step, Target};
+use crate::reclaim::target::{Deed, LedgerProcess, Recipients, Step, Target, listed};
 use crate::reclaim::verify::Outcome;
-use crate::units::Span;
 
 /// What a process may take to end itself, in seconds (as earlyoom has it).
 const GRACE_SECONDS: f64 = 10.0;
@@ -21,13 +18,6 @@ const GRACE_SECONDS: f64 = 10.0;
 const LAUNCHER_SECONDS: f64 = 35.0;
 /// What the kernel may take to end what was killed.
 const KILL_SECONDS: f64 = 5.0;
-
-/// To send a signal.
-pub(super) struct SendSignal {
-    pub signal: Signal,
-    pub recipients: Recipients,
-    pub grace_seconds: f64,
-}
 
 /// The signals for a family.
 pub(super) fn plan(candidate: &FamilyInput<'_>) -> Vec<Step> {
@@ -64,105 +54,69 @@ pub(super) fn plan(candidate: &FamilyInput<'_>) -> Vec<Step> {
     steps
 }
 
-/// What is sent to which processes, in words.
-pub(super) fn write_deed(
-    f: &mut fmt::Formatter<'_>,
-    signals: &[Signal],
-    processes: &[LedgerProcess],
-) -> fmt::Result {
-    let signals: Vec<&str> = signals.iter().map(|signal| signal.name()).collect();
-    let pids = numbers(processes.iter().map(|process| process.pid));
-    write!(f, "{} to {pids}", signals.join(" and "))
+/// Whether a stopped process is to go on, so that it handles the signal.
+fn resumes(signal: Signal) -> bool {
+    !matches!(signal, Signal::Kill | Signal::Stop | Signal::Cont)
 }
 
-impl SendSignal {
-    /// Whether a stopped process is to go on, so that it handles the signal.
-    fn resumes(&self) -> bool {
-        !matches!(self.signal, Signal::Kill | Signal::Stop | Signal::Cont)
-    }
+pub(super) fn describe(signal: Signal, to: Recipients, target: &Target) -> String {
+    let members = target.members.iter();
+    let (to, any_stopped) = match to {
+        Recipients::Launcher => target.launcher.as_ref().map_or_else(
+            || ("its launcher".to_owned(), false),
+            |it| (format!("{}, its launcher", it.pid), it.is_stopped),
+        ),
+        Recipients::Leader => {
+            let mut leader = members.filter(|it| it.pid == target.leader);
+            (target.leader.to_string(), leader.any(|it| it.is_stopped))
+        }
+        Recipients::Family => {
+            (listed(members.clone().map(|it| &it.pid)), members.clone().any(|it| it.is_stopped))
+        }
+    };
+    let and = if any_stopped && resumes(signal) { " and SIGCONT" } else { "" };
+    format!("{signal}{and} to {to}")
 }
 
-impl ReclaimWay for SendSignal {
-    fn describe(&self, target: &Target) -> String {
-        let members = target.members.iter();
-        let (to, any_stopped) = match self.recipients {
-            Recipients::Launcher => target.launcher.as_ref().map_or_else(
-                || ("its launcher".to_owned(), false),
-                |it| (format!("{}, its launcher", it.pid), it.is_stopped),
-            ),
-            Recipients::Leader => {
-                let mut leader = members.filter(|it| it.pid == target.leader);
-                (target.leader.to_string(), leader.any(|it| it.is_stopped))
-            }
-            Recipients::Family => {
-                (numbers(members.clone().map(|it| it.pid)), members.clone().any(|it| it.is_stopped))
-            }
+/// Sends a signal, and to those that are stopped one to go on; the youngest first, so that none of a
+/// family has time to start another.
+///
+/// None is stopped before it is killed: where the leader of a process group ends while others of the
+/// group are stopped, the kernel sends SIGHUP to the whole group, whoever is in it
+/// (`kill_orphaned_pgrp` in `kernel/exit.c`).
+pub(super) fn send(
+    signal: Signal,
+    context: &mut StepContext<'_>,
+    to: &[Handle],
+) -> Result<Started, LedgerError> {
+    let (mut moving, mut stopped) = (Vec::new(), Vec::new());
+    for &handle in to.iter().rev() {
+        let Some(process) = context.held.get(handle).map(HeldProcess::process) else {
+            continue;
         };
-        let resumes = match any_stopped && self.resumes() {
-            true => " and SIGCONT",
-            false => "",
+        let facts = context.control.read_guarded(process.pid);
+        let is_stopped =
+            facts.is_some_and(|it| it.start_ticks == process.start_ticks && it.is_stopped());
+        match resumes(signal) && is_stopped {
+            true => stopped.push((handle, process)),
+            false => moving.push((handle, process)),
+        }
+    }
+    let mut ends = None;
+    for (signals, batch) in [(&[signal][..], moving), (&[signal, Signal::Cont][..], stopped)] {
+        if batch.is_empty() {
+            continue;
+        }
+        context.has_continued |= signals.contains(&Signal::Cont);
+        let deed = Deed::Signal {
+            signals: signals.to_vec(),
+            processes: batch.iter().map(|(_, process)| *process).collect(),
         };
-        let wait = Span::from_seconds(self.grace_seconds);
-        format!("{}{resumes} to {to}; wait {wait}", self.signal)
+        context.note(LedgerEvent::Intended(deed.clone()))?;
+        let failures = deliver(context, signals, &batch, &mut ends);
+        context.note(LedgerEvent::Done { deed, failures })?;
     }
-
-    fn recipients(&self, scene: &mut StepState<'_>) -> Vec<Handle> {
-        scene.alive(self.recipients)
-    }
-
-    /// Sends a signal, and to those that are stopped one to go on; the youngest first, so that none of a
-    /// family has time to start another.
-    ///
-    /// None is stopped before it is killed: where the leader of a process group ends while others of the
-    /// group are stopped, the kernel sends SIGHUP to the whole group, whoever is in it
-    /// (`kill_orphaned_pgrp` in `kernel/exit.c`).
-    fn execute(
-        &self,
-        context: &mut StepContext<'_>,
-        to: &[Handle],
-    ) -> Result<Started, ledger::LedgerError> {
-        let signal = self.signal;
-        let resumes = self.resumes();
-        let (mut moving, mut stopped) = (Vec::new(), Vec::new());
-        for &handle in to.iter().rev() {
-            let Some(process) = context.held.get(handle).map(HeldProcess::process) else {
-                continue;
-            };
-            let facts = context.control.read_guarded(process.pid);
-            let is_stopped =
-                facts.is_some_and(|it| it.start_ticks == process.start_ticks && it.is_stopped());
-            match resumes && is_stopped {
-                true => stopped.push((handle, process)),
-                false => moving.push((handle, process)),
-            }
-        }
-        let mut ends = None;
-        for (signals, batch) in [(&[signal][..], moving), (&[signal, Signal::Cont][..], stopped)] {
-            if batch.is_empty() {
-                continue;
-            }
-            context.has_continued |= signals.contains(&Signal::Cont);
-            let deed = Deed::Signal {
-                signals: signals.to_vec(),
-                processes: batch.iter().map(|(_, process)| *process).collect(),
-            };
-            context.note(LedgerEvent::Intended(deed.clone()))?;
-            let failures = deliver(context, signals, &batch, &mut ends);
-            context.note(LedgerEvent::Done { deed, failures })?;
-        }
-        Ok(ends.map_or(Started::Done, Started::Ends))
-    }
-
-    fn grace_seconds(&self) -> f64 {
-        self.grace_seconds
-    }
-
-    fn effect(&self, scene: &mut StepState<'_>) -> StepEffect {
-        match scene.alive(self.recipients).is_empty() {
-            true => StepEffect::Over,
-            false => StepEffect::Pending,
-        }
-    }
+    Ok(ends.map_or(Started::Done, Started::Ends))
 }
 
 /// Sends to each of them all signals. What was refused is not tried again.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::*;
 use crate::model::Finding;
 use crate::model::Kind;
-use crate::model::snapshot::{Container, Jupyter, Kubernetes, Parent, ProcessType, Slurm};
+use crate::model::snapshot::{Container, Jupyter, Kubernetes, Parent, Slurm};
 use crate::reclaim::launcher::launches;
 use crate::reclaim::policy::Signal;
 use crate::reclaim::target::Target;
@@ -293,22 +293,6 @@ fn a_worker_of_a_pool_is_left_to_what_starts_it_again() {
     let plan = plan_of(&[], &seen, &both);
     assert_eq!(plan.targets.len(), 1, "{:?}", plan.refused);
     assert!(!plan.targets[0].is_advice());
-}
-
-#[test]
-fn a_client_is_parted_from_its_server_first() {
-    let mut client = python();
-    let folder = ("CUDA_MPS_PIPE_DIRECTORY".into(), "/tmp/mps".into());
-    client.environment = Some(Arc::new([folder].into()));
-    let mut on = gpu(0, &[(70, GIB)], 0);
-    on.processes.as_mut().unwrap()[0].kind = ProcessType::Mps;
-    let seen = snapshot(at(0.0), std::slice::from_ref(&client), vec![on]);
-    let plan = plan_of(&[finding(Kind::Idle, &client)], &seen, &guard());
-    let Step::TerminateClient { pids, pipe_directory, .. } = &plan.targets[0].steps[0] else {
-        panic!("{plan:?}");
-    };
-    assert_eq!((&pids[..], pipe_directory.as_deref()), (&[70][..], Some("/tmp/mps")));
-    assert_eq!(plan.targets[0].steps.len(), 3);
 }
 
 #[test]

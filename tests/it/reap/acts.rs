@@ -325,7 +325,7 @@ fn have_acted(stage: &Stage) {
         .map(|act| {
             let line = json!({
                 "schema": "gpumem.ledger/1", "time": now, "act": format!("{act}"),
-                "event": "intended", "deed": "terminate_client", "pids": [7],
+                "event": "intended", "deed": "shut_kernel", "kernel_id": "7",
             });
             format!("{line}\n")
         })

@@ -3,7 +3,7 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use gpumem::api::reclaim::ReleaseAnswer;
+use gpumem::api::reclaim::{NotReleased, ReleaseAnswer};
 use rustix::process::Signal;
 
 use super::*;
@@ -49,7 +49,8 @@ fn check(modes: &[Case], is_asked: bool) {
         let begun = Instant::now();
         let mut answer = perform_with(hostile.running.pid(), &short());
         // One that a busy machine has not let start yet.
-        while matches!(answer, ReleaseAnswer::Busy(_)) && begun.elapsed() < Duration::from_secs(20)
+        while matches!(answer, Err(NotReleased::Busy(_)))
+            && begun.elapsed() < Duration::from_secs(20)
         {
             answer = perform_with(hostile.running.pid(), &short());
         }
@@ -60,19 +61,19 @@ fn check(modes: &[Case], is_asked: bool) {
 }
 
 fn is_refused(answer: &ReleaseAnswer) -> bool {
-    matches!(answer, ReleaseAnswer::Refused(_))
+    matches!(answer, Err(NotReleased::Refused(_)))
 }
 
 fn is_no_way(answer: &ReleaseAnswer) -> bool {
-    matches!(answer, ReleaseAnswer::NoWayIn(_))
+    matches!(answer, Err(NotReleased::NoWayIn(_)))
 }
 
 fn is_late(answer: &ReleaseAnswer) -> bool {
-    matches!(answer, ReleaseAnswer::TimedOut(_))
+    matches!(answer, Err(NotReleased::TimedOut(_)))
 }
 
 fn is_busy(answer: &ReleaseAnswer) -> bool {
-    matches!(answer, ReleaseAnswer::Busy(_))
+    matches!(answer, Err(NotReleased::Busy(_)))
 }
 
 #[test]
@@ -275,7 +276,7 @@ fn what_a_kernel_has_forked_and_another_process_of_its_number_are_not_it() {
     signal(fork, Signal::KILL);
     let mut another = way(kernel.pid());
     another.start_ticks += 1;
-    let answer = kernel::perform(&Roots::default(), &another, &short());
+    let answer = perform_release(&Roots::default(), &another, &short());
     assert!(format!("{answer:?}").contains("no longer this kernel"), "{answer:?}");
 }
 

@@ -119,7 +119,7 @@ def serve():
         elif mode == 'aborts':
             reply(router, message, 'execute_reply', b'{"status": "aborted"}')
         elif mode == 'lies':
-            data = {'text/plain': "'{\"late\": false, \"live_bytes\": -1}'"}
+            data = {'text/plain': repr(b'{"late": false, "live_bytes": -1}'.hex())}
             content = {'status': 'ok', 'execution_count': 1, 'payload': [],
                        'user_expressions': {'gpumem': {'status': 'ok', 'data': data, 'metadata': {}}}}
             reply(router, message, 'execute_reply', json.dumps(content).encode())

@@ -2,7 +2,7 @@
 //! was given back.
 
 use gpumem::api::model::{Snapshot, Time};
-use gpumem::api::reclaim::ReleaseAnswer;
+use gpumem::api::reclaim::find_release;
 
 use super::*;
 use crate::notebook::{Server, TOKEN, jupyter};
@@ -88,8 +88,10 @@ fn a_servers_kernel_is_as_it_was_and_its_activity_is_ours() {
     assert_eq!(jupyter(&machine, kernel.pid)["kernel_id"], kernel.id);
     let snapshot: Snapshot = serde_json::from_value(machine.snapshot(0).0).unwrap();
     let process = snapshot.processes.iter().find(|it| it.pid == kernel.pid);
-    let found = kernel::find(process.unwrap(), &snapshot).unwrap().unwrap();
-    assert_eq!(found.kernel_id.as_deref(), Some(&*kernel.id));
+    let found = find_release(process.unwrap(), &snapshot).unwrap();
+    assert!(
+        matches!(&found.by, ReleaseBy::Kernel { kernel_id: Some(id), .. } if **id == *kernel.id)
+    );
     assert_eq!(found.start_ticks, way(kernel.pid).start_ticks);
     // The server has listened to all of that.
     let activity = || -> Time {
@@ -104,9 +106,7 @@ fn a_servers_kernel_is_as_it_was_and_its_activity_is_ours() {
         before == activity()
     });
     let before = activity();
-    support::wait_until("it answers a probe", || {
-        matches!(probe(kernel.pid), ReleaseAnswer::Done(_))
-    });
+    support::wait_until("it answers a probe", || probe(kernel.pid).is_ok());
     std::thread::sleep(std::time::Duration::from_millis(300));
     assert_eq!(activity(), before, "a probe is no activity");
     let report = released(kernel.pid, &options());
@@ -148,7 +148,7 @@ fn a_kernel_in_a_container_is_asked_within_its_network_and_its_files() {
     let mut pid = None;
     support::wait_until("it is a kernel", || {
         pid = place.pids_with("ipykernel_launcher").into_iter().find(inside);
-        pid.is_some_and(|pid| matches!(probe(pid), ReleaseAnswer::Done(_)))
+        pid.is_some_and(|pid| probe(pid).is_ok())
     });
     // It calls itself 1.
     assert_eq!(used(&machine, 1), Some(400 * MIB));

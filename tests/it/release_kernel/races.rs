@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use gpumem::api::reclaim::ReleaseAnswer;
+use gpumem::api::reclaim::NotReleased;
 
 use super::*;
 
@@ -30,8 +30,8 @@ fn a_cell_that_begins_in_between_is_not_lost_and_not_held_up() {
             while !is_over.load(Ordering::Relaxed) {
                 let begun = Instant::now();
                 match perform_with(kernel.pid(), &options()) {
-                    ReleaseAnswer::Done(_) => done += 1,
-                    ReleaseAnswer::Busy(_) => busy += 1,
+                    Ok(_) => done += 1,
+                    Err(NotReleased::Busy(_)) => busy += 1,
                     other => panic!("{other:?}"),
                 }
                 longest = longest.max(begun.elapsed());

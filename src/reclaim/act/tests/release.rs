@@ -3,7 +3,7 @@
 use super::*;
 use crate::reclaim::past_release::PastRelease;
 use crate::reclaim::release::{
-    KernelRecipe, ReleaseAnswer, ReleaseOptions, ReleaseReport, ReleaseWay,
+    NotReleased, ReleaseAnswer, ReleaseBy, ReleaseOptions, ReleaseReport, ReleaseWay,
 };
 use crate::reclaim::target::KernelAtServer;
 use crate::units::MIB;
@@ -19,13 +19,15 @@ fn options() -> ReleaseOptions {
 }
 
 fn way() -> ReleaseWay {
-    ReleaseWay::Kernel(KernelRecipe {
+    ReleaseWay {
         pid: 70,
         start_ticks: 700,
-        kernel_id: Some("7a1b".into()),
-        notebook: None,
-        last_activity: Some(at(-7200.0)),
-    })
+        by: ReleaseBy::Kernel {
+            kernel_id: Some("7a1b".into()),
+            notebook: None,
+            last_activity: Some(at(-7200.0)),
+        },
+    }
 }
 
 fn release() -> Step {
@@ -66,7 +68,7 @@ impl ActScene {
     /// Asked at 0, answered at 0.25, and holding so much from then on; what it came to by 12 s.
     fn releasing(&mut self, left: u64) -> Option<Outcome> {
         self.advance();
-        self.answers(ReleaseAnswer::Done(ReleaseReport::default()));
+        self.answers(Ok(ReleaseReport::default()));
         for quarter in 1..48 {
             match self.holding(f64::from(quarter) / 4.0, left) {
                 ActProgress::Ended(outcome) => return Some(outcome),
@@ -104,7 +106,7 @@ fn what_nvml_shows_back_is_released_and_in_the_ledger_before_and_after() {
 fn only_what_stays_away_is_released() {
     let mut play = only();
     play.advance();
-    play.answers(ReleaseAnswer::Done(ReleaseReport::default()));
+    play.answers(Ok(ReleaseReport::default()));
     let held = |second: f64| match second {
         // It comes back at 1 s, and half of it is taken again at 4 s.
         second if second < 1.0 => GIB,
@@ -131,7 +133,7 @@ fn less_than_16_mib_is_nothing_by_any_report() {
             live_bytes: Some(MIB),
             ..ReleaseReport::default()
         };
-        play.answers(ReleaseAnswer::Done(report.clone()));
+        play.answers(Ok(report.clone()));
         let mut last = None;
         for quarter in 1..24 {
             last = Some(play.holding(f64::from(quarter) / 4.0, GIB - back));
@@ -157,14 +159,14 @@ fn less_than_16_mib_is_nothing_by_any_report() {
 fn every_answer_but_done_ends_what_is_only_asked() {
     let why = || "because".to_owned();
     for (answer, name) in [
-        (ReleaseAnswer::Busy(why()), "busy"),
-        (ReleaseAnswer::NoWayIn(why()), "no_way_in"),
-        (ReleaseAnswer::Refused(why()), "refused"),
-        (ReleaseAnswer::TimedOut(why()), "timed_out"),
+        (NotReleased::Busy(why()), "busy"),
+        (NotReleased::NoWayIn(why()), "no_way_in"),
+        (NotReleased::Refused(why()), "refused"),
+        (NotReleased::TimedOut(why()), "timed_out"),
     ] {
         let mut play = only();
         play.advance();
-        play.answers(answer);
+        play.answers(Err(answer));
         let ActProgress::Ended(outcome) = play.at(0.25) else {
             panic!("{name}");
         };
@@ -185,7 +187,7 @@ fn who_does_not_answer_or_is_not_measured_has_timed_out() {
     assert_eq!(play.now, 17.0);
     let mut play = only();
     play.advance();
-    play.answers(ReleaseAnswer::Done(ReleaseReport::default()));
+    play.answers(Ok(ReleaseReport::default()));
     for second in 1..40 {
         play.now = f64::from(second);
         let blind = Gpu { processes: None, ..gpu(0, &[], 0) };
@@ -202,7 +204,7 @@ fn who_does_not_answer_or_is_not_measured_has_timed_out() {
 fn who_dies_in_the_middle_has_released_nothing() {
     for mut play in [only(), ladder()] {
         play.advance();
-        play.answers(ReleaseAnswer::Done(ReleaseReport::default()));
+        play.answers(Ok(ReleaseReport::default()));
         play.holding(0.25, GIB);
         play.control.end(70);
         assert_eq!(play.at(0.5), ActProgress::Ended(Outcome::Exited));
@@ -214,7 +216,7 @@ fn who_dies_in_the_middle_has_released_nothing() {
 fn it_ends_with_released_where_the_rule_holds_no_more() {
     let mut play = ladder();
     play.advance();
-    play.answers(ReleaseAnswer::Done(ReleaseReport::default()));
+    play.answers(Ok(ReleaseReport::default()));
     for quarter in 1..24 {
         let second = f64::from(quarter) / 4.0;
         // What is left is too little for the rule; that is seen before the five seconds are over.
@@ -245,7 +247,7 @@ fn it_goes_on_where_the_rule_still_holds() {
 fn a_rule_that_is_unknown_after_a_release_kills_no_process() {
     let mut play = ladder();
     play.advance();
-    play.answers(ReleaseAnswer::Done(ReleaseReport::default()));
+    play.answers(Ok(ReleaseReport::default()));
     play.recheck = Recheck::Unknown;
     for second in 1..60 {
         if let ActProgress::Ended(outcome) = play.holding(f64::from(second), GIB / 8) {
@@ -261,12 +263,12 @@ fn a_rule_that_is_unknown_after_a_release_kills_no_process() {
 fn who_is_busy_is_left_alone_and_who_cannot_be_asked_is_ended_by_the_rule() {
     let mut play = ladder();
     play.advance();
-    play.answers(ReleaseAnswer::Busy("a cell runs".to_owned()));
+    play.answers(Err(NotReleased::Busy("a cell runs".to_owned())));
     let outcome = play.at(0.25);
     assert!(matches!(outcome, ActProgress::Ended(Outcome::Busy { .. })));
     let mut play = ladder();
     play.advance();
-    play.answers(ReleaseAnswer::NoWayIn("encrypted".to_owned()));
+    play.answers(Err(NotReleased::NoWayIn("encrypted".to_owned())));
     play.at(0.25);
     assert_eq!(play.sent(), [(70, Signal::Term)]);
 }

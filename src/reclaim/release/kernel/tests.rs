@@ -20,7 +20,7 @@ fn kernel(application: &str, file: Option<&str>) -> Process {
     process
 }
 
-fn found(process: &Process) -> Option<Result<KernelRecipe, String>> {
+fn found(process: &Process) -> Option<Result<ReleaseWay, String>> {
     find(process, &Snapshot::new(crate::model::Time::default()))
 }
 
@@ -30,7 +30,7 @@ fn a_kernel_with_its_file_is_the_way() {
         let way = found(&kernel(application, Some("/run/k.json")));
         let way = way.unwrap().unwrap();
         assert_eq!((way.pid, way.start_ticks), (7, 11));
-        assert_eq!(way.kernel_id.as_deref(), Some("0a1b"));
+        assert!(matches!(way.by, ReleaseBy::Kernel { kernel_id: Some(id), .. } if &*id == "0a1b"));
     }
 }
 
@@ -49,11 +49,13 @@ fn an_earlier_request_of_ours_is_not_the_users_activity() {
         }
         .into(),
     );
-    let way = found(&process).unwrap().unwrap();
-    assert_eq!(way.last_activity, Some(time(7_000)));
+    let last_activity = |process: &Process| match found(process).unwrap().unwrap().by {
+        ReleaseBy::Kernel { last_activity, .. } => last_activity,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(last_activity(&process), Some(time(7_000)));
     process.asked = None;
-    let way = found(&process).unwrap().unwrap();
-    assert_eq!(way.last_activity, Some(time(100_500)));
+    assert_eq!(last_activity(&process), Some(time(100_500)));
 }
 
 #[test]

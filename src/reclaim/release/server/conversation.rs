@@ -11,7 +11,7 @@ use std::time::Duration;
 use crate::advice::unload::{
     AnswerVerdict, Known, Question, ServerRequest, UnloadAnswer, UnloadApi, UnloadServer,
 };
-use crate::reclaim::release::{ReleaseAnswer, ReleaseOptions, ReleaseReport};
+use crate::reclaim::release::{NotReleased, ReleaseAnswer, ReleaseOptions, ReleaseReport};
 use crate::units::{Bytes, Span};
 
 /// How long a question may take that only looks.
@@ -58,7 +58,7 @@ pub struct Conversation<'a, C> {
     known: Known,
 }
 
-type AskResult<T = ()> = Result<T, ReleaseAnswer>;
+type AskResult<T = ()> = Result<T, NotReleased>;
 
 impl<'a, C: ServerChannel> Conversation<'a, C> {
     pub fn new(
@@ -74,26 +74,25 @@ impl<'a, C: ServerChannel> Conversation<'a, C> {
 
     /// Has it: as a probe, up to the proof that it rests, or the whole.
     pub fn run(mut self, is_deed: bool) -> ReleaseAnswer {
-        let prepared = self.check_terms().and_then(|()| self.identify());
-        let done = prepared.and_then(|()| self.prove_idle()).and_then(|()| {
-            self.check_host_memory()?;
-            if is_deed { self.unload() } else { Ok(()) }
-        });
-        match done {
-            Err(answer) => answer,
-            Ok(()) => ReleaseAnswer::Done(ReleaseReport {
-                wake: Some(self.api.wake.replace("BASE", self.base).into()),
-                why: self.api.risk.as_deref().filter(|_| !is_deed).map(Arc::from),
-                ..ReleaseReport::default()
-            }),
+        self.check_terms()?;
+        self.identify()?;
+        self.prove_idle()?;
+        self.check_host_memory()?;
+        if is_deed {
+            self.unload()?;
         }
+        Ok(ReleaseReport {
+            wake: Some(self.api.wake.replace("BASE", self.base).into()),
+            why: self.api.risk.as_deref().filter(|_| !is_deed).map(Arc::from),
+            ..ReleaseReport::default()
+        })
     }
 
     /// What needs no question.
     fn check_terms(&self) -> AskResult {
         let title = &self.row.title;
         if let (Some(risk), false) = (&self.api.risk, self.options.is_named) {
-            return Err(ReleaseAnswer::Refused(format!(
+            return Err(NotReleased::Refused(format!(
                 "{title} unloads only when a person names it, because {risk}; to do it: gpumem release {}",
                 self.row.name
             )));
@@ -119,10 +118,10 @@ impl<'a, C: ServerChannel> Conversation<'a, C> {
         let first = format!("{}.{}", since.0, since.1);
         match self.known.version {
             Some((major, minor, _)) if (major, minor) >= since => Ok(()),
-            Some((major, minor, patch)) => Err(ReleaseAnswer::Refused(format!(
+            Some((major, minor, patch)) => Err(NotReleased::Refused(format!(
                 "{title} {major}.{minor}.{patch} aborts running requests when it unloads; upgrade to {first} or later"
             ))),
-            None => Err(ReleaseAnswer::Refused(format!(
+            None => Err(NotReleased::Refused(format!(
                 "the version of {title} is not known, and before {first} it aborts running requests when it unloads; \
                  check that it is {first} or later"
             ))),
@@ -138,7 +137,7 @@ impl<'a, C: ServerChannel> Conversation<'a, C> {
         }
         let first = self.known.clone();
         if self.channel.left() <= BETWEEN {
-            return Err(ReleaseAnswer::TimedOut(format!(
+            return Err(NotReleased::TimedOut(format!(
                 "{title} has to be seen idle twice, {} apart, and there was no time for that; nothing was sent to \
                  unload it; give it longer (--wait)",
                 Span(BETWEEN),
@@ -197,12 +196,12 @@ impl<'a, C: ServerChannel> Conversation<'a, C> {
         let available = self.channel.available_bytes();
         match (self.held_bytes, available) {
             (Some(held), Some(available)) if available >= held => Ok(()),
-            (Some(held), Some(available)) => Err(ReleaseAnswer::Refused(format!(
+            (Some(held), Some(available)) => Err(NotReleased::Refused(format!(
                 "{title} would move up to {} of weights to host memory, which has {} available; free host memory first",
                 Bytes(held),
                 Bytes(available)
             ))),
-            _ => Err(ReleaseAnswer::Refused(format!(
+            _ => Err(NotReleased::Refused(format!(
                 "{title} would move its weights to host memory, and it is not known whether there is room; see free -h"
             ))),
         }
@@ -242,7 +241,7 @@ impl<'a, C: ServerChannel> Conversation<'a, C> {
         let ask = done.request("");
         loop {
             let late = || {
-                ReleaseAnswer::TimedOut(format!(
+                NotReleased::TimedOut(format!(
                     "{} was asked to unload and has not reported that it did; it may still do so; give it longer (--wait)",
                     self.row.title
                 ))
@@ -287,7 +286,7 @@ impl<'a, C: ServerChannel> Conversation<'a, C> {
             _ => answer,
         };
         answer.map_err(|failed| match failed {
-            AskFailed::Late => ReleaseAnswer::TimedOut(format!(
+            AskFailed::Late => NotReleased::TimedOut(format!(
                 "{} did not answer {} {} and was not asked to unload; see whether it hangs",
                 self.row.title, ask.verb, ask.path
             )),
@@ -298,7 +297,7 @@ impl<'a, C: ServerChannel> Conversation<'a, C> {
     fn ask_to_unload(&mut self, ask: &ServerRequest) -> AskResult<UnloadAnswer> {
         let most = self.channel.left();
         match self.ask(ask, most) {
-            Err(ReleaseAnswer::TimedOut(_)) => Err(ReleaseAnswer::TimedOut(format!(
+            Err(NotReleased::TimedOut(_)) => Err(NotReleased::TimedOut(format!(
                 "{} was asked to unload and has not answered; it may still do so; give it longer (--wait)",
                 self.row.title
             ))),
@@ -306,24 +305,24 @@ impl<'a, C: ServerChannel> Conversation<'a, C> {
         }
     }
 
-    fn unreached(&self, why: &str) -> ReleaseAnswer {
-        ReleaseAnswer::NoWayIn(format!("{} cannot be asked: {why}", self.row.title))
+    fn unreached(&self, why: &str) -> NotReleased {
+        NotReleased::NoWayIn(format!("{} cannot be asked: {why}", self.row.title))
     }
 
-    fn busy(&self, why: &str) -> ReleaseAnswer {
+    fn busy(&self, why: &str) -> NotReleased {
         self.of(AnswerVerdict::Busy(why.to_owned()), None)
     }
 
     /// What a verdict means, in words.
-    fn of(&self, verdict: AnswerVerdict, ask: Option<&ServerRequest>) -> ReleaseAnswer {
+    fn of(&self, verdict: AnswerVerdict, ask: Option<&ServerRequest>) -> NotReleased {
         let title = &self.row.title;
         let start = &self.api.start;
         match verdict {
             AnswerVerdict::Busy(why) => {
-                ReleaseAnswer::Busy(format!("{title}: {why}; try again later"))
+                NotReleased::Busy(format!("{title}: {why}; try again later"))
             }
-            AnswerVerdict::Nothing(why) => ReleaseAnswer::NoWayIn(format!("{title}: {why}")),
-            AnswerVerdict::Another(seen) => ReleaseAnswer::NoWayIn(format!(
+            AnswerVerdict::Nothing(why) => NotReleased::NoWayIn(format!("{title}: {why}")),
+            AnswerVerdict::Another(seen) => NotReleased::NoWayIn(format!(
                 "the server there does not answer as {title} does ({seen}); see what listens on that port"
             )),
             AnswerVerdict::Unknown(what) => {
@@ -331,23 +330,21 @@ impl<'a, C: ServerChannel> Conversation<'a, C> {
                 let then =
                     command.map(|command| format!("; if you know that it is idle: `{command}`"));
                 let then = then.unwrap_or_default();
-                ReleaseAnswer::Refused(format!("cannot tell whether {title} is idle: {what}{then}"))
+                NotReleased::Refused(format!("cannot tell whether {title} is idle: {what}{then}"))
             }
-            AnswerVerdict::Key => ReleaseAnswer::Refused(format!(
+            AnswerVerdict::Key => NotReleased::Refused(format!(
                 "{title} needs a key, and gpumem sends none{}",
                 self.command(ask)
                     .map(|command| format!("; with yours: `{command}`"))
                     .unwrap_or_default()
             )),
-            AnswerVerdict::Absent => ReleaseAnswer::Refused(format!(
+            AnswerVerdict::Absent => NotReleased::Refused(format!(
                 "{title} can unload only if it was started with {start}"
             )),
-            AnswerVerdict::Declined(why) => ReleaseAnswer::Refused(format!(
+            AnswerVerdict::Declined(why) => NotReleased::Refused(format!(
                 "{title} refused: {why}; it has to be started with {start}"
             )),
-            AnswerVerdict::NotYet => {
-                ReleaseAnswer::NoWayIn(format!("{title} has nothing to unload"))
-            }
+            AnswerVerdict::NotYet => NotReleased::NoWayIn(format!("{title} has nothing to unload")),
         }
     }
 

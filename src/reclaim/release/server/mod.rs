@@ -13,9 +13,9 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use super::{ReleaseAnswer, ReleaseOptions, ServerUnload};
+use super::{NotReleased, ReleaseAnswer, ReleaseBy, ReleaseOptions, ReleaseWay, ServerUnload};
 use crate::advice::unload::{
-    ServerRequest, UnloadAnswer, UnloadServer, unload_server, unload_servers,
+    ServerListener, ServerRequest, UnloadAnswer, UnloadServer, server_of, unload_server,
 };
 use crate::deadline::Deadline;
 use crate::host::http::{
@@ -33,61 +33,22 @@ const BODY_BYTES: u64 = 4 << 20;
 const CLOSING_LOOKS: u32 = 20;
 const CLOSING: Duration = Duration::from_millis(10);
 
-/// A process that listens: the holder of the memory itself, or one that works with it.
-struct ListenerCandidate<'a> {
-    pid: u32,
-    start_ticks: u64,
-    command: &'a [Arc<str>],
-    listening_on: &'a [Arc<str>],
-}
-
 /// The way, where the snapshot shows that a process is an inference server or works for one; `None` where it is
 /// none. Err: why it cannot be asked to unload.
-pub fn find(process: &Process, snapshot: &Snapshot) -> Option<Result<ServerUnload, String>> {
-    let candidates = candidates(process);
-    let own = process.command.as_deref().unwrap_or_default();
-    // The first row, because what runs below a server that starts others is unloaded by that one.
-    unload_servers().iter().find_map(|row| {
-        let listener = candidates.iter().find(|it| row.runs(it.command, it.listening_on));
-        match (&row.advice, listener) {
-            (Some(advice), None) if row.runs(own, &[]) => Some(Err(advice.clone())),
-            (Some(advice), Some(_)) => Some(Err(advice.clone())),
-            (None, Some(listener)) => Some(way(row, process, listener, snapshot)),
-            (_, None) => None,
-        }
+pub(super) fn find(process: &Process, snapshot: &Snapshot) -> Option<Result<ReleaseWay, String>> {
+    let (row, listener) = server_of(process)?;
+    Some(match &row.advice {
+        Some(advice) => Err(advice.clone()),
+        None => way(row, process, &listener?, snapshot),
     })
-}
-
-/// Its parents first, for a worker's own port is not its server's; then itself, then its children.
-fn candidates(process: &Process) -> Vec<ListenerCandidate<'_>> {
-    let relatives = process.listening_relatives.as_deref().unwrap_or_default();
-    let related = |wanted| {
-        let related = relatives.iter().filter(move |it| it.relation == wanted);
-        related.filter_map(|relative| {
-            Some(ListenerCandidate {
-                pid: relative.pid,
-                start_ticks: relative.start_ticks?,
-                command: relative.command.as_deref()?,
-                listening_on: &relative.listening_on,
-            })
-        })
-    };
-    let own = process.start_ticks.zip(process.listening_on.as_deref());
-    let own = own.map(|(start_ticks, listening_on)| ListenerCandidate {
-        pid: process.pid,
-        start_ticks,
-        command: process.command.as_deref().unwrap_or_default(),
-        listening_on,
-    });
-    related(Relation::Ancestor).chain(own).chain(related(Relation::Descendant)).collect()
 }
 
 fn way(
     row: &UnloadServer,
     process: &Process,
-    listener: &ListenerCandidate<'_>,
+    listener: &ServerListener<'_>,
     snapshot: &Snapshot,
-) -> Result<ServerUnload, String> {
+) -> Result<ReleaseWay, String> {
     let title = &row.title;
     let address = row.address(listener.command, listener.listening_on);
     let address = address.ok_or_else(|| {
@@ -105,12 +66,12 @@ fn way(
              nothing; start it without"
         ));
     }
-    Ok(ServerUnload {
-        server: row.name.as_str().into(),
+    let server = row.name.as_str().into();
+    let held_bytes = held_bytes(listener.pid, snapshot);
+    Ok(ReleaseWay {
         pid: listener.pid,
         start_ticks: listener.start_ticks,
-        address,
-        held_bytes: held_bytes(listener.pid, snapshot),
+        by: ReleaseBy::Server(ServerUnload { server, address, held_bytes }),
     })
 }
 
@@ -138,34 +99,24 @@ fn held_bytes(server: u32, snapshot: &Snapshot) -> Option<u64> {
     rows.try_fold(0u64, |sum, row| Some(sum.saturating_add(row.used_bytes?)))
 }
 
-/// Whether a server could unload now: it is there, rests, and may be asked. Sends what changes nothing.
-pub fn probe(roots: &Roots, way: &ServerUnload, options: &ReleaseOptions) -> ReleaseAnswer {
-    converse(roots, way, options, false)
-}
-
-/// Probes a server again, and has it unload. Returns when it shows that it has, or when the time is over.
-pub fn perform(roots: &Roots, way: &ServerUnload, options: &ReleaseOptions) -> ReleaseAnswer {
-    converse(roots, way, options, true)
-}
-
-fn converse(
+/// Sees that a server is there, rests and may be asked, by what changes nothing; then has it unload, if `is_deed`.
+/// Returns when it shows that it has, or when the time is over.
+pub(super) fn ask(
     roots: &Roots,
-    way: &ServerUnload,
+    way: &ReleaseWay,
+    server: &ServerUnload,
     options: &ReleaseOptions,
     is_deed: bool,
 ) -> ReleaseAnswer {
-    let row = unload_server(&way.server);
+    let row = unload_server(&server.server);
     let Some((row, api)) = row.and_then(|row| Some((row, row.unload.as_ref()?))) else {
-        return ReleaseAnswer::NoWayIn(format!("there is no way to unload {}", way.server));
+        let why = format!("there is no way to unload {}", server.server);
+        return Err(NotReleased::NoWayIn(why));
     };
-    let mut channel = match LiveChannel::open(roots, row, way, options) {
-        Ok(channel) => channel,
-        Err(error) => {
-            return ReleaseAnswer::NoWayIn(format!("{} cannot be asked: {error}", row.title));
-        }
-    };
+    let mut channel = LiveChannel::open(roots, row, way, &server.address, options)
+        .map_err(|error| NotReleased::NoWayIn(format!("{} cannot be asked: {error}", row.title)))?;
     let base = channel.base.clone();
-    Conversation::new(row, api, &base, way.held_bytes, options, &mut channel).run(is_deed)
+    Conversation::new(row, api, &base, server.held_bytes, options, &mut channel).run(is_deed)
 }
 
 /// The real server.
@@ -184,15 +135,15 @@ impl<'a> LiveChannel<'a> {
     fn open(
         roots: &'a Roots,
         row: &UnloadServer,
-        way: &ServerUnload,
+        way: &ReleaseWay,
+        address: &str,
         options: &ReleaseOptions,
     ) -> Result<Self, HttpError> {
         let mut listener = Listener {
             pid: way.pid,
             start_ticks: way.start_ticks,
-            endpoint: endpoint(&way.address).ok_or_else(|| HttpError::Failed {
-                why: format!("{} is no address", way.address),
-            })?,
+            endpoint: endpoint(address)
+                .ok_or_else(|| HttpError::Failed { why: format!("{address} is no address") })?,
             is_https: false,
         };
         let command = listener.command(roots).ok_or(HttpError::Ended { pid: way.pid })?;

@@ -182,11 +182,11 @@ fn ten_thousand_races_harm_no_request() {
         let answer = run(row, &mut server, true);
         assert_eq!(server.harmed, 0, "{row} {race}: {:?}", server.asked);
         let outcome = match answer {
-            ReleaseAnswer::Done(_) => {
+            Ok(_) => {
                 assert_eq!(server.deeds, 1, "{row} {race}");
                 "done"
             }
-            ReleaseAnswer::Busy(_) => {
+            Err(NotReleased::Busy(_)) => {
                 assert_eq!(server.deeds, 0, "{row} {race}");
                 "busy"
             }
@@ -221,17 +221,17 @@ fn idle(answers: fn(&ServerRequest, bool, bool) -> UnloadAnswer, until_us: u64) 
 #[test]
 fn requests_are_in_this_order() {
     let mut server = idle(vllm, 30_000_000);
-    assert!(matches!(run("vllm", &mut server, false), ReleaseAnswer::Done(_)));
+    assert!(run("vllm", &mut server, false).is_ok());
     let probe = ["GET /version", "GET /is_sleeping", "GET /metrics", "GET /metrics"];
     assert_eq!(server.asked, probe);
     assert!(server.now_us > 2_000_000, "two looks, two seconds apart");
     let mut server = idle(vllm, 30_000_000);
-    assert!(matches!(run("vllm", &mut server, true), ReleaseAnswer::Done(_)));
+    assert!(run("vllm", &mut server, true).is_ok());
     assert_eq!(&server.asked[..4], probe);
     assert_eq!(server.asked[4..], ["POST /sleep?level=1&mode=wait", "GET /is_sleeping"]);
     // A router's slots count as use: once, and only when it is done.
     let mut server = idle(llama_cpp, 30_000_000);
-    assert!(matches!(run("llama.cpp", &mut server, false), ReleaseAnswer::Done(_)));
+    assert!(run("llama.cpp", &mut server, false).is_ok());
     assert_eq!(server.asked, ["GET /models", "GET /models"]);
 }
 
@@ -239,7 +239,7 @@ fn requests_are_in_this_order() {
 fn without_time_for_two_looks_nothing_is_unloaded() {
     let mut server = idle(vllm, 1_000_000);
     let answer = run("vllm", &mut server, true);
-    let ReleaseAnswer::TimedOut(why) = answer else {
+    let Err(NotReleased::TimedOut(why)) = answer else {
         panic!("{answer:?}");
     };
     assert!(why.contains("nothing was sent to unload it"), "{why}");
@@ -252,7 +252,7 @@ fn without_its_flag_it_is_not_asked() {
     server.command = Arc::from(vec![Arc::from("vllm"), Arc::from("serve")]);
     let answer = run("vllm", &mut server, true);
     assert!(
-        matches!(&answer, ReleaseAnswer::Refused(why) if why.contains("--enable-sleep-mode")),
+        matches!(&answer, Err(NotReleased::Refused(why)) if why.contains("--enable-sleep-mode")),
         "{answer:?}"
     );
     assert!(server.asked.is_empty());
@@ -281,7 +281,7 @@ fn with_ancestor(mut process: Process, command: &str, on: &str) -> Process {
     process
 }
 
-fn found(process: &Process) -> Option<Result<ServerUnload, String>> {
+fn found(process: &Process) -> Option<Result<ReleaseWay, String>> {
     let snapshot = Snapshot {
         processes: vec![process.clone()],
         ..Snapshot::new(crate::model::Time::from_unix_milliseconds(0))
@@ -315,7 +315,10 @@ fn a_worker_is_unloaded_by_the_server_above_it() {
         ),
     ] {
         let way = found(&process).unwrap().unwrap();
-        assert_eq!((&*way.server, way.pid, &*way.address), (server, pid, address));
+        let ReleaseBy::Server(it) = &way.by else {
+            panic!("{way:?}");
+        };
+        assert_eq!((&*it.server, way.pid, &*it.address), (server, pid, address));
     }
 }
 

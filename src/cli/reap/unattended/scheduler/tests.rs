@@ -9,7 +9,7 @@ use crate::model::Process;
 use crate::model::process::AskedRelease;
 use crate::reclaim::Signal;
 use crate::reclaim::process_control::RequestResult;
-use crate::reclaim::release::{ReleaseAnswer, ReleaseReport};
+use crate::reclaim::release::{NotReleased, ReleaseAnswer, ReleaseReport};
 use crate::reclaim::target::Request;
 use crate::reclaim::testing::{
     BOOT, FakeControl, Pages, Shared, at, facts, gpu, guard, process, snapshot,
@@ -494,7 +494,7 @@ fn asked_by(seconds: f64, answer: ReleaseAnswer) -> (Day, usize) {
 
 #[test]
 fn a_rule_with_action_release_asks_once_and_kills_no_process() {
-    let done = || ReleaseAnswer::Done(ReleaseReport::default());
+    let done = || Ok(ReleaseReport::default());
     let (_, asked) = asked_by(110.0, done());
     assert_eq!(asked, 0, "it is not found yet");
     let (day, asked) = asked_by(4000.0, done());
@@ -512,7 +512,7 @@ fn a_rule_with_action_release_asks_once_and_kills_no_process() {
 
 #[test]
 fn what_is_busy_is_asked_again_later() {
-    let (day, asked) = asked_by(1000.0, ReleaseAnswer::Busy("a cell runs".to_owned()));
+    let (day, asked) = asked_by(1000.0, Err(NotReleased::Busy("a cell runs".to_owned())));
     assert!((2..=4).contains(&asked), "{asked}: {:#?}", day.stage.log);
 }
 
