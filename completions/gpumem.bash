@@ -136,7 +136,7 @@ _gpumem() {
             return 0
             ;;
         gpumem__subcmd__check)
-            opts="-q -h --json --window --interval --fail-on --rule --kind --gpu --user --where --max-used --max-unattributed --wait-free --timeout --quiet --no-store --replay --demo --nvml-library --nvml-timeout --config --color --utc --store-dir --help"
+            opts="-q -h --json --window --interval --fail-on --kind --gpu --user --where --max-used --max-unattributed --wait-free --timeout --quiet --no-store --replay --demo --nvml-library --nvml-timeout --config --color --utc --store-dir --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -152,10 +152,6 @@ _gpumem() {
                     ;;
                 --fail-on)
                     COMPREPLY=($(compgen -W "info warning critical" -- "${cur}"))
-                    return 0
-                    ;;
-                --rule)
-                    COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
                 --kind)
@@ -992,7 +988,7 @@ _gpumem() {
             return 0
             ;;
         gpumem__subcmd__reap)
-            opts="-y -n -h --pid --notebook --kernel --gpu --user --where --kind --rule --older-than --min --yes --dry-run --signal --grace --direct --all-users --graphics --servers --json --history --watch --window --no-store --replay --demo --nvml-library --nvml-timeout --config --color --utc --store-dir --help"
+            opts="-y -n -h --pid --notebook --kernel --gpu --user --where --kind --yes --dry-run --signal --grace --direct --all-users --graphics --servers --json --history --watch --window --no-store --replay --demo --nvml-library --nvml-timeout --config --color --utc --store-dir --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1024,18 +1020,6 @@ _gpumem() {
                     ;;
                 --kind)
                     COMPREPLY=($(compgen -W "dead stuck orphan stopped hung placeholder idle leak server-idle reserved unattributed pressure" -- "${cur}"))
-                    return 0
-                    ;;
-                --rule)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                --older-than)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                --min)
-                    COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
                 --signal)

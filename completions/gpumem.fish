@@ -87,7 +87,6 @@ complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l interval -d 'Tim
 complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l fail-on -d 'Exit with 1 if there is a finding of this severity or higher [default: warning; with --wait-free none]' -r -f -a "info\t'Anything found'
 warning\t'Memory is wasted'
 critical\t'Work is in danger'"
-complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l rule -d 'Apply only these rules, also where they are switched off' -x -k -a "(__fish_gpumem_values)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l kind -d 'Apply only rules of these kinds, also where they are switched off' -r -f -a "dead\t''
 stuck\t''
 orphan\t''
@@ -214,9 +213,6 @@ server-idle\t''
 reserved\t''
 unattributed\t''
 pressure\t''"
-complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l rule -d 'Only findings of these rules, also where they are switched off' -x -k -a "(__fish_gpumem_values)"
-complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l older-than -d 'Only findings at least this old; of processes that are named, those that have run at least this long' -x -k -a "(__fish_gpumem_values)"
-complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l min -d 'Only targets that would free at least this much' -x -k -a "(__fish_gpumem_values)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l signal -d 'The first signal, instead of TERM: INT, HUP, QUIT, USR1, USR2 or KILL' -x -k -a "(__fish_gpumem_values)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l grace -d 'How long each signal may take before the next one, instead of the default: 10s, 35s for the launcher of a distributed run' -x -k -a "(__fish_gpumem_values)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l window -d 'How long to sample this machine before the plan [default: 30s, or 2s where the stored history reaches far enough back for every rule, or if processes are named]' -x -k -a "(__fish_gpumem_values)"
@@ -243,7 +239,7 @@ complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l utc -d 'Show time
 complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c gpumem -n "__fish_gpumem_using_subcommand kill" -l where -d 'Only what fits all of these terms: \'user:ann gpu:0 idle>10m mem>4GiB\', as after / in watch' -x -k -a "(__fish_gpumem_values)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand kill" -l signal -d 'The first signal, instead of TERM: INT, HUP, QUIT, USR1, USR2 or KILL' -x -k -a "(__fish_gpumem_values)"
-complete -c gpumem -n "__fish_gpumem_using_subcommand kill" -l grace -d 'How long each signal may take before the next one, instead of the default' -x -k -a "(__fish_gpumem_values)"
+complete -c gpumem -n "__fish_gpumem_using_subcommand kill" -l grace -d 'How long each signal may take before the next one, instead of the default: 10s, 35s for the launcher of a distributed run' -x -k -a "(__fish_gpumem_values)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand kill" -l nvml-library -d 'The NVML library to load, instead of the loader\'s libnvidia-ml.so.1' -r -F
 complete -c gpumem -n "__fish_gpumem_using_subcommand kill" -l nvml-timeout -d 'How long one GPU may take to answer; then it is shown as stale, and the others are sampled on' -x -k -a "(__fish_gpumem_values)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand kill" -l config -d 'The configuration file, instead of /etc/gpumem/config.toml and ~/.config/gpumem/config.toml' -r -F

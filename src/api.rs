@@ -97,11 +97,7 @@ pub mod report {
         };
     }
     pub mod explain {
-        pub use crate::report::explain::{
-            AdviceLine, ExplainReport, ExplainStep, FamilyLine, FrameworkPage, GpuBalance,
-            GpuHolder, GpuPage, Kin, MemoryCurve, MemoryPoint, OnGpu, ProcessPage, RuleVerdict,
-            SCHEMA, WhenPossible,
-        };
+        pub use crate::explain::page::{ExplainPage, SCHEMA};
     }
     pub mod schema {
         pub use crate::report::schema::{

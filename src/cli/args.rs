@@ -16,7 +16,7 @@ use crate::model::{Kind, Severity};
 use crate::units::{Amount, Bytes, Span};
 
 pub use explain::Explain;
-pub use reap::{Kill, ReapArgs};
+pub use reap::{HowToKill, Kill, ReapArgs};
 pub use release::ReleaseArgs;
 pub use terms::Where;
 pub(super) use watch::cells;
@@ -151,7 +151,7 @@ pub struct Stored {
 /// Show who holds GPU memory now
 ///
 /// One table of the GPUs and one of the processes that NVML lists on them. "-" means not known,
-/// never 0. The first line says how much memory could be had back, and how much is suspected: one
+/// never 0. The first line says how much memory is reclaimable, and how much is suspected: one
 /// look proves little, and FINDING marks processes that `gpumem check` would have to watch. With --json, the
 /// snapshot itself. With --by, totals instead.
 #[derive(Args, Debug)]
@@ -194,14 +194,14 @@ pub struct Ps {
 /// not provide, are listed as undecided and never produce a finding. If `gpumem record --store` is
 /// running, its history is used too, and two seconds of sampling are enough.
 ///
-/// The first line says how much memory could be had back: what `gpumem reap --all-users` would take
+/// The first line says how much memory is reclaimable: what `gpumem reap --all-users` would take
 /// by default, before its plan asks what protects a process. What looks like waste already and is not
 /// proved is listed as a suspect, with the command that decides it; suspects never change the exit
 /// code, and nothing is done about them.
 ///
 /// With --max-used or --max-unattributed a GPU that exceeds the limit fails the check; where the
 /// value is not known, the check could not measure (3). Alone, or with --gpu, a limit is decided by
-/// the first sample and no rule is applied; with --rule, --kind, --fail-on, --user, --where or
+/// the first sample and no rule is applied; with --kind, --fail-on, --user, --where or
 /// --window, findings count too, and limits are judged at the end. With --wait-free the question is
 /// whether the memory became free in time: 0 if so, 1 if not. Findings are then listed, and count
 /// for the exit code only where --fail-on is given.
@@ -225,10 +225,6 @@ pub struct CheckArgs {
     /// --wait-free none]
     #[arg(long, value_name = "SEVERITY")]
     pub fail_on: Option<Severity>,
-
-    /// Apply only these rules, also where they are switched off
-    #[arg(long, value_name = "RULE", value_delimiter = ',')]
-    pub rule: Vec<String>,
 
     /// Apply only rules of these kinds, also where they are switched off
     #[arg(long, value_name = "KIND", value_delimiter = ',')]
@@ -423,9 +419,8 @@ pub struct RulesArgs {
 /// (1m: from the last warning to the kill), settle (15s: a pause after each kill), most (3 kills)
 /// within
 /// (10m), notify (a program by its whole path and its arguments, run without a shell, with the finding as
-/// JSON on its standard input; it has 10s, and if it fails the owner does not count as warned),
-/// warn_terminal
-/// (true: also write to the owner's terminals) and never (file names of programs that are never
+/// JSON on its standard input; it has 10s, and if it fails the owner does not count as warned)
+/// and never (file names of programs that are never
 /// killed, not by `gpumem reap` and `gpumem kill` either).
 #[derive(Args, Debug)]
 #[command(after_help = EXIT_CODES)]
@@ -466,7 +461,7 @@ pub enum ConfigAction {
 /// Show what works on this machine, what does not, and what to do about it
 ///
 /// Checks the driver and its library, device files, each GPU, access to other users' processes, the
-/// terminal, the configuration in force and the stored history: each is ok, limited (gpumem works, with
+/// configuration in force and the stored history: each is ok, limited (gpumem works, with
 /// less data), broken, unknown or n/a, with the command to type next. It changes nothing and needs
 /// neither
 /// root nor a driver. The exit code is 0 where NVML answers and one GPU at least can be read, else 3.

@@ -25,9 +25,7 @@ use super::reap::json::ReapReport;
 use super::release::json::ReleaseDocument;
 use super::session::{self, SampleWindow};
 use super::watch::locale_is_utf8;
-use super::{
-    UsageError, config, live, print, recorded, style, terminal_width, warn, warn_of_damage,
-};
+use super::{config, live, print, recorded, style, terminal_width, warn, warn_of_damage};
 use crate::model::Kind;
 use crate::model::json::document;
 use crate::report::check::{CheckOutcome, CheckReport};
@@ -101,7 +99,7 @@ fn prepare(
 ) -> anyhow::Result<(Arc<Mutex<CheckVerdict>>, Duration)> {
     let config = config::load(global)?;
     let mut settings = config.rules.clone();
-    choose(&mut settings, &args.rule, &args.kind)?;
+    choose(&mut settings, &args.kind)?;
     if asks_only_for_limits(args) {
         settings.clear();
     }
@@ -113,36 +111,17 @@ fn prepare(
 /// Whether limits are asked for and no rule is, so that one snapshot has the answer.
 fn asks_only_for_limits(args: &CheckArgs) -> bool {
     let has_limit = args.max_used.is_some() || args.max_unattributed.is_some();
-    let selects_findings = !(args.rule.is_empty()
-        && args.kind.is_empty()
-        && args.user.is_empty()
-        && args.terms.terms.is_empty())
-        || args.fail_on.is_some();
+    let selects_findings =
+        !(args.kind.is_empty() && args.user.is_empty() && args.terms.terms.is_empty())
+            || args.fail_on.is_some();
     has_limit && !selects_findings && args.wait_free.is_empty() && args.window.is_none()
 }
 
-/// Keeps the rules that have one of the names and one of the kinds; none given means any.
-fn choose(settings: &mut RuleSet, names: &[String], kinds: &[Kind]) -> anyhow::Result<()> {
-    settings.select(names)?;
-    if kinds.is_empty() {
-        return Ok(());
-    }
-    let of_kind = |kind: &Kind| {
-        let rules = settings.rules().iter();
-        let names = rules.filter(|rule| rule.kind() == *kind);
-        names.map(|rule| Arc::clone(&rule.name)).collect()
-    };
-    let mut chosen: Vec<Arc<str>> = Vec::new();
-    for kind in kinds {
-        let rules: Vec<Arc<str>> = of_kind(kind);
-        if rules.is_empty() {
-            let among = if names.is_empty() { "" } else { " of --rule" };
-            return Err(UsageError(format!("--kind {kind}: no rule{among} is of this kind")).into());
-        }
-        chosen.extend(rules);
-    }
-    settings.select(&chosen)?;
-    Ok(())
+/// Keeps the rules of these kinds, also where they are switched off; none given means any.
+fn choose(settings: &mut RuleSet, kinds: &[Kind]) -> anyhow::Result<()> {
+    let rules = settings.rules().iter().filter(|rule| kinds.contains(&rule.kind()));
+    let chosen: Vec<Arc<str>> = rules.map(|rule| Arc::clone(&rule.name)).collect();
+    Ok(settings.select(&chosen)?)
 }
 
 fn observe(

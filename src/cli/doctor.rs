@@ -1,7 +1,7 @@
 //! `gpumem doctor`: what works here, what does not, and what to do about it.
 //!
 //! Facts come from `host` and from NVML; each file below judges some of them and asks for nothing
-//! more: [`driver`], [`gpus`], [`processes`], [`notebooks`], [`machine`], [`state`], [`terminal`]. Nothing is
+//! more: [`driver`], [`gpus`], [`processes`], [`notebooks`], [`machine`], [`state`]. Nothing is
 //! changed, root is not needed, and everything that can hang is waited for with a deadline.
 
 mod driver;
@@ -10,7 +10,6 @@ mod machine;
 mod notebooks;
 mod processes;
 mod state;
-mod terminal;
 
 use std::io;
 use std::path::Path;
@@ -71,7 +70,6 @@ pub(super) fn run(args: &Doctor, global: &Global) -> anyhow::Result<Exit> {
         namespace: machine.pid_namespace,
         rights: host::read_rights(&roots.proc),
         hidepid: mounts.and_then(|mounts| mounts.hidepid),
-        ptrace_scope: host::read_ptrace_scope(&roots.proc),
         pidfd: host::try_pidfd(),
         kernel: machine.kernel.as_deref(),
     }));
@@ -79,20 +77,13 @@ pub(super) fn run(args: &Doctor, global: &Global) -> anyhow::Result<Exit> {
     checks.extend(machine::checks(&machine::MachineFacts {
         cgroups: mounts.map(|mounts| mounts.cgroups),
         is_initial_cgroup_namespace: host::read_is_initial_cgroup_namespace(&roots.proc),
-        has_systemd: platform.has_systemd,
         now,
         booted: host::read_boot_time(&roots),
-        asleep_seconds: host::read_clocks().suspended_seconds(None),
         has_boot_id: machine.boot_id.is_some(),
     }));
-    checks.push(DoctorCheck::new(
-        Topic::Version,
-        CheckStatus::Ok,
-        concat!("gpumem ", env!("CARGO_PKG_VERSION")),
-    ));
+    checks.push(Topic::VERSION.ok(concat!("gpumem ", env!("CARGO_PKG_VERSION"))));
     checks.push(state::configuration(within(configuration, FILES_TIMEOUT)));
     checks.push(state::history(within(history, FILES_TIMEOUT)));
-    checks.extend(terminal::checks(&terminal::read(global.color)));
 
     let report = conclude(checks, sample.as_ref());
     print(&if args.json { document(&report)? } else { report.to_text(style(global.color)) })?;
@@ -102,9 +93,7 @@ pub(super) fn run(args: &Doctor, global: &Global) -> anyhow::Result<Exit> {
 /// Of files that do not answer.
 fn too_long(topic: Topic) -> DoctorCheck {
     let seen = format!("no answer for {}", Span(FILES_TIMEOUT));
-    DoctorCheck::new(topic, CheckStatus::Unknown, seen)
-        .means("the file system that they lie on may hang")
-        .next("mount | grep nfs")
+    topic.unknown(seen).means("the file system that they lie on may hang").next("mount | grep nfs")
 }
 
 /// Where the library lies that was loaded: by its usual name, or the one that was named.
@@ -139,7 +128,7 @@ fn conclude(checks: Vec<DoctorCheck>, sample: Option<&nvml::NvmlSample>) -> Doct
         )
     } else {
         let first = checks.iter().find(|it| it.verdict == CheckStatus::Broken);
-        let why = first.map_or_else(String::new, |it| format!(": {}: {}", it.title, it.seen));
+        let why = first.map_or_else(String::new, |it| format!(": {}: {}", it.topic.title, it.seen));
         format!("gpumem cannot do its work here{why}")
     };
     DoctorReport { schema: SCHEMA, version: env!("CARGO_PKG_VERSION"), works, summary, checks }
@@ -173,8 +162,7 @@ mod tests {
     fn one_readable_gpu_is_enough() {
         let well = conclude(Vec::new(), Some(&sample(&[true, false])));
         assert!(well.works && well.summary.ends_with("1 of 2 GPUs can be read"));
-        let broken = |topic| DoctorCheck::new(topic, CheckStatus::Broken, "gone");
-        let checks = vec![broken(Topic::Gpu), broken(Topic::Store)];
+        let checks = vec![Topic::GPU.broken("gone"), Topic::STORE.broken("gone")];
         let report = conclude(checks.clone(), Some(&sample(&[true])));
         assert!(report.works && report.summary.ends_with("; broken in 2, see above"));
         for sample in [None, Some(&sample(&[])), Some(&sample(&[false]))] {

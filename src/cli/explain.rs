@@ -19,13 +19,13 @@ use super::session::{self, SampleWindow};
 use super::watch::locale_is_utf8;
 use super::{UsageError, config, live, print, recorded, store, style, terminal_width, warn};
 use crate::advice;
-use crate::explain::{self, KnownSoFar, More};
+use crate::explain::page::ExplainPage;
+use crate::explain::{self, FillIn, KnownSoFar, More};
 use crate::history::memory_series::Courses;
-use crate::model::Snapshot;
 use crate::model::finding::Finding;
 use crate::model::json::document;
-use crate::report::explain::ExplainReport;
-use crate::report::explain::text::{self, PageStyle};
+use crate::model::{Process, Snapshot};
+use crate::report::explain::{PageStyle, text};
 use crate::rules::{Engine, RuleSet};
 use crate::source::replay::PlaybackPace;
 use crate::units::Span;
@@ -49,8 +49,7 @@ pub(super) fn run(args: &Explain, global: &Global) -> anyhow::Result<Exit> {
         return print(advice::SNIPPET).map(|()| Exit::Clean);
     }
     if let Some(name) = &args.framework {
-        let report = frameworks(name)?;
-        return put(&report, args.json, look).map(|()| Exit::Clean);
+        return put(&frameworks(name)?, args.json, look).map(|()| Exit::Clean);
     }
     let typed = args.target.as_deref().unwrap_or_default();
     let target = TypedTarget::parse(typed)?;
@@ -63,17 +62,17 @@ pub(super) fn run(args: &Explain, global: &Global) -> anyhow::Result<Exit> {
     let skipped = judged::skipped(&seen.engine, last);
     seen.engine.mark_skipped(&skipped);
     let found = target.find(&seen, last)?;
-    let mut report = report(&target, &found, seen.known(last));
     let all = seen.engine.findings();
-    source.fill_in(report.findings_mut(), all, last);
-    if let Some(page) = &mut report.process {
-        page.release = source.release_of(&page.process, last);
-    }
+    let commands = |findings: &mut [Finding], process: Option<&Process>| {
+        source.fill_in(findings.iter_mut(), all, last);
+        source.release_of(process?, last)
+    };
+    let page = page(&target, &found, seen.known(last, &commands));
     if !args.json {
         commands::warn_of_recorded(&args.recorded, all);
     }
-    put(&report, args.json, look)?;
-    Ok(if is_blind(&report) {
+    put(&page, args.json, look)?;
+    Ok(if is_blind(&page) {
         warn("its target could not be read; see the page's errors");
         Exit::CannotMeasure
     } else {
@@ -82,17 +81,17 @@ pub(super) fn run(args: &Explain, global: &Global) -> anyhow::Result<Exit> {
 }
 
 /// The page about what was found.
-fn report(target: &TypedTarget, found: &ExplainSubject, known: KnownSoFar<'_>) -> ExplainReport {
-    let mut report = match found {
+fn page(target: &TypedTarget, found: &ExplainSubject, known: KnownSoFar<'_>) -> ExplainPage {
+    let mut page = match found {
         ExplainSubject::Process(pid, asked) => explain::process(known, *pid, asked.as_ref()),
         ExplainSubject::Gpu(place, asked) => explain::gpu(known, *place, asked.as_ref()),
     };
-    report.notes.extend(target.notes(found, known.last));
-    report
+    page.notes.extend(target.notes(found, known.last));
+    page
 }
 
 /// The page of the framework of this name; all of them for `list`.
-fn frameworks(name: &str) -> Result<ExplainReport, UsageError> {
+fn frameworks(name: &str) -> Result<ExplainPage, UsageError> {
     if name == LIST {
         return Ok(explain::frameworks());
     }
@@ -105,8 +104,8 @@ fn frameworks(name: &str) -> Result<ExplainReport, UsageError> {
     })
 }
 
-fn put(report: &ExplainReport, json: bool, look: PageStyle) -> anyhow::Result<()> {
-    if json { print(&document(&report)?) } else { print(&text::page(report, look)) }
+fn put(page: &ExplainPage, json: bool, look: PageStyle) -> anyhow::Result<()> {
+    if json { print(&document(page)?) } else { print(&text(page, look)) }
 }
 
 /// As shells say how wide a terminal is.
@@ -117,11 +116,9 @@ fn columns() -> usize {
 }
 
 /// Whether the page is about a GPU that could not be looked at.
-fn is_blind(report: &ExplainReport) -> bool {
-    report
-        .gpu
-        .as_ref()
-        .is_some_and(|page| page.device.stale_seconds.is_some() || page.device.processes.is_none())
+fn is_blind(page: &ExplainPage) -> bool {
+    let gpu = page.gpu.as_ref();
+    gpu.is_some_and(|gpu| gpu.stale_seconds.is_some() || gpu.processes.is_none())
 }
 
 /// What has been seen.
@@ -153,13 +150,14 @@ impl SampledHistory {
     }
 
     /// All of it that a page is made of.
-    fn known<'k>(&'k self, last: &'k Snapshot) -> KnownSoFar<'k> {
+    fn known<'k>(&'k self, last: &'k Snapshot, commands: &'k FillIn<'k>) -> KnownSoFar<'k> {
         KnownSoFar {
             engine: &self.engine,
             courses: &self.courses,
             last,
             needed: self.needed,
             more: if self.is_live { More::ByWindow } else { More::Nowhere },
+            commands,
         }
     }
 

@@ -102,7 +102,7 @@ fn sums(shown: &Snapshot, engine: Option<&Engine>, by: Field) -> Vec<Total> {
     model::totals::totals(&rows, by, is_reclaimable)
 }
 
-/// What could be had back of the processes that are shown; `None` where that nothing can is not known.
+/// What is reclaimable of the processes that are shown; `None` where that nothing can is not known.
 fn headline(engine: &Engine, shown: &Snapshot, is_blind: bool) -> Option<String> {
     let is_shown = |process: &FindingProcess| {
         let shown = shown.process(process.pid);

@@ -16,33 +16,23 @@ pub(super) mod refusal;
 pub(super) mod text;
 mod unattended;
 
-use std::time::Duration;
-
-use self::execute::{LiveSamples, TerminalObserver, actor, tools_here};
+use self::execute::confirmed;
 use self::json::{ReapReport, ReapStatus};
 use self::observe::Observation;
 use self::refusal::{RefusalPlace, RefusalReader};
 use super::args::{Global, Kill, ReapArgs};
 use super::exit::Exit;
 use super::{print, signals, style, unreadable, warn};
-use crate::deadline::{NoAnswer, Task};
 use crate::model::Snapshot;
 use crate::model::json::document;
-use crate::reclaim::{Executor, Guard, Target};
-
-/// Between two looks at the machine while somebody thinks.
-const INTERVAL: Duration = Duration::from_millis(500);
+use crate::reclaim::{Guard, Target};
 
 pub(super) fn kill(args: Kill, global: &Global) -> anyhow::Result<Exit> {
     let args = ReapArgs {
         pid: args.pid,
         terms: args.terms,
         yes: args.yes,
-        signal: args.signal,
-        grace: args.grace,
-        direct: args.direct,
-        all_users: args.all_users,
-        graphics: args.graphics,
+        how: args.how,
         ..ReapArgs::default()
     };
     run_at(RefusalPlace::Kill, &args, global)
@@ -140,7 +130,7 @@ pub(super) enum Carried {
     Interrupted(i32),
 }
 
-/// Carries the plan out, if that is wanted, and notes in the report what came of it.
+/// Carries the plan out, if that is wanted, and notes in the report the result.
 fn carry_out(
     args: &ReapArgs,
     reader: RefusalReader,
@@ -163,11 +153,7 @@ fn carry_out(
             warn("nothing was sent; --yes carries this out");
             return Ok(Carried::Not);
         }
-        let answer = confirm::ask_yes_or_no(&text::question(&mine))?;
-        // The rules have to know what happens meanwhile.
-        let watch = || engine.observe(&live.sample());
-        if !wait_for(&answer, watch) {
-            warn("nothing was sent");
+        if !confirmed(&text::question(&mine), &mut live, &mut engine)? {
             return Ok(Carried::Declined);
         }
     }
@@ -176,31 +162,18 @@ fn carry_out(
         report.status = ReapStatus::Done;
         return Ok(Carried::Out);
     }
-    let (tools, resumed) = tools_here()?;
-    if let Some(words) = resumed {
-        warn(&words);
-    }
-    let actor = actor(&snapshot);
-    let mut watched = LiveSamples::new(live, engine, snapshot)?;
-    let targets = report.targets.iter().map(|it| it.target.clone()).collect();
-    let mut executor = Executor::new(targets, guard, actor, tools);
-    let mut spoken = TerminalObserver::default();
-    for planned in &mut report.targets {
-        let Some(outcome) = executor.run(&mut watched, &mut spoken)? else {
-            break;
-        };
+    let targets: Vec<Target> = report.targets.iter().map(|it| it.target.clone()).collect();
+    let mut left = report.targets.iter_mut();
+    let interrupted = execute::carry_out((live, engine, snapshot), guard, targets, |outcome| {
+        let Some(planned) = left.next() else { return Ok(()) };
         if !args.json {
             print(&text::outcome(&planned.target, &outcome, reader))?;
         }
         planned.outcome = Some(outcome);
-    }
-    if let Some((target, signal)) = executor.target().zip(watched.interrupted()) {
-        let sent = match &spoken.sent[..] {
-            [] => String::new(),
-            sent => format!("; it was sent: {}", sent.join(", ")),
-        };
-        let (leader, name) = (target.leader, signals::name(signal));
-        warn(&format!("interrupted by {name} at {leader}: nothing more is sent{sent}"));
+        Ok(())
+    })?;
+    if let Some((signal, words)) = interrupted {
+        warn(&words);
         report.status = ReapStatus::Interrupted;
         report.freed_bytes = Some(report.freed());
         return Ok(Carried::Interrupted(signal));
@@ -211,17 +184,6 @@ fn carry_out(
         false => ReapStatus::Incomplete,
     };
     Ok(Carried::Out)
-}
-
-/// Waits for an answer, and watches meanwhile.
-pub(super) fn wait_for(answer: &Task<bool>, mut watch: impl FnMut()) -> bool {
-    loop {
-        match answer.wait(INTERVAL) {
-            Ok(answer) => return answer,
-            Err(NoAnswer::Late) => watch(),
-            Err(NoAnswer::Never) => return false,
-        }
-    }
 }
 
 /// Whether a GPU that is asked for cannot be read, so that there may be more on it than was found.

@@ -10,21 +10,21 @@ pub(super) mod text;
 use std::time::Duration;
 
 use self::json::{ProbedTarget, ReleaseDocument};
-use super::args::{Global, ReapArgs, ReleaseArgs};
+use super::args::{Global, HowToKill, ReapArgs, ReleaseArgs};
 use super::exit::{Exit, UsageError};
+use super::reap::Carried;
 use super::reap::confirm;
-use super::reap::execute::{LiveSamples, TerminalObserver, actor, tools_here};
+use super::reap::execute::{self, confirmed};
 use super::reap::json::ReapStatus;
 use super::reap::observe::Observation;
 use super::reap::refusal::{RefusalPlace, RefusalReader};
-use super::reap::{Carried, wait_for};
 use super::{print, signals, style, warn};
 use crate::deadline::Task;
 use crate::host::Roots;
 use crate::model::json::document;
 use crate::reclaim::release::{ReleaseAnswer, ReleaseOptions, probe};
 use crate::reclaim::target::Step;
-use crate::reclaim::{Executor, Guard, Outcome, Target};
+use crate::reclaim::{Guard, Outcome, Target};
 use crate::units::Span;
 
 /// So many are looked at at once.
@@ -56,7 +56,7 @@ fn asked(args: &ReleaseArgs) -> Result<ReapArgs, UsageError> {
     }
     let mut asked = ReapArgs {
         terms: args.terms.clone(),
-        all_users: args.all_users,
+        how: HowToKill { all_users: args.all_users, ..HowToKill::default() },
         stored: args.stored,
         release: Some(ReleaseOptions {
             collects: !args.no_gc,
@@ -169,7 +169,7 @@ fn finish(
     })
 }
 
-/// Carries the plan out, if that is wanted, and notes in the report what came of it.
+/// Carries the plan out, if that is wanted, and notes in the report the result.
 fn carry_out(
     args: &ReleaseArgs,
     look: Observation,
@@ -191,39 +191,24 @@ fn carry_out(
             return Ok(Carried::Not);
         }
         let count = super::reap::text::count(&due.iter().collect::<Vec<_>>());
-        let answer = confirm::ask_yes_or_no(&format!("Ask {count} to release memory?"))?;
-        let watch = || engine.observe(&live.sample());
-        if !wait_for(&answer, watch) {
-            warn("nothing was sent");
+        let question = format!("Ask {count} to release memory?");
+        if !confirmed(&question, &mut live, &mut engine)? {
             return Ok(Carried::Declined);
         }
     }
     report.released_bytes = Some(0);
-    let (tools, resumed) = tools_here()?;
-    if let Some(words) = resumed {
-        warn(&words);
-    }
-    let actor = actor(&snapshot);
-    let mut watched = LiveSamples::new(live, engine, snapshot)?;
-    let mut executor = Executor::new(due, guard, actor, tools);
-    let mut spoken = TerminalObserver::default();
-    for planned in report.targets.iter_mut().filter(|it| it.is_due()) {
-        let Some(outcome) = executor.run(&mut watched, &mut spoken)? else {
-            break;
-        };
+    let mut left = report.targets.iter_mut().filter(|it| it.is_due());
+    let interrupted = execute::carry_out((live, engine, snapshot), guard, due, |outcome| {
+        let Some(planned) = left.next() else { return Ok(()) };
         if !args.json {
             print(&text::outcome(planned.target.leader, &outcome))?;
         }
         planned.outcome = Some(outcome);
-    }
+        Ok(())
+    })?;
     report.released_bytes = Some(report.released());
-    if let Some((target, signal)) = executor.target().zip(watched.interrupted()) {
-        let (leader, name) = (target.leader, signals::name(signal));
-        let sent = match &spoken.sent[..] {
-            [] => String::new(),
-            sent => format!("; it was sent: {}", sent.join(", ")),
-        };
-        warn(&format!("interrupted by {name} at {leader}: no other process is asked{sent}"));
+    if let Some((signal, words)) = interrupted {
+        warn(&words);
         report.status = ReapStatus::Interrupted;
         return Ok(Carried::Interrupted(signal));
     }

@@ -5,6 +5,7 @@
 //! believed: one that this user or root wrote, in this boot of this machine, by the same clock. What
 //! is not certain is not used: rules are undecided without history, and wrong with a false one.
 
+use std::cell::RefCell;
 use std::env;
 use std::ffi::OsStr;
 use std::io;
@@ -310,49 +311,32 @@ fn choose(
 /// What there is of history, for `gpumem doctor`.
 #[derive(Debug)]
 pub(super) struct Survey {
-    /// Where `record --store` would write; `None` where there is no place.
-    pub(super) to_write: Option<PathBuf>,
-    /// The directories that are read.
-    pub(super) stores: Vec<Surveyed>,
-}
-
-/// A directory that is read.
-#[derive(Debug)]
-pub(super) struct Surveyed {
-    pub(super) folder: PathBuf,
-    /// What is stored in it; an error of kind `NotFound` is no store at all.
-    pub(super) bytes: Result<u64, io::Error>,
-    /// Only its owner, this user or root, can write to it; always so for a plain user who chose it.
-    pub(super) is_trusted: bool,
-    /// Seconds since its last snapshot of this boot.
-    pub(super) age_seconds: Option<f64>,
+    /// Where `record --store` would write, or why there is no such place.
+    pub(super) to_write: Result<PathBuf, String>,
+    /// The store that is used, how many bytes it has, and how old its last snapshot is, in seconds.
+    pub(super) used: Option<(PathBuf, u64, f64)>,
     /// A recorder is at work.
     pub(super) is_fresh: bool,
+    /// Why others are not used.
+    pub(super) warnings: Vec<String>,
 }
 
-/// Looks at the directories, and takes in nothing of them.
+/// Looks for the store that a command would use, and takes in nothing of it.
 pub(super) fn survey(global: &Global, host: &Host, now: Time) -> Survey {
-    let (to_write, to_read, chosen) = with_places(global.store_dir.as_deref(), |places| {
-        let chosen = places.chosen().is_some();
-        (places.to_write(), places.to_read(), chosen)
+    let warnings = RefCell::new(Vec::new());
+    let warn = |text: &str| warnings.borrow_mut().push(text.to_owned());
+    let chosen = choose(global, host, now, warn).unwrap_or_else(|error| {
+        warnings.borrow_mut().push(error.to_string());
+        None
     });
-    let look = |folder: PathBuf| {
-        let store = Store::open(&folder);
-        let latest = store.as_ref().ok().and_then(Store::latest);
-        let latest = latest.filter(|latest| same_machine(&latest.host, host));
-        Surveyed {
-            bytes: match &store {
-                Ok(store) => Ok(store.bytes()),
-                Err(RecordingError::StoreUnreadable { cause, .. }) => Err(cause.kind().into()),
-                Err(_) => Err(io::ErrorKind::Other.into()),
-            },
-            is_trusted: prove_trusted(&folder, chosen).is_ok(),
-            age_seconds: latest.as_ref().map(|latest| now.seconds_since(latest.time)),
-            is_fresh: latest.is_some_and(|latest| is_fresh(&latest, now)),
-            folder,
-        }
-    };
-    Survey { to_write, stores: to_read.into_iter().map(look).collect() }
+    Survey {
+        to_write: to_write(global).map(|(folder, _)| folder).map_err(|error| error.to_string()),
+        is_fresh: chosen.as_ref().is_some_and(|(_, latest)| is_fresh(latest, now)),
+        used: chosen.map(|(store, latest)| {
+            (store.folder().to_owned(), store.bytes(), now.seconds_since(latest.time))
+        }),
+        warnings: warnings.into_inner(),
+    }
 }
 
 /// There need not be a store, and another user's may be closed.

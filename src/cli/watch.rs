@@ -55,13 +55,13 @@ pub(super) fn run(args: &WatchArgs, global: &Global) -> anyhow::Result<Exit> {
     let mut ui_state = ui_state::load();
     // What is typed counts.
     if args.theme.is_some() {
-        ui_state.theme = None;
+        ui_state.remove("theme");
     }
     if args.sort.is_some() {
-        (ui_state.sort, ui_state.reversed) = (None, None);
+        ui_state.remove("sort");
     }
     if !args.columns.is_empty() {
-        ui_state.columns = None;
+        ui_state.remove("columns");
     }
     let outcome = watch::run(source, past, Box::new(worker), options, &mut ui_state);
     if !is_recording(args) {

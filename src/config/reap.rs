@@ -20,7 +20,7 @@ use crate::units::Span;
 pub(super) const ACTION: &str = "action";
 /// The keys of `[reap]`.
 pub(super) const SETTINGS: &[&str] =
-    &["warn", "grace", "settle", "most", "within", "notify", "warn_terminal", "never"];
+    &["warn", "grace", "settle", "most", "within", "notify", "never"];
 /// More acts than this in any time are no limit.
 const MOST_ACTS: i64 = 1000;
 /// A command has fewer words, and a machine fewer programs that are never touched.
@@ -68,8 +68,6 @@ pub struct ReapConfig {
     /// A program by its whole path, and its arguments; empty where there is none.
     #[serde(deserialize_with = "command")]
     pub notify: Vec<Arc<str>>,
-    /// Whether a warning is written to the owner's terminals.
-    pub warn_terminal: bool,
     /// File names of programs that are never touched.
     #[serde(deserialize_with = "programs")]
     pub never: Vec<Arc<str>>,
@@ -87,7 +85,6 @@ impl Default for ReapConfig {
             most: 3,
             within: Span::from_seconds(600.0),
             notify: Vec::new(),
-            warn_terminal: true,
             never: Vec::new(),
             responses: BTreeMap::new(),
         }
@@ -125,10 +122,8 @@ impl ReapConfig {
 
     /// What is wrong with it as a whole.
     pub(super) fn contradiction(&self) -> Option<&'static str> {
-        let warns = self.warn_terminal || !self.notify.is_empty();
-        (!warns && self.reaping().next().is_some()).then_some(
-            "a rule has action = \"reap\", but no owner could be warned; give a notify command, or \
-             warn_terminal = true",
+        (self.notify.is_empty() && self.reaping().next().is_some()).then_some(
+            "a rule has action = \"reap\", but no owner could be warned; give a notify command",
         )
     }
 }

@@ -1,34 +1,47 @@
-//! What there is to say of a framework: its row of the table of advice.
+//! A framework's page: how it takes memory, what returns it, and what does not.
 
-use crate::advice::{self, Framework};
-use crate::report::explain::{AdviceLine, ExplainReport, FrameworkPage};
+use super::page::{ExplainPage, Row, Section};
+use super::steps::at_start;
+use crate::advice::{self, Remark};
+use crate::report::table::{Align, Table};
 
 /// The page of the framework of this name, in any usual spelling; `None` where nothing is known of it.
-pub fn framework(name: &str) -> Option<ExplainReport> {
-    let mut report = ExplainReport::new(None, 0.0);
-    report.frameworks.push(page(advice::find(name)?));
-    Some(report)
+pub fn framework(name: &str) -> Option<ExplainPage> {
+    let row = advice::find(name)?;
+    let mut page = ExplainPage::new(format!("{} ({})", row.title, row.name), None, 0.0);
+    let mut returns = section("What returns it, gentlest first", &row.inside);
+    if row.inside.is_empty() {
+        returns = Section::new("What returns it");
+        returns.item("- ", "nothing while the process runs; only its exit does");
+    }
+    page.sections = vec![
+        section("How it takes memory", std::slice::from_ref(&row.takes)),
+        returns,
+        section("At its next start", &row.at_start),
+        section("What returns nothing", &row.unchanged),
+        section("How to end it", &row.at_end),
+    ];
+    page.sections.retain(|section| !section.rows.is_empty());
+    Some(page)
 }
 
 /// The list of all frameworks of which something is known.
-pub fn frameworks() -> ExplainReport {
-    let mut report = ExplainReport::new(None, 0.0);
-    report.frameworks = advice::frameworks().iter().map(page).collect();
-    report
-}
-
-fn page(framework: &Framework) -> FrameworkPage {
-    FrameworkPage {
-        name: framework.name.to_owned(),
-        title: framework.title.to_owned(),
-        takes: line(&framework.takes),
-        inside: framework.inside.iter().map(line).collect(),
-        at_start: framework.at_start.iter().map(line).collect(),
-        unchanged: framework.unchanged.iter().map(line).collect(),
-        at_end: framework.at_end.iter().map(line).collect(),
+pub fn frameworks() -> ExplainPage {
+    let title = "Frameworks; gpumem explain --framework NAME shows one";
+    let mut page = ExplainPage::new(title.to_owned(), None, 0.0);
+    let mut table = Table::new(&[("NAME", Align::Left), ("FRAMEWORK", Align::Left)]);
+    for row in advice::frameworks() {
+        table.row(vec![row.name.to_string(), row.title.to_string()]);
     }
+    page.sections.push(Section { rows: vec![Row::Table(table)], ..Section::default() });
+    page
 }
 
-fn line(line: &advice::Remark) -> AdviceLine {
-    AdviceLine { text: line.text.to_owned(), source: line.source.to_owned(), measured: None }
+fn section(heading: &str, lines: &[Remark]) -> Section {
+    let mut section = Section::new(heading);
+    for line in lines {
+        section.item("- ", at_start(&line.text));
+        section.item("  source: ", &*line.source);
+    }
+    section
 }

@@ -1,31 +1,39 @@
 //! What there is to say of a process, a GPU or a framework, as a page: who it is, what it holds and since
 //! when, what the rules say of it, what holds it, and what would give the memory back.
 //!
-//! Here is chosen and put together what a [`ExplainReport`](crate::report::explain::ExplainReport) says, from the last
-//! snapshot, the history, the findings and the table of advice: for `gpumem explain` and for the page that
-//! `gpumem watch` opens, which are the same. A process and a GPU are in `subject`, what belongs together
-//! in `kin`, what to do in `steps`, a framework's row in `framework`.
+//! An [`ExplainPage`] is put together from the last snapshot, the history, the findings and the table of advice,
+//! for `gpumem explain` and for the page that `gpumem watch` opens, which are the same. Each kind of page is a file:
+//! [`process()`], [`gpu()`], [`framework()`]; what the rules say is in `verdict`, what to do in `steps`.
 //!
 //! Pure: nothing here reads, waits or prints. How a page looks is in [`crate::report::explain`].
 
 mod framework;
-mod kin;
+mod gpu;
+pub mod page;
+mod process;
 mod steps;
-mod subject;
 #[cfg(test)]
 mod tests;
+mod verdict;
 
 use std::time::Duration;
 
-use crate::history::memory_series::Courses;
-use crate::model::{Identity, Snapshot};
-use crate::rules::Engine;
+use crate::history::memory_series::{Courses, MemorySeries};
+use crate::model::finding::Finding;
+use crate::model::{Identity, Process, Snapshot, Time};
+use crate::rules::{self, Engine};
+use crate::units::{Bytes, Span, number_of};
 
 pub use framework::{framework, frameworks};
-pub use subject::{gpu, process};
+pub use gpu::gpu;
+use page::{ExplainPage, ForecastLine, MemoryCurve, Row, Section};
+pub use process::process;
+
+/// Less than this between the least and the most is standing still, as for the rule of leaks.
+const STILL_BYTES: u64 = 16 << 20;
 
 /// What is known, and of how long a time.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 pub struct KnownSoFar<'k> {
     /// What the rules have judged.
     pub engine: &'k Engine,
@@ -37,7 +45,13 @@ pub struct KnownSoFar<'k> {
     pub needed: Duration,
     /// How more history is to be had, where there is less than that.
     pub more: More,
+    /// Fills in what to type about findings, and returns the command by which a process releases memory and lives
+    /// on; a plan tells both.
+    pub commands: &'k FillIn<'k>,
 }
+
+/// What [`KnownSoFar::commands`] does.
+pub type FillIn<'k> = dyn Fn(&mut [Finding], Option<&Process>) -> Option<String> + 'k;
 
 /// How more history is to be had.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -50,6 +64,37 @@ pub enum More {
     ByWaiting,
 }
 
+impl KnownSoFar<'_> {
+    /// A page without sections: when, on how much history, and what more of it would tell.
+    fn page(self, title: String, is_asked: impl Fn(u32) -> bool) -> ExplainPage {
+        let seconds = self.engine.history().span_seconds();
+        let mut page = ExplainPage::new(title, Some(self.last.time), seconds);
+        let errors = self.last.errors.iter();
+        page.errors = errors.filter(|it| it.gpu.is_none_or(&is_asked)).cloned().collect();
+        if Duration::try_from_secs_f64(seconds).is_ok_and(|span| span < self.needed) {
+            let (span, needed) = (Span::from_seconds(seconds), Span(self.needed));
+            let more = match self.more {
+                More::Nowhere => String::new(),
+                More::ByWindow => format!(
+                    "; `gpumem record --store` keeps one, and --window {} waits for it",
+                    needed.exact()
+                ),
+                More::ByWaiting => "; `gpumem record --store` keeps one".to_owned(),
+            };
+            page.notes.push(format!(
+                "the history is {span} long, and some rules look back {needed}{more}"
+            ));
+        }
+        page
+    }
+
+    /// A time, and how long that is before the page's.
+    fn ago(self, time: Time) -> String {
+        let span = Span::from_seconds(self.last.time.seconds_since(time));
+        format!("{}, {span} ago", time.local())
+    }
+}
+
 /// Whether a process is in a snapshot, and not another one of its number. One that cannot be told for
 /// certain is there while a GPU lists its number and no process is known by it.
 pub fn is_there(who: Identity, snapshot: &Snapshot) -> bool {
@@ -60,4 +105,71 @@ pub fn is_there(who: Identity, snapshot: &Snapshot) -> bool {
             !who.is_certain() && rows.any(|rows| rows.iter().any(|row| row.pid == who.pid))
         }
     }
+}
+
+/// What the process that a pid names is called, and its owner; nothing of one that is not known for certain.
+fn who(last: &Snapshot, pid: u32) -> (String, Option<&str>) {
+    let process = last.process(pid);
+    let name = match process {
+        Some(known) if known.identity().is_certain() => {
+            return (rules::name_of(known), known.user.as_deref());
+        }
+        Some(Process { unresolved: Some(reason), .. }) => format!("(not resolved: {reason})"),
+        Some(gone) if gone.ended().is_some() => format!("(ended: {})", rules::name_of(gone)),
+        _ => "(no such process)".to_owned(),
+    };
+    (name, process.and_then(|it| it.ended()?.user.as_deref()))
+}
+
+/// `12% now, 30% on average`, as far as it is known.
+fn used(now: Option<u32>, mean: Option<f64>) -> Option<String> {
+    match (now, mean) {
+        (Some(now), Some(mean)) => Some(format!("{now}% now, {mean:.0}% on average")),
+        (None, Some(mean)) => Some(format!("{mean:.0}% on average")),
+        (Some(now), None) => Some(format!("{now}% now")),
+        (None, None) => None,
+    }
+}
+
+/// How memory moved: a chart where it did, with what is to come where that is told; a line where it did not.
+fn course(
+    section: &mut Section,
+    past: Option<&MemorySeries>,
+    forecast: Option<ForecastLine>,
+    lines: usize,
+) {
+    let Some(past) = past.filter(|past| past.samples() >= 2) else {
+        return;
+    };
+    let points = past.buckets();
+    let (Some(first), Some(last)) = (points.first(), points.last()) else {
+        return;
+    };
+    let low = points.iter().map(|point| point.low_bytes).min().unwrap_or(0);
+    let high = points.iter().map(|point| point.high_bytes).max().unwrap_or(0);
+    let span = Span::from_seconds(last.until.seconds_since(first.since));
+    let samples = number_of(past.samples(), "sample");
+    if high - low < STILL_BYTES {
+        return section.entry("", format!("the same for {span} ({samples})"));
+    }
+    section.rows.push(Row::Curve(MemoryCurve {
+        points: points.to_vec(),
+        vouched_milliseconds: last.vouched,
+        forecast,
+        lines,
+    }));
+    let moved = if last.last_bytes >= first.low_bytes {
+        format!("{} more", Bytes(last.last_bytes - first.low_bytes))
+    } else {
+        format!("{} less", Bytes(first.low_bytes - last.last_bytes))
+    };
+    section.entry(
+        "",
+        format!(
+            "{} at least, {} at most, now {}: {moved} than {span} ago ({samples})",
+            Bytes(low),
+            Bytes(high),
+            Bytes(last.last_bytes)
+        ),
+    );
 }

@@ -1,10 +1,11 @@
 //! What would give memory back, gentlest first: what leaves the process running, what ends it through
 //! whoever runs it, its end; and what makes it take less the next time.
 
+use super::page::Section;
+use super::process::OnGpu;
 use crate::advice::{self, Framework, Remark};
 use crate::model::finding::Finding;
 use crate::model::{Kind, Process};
-use crate::report::explain::{ExplainStep, OnGpu, WhenPossible};
 use crate::units::Bytes;
 
 /// Of a framework's row, this many lines are on the page of a process; the rest is a command away.
@@ -18,10 +19,49 @@ const STOPPED: char = 'T';
 /// A zombie, and what is just going.
 const ENDED: [char; 3] = ['Z', 'X', 'x'];
 
+/// When something can be done.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(super) enum WhenPossible {
+    /// Now; the process goes on.
+    Now,
+    /// Now; it ends the process.
+    End,
+    NextStart,
+}
+
+/// Something to do.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct ExplainStep {
+    pub(super) moment: WhenPossible,
+    pub(super) text: String,
+}
+
+/// Steps as sections: what can be done now, then what to set before the next start.
+pub(super) fn sections(steps: &[ExplainStep]) -> [Section; 2] {
+    let mut now = Section::new("What to do, gentlest first");
+    let mut next = Section::new("At its next start");
+    for step in steps {
+        match step.moment {
+            WhenPossible::NextStart => next.item("- ", at_start(&step.text)),
+            WhenPossible::Now | WhenPossible::End => {
+                now.item(&format!("{}. ", now.rows.len() + 1), &*step.text);
+            }
+        }
+    }
+    [now, next]
+}
+
+/// A line of advice below a heading that says already when it is meant for.
+pub(super) fn at_start(text: &str) -> &str {
+    const PREFIXES: [&str; 2] = ["at its next start: ", "at its next start, "];
+    let rest = PREFIXES.iter().find_map(|prefix| text.strip_prefix(prefix));
+    rest.unwrap_or(text)
+}
+
 /// What can be done about a process, and about what the rules say of it.
 pub(super) fn of_process(
     process: &Process,
-    gpus: &[OnGpu],
+    gpus: &[OnGpu<'_>],
     findings: &[Finding],
 ) -> Vec<ExplainStep> {
     let lasting = || findings.iter().filter(|it| it.resolved_at.is_none());
@@ -64,16 +104,12 @@ pub(super) fn of_process(
         }
     }
     // A signal comes after what whoever runs the process can do.
-    steps.sort_by_key(|step| match step.moment {
-        WhenPossible::Now => 0,
-        WhenPossible::End => 1,
-        WhenPossible::NextStart => 2,
-    });
+    steps.sort_by_key(|step| step.moment);
     steps
 }
 
 /// What is right for a process whatever was found; nothing to do inside one that cannot be told anything.
-fn general(process: &Process, gpus: &[OnGpu], is_past_talking_to: bool) -> Vec<ExplainStep> {
+fn general(process: &Process, gpus: &[OnGpu<'_>], is_past_talking_to: bool) -> Vec<ExplainStep> {
     let row = advice::of(process);
     let lines = |of: fn(&Framework) -> &[Remark], moment, most| {
         let lines = |row| of(row).iter().filter(|line| line.applies(process));
@@ -82,7 +118,7 @@ fn general(process: &Process, gpus: &[OnGpu], is_past_talking_to: bool) -> Vec<E
         let beside = beside.into_iter().filter_map(|row| lines(row).next());
         let own = row.into_iter().flat_map(lines).take(most);
         own.chain(beside)
-            .map(|line| ExplainStep { text: line.text_for(process), ..step(moment, line) })
+            .map(|line| plain(moment, line.text_for(process)))
             .collect::<Vec<ExplainStep>>()
     };
     let mut steps = Vec::new();
@@ -117,7 +153,9 @@ fn general(process: &Process, gpus: &[OnGpu], is_past_talking_to: bool) -> Vec<E
     } else {
         if ends.is_empty() {
             // A job, a container or a unit is ended by whoever runs it, a kernel by its server.
-            let mut end = advice::lines(process).last().map(|line| step(WhenPossible::End, line));
+            let mut end = advice::lines(process)
+                .last()
+                .map(|line| plain(WhenPossible::End, line.text.to_string()));
             if let Some(end) = &mut end {
                 let pid = process.pid;
                 end.text.push_str(&if state == Some(STOPPED) {
@@ -204,28 +242,19 @@ fn is_past_talking_to(kind: Kind) -> bool {
 }
 
 fn plain(moment: WhenPossible, text: String) -> ExplainStep {
-    ExplainStep { moment, text, source: None, measured: None }
-}
-
-fn step(moment: WhenPossible, line: &Remark) -> ExplainStep {
-    ExplainStep {
-        moment,
-        text: line.text.to_owned(),
-        source: Some(line.source.to_owned()),
-        measured: None,
-    }
+    ExplainStep { moment, text }
 }
 
 /// What the end of a process frees: `20.0 GiB on GPU 0, 2.0 GiB on GPU 1`.
-fn frees(gpus: &[OnGpu]) -> Option<String> {
+fn frees(gpus: &[OnGpu<'_>]) -> Option<String> {
     let mut held: Vec<(u32, Option<u64>)> = Vec::new();
-    for on in gpus.iter().filter(|on| on.listed) {
-        match held.iter_mut().find(|(gpu, _)| *gpu == on.gpu) {
+    for (gpu, row) in gpus.iter().filter_map(|on| Some((on.gpu.index, on.row?))) {
+        match held.iter_mut().find(|(index, _)| *index == gpu) {
             Some((_, bytes)) => {
-                let both = bytes.zip(on.used_bytes);
+                let both = bytes.zip(row.used_bytes);
                 *bytes = both.map(|(sum, more)| sum.saturating_add(more));
             }
-            None => held.push((on.gpu, on.used_bytes)),
+            None => held.push((gpu, row.used_bytes)),
         }
     }
     let frees: Vec<String> = held

@@ -8,6 +8,8 @@
 //! and asks no clock.
 
 use foldhash::HashMap;
+use schemars::JsonSchema;
+use serde::Serialize;
 
 use super::interval::Interval;
 use super::{Average, History};
@@ -28,7 +30,7 @@ const FIRST_WIDTH_MILLISECONDS: i64 = 1000;
 const VOUCHED_MILLISECONDS: i64 = 60_000;
 
 /// What was held in a stretch of time.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, JsonSchema, Serialize)]
 pub struct MemoryBucket {
     /// The first sample in it.
     pub since: Time,
@@ -41,6 +43,7 @@ pub struct MemoryBucket {
     /// At the last sample.
     pub last_bytes: u64,
     /// Of how many milliseconds after it the last sample tells.
+    #[serde(skip)]
     pub vouched: i64,
 }
 

@@ -42,12 +42,10 @@ pub use machine::ownership::{
 };
 pub use machine::platform::{Platform, read_platform};
 pub use machine::rights::{
-    Rights, Visibility, give_up_reading, has_gained_ids, has_gained_rights, read_ptrace_scope,
-    read_rights, try_pidfd,
+    Rights, Visibility, give_up_reading, has_gained_ids, has_gained_rights, read_rights, try_pidfd,
 };
 pub use owner::reservations::Reservations;
 pub use proc::cmdline::parse_cmdline;
-pub use proc::environ::carries_variable;
 pub use proc::environment::read_environment;
 pub use proc::framework::{has_version_metadata, read_version};
 pub use proc::guarded::{

@@ -32,9 +32,19 @@ def _():
     except BaseException as error:
         is_interrupted = is_interrupted or isinstance(error, KeyboardInterrupt)
     if is_interrupted:
-        # From here it would be raised in this very script: a thread does it a moment later.
-        import _thread
-        _thread.start_new_thread(lambda: (time.sleep(0.02), _thread.interrupt_main()), ())
+        # Here it would end this very script: a thread raises it once the script is over.
+        import sys, _thread
+        path, main = sys._getframe().f_code.co_filename, _thread.get_ident()
+        def interrupt():
+            frame = sys._current_frames().get(main)
+            while frame:
+                if frame.f_code.co_filename == path:
+                    time.sleep(0.01)
+                    frame = sys._current_frames().get(main)
+                else:
+                    frame = frame.f_back
+            _thread.interrupt_main()
+        _thread.start_new_thread(interrupt, ())
 try:
     _()
 except BaseException:

@@ -1,4 +1,4 @@
-//! How much memory could be had back, from how many, in a line: the first of `check`, `ps` and the screen.
+//! How much memory is reclaimable, from how many, in a line: the first of `check`, `ps` and the screen.
 //!
 //! Reclaimable is what the findings hold that `gpumem reap` takes by default, everybody's: those of kinds
 //! that it takes without being asked for them, where the rule offers more than to notify, nothing that is
@@ -19,7 +19,7 @@ use crate::units::{Bytes, number_of};
 /// Seconds of history below which no process was watched for long enough to be called needed.
 const FIRST_LOOK_SECONDS: f64 = 10.0;
 
-/// What could be had back, in numbers.
+/// What is reclaimable, in numbers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, JsonSchema, Serialize)]
 pub struct Reclaimable {
     /// What the processes hold that `gpumem reap --all-users` takes by default, in bytes, as far as that is
@@ -116,7 +116,7 @@ impl Reclaimable {
         self.processes > 0 || !self.is_first_look
     }
 
-    /// Whether there is neither anything to be had back nor a suspect.
+    /// Whether there is neither anything reclaimable nor a suspect.
     pub fn is_nothing(&self) -> bool {
         self.processes == 0 && self.suspected_processes == 0
     }
@@ -168,7 +168,7 @@ impl Reclaimable {
     }
 }
 
-/// What could be had back, in words.
+/// What is reclaimable, in words.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Headline {
     /// What was found: `78.4 GiB reclaimable`; empty where only suspects have room.

@@ -12,15 +12,12 @@ use std::sync::Arc;
 
 use super::act::{Act, ActProgress, Recheck, StepInput};
 use super::guard::Guard;
-use super::ledger::{
-    self, Actor, Deed, Failure, Ledger, LedgerEntry, LedgerEvent, LedgerProcess, LedgerSink,
-};
+use super::ledger::{self, Actor, Deed, Failure, Ledger, LedgerEntry, LedgerEvent, LedgerSink};
 use super::lock::{self, Lock};
 use super::past_release::{PastRelease, past_releases};
 use super::policy::ReapPace;
 use super::process_control::{PidfdControl, ProcessControl};
 use super::recheck::recheck;
-use super::resume::resume;
 use super::step::perform_requests;
 use super::target::Target;
 use super::verify::Outcome;
@@ -44,33 +41,28 @@ pub struct Tools {
     control: Box<dyn ProcessControl + Send>,
     record: Box<dyn LedgerSink + Send>,
     unattended: Vec<Time>,
-    resumed: Vec<LedgerProcess>,
     /// Who was asked to release memory, and when.
     releases: Vec<PastRelease>,
     _lock: Option<Lock>,
 }
 
 impl Tools {
-    /// Takes the lock of a directory of state, which exists, and opens the ledger in it. What an earlier
-    /// gpumem has left stopped is resumed.
+    /// Takes the lock of a directory of state, which exists, and opens the ledger in it.
     ///
     /// # Errors
     ///
     /// Another reaper is at work, or there can be no ledger.
-    pub fn open(folder: &Path, roots: &Roots, now: Time) -> Result<Self, ExecutorError> {
+    pub fn open(folder: &Path, roots: &Roots) -> Result<Self, ExecutorError> {
         let lock = Lock::acquire(&folder.join(lock::FILE_NAME))?;
         let path = folder.join(ledger::FILE_NAME);
-        let mut ledger = Ledger::open(&path)?;
+        let ledger = Ledger::open(&path)?;
         let past = ledger::read(&path, ledger::MOST_READ_BYTES)?;
-        let mut control =
+        let control =
             PidfdControl::new(roots.clone()).with_requests(perform_requests(roots.clone()));
-        let resumed = resume(&past, now, &mut control, &mut ledger)?;
-        control.release();
         let boot_id = read_host(roots).boot_id;
         Ok(Self {
             unattended: past.unattended_times(),
             releases: past_releases(&past, boot_id.as_deref()),
-            resumed,
             _lock: Some(lock),
             ..Self::new(Box::new(control), Box::new(ledger))
         })
@@ -81,25 +73,13 @@ impl Tools {
         control: Box<dyn ProcessControl + Send>,
         record: Box<dyn LedgerSink + Send>,
     ) -> Self {
-        Self {
-            control,
-            record,
-            unattended: Vec::new(),
-            resumed: Vec::new(),
-            releases: Vec::new(),
-            _lock: None,
-        }
+        Self { control, record, unattended: Vec::new(), releases: Vec::new(), _lock: None }
     }
 
     /// With unattended acts of the past that began then.
     #[cfg(test)]
     pub(crate) fn after(self, unattended: Vec<Time>) -> Self {
         Self { unattended, ..self }
-    }
-
-    /// Processes that an earlier gpumem, which was killed, had left stopped, and that were sent SIGCONT.
-    pub fn resumed(&self) -> &[LedgerProcess] {
-        &self.resumed
     }
 
     /// When an unattended act may begin at this pace; not before `now`.
@@ -110,10 +90,7 @@ impl Tools {
 
 impl std::fmt::Debug for Tools {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Tools")
-            .field("unattended", &self.unattended)
-            .field("resumed", &self.resumed)
-            .finish_non_exhaustive()
+        f.debug_struct("Tools").field("unattended", &self.unattended).finish_non_exhaustive()
     }
 }
 

@@ -5,8 +5,7 @@
 //! for), [`by_snapshot`] (a plan by what a snapshot alone shows), [`mod@recheck`] (whether what a rule said is still so) and [`verify`] (what came back, as NVML sees it). [`executor`] carries a plan out, for whoever
 //! asked, and [`act`] one target of it, one call at a time, driven by data; [`process_control`] is the only place that touches processes, through pidfds and never
 //! through a number. Each way to get memory back is a file of [`step`].
-//! [`ledger`] is written before anything is sent, [`mod@resume`] resumes processes that a gpumem that was
-//! killed has left stopped, [`lock`] holds off a second reaper, [`warnings`]
+//! [`ledger`] is written before anything is sent, [`lock`] holds off a second reaper, [`warnings`]
 //! remember who was warned before an unattended act.
 //!
 //! Nothing here prints, asks a clock, knows NVML or judges: what rules find now is said with each sample.
@@ -27,7 +26,6 @@ pub mod process_control;
 pub mod recheck;
 pub mod release;
 mod respawn;
-pub mod resume;
 mod select;
 pub mod step;
 pub mod target;
@@ -43,7 +41,7 @@ pub use guard::{Guard, Protection};
 pub use ledger::Ledger;
 pub use past_release::ReleaseLog;
 pub use plan::{Plan, Refused, plan};
-pub use policy::{FindingSelector, Policy, Signal, TargetLimits, Targets};
+pub use policy::{FindingSelector, Policy, Signal, Targets};
 pub use process_control::{PidfdControl, ProcessControl};
 pub use step::{ask_server, perform_requests};
 pub use target::Target;

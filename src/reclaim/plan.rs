@@ -231,7 +231,7 @@ pub fn plan(seen: &PlanInput<'_>, guard: &Guard) -> Plan {
             accused.iter().filter(|it| is_kin(it.process.pid)).collect();
         done.extend(together.iter().map(|it| it.process.pid));
         match target(seen, guard, call, &together, family, &unread) {
-            Ok(target) => plan.add(target, guard),
+            Ok(target) => plan.targets.push(target),
             // Each that was asked for is listed, whichever of them stands in the way.
             Err(why) => {
                 let refused = together.iter().map(|it| it.refused(why.clone()));
@@ -244,14 +244,6 @@ pub fn plan(seen: &PlanInput<'_>, guard: &Guard) -> Plan {
 }
 
 impl Plan {
-    /// Adds a target, if enough would come back; what is not known to be enough is not.
-    fn add(&mut self, target: Target, guard: &Guard) {
-        let least = guard.policy.limits.min_bytes;
-        if least.is_none_or(|least| target.bytes.is_some_and(|bytes| bytes >= least)) {
-            self.targets.push(target);
-        }
-    }
-
     fn sort(&mut self) {
         self.targets.sort_by_key(|target| (std::cmp::Reverse(target.bytes), target.leader));
     }

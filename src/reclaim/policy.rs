@@ -27,8 +27,8 @@ pub type Serves = fn(&Process, &Snapshot) -> bool;
 pub struct Policy {
     /// What a plan is about.
     pub targets: Targets,
-    /// Which of that only.
-    pub limits: TargetLimits,
+    /// Only what a selector means of the snapshot that is planned from; `None` means all of it.
+    pub selected: Option<Selected>,
     /// Processes of other users too.
     pub all_users: bool,
     /// Graphics-only processes, too.
@@ -63,7 +63,7 @@ impl Policy {
     pub fn new(targets: Targets, serves: Serves) -> Self {
         Self {
             targets,
-            limits: TargetLimits::default(),
+            selected: None,
             all_users: false,
             graphics: false,
             servers: false,
@@ -207,17 +207,6 @@ pub struct FindingSelector {
     pub kinds: Vec<Kind>,
     /// Rules by name.
     pub rules: Vec<Arc<str>>,
-}
-
-/// Which of what is asked for. Those that are set have all to fit; of several values of one, any.
-#[derive(Clone, PartialEq, Debug, Default)]
-pub struct TargetLimits {
-    /// What a selector means of the snapshot that is planned from; `None` means all of it.
-    pub selected: Option<Selected>,
-    /// The finding, or the process where it is named, is at least as old.
-    pub older_than: Option<Duration>,
-    /// It would free at least so many bytes.
-    pub min_bytes: Option<u64>,
 }
 
 /// How fast unattended acts may follow each other. When something was done stands in the ledger.

@@ -5,10 +5,11 @@ use std::sync::Arc;
 use super::guard::{Guard, Protection};
 use super::launcher::is_launcher;
 use super::plan::{PlanInput, Refused, Why, name};
-use super::policy::{FindingSelector, ProcessNames, TargetLimits};
+use super::policy::{FindingSelector, ProcessNames};
 use super::release::{self, ReleaseBy, ReleaseWay};
 use crate::model::Process;
 use crate::model::finding::{Ends, Finding, Kind};
+use crate::model::selector::Selected;
 
 /// A process that is asked for, and what was found of it.
 pub(super) struct Accused<'a> {
@@ -37,11 +38,11 @@ pub(super) fn named<'a>(
     names: &ProcessNames,
     refused: &mut Vec<Refused>,
 ) -> Vec<Accused<'a>> {
-    let limits = &guard.policy.limits;
+    let selected = guard.policy.selected.as_ref();
     let mut accused: Vec<Accused<'a>> = Vec::new();
     let mut add = |process: &'a Process| {
         let is_new = accused.iter().all(|it| it.process.pid != process.pid);
-        if is_new && fits(seen, limits, process, None) {
+        if is_new && fits(selected, process, None) {
             accused.push(Accused { process, findings: Vec::new() });
         }
     };
@@ -128,7 +129,7 @@ pub(super) fn found<'a>(
     selector: &FindingSelector,
     refused: &mut Vec<Refused>,
 ) -> Vec<Accused<'a>> {
-    let limits = &guard.policy.limits;
+    let selected = guard.policy.selected.as_ref();
     let mut accused: Vec<Accused<'a>> = Vec::new();
     for finding in seen.findings {
         if finding.resolved_at.is_some()
@@ -164,7 +165,7 @@ pub(super) fn found<'a>(
             seen.snapshot.process(about.pid).filter(|process| process.identity() == about.identity);
         let fits = |process: &Process| {
             (selector.names.is_empty() || has_name(process, &selector.names))
-                && fits(seen, limits, process, Some(finding))
+                && fits(selected, process, Some(finding))
         };
         if !process.is_none_or(fits) {
             continue;
@@ -236,22 +237,11 @@ fn is_asked_for_as_placeholder(
 }
 
 /// Whether a process, and what was found of it, is among what is asked for.
-fn fits(
-    seen: &PlanInput<'_>,
-    limits: &TargetLimits,
-    process: &Process,
-    finding: Option<&Finding>,
-) -> bool {
-    let is_selected = limits.selected.as_ref().is_none_or(|selected| match finding {
+fn fits(selected: Option<&Selected>, process: &Process, finding: Option<&Finding>) -> bool {
+    selected.is_none_or(|selected| match finding {
         Some(finding) => selected.findings.contains(&finding.id),
         None => selected.processes.contains(&process.identity()),
-    });
-    let age = match finding {
-        Some(finding) => Some(finding.duration_seconds),
-        None => process.start_time.map(|start| seen.snapshot.time.seconds_since(start)),
-    };
-    is_selected
-        && limits.older_than.is_none_or(|least| age.is_some_and(|age| age >= least.as_secs_f64()))
+    })
 }
 
 /// Whether one of the names is that of a process, or of the launcher of its run.

@@ -17,7 +17,7 @@ use crate::units::{Bytes, Span, number_of};
 pub const SCHEMA: &str = "gpumem.check/1";
 
 /// What the check came to.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, JsonSchema, Serialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, JsonSchema, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum CheckOutcome {
     /// Nothing at or above the severity asked for.
@@ -25,6 +25,7 @@ pub enum CheckOutcome {
     /// Something at or above it.
     Findings,
     /// It could not be measured.
+    #[default]
     Error,
 }
 
@@ -57,7 +58,7 @@ impl Counts {
 /// The verdict that `gpumem check --json` prints: one document, also where the check failed. Units are
 /// in the names. What is not known is absent or `null`, never 0. A reader ignores fields that it does
 /// not know.
-#[derive(Clone, PartialEq, Debug, JsonSchema, Serialize)]
+#[derive(Clone, PartialEq, Debug, Default, JsonSchema, Serialize)]
 pub struct CheckReport {
     /// Format and major version.
     #[schemars(extend("const" = SCHEMA))]
@@ -71,7 +72,7 @@ pub struct CheckReport {
     pub status: CheckOutcome,
     /// How many findings last, by severity.
     pub counts: Counts,
-    /// How much could be had back, and how much is suspected.
+    /// How much is reclaimable, and how much is suspected.
     pub reclaimable: Reclaimable,
     /// Whether rules were applied; `false` where only limits were asked for, so that no finding means
     /// nothing.
@@ -156,20 +157,8 @@ impl CheckReport {
     pub fn failed(error: &str) -> Self {
         Self {
             schema: SCHEMA,
-            time: None,
-            window_seconds: 0.0,
-            status: CheckOutcome::Error,
-            counts: Counts::default(),
-            reclaimable: Reclaimable::default(),
-            rules_applied: false,
-            findings: Vec::new(),
-            pending: Vec::new(),
-            suspects: Vec::new(),
-            kept: Vec::new(),
-            undecided: Vec::new(),
-            limits: Vec::new(),
-            wait: Vec::new(),
             errors: vec![ReadError { gpu: None, call: "check".into(), error: error.into() }],
+            ..Self::default()
         }
     }
 
@@ -177,7 +166,7 @@ impl CheckReport {
     /// headline of ASCII characters only where they are asked for.
     pub fn to_text(&self, gpus: usize, style: Style, width: Option<usize>, ascii: bool) -> String {
         let mut out = String::new();
-        // Where it could not be measured, that nothing could be had back is not known.
+        // Where it could not be measured, whether anything is reclaimable is not known.
         if self.status != CheckOutcome::Error || !self.reclaimable.is_nothing() {
             out = style.heading(&self.reclaimable.headline(ascii)) + "\n\n";
         }

@@ -3,13 +3,13 @@
 //! A [`DoctorCheck`] is about one [`Topic`], says what was seen, what that means for gpumem and what to do
 //! next. What is looked at, and how it is judged, is not known here.
 
-use std::borrow::Cow;
 use std::fmt::{self, Write as _};
 
-use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
-use serde::{Serialize, Serializer};
+use schemars::JsonSchema;
+use serde::Serialize;
 use unicode_width::UnicodeWidthStr as _;
 
+use self::CheckGroup as G;
 use super::escape::escape;
 use super::style::Style;
 
@@ -66,101 +66,93 @@ pub enum CheckGroup {
     Gpumem,
 }
 
-/// What a check is about.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Topic {
-    Library,
-    Driver,
-    KernelModule,
-    DeviceFiles,
-    Gpu,
-    Persistence,
-    ProcessUtilization,
-    Accounting,
-    ProcessMemory,
-    Mig,
-    Mps,
-    PidNamespace,
-    Descriptors,
-    Hidepid,
-    PtraceScope,
-    Pidfd,
-    Notebooks,
-    Cgroups,
-    Systemd,
-    Clock,
-    Version,
-    Configuration,
-    Store,
-    Colour,
-    Screen,
+/// What a check is about. Later versions have others.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, JsonSchema, Serialize)]
+pub struct Topic {
+    /// What it is about: `library`, `driver`, `pid-namespace` and so on.
+    #[schemars(regex(pattern = "^[a-z]+(-[a-z]+)*$"))]
+    pub id: &'static str,
+    /// What it belongs to: `driver`, `gpus`, `processes`, `machine` or `gpumem`.
+    #[schemars(with = "String")]
+    pub group: CheckGroup,
+    /// What it is about, for people.
+    pub title: &'static str,
 }
 
 impl Topic {
-    /// Its group, its name in JSON, and its title.
-    pub const fn names(self) -> (CheckGroup, &'static str, &'static str) {
-        use CheckGroup as G;
-        match self {
-            Self::Library => (G::Driver, "library", "NVML library"),
-            Self::Driver => (G::Driver, "driver", "driver"),
-            Self::KernelModule => (G::Driver, "kernel-module", "kernel module"),
-            Self::DeviceFiles => (G::Driver, "device-files", "device files"),
-            Self::Gpu => (G::Gpus, "gpu", "answers"),
-            Self::Persistence => (G::Gpus, "persistence", "persistence mode"),
-            Self::ProcessUtilization => (G::Gpus, "process-utilization", "use by process"),
-            Self::Accounting => (G::Gpus, "accounting", "accounting mode"),
-            Self::ProcessMemory => (G::Gpus, "process-memory", "memory by process"),
-            Self::Mig => (G::Gpus, "mig", "MIG"),
-            Self::Mps => (G::Gpus, "mps", "MPS"),
-            Self::PidNamespace => (G::Processes, "pid-namespace", "pid namespace"),
-            Self::Descriptors => (G::Processes, "descriptors", "files of others"),
-            Self::Hidepid => (G::Processes, "hidepid", "hidepid"),
-            Self::PtraceScope => (G::Processes, "ptrace-scope", "ptrace scope"),
-            Self::Pidfd => (G::Processes, "pidfd", "pidfd"),
-            Self::Notebooks => (G::Processes, "notebooks", "Jupyter servers"),
-            Self::Cgroups => (G::Machine, "cgroups", "cgroups"),
-            Self::Systemd => (G::Machine, "systemd", "systemd"),
-            Self::Clock => (G::Machine, "clock", "clock and boot"),
-            Self::Version => (G::Gpumem, "version", "version"),
-            Self::Configuration => (G::Gpumem, "configuration", "configuration"),
-            Self::Store => (G::Gpumem, "store", "stored history"),
-            Self::Colour => (G::Gpumem, "colour", "colour"),
-            Self::Screen => (G::Gpumem, "screen", "screen"),
+    pub const LIBRARY: Self = Self::new(G::Driver, "library", "NVML library");
+    pub const DRIVER: Self = Self::new(G::Driver, "driver", "driver");
+    pub const KERNEL_MODULE: Self = Self::new(G::Driver, "kernel-module", "kernel module");
+    pub const DEVICE_FILES: Self = Self::new(G::Driver, "device-files", "device files");
+    pub const GPU: Self = Self::new(G::Gpus, "gpu", "answers");
+    pub const PERSISTENCE: Self = Self::new(G::Gpus, "persistence", "persistence mode");
+    pub const PROCESS_UTILIZATION: Self =
+        Self::new(G::Gpus, "process-utilization", "use by process");
+    pub const ACCOUNTING: Self = Self::new(G::Gpus, "accounting", "accounting mode");
+    pub const PROCESS_MEMORY: Self = Self::new(G::Gpus, "process-memory", "memory by process");
+    pub const MIG: Self = Self::new(G::Gpus, "mig", "MIG");
+    pub const MPS: Self = Self::new(G::Gpus, "mps", "MPS");
+    pub const PID_NAMESPACE: Self = Self::new(G::Processes, "pid-namespace", "pid namespace");
+    pub const DESCRIPTORS: Self = Self::new(G::Processes, "descriptors", "files of others");
+    pub const HIDEPID: Self = Self::new(G::Processes, "hidepid", "hidepid");
+    pub const PIDFD: Self = Self::new(G::Processes, "pidfd", "pidfd");
+    pub const NOTEBOOKS: Self = Self::new(G::Processes, "notebooks", "Jupyter servers");
+    pub const CGROUPS: Self = Self::new(G::Machine, "cgroups", "cgroups");
+    pub const CLOCK: Self = Self::new(G::Machine, "clock", "clock and boot");
+    pub const VERSION: Self = Self::new(G::Gpumem, "version", "version");
+    pub const CONFIGURATION: Self = Self::new(G::Gpumem, "configuration", "configuration");
+    pub const STORE: Self = Self::new(G::Gpumem, "store", "stored history");
+
+    const fn new(group: CheckGroup, id: &'static str, title: &'static str) -> Self {
+        Self { id, group, title }
+    }
+}
+
+impl Topic {
+    /// As it should be.
+    pub fn ok(self, seen: impl Into<String>) -> DoctorCheck {
+        self.check(CheckStatus::Ok, seen)
+    }
+
+    /// gpumem works, and knows or does less for what was seen.
+    pub fn limited(self, seen: impl Into<String>) -> DoctorCheck {
+        self.check(CheckStatus::Limited, seen)
+    }
+
+    /// Something does not work for what was seen.
+    pub fn broken(self, seen: impl Into<String>) -> DoctorCheck {
+        self.check(CheckStatus::Broken, seen)
+    }
+
+    /// It could not be found out.
+    pub fn unknown(self, seen: impl Into<String>) -> DoctorCheck {
+        self.check(CheckStatus::Unknown, seen)
+    }
+
+    /// There is no such thing on this machine.
+    pub fn not_applicable(self, seen: impl Into<String>) -> DoctorCheck {
+        self.check(CheckStatus::NotApplicable, seen)
+    }
+
+    /// A check that says what was seen.
+    pub fn check(self, verdict: CheckStatus, seen: impl Into<String>) -> DoctorCheck {
+        DoctorCheck {
+            topic: self,
+            gpus: Vec::new(),
+            verdict,
+            seen: seen.into(),
+            means: None,
+            next: Vec::new(),
         }
-    }
-}
-
-impl JsonSchema for Topic {
-    fn inline_schema() -> bool {
-        true
-    }
-
-    fn schema_name() -> Cow<'static, str> {
-        "Topic".into()
-    }
-
-    /// Later versions have others.
-    fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        json_schema!({ "type": "string", "pattern": "^[a-z]+(-[a-z]+)*$" })
-    }
-}
-
-impl Serialize for Topic {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(self.names().1)
     }
 }
 
 /// One thing that was looked at. There may be several of one id, each of other GPUs.
 #[derive(Clone, PartialEq, Eq, Debug, JsonSchema, Serialize)]
 pub struct DoctorCheck {
-    /// What it is about: `library`, `driver`, `pid-namespace` and so on.
-    pub id: Topic,
-    /// What it belongs to: `driver`, `gpus`, `processes`, `machine` or `gpumem`.
-    #[schemars(with = "String")]
-    pub group: CheckGroup,
-    /// What it is about, for people.
-    pub title: &'static str,
+    /// What it is about.
+    #[serde(flatten)]
+    pub topic: Topic,
     /// The GPUs that it is about, by NVML's index; empty where it is about none.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub gpus: Vec<u32>,
@@ -180,21 +172,6 @@ pub struct DoctorCheck {
 }
 
 impl DoctorCheck {
-    /// A check that says what was seen.
-    pub fn new(topic: Topic, verdict: CheckStatus, seen: impl Into<String>) -> Self {
-        let (group, _, title) = topic.names();
-        Self {
-            id: topic,
-            group,
-            title,
-            gpus: Vec::new(),
-            verdict,
-            seen: seen.into(),
-            means: None,
-            next: Vec::new(),
-        }
-    }
-
     /// Adds what it means.
     #[must_use]
     pub fn means(mut self, means: impl Into<String>) -> Self {
@@ -211,7 +188,7 @@ impl DoctorCheck {
 
     /// Whether two say the same, of whatever GPUs.
     fn is_as(&self, other: &Self) -> bool {
-        self.id == other.id
+        self.topic == other.topic
             && self.verdict == other.verdict
             && self.seen == other.seen
             && self.means == other.means
@@ -228,7 +205,7 @@ pub fn merge(gpus: impl IntoIterator<Item = (u32, Vec<DoctorCheck>)>) -> Vec<Doc
                 same.gpus.push(index);
                 continue;
             }
-            let after = merged.iter().rposition(|other| other.id == check.id);
+            let after = merged.iter().rposition(|other| other.topic == check.topic);
             let at = after.map_or(merged.len(), |at| at + 1);
             let gpus = vec![index];
             merged.insert(at, DoctorCheck { gpus, ..check });
@@ -293,10 +270,10 @@ impl DoctorReport {
         let width = names.iter().map(|name| name.width()).max().unwrap_or(0);
         let mut group = None;
         for (check, name) in self.checks.iter().zip(&names) {
-            if group.is_some_and(|group| group != check.group) {
+            if group.is_some_and(|group| group != check.topic.group) {
                 writeln!(out)?;
             }
-            group = Some(check.group);
+            group = Some(check.topic.group);
             let word = format!("{:VERDICT$}", check.verdict.word());
             let seen = escape(&check.seen);
             let line = format!("{name:width$}  {seen}");
@@ -321,9 +298,9 @@ impl DoctorReport {
 /// A check's title, with the GPUs that it is about.
 fn name(check: &DoctorCheck) -> String {
     if check.gpus.is_empty() {
-        check.title.to_owned()
+        check.topic.title.to_owned()
     } else {
-        format!("GPU {} {}", ranges(&check.gpus), check.title)
+        format!("GPU {} {}", ranges(&check.gpus), check.topic.title)
     }
 }
 
@@ -332,14 +309,12 @@ mod tests {
     use super::*;
 
     fn check(verdict: CheckStatus, seen: &str) -> DoctorCheck {
-        DoctorCheck::new(Topic::Persistence, verdict, seen)
+        Topic::PERSISTENCE.check(verdict, seen)
     }
 
     #[test]
     fn gpus_of_which_the_same_is_so_are_one_check() {
-        let gpu = |seen: &str| {
-            vec![DoctorCheck::new(Topic::Gpu, CheckStatus::Ok, seen), check(CheckStatus::Ok, "on")]
-        };
+        let gpu = |seen: &str| vec![Topic::GPU.ok(seen), check(CheckStatus::Ok, "on")];
         let merged = merge([(0, gpu("H100")), (1, gpu("H100")), (2, gpu("L4"))]);
         let shown: Vec<_> = merged.iter().map(|check| (name(check), check.seen.as_str())).collect();
         let is = |name: &str, seen| (name.to_owned(), seen);
@@ -374,7 +349,7 @@ mod tests {
             works: true,
             summary: "gpumem can do its work here".to_owned(),
             checks: vec![
-                DoctorCheck::new(Topic::Library, CheckStatus::Ok, "found").means("not shown"),
+                Topic::LIBRARY.ok("found").means("not shown"),
                 check(CheckStatus::Limited, "off\x1b[31m").means("slow").next("type this"),
             ],
         };

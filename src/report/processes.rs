@@ -48,7 +48,7 @@ pub struct RuleResults<'a> {
     pub headline: Option<&'a str>,
 }
 
-/// What could be had back, the GPUs, their processes, where the memory is, and what cannot be told.
+/// What is reclaimable, the GPUs, their processes, where the memory is, and what cannot be told.
 pub fn write(snapshot: &Snapshot, results: RuleResults<'_>, options: ProcessesOptions) -> String {
     let ProcessesOptions { width, style, .. } = options;
     let mut out = results.headline.map_or_else(String::new, |line| style.heading(line) + "\n\n");

@@ -2,12 +2,15 @@
 
 use std::fmt::Write as _;
 
+use schemars::JsonSchema;
+use serde::Serialize;
 use unicode_width::UnicodeWidthStr;
 
 use super::wrap::fit;
 
 /// On which side a column's text stands.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, JsonSchema, Serialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Align {
     /// Words.
     Left,
@@ -19,10 +22,13 @@ pub enum Align {
 const LAST_COLUMN_MIN: usize = 16;
 
 /// A table: the last column takes the room that is left.
-#[derive(Clone, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, JsonSchema, Serialize)]
 pub struct Table {
+    /// Headings, and on which side of its column each stands.
     columns: Vec<(&'static str, Align)>,
+    #[serde(skip)]
     giving_way: Vec<&'static str>,
+    /// Cells, line by line.
     rows: Vec<Vec<String>>,
 }
 

@@ -62,7 +62,7 @@ pub struct GroupTotal {
 
 impl TotalsReport {
     /// The totals of a snapshot's rows by this field. Where the rows were not judged, it is not known of any
-    /// whether its memory can be had back.
+    /// whether its memory is reclaimable.
     pub fn new(snapshot: &Snapshot, by: Field, totals: Vec<Total>, is_judged: bool) -> Self {
         let total = |total: Total| GroupTotal {
             is_known: total.of != GroupName::Unknown,

@@ -316,7 +316,7 @@ impl Engine {
         &self.suspects
     }
 
-    /// How much could be had back, and how much is suspected.
+    /// How much is reclaimable, and how much is suspected.
     pub fn reclaimable(&self) -> Reclaimable {
         let seconds = self.history.span_seconds();
         Reclaimable::new(self.unkept(), self.suspects().iter(), seconds)

@@ -159,7 +159,7 @@ impl Override {
 /// A rule: a kind with a name, values for its settings, and other values for some.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Rule {
-    /// Its name; findings carry it, and `--rule` takes it.
+    /// Its name; findings carry it.
     pub name: Arc<str>,
     /// What it is made of.
     pub made_of: &'static RuleKind,

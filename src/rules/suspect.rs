@@ -18,7 +18,6 @@ use foldhash::HashSet;
 
 use super::exemption::{self, KeepRules};
 use super::subject;
-use crate::advice::quote;
 use crate::history::cpu::Mean;
 use crate::history::{Began, History, ProcessHistory, RowHistory, Use};
 use crate::model::finding::FindingGpu;
@@ -335,19 +334,16 @@ impl SuspectInput<'_> {
                 seconds: due.seconds_since(self.now).ceil().max(0.0) as u64,
                 is_witnessed: candidate.began == Began::Witnessed,
             },
-            command: command(&candidate.rule, needed).into(),
+            command: command(candidate.kind, needed).into(),
             gpus: candidate.gpus.clone(),
         }
     }
 }
 
 /// The command that watches for as long as the rule asks for.
-fn command(rule: &str, needed: f64) -> String {
+fn command(kind: Kind, needed: f64) -> String {
     let window = Span::from_seconds((needed + MARGIN_SECONDS).ceil()).exact();
-    match quote(rule) {
-        Some(rule) => format!("gpumem check --rule {rule} --window {window}"),
-        None => format!("gpumem check --window {window}"),
-    }
+    format!("gpumem check --kind {kind} --window {window}")
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! What the tests of the kinds share: judging a scene, and looking at what came of it.
+//! What the tests of the kinds share: judging a scene, and looking at the result.
 
 use std::borrow::Borrow;
 

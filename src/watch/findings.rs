@@ -9,7 +9,7 @@ use std::sync::Arc;
 use ratatui::style::Style;
 
 use super::layout::{Form, Layout};
-use super::state::next_commands::NextCommands;
+use super::next_commands::NextCommands;
 use super::state::{App, End, Focus};
 use super::text::{MESSAGE_CHARS, UNKNOWN, clean, clock, columns, wrap};
 use super::theme::Styles;

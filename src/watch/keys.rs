@@ -62,8 +62,7 @@ pub enum KeyAction {
     Back,
     Confirm,
     Undo,
-    OtherButton,
-    ChooseSignal,
+    NextSignal,
     EveryUser,
     Direct,
     PlanAgain,
@@ -192,16 +191,14 @@ const PAGE: &[Binding] = &[
 const PLAN: &[Binding] = &[
     ("y", "yes: carry out the plan after a few seconds", Do::Confirm),
     ("u", "undo, until the first signal; then stop", Do::Undo),
-    ("Enter", "press the button that is marked", Do::Open),
-    ("Left Right", "mark the other button", Do::OtherButton),
-    ("s F9", "choose another signal", Do::ChooseSignal),
+    ("s F9", "the next signal", Do::NextSignal),
     ("Tab", "the selected, their families, all findings", Do::SwitchFocus),
     ("a", "processes of other users, too", Do::EveryUser),
     ("d", "what a scheduler or service owns, too", Do::Direct),
     ("r F5", "refresh the plan", Do::PlanAgain),
     ("j Down", "a line down", Do::Down),
     ("k Up", "a line up", Do::Up),
-    ("Esc n q x F10", "no; leave the plan", Do::Back),
+    ("Esc Enter n q x", "no; leave the plan", Do::Back),
 ];
 
 const COLUMNS: &[Binding] = &[
@@ -245,8 +242,7 @@ const fn hint(context: Context, key: &'static str, word: &'static str, rank: u8)
     Hint { context, key, word, rank }
 }
 
-/// The hints, from left to right.
-pub const HINTS: &[Hint] = &[
+const HINTS: &[Hint] = &[
     hint(Context::Main, "F1", "Help", 0),
     hint(Context::Main, "F2", "Columns", 5),
     hint(Context::Main, "F3", "Find", 7),
@@ -273,6 +269,11 @@ pub const HINTS: &[Hint] = &[
     hint(Context::Columns, "Enter", "Keep", 0),
     hint(Context::Columns, "Esc", "Cancel", 1),
 ];
+
+/// The hints of a context, from left to right.
+pub fn hints(context: Context) -> impl Iterator<Item = Hint> {
+    HINTS.iter().filter(move |hint| hint.context == context).copied()
+}
 
 /// The keys that these names stand for.
 pub fn events(names: &str) -> impl Iterator<Item = KeyEvent> {

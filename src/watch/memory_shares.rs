@@ -13,7 +13,7 @@ use crate::model::snapshot::{Gpu, GpuProcess, Memory};
 /// What is made of the memory that a process holds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum UseVerdict {
-    /// Nothing says that it could be had back.
+    /// Nothing says that it is reclaimable.
     InUse,
     /// It looks unused, and that is not proved yet.
     Suspected,

@@ -13,7 +13,8 @@
 //! - [`view_model`]: one snapshot with its verdicts, as rows; [`listing`]: which of them are shown, in which
 //!   order, by the selector that is typed;
 //!   [`memory_shares`]: what a GPU's memory is in use for;
-//! - [`reaping`]: ending processes, by the [`reclaim_worker`];
+//! - [`reaping`]: ending processes, by the [`reclaim_worker`]; [`page`]: what explains a process or a GPU;
+//!   [`column_list`]: which columns the table has; [`next_commands`]: what to type about a finding;
 //! - [`ui_state`]: what is kept from one run to the next;
 //! - [`double_buffer`]: what of a frame has changed;
 //! - [`terminal`]: the terminal, taken and given back; `output`: what waits to be written to it; `keyboard`:
@@ -21,6 +22,7 @@
 
 pub mod charts;
 pub mod column;
+pub mod column_list;
 pub mod command;
 pub mod double_buffer;
 pub mod findings;
@@ -30,8 +32,10 @@ pub mod keys;
 pub mod layout;
 pub mod listing;
 pub mod memory_shares;
+pub mod next_commands;
 pub mod once;
 mod output;
+pub mod page;
 pub mod reaping;
 pub mod reclaim_worker;
 mod signals;
@@ -252,7 +256,8 @@ pub fn run(
         let channels = ThreadChannels { controls: &control_sender, reclaim: &reclaim };
         drive(&mut app, screen, &messages, &channels, &signals, start)
     });
-    *ui_state = app.ui_state().since(&arranged);
+    *ui_state = app.ui_state();
+    ui_state.retain(|name, value| arranged.get(name) != Some(&*value));
     // No receiver is left, so that nothing holds the worker up.
     drop(messages);
     reclaim.send(ReclaimRequest::Leave, Instant::now());
@@ -286,7 +291,7 @@ fn drive(
 ) -> Result<WatchOutcome, WatchError> {
     let mut changed = true;
     loop {
-        if let Some(ask) = update::next_commands::request(app) {
+        if let Some(ask) = next_commands::request(app) {
             channels.reclaim.send(ask, Instant::now());
         }
         if screen.is_behind() {

@@ -22,8 +22,9 @@ use super::view;
 use super::{Options, Past};
 use crate::model::Snapshot;
 use crate::report::escape::escape;
+use crate::watch::next_commands;
 use crate::watch::state::{App, Effect, Event};
-use crate::watch::update::{next_commands, update};
+use crate::watch::update::update;
 
 /// Characters of the worst finding that a description tells.
 const MESSAGE_CHARS: usize = 400;

@@ -1,37 +1,133 @@
-//! Ending processes: the plan as it is shown, a yes to it, and how far it is.
+//! Ending processes: the plan as it is shown, a yes to it, and what is carried out.
 //!
-//! Pure: what has to be done is asked of the [`reclaim_worker`](super::reclaim_worker). A number binds the answer to its
-//! question, so that what is confirmed is the very plan that is on the screen: it never changes by
-//! itself, a newer sample makes no other plan, and only a person asks for another one. A yes counts only
-//! once the plan has been drawn, and can be taken back for `UNDO`, all of which is seen: where the plan goes
-//! out of sight, or time is missing, the yes is void (`countdown.rs`). Until then nothing is sent; after that,
-//! until the first signal, it can be undone still, and stopped at any time. A plan that is [`OLD`] takes no
-//! yes. A plan that is carried out is a [`batch`]; how all of it looks is in `view/plan.rs`.
+//! Pure: the [`reclaim_worker`](super::reclaim_worker) makes plans and carries them out. A number binds its
+//! answer to the question, so that what is confirmed is the very plan on the screen: the plan never changes by
+//! itself, and a newer sample makes no other plan. A yes counts only once the plan has been drawn. For [`UNDO`] it
+//! can be taken back and nothing is sent; it is void where the plan goes out of sight or time is missing. A plan
+//! that is [`OLD`] takes no yes. What is carried out is a [`batch`]; `panel.rs` draws both.
 
 pub mod batch;
-mod countdown;
+pub mod panel;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use crossterm::event::{KeyCode, KeyEvent};
 
 use super::Control;
 use super::keys::KeyAction;
-use super::layout::dialog::lay_out;
 use super::reclaim_worker::{
-    ObservedSample, PlanOptions, PlanRequest, PlanScope, ReclaimProgress, ReclaimRequest,
+    ObservedSample, PlanOptions, PlanRequest, PlanScope, Proposal, ReclaimProgress, ReclaimRequest,
 };
-use super::state::dialog::{Answer, Button, Dialog};
 use super::state::{App, Effect, Mode, NOTHING_FOUND, NOTHING_SEEN};
 use super::view_model::RowKey;
-use crate::model::Snapshot;
-use crate::model::finding::{Finding, Undecided};
-use crate::reclaim::Signal;
+use crate::model::{Snapshot, Time};
+use crate::reclaim::{Signal, Target};
+use crate::units::Span;
 use batch::Batch;
-pub use countdown::{on_screen_change, on_suspend};
+use panel::lay_out;
 
 /// A plan that is so many seconds old is made anew before it takes a yes.
 pub const OLD: f64 = 300.0;
+/// How long a yes can be taken back.
+pub const UNDO: Duration = Duration::from_secs(3);
+/// A countdown that is late by so much was not seen to its end: gpumem was stopped, or the terminal stood
+/// still.
+const LATE: Duration = Duration::from_secs(3);
+/// What is said to who would quit while a plan is being carried out, and so leave it half done.
+pub const STILL_ENDING: &str = "still killing; q again leaves, and nothing more is sent";
+
+/// What is to be ended, and what is being ended.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct Reaping {
+    /// The plan, while it is open.
+    pub dialog: Option<Dialog>,
+    /// What is being carried out, or was and has not been looked at since.
+    pub batch: Option<Batch>,
+    /// The last question's.
+    pub number: u64,
+}
+
+/// A plan that is asked for and shown.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Dialog {
+    /// Which processes, and how.
+    pub options: PlanOptions,
+    /// Who was marked or selected when it was opened.
+    pub selected: Vec<RowKey>,
+    pub answer: Answer,
+    /// Lines that are scrolled away.
+    pub offset: usize,
+    /// When a yes begins the plan, as time since the screen started; until then it can be taken back.
+    pub countdown: Option<Duration>,
+    /// What came of the last key, in words.
+    pub note: Option<String>,
+    /// When the plan was asked for, by the clock of the samples.
+    pub asked: Option<Time>,
+    /// All that is shown has been on the screen.
+    pub is_drawn: bool,
+}
+
+/// What has come of the question.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Answer {
+    Asked,
+    Plan(Proposal),
+    /// There is none, and why.
+    Failed(String),
+}
+
+impl Reaping {
+    /// Whether a plan is being carried out.
+    pub fn is_running(&self) -> bool {
+        let batch = self.batch.as_ref();
+        batch.is_some_and(|batch| batch.over.is_none())
+    }
+
+    /// When something here will read differently, as time since the start of the screen.
+    pub fn next_tick(&self, now: Duration) -> Option<Duration> {
+        if let Some(ends) = self.dialog.as_ref().and_then(|it| it.countdown) {
+            let next = seconds_left(ends, now).saturating_sub(1);
+            return Some(ends.saturating_sub(Duration::from_secs(next)));
+        }
+        self.is_running().then(|| Duration::from_secs(now.as_secs() + 1))
+    }
+}
+
+impl Dialog {
+    /// The plan, where there is one.
+    pub fn proposal(&self) -> Option<&Proposal> {
+        match &self.answer {
+            Answer::Plan(proposal) => Some(proposal),
+            _ => None,
+        }
+    }
+
+    fn targets(&self) -> &[Target] {
+        self.proposal().map_or(&[], |it| &it.plan.targets)
+    }
+
+    /// How many targets gpumem itself would end.
+    pub fn ends(&self) -> usize {
+        self.targets().iter().filter(|it| !it.is_advice()).count()
+    }
+
+    /// How many processes would be sent something.
+    pub fn receivers(&self) -> usize {
+        let ended = self.targets().iter().filter(|it| !it.is_advice());
+        ended.map(|it| it.members.len() + usize::from(it.launcher.is_some())).sum()
+    }
+
+    /// Whether there is anything that `direct` would change.
+    pub fn offers_direct(&self) -> bool {
+        self.options.direct || self.targets().iter().any(Target::is_advice)
+    }
+}
+
+/// Whole seconds until then, the last one to its end.
+pub fn seconds_left(ends: Duration, now: Duration) -> u64 {
+    ends.saturating_sub(now).as_millis().div_ceil(1000) as u64
+}
 
 /// Shows how the marked processes, or the selected one, would be ended, or asked to release memory.
 pub fn open_selected(app: &mut App, release: bool) -> Option<Effect> {
@@ -85,98 +181,44 @@ fn open(app: &mut App, scope: PlanScope, selected: Vec<RowKey>, release: bool) -
         selected,
         answer: Answer::Asked,
         offset: 0,
-        button: Button::Cancel,
-        signals: None,
         countdown: None,
         note: None,
         asked: None,
         is_drawn: false,
-        is_fast: false,
     });
     request_plan(app)
 }
 
-/// Why there is no plan of the past of this machine.
-const PAST: &str = "what is shown is of the past, and no more samples come; L shows the last one";
-
-/// No more samples come: who waits for one waits in vain.
-pub fn failed(app: &mut App) {
-    if let Some(dialog) = &mut app.reaping.dialog
-        && dialog.answer == Answer::Waiting
-    {
-        dialog.answer = Answer::Failed(PAST.to_owned());
-    }
-}
-
-/// Asks for a plan of what the dialog wishes.
+/// Asks for the plan that the dialog wishes: of this machine as it is now, whatever the screen shows; of a
+/// recording as it is at the time that is shown.
 fn request_plan(app: &mut App) -> Option<Effect> {
-    let dialog = app.reaping.dialog.as_mut()?;
-    dialog.answer = Answer::Asked;
-    (dialog.offset, dialog.button) = (0, Button::Cancel);
-    (dialog.signals, dialog.countdown, dialog.note) = (None, None, None);
-    dialog.is_drawn = false;
-    // An answer to an earlier question is none to this.
-    app.reaping.number += 1;
-    let screenful = app.screenful.as_ref()?;
-    if app.setup.replay.is_some() {
-        // Of a recording: what would be done at the time that is shown.
-        let (findings, undecided) = (screenful.findings.clone(), screenful.undecided.clone());
-        return send_request(app, Arc::new(screenful.snapshot.clone()), findings, undecided);
-    }
-    if app.judged.engine.history().last_time() != Some(screenful.snapshot.time) {
-        if app.end.is_some() {
-            dialog.answer = Answer::Failed(PAST.to_owned());
-            return Some(Effect::Draw);
-        }
-        dialog.answer = Answer::Waiting;
-        dialog.is_fast = true;
-        return Some(Effect::Control(Control::Fast(true)));
-    }
-    let snapshot = Arc::new(screenful.snapshot.clone());
-    request_plan_now(app, snapshot)
-}
-
-fn request_plan_now(app: &mut App, snapshot: Arc<Snapshot>) -> Option<Effect> {
-    let findings = app.judged.engine.findings().to_vec();
-    let undecided = app.judged.engine.undecided();
-    send_request(app, snapshot, findings, undecided)
-}
-
-fn send_request(
-    app: &mut App,
-    snapshot: Arc<Snapshot>,
-    findings: Vec<Finding>,
-    undecided: Vec<Undecided>,
-) -> Option<Effect> {
+    let newest = app.timeline.newest().filter(|_| app.is_behind() && app.is_live());
+    let newest = newest.and_then(|frame| app.timeline.screenful(frame.number));
+    let screenful = newest.as_ref().or(app.screenful.as_ref())?;
     let clock = app.judged.clock();
     let dialog = app.reaping.dialog.as_mut()?;
-    dialog.asked = clock;
+    dialog.answer = Answer::Asked;
+    (dialog.offset, dialog.countdown, dialog.note) = (0, None, None);
+    (dialog.is_drawn, dialog.asked) = (false, clock);
+    // An answer to an earlier question is none to this.
+    app.reaping.number += 1;
     Some(Effect::Reclaim(ReclaimRequest::Plan(Box::new(PlanRequest {
         number: app.reaping.number,
         options: dialog.options.clone(),
-        snapshot,
-        findings,
-        undecided,
+        snapshot: Arc::new(screenful.snapshot.clone()),
+        findings: screenful.findings.clone(),
+        undecided: screenful.undecided.clone(),
     }))))
 }
 
-/// Takes in a sample that the engine has judged, before it is shown.
-pub fn on_snapshot(app: &mut App, snapshot: &Snapshot) -> Option<Effect> {
-    if let Some(dialog) = &mut app.reaping.dialog
-        && dialog.answer == Answer::Waiting
-    {
-        dialog.answer = Answer::Asked;
-        return request_plan_now(app, Arc::new(snapshot.clone()));
-    }
-    let batch = app.reaping.batch.as_mut()?;
-    if batch.over.is_some() {
-        return None;
-    }
-    batch.update_held(snapshot);
-    Some(Effect::Reclaim(ReclaimRequest::Observe(ObservedSample {
-        snapshot: Arc::new(snapshot.clone()),
-        found: app.judged.engine.unkept().cloned().collect(),
-    })))
+/// Hands a sample that the engine has judged to what is being carried out.
+pub fn on_snapshot(app: &App, snapshot: &Snapshot) -> Option<Effect> {
+    app.reaping.is_running().then(|| {
+        Effect::Reclaim(ReclaimRequest::Observe(ObservedSample {
+            snapshot: Arc::new(snapshot.clone()),
+            found: app.judged.engine.unkept().cloned().collect(),
+        }))
+    })
 }
 
 /// Takes in what came of what was asked.
@@ -189,10 +231,7 @@ pub fn on_progress(app: &mut App, progress: ReclaimProgress) -> Option<Effect> {
         }
         dialog.answer = plan.map_or_else(Answer::Failed, Answer::Plan);
         dialog.is_drawn = false;
-        return Some(match std::mem::take(&mut dialog.is_fast) {
-            true => Effect::Control(Control::Fast(false)),
-            false => Effect::Draw,
-        });
+        return Some(Effect::Draw);
     }
     let batch = reaping.batch.as_mut()?;
     match progress {
@@ -227,13 +266,76 @@ fn is_in_sight(app: &App) -> bool {
     app.mode == Mode::Plan && app.layout().is_some()
 }
 
-/// Time has passed.
-pub fn tick(app: &mut App) -> Option<Effect> {
-    countdown::tick(app).or_else(|| app.reaping.is_running().then_some(Effect::Draw))
+/// Takes a yes back where it can still be taken back; says why, if only to who looks later.
+fn undo(app: &mut App, why: &str) -> Option<Effect> {
+    let dialog = app.reaping.dialog.as_mut()?;
+    dialog.countdown.take()?;
+    dialog.note = Some(format!("undone: {why}"));
+    Some(Effect::Draw)
 }
 
-/// What is said to who would quit while a plan is being carried out, and so leave it half done.
-pub const STILL_ENDING: &str = "still killing; q again leaves, and nothing more is sent";
+/// The screen has changed: a yes that can be taken back has to be seen.
+pub fn on_screen_change(app: &mut App) {
+    if !is_in_sight(app) {
+        undo(app, "the plan was no longer on screen; nothing was sent");
+    }
+}
+
+/// gpumem is about to be stopped, and time will be missing.
+pub fn on_suspend(app: &mut App) {
+    undo(app, "gpumem was suspended; nothing was sent");
+}
+
+/// Time has passed: a yes that was seen to its end begins the plan.
+pub fn tick(app: &mut App) -> Option<Effect> {
+    let Some(ends) = app.reaping.dialog.as_ref().and_then(|it| it.countdown) else {
+        // A plan tells its age.
+        let reads_differently = app.reaping.is_running() || app.reaping.dialog.is_some();
+        return reads_differently.then_some(Effect::Draw);
+    };
+    let now = app.judged.now();
+    if !is_in_sight(app) {
+        undo(app, "the plan was not on screen; nothing was sent")
+    } else if now >= ends + LATE {
+        undo(app, "the screen was not updated meanwhile; nothing was sent")
+    } else if now >= ends {
+        begin(app)
+    } else {
+        Some(Effect::Draw)
+    }
+}
+
+/// A yes. It counts where there is a plan, and it has been seen.
+fn confirm(app: &mut App) -> Option<Effect> {
+    let (is_live, has_ended) = (app.is_live(), app.end.is_some());
+    let ends = app.judged.now() + UNDO;
+    let old = app.plan_age_seconds().filter(|age| *age >= OLD);
+    let dialog = app.reaping.dialog.as_mut()?;
+    if dialog.proposal().is_none() || !dialog.is_drawn {
+        return None;
+    }
+    let why = if let Some(age) = old {
+        let effect = request_plan(app);
+        let note = format!("that plan was {} old; this is a new one", Span::from_seconds(age));
+        if let Some(dialog) = &mut app.reaping.dialog {
+            dialog.note = Some(format!("nothing was sent: {note}"));
+        }
+        return effect;
+    } else if !is_live {
+        "it is a recording"
+    } else if dialog.ends() == 0 && dialog.options.release {
+        "no process here can be asked to release memory"
+    } else if dialog.ends() == 0 {
+        "there is nothing for gpumem to kill"
+    } else if has_ended {
+        "no more samples come"
+    } else {
+        (dialog.note, dialog.countdown) = (None, Some(ends));
+        return Some(Effect::Draw);
+    };
+    dialog.note = Some(format!("nothing was sent: {why}"));
+    Some(Effect::Draw)
+}
 
 /// Carries out the plan that is shown.
 fn begin(app: &mut App) -> Option<Effect> {
@@ -253,115 +355,60 @@ fn begin(app: &mut App) -> Option<Effect> {
     Some(Effect::Reclaim(ReclaimRequest::Begin { number, plan }))
 }
 
-/// Takes a key while the plan is open.
+/// Takes a key while the plan is open, or what is carried out.
 pub fn on_key(app: &mut App, key: &KeyEvent, action: Option<KeyAction>) -> Option<Effect> {
     let action = action?;
-    match &mut app.reaping.dialog {
-        None => on_batch(app, action),
-        Some(dialog) if dialog.countdown.is_some() => countdown::on_key(app, action),
-        Some(dialog) if dialog.signals.is_some() => on_signals(app, action),
-        // Of three, two steps on are one back.
-        Some(_) if key.code == KeyCode::BackTab => turn(app, 2),
-        Some(_) => on_plan(app, action),
-    }
-}
-
-fn on_plan(app: &mut App, action: KeyAction) -> Option<Effect> {
-    if scroll(app, action) {
-        return Some(Effect::Draw);
-    }
-    let dialog = app.reaping.dialog.as_mut()?;
+    let is_counting = app.reaping.dialog.as_ref().is_some_and(|it| it.countdown.is_some());
     match action {
-        KeyAction::Confirm => return countdown::confirm(app),
-        KeyAction::Open => {
-            return match dialog.button {
-                Button::Begin => countdown::confirm(app),
-                Button::Cancel => close(app),
-            };
+        KeyAction::Undo | KeyAction::Back | KeyAction::Quit if is_counting => {
+            return undo(app, "nothing was sent");
         }
-        KeyAction::Back => return close(app),
-        KeyAction::OtherButton => {
-            dialog.button = match dialog.button {
-                Button::Cancel => Button::Begin,
-                Button::Begin => Button::Cancel,
-            };
-        }
-        KeyAction::ChooseSignal if dialog.options.release => {
-            dialog.note = Some("a release ends nothing; x plans to kill, by a signal".to_owned());
-        }
-        KeyAction::ChooseSignal => {
-            let asked = dialog.options.signal;
-            let place = Signal::ASKED.iter().position(|&it| Some(it) == asked);
-            dialog.signals = Some(place.map_or(0, |place| place + 1));
-        }
-        KeyAction::SwitchFocus => return turn(app, 1),
-        KeyAction::EveryUser => {
-            dialog.options.all_users ^= true;
-            return request_plan(app);
-        }
-        KeyAction::Direct if dialog.offers_direct() => {
-            dialog.options.direct ^= true;
-            return request_plan(app);
-        }
-        KeyAction::Direct => {
-            dialog.note = Some("nothing here is owned by a scheduler or a service".to_owned());
-        }
-        KeyAction::PlanAgain => return request_plan(app),
-        _ => return None,
-    }
-    Some(Effect::Draw)
-}
-
-/// The next scope, `steps` on.
-fn turn(app: &mut App, steps: usize) -> Option<Effect> {
-    let dialog = app.reaping.dialog.as_mut()?;
-    if !dialog.selected.is_empty() {
-        let rows = || dialog.selected.clone();
-        let scopes =
-            [PlanScope::Processes(rows()), PlanScope::Families(rows()), PlanScope::Findings];
-        let at = scopes.iter().position(|it| *it == dialog.options.scope);
-        let next = (at.unwrap_or(0) + steps) % scopes.len();
-        dialog.options.scope = scopes[next].clone();
-    } else {
-        dialog.options.scope = PlanScope::Findings;
-    }
-    request_plan(app)
-}
-
-fn on_signals(app: &mut App, action: KeyAction) -> Option<Effect> {
-    let dialog = app.reaping.dialog.as_mut()?;
-    let at = dialog.signals?;
-    let last = Signal::ASKED.len();
-    match action {
-        KeyAction::Back | KeyAction::ChooseSignal => dialog.signals = None,
-        KeyAction::Open => {
-            dialog.options.signal = at.checked_sub(1).map(|at| Signal::ASKED[at]);
-            return request_plan(app);
-        }
-        KeyAction::Down => dialog.signals = Some((at + 1).min(last)),
-        KeyAction::Up => dialog.signals = Some(at.saturating_sub(1)),
-        KeyAction::First => dialog.signals = Some(0),
-        KeyAction::Last => dialog.signals = Some(last),
-        _ => return None,
-    }
-    Some(Effect::Draw)
-}
-
-fn on_batch(app: &mut App, action: KeyAction) -> Option<Effect> {
-    if scroll(app, action) {
-        return Some(Effect::Draw);
-    }
-    let is_running = app.reaping.is_running();
-    match action {
-        KeyAction::Undo if is_running => {
+        _ if is_counting => return None,
+        KeyAction::Back | KeyAction::Quit => return close(app),
+        _ if scroll(app, action) => return Some(Effect::Draw),
+        KeyAction::Undo if app.reaping.is_running() => {
             let batch = app.reaping.batch.as_mut()?;
             batch.is_stopping = true;
             let number = batch.number;
-            Some(Effect::Reclaim(ReclaimRequest::Stop { number }))
+            return Some(Effect::Reclaim(ReclaimRequest::Stop { number }));
         }
-        KeyAction::Back | KeyAction::Open => close(app),
-        _ => None,
+        KeyAction::Confirm => return confirm(app),
+        _ => {}
     }
+    let dialog = app.reaping.dialog.as_mut()?;
+    match action {
+        KeyAction::NextSignal if dialog.options.release => {
+            dialog.note = Some("a release ends nothing; x plans to kill, by a signal".to_owned());
+            return Some(Effect::Draw);
+        }
+        KeyAction::NextSignal => {
+            let asked = dialog.options.signal;
+            let place = Signal::ASKED.iter().position(|&it| Some(it) == asked);
+            dialog.options.signal = Signal::ASKED.get(place.map_or(0, |place| place + 1)).copied();
+        }
+        KeyAction::SwitchFocus => {
+            let rows = || dialog.selected.clone();
+            let scopes =
+                [PlanScope::Processes(rows()), PlanScope::Families(rows()), PlanScope::Findings];
+            let at = scopes.iter().position(|it| *it == dialog.options.scope);
+            // Of three, two steps on are one back.
+            let steps = if key.code == KeyCode::BackTab { 2 } else { 1 };
+            let next = match dialog.selected.is_empty() {
+                true => 2,
+                false => (at.unwrap_or(0) + steps) % scopes.len(),
+            };
+            dialog.options.scope = scopes[next].clone();
+        }
+        KeyAction::EveryUser => dialog.options.all_users ^= true,
+        KeyAction::Direct if dialog.offers_direct() => dialog.options.direct ^= true,
+        KeyAction::Direct => {
+            dialog.note = Some("nothing here is owned by a scheduler or a service".to_owned());
+            return Some(Effect::Draw);
+        }
+        KeyAction::PlanAgain => {}
+        _ => return None,
+    }
+    request_plan(app)
 }
 
 /// Leaves the plan, or what is carried out, which goes on all the same.
@@ -370,11 +417,8 @@ fn close(app: &mut App) -> Option<Effect> {
     if !app.reaping.is_running() {
         app.reaping.batch = None;
     }
-    let was_fast = app.reaping.dialog.take().is_some_and(|it| it.is_fast);
-    Some(match was_fast {
-        true => Effect::Control(Control::Fast(false)),
-        false => Effect::Draw,
-    })
+    app.reaping.dialog = None;
+    Some(Effect::Draw)
 }
 
 /// Scrolls, if the action does that.
@@ -382,7 +426,7 @@ fn scroll(app: &mut App, action: KeyAction) -> bool {
     let Some(dialog) = lay_out(app, app.area) else {
         return false;
     };
-    let (last, page) = (dialog.last_offset(), usize::from(dialog.areas.body.height).max(1));
+    let (last, page) = (dialog.last_offset(), usize::from(dialog.body.height).max(1));
     let offset = match (&mut app.reaping.dialog, &mut app.reaping.batch) {
         (Some(dialog), _) => &mut dialog.offset,
         (None, Some(batch)) => &mut batch.offset,

@@ -18,7 +18,7 @@ use crate::reclaim::{Outcome, Plan, Signal};
 
 /// Makes plans and carries them out.
 pub trait ReclaimWorker {
-    /// Does what is asked, which was so long ago, or what is due; tells what came of it. How long there is
+    /// Does what is asked, which was so long ago, or what is due; tells the result. How long there is
     /// nothing to do after that; `None` until something is asked.
     ///
     /// It is called again after that time without an ask. It may take long: no one waits for it.
@@ -77,7 +77,7 @@ pub enum ReclaimRequest {
     /// Read the environment of this process.
     Environment(Identity),
     /// Find what to type about these findings.
-    Commands(FoundSample),
+    Commands(ObservedSample),
     /// Send nothing more, and say what was sent.
     Leave,
 }
@@ -97,21 +97,11 @@ pub struct PlanRequest {
     pub undecided: Vec<Undecided>,
 }
 
-/// A sample, and what is reported of it.
-#[derive(Clone, PartialEq, Debug)]
-pub struct FoundSample {
-    /// What was seen.
-    pub snapshot: Arc<Snapshot>,
-    /// What was found in it.
-    pub findings: Vec<Finding>,
-}
-
 /// A sample, as it was judged.
 #[derive(Clone, PartialEq, Debug)]
 pub struct ObservedSample {
-    /// The newest sample.
     pub snapshot: Arc<Snapshot>,
-    /// All that the rules find in it and no exemption keeps.
+    /// What the rules find in it: of what is carried out, all that no exemption keeps; of commands, what is shown.
     pub found: Vec<Finding>,
 }
 

@@ -316,7 +316,7 @@ fn every_failure_is_one_json_document() {
         (&["check", "--json", "--jsn"][..], 2, "--jsn"),
         (&["check", "--fail-on", "fatal", "--json"], 2, "fatal"),
         (&["--nvml-timeout", "soon", "check", "--json"], 2, "soon"),
-        (&["check", "--json", "--rule", "idel"], 2, "idel"),
+        (&["check", "--json", "--kind", "idel"], 2, "idel"),
         (&["check", "--json", "--config", wrong, "--demo"], 2, "rules.idel"),
         (&["check", "--json", "--config", "/nonexistent.toml"], 2, "/nonexistent.toml"),
         (&["check", "--json", "--replay", "/nonexistent.jsonl"], 2, "/nonexistent.jsonl"),

@@ -550,7 +550,7 @@ fn a_dead_servers_file_leads_to_no_stranger() {
         "16s",
         "--interval",
         "500ms",
-        "--rule",
+        "--kind",
         "orphan",
     ]);
     assert_eq!(check.code, 1, "{check:?}");

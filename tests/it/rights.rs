@@ -134,7 +134,7 @@ fn root_runs_no_command_and_keeps_no_state_that_others_may_change() {
     let folder = folder();
     let hook = write(&folder.path().join("tell"), "#!/bin/sh\n", 0o755);
     let config = folder.path().join("a.toml");
-    let toml = |words: &str| format!("[reap]\nwarn_terminal = false\nnotify = [{words}]\n");
+    let toml = |words: &str| format!("[reap]\nnotify = [{words}]\n");
     let hook = hook.to_str().unwrap();
     for words in [format!("\"{hook}\""), format!("\"/bin/sh\", \"{hook}\"")] {
         write(&config, &toml(&words), 0o644);
@@ -142,7 +142,7 @@ fn root_runs_no_command_and_keeps_no_state_that_others_may_change() {
         mode(Path::new(hook), 0o755);
         assert_eq!(check().code, 0, "{words}");
         mode(Path::new(hook), 0o775);
-        let place = format!("{}:3: reap.notify: {hook} is refused", config.display());
+        let place = format!("{}:2: reap.notify: {hook} is refused", config.display());
         refused(&check(), &[&place, "mode 0775", "chmod go-w"]);
         let machine = Machine::new(&one_gpu(&[]));
         let mut command = support::command(&["reap", "--watch", "--no-store", "--config"]);

@@ -195,7 +195,7 @@ fn what_each_command_prints_is_valid_also_when_it_fails() {
         (&["ps", "--by", "job", "--demo"], "totals"),
         (&["check", "--demo", "--fail-on", "info"], "check"),
         (&["check", "--demo", "--wait-free", "1GiB", "--wait-free", "79GiB:0"], "check"),
-        (&["check", "--rule", "idel"], "check"),
+        (&["check", "--kind", "idel"], "check"),
         (&["check", "--jsn"], "check"),
         (&["check", "--replay", "/nonexistent.jsonl"], "check"),
         (&[&["check"], &nowhere[..]].concat(), "check"),

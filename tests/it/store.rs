@@ -49,7 +49,7 @@ fn check(machine: &Machine, more: &[&str]) -> Output {
     let arguments = [
         "check",
         "--json",
-        "--rule",
+        "--kind",
         "idle",
         "--window",
         "200ms",
@@ -134,7 +134,7 @@ fn what_is_stored_decides_at_once() {
     let recorded = record(&machine, &["--duration", "500ms"]);
     assert_eq!(recorded.code, 0, "{recorded:?}");
     let before = machine.counts();
-    let looked = machine.run(&["check", "--rule", "idle", "--store-dir", &folder]);
+    let looked = machine.run(&["check", "--kind", "idle", "--store-dir", &folder]);
     assert_eq!(looked.code, 1, "{looked:?}");
     let name = ("nvmlDeviceGetMemoryInfo_v2".to_owned(), Some(0));
     let samples = machine.counts()[&name] - before[&name];
@@ -298,7 +298,7 @@ fn a_history_that_is_not_of_this_machine_or_of_another_time_is_not_used() {
         let quiet = machine.run(&[
             "check",
             "--quiet",
-            "--rule",
+            "--kind",
             "idle",
             "--window",
             "0s",

@@ -70,7 +70,7 @@ fn a_suspect_is_listed_changes_no_exit_code_and_is_never_reaped() {
     assert_eq!(reap.json()["targets"], json!([]), "{reap:?}");
     // The command that is named decides it.
     let command = suspect["command"].as_str().unwrap();
-    assert_eq!(command, "gpumem check --rule idle --window 7s");
+    assert_eq!(command, "gpumem check --kind idle --window 7s");
     let words: Vec<&str> = command.split(' ').skip(1).collect();
     let decided = machine.run(&[&words[..], &["--json"]].concat());
     let document = decided.json();
@@ -162,7 +162,7 @@ fn a_selection_is_about_suspects_too() {
         (&["--gpu", "0"][..], 1),
         (&["--user", "nobody-of-this-name"], 0),
         (&["--where", "mem>1GiB"], 1),
-        (&["--rule", "leak"], 0),
+        (&["--kind", "leak"], 0),
     ] {
         let document = machine.run(&[&look[..], selection].concat()).json();
         let suspects = document["suspects"].as_array().unwrap();

@@ -2,7 +2,7 @@
 //! happens without a driver and on signals.
 
 use std::fs;
-use std::io::{BufRead as _, BufReader, Read as _};
+use std::io::Read as _;
 use std::os::unix::net::UnixDatagram;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -14,11 +14,11 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 use crate::machine::{Machine, Running, one_gpu};
-use crate::support::{clean_environment, find, gpumem, skip, wait_until};
+use crate::support::{clean_environment, gpumem, wait_until};
 
 /// A stopped process is a finding after a second; nobody is written to.
 const TELLS: &str = "[sample]\ninterval = \"200ms\"\n[reap]\nwarn = \"1s\"\ngrace = \"1s\"\n\
-                     warn_terminal = false\nnotify = [\"/bin/sh\", \"-c\", \"cat >> $0\", \"TOLD\"]\n\
+                     notify = [\"/bin/sh\", \"-c\", \"cat >> $0\", \"TOLD\"]\n\
                      [rules.stopped]\nduration = \"1s\"\n";
 
 /// A running service, and its manager.
@@ -31,11 +31,7 @@ struct Service {
 
 impl Service {
     fn start(scene: &Scene, toml: &str) -> Self {
-        Self::start_by(Command::new(gpumem()), scene, toml)
-    }
-
-    /// As [`Service::start`], by a command that becomes gpumem.
-    fn start_by(mut command: Command, scene: &Scene, toml: &str) -> Self {
+        let mut command = Command::new(gpumem());
         let machine = Machine::new(scene);
         let notices = machine.path("told");
         machine.configure(&toml.replace("TOLD", notices.to_str().unwrap()));
@@ -137,7 +133,7 @@ fn its_manager_gets_ready_alive_reloading_and_stopping() {
     let complaints = service.end();
     assert_eq!(complaints.matches("the configuration was reloaded").count(), 1);
     let broken = "config.toml:2: reap.warm: is not known; did you mean \"warn\"?; allowed: warn, \
-                  grace, settle, most, within, notify, warn_terminal, never; the previous configuration stays in force";
+                  grace, settle, most, within, notify, never; the previous configuration stays in force";
     assert!(complaints.contains(broken), "{complaints}");
 }
 
@@ -210,108 +206,6 @@ fn a_command_that_fails_has_notified_no_owner() {
     let complaints = service.end();
     let why = "not notified: the notify command /bin/sh failed (exit status: 7)";
     assert_eq!(complaints.matches(why).count(), 1, "{complaints}");
-}
-
-/// A mount namespace whose terminals are its own: whoever else tests on one is not written to.
-struct Terminals(Running);
-
-impl Terminals {
-    /// `None`, after a printed reason, where there can be none.
-    fn new() -> Option<Self> {
-        let why = "terminals of their own take root";
-        if !rustix::process::geteuid().is_root() {
-            skip("root", why);
-            return None;
-        }
-        find("unshare", "util-linux")?;
-        find("nsenter", "util-linux")?;
-        let script = "mount -t tmpfs none /dev && : > /dev/null && mkdir /dev/pts && mount -t devpts \
-            -o newinstance,ptmxmode=0666 none /dev/pts && echo ready && exec sleep 600";
-        let mut keeper = Command::new("unshare")
-            .args(["-m", "sh", "-c", script])
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut line = String::new();
-        let _ = BufReader::new(keeper.stdout.take().unwrap()).read_line(&mut line);
-        let terminals = Self(Running(keeper));
-        if line != "ready\n" {
-            skip("a mount namespace", why);
-            return None;
-        }
-        Some(terminals)
-    }
-
-    fn gpumem(&self) -> Command {
-        let mut command = Command::new("nsenter");
-        command.args(["--target", &self.0.pid().to_string(), "--mount", gpumem()]);
-        command
-    }
-
-    /// Somebody logs in, as the user of this test; what his terminal is sent is read here.
-    fn log_in(&self) -> fs::File {
-        let ptmx = format!("/proc/{}/root/dev/pts/ptmx", self.0.pid());
-        let mut options = fs::OpenOptions::new();
-        let master = options.read(true).write(true).open(ptmx).unwrap();
-        rustix::pty::unlockpt(&master).unwrap();
-        master
-    }
-}
-
-/// Without a notify command; the owner's terminals are written to.
-fn only_terminals() -> String {
-    let toml = TELLS.replace("warn_terminal = false", "warn_terminal = true");
-    let notify = toml.lines().find(|line| line.starts_with("notify")).unwrap();
-    toml.replace(notify, "") + "action = \"reap\"\n"
-}
-
-#[test]
-fn who_has_no_terminal_is_not_warned_and_keeps_his_process() {
-    let Some(terminals) = Terminals::new() else {
-        return;
-    };
-    let mut child = stopped();
-    let scene = one_gpu(&[child.pid()]);
-    let service = Service::start_by(terminals.gpumem(), &scene, &only_terminals());
-    service.wait_for_message("STATUS=1 GPU, 1 finding, 0 notified");
-    // A second for each of rule, warning and grace: it would be gone by now.
-    for _ in 0..10 {
-        service.wait_for_message("WATCHDOG=1");
-    }
-    assert!(child.0.try_wait().unwrap().is_none(), "nobody was told");
-    assert_eq!(state(child.pid()), 'T', "nothing was sent");
-    assert!(!service.machine.path("state/reap.jsonl").exists());
-    assert!(!service.machine.path("state/reap-warnings.json").exists());
-    let log = service.end();
-    let why = "accepted it, and [reap] has no notify command";
-    if host_pids() {
-        assert_eq!(log.matches("not notified: no terminal of").count(), 1, "{log}");
-        assert_eq!(log.matches("skipped: its owner could not be warned").count(), 1);
-        assert_eq!(log.matches(why).count(), 2, "{log}");
-    }
-}
-
-#[test]
-fn who_has_a_terminal_is_warned_on_it_twice_before_the_act() {
-    let Some(terminals) = Terminals::new() else {
-        return;
-    };
-    if !host_pids() {
-        // What is never killed is warned of to nobody.
-        return;
-    }
-    let mut terminal = terminals.log_in();
-    let mut child = stopped();
-    let scene = one_gpu(&[child.pid()]);
-    let service = Service::start_by(terminals.gpumem(), &scene, &only_terminals());
-    wait_until("it is killed", || child.0.try_wait().unwrap().is_some());
-    let mut shown = [0; 4096];
-    let length = terminal.read(&mut shown).unwrap();
-    let shown = String::from_utf8_lossy(&shown[..length]);
-    assert_eq!(shown.matches("unless it is used before then.").count(), 2);
-    let log = service.end();
-    assert!(log.contains(" on 1 terminal\n"), "{log}");
 }
 
 #[test]

@@ -211,7 +211,7 @@ fn a_day_of_it_on_one_screen() {
     terminal.wait_for_selected(&pid);
     assert!(terminal.is_raw());
     terminal.press("x");
-    terminal.wait_for("plan", |text| text.contains("y: kill it"));
+    terminal.wait_for("plan", |text| text.contains("y kill it"));
     terminal.press("y");
     terminal.wait_for("signal", |text| text.contains(&format!("done: SIGTERM to {pid}")));
     support::wait_until("it is gone", || !holder.is_alive());

@@ -6,7 +6,7 @@ use super::{EXIT_CODES, Recorded, Stored, Where};
 use crate::model::Kind;
 use crate::reclaim::Signal;
 use crate::reclaim::release::ReleaseOptions;
-use crate::units::{Bytes, Span};
+use crate::units::Span;
 
 /// Free GPU memory that is not needed: show a plan, kill what it names, verify that memory came back
 ///
@@ -80,19 +80,6 @@ pub struct ReapArgs {
     #[arg(long, value_name = "KIND", value_delimiter = ',')]
     pub kind: Vec<Kind>,
 
-    /// Only findings of these rules, also where they are switched off
-    #[arg(long, value_name = "RULE", value_delimiter = ',')]
-    pub rule: Vec<String>,
-
-    /// Only findings at least this old; of processes that are named, those that have run at least this
-    /// long
-    #[arg(long, value_name = "DURATION")]
-    pub older_than: Option<Span>,
-
-    /// Only targets that would free at least this much
-    #[arg(long, value_name = "SIZE")]
-    pub min: Option<Bytes>,
-
     /// Carry the plan out without asking
     #[arg(short, long, conflicts_with_all = ["dry_run", "history", "replay", "demo"])]
     pub yes: bool,
@@ -101,6 +88,53 @@ pub struct ReapArgs {
     #[arg(short = 'n', long)]
     pub dry_run: bool,
 
+    /// How they are killed.
+    #[command(flatten)]
+    pub how: HowToKill,
+
+    /// Include inference servers
+    #[arg(long)]
+    pub servers: bool,
+
+    /// Print the plan and its outcome as one JSON document (gpumem.reap/1); does not ask
+    #[arg(long)]
+    pub json: bool,
+
+    /// Show what was done, from the audit log; with --json as gpumem.history/1
+    #[arg(
+        long,
+        conflicts_with_all = ["pid", "notebook", "kernel", "gpu", "user", "terms", "kind", "replay", "demo", "window"]
+    )]
+    pub history: bool,
+
+    /// Run as a daemon: notify owners of findings, and terminate processes found by rules with
+    /// action = "reap" after warning their owners
+    ///
+    /// As a service: packaging/gpumem-reap.service. SIGHUP reads the configuration again. See `gpumem man
+    /// reap` for how owners are warned and how long before.
+    #[arg(
+        long,
+        conflicts_with_all = ["pid", "notebook", "kernel", "gpu", "user", "terms", "kind", "yes", "dry_run", "servers", "json", "history", "window", "replay", "demo"]
+    )]
+    pub watch: bool,
+
+    /// How long to sample this machine before the plan [default: 30s, or 2s where the stored history
+    /// reaches far enough back for every rule, or if processes are named]
+    #[arg(long, value_name = "DURATION", conflicts_with_all = ["replay", "demo"])]
+    pub window: Option<Span>,
+
+    /// Whether the stored history counts.
+    #[command(flatten)]
+    pub stored: Stored,
+
+    /// Where snapshots come from; of a recording there is only a plan.
+    #[command(flatten)]
+    pub recorded: Recorded,
+}
+
+/// How targets are killed, and which of them may be.
+#[derive(Args, Clone, Debug, Default)]
+pub struct HowToKill {
     /// The first signal, instead of TERM: INT, HUP, QUIT, USR1, USR2 or KILL
     #[arg(long, value_name = "SIGNAL")]
     pub signal: Option<Signal>,
@@ -122,45 +156,6 @@ pub struct ReapArgs {
     /// Include graphics-only processes
     #[arg(long)]
     pub graphics: bool,
-
-    /// Include inference servers
-    #[arg(long)]
-    pub servers: bool,
-
-    /// Print the plan and its outcome as one JSON document (gpumem.reap/1); does not ask
-    #[arg(long)]
-    pub json: bool,
-
-    /// Show what was done, from the audit log; with --json as gpumem.history/1
-    #[arg(
-        long,
-        conflicts_with_all = ["pid", "notebook", "kernel", "gpu", "user", "terms", "kind", "rule", "older_than", "min", "replay", "demo", "window"]
-    )]
-    pub history: bool,
-
-    /// Run as a daemon: notify owners of findings, and terminate processes found by rules with
-    /// action = "reap" after warning their owners
-    ///
-    /// As a service: packaging/gpumem-reap.service. SIGHUP reads the configuration again. See `gpumem man
-    /// reap` for how owners are warned and how long before.
-    #[arg(
-        long,
-        conflicts_with_all = ["pid", "notebook", "kernel", "gpu", "user", "terms", "kind", "rule", "older_than", "min", "yes", "dry_run", "servers", "json", "history", "window", "replay", "demo"]
-    )]
-    pub watch: bool,
-
-    /// How long to sample this machine before the plan [default: 30s, or 2s where the stored history
-    /// reaches far enough back for every rule, or if processes are named]
-    #[arg(long, value_name = "DURATION", conflicts_with_all = ["replay", "demo"])]
-    pub window: Option<Span>,
-
-    /// Whether the stored history counts.
-    #[command(flatten)]
-    pub stored: Stored,
-
-    /// Where snapshots come from; of a recording there is only a plan.
-    #[command(flatten)]
-    pub recorded: Recorded,
 }
 
 /// Kill processes of yours that hold GPU memory, and verify that the memory came back
@@ -182,26 +177,9 @@ pub struct Kill {
     #[arg(short, long)]
     pub yes: bool,
 
-    /// The first signal, instead of TERM: INT, HUP, QUIT, USR1, USR2 or KILL
-    #[arg(long, value_name = "SIGNAL")]
-    pub signal: Option<Signal>,
-
-    /// How long each signal may take before the next one, instead of the default
-    #[arg(long, value_name = "DURATION")]
-    pub grace: Option<Span>,
-
-    /// Signal also what a scheduler, a service manager or a container runtime owns, instead of printing
-    /// what to type
-    #[arg(long)]
-    pub direct: bool,
-
-    /// Include other users' processes
-    #[arg(long)]
-    pub all_users: bool,
-
-    /// Include graphics-only processes
-    #[arg(long)]
-    pub graphics: bool,
+    /// How they are killed.
+    #[command(flatten)]
+    pub how: HowToKill,
 }
 
 /// A pid as it is typed.

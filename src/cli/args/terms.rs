@@ -13,7 +13,8 @@ pub struct Where {
     ///
     /// A word is looked for everywhere; NAME:VALUE in one field, with commas between alternatives; < and >
     /// compare what has a number; ! before a term negates it. Unknown values never match, negated or
-    /// not. ? in `gpumem watch` lists the fields.
+    /// not. 'mem>4GiB' is what frees much, 'idle>2h' what was long idle, 'runtime>1d !user:ann' what runs
+    /// long and is not ann's. ? in `gpumem watch` lists the fields.
     #[arg(long = "where", value_name = "TERMS", value_parser = terms)]
     pub terms: Vec<Selector>,
 }

@@ -297,7 +297,7 @@ impl CheckVerdict {
         suspects.cloned().collect()
     }
 
-    /// What could be had back of the processes of these findings, by whatever is found of them.
+    /// What is reclaimable of the processes of these findings, by whatever is found of them.
     fn reclaimable(
         &self,
         findings: &[Finding],

@@ -62,8 +62,6 @@ enum ValueKind {
     Kernels,
     /// Terms of the selector.
     Terms,
-    /// The GPU behind a size and a colon.
-    GpuOfSize,
     /// Signals.
     Signals,
     /// gpumem's commands.
@@ -80,11 +78,10 @@ fn value_kind(command: &str, id: &str) -> Option<ValueKind> {
         ("release", "target") => ValueKind::Releasable,
         (_, "target") => ValueKind::Targets,
         (_, "framework") => ValueKind::Frameworks,
-        (_, "rule") | ("rules", "name") => ValueKind::Rules,
+        ("rules", "name") => ValueKind::Rules,
         (_, "notebook") => ValueKind::Notebooks,
         (_, "kernel") => ValueKind::Kernels,
         (_, "terms") => ValueKind::Terms,
-        (_, "wait_free") => ValueKind::GpuOfSize,
         (_, "signal") => ValueKind::Signals,
         ("man", "command") => ValueKind::Commands,
         _ => return None,
@@ -143,16 +140,6 @@ fn values(kind: ValueKind, cursor: &Cursor) -> Vec<OfferedValue> {
         ValueKind::Notebooks => notebooks(&observed()),
         ValueKind::Kernels => kernels(&observed()),
         ValueKind::Terms => terms(&cursor.typed, observed),
-        ValueKind::GpuOfSize => match cursor.typed.split_once(':') {
-            Some((size, typed)) => {
-                let mut found = gpus(&observed(), typed, "");
-                for candidate in &mut found {
-                    candidate.value = format!("{size}:{}", candidate.value);
-                }
-                found
-            }
-            None => Vec::new(),
-        },
         ValueKind::Signals => Signal::ASKED
             .iter()
             .map(|signal| OfferedValue::new(signal.name().trim_start_matches("SIG"), ""))
@@ -422,21 +409,16 @@ fn field_values(
         return words().iter().map(|word| OfferedValue::new(word, "")).collect();
     }
     let snapshot = observed();
-    let text = |of: fn(&Process) -> Option<String>| {
-        each(&snapshot, |process| Some(OfferedValue::new(of(process)?, line(process))))
-    };
     match spec.field {
         Field::Gpu => gpus(&snapshot, typed, ""),
         Field::Pid => pids(&snapshot, false),
         Field::User => users(&snapshot),
-        Field::Framework => text(|it| it.framework.as_deref().map(str::to_owned)),
-        Field::Place => text(Process::place),
-        Field::Name => text(|it| it.comm.as_deref().map(str::to_owned)),
-        Field::Notebook => text(|it| notebook(it).map(str::to_owned)),
-        Field::Container => text(|it| it.container.as_deref()?.name.as_deref().map(str::to_owned)),
-        Field::Pod => text(|it| it.kubernetes.as_deref()?.pod_name.as_deref().map(str::to_owned)),
-        Field::Job => text(|it| it.slurm.as_deref()?.job_id.as_deref().map(str::to_owned)),
-        Field::Unit => text(|it| it.systemd_unit.as_deref().map(str::to_owned)),
+        Field::Notebook => notebooks(&snapshot),
+        field @ (Field::Framework | Field::Place) => {
+            let rows = rows(&snapshot);
+            let shown = rows.iter().filter_map(|row| field.text(row));
+            shown.map(|text| OfferedValue::new(text, "")).collect()
+        }
         _ => Vec::new(),
     }
 }
@@ -457,8 +439,7 @@ mod tests {
         "max_unattributed",
         "timeout",
         "wait",
-        "older_than",
-        "min",
+        "wait_free",
         "grace",
         "speed",
         "size",

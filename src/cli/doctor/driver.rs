@@ -60,15 +60,14 @@ impl DriverFacts<'_> {
     }
 
     fn library(&self) -> DoctorCheck {
-        let topic = Topic::Library;
+        let topic = Topic::LIBRARY;
         match self.opened {
             Err(NvmlFailure::LibraryNotFound { library }) => {
                 let seen = format!("{library} is not found");
-                self.advise_on_missing_library(DoctorCheck::new(topic, CheckStatus::Broken, seen))
+                self.advise_on_missing_library(topic.broken(seen))
             }
             Err(NvmlFailure::LibraryUnusable { library, reason }) => {
-                let check =
-                    DoctorCheck::new(topic, CheckStatus::Broken, format!("{library}: {reason}"));
+                let check = topic.broken(format!("{library}: {reason}"));
                 match self.place {
                     // Images that were built or committed while GPUs were passed in keep empty files
                     // in place of the libraries (NVIDIA/libnvidia-container#140).
@@ -80,14 +79,12 @@ impl DriverFacts<'_> {
                         .next("reinstall the driver, or name its library with --nvml-library PATH"),
                 }
             }
-            Err(NvmlFailure::Thread(_)) => {
-                DoctorCheck::new(topic, CheckStatus::Unknown, "not looked for")
-            }
+            Err(NvmlFailure::Thread(_)) => topic.unknown("not looked for"),
             Ok(_) | Err(_) => {
                 let path = self.mapped.as_deref().or(self.named);
                 let seen = path
                     .map_or_else(|| "found".to_owned(), |path| path.to_string_lossy().into_owned());
-                DoctorCheck::new(topic, CheckStatus::Ok, seen)
+                topic.ok(seen)
             }
         }
     }
@@ -134,7 +131,7 @@ impl DriverFacts<'_> {
     }
 
     fn driver(&self) -> DoctorCheck {
-        let topic = Topic::Driver;
+        let topic = Topic::DRIVER;
         let error = match self.opened {
             Ok(driver) => {
                 let part = |name: &str, version: &Option<std::sync::Arc<str>>| {
@@ -146,16 +143,13 @@ impl DriverFacts<'_> {
                     part("NVML ", &driver.nvml_version),
                     part("CUDA ", &driver.cuda_version),
                 ];
-                return DoctorCheck::new(topic, CheckStatus::Ok, seen.join(", "));
+                return topic.ok(seen.join(", "));
             }
             Err(error) => error,
         };
-        let broken = |seen: String| DoctorCheck::new(topic, CheckStatus::Broken, seen);
+        let broken = |seen: String| topic.broken(seen);
         match error {
-            NvmlFailure::LibraryNotFound { .. } | NvmlFailure::LibraryUnusable { .. } => DoctorCheck::new(
-                topic,
-                CheckStatus::Unknown,
-                "not asked: there is no library to ask it with",
+            NvmlFailure::LibraryNotFound { .. } | NvmlFailure::LibraryUnusable { .. } => topic.unknown("not asked: there is no library to ask it with",
             ),
             NvmlFailure::DriverNotLoaded => {
                 let check = broken("not loaded (NVML_ERROR_DRIVER_NOT_LOADED)".to_owned());
@@ -196,7 +190,7 @@ impl DriverFacts<'_> {
                 };
                 check.next("nvidia-smi").next(KERNEL_LOG)
             }
-            NvmlFailure::Thread(error) => DoctorCheck::new(topic, CheckStatus::Unknown, error.to_string())
+            NvmlFailure::Thread(error) => topic.unknown(error.to_string())
                 .next("raise the limit on processes: ulimit -u"),
         }
     }
@@ -219,37 +213,32 @@ impl DriverFacts<'_> {
     }
 
     fn kernel_module(&self) -> DoctorCheck {
-        let topic = Topic::KernelModule;
+        let topic = Topic::KERNEL_MODULE;
         match (&self.module, self.opened) {
             (KernelModule::Loaded { version }, Ok(driver)) => match (version, &driver.version) {
                 (Some(module), Some(library)) if module == library => {
-                    DoctorCheck::new(topic, CheckStatus::Ok, format!("{module}, as the library"))
+                    topic.ok(format!("{module}, as the library"))
                 }
                 (Some(module), Some(library)) => mismatch(
-                    DoctorCheck::new(
-                        topic,
-                        CheckStatus::Limited,
-                        format!("{module} is loaded, NVML reports {library}"),
-                    ),
+                    topic.limited(format!("{module} is loaded, NVML reports {library}")),
                     self.place,
                 ),
-                _ => DoctorCheck::new(topic, CheckStatus::Unknown, "loaded, of unknown version"),
+                _ => topic.unknown("loaded, of unknown version"),
             },
             (KernelModule::Loaded { version }, Err(_)) => {
                 let version = version.as_deref().unwrap_or("of unknown version");
-                DoctorCheck::new(topic, CheckStatus::Ok, format!("loaded, {version}"))
+                topic.ok(format!("loaded, {version}"))
             }
             (KernelModule::Absent, _) if self.place == RuntimeEnvironment::Wsl => {
-                DoctorCheck::new(topic, CheckStatus::NotApplicable, "the driver is Windows'")
+                topic.not_applicable("the driver is Windows'")
             }
-            (KernelModule::Absent, Ok(_)) => DoctorCheck::new(
-                topic,
-                CheckStatus::Unknown,
-                "no version file, though NVML answers",
-            )
-            .means("library and module versions cannot be compared; NVML would report a mismatch"),
+            (KernelModule::Absent, Ok(_)) => {
+                topic.unknown("no version file, though NVML answers").means(
+                    "library and module versions cannot be compared; NVML would report a mismatch",
+                )
+            }
             (KernelModule::Absent, Err(error)) => {
-                let check = DoctorCheck::new(topic, CheckStatus::Broken, "nvidia is not loaded");
+                let check = topic.broken("nvidia is not loaded");
                 match (error, self.place) {
                     // Said with the driver.
                     (NvmlFailure::DriverNotLoaded, _) => check,
@@ -259,20 +248,14 @@ impl DriverFacts<'_> {
                     _ => check,
                 }
             }
-            (KernelModule::Unreadable, _) => {
-                DoctorCheck::new(topic, CheckStatus::Unknown, "its version may not be read")
-            }
+            (KernelModule::Unreadable, _) => topic.unknown("its version may not be read"),
         }
     }
 
     fn device_files(&self) -> DoctorCheck {
-        let topic = Topic::DeviceFiles;
+        let topic = Topic::DEVICE_FILES;
         let Some(files) = self.devices.as_deref() else {
-            return DoctorCheck::new(
-                topic,
-                CheckStatus::Unknown,
-                "the folder /dev cannot be listed",
-            );
+            return topic.unknown("the folder /dev cannot be listed");
         };
         if files.is_empty() {
             return self.no_device_files();
@@ -283,7 +266,7 @@ impl DriverFacts<'_> {
             let seen = format!("you may not open {}", in_short(&names));
             let verdict =
                 if self.opened.is_ok() { CheckStatus::Limited } else { CheckStatus::Broken };
-            let check = DoctorCheck::new(topic, verdict, seen).next("ls -l /dev/nvidia*");
+            let check = topic.check(verdict, seen).next("ls -l /dev/nvidia*");
             // Readable and writable by a group that is not root's.
             return if file.gid != 0 && file.mode & 0o060 == 0o060 {
                 check.next(format!(
@@ -304,35 +287,33 @@ impl DriverFacts<'_> {
             .map(|gpu| gpu.index)
             .collect();
         if has("nvidiactl") && !missing.is_empty() {
-            return DoctorCheck::new(
-                topic,
-                CheckStatus::Limited,
-                format!("{seen}; none of GPU {}", ranges(&missing)),
-            )
-            .means("programs cannot use that GPU, and gpumem cannot see which processes hold it")
-            .next(MAKE_DEVICE_FILES);
+            return topic
+                .limited(format!("{seen}; none of GPU {}", ranges(&missing)))
+                .means(
+                    "programs cannot use that GPU, and gpumem cannot see which processes hold it",
+                )
+                .next(MAKE_DEVICE_FILES);
         }
         if has("nvidiactl") && !has("nvidia-uvm") {
-            let check =
-                DoctorCheck::new(topic, CheckStatus::Limited, format!("{seen}; no nvidia-uvm"))
-                    .means("gpumem works without it; CUDA programs do not start");
+            let check = topic
+                .limited(format!("{seen}; no nvidia-uvm"))
+                .means("gpumem works without it; CUDA programs do not start");
             return match self.place {
                 RuntimeEnvironment::Container(_) => self.pass_gpus_in(check),
                 _ => check.next(MAKE_DEVICE_FILES),
             };
         }
-        DoctorCheck::new(topic, CheckStatus::Ok, seen)
+        topic.ok(seen)
     }
 
     fn no_device_files(&self) -> DoctorCheck {
-        let topic = Topic::DeviceFiles;
+        let topic = Topic::DEVICE_FILES;
         if self.opened.is_ok() {
-            return DoctorCheck::new(topic, CheckStatus::Limited, "none, though NVML answers")
-                .means(
-                    "pids cannot be confirmed by the GPU device files that processes have open",
-                );
+            return topic.limited("none, though NVML answers").means(
+                "pids cannot be confirmed by the GPU device files that processes have open",
+            );
         }
-        let check = DoctorCheck::new(topic, CheckStatus::Broken, "none");
+        let check = topic.broken("none");
         match (self.place, &self.module) {
             (RuntimeEnvironment::Container(_), KernelModule::Loaded { .. }) => {
                 check.means("the machine has a driver; this container was given no GPU")

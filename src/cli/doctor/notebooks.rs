@@ -4,14 +4,10 @@
 //! to anybody else; its token is in nothing that is shown.
 
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use super::FILES_TIMEOUT;
-use crate::deadline::{NoAnswer, Task};
 use crate::host::Roots;
-use crate::host::jupyter::{
-    Client, FoundServer, RuntimeFolder, Server, ServerError, find_runtime_folders,
-};
+use crate::host::jupyter::{Client, FoundServer, Server, ServerError, find_runtime_folders};
 use crate::report::doctor::{CheckStatus, DoctorCheck, Topic};
 use crate::units::Span;
 
@@ -41,51 +37,33 @@ struct ProbedServer {
     result: Result<(), ServerError>,
 }
 
-/// Finds them and asks each. A folder that hangs holds up none of the others.
+/// Finds them and asks each, all at once.
 pub(super) fn read(roots: &Roots) -> Servers {
-    let started = Instant::now();
-    let folders = find_runtime_folders(roots);
-    let begun: Vec<_> = folders
-        .into_iter()
-        .filter_map(|folder| {
-            let (roots, path) = (roots.clone(), folder.path.clone());
-            let reading = Task::start("notebook-folder", move || read_folder(&roots, &folder));
-            Some((path, reading.ok()?))
-        })
-        .collect();
     let mut servers = Servers::default();
-    for (path, reading) in begun {
-        let left = (FILES_TIMEOUT + SERVER_TIME).saturating_sub(started.elapsed());
-        match reading.wait(left) {
-            Ok(Ok(read)) => servers.add(read),
-            Ok(Err(error)) => servers.unread.push(error.to_string()),
-            Err(NoAnswer::Late) => {
-                servers
-                    .unread
-                    .push(format!("{path} does not answer; see whether its server hangs"));
+    let mut running: Vec<FoundServer> = Vec::new();
+    for folder in find_runtime_folders(roots) {
+        match folder.read(roots) {
+            Ok(files) => {
+                running.extend(files.running);
+                servers.stale.extend(files.stale);
             }
-            Err(NoAnswer::Never) => {}
+            Err(error) => servers.unread.push(error.to_string()),
         }
     }
-    servers
-}
-
-/// Reads a folder and asks its servers, all at once.
-fn read_folder(roots: &Roots, folder: &RuntimeFolder) -> Result<Servers, ServerError> {
-    let files = folder.read(roots)?;
-    let asked = thread::scope(|scope| {
-        let asking: Vec<_> = files
-            .running
-            .into_iter()
-            .map(|found| {
-                let asking = thread::Builder::new().name("notebook-server".to_owned());
-                asking.spawn_scoped(scope, || probe(roots, found))
-            })
-            .collect();
-        let answers = asking.into_iter().filter_map(Result::ok);
-        answers.filter_map(|asking| asking.join().ok()).collect()
+    // A server may be named by two folders; it is one.
+    running.sort_by_key(|found| found.pid);
+    running.dedup_by_key(|found| found.pid);
+    servers.stale.sort();
+    servers.stale.dedup();
+    servers.asked = thread::scope(|scope| {
+        let ask = |found| {
+            let thread = thread::Builder::new().name("notebook-server".to_owned());
+            thread.spawn_scoped(scope, || probe(roots, found)).ok()
+        };
+        let asking: Vec<_> = running.into_iter().filter_map(ask).collect();
+        asking.into_iter().filter_map(|asking| asking.join().ok()).collect()
     });
-    Ok(Servers { asked, stale: files.stale, unread: Vec::new() })
+    servers
 }
 
 fn probe(roots: &Roots, found: FoundServer) -> ProbedServer {
@@ -97,23 +75,6 @@ fn probe(roots: &Roots, found: FoundServer) -> ProbedServer {
         pid: found.pid,
         url: found.url,
         result: found.server.as_ref().map_err(Clone::clone).and_then(ask),
-    }
-}
-
-impl Servers {
-    /// A server may be named by two folders; it is one.
-    fn add(&mut self, other: Self) {
-        for asked in other.asked {
-            if !self.asked.iter().any(|known| known.pid == asked.pid) {
-                self.asked.push(asked);
-            }
-        }
-        for file in other.stale {
-            if !self.stale.contains(&file) {
-                self.stale.push(file);
-            }
-        }
-        self.unread.extend(other.unread);
     }
 }
 
@@ -137,12 +98,10 @@ impl ProbedServer {
 }
 
 pub(super) fn checks(servers: Option<Servers>) -> Vec<DoctorCheck> {
-    let topic = Topic::Notebooks;
-    let Some(mut servers) = servers else {
+    let topic = Topic::NOTEBOOKS;
+    let Some(servers) = servers else {
         return vec![super::too_long(topic)];
     };
-    servers.asked.sort_by_key(|asked| asked.pid);
-    servers.stale.sort();
     let answering = servers.asked.iter().filter(|it| it.result.is_ok());
     let answering: Vec<String> = answering.map(ProbedServer::name).collect();
     let (verdict, mut seen) = match answering.len() {
@@ -160,7 +119,8 @@ pub(super) fn checks(servers: Option<Servers>) -> Vec<DoctorCheck> {
     let limited = |text: &str| {
         // Every error ends with what to do.
         let (seen, next) = text.rsplit_once("; ").unwrap_or((text, ""));
-        let check = DoctorCheck::new(topic, CheckStatus::Limited, seen)
+        let check = topic
+            .limited(seen)
             .means("what the kernels of a server that is not asked do is not known");
         if next.is_empty() { check } else { check.next(next) }
     };
@@ -169,7 +129,7 @@ pub(super) fn checks(servers: Option<Servers>) -> Vec<DoctorCheck> {
     let failed: Vec<String> = failed.chain(servers.unread).collect();
     let mut checks = Vec::new();
     if failed.is_empty() || verdict == CheckStatus::Ok || !servers.stale.is_empty() {
-        checks.push(DoctorCheck::new(topic, verdict, seen));
+        checks.push(topic.check(verdict, seen));
     }
     checks.extend(failed.iter().take(FAILED).map(|text| limited(text)));
     let more = failed.len().saturating_sub(FAILED);
@@ -246,13 +206,13 @@ mod tests {
         assert_eq!(stale[0].0, CheckStatus::NotApplicable);
         assert!(stale[0].1.ends_with("ended: /rt/jpserver-7.json"));
         let unread = judged(Servers {
-            unread: vec!["/rt does not answer; see whether its server hangs".to_owned()],
+            unread: vec!["/rt cannot be read; see its owner".to_owned()],
             ..Servers::default()
         });
         assert_eq!(unread.len(), 1);
         assert_eq!(
             (unread[0].0, unread[0].1.as_str()),
-            (CheckStatus::Limited, "/rt does not answer")
+            (CheckStatus::Limited, "/rt cannot be read")
         );
         assert_eq!(checks(None)[0].verdict, CheckStatus::Unknown);
     }
@@ -269,17 +229,5 @@ mod tests {
         assert!(judged[0].1.ends_with("(process 46) and 4 more"), "{judged:?}");
         assert_eq!(judged.len(), 1 + FAILED + 1);
         assert!(judged[FAILED + 1].1.starts_with("14 more"));
-    }
-
-    #[test]
-    fn a_server_in_two_folders_is_one() {
-        let found = || Servers {
-            asked: vec![asked(7, Ok(()))],
-            stale: vec!["/rt/jpserver-8.json".to_owned()],
-            unread: Vec::new(),
-        };
-        let mut all = found();
-        all.add(found());
-        assert_eq!((all.asked.len(), all.stale.len()), (1, 1));
     }
 }

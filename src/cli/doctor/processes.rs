@@ -4,14 +4,13 @@ use rustix::io::Errno;
 
 use crate::host::{Hidepid, Rights, Visibility};
 use crate::model::snapshot::PidNamespace;
-use crate::report::doctor::{CheckStatus, DoctorCheck, Topic};
+use crate::report::doctor::{DoctorCheck, Topic};
 
 #[derive(Debug)]
 pub(super) struct ProcessFacts<'a> {
     pub(super) namespace: Option<PidNamespace>,
     pub(super) rights: Rights,
     pub(super) hidepid: Option<Hidepid>,
-    pub(super) ptrace_scope: Option<u8>,
     pub(super) pidfd: Result<(), Errno>,
     pub(super) kernel: Option<&'a str>,
 }
@@ -21,22 +20,18 @@ pub(super) fn checks(facts: &ProcessFacts<'_>) -> Vec<DoctorCheck> {
         pid_namespace(facts.namespace),
         descriptors(facts.rights),
         hidepid(facts.hidepid, facts.rights),
-        ptrace_scope(facts.ptrace_scope),
         pidfd(facts.pidfd, facts.kernel),
     ]
 }
 
 fn pid_namespace(namespace: Option<PidNamespace>) -> DoctorCheck {
-    let topic = Topic::PidNamespace;
+    let topic = Topic::PID_NAMESPACE;
     match namespace {
         Some(PidNamespace::Host) => {
-            DoctorCheck::new(topic, CheckStatus::Ok, "the host's: NVML's pids are those seen here")
+            topic.ok("the host's: NVML's pids are those seen here")
         }
         // RM gave the host's pids everywhere until 535.104; later ones translate, not all of them.
-        Some(PidNamespace::Container) => DoctorCheck::new(
-            topic,
-            CheckStatus::Limited,
-            "a container's",
+        Some(PidNamespace::Container) => topic.limited("a container's",
         )
         .means(
             "NVML's pids may be the host's: only pids whose process has a GPU device file \
@@ -44,10 +39,7 @@ fn pid_namespace(namespace: Option<PidNamespace>) -> DoctorCheck {
                 are undecided",
         )
         .next("run gpumem on the host, or in a container with its pids: docker run --pid=host ..."),
-        None => DoctorCheck::new(
-            topic,
-            CheckStatus::Unknown,
-            "the link self/ns/pid of proc cannot be read",
+        None => topic.unknown("the link self/ns/pid of proc cannot be read",
         )
         .means("pids are treated as a container's: none is believed by its number alone")
         .next("mount -t proc proc /proc    (as root)"),
@@ -55,7 +47,7 @@ fn pid_namespace(namespace: Option<PidNamespace>) -> DoctorCheck {
 }
 
 fn descriptors(rights: Rights) -> DoctorCheck {
-    let topic = Topic::Descriptors;
+    let topic = Topic::DESCRIPTORS;
     let who = if rights.is_root { "root" } else { "not root" };
     let capability = match rights.can_trace {
         Some(true) => ", with CAP_SYS_PTRACE",
@@ -77,11 +69,9 @@ fn descriptors(rights: Rights) -> DoctorCheck {
     let seen = format!("{who}{capability}: {tried}");
     match (rights.other_user, rights.first) {
         (Visibility::Seen, Visibility::Seen | Visibility::NoProcess)
-        | (Visibility::NoProcess, Visibility::Seen) => {
-            DoctorCheck::new(topic, CheckStatus::Ok, seen)
-        }
+        | (Visibility::NoProcess, Visibility::Seen) => topic.ok(seen),
         (Visibility::Refused, _) | (_, Visibility::Refused) => {
-            let check = DoctorCheck::new(topic, CheckStatus::Limited, seen).means(if rights.other_user == Visibility::Seen {
+            let check = topic.limited(seen).means(if rights.other_user == Visibility::Seen {
                 "whether some processes hold a GPU's file open is unknown: those may be hidden holders"
             } else {
                 "whether another's process holds a GPU's file open is unknown: hidden holders are not found"
@@ -96,20 +86,18 @@ fn descriptors(rights: Rights) -> DoctorCheck {
                     .next("give the container the capability: docker run --cap-add SYS_PTRACE ..."),
             }
         }
-        (Visibility::NoProcess, Visibility::NoProcess) => {
-            DoctorCheck::new(topic, CheckStatus::Unknown, seen)
-        }
+        (Visibility::NoProcess, Visibility::NoProcess) => topic.unknown(seen),
     }
 }
 
 fn hidepid(hidepid: Option<Hidepid>, rights: Rights) -> DoctorCheck {
-    let topic = Topic::Hidepid;
+    let topic = Topic::HIDEPID;
     let hides = match hidepid {
         None => {
-            return DoctorCheck::new(topic, CheckStatus::Unknown, "no proc file system is mounted");
+            return topic.unknown("no proc file system is mounted");
         }
         Some(Hidepid::Off) => {
-            return DoctorCheck::new(topic, CheckStatus::Ok, "off: all processes are seen");
+            return topic.ok("off: all processes are seen");
         }
         Some(Hidepid::NoAccess) => "noaccess: what is in others' folders is hidden",
         Some(Hidepid::Invisible) => "invisible: others' processes are hidden",
@@ -117,45 +105,23 @@ fn hidepid(hidepid: Option<Hidepid>, rights: Rights) -> DoctorCheck {
     };
     // proc(5): root, who may trace all, sees all; so does the group of the option gid.
     if rights.can_trace == Some(true) {
-        return DoctorCheck::new(topic, CheckStatus::Ok, format!("{hides}, not from you"));
+        return topic.ok(format!("{hides}, not from you"));
     }
-    DoctorCheck::new(topic, CheckStatus::Limited, hides)
+    topic
+        .limited(hides)
         .means("owner, command and state of others' processes on a GPU are not known")
         .next("run gpumem as root, or as root: mount -o remount,hidepid=0 /proc")
 }
 
-/// Who may attach (`Documentation/admin-guide/LSM/Yama.rst`): a CPython that is asked to release is attached to,
-/// all else is only read.
-fn ptrace_scope(scope: Option<u8>) -> DoctorCheck {
-    let topic = Topic::PtraceScope;
-    let who = match scope {
-        None => {
-            let seen = "this kernel has no Yama";
-            return DoctorCheck::new(topic, CheckStatus::NotApplicable, seen);
-        }
-        Some(0) => "everybody may attach to their own",
-        Some(1 | 2) => "only root may attach",
-        Some(_) => "nobody may attach",
-    };
-    let seen = format!("{}: {who}", scope.unwrap_or_default());
-    DoctorCheck::new(topic, CheckStatus::Ok, seen)
-        .means("limits only gpumem release of a CPython 3.14; all else reads")
-}
-
 fn pidfd(answer: Result<(), Errno>, kernel: Option<&str>) -> DoctorCheck {
-    let topic = Topic::Pidfd;
+    let topic = Topic::PIDFD;
     let kernel = kernel.unwrap_or("of unknown version");
     match answer {
-        Ok(()) => {
-            DoctorCheck::new(topic, CheckStatus::Ok, format!("pidfd_open works, Linux {kernel}"))
-        }
+        Ok(()) => topic.ok(format!("pidfd_open works, Linux {kernel}")),
         Err(errno) => {
-            let check = DoctorCheck::new(
-                topic,
-                CheckStatus::Limited,
-                format!("pidfd_open: {errno}, Linux {kernel}"),
-            )
-            .means("pidfds are unavailable, so no process can be signalled safely");
+            let check = topic
+                .limited(format!("pidfd_open: {errno}, Linux {kernel}"))
+                .means("pidfds are unavailable, so no process can be signalled safely");
             if errno == Errno::NOSYS {
                 check.next("Linux 5.3 or later; in a container, a seccomp profile that knows the call (update its runtime)")
             } else {
@@ -168,6 +134,7 @@ fn pidfd(answer: Result<(), Errno>, kernel: Option<&str>) -> DoctorCheck {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::report::doctor::CheckStatus;
 
     const ROOT: Rights = Rights {
         is_root: true,
@@ -227,13 +194,5 @@ mod tests {
         let old = pidfd(Err(Errno::NOSYS), Some("4.18"));
         assert!(old.verdict == CheckStatus::Limited && old.next[0].contains("5.3"));
         assert!(pidfd(Err(Errno::PERM), None).next[0].contains("seccomp"));
-    }
-
-    #[test]
-    fn no_scope_of_yama_is_a_fault() {
-        for scope in [0, 1, 2, 3, 9] {
-            assert_eq!(ptrace_scope(Some(scope)).verdict, CheckStatus::Ok);
-        }
-        assert_eq!(ptrace_scope(None).verdict, CheckStatus::NotApplicable);
     }
 }

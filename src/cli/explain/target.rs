@@ -3,7 +3,7 @@
 //! What there is not is wrong usage, and the message lists what there is; what cannot be told because a
 //! GPU could not be read is blindness.
 
-use crate::cli::selection::names;
+use crate::cli::selection::{names, no_such_gpu};
 use crate::cli::{UsageError, unreadable};
 use crate::explain;
 use crate::model::field::Needle;
@@ -82,7 +82,8 @@ impl TypedTarget {
             Self::Pid(pid) => find_pid(*pid, seen, last),
             Self::Index(index) => {
                 let place = last.gpus.iter().position(|gpu| gpu.index == *index);
-                let place = place.ok_or_else(|| no_such_gpu(&format!("gpu:{index}"), last))?;
+                let place =
+                    place.ok_or_else(|| no_such_gpu(&format!("gpu:{index}"), &last.gpus))?;
                 Ok(ExplainSubject::Gpu(place, None))
             }
             Self::Uuid(uuid) => find_uuid(uuid, last).map_err(Into::into),
@@ -143,7 +144,7 @@ fn find_uuid(typed: &str, last: &Snapshot) -> Result<ExplainSubject, UsageError>
     let places: Vec<usize> =
         (0..last.gpus.len()).filter(|&at| names(typed, &last.gpus[at])).collect();
     match places[..] {
-        [] => Err(no_such_gpu(typed, last)),
+        [] => Err(no_such_gpu(typed, &last.gpus)),
         [place] => Ok(ExplainSubject::Gpu(place, None)),
         _ => {
             let which: Vec<String> =
@@ -216,23 +217,6 @@ fn no_such_finding(id: &str, seen: &SampledHistory, last: &Snapshot) -> UsageErr
 
 fn ids<'f>(findings: impl Iterator<Item = &'f Finding>) -> String {
     list(findings.map(|finding| finding.id.to_string()).collect())
-}
-
-fn no_such_gpu(typed: &str, last: &Snapshot) -> UsageError {
-    let known: Vec<String> = last
-        .gpus
-        .iter()
-        .map(|gpu| match &gpu.uuid {
-            Some(uuid) => format!("gpu:{} ({uuid})", gpu.index),
-            None => format!("gpu:{}", gpu.index),
-        })
-        .collect();
-    let there = if known.is_empty() {
-        "the driver reports no GPU (`gpumem doctor` looks for the reason)".to_owned()
-    } else {
-        format!("there are {}", list(known))
-    };
-    UsageError(format!("{typed}: there is no such GPU; {there}"))
 }
 
 /// Who is on the GPUs: `there are 4242 (python train.py, ann) on GPU 0, …`.

@@ -21,14 +21,14 @@ fn seen(scene: &mut Scene, steps: usize, change: impl Fn(&mut Scene, usize)) -> 
 
 /// The page about what was typed.
 #[track_caller]
-fn page(seen: &SampledHistory, typed: &str) -> (ExplainReport, String) {
+fn shown(seen: &SampledHistory, typed: &str) -> (ExplainPage, String) {
     let last = seen.last.as_ref().unwrap();
     let target = TypedTarget::parse(typed).unwrap();
     let found = target.find(seen, last).unwrap();
-    let report = report(&target, &found, seen.known(last));
+    let page = page(&target, &found, seen.known(last, &|_, _| None));
     let look = PageStyle { width: 80, style: Style::default(), ascii: false };
-    let text = text::page(&report, look);
-    (report, text)
+    let text = text(&page, look);
+    (page, text)
 }
 
 #[track_caller]
@@ -66,16 +66,14 @@ fn a_mig_device_leads_to_its_gpu_and_a_process_to_its_instance() {
     scene.holder(7, &[0], GIB);
     scene.row(0, 7).gpu_instance_id = Some(2);
     let seen = seen(&mut scene, 3, |_, _| {});
-    let (report, text) = page(&seen, "MIG-2");
+    let (_, text) = shown(&seen, "MIG-2");
     assert!(text.contains("GPU instance 2 of this GPU"), "{text}");
     assert!(text.contains("1g.10gb") && text.contains("under MIG"), "{text}");
-    let balance = report.gpu.unwrap().balance.unwrap();
-    assert_eq!(balance.unattributed_bytes, None);
-    let (_, text) = page(&seen, "7");
+    let (_, text) = shown(&seen, "7");
     assert!(text.contains("GPU 0/2   1.0 GiB of 10.0 GiB (10%)"), "{text}");
     let (exit, message) = refused(&seen, "MIG-9");
     assert_eq!(exit, Exit::Usage);
-    assert!(message.contains("gpu:0 (GPU-0)"), "{message}");
+    assert!(message.contains("there are 0"), "{message}");
 }
 
 /// A UUID's beginning names in `explain` what it names in a selector.
@@ -119,13 +117,12 @@ fn unknown_memory_is_not_available_with_its_reason() {
     scene.gpu(0).memory_unavailable = words("it shares the machine's memory");
     scene.gpu(0).process_memory_unavailable = words("the driver does not tell it under WSL");
     let seen = seen(&mut scene, 3, |_, _| {});
-    let (report, text) = page(&seen, "gpu:0");
+    let (report, text) = shown(&seen, "gpu:0");
     assert!(text.contains("n/a: it shares the machine's memory"), "{text}");
     assert!(!is_blind(&report), "a GPU without framebuffer is no failure");
-    let (report, text) = page(&seen, "7");
+    let (_, text) = shown(&seen, "7");
     assert!(text.contains("memory n/a: the driver does not tell it under WSL"), "{text}");
     assert!(!text.contains("frees"), "{text}");
-    assert_eq!(report.process.unwrap().gpus[0].used_bytes, None);
 }
 
 #[test]
@@ -141,7 +138,7 @@ fn an_absent_target_is_wrong_usage_and_the_message_names_what_there_is() {
         ("9", "there are 7 (python train.py) on GPU 0"),
         ("1", "GPU 1 is written gpu:1"),
         ("8", "was on GPU 0 until 2025-11-21"),
-        ("gpu:5", "there are gpu:0 (GPU-0), gpu:1 (GPU-1)"),
+        ("gpu:5", "there are 0, 1"),
         ("GPU-", "gpu:0, gpu:1"),
         ("GPU-7", "no such GPU"),
         ("nonsense", "there is none now"),
@@ -154,7 +151,7 @@ fn an_absent_target_is_wrong_usage_and_the_message_names_what_there_is() {
     scene.gpu(1).processes = None;
     seen.observe(scene.step().clone());
     assert_eq!(refused(&seen, "9").0, Exit::CannotMeasure);
-    let (report, text) = page(&seen, "gpu:1");
+    let (report, text) = shown(&seen, "gpu:1");
     assert!(is_blind(&report));
     assert!(text.contains("could not be read"), "{text}");
 }
@@ -165,17 +162,16 @@ fn a_findings_id_and_its_beginning_lead_to_its_process() {
     scene.memory(0, 21 * GIB, 80 * GIB);
     scene.holder(7, &[0], 20 * GIB);
     let seen = seen(&mut scene, 300, |_, _| {});
-    let (report, text) = page(&seen, "7");
-    let id = report.process.unwrap().verdict.findings[0].id.to_string();
+    let (report, text) = shown(&seen, "7");
+    let id = report.findings[0].id.to_string();
     for typed in [&*id, "idle", "idle:GPU-0"] {
-        assert_eq!(page(&seen, typed).1, text);
+        assert_eq!(shown(&seen, typed).1, text);
     }
 }
 
 #[test]
 fn an_unknown_framework_is_an_error_that_lists_the_known_ones() {
-    assert!(frameworks(LIST).unwrap().frameworks.len() > 2);
-    assert_eq!(frameworks("torch").unwrap().frameworks[0].name, "pytorch");
+    assert!(frameworks("torch").unwrap().title.contains("pytorch"));
     let error = frameworks("pytroch").unwrap_err().to_string();
     assert!(error.contains("pytorch"), "{error}");
 }

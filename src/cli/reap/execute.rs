@@ -12,29 +12,31 @@ use std::time::Duration;
 use anyhow::Context as _;
 use rustix::process::geteuid;
 
-use super::text;
+use super::{confirm, text};
 use crate::cli::signals::Interrupt;
-use crate::cli::{config, store, warn};
+use crate::cli::{signals, store, warn};
+use crate::deadline::NoAnswer;
 use crate::host::Roots;
 use crate::model::{Snapshot, Time};
 use crate::reclaim::ledger::{Actor, Deed, Failure};
-use crate::reclaim::{JudgedSample, Observer, Outcome, SampleSource, Target, Tools};
+use crate::reclaim::{
+    Executor, Guard, JudgedSample, Observer, Outcome, SampleSource, Target, Tools,
+};
 use crate::rules::Engine;
 use crate::source::live::Live;
 
 /// Between two looks while something is being ended.
 const INTERVAL: Duration = Duration::from_millis(250);
+/// Between two looks at the machine while somebody thinks.
+const ASKING_INTERVAL: Duration = Duration::from_millis(500);
 
-/// Takes the lock of a directory of state, which exists, and opens the ledger in it; returns, in
-/// words, the processes that an earlier gpumem had left stopped and that were resumed.
+/// Takes the lock of a directory of state, which exists, and opens the ledger in it.
 ///
 /// # Errors
 ///
 /// Another reaper is at work, or there can be no ledger.
-pub(in crate::cli) fn tools(folder: &Path) -> anyhow::Result<(Tools, Option<String>)> {
-    let tools = Tools::open(folder, &Roots::default(), config::now())?;
-    let resumed = text::resumed(tools.resumed());
-    Ok((tools, resumed))
+pub(in crate::cli) fn tools(folder: &Path) -> anyhow::Result<Tools> {
+    Ok(Tools::open(folder, &Roots::default())?)
 }
 
 /// As [`tools`], of this user's directory of state, which is made where it is missing.
@@ -42,7 +44,7 @@ pub(in crate::cli) fn tools(folder: &Path) -> anyhow::Result<(Tools, Option<Stri
 /// # Errors
 ///
 /// As there, and where the directory cannot be made.
-pub(in crate::cli) fn tools_here() -> anyhow::Result<(Tools, Option<String>)> {
+pub(in crate::cli) fn tools_here() -> anyhow::Result<Tools> {
     let folder = store::state()?;
     fs::create_dir_all(&folder).with_context(|| {
         let name = folder.display();
@@ -52,7 +54,7 @@ pub(in crate::cli) fn tools_here() -> anyhow::Result<(Tools, Option<String>)> {
 }
 
 /// This machine, sampled and judged until a signal comes.
-pub(in crate::cli) struct LiveSamples {
+struct LiveSamples {
     live: Live,
     engine: Engine,
     snapshot: Snapshot,
@@ -123,6 +125,62 @@ impl Observer for TerminalObserver {
     fn ended(&mut self, _: usize, _: &Target, _: &Outcome) {
         self.sent.clear();
     }
+}
+
+/// Asks a question, and samples while it is thought over; whether the answer is yes.
+///
+/// # Errors
+///
+/// Where there can be no thread to ask.
+pub(in crate::cli) fn confirmed(
+    question: &str,
+    live: &mut Live,
+    engine: &mut Engine,
+) -> anyhow::Result<bool> {
+    let answer = confirm::ask_yes_or_no(question)?;
+    let is_yes = loop {
+        match answer.wait(ASKING_INTERVAL) {
+            Ok(answer) => break answer,
+            // The rules have to know what happens meanwhile.
+            Err(NoAnswer::Late) => engine.observe(&live.sample()),
+            Err(NoAnswer::Never) => break false,
+        }
+    };
+    if !is_yes {
+        warn("nothing was sent");
+    }
+    Ok(is_yes)
+}
+
+/// Carries targets out on a machine that was sampled and judged so far, one after another; `ended` is told the
+/// outcome of each. A signal that ended it early, and what it interrupted.
+///
+/// # Errors
+///
+/// Where nothing can be carried out, or recorded.
+pub(in crate::cli) fn carry_out(
+    (live, engine, snapshot): (Live, Engine, Snapshot),
+    guard: Guard,
+    targets: Vec<Target>,
+    mut ended: impl FnMut(Outcome) -> anyhow::Result<()>,
+) -> anyhow::Result<Option<(i32, String)>> {
+    let tools = tools_here()?;
+    let actor = actor(&snapshot);
+    let mut watched = LiveSamples::new(live, engine, snapshot)?;
+    let mut executor = Executor::new(targets, guard, actor, tools);
+    let mut spoken = TerminalObserver::default();
+    while let Some(outcome) = executor.run(&mut watched, &mut spoken)? {
+        ended(outcome)?;
+    }
+    let interrupted = executor.target().zip(watched.interrupted());
+    Ok(interrupted.map(|(target, signal)| {
+        let sent = match &spoken.sent[..] {
+            [] => String::new(),
+            sent => format!("; it was sent: {}", sent.join(", ")),
+        };
+        let (leader, name) = (target.leader, signals::name(signal));
+        (signal, format!("interrupted by {name} at {leader}: nothing more is sent{sent}"))
+    }))
 }
 
 /// Who acts here. The owners that a snapshot names tell what this user is called.

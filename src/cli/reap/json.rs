@@ -17,10 +17,11 @@ pub const SCHEMA: &str = "gpumem.reap/1";
 pub const HISTORY: &str = "gpumem.history/1";
 
 /// What a reaper came to.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, JsonSchema, Serialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, JsonSchema, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ReapStatus {
     /// There is a plan, and nothing was sent.
+    #[default]
     Planned,
     /// All that was asked for is ended, and the memory is back.
     Done,
@@ -32,10 +33,10 @@ pub enum ReapStatus {
     Error,
 }
 
-/// The plan that `gpumem reap --json` prints and, with --yes, what came of it: one document, also where
+/// The plan that `gpumem reap --json` prints and, with --yes, the result: one document, also where
 /// it failed. Units are in the names. What is not known is absent or `null`, never 0. A reader ignores
 /// fields that it does not know.
-#[derive(Clone, PartialEq, Debug, JsonSchema, Serialize)]
+#[derive(Clone, PartialEq, Debug, Default, JsonSchema, Serialize)]
 pub struct ReapReport {
     /// Format and major version.
     #[schemars(extend("const" = SCHEMA))]
@@ -97,18 +98,7 @@ impl ReapReport {
 
     /// What there is to say where there is no plan.
     pub fn failed(error: &str) -> Self {
-        let mut report = Self {
-            schema: SCHEMA,
-            time: None,
-            is_replay: false,
-            status: ReapStatus::Error,
-            expected_bytes: None,
-            freed_bytes: None,
-            targets: Vec::new(),
-            refused: Vec::new(),
-            undecided: Vec::new(),
-            errors: Vec::new(),
-        };
+        let mut report = Self { schema: SCHEMA, ..Self::default() };
         report.fail(error);
         report
     }

@@ -2,6 +2,7 @@
 //! the end of a recording.
 
 use std::io::{self, IsTerminal as _};
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,8 +10,9 @@ use anyhow::Context as _;
 
 use super::policy_from_args;
 use crate::cli::args::{Global, ReapArgs};
+use crate::cli::session::{self, SampleWindow};
 use crate::cli::store::{self, Fed};
-use crate::cli::{config, recorded, warn, warn_of_damage};
+use crate::cli::{config, recorded, warn};
 use crate::config::Config;
 use crate::config::reap::ReapConfig;
 use crate::host::{Roots, read_guarded, read_ourselves};
@@ -23,7 +25,6 @@ use crate::reclaim::policy::Keeps;
 use crate::reclaim::{Guard, Plan, Policy, Targets, plan, plan_by_snapshot};
 use crate::rules::exemption::{Exemption, exempt_processes, may_exempt};
 use crate::rules::{Engine, RuleSet};
-use crate::source::Source as _;
 use crate::source::live::Live;
 use crate::source::replay::PlaybackPace;
 use crate::units::Span;
@@ -97,7 +98,7 @@ impl Observation {
     /// Where there is nothing to see, or what was typed makes no sense.
     pub(in crate::cli) fn new(args: &ReapArgs, global: &Global) -> anyhow::Result<Self> {
         let Config { mut rules, reap, .. } = config::load(global)?;
-        policy_from_args::switch_on(&mut rules, args)?;
+        policy_from_args::switch_on(&mut rules, &args.kind);
         let configured = ConfiguredPolicy::new(&rules).with_releases(&reap);
         let targets = policy_from_args::targets(args);
         let concerned = concerned(&targets, &rules);
@@ -105,15 +106,7 @@ impl Observation {
         let mut engine = Engine::new(rules);
         let mut live = None;
         let snapshot = match recorded(&args.recorded, PlaybackPace::AsFast)? {
-            Some(mut replay) => {
-                let mut last = None;
-                while let Some(snapshot) = replay.next()? {
-                    engine.observe(&snapshot);
-                    last = Some(snapshot);
-                }
-                warn_of_damage(&replay);
-                last.context("the recording has no snapshot")?
-            }
+            Some(replay) => session::last(replay, |snapshot| engine.observe(snapshot))?,
             None => {
                 let machine = live.insert(crate::cli::live(global, INTERVAL)?);
                 let rows = policy_from_args::rows(args);
@@ -189,7 +182,7 @@ pub(in crate::cli) fn plan_here(
     let roots = Roots::default();
     let ourselves = read_ourselves(&roots)?;
     configured.protect(&mut policy, snapshot);
-    policy.limits.selected = selected.cloned();
+    policy.selected = selected.cloned();
     let guard = Guard { policy, ourselves };
     let families = families(snapshot);
     // Who cannot be looked at, or is gone, is not known, and that protects.
@@ -203,7 +196,7 @@ pub(in crate::cli) fn plan_here(
 /// (`oom_score_adj`, an environment that was not recorded) protects nothing here, where nothing is sent.
 pub(in crate::cli) fn plan_there(mut policy: Policy, scene: PlanSource<'_>) -> (Plan, Guard) {
     scene.configured.protect(&mut policy, scene.snapshot);
-    policy.limits.selected = scene.selected.cloned();
+    policy.selected = scene.selected.cloned();
     plan_by_snapshot(policy, scene.findings, scene.snapshot)
 }
 
@@ -220,18 +213,16 @@ fn watch(
     if !is_named && io::stderr().is_terminal() {
         warn(&format!("looking for {patience} (--window)"));
     }
-    let mut first = None;
-    loop {
-        let snapshot = live.next()?.context("the driver gave no snapshot")?;
+    // What a slow GPU takes of the look is added to it.
+    let window = SampleWindow { interval: INTERVAL, length: patience, begins_answered: true };
+    let mut last = None;
+    session::sample(live, window, |snapshot| {
         engine.observe(&snapshot);
-        // The look begins when the machine has answered: what a slow GPU takes of it is added.
-        let begun = *first.get_or_insert_with(|| live.now());
-        let seconds = snapshot.time.seconds_since(begun);
-        let is_last = seconds + INTERVAL.as_secs_f64() / 2.0 >= patience.seconds();
-        if is_last || (args.window.is_none() && is_clear(targets, &snapshot)) {
-            return Ok(snapshot);
-        }
-    }
+        let has_enough = args.window.is_none() && is_clear(targets, &snapshot);
+        last = Some(snapshot);
+        Ok(if has_enough { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
+    })?;
+    last.context("the driver gave no snapshot")
 }
 
 /// Whether one snapshot tells all: processes are named, none of which is a notebook's, whose server

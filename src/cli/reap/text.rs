@@ -1,4 +1,4 @@
-//! How a plan, its steps, what is done and what came of it are written for people. Pure.
+//! How a plan, its steps, what is done and the result are written for people. Pure.
 
 use std::fmt::{self, Write as _};
 use std::sync::Arc;
@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::json::{Planned, ReapReport, ReapStatus};
 use super::refusal::{self, RefusalReader, protected, refusal};
 use crate::reclaim::guard::Protection;
-use crate::reclaim::ledger::{Deed, Failure, LedgerProcess};
+use crate::reclaim::ledger::{Deed, Failure};
 use crate::reclaim::target::{Reason, Step, TargetProcess};
 use crate::reclaim::{Outcome, Target};
 use crate::report::escape::escape;
@@ -246,15 +246,6 @@ pub(in crate::cli) fn failures(failures: &[Failure]) -> String {
 /// What a target came to, a line.
 pub(in crate::cli) fn outcome(target: &Target, outcome: &Outcome, reader: RefusalReader) -> String {
     format!("{}: {}\n", target.leader, refusal::outcome(outcome, reader))
-}
-
-/// The processes that were resumed after an earlier gpumem had stopped them; `None` where there are none.
-pub(super) fn resumed(processes: &[LedgerProcess]) -> Option<String> {
-    let pids: Vec<u32> = processes.iter().map(|it| it.pid).collect();
-    (!pids.is_empty()).then(|| {
-        let pids = numbers(&pids);
-        format!("SIGCONT to {pids}: stopped by an earlier gpumem, which exited before it killed")
-    })
 }
 
 /// What all of it came to, a line.

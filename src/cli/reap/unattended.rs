@@ -1,7 +1,7 @@
 //! `gpumem reap --watch`: tell people what was found, and end what the configuration says, unattended.
 //!
 //! Here are the threads, the one channel on which they speak, and the loop that hears it: `sampler` looks
-//! at the machine, `notifier` tells people by `notify_command` and `terminals`, signals come from a thread of their
+//! at the machine, `notifier` tells people by `notify_command`, signals come from a thread of their
 //! own. What is due is decided in `scheduler`, on this thread, which never waits for any of them; the service
 //! manager is told by `service`. It ends between two deeds, never within one.
 
@@ -10,7 +10,6 @@ mod notify_command;
 mod sampler;
 mod scheduler;
 mod service;
-mod terminals;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -36,7 +35,7 @@ use crate::config::Config;
 use crate::config::reap::ReapConfig;
 use crate::host::{Guarded, Roots, read_guarded, read_ourselves};
 use crate::model::{Snapshot, Time};
-use crate::reclaim::ledger::{self, Actor};
+use crate::reclaim::ledger::Actor;
 use crate::reclaim::{Guard, Tools, Warnings};
 use crate::rules::{Engine, RuleSet};
 use crate::source::live::Live;
@@ -206,7 +205,6 @@ impl ServiceLoop<'_> {
             }
             ServiceEvent::Opened { mut engine, boot_id } => {
                 engine.set_settings(self.config.rules.clone());
-                self.machine.resume();
                 let boot_id = boot_id.context("the boot id of this machine cannot be read")?;
                 let path = self.machine.folder.join(WARNINGS);
                 let (warnings, error) = Warnings::open(&path, boot_id);
@@ -311,24 +309,6 @@ struct LocalSystem<'a> {
     notices: SyncSender<Notice>,
 }
 
-impl LocalSystem<'_> {
-    /// What an earlier gpumem has left stopped is resumed when the service starts, not when it acts.
-    fn resume(&self) {
-        // Where there is no ledger nothing was stopped; another reaper resumes them as well.
-        if self.folder.join(ledger::FILE_NAME).exists() {
-            drop(self.open());
-        }
-    }
-
-    fn open(&self) -> anyhow::Result<Tools> {
-        let (tools, resumed) = tools(&self.folder)?;
-        if let Some(words) = resumed {
-            warn(&words);
-        }
-        Ok(tools)
-    }
-}
-
 impl System for LocalSystem<'_> {
     fn guard(
         &mut self,
@@ -361,6 +341,6 @@ impl System for LocalSystem<'_> {
     }
 
     fn tools(&mut self) -> Result<Tools, String> {
-        self.open().map_err(|error| format!("{error:#}"))
+        tools(&self.folder).map_err(|error| format!("{error:#}"))
     }
 }

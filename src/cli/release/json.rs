@@ -13,10 +13,10 @@ use crate::reclaim::{Outcome, Refused, Target};
 /// The `schema` of a [`ReleaseDocument`].
 pub const SCHEMA: &str = "gpumem.release/1";
 
-/// The plan that `gpumem release --json` prints and, with --yes, what came of it: one document, also where it
+/// The plan that `gpumem release --json` prints and, with --yes, the result: one document, also where it
 /// failed. Units are in the names. What is not known is absent or `null`, never 0. A reader ignores fields that
 /// it does not know.
-#[derive(Clone, PartialEq, Debug, JsonSchema, Serialize)]
+#[derive(Clone, PartialEq, Debug, Default, JsonSchema, Serialize)]
 pub struct ReleaseDocument {
     /// Format and major version.
     #[schemars(extend("const" = SCHEMA))]
@@ -59,26 +59,14 @@ impl ProbedTarget {
 impl ReleaseDocument {
     /// A plan that is not carried out so far; what its targets were found to be is `probed`.
     pub fn new(time: Time, probed: Vec<ProbedTarget>, refused: Vec<Refused>) -> Self {
-        Self { time: Some(time), targets: probed, refused, ..Self::empty() }
+        Self { schema: SCHEMA, time: Some(time), targets: probed, refused, ..Self::default() }
     }
 
     /// What there is to say where there is no plan.
     pub fn failed(error: &str) -> Self {
-        let mut document = Self::empty();
+        let mut document = Self { schema: SCHEMA, ..Self::default() };
         document.fail(error);
         document
-    }
-
-    fn empty() -> Self {
-        Self {
-            schema: SCHEMA,
-            time: None,
-            status: ReapStatus::Planned,
-            released_bytes: None,
-            targets: Vec::new(),
-            refused: Vec::new(),
-            errors: Vec::new(),
-        }
     }
 
     /// Says that it failed, and why.

@@ -1,4 +1,4 @@
-//! How a release is planned and what came of it, for people. Pure.
+//! How a release is planned and the result, for people. Pure.
 
 use std::fmt::Write as _;
 

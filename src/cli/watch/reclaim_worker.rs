@@ -57,8 +57,6 @@ pub(super) struct LocalReclaimWorker {
     batch: Option<RunningBatch>,
     /// The newest sample, and when it came.
     sample: Option<(ObservedSample, Instant)>,
-    /// Processes that an earlier gpumem had left stopped and that were resumed; printed when the screen is closed.
-    resumed: Option<String>,
 }
 
 impl LocalReclaimWorker {
@@ -72,7 +70,6 @@ impl LocalReclaimWorker {
             guard: None,
             batch: None,
             sample: None,
-            resumed: None,
         }
     }
 
@@ -149,9 +146,7 @@ impl LocalReclaimWorker {
         let guard = self.guard.take().filter(|(of, ..)| *of == number);
         let (_, guard, actor) =
             guard.ok_or_else(|| anyhow::anyhow!("there is a newer plan; try again"))?;
-        let (tools, resumed) = tools_here()?;
-        self.resumed = resumed.or(self.resumed.take());
-        let executor = Executor::new(plan.targets.clone(), guard, actor, tools);
+        let executor = Executor::new(plan.targets.clone(), guard, actor, tools_here()?);
         Ok(RunningBatch::new(number, executor, asked))
     }
 
@@ -202,9 +197,6 @@ impl LocalReclaimWorker {
 
     /// Prints on standard error what was sent to targets that it leaves unfinished.
     fn report_unfinished(&mut self) {
-        if let Some(words) = self.resumed.take() {
-            warn(&words);
-        }
         let Some(batch) = self.batch.take() else {
             return;
         };
@@ -253,9 +245,11 @@ impl ReclaimWorker for LocalReclaimWorker {
             }
             Some(ReclaimRequest::Observe(_)) | None => {}
             Some(ReclaimRequest::Stop { number }) => self.stop(number, report),
-            Some(ReclaimRequest::Commands(of)) => report(ReclaimProgress::Commands(
-                self.commands.next_steps(&of.findings, &of.snapshot),
-            )),
+            Some(ReclaimRequest::Commands(of)) => {
+                report(ReclaimProgress::Commands(
+                    self.commands.next_steps(&of.found, &of.snapshot),
+                ));
+            }
             Some(ReclaimRequest::Environment(of)) => report(ReclaimProgress::Environment {
                 of,
                 variables: environment(of).map_err(|error| format!("{error:#}")),

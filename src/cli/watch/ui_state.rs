@@ -13,7 +13,7 @@ use rustix::fs::OFlags;
 
 use super::store;
 use crate::deadline::Task;
-use crate::watch::ui_state::UiState;
+use crate::watch::ui_state::{UiState, parse};
 
 /// More than this is no file of ours.
 const MOST_BYTES: u64 = 64 * 1024;
@@ -27,7 +27,7 @@ pub(super) fn load() -> UiState {
 
 /// Remembers `changes` on top of what is there now: another screen may have been left meanwhile.
 pub(super) fn save(changes: UiState) {
-    let Some(path) = path().filter(|_| changes != UiState::default()) else {
+    let Some(path) = path().filter(|_| !changes.is_empty()) else {
         return;
     };
     // A home directory may be on a server that does not answer.
@@ -51,13 +51,15 @@ fn read(path: &Path) -> UiState {
         file.take(MOST_BYTES).read_to_end(&mut text)?;
         Ok(text)
     };
-    read().map_or_else(|_| UiState::default(), |text| UiState::parse(&text))
+    read().map_or_else(|_| UiState::default(), |text| parse(&text))
 }
 
 fn write(path: &Path, changes: UiState) -> io::Result<()> {
     let folder = path.parent().unwrap_or(Path::new("."));
     DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
-    let mut text = serde_json::to_vec_pretty(&read(path).with(changes))?;
+    let mut all = read(path);
+    all.extend(changes);
+    let mut text = serde_json::to_vec_pretty(&all)?;
     text.push(b'\n');
     // Of this process alone: two screens may be left at once.
     let new = folder.join(format!("watch.json.{}.new", std::process::id()));
@@ -88,11 +90,11 @@ mod tests {
     use super::*;
 
     fn tree(tree: bool) -> UiState {
-        UiState { tree: Some(tree), ..UiState::default() }
+        UiState::from_iter([("tree".to_owned(), tree.into())])
     }
 
     fn theme(theme: &str) -> UiState {
-        UiState { theme: Some(theme.to_owned()), ..UiState::default() }
+        UiState::from_iter([("theme".to_owned(), theme.into())])
     }
 
     #[test]
@@ -115,9 +117,8 @@ mod tests {
         let path = folder.path().join("watch.json");
         write(&path, tree(true)).unwrap();
         write(&path, theme("dark")).unwrap();
-        assert_eq!(read(&path), tree(true).with(theme("dark")));
         write(&path, tree(false)).unwrap();
-        assert_eq!(read(&path), tree(false).with(theme("dark")));
+        assert_eq!(read(&path), tree(false).into_iter().chain(theme("dark")).collect::<UiState>());
     }
 
     #[test]

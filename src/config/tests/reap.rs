@@ -11,7 +11,6 @@ settle = "20s"
 most = 1
 within = "1h"
 notify = ["/usr/local/bin/notify-owner", "--mail", "a \"word\"\n"]
-warn_terminal = false
 never = ["tensorboard", "Xorg"]
 
 [rules.orphan]
@@ -39,7 +38,6 @@ fn everything_of_it_is_read_and_reads_back() {
     assert_eq!((reap.most, reap.within), (1, Span::from_seconds(3600.0)));
     let notify = ["/usr/local/bin/notify-owner", "--mail", "a \"word\"\n"];
     assert_eq!(reap.notify, notify.map(Arc::from));
-    assert!(!reap.warn_terminal);
     assert_eq!(reap.never, ["tensorboard", "Xorg"].map(Arc::from));
     let reaping: Vec<&str> = reap.reaping().map(|rule| &**rule).collect();
     assert_eq!(reaping, ["idle-notebooks", "orphan"]);
@@ -47,8 +45,8 @@ fn everything_of_it_is_read_and_reads_back() {
     let written = config.to_toml();
     assert_eq!(parse(&written).unwrap(), config, "{written}");
     for line in [
-        "action = \"reap\" # config.toml:13",
-        "never = [\"tensorboard\", \"Xorg\"] # config.toml:10",
+        "action = \"reap\" # config.toml:12",
+        "never = [\"tensorboard\", \"Xorg\"] # config.toml:9",
         "action = \"notify\" # default",
     ] {
         assert!(written.lines().any(|it| it == line), "{line}: {written}");
@@ -61,7 +59,7 @@ fn nothing_is_killed_unless_a_rule_has_that_action() {
     assert_eq!(config.reap.reaping().count(), 0);
     // What its kind does a rule does not take over: it may be for others.
     let config = parse(
-        "[rules.idle]\naction = \"reap\"\n[[rule]]\nname = \"mine\"\nkind = \"idle\"\nwhere = \"user=ann\"",
+        "[reap]\nnotify = [\"/bin/true\"]\n[rules.idle]\naction = \"reap\"\n[[rule]]\nname = \"mine\"\nkind = \"idle\"\nwhere = \"user=ann\"",
     )
     .unwrap();
     assert_eq!(config.reap.response("idle"), Response::Reap);
@@ -71,7 +69,7 @@ fn nothing_is_killed_unless_a_rule_has_that_action() {
 #[test]
 fn a_rule_may_ask_for_memory_and_kill_nothing() {
     let text = "[[rule]]\nname = \"caches\"\nkind = \"idle\"\nmin_memory = \"8GiB\"\naction = \"release\"\n\
-                [rules.server-idle]\naction = \"release\"\n[reap]\nwarn_terminal = false";
+                [rules.server-idle]\naction = \"release\"";
     // No one has to be warned.
     let config = parse(text).unwrap();
     let releasing: Vec<&str> = config.reap.releasing().map(|rule| &**rule).collect();
@@ -83,7 +81,7 @@ fn a_rule_may_ask_for_memory_and_kill_nothing() {
 #[test]
 fn a_later_layer_changes_an_earlier_one_and_takes_no_protection_away() {
     let mut config = parse(WHOLE).unwrap();
-    let user = "[reap]\nwarn = \"1h\"\nwarn_terminal = true\nnever = [\"Xorg\", \"blender\"]\n\
+    let user = "[reap]\nwarn = \"1h\"\nnever = [\"Xorg\", \"blender\"]\n\
                 [rules.orphan]\naction = \"notify\"";
     read::layer(&mut config, user, Path::new("user.toml")).unwrap();
     assert_eq!(config.reap.warn, Span::from_seconds(3600.0));
@@ -99,7 +97,7 @@ fn mistakes_are_reported_with_line_and_key() {
         (
             "[reap]\nwarm = \"1m\"",
             "config.toml:2: reap.warm: is not known; did you mean \"warn\"?; allowed: warn, grace, \
-             settle, most, within, notify, warn_terminal, never",
+             settle, most, within, notify, never",
         ),
         (
             "[reap]\nwarn = \"0s\"",
@@ -126,10 +124,6 @@ fn mistakes_are_reported_with_line_and_key() {
              names such as [\"tensorboard\"]",
         ),
         (
-            "[reap]\nwarn_terminal = \"yes\"",
-            "config.toml:2: reap.warn_terminal: invalid type: string \"yes\", expected a boolean",
-        ),
-        (
             "[rules.idle]\naction = \"kill\"",
             "config.toml:2: rules.idle.action: unknown variant `kill`, expected one of `notify`, `release`, `reap`",
         ),
@@ -149,9 +143,9 @@ fn mistakes_are_reported_with_line_and_key() {
              write \"notify\"",
         ),
         (
-            "[rules.idle]\naction = \"reap\"\n\n[reap]\nwarn_terminal = false",
+            "[rules.idle]\naction = \"reap\"\n\n[reap]\nwarn = \"1m\"",
             "config.toml:4: reap: a rule has action = \"reap\", but no owner could be warned; give a \
-             notify command, or warn_terminal = true",
+             notify command",
         ),
         (
             "[[override]]\nrule = \"idle\"\nwhere = \"user=ann\"\naction = \"reap\"",

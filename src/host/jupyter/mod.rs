@@ -37,7 +37,7 @@ mod token;
 pub use channel::{Evaluated, ShellChannel};
 pub use client::{Client, KernelState};
 pub use error::{ChannelError, ServerError};
-pub use servers::{FoundServer, RuntimeFolder, find_runtime_folders};
+pub use servers::{FoundServer, find_runtime_folders};
 pub use token::Token;
 
 use files::{ServerFile, read_connection, read_server_file, read_token};

@@ -10,8 +10,6 @@ pub struct Platform {
     pub container: Option<&'static str>,
     /// Linux under Windows, where the driver is Windows'.
     pub is_wsl: bool,
-    /// systemd is the system's manager (sd_booted(3)).
-    pub has_systemd: bool,
 }
 
 /// Looks for the marks under `root`, and in the kernel's release.
@@ -28,7 +26,6 @@ pub fn read_platform(root: &Path, kernel: Option<&str>) -> Platform {
         container,
         // WSL 1 writes Microsoft, WSL 2 microsoft-standard-WSL2.
         is_wsl: kernel.is_some_and(|release| release.to_ascii_lowercase().contains("microsoft")),
-        has_systemd: there("run/systemd/system"),
     }
 }
 
@@ -43,8 +40,7 @@ mod tests {
         assert_eq!(read(Some("6.12.8")), Platform::default());
         assert_eq!(read(None), Platform::default());
         assert!(read(Some("5.15.167.4-microsoft-standard-WSL2")).is_wsl);
-        std::fs::create_dir_all(root.path().join("run/systemd/system")).unwrap();
-        assert!(read(None).has_systemd);
+        std::fs::create_dir_all(root.path().join("run")).unwrap();
         std::fs::write(root.path().join("run/.containerenv"), "").unwrap();
         assert_eq!(read(None).container, Some("podman"));
         std::fs::write(root.path().join(".dockerenv"), "").unwrap();

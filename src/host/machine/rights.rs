@@ -233,7 +233,4 @@ mod tests {
         give_up_reading().unwrap();
         assert_eq!(capabilities(None).unwrap(), before);
     }
-
-    #[test]
-    fn this_process_may_have_files_open() {}
 }

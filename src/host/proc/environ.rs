@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use crate::host::proc::folder::Folder;
 use crate::host::proc::stat::{STAT_BYTES, parse_stat};
-use crate::host::{ListedProcess, Roots, secrets};
+use crate::host::secrets;
 
 /// How much of it is read; a process may hold 6 MiB of it.
 pub(in crate::host) const ENVIRON_BYTES: usize = 128 << 10;
@@ -90,18 +90,6 @@ pub fn parse_environ(bytes: &[u8]) -> BTreeMap<Arc<str>, Arc<str>> {
         }
     }
     variables
-}
-
-/// Whether a process was given a variable, `NAME=value`. Not known is no; so it is of one that is held
-/// up, whose memory cannot be read without being held up as well, or that is another one by now.
-pub fn carries_variable(roots: &Roots, process: &ListedProcess, variable: &str) -> bool {
-    let mut content = Vec::new();
-    let Ok(folder) = Folder::open(&roots.proc, process.pid) else {
-        return false;
-    };
-    has_memory(&folder, process.start_ticks, &mut content) == Some(true)
-        && folder.read(c"environ", &mut content, ENVIRON_BYTES).is_ok()
-        && content.split(|&byte| byte == 0).any(|it| it == variable.as_bytes())
 }
 
 /// Whether the memory of the process that started then can be read without being held up as it is;

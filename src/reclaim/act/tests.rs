@@ -472,7 +472,7 @@ fn nothing_is_done_that_is_not_written_down_before() {
     }
     let mut play = ActScene::found(Kind::Idle, &[python()]);
     play.pages.room = 2;
-    assert!(play.try_advance().is_err(), "what came of it cannot be told");
+    assert!(play.try_advance().is_err(), "the result cannot be told");
     assert_eq!(play.sent(), [(70, TERM)]);
     play.pages.room = 99;
     play.now = 99.0;

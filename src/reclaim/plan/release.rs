@@ -36,7 +36,7 @@ pub(super) fn plan(
     }
     for (way, of_way) in ways {
         match target(seen, guard, (call, &options), way, &of_way) {
-            Ok(target) => plan.add(target, guard),
+            Ok(target) => plan.targets.push(target),
             Err(why) => {
                 let refused = of_way.iter().map(|it| it.refused(why.clone()));
                 plan.refused.extend(refused);

@@ -1,7 +1,6 @@
 //! Which processes a plan takes, and which it skips.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use super::*;
 use crate::model::Gpu;
@@ -9,9 +8,7 @@ use crate::model::finding::Action;
 use crate::model::row::{Me, ProcessRow, places};
 use crate::model::selector::{Selected, Selector};
 use crate::model::snapshot::{Jupyter, Parent};
-use crate::reclaim::policy::{
-    Exempt, FindingSelector, NamedProcesses, ProcessNames, Signal, TargetLimits,
-};
+use crate::reclaim::policy::{Exempt, FindingSelector, NamedProcesses, ProcessNames, Signal};
 use crate::reclaim::target::{Recipients, Step};
 use crate::reclaim::testing::{
     OWNER, at, facts, finding, gpu, guard, naming, plan_of, plan_with, process, snapshot,
@@ -210,31 +207,24 @@ fn what_is_asked_for_narrows_it() {
     on_other.gpus[0].index = 1;
     on_other.duration_seconds = 60.0;
     let findings = [finding(Kind::Orphan, &first), on_other];
-    let leaders = |targets: &FindingSelector, limits: &TargetLimits| {
+    let leaders = |targets: &FindingSelector, terms: Option<&str>| {
         let mut guard = with(targets.clone());
-        guard.policy.limits = limits.clone();
+        guard.policy.selected = terms.and_then(|terms| selected(&seen, &findings, terms));
         let plan = plan_of(&findings, &seen, &guard);
         plan.targets.iter().map(|it| it.leader).collect::<Vec<_>>()
     };
-    let (any, all) = (FindingSelector::default(), TargetLimits::default());
-    assert_eq!(leaders(&any, &all), [80, 70], "most memory first");
-    let of = |terms: &str| TargetLimits {
-        selected: selected(&seen, &findings, terms),
-        ..TargetLimits::default()
-    };
-    let old =
-        TargetLimits { older_than: Some(Duration::from_secs(3600)), ..TargetLimits::default() };
-    let large = TargetLimits { min_bytes: Some(2 * GIB), ..TargetLimits::default() };
-    let limited: [(TargetLimits, &[u32]); 6] = [
-        (of("gpu:1"), &[80]),
-        (of("gpu:0,1"), &[80, 70]),
-        (of("user=ann"), &[70]),
-        (of(&format!("user={OWNER}")), &[80, 70]),
-        (old, &[70]),
-        (large, &[80]),
+    let any = FindingSelector::default();
+    assert_eq!(leaders(&any, None), [80, 70], "most memory first");
+    let owned = format!("user={OWNER}");
+    let limited: [(&str, &[u32]); 5] = [
+        ("gpu:1", &[80]),
+        ("gpu:0,1", &[80, 70]),
+        ("user=ann", &[70]),
+        (&owned, &[80, 70]),
+        ("mem>2GiB", &[80]),
     ];
-    for (limits, expected) in limited {
-        assert_eq!(leaders(&any, &limits), expected, "{limits:?}");
+    for (terms, expected) in limited {
+        assert_eq!(leaders(&any, Some(terms)), expected, "{terms}");
     }
     let first = FindingSelector {
         names: ProcessNames { pids: vec![70], ..ProcessNames::default() },
@@ -243,7 +233,7 @@ fn what_is_asked_for_narrows_it() {
     let asked: [(FindingSelector, &[u32]); 3] =
         [(asking(&[Kind::Idle], &[]), &[80]), (asking(&[], &["orphan"]), &[70]), (first, &[70])];
     for (selector, expected) in asked {
-        assert_eq!(leaders(&selector, &all), expected, "{selector:?}");
+        assert_eq!(leaders(&selector, None), expected, "{selector:?}");
     }
 }
 
@@ -255,9 +245,6 @@ fn what_is_named_needs_no_finding() {
     assert_eq!(plan.targets.len(), 1);
     assert_eq!(plan.targets[0].reason, Reason::Named);
     assert_eq!(why(&plan), [&Why::NotOnGpu, &Why::NotOnGpu]);
-    let mut old = naming(&[70]);
-    old.policy.limits.older_than = Some(Duration::from_secs(100_000));
-    assert!(plan_of(&[], &seen, &old).targets.is_empty());
     seen.processes[0].unresolved = Some("a stranger".into());
     let plan = plan_of(&[], &seen, &naming(&[70]));
     let protection = Protection::Unresolved;

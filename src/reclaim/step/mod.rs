@@ -212,7 +212,7 @@ impl StepState<'_> {
     }
 }
 
-/// By what a step does something: it is written down, done, and what came of it written down.
+/// By what a step does something: it is written down, done, and the result written down.
 pub(super) struct StepContext<'a> {
     /// Of this act.
     pub act: &'a Arc<str>,

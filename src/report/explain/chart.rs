@@ -3,7 +3,8 @@
 //! Each column is the most that was held in its share of the time, so that no peak is lost; a time
 //! without samples is blank. A forecast, where there is one, is a dotted line up to the memory there is.
 
-use super::{MemoryCurve, MemoryPoint};
+use crate::explain::page::MemoryCurve;
+use crate::history::memory_series::MemoryBucket;
 
 /// A space, and eighths of a cell from the bottom.
 const BLOCKS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
@@ -29,15 +30,6 @@ pub struct Size {
     pub ascii: bool,
 }
 
-/// Growth that goes on as it is, to the end.
-#[derive(Clone, Copy, PartialEq, Debug)]
-pub struct ForecastLine {
-    /// From the last point until nothing is left.
-    pub seconds: f64,
-    /// What will be held then.
-    pub full_bytes: u64,
-}
-
 /// A chart and its scale.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Chart {
@@ -53,7 +45,7 @@ pub struct Chart {
 
 /// Draws the points, and what is to come where there is room for it; `None` where there are fewer than
 /// two, or nothing to draw on.
-pub fn draw(course: &MemoryCurve, forecast: Option<ForecastLine>, size: Size) -> Option<Chart> {
+pub fn draw(course: &MemoryCurve, size: Size) -> Option<Chart> {
     let points = &course.points;
     let (first, last) = (points.first()?, points.last()?);
     let length = last.until - first.since;
@@ -61,7 +53,7 @@ pub fn draw(course: &MemoryCurve, forecast: Option<ForecastLine>, size: Size) ->
         return None;
     }
     let seconds = last.until.seconds_since(first.since);
-    let forecast = forecast.filter(|it| {
+    let forecast = course.forecast.filter(|it| {
         let is_due = it.seconds > 0.0 && it.seconds <= seconds * MOST_TO_COME;
         is_due && it.full_bytes > last.last_bytes && size.columns >= LEAST_FOR_FORECAST
     });
@@ -111,7 +103,7 @@ pub fn draw(course: &MemoryCurve, forecast: Option<ForecastLine>, size: Size) ->
 }
 
 /// The most that was held in each column's share of the time; `None` where no sample was taken.
-fn fill(points: &[MemoryPoint], allowed: i64, columns: usize) -> Vec<Option<u64>> {
+fn fill(points: &[MemoryBucket], allowed: i64, columns: usize) -> Vec<Option<u64>> {
     let begin = points[0].since;
     let length = points[points.len() - 1].until - begin;
     let column = |time| {
@@ -138,24 +130,26 @@ fn fill(points: &[MemoryPoint], allowed: i64, columns: usize) -> Vec<Option<u64>
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::explain::page::ForecastLine;
     use crate::model::Time;
     use crate::units::GIB;
 
     fn points(values: &[(i64, u64)]) -> MemoryCurve {
         let point = |&(seconds, bytes): &(i64, u64)| {
             let time = Time::from_unix_milliseconds(seconds * 1000);
-            MemoryPoint {
+            MemoryBucket {
                 since: time,
                 until: time,
                 low_bytes: bytes,
                 high_bytes: bytes,
                 last_bytes: bytes,
+                vouched: 60_000,
             }
         };
         MemoryCurve {
-            samples: values.len() as u64,
             points: values.iter().map(point).collect(),
             vouched_milliseconds: 60_000,
+            ..MemoryCurve::default()
         }
     }
 
@@ -166,16 +160,16 @@ mod tests {
     #[test]
     fn it_rises_with_what_is_held_and_its_lower_edge_is_nothing() {
         let values: Vec<_> = (0..8).map(|second| (second, (second as u64 + 1) * GIB)).collect();
-        let chart = draw(&points(&values), None, size(8, 1)).unwrap();
+        let chart = draw(&points(&values), size(8, 1)).unwrap();
         assert_eq!(chart.lines, ["▁▂▃▄▅▆▇█"]);
         assert_eq!((chart.top_bytes, chart.bottom_bytes), (8 * GIB, 0));
-        let tall = draw(&points(&values), None, size(8, 2)).unwrap();
+        let tall = draw(&points(&values), size(8, 2)).unwrap();
         assert_eq!(tall.lines, ["    ▂▄▆█", "▂▄▆█████"]);
     }
 
     #[test]
     fn a_small_movement_high_up_is_drawn_on_a_scale_of_its_own() {
-        let chart = draw(&points(&[(0, 80), (1, 84), (2, 88), (3, 88)]), None, size(4, 1)).unwrap();
+        let chart = draw(&points(&[(0, 80), (1, 84), (2, 88), (3, 88)]), size(4, 1)).unwrap();
         assert_eq!((chart.top_bytes, chart.bottom_bytes), (88, 78));
         assert!(chart.lines[0].starts_with('▂'), "{chart:?}");
     }
@@ -183,33 +177,33 @@ mod tests {
     #[test]
     fn a_time_without_samples_is_blank_and_a_peak_is_not_lost() {
         let seen = points(&[(0, GIB), (10, GIB), (990, GIB), (1000, GIB)]);
-        let chart = draw(&seen, None, size(10, 1)).unwrap();
+        let chart = draw(&seen, size(10, 1)).unwrap();
         let blank = chart.lines[0].chars().filter(|cell| *cell == ' ').count();
         assert!(blank >= 7, "{chart:?}");
         let mut values: Vec<_> = (0..1000).map(|second| (second, GIB)).collect();
         values[333].1 = 8 * GIB;
-        let chart = draw(&points(&values), None, size(10, 1)).unwrap();
+        let chart = draw(&points(&values), size(10, 1)).unwrap();
         assert_eq!(chart.lines, ["▁▁▁█▁▁▁▁▁▁"]);
     }
 
     #[test]
     fn hardly_anything_makes_no_chart_and_nothing_overflows() {
-        assert_eq!(draw(&MemoryCurve::default(), None, size(9, 1)), None);
-        assert_eq!(draw(&points(&[(0, 1)]), None, size(9, 1)), None);
-        assert_eq!(draw(&points(&[(0, 1), (0, 2)]), None, size(9, 1)), None);
-        assert_eq!(draw(&points(&[(0, 1), (1, 2)]), None, size(0, 1)), None);
+        assert_eq!(draw(&MemoryCurve::default(), size(9, 1)), None);
+        assert_eq!(draw(&points(&[(0, 1)]), size(9, 1)), None);
+        assert_eq!(draw(&points(&[(0, 1), (0, 2)]), size(9, 1)), None);
+        assert_eq!(draw(&points(&[(0, 1), (1, 2)]), size(0, 1)), None);
         let extremes = points(&[(i64::MIN / 4000, u64::MAX), (0, 0), (i64::MAX / 4000, 7)]);
-        assert!(draw(&extremes, None, size(40, 3)).is_some());
+        assert!(draw(&extremes, size(40, 3)).is_some());
         // Times that go back are drawn somewhere.
         let back = points(&[(0, 1), (5, 2), (3, 9), (10, 4)]);
-        assert!(draw(&back, None, size(10, 1)).is_some());
+        assert!(draw(&back, size(10, 1)).is_some());
     }
 
     #[test]
     fn ascii_is_ascii() {
         let values: Vec<_> = (0..8).map(|second| (second, second as u64 * GIB)).collect();
         let ascii = Size { ascii: true, ..size(8, 1) };
-        let chart = draw(&points(&values), None, ascii).unwrap();
+        let chart = draw(&points(&values), ascii).unwrap();
         assert!(chart.lines[0].is_ascii(), "{chart:?}");
     }
 
@@ -217,7 +211,8 @@ mod tests {
     fn what_is_to_come_is_a_dotted_line_up_to_what_there_is() {
         let values: Vec<_> = (0..=8).map(|second| (second, (second as u64 + 1) * GIB)).collect();
         let full = |seconds| ForecastLine { seconds, full_bytes: 17 * GIB };
-        let chart = draw(&points(&values), Some(full(8.0)), size(16, 4)).unwrap();
+        let with = |forecast| MemoryCurve { forecast: Some(forecast), ..points(&values) };
+        let chart = draw(&with(full(8.0)), size(16, 4)).unwrap();
         assert!(chart.has_forecast);
         assert_eq!((chart.top_bytes, chart.bottom_bytes), (17 * GIB, 0));
         assert_eq!(
@@ -225,18 +220,18 @@ mod tests {
             ["            ····", "       ▁····    ", "    ▁▃▅█        ", "▂▄▆█████        "]
         );
         // Too far away, too small, or nothing: as if there were no forecast.
-        let plain = draw(&points(&values), None, size(16, 4)).unwrap();
+        let plain = draw(&points(&values), size(16, 4)).unwrap();
         assert!(!plain.has_forecast);
         for seconds in [17.0, 0.0, -1.0, f64::NAN, f64::INFINITY] {
-            let chart = draw(&points(&values), Some(full(seconds)), size(16, 4));
+            let chart = draw(&with(full(seconds)), size(16, 4));
             assert_eq!(chart.as_ref(), Some(&plain), "{seconds}");
         }
-        let narrow = draw(&points(&values), Some(full(8.0)), size(15, 4)).unwrap();
+        let narrow = draw(&with(full(8.0)), size(15, 4)).unwrap();
         assert!(!narrow.has_forecast);
         let extreme = ForecastLine { seconds: 1e-9, full_bytes: u64::MAX };
         for ascii in [false, true] {
             let size = Size { ascii, ..size(40, 3) };
-            let chart = draw(&points(&values), Some(extreme), size).unwrap();
+            let chart = draw(&with(extreme), size).unwrap();
             let lines = chart.lines.iter();
             assert!(lines.clone().all(|line| line.chars().count() == 40));
             assert!(!ascii || lines.clone().all(|line| line.is_ascii()));

@@ -68,7 +68,7 @@ fn little_cpu_in_a_long_life_is_seen_at_the_first_look() {
         suspect.missing.to_string(),
         "can tell in 10m 00s; `gpumem record --store` would know"
     );
-    assert_eq!(&*suspect.command, "gpumem check --rule idle --window 10m5s");
+    assert_eq!(&*suspect.command, "gpumem check --kind idle --window 10m5s");
     assert_eq!(engine.findings(), []);
 }
 

@@ -129,33 +129,30 @@ fn blocks(context: Context, width: u16) -> Vec<Vec<HelpLine>> {
     blocks
 }
 
-/// Puts the parts below each other into at most `count` columns, as low as that can be; each part
-/// stays whole, and in its order.
-fn flow(mut blocks: Vec<Vec<HelpLine>>, count: usize) -> Vec<Vec<HelpLine>> {
-    let columns_at = |height: usize| {
-        let mut columns = 1;
-        let mut used = 0;
-        for block in &blocks {
+/// Puts the parts below each other into at most `count` columns, as low as that can be; each part stays whole, and
+/// in its order.
+fn flow(blocks: Vec<Vec<HelpLine>>, count: usize) -> Vec<Vec<HelpLine>> {
+    // The column of each part, where no column is higher than this.
+    let places = |height: usize| -> Vec<usize> {
+        let (mut column, mut used) = (0, 0);
+        let place = |block: &Vec<HelpLine>| {
             if used > 0 && used + block.len() > height {
-                columns += 1;
-                used = 0;
+                (column, used) = (column + 1, 0);
             }
             used += block.len();
-        }
-        columns
+            column
+        };
+        blocks.iter().map(place).collect()
     };
-    let least = blocks.iter().map(Vec::len).max().unwrap_or_default();
-    let all: usize = blocks.iter().map(Vec::len).sum();
-    let height = (least..all).find(|&height| columns_at(height) <= count).unwrap_or(all);
-    let mut columns: Vec<Vec<HelpLine>> = vec![Vec::new()];
-    for block in blocks.drain(..) {
-        let last = columns.last().map_or(0, Vec::len);
-        if last > 0 && last + block.len() > height {
+    let mut heights = 0..=blocks.iter().map(Vec::len).sum::<usize>();
+    let least =
+        heights.find_map(|height| Some(places(height)).filter(|it| it.last() < Some(&count)));
+    let mut columns: Vec<Vec<HelpLine>> = Vec::new();
+    for (at, block) in least.unwrap_or_default().into_iter().zip(blocks) {
+        if at == columns.len() {
             columns.push(Vec::new());
         }
-        if let Some(column) = columns.last_mut() {
-            column.extend(block);
-        }
+        columns[at].extend(block);
     }
     // No blank follows the last part of a column.
     for column in &mut columns {

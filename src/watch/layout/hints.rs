@@ -3,8 +3,9 @@
 //! Both what draws the keys and the mouse read their places from here, so that a click does what is
 //! written there.
 
-use super::{Layout, columns as table, page};
-use crate::watch::keys::{Context, HINTS, Hint};
+use super::{Layout, columns as table};
+use crate::watch::keys::{self, Context, Hint};
+use crate::watch::page;
 use crate::watch::state::App;
 use crate::watch::text::columns;
 
@@ -35,11 +36,12 @@ pub fn shown(app: &App, layout: Option<&Layout>, width: u16) -> Vec<Spot> {
         (_, after) => after + ASIDE,
     };
     let begin = before(app).map_or(0, |text| columns(&text) + ASIDE);
-    let is_of_no_use = |hint: &Hint| {
-        hint.context == Context::Page && hint.word == "Kill" && !app.has_page_subject()
-    };
-    let mut spots = spots(app.context(), width.saturating_sub(kept + begin));
-    spots.retain(|spot| !is_of_no_use(&spot.hint));
+    let context = app.context();
+    // What is about no process has none to kill.
+    let is_of_use =
+        |hint: &Hint| context != Context::Page || hint.word != "Kill" || app.has_page_subject();
+    let hints = keys::hints(context).filter(is_of_use).collect();
+    let mut spots = spots(hints, width.saturating_sub(kept + begin));
     for spot in &mut spots {
         spot.from += begin;
         spot.to += begin;
@@ -73,11 +75,9 @@ pub fn after(app: &App, layout: Option<&Layout>, width: u16) -> String {
     }
 }
 
-/// The hints of a context that have room on a line of so many columns, from left to right. Where not all have,
-/// they go one by one and whole, the least important first.
-pub fn spots(context: Context, width: u16) -> Vec<Spot> {
-    let mut hinted: Vec<Hint> =
-        HINTS.iter().filter(|hint| hint.context == context).copied().collect();
+/// Those of these hints that have room on a line of so many columns. Where not all have, they go one by one and
+/// whole, the least important first.
+pub fn spots(mut hinted: Vec<Hint>, width: u16) -> Vec<Spot> {
     let size = |hint: &Hint| columns(hint.key) + 1 + columns(hint.word);
     let needed = |hints: &[Hint]| hints.iter().map(|hint| size(hint) + GAP).sum::<u16>();
     while needed(&hinted) > width + GAP {
@@ -101,7 +101,7 @@ mod tests {
     #[test]
     fn the_way_out_stays_longest_where_something_is_open() {
         let line = |context, width| {
-            let spots = spots(context, width);
+            let spots = spots(keys::hints(context).collect(), width);
             assert!(spots.iter().all(|spot| spot.to <= width), "{width}");
             let words = spots.iter().map(|spot| format!("{} {}", spot.hint.key, spot.hint.word));
             words.collect::<Vec<_>>().join(" ")

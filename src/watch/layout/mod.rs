@@ -26,12 +26,9 @@
 //! so that the panels do not move with every process that comes or goes. Findings that have nothing to say
 //! have one line.
 
-pub mod column_list;
 pub mod columns;
-pub mod dialog;
 pub mod help;
 pub mod hints;
-pub mod page;
 
 use ratatui::layout::Rect;
 

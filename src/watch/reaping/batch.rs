@@ -1,8 +1,8 @@
-//! A plan that is being carried out: how far each target is, and what has come back. Pure.
+//! A plan that is being carried out: how far each target is. Pure.
 
 use std::sync::Arc;
 
-use crate::model::{Snapshot, Time};
+use crate::model::Time;
 use crate::reclaim::{Outcome, Plan, Target};
 use crate::report::escape::escape;
 use crate::units::{Bytes, Span};
@@ -37,8 +37,6 @@ pub struct TargetProgress {
     pub stage: Option<TargetStage>,
     /// What was done to it, in words, oldest first.
     pub sent: Vec<String>,
-    /// What NVML says it holds still; `None` where it does not say.
-    pub held_bytes: Option<u64>,
 }
 
 impl TargetProgress {
@@ -53,8 +51,7 @@ impl TargetProgress {
 impl Batch {
     /// Nothing is done so far.
     pub fn new(number: u64, proposal: Proposal) -> Self {
-        let mark =
-            |title| TargetProgress { title, stage: None, sent: Vec::new(), held_bytes: None };
+        let mark = |title| TargetProgress { title, stage: None, sent: Vec::new() };
         Self {
             number,
             plan: proposal.plan,
@@ -81,48 +78,29 @@ impl Batch {
         }
     }
 
-    /// Notes what each target holds still, by a sample.
-    pub fn update_held(&mut self, snapshot: &Snapshot) {
-        for (mark, target) in self.targets.iter_mut().zip(&self.plan.targets) {
-            mark.held_bytes = held(target, snapshot);
-        }
-    }
-
     /// What it is about, line by line. `now` is by the clock of the samples.
     pub fn lines(&self, now: Option<Time>) -> Vec<String> {
         let mut lines = Vec::new();
-        for (mark, target) in self.targets.iter().zip(&self.plan.targets) {
+        for mark in &self.targets {
             lines.push(mark.title.clone());
-            for words in &mark.sent {
-                lines.push(format!("    done: {words}"));
-            }
-            lines.push(format!("    {}", self.state(mark, target, now)));
+            lines.extend(mark.sent.iter().map(|words| format!("    done: {words}")));
+            lines.push(format!("    {}", self.state(mark, now)));
         }
         lines
     }
 
-    fn state(&self, mark: &TargetProgress, target: &Target, now: Option<Time>) -> String {
-        let left = |until: Time| now.map(|now| left(until, now));
-        match &mark.stage {
-            Some(TargetStage::Ended { words, .. }) => words.clone(),
+    fn state(&self, mark: &TargetProgress, now: Option<Time>) -> String {
+        let until = match &mark.stage {
+            Some(TargetStage::Ended { words, .. }) => return words.clone(),
             // What is not at its end is left as it is.
-            _ if self.over.is_some() => "nothing more is sent".to_owned(),
-            None => "pending".to_owned(),
-            Some(TargetStage::Waiting { until }) => {
-                let left = left(*until).map_or_else(String::new, |left| format!(", {left} left"));
-                match (target.bytes, mark.held_bytes) {
-                    _ if mark.sent.is_empty() => format!("checking it{left}"),
-                    // Nothing more is waited for but one that takes its place.
-                    (Some(all), Some(0)) => {
-                        format!("freed {}; checking for a restart{left}", Bytes(all))
-                    }
-                    (Some(all), Some(held)) => {
-                        let freed = Bytes(all.saturating_sub(held));
-                        format!("waiting for its memory{left}; freed {freed} of {}", Bytes(all))
-                    }
-                    _ => format!("waiting for its memory{left}"),
-                }
-            }
+            _ if self.over.is_some() => return "nothing more is sent".to_owned(),
+            None => return "pending".to_owned(),
+            Some(TargetStage::Waiting { until }) => *until,
+        };
+        let left = now.map_or_else(String::new, |now| format!(", {} left", left(until, now)));
+        match mark.sent.is_empty() {
+            true => format!("checking it{left}"),
+            false => format!("waiting for its memory{left}"),
         }
     }
 
@@ -145,26 +123,10 @@ impl Batch {
         self.targets.iter().any(|mark| !mark.sent.is_empty())
     }
 
-    /// What is back of a target, also before it is at its end.
-    fn freed_bytes(&self, mark: &TargetProgress, target: &Target) -> u64 {
-        match (mark.outcome(), target.bytes, mark.held_bytes) {
-            (Some(outcome), ..) => outcome.freed_bytes(),
-            (None, Some(all), Some(held)) if self.over.is_none() && !mark.sent.is_empty() => {
-                all.saturating_sub(held)
-            }
-            _ => 0,
-        }
-    }
-
     /// All of it, in a line.
     pub fn summary(&self) -> String {
         let outcomes = || self.targets.iter().filter_map(TargetProgress::outcome);
-        let freed: u64 = self
-            .targets
-            .iter()
-            .zip(&self.plan.targets)
-            .map(|it| self.freed_bytes(it.0, it.1))
-            .sum();
+        let freed: u64 = outcomes().map(Outcome::freed_bytes).sum();
         let ended = outcomes().filter(|it| it.is_success()).count();
         let all = self.targets.len();
         let word = match self.is_release() {
@@ -207,33 +169,4 @@ impl Batch {
 /// The time that is left, in whole seconds.
 fn left(until: Time, now: Time) -> Span {
     Span::from_seconds(until.seconds_since(now).max(0.0).ceil())
-}
-
-/// What a target holds by NVML's lists; `None` where one of its GPUs does not tell.
-fn held(target: &Target, snapshot: &Snapshot) -> Option<u64> {
-    let is_its = |index: u32| {
-        let mut gpus = target.members.iter().flat_map(|member| &member.gpus);
-        gpus.any(|gpu| gpu.index == index)
-    };
-    // A number that another process has now holds nothing of the target's.
-    let is_member = |pid: u32| {
-        let start = snapshot.process(pid).and_then(|it| it.start_ticks);
-        let mut members = target.members.iter();
-        members.any(|it| it.pid == pid && start.is_none_or(|start| start == it.start_ticks))
-            || (start.is_none() && target.dead.contains(&pid))
-    };
-    let mut bytes = 0u64;
-    let mut seen = false;
-    for gpu in snapshot.gpus.iter().filter(|gpu| is_its(gpu.index)) {
-        if gpu.stale_seconds.is_some() {
-            return None;
-        }
-        for row in gpu.processes.as_ref()? {
-            if is_member(row.pid) {
-                bytes = bytes.saturating_add(row.used_bytes?);
-            }
-        }
-        seen = true;
-    }
-    seen.then_some(bytes)
 }

@@ -1,16 +1,13 @@
 //! Ending processes, key by key, with made-up news.
 
-use std::time::Duration;
-
 use crossterm::event::KeyModifiers;
 
 use super::*;
-use crate::model::Time;
 use crate::reclaim::plan::Why;
 use crate::reclaim::target::Step;
-use crate::reclaim::{Outcome, Plan, Refused, Target};
+use crate::reclaim::{Outcome, Plan, Refused};
 use crate::units::GIB;
-use crate::watch::reclaim_worker::{Proposal, TargetStage};
+use crate::watch::reclaim_worker::TargetStage;
 use crate::watch::sample::{self, proposal, target};
 use crate::watch::state::Event;
 use crate::watch::testing::{press, screen_of, see, tick};
@@ -82,25 +79,27 @@ fn dialog(app: &App) -> &Dialog {
 }
 
 #[test]
-fn where_no_more_samples_come_nothing_is_waited_for_nor_begun() {
-    let fail = |app: &mut App| update(app, Event::SourceFailed("the driver is gone".to_owned()));
+fn where_no_more_samples_come_nothing_is_begun() {
     let mut app = showing(None);
-    char(&mut app, 'j');
-    app.judged.engine.observe(&later(2.0));
-    char(&mut app, 'x');
-    assert_eq!(dialog(&app).answer, Answer::Waiting);
-    fail(&mut app);
-    assert_eq!(dialog(&app).answer, Answer::Failed(PAST.to_owned()));
-    char(&mut app, 'r');
-    assert_eq!(dialog(&app).answer, Answer::Failed(PAST.to_owned()));
-
-    let mut app = showing(None);
-    fail(&mut app);
+    update(&mut app, Event::SourceFailed("the driver is gone".to_owned()));
     planned(&mut app, vec![target(7)]);
     char(&mut app, 'y');
     assert_eq!(dialog(&app).countdown, None);
     let note = dialog(&app).note.as_deref();
     assert_eq!(note, Some("nothing was sent: no more samples come"));
+}
+
+#[test]
+fn whatever_time_is_shown_the_plan_is_of_the_newest_sample() {
+    let mut app = showing(None);
+    see(&mut app, 3, later(2.0));
+    char(&mut app, 'j');
+    char(&mut app, '[');
+    see(&mut app, 5, later(4.0));
+    assert_eq!(app.shown_time(), Some(later(0.0).time));
+    let question = asked(char(&mut app, 'x'));
+    assert_eq!(question.snapshot.time, later(4.0).time);
+    assert_eq!(*question.snapshot, later(4.0));
 }
 
 #[test]
@@ -170,7 +169,7 @@ fn an_error_is_shown_and_takes_no_yes() {
 }
 
 #[test]
-fn the_scope_turns_and_another_signal_is_chosen_and_planned_anew() {
+fn the_scope_and_the_signal_turn_and_are_planned_anew() {
     let mut app = showing(None);
     let number = planned(&mut app, vec![target(7)]);
     let scopes: Vec<PlanScope> =
@@ -187,20 +186,12 @@ fn the_scope_turns_and_another_signal_is_chosen_and_planned_anew() {
     assert!(asked(char(&mut app, 'a')).options.all_users);
     char(&mut app, 'd');
     assert!(!dialog(&app).options.direct && dialog(&app).note.is_some());
-    char(&mut app, 's');
-    char(&mut app, 'j');
-    char(&mut app, 'j');
-    assert_eq!(dialog(&app).signals, Some(2));
-    let question = asked(press(&mut app, KeyCode::Enter));
-    assert_eq!(question.options.signal, Some(Signal::Int));
-    assert!(question.options.all_users);
-    char(&mut app, 's');
-    assert_eq!(press(&mut app, KeyCode::Esc), Some(Effect::Draw));
-    assert_eq!(dialog(&app).options.signal, Some(Signal::Int), "as it was");
-    press(&mut app, KeyCode::F(9));
-    char(&mut app, 'g');
-    let question = asked(press(&mut app, KeyCode::Enter));
-    assert_eq!(question.options.signal, None);
+    let mut signals = || asked(char(&mut app, 's')).options;
+    let first = signals();
+    assert_eq!((first.signal, first.all_users), (Some(Signal::Term), true));
+    let rest: Vec<Option<Signal>> = (0..Signal::ASKED.len()).map(|_| signals().signal).collect();
+    assert_eq!(rest[0], Some(Signal::Int));
+    assert_eq!(rest.last(), Some(&None), "and again from the beginning");
 }
 
 #[test]
@@ -229,28 +220,6 @@ fn marked_processes_are_meant_together_and_findings_are_asked_for_by_x() {
     press(&mut app, KeyCode::Esc);
     let question = asked(char(&mut app, 'X'));
     assert_eq!(question.options.scope, PlanScope::Findings);
-}
-
-#[test]
-fn on_a_sample_of_the_past_the_next_one_is_waited_for() {
-    let mut app = showing(None);
-    char(&mut app, 'j');
-    // The screen shows what was; the engine has seen more.
-    app.judged.engine.observe(&later(2.0));
-    let effect = char(&mut app, 'x');
-    assert_eq!(effect, Some(Effect::Control(Control::Fast(true))));
-    assert_eq!(dialog(&app).answer, Answer::Waiting);
-    let question = asked(see(&mut app, 3, later(4.0)));
-    assert_eq!(question.snapshot.time, later(4.0).time);
-    let number = question.number;
-    let plan = Ok(proposal(vec![target(7)]));
-    let effect = on_progress(&mut app, ReclaimProgress::Planned { number, plan });
-    assert_eq!(effect, Some(Effect::Control(Control::Fast(false))));
-    press(&mut app, KeyCode::Esc);
-    app.judged.engine.observe(&later(6.0));
-    char(&mut app, 'x');
-    let effect = press(&mut app, KeyCode::Esc);
-    assert_eq!(effect, Some(Effect::Control(Control::Fast(false))));
 }
 
 #[test]

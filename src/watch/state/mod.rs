@@ -4,11 +4,7 @@
 //! must be done comes back as an [`Effect`]. What an event does to it is in `update/`; where it is on
 //! the screen in `layout/`; what it looks like in `view/`.
 
-pub mod column_list;
-pub mod dialog;
 pub mod judged;
-pub mod next_commands;
-pub mod page;
 pub mod playback;
 pub mod prompt;
 pub mod table;
@@ -19,21 +15,21 @@ use std::time::Duration;
 use crossterm::event::{KeyEvent, MouseEvent};
 use ratatui::layout::Rect;
 
-use self::column_list::ColumnList;
-use self::dialog::Reaping;
 use self::judged::JudgedState;
-use self::next_commands::NextCommands;
-use self::page::Page;
 use self::playback::Playback;
 use self::prompt::{Former, Prompt};
 use self::table::TableState;
 use self::timeline::Timeline;
 use super::Control;
+use super::column_list::ColumnList;
 use super::findings::{FindingsState, lines_wanted};
 use super::keys::Context;
 use super::layout::{Form, Layout, LayoutNeeds};
 use super::listing::Choice;
 use super::memory_shares::GpuShares;
+use super::next_commands::NextCommands;
+use super::page::Page;
+use super::reaping::Reaping;
 use super::reclaim_worker::{ReclaimProgress, ReclaimRequest};
 use super::theme::Theme;
 use super::view_model::{RowKey, Screenful, Sort, Subject};

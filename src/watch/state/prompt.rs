@@ -42,38 +42,27 @@ pub enum Purpose {
     Seek,
 }
 
-/// The lines that were typed before, by purpose, oldest first.
+/// The lines that were typed before, oldest first.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Former {
-    filters: Vec<String>,
-    searches: Vec<String>,
-    times: Vec<String>,
-}
+pub struct Former(Vec<(Purpose, String)>);
 
 impl Former {
     /// The lines of this purpose.
-    pub fn of(&self, purpose: Purpose) -> &[String] {
-        match purpose {
-            Purpose::Filter => &self.filters,
-            Purpose::Search => &self.searches,
-            Purpose::Seek => &self.times,
-        }
+    fn of(&self, purpose: Purpose) -> Vec<&str> {
+        let lines = self.0.iter().filter(|line| line.0 == purpose);
+        lines.map(|line| line.1.as_str()).collect()
     }
 
     /// Remembers a line; it is the newest then.
     pub fn add(&mut self, purpose: Purpose, text: &str) {
-        let lines = match purpose {
-            Purpose::Filter => &mut self.filters,
-            Purpose::Search => &mut self.searches,
-            Purpose::Seek => &mut self.times,
-        };
+        let line = (purpose, text.to_owned());
         if text.trim().is_empty() {
             return;
         }
-        lines.retain(|line| line != text);
-        lines.push(text.to_owned());
-        if lines.len() > MOST_FORMER {
-            lines.remove(0);
+        self.0.retain(|former| *former != line);
+        self.0.push(line);
+        if self.0.len() > MOST_FORMER {
+            self.0.remove(0);
         }
     }
 }
@@ -158,7 +147,7 @@ impl Prompt {
         self.recalled = to;
         self.text = match to {
             0 => std::mem::take(&mut self.own),
-            back => lines[lines.len() - back].clone(),
+            back => lines[lines.len() - back].to_owned(),
         };
         self.cursor = self.text.len();
         true

@@ -1,12 +1,11 @@
 //! The list of findings: which one is selected, and what a key does there.
 
-use super::page;
 use crate::watch::findings::{self, VisibleFindings};
 use crate::watch::keys::KeyAction;
-use crate::watch::reaping;
 use crate::watch::state::{
     App, Effect, Focus, GONE, HIDDEN, NO_FINDING, NOTHING_FOUND, NOTHING_SEEN,
 };
+use crate::watch::{page, reaping};
 
 /// From the table to the findings, where there are any.
 pub fn enter(app: &mut App) -> Option<Effect> {

@@ -2,9 +2,8 @@
 
 use std::time::Duration;
 
-use super::page;
 use crate::model::Selector;
-use crate::watch::state::page::About;
+use crate::watch::page::{self, About};
 use crate::watch::state::{App, Effect, Mode, NOTHING_SEEN, TypedDigits};
 
 /// A second digit within this time belongs to the number of the same GPU.

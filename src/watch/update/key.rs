@@ -5,14 +5,14 @@
 
 use crossterm::event::{KeyCode, KeyEvent};
 
-use super::{columns as column_list, findings, gpus, page, playback, prompt};
+use super::{findings, gpus, playback, prompt};
 use crate::watch::column::Column;
 use crate::watch::keys::{self, Context, KeyAction};
 use crate::watch::layout::{Form, columns, help};
 use crate::watch::listing::Choice;
-use crate::watch::reaping;
 use crate::watch::state::{App, Effect, Focus, Mode, NOTHING_SEEN};
 use crate::watch::view_model::Sort;
+use crate::watch::{column_list, page, reaping};
 
 /// Columns of the commands that one key scrolls away.
 const SIDE_STEP: u16 = 8;
@@ -156,16 +156,6 @@ fn act(app: &mut App, action: KeyAction) -> Option<Effect> {
         KeyAction::SortLeft => app.sort_by(sorted(sort.column.step(-1))),
         KeyAction::SortBy(column) => app.sort_by(sorted(column)),
         KeyAction::Reverse => app.sort_by(Sort { reversed: !sort.reversed, ..sort }),
-        KeyAction::Pause
-        | KeyAction::StepBack
-        | KeyAction::StepOn
-        | KeyAction::LeapBack
-        | KeyAction::LeapOn
-        | KeyAction::NextFinding
-        | KeyAction::PreviousFinding
-        | KeyAction::Now
-        | KeyAction::Faster
-        | KeyAction::Slower => return playback::act(app, action),
         KeyAction::NextForm => {
             app.form = Form::after(app.form);
             // There may be no room for it, and then nothing else tells that the key was heard.
@@ -188,17 +178,7 @@ fn act(app: &mut App, action: KeyAction) -> Option<Effect> {
         KeyAction::Quit | KeyAction::QuitAtOnce => return Some(Effect::Quit),
         KeyAction::Repaint => return Some(Effect::Repaint),
         KeyAction::Suspend => return Some(Effect::Suspend),
-        KeyAction::Confirm
-        | KeyAction::Undo
-        | KeyAction::ChooseSignal
-        | KeyAction::EveryUser
-        | KeyAction::Direct
-        | KeyAction::OtherButton
-        | KeyAction::SwitchColumn
-        | KeyAction::ColumnLeft
-        | KeyAction::ColumnRight
-        | KeyAction::DefaultColumns
-        | KeyAction::PlanAgain => return None,
+        _ => return playback::act(app, action),
     }
     // What was done may have given the table more rows, or fewer.
     app.scroll();

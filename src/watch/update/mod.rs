@@ -1,28 +1,24 @@
 //! What each event does to the state.
 //!
-//! [`update`] is a pure function of state and event: it draws nothing, reads no clock and starts
-//! nothing; time comes with the events and what must be done comes back as an [`Effect`]. What a key
-//! does is in [`key`], and which keys there are in `keys.rs`; the mouse in [`mouse`]; the list of findings in
-//! [`findings`]; what a GPU's number does in [`gpus`], and the list of columns in [`columns`]; what is typed in [`mod@prompt`]; time in [`playback`]; a page of explanation in [`page`]; what to type about a finding in [`next_commands`];
-//! ending processes in `reaping.rs`. The panels are in `view/`, the loop that carries effects out in
-//! `watch/mod.rs`.
+//! [`update`] is a pure function of state and event: it draws nothing, reads no clock and starts nothing; time comes
+//! with the events and what must be done comes back as an [`Effect`]. [`key`] says what a key does, and `keys.rs`
+//! which keys there are; [`mouse`] has clicks, [`findings`] the list of findings, [`gpus`] a GPU's number,
+//! [`mod@prompt`] what is typed, and [`playback`] time. A feature that is read as one (a page, the plan, the list of
+//! columns) is a file of its own beside this folder. The loop that carries effects out is in `watch/mod.rs`.
 
-pub mod columns;
 pub mod findings;
 pub mod gpus;
 pub mod key;
 pub mod mouse;
-pub mod next_commands;
-pub mod page;
 pub mod playback;
 pub mod prompt;
 
 use ratatui::layout::Rect;
 use signal_hook::consts::{SIGCONT, SIGTSTP};
 
-use super::reaping;
 use super::reclaim_worker::ReclaimProgress;
 use super::state::{App, Effect, End, Event};
+use super::{next_commands, page, reaping};
 
 /// Takes in an event; says what has to be done about it, if anything.
 pub fn update(app: &mut App, event: Event) -> Option<Effect> {
@@ -72,7 +68,6 @@ pub fn update(app: &mut App, event: Event) -> Option<Effect> {
         Event::SourceFailed(error) => {
             app.end = Some(End::Failed(error));
             playback::failed(app);
-            reaping::failed(app);
             Some(Effect::Draw)
         }
         Event::Tick { now } => {

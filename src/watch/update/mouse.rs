@@ -9,10 +9,10 @@ use crossterm::event::{KeyCode, MouseButton, MouseEvent, MouseEventKind};
 use ratatui::layout::{Position, Rect};
 
 use super::gpus::toggle_filter;
-use super::{columns as list_of_columns, findings as list, key};
+use super::{findings as list, key};
 use crate::watch::column::Column;
+use crate::watch::column_list;
 use crate::watch::keys;
-use crate::watch::layout::column_list::ColumnListAreas;
 use crate::watch::layout::{Layout, columns, hints};
 use crate::watch::state::{App, Effect, Focus, Mode};
 use crate::watch::view_model::{RowKey, Sort};
@@ -72,12 +72,8 @@ fn on_click(app: &mut App, at: Position, now: Duration) -> Option<Effect> {
         Mode::Prompt(_) | Mode::Plan => return None,
         Mode::Help(_) => return press(app, KeyCode::Esc),
         Mode::Page => return on_hint(app, layout.as_ref(), at),
-        Mode::Columns(list) => {
-            let entry = ColumnListAreas::new(list, app.area).entry_at(list, at);
-            return match entry {
-                Some(entry) => list_of_columns::click(app, entry),
-                None => on_hint(app, layout.as_ref(), at),
-            };
+        Mode::Columns(_) => {
+            return column_list::click(app, at).or_else(|| on_hint(app, layout.as_ref(), at));
         }
         Mode::Main | Mode::ChooseSort => {}
     }

@@ -300,8 +300,9 @@ fn now(app: &mut App) -> Option<Effect> {
     if app.is_live() {
         app.playback.is_paused = false;
     }
-    let newest = app.timeline.newest()?;
-    show(app, newest);
+    if let Some(newest) = app.timeline.newest() {
+        show(app, newest);
+    }
     steer_source(app)
 }
 

@@ -1,7 +1,7 @@
-//! The first line: the host, how much memory could be had back, the versions, where the snapshots come from;
+//! The first line: the host, how much memory is reclaimable, the versions, where the snapshots come from;
 //! at its end the clock: when what is shown was so, whether the screen is paused, and what leads back to now.
 //!
-//! The clock and what could be had back are written in as many words as there is room for, what matters most
+//! The clock and what is reclaimable are written in as many words as there is room for, what matters most
 //! in the fewest; the host's name gives way to them.
 
 use ratatui::layout::Rect;

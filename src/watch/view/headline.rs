@@ -1,4 +1,4 @@
-//! How much memory could be had back, in the words of `check` and `ps`, as many as there is room for; each
+//! How much memory is reclaimable, in the words of `check` and `ps`, as many as there is room for; each
 //! part has the style that it has in a bar.
 
 use ratatui::style::Style;
@@ -14,7 +14,7 @@ fn reclaimable(app: &App) -> Option<Reclaimable> {
     Some(app.screenful.as_ref()?.reclaimable)
 }
 
-/// Whether anything could be had back, or looks so.
+/// Whether anything is reclaimable, or looks so.
 pub fn is_waste(app: &App) -> bool {
     reclaimable(app).is_some_and(|it| it.processes > 0 || it.suspected_processes > 0)
 }

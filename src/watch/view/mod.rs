@@ -1,32 +1,29 @@
 //! The panels: `&App` to cells. Nothing here changes state.
 //!
-//! A file per panel: [`header`] (with [`headline`]), [`gpus`] (with [`bar`]), [`table`], [`charts`] (with [`chart`]
-//! and [`plot`]), [`status`] (the selected process, or the [findings](super::findings)), [`hints`] (the keys in the bottom line), [`mod@prompt`] (in
-//! their place while one types); over all the others [`page`] (of explanation), [`plan`] (how something
-//! would be ended), [`columns`] (a list to choose from) and [`help`]; [`small`] (a screen too small for panels). Where they go is in
-//! `layout.rs`; [`line_writer`] writes a line, [`lines`] those of the lower panel.
+//! A file per panel: [`header`] (with [`headline`]), [`table`], [`status`] (the selected process), [`hints`] (the keys in
+//! the bottom line) and [`mod@prompt`] (in their place while one types), [`help`] over all the others, and [`small`] (a
+//! screen too small for panels); what has state and keys of its own is a file of [`super`]. [`bar`], [`chart`] and
+//! [`plot`] draw; where panels go is in `layout`; [`line_writer`] writes a line, [`lines`] those of the lower panel.
 
 mod ascii;
 pub mod bar;
 pub mod chart;
-pub mod columns;
 pub mod header;
 pub mod headline;
 pub mod help;
 pub mod hints;
 pub mod line_writer;
 pub mod lines;
-pub mod page;
-pub mod plan;
 pub mod plot;
 pub mod prompt;
 pub mod small;
 pub mod status;
 pub mod table;
 
+use super::reaping::panel;
 use super::state::{App, Mode};
 use super::theme::Styles;
-use super::{charts, gpus};
+use super::{charts, column_list, gpus, page};
 use ratatui::buffer::Buffer;
 
 /// Draws the whole screen, whatever was there.
@@ -61,8 +58,8 @@ fn panels(app: &App, styles: Styles, canvas: &mut Buffer) {
                 _ => hints::draw(app, styles, &layout, layout.hints, canvas),
             }
             match &app.mode {
-                Mode::Plan => plan::draw(app, styles, area, canvas),
-                Mode::Columns(list) => columns::draw(list, styles, area, canvas),
+                Mode::Plan => panel::draw(app, styles, area, canvas),
+                Mode::Columns(list) => column_list::draw(list, styles, area, canvas),
                 _ => {}
             }
         }
@@ -70,4 +67,4 @@ fn panels(app: &App, styles: Styles, canvas: &mut Buffer) {
 }
 
 #[cfg(test)]
-mod tests;
+pub(in crate::watch) mod tests;

@@ -66,7 +66,7 @@ pub(super) fn text(buffer: &Buffer) -> String {
     out
 }
 
-pub(super) fn check(name: &str, app: &App) {
+pub(in crate::watch) fn check(name: &str, app: &App) {
     compare(name, &text(&render(app)));
 }
 

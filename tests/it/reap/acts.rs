@@ -434,33 +434,6 @@ fn left_stopped(stage: &Stage) -> Option<Holder> {
 }
 
 #[test]
-fn who_was_left_stopped_by_a_gpumem_that_was_killed_goes_on_with_the_next_act() {
-    let Some(stage) = Stage::new() else {
-        return;
-    };
-    let Some(victim) = left_stopped(&stage) else {
-        return;
-    };
-    let reap_another = || {
-        let other = stage.holder(OBEYS);
-        stage.release(&other, Duration::ZERO);
-        let output = stage.reap(&other, &[]);
-        assert_eq!(output.code, 0, "{output:?}");
-        output
-    };
-    let output = reap_another();
-    let message = format!("SIGCONT to {}: stopped by an earlier gpumem", victim.pid);
-    assert!(output.stderr.contains(&message), "{output:?}");
-    assert!(victim.is_alive() && state(&victim) == 'S');
-    assert_eq!(done(&stage)[0], json!(["CONT"]));
-    // Whoever stops it after that is not gpumem.
-    send(victim.pid, Signal::STOP);
-    let output = reap_another();
-    assert!(!output.stderr.contains("SIGCONT"), "{output:?}");
-    assert_eq!(state(&victim), 'T');
-}
-
-#[test]
 fn who_goes_on_already_and_another_process_of_that_number_are_not_touched() {
     let Some(stage) = Stage::new() else {
         return;

@@ -6,7 +6,7 @@ use gpumem::api::cli::release::ReleaseDocument;
 use gpumem::api::model::{Also, Finding, Snapshot};
 use gpumem::api::report::check::CheckReport;
 use gpumem::api::report::doctor::DoctorReport;
-use gpumem::api::report::explain::ExplainReport;
+use gpumem::api::report::explain::ExplainPage;
 use gpumem::api::report::totals::TotalsReport;
 use gpumem::api::rules::evidence;
 use schemars::generate::{Contract, SchemaSettings};
@@ -18,7 +18,7 @@ pub(crate) fn schema(name: SchemaName) -> String {
     match name {
         SchemaName::Check => written::<CheckReport>(),
         SchemaName::Doctor => written::<DoctorReport>(),
-        SchemaName::Explain => written::<ExplainReport>(),
+        SchemaName::Explain => written::<ExplainPage>(),
         SchemaName::History => written::<ReapHistory>(),
         SchemaName::Reap => written::<ReapReport>(),
         SchemaName::Release => written::<ReleaseDocument>(),

@@ -99,8 +99,6 @@ struct RunningReap {
 /// A finding whose notice could not be delivered.
 #[derive(Debug)]
 struct PendingRetry {
-    /// Since when.
-    since: Time,
     /// When it is tried again.
     retry_at: Time,
     /// What was said of it last.
@@ -219,7 +217,6 @@ impl ReapScheduler {
         for finding in &notified {
             self.warn(finding, false, now, system);
         }
-        self.rehearse(&notified, now, system);
         if self.acting.is_none() && !reaped.is_empty() {
             self.reap(&reaped, now, system);
         }
@@ -248,40 +245,6 @@ impl ReapScheduler {
 
     fn is_reaping(&self, finding: &Finding) -> bool {
         finding.kind.may_be_reaped() && self.reap.response(&finding.rule) == Response::Reap
-    }
-
-    /// Says what would be ended, if its rule said so.
-    fn rehearse(&mut self, notified: &[Finding], now: Time, system: &mut dyn System) {
-        let terms = self.terms();
-        let is_due = |finding: &&Finding| {
-            let known = self.warnings.of(finding, false);
-            let would = known.filter(|it| !it.is_over).map(|it| {
-                let last = it.first.plus_seconds(terms.warn.as_secs_f64());
-                last.plus_seconds(terms.grace.as_secs_f64())
-            });
-            finding.kind.may_be_reaped()
-                && self.reap.response(&finding.rule) == Response::Notify
-                && would.is_some_and(|at| now >= at)
-                && is_seen(finding, &self.snapshot)
-        };
-        let due: Vec<Finding> = notified.iter().filter(is_due).cloned().collect();
-        if due.is_empty() {
-            return;
-        }
-        let ids: Vec<Arc<str>> = due.iter().map(|it| Arc::clone(&it.id)).collect();
-        match self.plan(&due, system) {
-            Ok((plan, _)) => {
-                for target in &plan.targets {
-                    system.log(&format!(
-                        "would kill {}, if its rule had action = \"reap\"",
-                        named(target)
-                    ));
-                }
-                let concluded = self.warnings.conclude(&ids);
-                self.note(concluded.map_err(|error| error.to_string()), system);
-            }
-            Err(error) => self.note(Err(error), system),
-        }
     }
 
     fn plan(&self, findings: &[Finding], system: &mut dyn System) -> Result<(Plan, Guard), String> {
@@ -327,8 +290,6 @@ impl ReapScheduler {
             }
             if of_target.iter().all(|finding| self.is_due(finding, now)) {
                 due.push(target);
-            } else {
-                self.spare_unwarned(&target, &of_target, now, system);
             }
         }
         if let Some(target) = due.into_iter().next() {

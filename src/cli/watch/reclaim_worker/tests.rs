@@ -68,7 +68,7 @@ fn begun_with(
         selected: None,
     };
     let (plan, guard) = plan_there(policy, scene);
-    let (tools, _) = tools(folder).unwrap();
+    let tools = tools(folder).unwrap();
     let asked = Instant::now().checked_sub(waited).unwrap();
     let executor = Executor::new(targets(plan), guard, actor(&snapshot), tools);
     worker.batch = Some(RunningBatch::new(3, executor, asked));

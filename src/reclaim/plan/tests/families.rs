@@ -93,7 +93,7 @@ fn a_run_is_ended_by_its_launcher_and_whole() {
     let mut on_other = both.clone();
     on_other[1].gpus[0].index = 1;
     let mut first = guard();
-    first.policy.limits.selected = selected(&seen, &on_other, "gpu:0");
+    first.policy.selected = selected(&seen, &on_other, "gpu:0");
     let plan = plan_with(&on_other, &seen, &families, &known, &first);
     assert_eq!(why(&plan), [&Why::Family { pids: vec![71] }]);
     // A person who names one rank is told of its launcher, which would start it again or end all.

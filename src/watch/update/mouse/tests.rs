@@ -46,7 +46,7 @@ fn heading(app: &App, column: Column) -> Option<(u16, u16)> {
 
 /// The middle of a hint.
 fn hint(context: Context, word: &str) -> (u16, u16) {
-    let spots = hints::spots(context, 120);
+    let spots = hints::spots(keys::hints(context).collect(), 120);
     let spot = spots.iter().find(|spot| spot.hint.word == word).unwrap();
     (spot.from + 1, 39)
 }
@@ -230,9 +230,8 @@ fn an_entry_of_the_list_of_columns_is_switched_by_a_click() {
     let mut app = showing(sample::snapshot(1, 2));
     press(&mut app, KeyCode::F(2));
     let Mode::Columns(list) = &app.mode else { panic!("{:?}", app.mode) };
-    let areas = ColumnListAreas::new(list, app.area);
     let (third, _) = list.entries[2];
-    let at = (areas.body.x + 3, areas.body.y + 2);
+    let at = (app.area.width - 40, 4);
     assert_eq!(click(&mut app, at, 0), Some(Effect::Draw));
     assert!(!app.table.columns.has(third));
     assert_eq!(click(&mut app, at, 0), Some(Effect::Draw));

@@ -7,18 +7,8 @@ use crate::watch::Control;
 use crate::watch::state::playback::speed_text;
 use crate::watch::state::{App, Effect};
 
-/// Intervals that a key steps through.
-const INTERVALS: [Duration; 9] = [
-    Duration::from_millis(100),
-    Duration::from_millis(250),
-    Duration::from_millis(500),
-    Duration::from_secs(1),
-    Duration::from_secs(2),
-    Duration::from_secs(5),
-    Duration::from_secs(10),
-    Duration::from_secs(30),
-    Duration::from_secs(60),
-];
+/// Intervals that a key steps through, in milliseconds.
+const INTERVALS: [u64; 9] = [100, 250, 500, 1_000, 2_000, 5_000, 10_000, 30_000, 60_000];
 /// The slowest and the fastest that a recording is played by keys.
 const SPEEDS: (f64, f64) = (1.0 / 8.0, 1024.0);
 
@@ -27,12 +17,12 @@ pub(super) fn faster(app: &mut App, is_faster: bool) -> Option<Effect> {
     let play = &mut app.playback;
     if app.setup.replay.is_none() {
         let interval = play.interval;
-        let next = if is_faster {
-            INTERVALS.iter().rev().find(|it| **it < interval)
-        } else {
-            INTERVALS.iter().find(|it| **it > interval)
+        let mut intervals = INTERVALS.map(Duration::from_millis).into_iter();
+        let next = match is_faster {
+            true => intervals.rfind(|it| *it < interval),
+            false => intervals.find(|it| *it > interval),
         };
-        let Some(&next) = next else {
+        let Some(next) = next else {
             let text = format!("a sample every {} is as far as it goes", Span(interval));
             return app.refuse(&text);
         };

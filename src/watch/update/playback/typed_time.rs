@@ -1,6 +1,6 @@
 //! A time as it is typed: `10:04`, `10:04:30`, `2026-11-21 10:04`, `-5m`, `+1h`, `start`, `end`.
 //!
-//! Times of day are of the zone that the screen shows; with a `Z` they are UTC.
+//! Times of day are of the zone that the screen shows; a whole time with an offset or `Z` is taken as it says.
 
 use jiff::civil::Date;
 
@@ -44,53 +44,29 @@ pub fn parse(text: &str, shown: Time, now: Option<Time>) -> Result<TypedTime, St
         return Ok(TypedTime::At(time));
     }
     let (date, clock) = match text.split_once([' ', 'T']) {
-        Some((date, clock)) => (Some(date), clock.trim()),
+        Some((date, clock)) => (Some(date.parse::<Date>().map_err(|_| no_time())?), clock.trim()),
         None => (None, text),
     };
-    let (clock, is_utc) = match clock.strip_suffix(['Z', 'z']) {
-        Some(clock) => (clock.trim_end(), true),
-        None => (clock, false),
-    };
-    let date: Option<Date> = match date {
-        Some(date) => Some(date.parse().map_err(|_| no_time())?),
-        None => None,
-    };
-    let today = date_of(shown, is_utc).ok_or_else(no_time)?;
-    let time = at(date.unwrap_or(today), clock, is_utc).ok_or_else(no_time)?;
+    let today = shown.local().day().ok_or_else(no_time)?;
+    let time = at(date.unwrap_or(today), clock).ok_or_else(no_time)?;
     match now {
         Some(now) if date.is_none() && time > now => {
             let yesterday = today.yesterday().map_err(|_| no_time())?;
-            let time = at(yesterday, clock, is_utc).ok_or_else(no_time)?;
-            Ok(TypedTime::At(time))
+            Ok(TypedTime::At(at(yesterday, clock).ok_or_else(no_time)?))
         }
         _ => Ok(TypedTime::At(time)),
     }
 }
 
-/// The day of a time, there or in UTC; `None` for a time that no calendar has.
-fn date_of(time: Time, is_utc: bool) -> Option<Date> {
-    match is_utc {
-        true => time.to_string().split_once('T')?.0.parse().ok(),
-        false => time.local().day(),
-    }
-}
-
-/// A date and a time of day with or without seconds.
-fn at(date: Date, clock: &str, is_utc: bool) -> Option<Time> {
+/// A date and a time of day with or without seconds, in the zone that the screen shows.
+fn at(date: Date, clock: &str) -> Option<Time> {
     let seconds = match clock.bytes().filter(|byte| *byte == b':').count() {
         1 => ":00",
         2 => "",
         _ => return None,
     };
-    let hours = match clock.find(':') {
-        Some(1) => "0",
-        _ => "",
-    };
-    let text = format!("{date}T{hours}{clock}{seconds}");
-    match is_utc {
-        true => format!("{text}Z").parse().ok(),
-        false => Time::of_local(text.parse().ok()?),
-    }
+    let hours = if clock.find(':') == Some(1) { "0" } else { "" };
+    Time::of_local(format!("{date}T{hours}{clock}{seconds}").parse().ok()?)
 }
 
 #[cfg(test)]

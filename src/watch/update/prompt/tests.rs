@@ -269,7 +269,7 @@ fn what_is_pasted_is_typed_and_never_pressed() {
     type_in(&mut app, "/user");
     paste(&mut app, ":ann\r\n gpu:0\t\u{1b}\n");
     assert_eq!(line(&app), "user:ann   gpu:0  |", "one line");
-    assert_eq!(in_force(&app), "user:ann gpu:0");
+    assert_eq!(in_force(&app), "user:ann   gpu:0");
     press(&mut app, KeyCode::Home);
     paste(&mut app, &"x".repeat(2 * MOST_CHARS));
     let prompt = prompt(&app);

@@ -17,16 +17,16 @@ use crate::watch::column::Columns;
 use crate::watch::double_buffer::DoubleBuffer;
 use crate::watch::keys::{self, Context, GROUPS};
 use crate::watch::layout::Form;
+use crate::watch::page::About;
+use crate::watch::reaping::Answer;
 use crate::watch::reaping::batch::Batch;
 use crate::watch::reclaim_worker::TargetStage;
 use crate::watch::sample::dice::Dice;
-use crate::watch::state::dialog::Answer;
-use crate::watch::state::page::About;
 use crate::watch::state::prompt::Purpose;
 use crate::watch::view::draw;
 
 /// Where the dice have to come to; each is a place where a key or a sample may do harm.
-const PLACES: [&str; 34] = [
+const PLACES: [&str; 32] = [
     "findings",
     "focus on findings",
     "help",
@@ -43,10 +43,8 @@ const PLACES: [&str; 34] = [
     "page",
     "page of one who is gone",
     "plan that is asked for",
-    "plan that waits for a sample",
     "plan",
     "plan that failed",
-    "list of signals",
     "yes",
     "batch",
     "batch that is over",
@@ -249,10 +247,8 @@ impl Run {
             ("page", is_on(&Mode::Page)),
             ("page of one who is gone", app.page.as_ref().is_some_and(|it| it.gone.is_some())),
             ("plan that is asked for", answer == Some(&Answer::Asked)),
-            ("plan that waits for a sample", answer == Some(&Answer::Waiting)),
             ("plan", matches!(answer, Some(Answer::Plan(_)))),
             ("plan that failed", matches!(answer, Some(Answer::Failed(_)))),
-            ("list of signals", dialog.as_ref().is_some_and(|it| it.signals.is_some())),
             ("yes", dialog.as_ref().is_some_and(|it| it.countdown.is_some())),
             ("batch", is_on(&Mode::Plan) && batch.as_ref().is_some_and(|it| !is_over(it))),
             ("batch that is over", batch.as_ref().is_some_and(is_over)),

@@ -4,12 +4,11 @@ use super::*;
 use crate::reclaim::Target;
 use crate::reclaim::target::Step;
 use crate::watch::column::Columns;
+use crate::watch::column_list::ColumnList;
 use crate::watch::keys::{self, Context, GROUPS, KeyAction};
 use crate::watch::layout::Form;
+use crate::watch::page::About;
 use crate::watch::reclaim_worker::{PlanRequest, PlanScope};
-use crate::watch::state::column_list::ColumnList;
-use crate::watch::state::dialog::Button;
-use crate::watch::state::page::About;
 use crate::watch::state::prompt::Purpose;
 
 /// Processes on the only GPU; more than the table has lines.
@@ -245,10 +244,9 @@ fn on_the_table(action: KeyAction) -> Option<Case> {
         KeyAction::QuitAtOnce => ("j?", |_, effect| effect == Some(&Effect::Quit)),
         KeyAction::Confirm
         | KeyAction::Undo
-        | KeyAction::ChooseSignal
+        | KeyAction::NextSignal
         | KeyAction::EveryUser
         | KeyAction::Direct
-        | KeyAction::OtherButton
         | KeyAction::SwitchColumn
         | KeyAction::ColumnLeft
         | KeyAction::ColumnRight
@@ -312,7 +310,7 @@ fn on_a_page(action: KeyAction) -> Option<Case> {
 }
 
 fn on_a_plan(action: KeyAction) -> Option<Case> {
-    fn dialog(app: &App) -> &crate::watch::state::dialog::Dialog {
+    fn dialog(app: &App) -> &reaping::Dialog {
         app.reaping.dialog.as_ref().unwrap()
     }
     Some(match action {
@@ -322,12 +320,9 @@ fn on_a_plan(action: KeyAction) -> Option<Case> {
             let is_noted = dialog.note.as_deref() == Some("undone: nothing was sent");
             dialog.countdown.is_none() && is_noted
         }),
-        KeyAction::Open => ("", |app, _| {
-            // The marked button is the one that does no harm.
-            app.mode == Mode::Main && app.reaping.dialog.is_none() && app.reaping.batch.is_none()
-        }),
-        KeyAction::OtherButton => ("", |app, _| dialog(app).button == Button::Begin),
-        KeyAction::ChooseSignal => ("", |app, _| dialog(app).signals == Some(0)),
+        KeyAction::NextSignal => {
+            ("", |_, effect| asked(effect).is_some_and(|it| it.options.signal.is_some()))
+        }
         KeyAction::SwitchFocus => ("", |_, effect| {
             asked(effect).is_some_and(|it| !matches!(it.options.scope, PlanScope::Processes(_)))
         }),

@@ -1,7 +1,7 @@
 //! What people have in their fingers: numbers of GPUs, a first Space, the pages behind one key.
 
 use super::*;
-use crate::watch::state::page::{About, PageContent};
+use crate::watch::page::{About, PageContent};
 
 /// A screen of so many GPUs, with a few processes each.
 fn gpus(count: u32) -> App {

@@ -7,7 +7,7 @@ use crate::history::testing::Scene;
 use crate::model::finding::{Finding, Kind};
 use crate::model::snapshot::PidNamespace;
 use crate::units::GIB;
-use crate::watch::state::page::About;
+use crate::watch::page::About;
 
 fn press(app: &mut App, code: KeyCode) {
     update(app, Event::Key(code.into()));

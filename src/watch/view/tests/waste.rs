@@ -1,4 +1,4 @@
-//! What could be had back, and what only looks so: in the first line, in bars, in rows and in words.
+//! What is reclaimable, and what only looks so: in the first line, in bars, in rows and in words.
 
 use super::*;
 use crate::watch::theme::{Styles, Theme};

@@ -1,7 +1,7 @@
 //! Days at the scheduler: what is told, when it is acted, and what keeps it from being.
 
 use super::*;
-use crate::cli::reap::unattended::notifier::{Delivery, NoticeKind, NoticeResult, Undelivered};
+use crate::cli::reap::unattended::notifier::{NoticeKind, NoticeResult, Undelivered};
 use crate::cli::reap::unattended::notify_command;
 use crate::config::reap::ReapConfig;
 use crate::config::{self, Config};
@@ -18,7 +18,7 @@ use crate::units::GIB;
 
 /// The rule takes two minutes, the warning ten, the last one a minute.
 const REAPS: &str = "[rules.stopped]\naction = \"reap\"\nduration = \"2m\"\n\
-                     [reap]\nwarn = \"10m\"\ngrace = \"1m\"\n";
+                     [reap]\nnotify = [\"/bin/true\"]\nwarn = \"10m\"\ngrace = \"1m\"\n";
 const ONLY_NOTIFIES: &str =
     "[rules.stopped]\nduration = \"2m\"\n[reap]\nwarn = \"10m\"\ngrace = \"1m\"\n";
 /// Between two samples, in seconds.
@@ -89,7 +89,7 @@ struct Day {
     is_blind: bool,
     /// The notify command fails.
     is_deaf: bool,
-    /// There is none, and the owner has no terminal.
+    /// There is none.
     is_away: bool,
     /// Every notice: when, of what.
     sent_notices: Vec<(f64, NoticeKind)>,
@@ -165,15 +165,13 @@ impl Day {
             }
             for notice in std::mem::take(&mut self.stage.notices) {
                 self.sent_notices.push((self.stage.now, notice.kind));
-                let by_command = Delivery { command: true, terminals: 0 };
                 let result = match self.is_deaf {
                     true => {
                         notify_command::run(&["/bin/false".into()], b"", notify_command::DEADLINE)
-                            .map(|()| by_command)
                             .map_err(Undelivered::from)
                     }
-                    false if self.is_away => Err(Undelivered::NoTerminal("ann".to_owned())),
-                    false => Ok(by_command),
+                    false if self.is_away => Err(Undelivered::NoCommand),
+                    false => Ok(()),
                 };
                 let sent_notices = NoticeResult { notice, result };
                 self.scheduler.delivered(sent_notices, at(self.stage.now), &mut self.stage);
@@ -212,7 +210,7 @@ fn it_is_warned_twice_then_ended_and_the_memory_is_back() {
 }
 
 #[test]
-fn a_rule_that_only_notifies_kills_nothing_and_logs_once_what_it_would() {
+fn a_rule_that_only_notifies_kills_nothing() {
     let mut day = Day::new(ONLY_NOTIFIES, vec![stopped(70)]);
     day.until(3.0 * ACTED);
     assert_eq!(day.sent(), []);
@@ -220,12 +218,6 @@ fn a_rule_that_only_notifies_kills_nothing_and_logs_once_what_it_would() {
     let kinds: Vec<NoticeKind> =
         day.sent_notices.iter().map(|sent_notices| sent_notices.1).collect();
     assert_eq!(kinds, [NoticeKind::Found]);
-    assert_eq!(
-        day.count_logged("would kill 70 (python train.py) of ann"),
-        1,
-        "{:?}",
-        day.stage.log
-    );
 }
 
 #[test]
@@ -263,17 +255,13 @@ fn an_owner_who_could_not_be_notified_was_not_warned() {
 }
 
 #[test]
-fn without_a_terminal_of_its_owner_a_process_is_skipped_and_the_log_has_why_once() {
+fn without_a_warning_nothing_is_killed_and_the_log_has_why_once() {
     let mut day = Day::new(REAPS, vec![stopped(70)]);
     day.is_away = true;
-    let skipped = "70 (python train.py) of ann with 1.0 GiB, stopped: skipped: its owner could not be warned: no terminal of ann accepted it, and [reap] has no notify command";
-    day.until(ACTED - 20.0);
-    assert_eq!(day.count_logged(skipped), 0, "it would not have been killed yet");
     day.until(5.0 * ACTED);
     assert_eq!(day.sent(), []);
     assert!(day.stage.pages.get().lines.is_empty() && day.scheduler.warnings.all().is_empty());
     assert_eq!(day.count_logged("ann not notified: "), 1, "{:?}", day.stage.log);
-    assert_eq!(day.count_logged(skipped), 1, "{:?}", day.stage.log);
     // He comes back, and has the whole time.
     day.is_away = false;
     day.until(5.0 * ACTED + 600.0);
@@ -452,7 +440,7 @@ fn what_was_tried_in_vain_is_not_tried_again() {
 #[test]
 fn a_placeholder_that_is_idle_is_not_ended_where_idle_is() {
     let reaps = "[rules.idle]\naction = \"reap\"\nduration = \"2m\"\nmin_memory = \"512MiB\"\n\
-                 [rules.placeholder]\nduration = \"1h\"\n[reap]\nwarn = \"10m\"\ngrace = \"1m\"\n";
+                 [rules.placeholder]\nduration = \"1h\"\n[reap]\nnotify = [\"/bin/true\"]\nwarn = \"10m\"\ngrace = \"1m\"\n";
     let keeper = |started| {
         let mut keeper = process(71, "python /v/bin/keep-gpu --gpu-ids 0");
         keeper.start_time = Some(at(started));

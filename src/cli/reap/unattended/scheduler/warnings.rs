@@ -2,11 +2,10 @@
 
 use std::sync::Arc;
 
-use super::{PendingRetry, RETRY_SECONDS, ReapScheduler, System, because, is_seen, named};
-use crate::cli::reap::unattended::notifier::{Delivery, Notice, NoticeKind, NoticeResult};
+use super::{PendingRetry, RETRY_SECONDS, ReapScheduler, System, is_seen};
+use crate::cli::reap::unattended::notifier::{Notice, NoticeKind, NoticeResult};
 use crate::model::Time;
 use crate::model::finding::Finding;
-use crate::reclaim::Target;
 use crate::reclaim::warnings::{Terms, WarningDue};
 
 impl ReapScheduler {
@@ -55,7 +54,6 @@ impl ReapScheduler {
             uid: process.and_then(|process| process.uid),
             host: self.snapshot.host.hostname.clone(),
             command: self.reap.notify.clone(),
-            to_terminals: self.reap.warn_terminal,
         };
         if system.notify(notice) {
             self.pending_notices.insert(Arc::clone(&finding.id));
@@ -74,13 +72,13 @@ impl ReapScheduler {
         self.pending_notices.remove(&finding.id);
         let owner = finding.process.as_ref().and_then(|it| it.user.as_deref());
         let owner = owner.unwrap_or("the owner");
-        let written = result.map_err(|error| error.to_string()).and_then(|delivery| {
+        let written = result.map_err(|error| error.to_string()).and_then(|()| {
             let is_of_end = notice.kind != NoticeKind::Found;
             let noted = self.warnings.note(finding, is_of_end, now);
-            noted.map(|()| delivery).map_err(|error| error.to_string())
+            noted.map_err(|error| error.to_string())
         });
         match written {
-            Ok(delivery) => {
+            Ok(()) => {
                 let what = match (notice.kind, notice.acts_at) {
                     (NoticeKind::Found, _) | (_, None) => "notified".to_owned(),
                     (NoticeKind::Warning, Some(at)) => {
@@ -91,8 +89,7 @@ impl ReapScheduler {
                     }
                 };
                 self.undelivered.remove(&finding.id);
-                let by = by(delivery);
-                system.log(&format!("{}: {owner} {what}{by}", finding.message));
+                system.log(&format!("{}: {owner} {what} by the notify command", finding.message));
             }
             Err(error) => {
                 let retry_at = now.plus_seconds(RETRY_SECONDS);
@@ -101,51 +98,9 @@ impl ReapScheduler {
                 if known.is_none_or(|it| it.error != error) {
                     system.log(&format!("{}: {owner} not notified: {error}", finding.message));
                 }
-                let since = known.map_or(now, |it| it.since);
-                let undelivered = PendingRetry { since, retry_at, error };
+                let undelivered = PendingRetry { retry_at, error };
                 self.undelivered.insert(Arc::clone(&finding.id), undelivered);
             }
         }
     }
-
-    /// Logs once that a target is skipped because no warning could be delivered, at the time when it would
-    /// have been killed had the first one been.
-    pub(super) fn spare_unwarned(
-        &mut self,
-        target: &Target,
-        found: &[&Finding],
-        now: Time,
-        system: &mut dyn System,
-    ) {
-        let terms = self.terms();
-        let failed = found.iter().find_map(|finding| {
-            let undelivered = self.undelivered.get(&finding.id)?;
-            let known = self.warnings.of(finding, true).filter(|it| !it.is_over);
-            let warn = match known {
-                // It was the last warning that was not delivered.
-                Some(_) => 0.0,
-                None => terms.warn.as_secs_f64(),
-            };
-            let due = undelivered.since.plus_seconds(warn);
-            let due = due.plus_seconds(terms.grace.as_secs_f64());
-            (now >= due).then(|| undelivered.error.clone())
-        });
-        if let Some(error) = failed {
-            let named = named(target);
-            let why = format!("{named}: skipped: its owner could not be warned: {error}");
-            self.leave(&because(target), &why, system);
-        }
-    }
-}
-
-/// By what somebody was told.
-fn by(delivery: Delivery) -> String {
-    let terminals = match delivery.terminals {
-        0 => None,
-        1 => Some("on 1 terminal".to_owned()),
-        count => Some(format!("on {count} terminals")),
-    };
-    let command = delivery.command.then(|| "by the notify command".to_owned());
-    let ways: Vec<String> = command.into_iter().chain(terminals).collect();
-    format!(" {}", ways.join(" and "))
 }

@@ -1,32 +1,111 @@
-//! The page that explains a finding or a process: opened, made anew, scrolled, left.
+//! The page that explains a finding, a process or a GPU, on all of the screen but the header and the line of keys.
 //!
-//! It is the one that `gpumem explain` prints, put together by [`crate::explain`]; it is made anew
-//! with each sample and follows its process, not the pid. Where it is is in `layout/page.rs`; it is drawn
-//! in `view/page.rs`.
+//! It is the page that `gpumem explain` prints, put together by [`crate::explain`]. It is made anew with each
+//! sample and follows its process, not the pid. An environment and totals are pages, too.
 
-use super::{gpus, playback};
+use ratatui::buffer::Buffer;
+use ratatui::layout::Rect;
+
+use super::keys::KeyAction;
+use super::layout::Layout;
+use super::reaping;
+use super::reclaim_worker::ReclaimRequest;
+use super::state::{App, Effect, Focus, GONE, HIDDEN, Mode, NO_FINDING, NOTHING_SEEN};
+use super::text::clock;
+use super::theme::Styles;
+use super::update::{gpus, playback};
+use super::view::line_writer::LineWriter;
+use super::view::{header, hints};
+use crate::explain::page::ExplainPage;
 use crate::explain::{self, KnownSoFar, More};
-use crate::model::field::GROUPED;
+use crate::model::field::{Field, GROUPED};
 use crate::model::finding::Finding;
 use crate::model::row::ProcessRow;
-use crate::model::totals::totals;
+use crate::model::totals::{Total, totals};
 use crate::model::{Identity, Snapshot, Time};
 use crate::reclaim::commands;
 use crate::report::environment;
-use crate::report::explain::ExplainReport;
-use crate::report::explain::text::{self, PageStyle};
-use crate::report::style::Style;
+use crate::report::explain::{PageStyle, text as explain_text};
+use crate::report::style::{Emphasis, Style, pieces};
 use crate::report::totals as report_totals;
 use crate::rules::serves;
-use crate::watch::keys::KeyAction;
-use crate::watch::layout::page as place;
-use crate::watch::reaping;
-use crate::watch::reclaim_worker::ReclaimRequest;
-use crate::watch::state::page::{About, Page, PageContent};
-use crate::watch::state::{App, Effect, Focus, GONE, HIDDEN, Mode, NO_FINDING, NOTHING_SEEN};
+
+/// The columns at each side of the text, where there are more than enough.
+const MARGIN: u16 = 1;
+/// The text is never narrower than this.
+const LEAST_WIDTH: u16 = 40;
 
 /// Why the environment of a page's process is not to be had.
 const GONE_PAGE: &str = "the process is gone; there is no environment to read";
+
+/// What a page is about.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum About {
+    /// A process, whatever becomes of its number.
+    Process(Identity),
+    /// A GPU, by NVML's index.
+    Gpu(u32),
+    /// The environment of a process.
+    Environment(Identity),
+    /// What users, jobs, containers and frameworks hold together.
+    Totals,
+}
+
+impl About {
+    /// The process that it is about.
+    pub fn process(self) -> Option<Identity> {
+        match self {
+            Self::Process(who) | Self::Environment(who) => Some(who),
+            Self::Gpu(_) | Self::Totals => None,
+        }
+    }
+}
+
+/// What a page has to say.
+#[derive(Clone, PartialEq, Debug)]
+pub enum PageContent {
+    /// The page of `gpumem explain`.
+    Report(Box<ExplainPage>),
+    /// Variables of a process.
+    Environment {
+        title: String,
+        /// By name; or why they cannot be read; `None` while they are being read.
+        variables: Option<Result<Vec<(String, String)>, String>>,
+    },
+    /// Totals by each of the fields that rows can be grouped by.
+    Totals {
+        /// Of what.
+        title: String,
+        /// By field.
+        groups: Vec<(Field, Vec<Total>)>,
+    },
+}
+
+/// A page of explanation.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Page {
+    /// What it is about.
+    pub about: About,
+    /// Its lines as [`Style`](crate::report::style::Style) colours them, which [`pieces`](crate::report::style::pieces) takes apart.
+    pub lines: Vec<String>,
+    /// Lines that are scrolled away.
+    pub offset: usize,
+    /// The time of the sample that it is of.
+    pub time: Option<Time>,
+    /// When it was missed first; the page stays what it was before.
+    pub gone: Option<Time>,
+    /// What was asked about, which comes first.
+    pub asked: Option<Finding>,
+    /// The page itself.
+    pub content: PageContent,
+}
+
+impl Page {
+    /// Whether it is about a process that is still there.
+    pub fn has_subject(&self) -> bool {
+        self.about.process().is_some() && self.gone.is_none()
+    }
+}
 
 /// Explains what is selected.
 pub fn open(app: &mut App) -> Option<Effect> {
@@ -53,7 +132,7 @@ pub fn open(app: &mut App) -> Option<Effect> {
 }
 
 /// Opens the page of a process or a GPU; what was asked about comes first on it.
-pub(super) fn open_about(app: &mut App, about: About, asked: Option<Finding>) -> Option<Effect> {
+pub fn open_about(app: &mut App, about: About, asked: Option<Finding>) -> Option<Effect> {
     if app.playback.is_seeking() {
         return app.refuse("seeking; Esc cancels");
     }
@@ -98,17 +177,14 @@ pub fn open_environment(app: &mut App) -> Option<Effect> {
     let Some(process) = process.filter(|_| is_known) else {
         return app.refuse("it is not known which process this is");
     };
-    let (time, title) = (Some(last.time), format!("environment of {}", who.pid));
+    let (time, mut title) = (Some(last.time), format!("environment of {}", who.pid));
     let (variables, effect) = if app.is_live() {
         (None, Effect::Reclaim(ReclaimRequest::Environment(who)))
     } else {
+        title.push_str(", as far as it was recorded");
         let recorded = process.environment.iter().flat_map(|it| it.iter());
         let recorded = recorded.map(|(name, value)| (name.to_string(), value.to_string()));
         (Some(Ok(recorded.collect())), Effect::Draw)
-    };
-    let title = match app.is_live() {
-        true => title,
-        false => format!("{title}, as far as it was recorded"),
     };
     let content = PageContent::Environment { title, variables };
     show(app, About::Environment(who), time, None, content);
@@ -116,9 +192,12 @@ pub fn open_environment(app: &mut App) -> Option<Effect> {
 }
 
 /// Fills in what to type on the open page, where there is one.
-pub(super) fn fill_in_commands(app: &mut App) {
-    if let Some(PageContent::Report(report)) = app.page.as_mut().map(|page| &mut page.content) {
-        app.next_commands.fill_in(report.findings_mut());
+pub fn fill_in_commands(app: &mut App) {
+    let Some(page) = &app.page else { return };
+    let made = newest(app).and_then(|last| report(app, page.about, page.asked.as_ref(), last));
+    if let (Some(made), Some(page)) = (made, &mut app.page) {
+        page.time = made.time;
+        page.content = PageContent::Report(Box::new(made));
         lay_out(app);
     }
 }
@@ -205,17 +284,60 @@ pub fn renew(app: &mut App, newest: &Snapshot) -> Option<Effect> {
     Some(Effect::Draw)
 }
 
+/// Where the page's text is on a screen of this size.
+fn text_area(area: Rect) -> Rect {
+    let margin = if area.width >= LEAST_WIDTH + 2 * MARGIN { MARGIN } else { 0 };
+    Rect {
+        x: area.x + margin,
+        y: area.y.saturating_add(1),
+        width: area.width - 2 * margin,
+        height: area.height.saturating_sub(2),
+    }
+}
+
+/// Where the page's own lines are, below what is said above it.
+fn body(app: &App, area: Rect) -> Rect {
+    let text = text_area(area);
+    let above = text.height.min(notice(app).is_some().into());
+    Rect { y: text.y.saturating_add(above), height: text.height - above, ..text }
+}
+
+/// What is to be said above the page: that its process is gone, or that it is of another time than the rest of
+/// the screen.
+fn notice(app: &App) -> Option<String> {
+    let page = app.page.as_ref()?;
+    if let Some(gone) = page.gone {
+        return Some(format!("gone since {}: as it was", clock(gone)));
+    }
+    let of = page.time?;
+    let differs = |other: Option<Time>| other.filter(|time| *time != of).map(clock);
+    if let Some(judged) = differs(app.judged.engine.history().last_time()) {
+        return Some(format!("as of {}; findings of {judged}", clock(of)));
+    }
+    let shown = differs(app.shown_time())?;
+    Some(format!("as of {}; the screen shows {shown}", clock(of)))
+}
+
+/// Which of the page's lines are on the screen; nothing where all of them are.
+pub fn position(app: &App) -> String {
+    let height = usize::from(body(app, app.area).height);
+    match &app.page {
+        Some(page) if page.lines.len() > height => {
+            let first = page.offset.min(page.lines.len() - height);
+            format!("{}-{} of {}", first + 1, first + height, page.lines.len())
+        }
+        _ => String::new(),
+    }
+}
+
 /// Breaks the open page's lines for the screen as it is now.
 pub fn lay_out(app: &mut App) {
-    let styles = PageStyle {
-        width: usize::from(place::text(app.area).width),
-        style: Style { color: true },
-        ascii: app.setup.ascii,
-    };
+    let (width, style) = (usize::from(text_area(app.area).width), Style { color: true });
     if let Some(page) = &mut app.page {
-        let (width, style) = (styles.width, styles.style);
         let text = match &page.content {
-            PageContent::Report(report) => text::page(report, styles),
+            PageContent::Report(report) => {
+                explain_text(report, PageStyle { width, style, ascii: app.setup.ascii })
+            }
             PageContent::Environment { title, variables } => {
                 environment::page(title, variables.as_ref(), width, style)
             }
@@ -253,9 +375,10 @@ pub fn on_key(app: &mut App, action: Option<KeyAction>) -> Option<Effect> {
 
 /// Changes the offset, given itself and the lines that a screenful has beside one that stays.
 fn scroll_to(app: &mut App, change: impl FnOnce(usize, usize) -> usize) {
-    let height = usize::from(place::body(app).height);
+    let height = usize::from(body(app, app.area).height);
     if let Some(page) = &mut app.page {
-        page.scroll(height, change);
+        let last = page.lines.len().saturating_sub(height);
+        page.offset = change(page.offset, height.saturating_sub(1).max(1)).min(last);
     }
 }
 
@@ -267,13 +390,10 @@ fn close(app: &mut App) {
 /// Shows how the process that the page is about would be ended.
 fn reap_page(app: &mut App, release: bool) -> Option<Effect> {
     let page = app.page.as_ref()?;
-    let who = match page.about {
-        About::Process(who) | About::Environment(who) => who,
-        About::Gpu(_) => return app.refuse("it is about a GPU; there is no process to kill"),
-        About::Totals => return app.refuse("these are totals; select a process to kill it"),
+    let Some(who) = page.about.process() else {
+        return app.refuse("this page is about no process; select one to kill it");
     };
-    let key = app.row_of(who).filter(|_| page.gone.is_none());
-    let Some(key) = key else {
+    let Some(key) = app.row_of(who).filter(|_| page.gone.is_none()) else {
         return app.refuse(GONE);
     };
     if !app.select_row(Some(key)) {
@@ -306,7 +426,9 @@ fn report(
     about: About,
     asked: Option<&Finding>,
     last: &Snapshot,
-) -> Option<ExplainReport> {
+) -> Option<ExplainPage> {
+    // Of a recording it is what its owner would type.
+    let me = app.setup.me.uid.filter(|_| app.is_live());
     let known = KnownSoFar {
         engine: &app.judged.engine,
         courses: &app.judged.courses,
@@ -316,8 +438,12 @@ fn report(
             Some(_) => More::Nowhere,
             None => More::ByWaiting,
         },
+        commands: &|findings, process| {
+            app.next_commands.fill_in(findings.iter_mut());
+            commands::release_of(process?, last, serves, me)
+        },
     };
-    let mut report = match about {
+    match about {
         About::Process(who) => {
             explain::is_there(who, last).then(|| explain::process(known, who.pid, asked))
         }
@@ -327,15 +453,37 @@ fn report(
             let place = last.gpus.iter().position(|gpu| gpu.index == index)?;
             Some(explain::gpu(known, place, asked))
         }
-    };
-    let found = report.iter_mut().flat_map(ExplainReport::findings_mut);
-    app.next_commands.fill_in(found);
-    if let Some(page) = report.as_mut().and_then(|it| it.process.as_mut()) {
-        // Of a recording it is what its owner would type.
-        let me = app.setup.me.uid.filter(|_| app.is_live());
-        page.release = commands::release_of(&page.process, last, serves, me);
     }
-    report
+}
+
+/// Draws the header, the page and the line of keys.
+pub fn draw(app: &App, styles: Styles, layout: &Layout, area: Rect, canvas: &mut Buffer) {
+    let Some(page) = &app.page else {
+        return;
+    };
+    header::draw(app, styles, Rect { height: 1, ..area }, canvas);
+    if let Some(notice) = notice(app) {
+        LineWriter::new(canvas, text_area(area), 0).text(&notice, styles.caution());
+    }
+    let body = body(app, area);
+    let first = page.offset.min(page.lines.len().saturating_sub(usize::from(body.height)));
+    for (line, text) in (0..body.height).zip(page.lines.iter().skip(first)) {
+        let mut writer = LineWriter::new(canvas, body, line);
+        for (mark, piece) in pieces(text) {
+            writer.text(piece, style(mark, styles));
+        }
+    }
+    let keys = Rect { y: area.bottom().saturating_sub(1), height: 1, ..area };
+    hints::draw(app, styles, layout, keys, canvas);
+}
+
+fn style(mark: Emphasis, styles: Styles) -> ratatui::style::Style {
+    match mark {
+        Emphasis::Plain => styles.plain(),
+        Emphasis::Heading => styles.heading(),
+        Emphasis::Chart => styles.held(),
+        Emphasis::Severity(severity) => styles.badge(severity),
+    }
 }
 
 #[cfg(test)]

@@ -60,7 +60,7 @@ fn watching(scene: &mut Scene) -> App {
 fn text(app: &App) -> String {
     let lines = &app.page.as_ref().unwrap().lines;
     let plain = |line: &String| -> String {
-        let pieces = crate::report::style::pieces(line);
+        let pieces = pieces(line);
         pieces.map(|(_, piece)| piece).collect()
     };
     let lines: Vec<String> = lines.iter().map(plain).collect();
@@ -244,13 +244,18 @@ fn the_page_is_the_text_that_the_command_prints() {
         last: &app.screenful.as_ref().unwrap().snapshot,
         needed: app.judged.engine.settings().longest(),
         more: More::ByWaiting,
+        commands: &|findings, process| {
+            app.next_commands.fill_in(findings.iter_mut());
+            let last = &app.screenful.as_ref().unwrap().snapshot;
+            commands::release_of(process?, last, serves, app.setup.me.uid)
+        },
     };
     let styles = PageStyle {
-        width: usize::from(place::text(app.area).width),
+        width: usize::from(text_area(app.area).width),
         style: Style::default(),
         ascii: false,
     };
-    let printed = text::page(&explain::process(known, 7, None), styles);
+    let printed = explain_text(&explain::process(known, 7, None), styles);
     assert_eq!(text(&app), printed.trim_end());
 }
 
@@ -267,15 +272,15 @@ fn a_page_without_a_finding_names_the_way_to_release_memory() {
     };
     let styles = PageStyle { width: 100, style: Style::default(), ascii: false };
     let line = "to free what it caches: `gpumem release 8`";
-    let printed = text::page(&page(&app, 8), styles);
+    let printed = explain_text(&page(&app, 8), styles);
     assert!(printed.contains(line), "{printed}");
-    let printed = text::page(&page(&app, 7), styles);
+    let printed = explain_text(&page(&app, 7), styles);
     assert!(!printed.contains("gpumem release"), "{printed}");
     // Nobody else's is named, and a finding's own command is not said twice.
     app.setup.me.uid = Some(4242);
     scene.process(8).uid = Some(1000);
     see(&mut app, scene.step().clone());
-    let printed = text::page(&page(&app, 8), styles);
+    let printed = explain_text(&page(&app, 8), styles);
     assert!(!printed.contains("gpumem release"), "{printed}");
 }
 
@@ -288,7 +293,7 @@ fn a_page_scrolls_to_its_end_and_no_further() {
     update(&mut app, Event::Resize(80, 12));
     let offset = |app: &App| app.page.as_ref().unwrap().offset;
     let lines = app.page.as_ref().unwrap().lines.len();
-    let height = usize::from(place::body(&app).height);
+    let height = usize::from(body(&app, app.area).height);
     assert!(lines > 2 * height, "{lines}");
     let last = lines - height;
     for (key, at) in [
@@ -311,7 +316,7 @@ fn a_page_scrolls_to_its_end_and_no_further() {
     // A higher screen leaves no blank below the end, a narrower one breaks lines anew.
     update(&mut app, Event::Resize(40, 60));
     let page = app.page.as_ref().unwrap();
-    let height = usize::from(place::body(&app).height);
+    let height = usize::from(body(&app, app.area).height);
     assert!(page.offset <= page.lines.len().saturating_sub(height));
     let widest = text(&app).lines().map(|line| line.chars().count()).max();
     assert!(widest <= Some(40), "{widest:?}");
@@ -329,14 +334,14 @@ fn an_open_page_goes_on_with_the_samples_until_its_process_is_gone() {
     assert!(text(&app).contains("(300 samples)"));
     see(&mut app, scene.step().clone());
     assert!(text(&app).contains("(301 samples)"));
-    assert_eq!(place::notices(&app), [""; 0]);
+    assert_eq!(notice(&app), None);
     // Another process of the same number is not it.
     scene.process(7).start_ticks = Some(1);
     see(&mut app, scene.step().clone());
     let since = app.screenful.as_ref().unwrap().snapshot.time;
     see(&mut app, scene.step().clone());
     assert!(text(&app).contains("(301 samples)"));
-    assert_eq!(place::notices(&app), [format!("gone since {}: as it was", clock(since))]);
+    assert_eq!(notice(&app), Some(format!("gone since {}: as it was", clock(since))));
     press(&mut app, KeyCode::Char('x'));
     assert_eq!(note(&app), "the process is gone; there is nothing to kill");
     assert_eq!(app.mode, Mode::Page);
@@ -377,7 +382,7 @@ fn a_finding_about_a_gpu_opens_the_page_of_the_gpu() {
     assert!(text(&app).starts_with("GPU 1: "), "{}", text(&app));
     assert!(text(&app).contains("unattributed"), "{}", text(&app));
     press(&mut app, KeyCode::Char('x'));
-    assert!(note(&app).contains("about a GPU"));
+    assert!(note(&app).contains("about no process"));
     // A process that cannot be seen has its GPU for a page.
     let mut app = finding(1);
     let screenful = app.screenful.as_mut().unwrap();
@@ -397,19 +402,16 @@ fn a_page_notes_where_it_is_of_another_time_than_the_screen() {
     type_in(&mut app, "j");
     press(&mut app, KeyCode::Enter);
     see(&mut app, scene.step().clone());
-    assert_eq!(place::notices(&app), [""; 0]);
+    assert_eq!(notice(&app), None);
     // Stepped back behind the page.
     app.show(Screenful::new(past.clone(), Vec::new(), Vec::new(), |_, _| None));
     let newest = clock(app.judged.engine.history().last_time().unwrap());
-    let notice = &place::notices(&app)[0];
-    assert!(notice.starts_with(&format!("showing the newest sample, {newest}")), "{notice}");
-    assert!(notice.ends_with(&clock(past.time)), "{notice}");
+    let past = clock(past.time);
+    assert_eq!(notice(&app), Some(format!("as of {newest}; the screen shows {past}")));
     // Opened there.
     press(&mut app, KeyCode::Esc);
     press(&mut app, KeyCode::Enter);
-    let notice = &place::notices(&app)[0];
-    assert!(notice.starts_with(&format!("showing {}", clock(past.time))), "{notice}");
-    assert!(notice.ends_with(&newest), "{notice}");
+    assert_eq!(notice(&app), Some(format!("as of {past}; findings of {newest}")));
 }
 
 #[test]
@@ -443,7 +445,7 @@ fn no_page_and_no_list_panics_at_any_size() {
                 for key in ["G", "g", "j"] {
                     type_in(&mut app, key);
                     press(&mut app, KeyCode::Enter);
-                    let mut canvas = ratatui::buffer::Buffer::empty(app.area);
+                    let mut canvas = Buffer::empty(app.area);
                     crate::watch::view::draw(&app, &mut canvas);
                     press(&mut app, KeyCode::Esc);
                     crate::watch::view::draw(&app, &mut canvas);

@@ -7,7 +7,6 @@ use crossterm::event::KeyCode;
 use super::*;
 use crate::reclaim::Outcome;
 use crate::units::GIB;
-use crate::watch::layout::dialog::{of_plan, scope_text};
 use crate::watch::reclaim_worker::{Proposal, ReclaimProgress, TargetStage};
 use crate::watch::sample;
 use crate::watch::state::Event;
@@ -71,7 +70,6 @@ fn a_plan_its_countdown_and_what_is_carried_out() {
     check("plan-80x24", &app);
     press(&mut app, KeyCode::Char('y'));
     tick(&mut app, 2);
-    tick(&mut app, 3);
     check("plan-countdown-80x24", &app);
     tick(&mut app, 5);
     let number = 1;
@@ -138,4 +136,21 @@ fn marks_that_the_table_does_not_show_and_an_old_plan_are_noted() {
     tick(&mut app, 121);
     let (note, _) = &notes(&app)[1];
     assert_eq!(note, "made 2m 00s ago; r refreshes it");
+}
+
+#[test]
+fn a_line_is_folded_where_it_began_and_cut_in_the_end() {
+    let fold = |line: &str, width| fold(line, width).collect::<Vec<_>>();
+    let line = format!("    {}", "word ".repeat(20));
+    let folded = fold(&line, 40);
+    assert!(folded[0].starts_with("    word") && folded[1].starts_with("      word"));
+    assert_eq!(fold(&"x".repeat(100_000), 40).len(), MOST_LINES);
+    assert_eq!(fold("", 10), [""]);
+    for width in 0..20 {
+        for line in ["    日本語日本語", "        deep", "x"] {
+            for folded in fold(line, width) {
+                assert!(columns(&folded) <= width.max(1) + 1, "{width}: {folded:?}");
+            }
+        }
+    }
 }

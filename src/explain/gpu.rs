@@ -1,0 +1,220 @@
+//! A GPU's page: where its memory is, who holds it, what the rules say, what to do.
+
+use super::page::{ExplainPage, Row, Section};
+use super::verdict::{Verdict, commands};
+use super::{KnownSoFar, course, steps, used, who};
+use crate::history::memory_series::MemorySeries;
+use crate::model::finding::Finding;
+use crate::model::{Gpu, GpuProcess, Process, Snapshot};
+use crate::report::escape::escape;
+use crate::report::table::{Align, Table};
+use crate::units::{Bytes, Span};
+
+/// More holders than this are counted.
+const MOST_LISTED: usize = 24;
+/// Lines of the chart.
+const CHART_LINES: usize = 3;
+
+/// The page of the GPU at this place of the last snapshot; an empty one where there is none.
+///
+/// What `asked` names is the first of the findings.
+pub fn gpu(seen: KnownSoFar<'_>, place: usize, asked: Option<&Finding>) -> ExplainPage {
+    let last = seen.last;
+    let Some(gpu) = last.gpus.get(place) else {
+        return seen.page(String::new(), |_| false);
+    };
+    let holders = holders(last, gpu);
+    let pids: Vec<u32> = holders.iter().map(|(pid, _)| *pid).collect();
+    let mut verdict = Verdict::of_gpu(seen, gpu.index, &pids, asked);
+    (seen.commands)(&mut verdict.findings, None);
+    let name = gpu.name.as_deref().unwrap_or("of an unknown name");
+    let mut page = seen.page(format!("GPU {}: {name}", gpu.index), |index| index == gpu.index);
+    let mut facts = Section::default();
+    let past = seen.courses.gpu(gpu);
+    what(&mut facts, gpu, past.and_then(MemorySeries::percent_mean));
+    memory(&mut facts, last, gpu);
+    course(&mut facts, past, None, CHART_LINES);
+    page.sections.extend([facts, mig(gpu), held_by(last, gpu, &holders, &verdict.findings)]);
+    page.sections.push(verdict.section(seen, |finding| finding.process.is_none()));
+    page.sections.extend(steps::sections(&steps::of_gpu(&verdict.findings)));
+    page.sections.push(commands(&verdict.findings, None));
+    page.sections.retain(|section| !section.rows.is_empty());
+    (page.findings, page.gpu) = (verdict.findings, Some(gpu.clone()));
+    page
+}
+
+fn what(facts: &mut Section, gpu: &Gpu, mean: Option<f64>) {
+    let mut known = Vec::new();
+    known.extend(gpu.uuid.as_deref().map(str::to_owned));
+    known.extend(gpu.pci_bus_id.as_ref().map(|id| format!("at {id}")));
+    known.extend(gpu.minor_number.map(|number| format!("/dev/nvidia{number}")));
+    facts.facts("What", &known);
+    let on_off = |on: bool| if on { "on" } else { "off" };
+    let mut modes = Vec::new();
+    modes.extend(gpu.compute_mode.as_ref().map(|mode| format!("compute mode {mode}")));
+    modes.extend(gpu.persistence_mode.map(|on| format!("persistence mode {}", on_off(on))));
+    modes.extend(gpu.mig_mode.map(|on| format!("MIG {}", on_off(on))));
+    facts.facts("", &modes);
+    if let Some(age) = gpu.stale_seconds {
+        let age = Span::from_seconds(age);
+        facts
+            .entry("", format!("the driver has not answered for {age}; these are its last values"));
+    }
+    let mut use_ = Vec::from_iter(used(gpu.gpu_percent, mean));
+    use_.extend(gpu.power_watts.map(|watts| match gpu.power_limit_watts {
+        Some(limit) => format!("{watts:.0} W of {limit:.0} W"),
+        None => format!("{watts:.0} W"),
+    }));
+    use_.extend(gpu.temperature_celsius.map(|celsius| format!("{celsius} °C")));
+    facts.facts("Use", &use_);
+}
+
+/// Where its memory is: the first is the sum of the others, where all are known.
+fn memory(facts: &mut Section, last: &Snapshot, gpu: &Gpu) {
+    let Some(balance) = last.balance(gpu) else {
+        let why = gpu.memory_unavailable.as_deref().unwrap_or("it could not be read");
+        return facts.entry("Memory", format!("n/a: {why}"));
+    };
+    let reserved = match balance.reserved_bytes {
+        Some(_) => "reserved by driver and firmware",
+        None => "reserved by driver and firmware; this driver counts it as used",
+    };
+    let unattributed = match balance.unattributed {
+        Ok(_) => "in use by no process that NVML lists".to_owned(),
+        Err(why) => format!("in use by no process that NVML lists: {why}"),
+    };
+    for (label, bytes, what) in [
+        ("Memory", Some(balance.total_bytes), "in all, of which"),
+        ("", Some(balance.free_bytes), "free"),
+        ("", balance.reserved_bytes, reserved),
+        ("", balance.process_bytes, "held by the processes listed"),
+        ("", balance.unattributed.ok(), &unattributed),
+    ] {
+        let bytes = bytes.map_or_else(|| "n/a".to_owned(), |bytes| Bytes(bytes).to_string());
+        facts.entry(label, format!("{bytes} {what}"));
+    }
+}
+
+fn mig(gpu: &Gpu) -> Section {
+    let mut section = Section::new("MIG devices");
+    let mut table = Table::new(&[
+        ("MIG", Align::Right),
+        ("INSTANCE", Align::Right),
+        ("PROFILE", Align::Left),
+        ("USED", Align::Right),
+        ("TOTAL", Align::Right),
+        ("UUID", Align::Left),
+    ]);
+    let known = |value: Option<String>| value.unwrap_or_else(|| "-".to_owned());
+    let text = |text: Option<&str>| known(text.map(|text| escape(text).into_owned()));
+    for device in &gpu.mig_devices {
+        table.row(vec![
+            known(device.index.map(|index| index.to_string())),
+            known(device.gpu_instance_id.map(|id| id.to_string())),
+            text(device.profile.as_deref()),
+            known(device.memory.map(|it| Bytes(it.used_bytes).to_string())),
+            known(device.memory.map(|it| Bytes(it.total_bytes).to_string())),
+            text(device.uuid.as_deref()),
+        ]);
+    }
+    if !table.is_empty() {
+        section.rows.push(Row::Table(table));
+    }
+    section
+}
+
+/// Who is listed on a GPU, the largest first, and who has its device file open without being listed.
+fn holders<'s>(last: &'s Snapshot, gpu: &'s Gpu) -> Vec<(u32, Option<&'s GpuProcess>)> {
+    let mut rows: Vec<&GpuProcess> = gpu.processes.iter().flatten().collect();
+    rows.sort_by_key(|row| (std::cmp::Reverse(row.used_bytes), row.pid));
+    let is_listed = |pid: u32| rows.iter().any(|row| row.pid == pid);
+    let hidden = last.processes.iter().filter(|process| {
+        !is_listed(process.pid)
+            && process.identity().is_certain()
+            && gpu.is_open_in(process) == Some(true)
+    });
+    let hidden: Vec<u32> = hidden.map(|process| process.pid).collect();
+    let listed = rows.into_iter().map(|row| (row.pid, Some(row)));
+    listed.chain(hidden.into_iter().map(|pid| (pid, None))).collect()
+}
+
+fn held_by(
+    last: &Snapshot,
+    gpu: &Gpu,
+    holders: &[(u32, Option<&GpuProcess>)],
+    findings: &[Finding],
+) -> Section {
+    let mut section = Section::new("Who holds it");
+    let (listed, hidden): (Vec<_>, Vec<_>) = holders.iter().partition(|(_, row)| row.is_some());
+    match &gpu.processes {
+        None => section.item("- ", "its list of processes could not be read"),
+        Some(_) if listed.is_empty() => section.item("- ", "NVML lists no process on it"),
+        Some(_) => {}
+    }
+    if let Some(why) = &gpu.process_memory_unavailable {
+        section.item("- ", format!("what each process holds is n/a: {why}"));
+    }
+    table(&mut section, last, &listed, findings);
+    if !hidden.is_empty() {
+        section.item("- ", "has its device file open, and is not listed by NVML:");
+        table(&mut section, last, &hidden, findings);
+    }
+    if let Some(count) = last.host.unread_processes.filter(|count| *count > 0) {
+        let es = if count == 1 { "" } else { "es" };
+        section.item(
+            "- ",
+            format!(
+                "whether {count} other process{es} of this machine hold it is not known: only root \
+                 may read their open files"
+            ),
+        );
+    }
+    section
+}
+
+fn table(
+    section: &mut Section,
+    last: &Snapshot,
+    holders: &[&(u32, Option<&GpuProcess>)],
+    findings: &[Finding],
+) {
+    if holders.is_empty() {
+        return;
+    }
+    let mut table = Table::new(&[
+        ("PID", Align::Right),
+        ("MIG", Align::Right),
+        ("USER", Align::Left),
+        ("MEMORY", Align::Right),
+        ("SM", Align::Right),
+        ("FINDING", Align::Left),
+        ("PROCESS", Align::Left),
+    ]);
+    for &&(pid, row) in holders.iter().take(MOST_LISTED) {
+        let is_its = |finding: &&Finding| {
+            let process = finding.process.as_ref();
+            finding.resolved_at.is_none() && process.is_some_and(|it| it.pid == pid)
+        };
+        let finding = findings.iter().find(is_its);
+        let (name, user) = who(last, pid);
+        let process = last.process(pid).filter(|process| process.identity().is_certain());
+        let is_monitor = process.is_some_and(Process::is_monitor);
+        table.row(vec![
+            pid.to_string(),
+            row.and_then(|it| it.gpu_instance_id).map_or_else(String::new, |id| id.to_string()),
+            escape(user.unwrap_or("-")).into_owned(),
+            row.map_or_else(String::new, |row| match row.used_bytes {
+                Some(bytes) => Bytes(bytes).to_string(),
+                None => "n/a".to_owned(),
+            }),
+            row.and_then(|it| it.sm_percent).map_or_else(String::new, |it| format!("{it}%")),
+            finding.map_or_else(String::new, |it| format!("{} ({})", it.kind, it.severity)),
+            format!("{}{}", escape(&name), if is_monitor { " (a monitor)" } else { "" }),
+        ]);
+    }
+    section.rows.push(Row::Table(table));
+    let more = holders.len().saturating_sub(MOST_LISTED);
+    if more > 0 {
+        section.item("", format!("and {more} more (`gpumem ps` lists them)"));
+    }
+}

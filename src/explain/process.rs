@@ -1,0 +1,506 @@
+//! A process's page: what it is, whose, since when, how its memory moved, what holds it, what to do.
+
+use super::page::{ExplainPage, ForecastLine, Section};
+use super::verdict::{Verdict, commands};
+use super::{KnownSoFar, course, steps, used, who};
+use crate::advice;
+use crate::history::ProcessHistory;
+use crate::history::memory_series::MemorySeries;
+use crate::model::evidence::Exhaustion;
+use crate::model::finding::Finding;
+use crate::model::snapshot::Jupyter;
+use crate::model::{Gpu, GpuProcess, Process, Snapshot, family};
+use crate::report::escape::program;
+use crate::report::wrap::fit;
+use crate::rules;
+use crate::units::{Bytes, Span, number_of};
+
+/// Two GPUs have charts of three lines, more of one.
+const TALL_CHARTS: usize = 2;
+const TALL: usize = 3;
+/// More GPUs, and more relatives, than this are counted.
+const MOST_LISTED: usize = 8;
+/// A tree is not indented further than this many generations.
+const MOST_DEPTH: usize = 8;
+/// Columns of the command line of who started it.
+const LAUNCHER_COLUMNS: usize = 100;
+
+/// What a process has on a GPU, or on an instance of one; without a row it only has the device file open.
+pub(super) struct OnGpu<'k> {
+    pub(super) gpu: &'k Gpu,
+    pub(super) row: Option<&'k GpuProcess>,
+}
+
+/// What a page is made of.
+struct Subject<'k> {
+    seen: KnownSoFar<'k>,
+    process: &'k Process,
+    on: &'k [OnGpu<'k>],
+    findings: &'k [Finding],
+}
+
+/// The page of the process of this number; of one that is not known for certain, nothing but that.
+///
+/// What `asked` names is the first of the findings.
+pub fn process(seen: KnownSoFar<'_>, pid: u32, asked: Option<&Finding>) -> ExplainPage {
+    let last = seen.last;
+    let unknown = Process { pid, ..Process::default() };
+    let known = last.process(pid).unwrap_or(&unknown);
+    let identity = known.identity();
+    let process = if identity.is_certain() {
+        known.clone()
+    } else {
+        // Whatever else a recording says of it may be a stranger's.
+        Process {
+            unresolved: known.unresolved.clone(),
+            last_known: known.last_known.clone(),
+            ..unknown.clone()
+        }
+    };
+    let on = on_gpus(last, &process);
+    let gpus: Vec<u32> = on.iter().map(|on| on.gpu.index).collect();
+    let hidden_on: Vec<u32> =
+        on.iter().filter(|on| on.row.is_none()).map(|on| on.gpu.index).collect();
+    let mut verdict = Verdict::of_process(seen, identity, (&gpus, &hidden_on), asked);
+    let release = (seen.commands)(&mut verdict.findings, Some(&process));
+    let subject = Subject { seen, process: &process, on: &on, findings: &verdict.findings };
+    let (title, mut facts) = subject.about();
+    subject.gpus(&mut facts);
+    let steps = steps::of_process(&process, &on, &verdict.findings);
+    let mut page = seen.page(title, |gpu| gpus.contains(&gpu));
+    let is_silent = |gpu: &&Gpu| gpu.stale_seconds.is_some() && gpus.contains(&gpu.index);
+    page.notes.extend(last.gpus.iter().filter(is_silent).map(|gpu| {
+        let index = gpu.index;
+        format!("GPU {index} does not answer: its memory there is the driver's last value")
+    }));
+    page.sections = vec![facts, verdict.section(seen, |_| true), subject.held_by()];
+    page.sections.extend(steps::sections(&steps));
+    page.sections.push(commands(&verdict.findings, release));
+    page.sections.retain(|section| !section.rows.is_empty());
+    page.findings = verdict.findings;
+    page.process = Some(process);
+    page
+}
+
+fn on_gpus<'k>(last: &'k Snapshot, process: &Process) -> Vec<OnGpu<'k>> {
+    let mut found = Vec::new();
+    for gpu in &last.gpus {
+        let before = found.len();
+        let rows = gpu.processes.iter().flatten().filter(|row| row.pid == process.pid);
+        found.extend(rows.map(|row| OnGpu { gpu, row: Some(row) }));
+        if found.len() == before && gpu.is_open_in(process) == Some(true) {
+            found.push(OnGpu { gpu, row: None });
+        }
+    }
+    found
+}
+
+/// All the memory of a GPU, or of an instance of it.
+fn total(gpu: &Gpu, instance: Option<u32>) -> Option<u64> {
+    let memory = match instance {
+        None => gpu.memory,
+        Some(id) => {
+            let mut devices = gpu.mig_devices.iter();
+            devices.find(|device| device.gpu_instance_id == Some(id))?.memory
+        }
+    };
+    memory.map(|memory| memory.total_bytes)
+}
+
+impl Subject<'_> {
+    /// The page's title, and what the process is.
+    fn about(&self) -> (String, Section) {
+        let process = self.process;
+        let mut facts = Section::default();
+        if let Some(reason) = &process.unresolved {
+            facts.entry("Why", &**reason);
+            facts.entry(
+                "",
+                "NVML reports this pid, but gpumem cannot tell which process it belongs to; do not \
+                 kill the process that has it now",
+            );
+            return (format!("pid {}: not resolved", process.pid), facts);
+        }
+        if !process.identity().is_certain() {
+            match process.ended() {
+                Some(ended) => {
+                    facts.entry("Why", "NVML still lists this pid, but its process has exited");
+                    if let Some(command) = program(ended.command.as_deref(), ended.comm.as_deref())
+                    {
+                        facts.entry("Was", command);
+                        let user = ended.user.as_deref().map(|user| format!("of {user}"));
+                        let start = ended.start_time.map(|at| format!("started {}", at.local()));
+                        facts.facts("", &Vec::from_iter(user.into_iter().chain(start)));
+                    }
+                }
+                None => facts.entry(
+                    "Why",
+                    "NVML lists this pid, but it is not in /proc: the process has exited, or \
+                     belongs to another pid namespace",
+                ),
+            }
+            return (format!("pid {}: no such process", process.pid), facts);
+        }
+        self.what(&mut facts);
+        self.owner(&mut facts);
+        self.since(&mut facts);
+        (format!("{} (pid {})", rules::name_of(process), process.pid), facts)
+    }
+
+    fn what(&self, facts: &mut Section) {
+        let process = self.process;
+        let title = advice::of(process).map(|row| row.title.to_string());
+        let framework = title.or_else(|| process.framework.as_deref().map(str::to_owned));
+        let label = if framework.is_some() { "" } else { "What" };
+        if let Some(framework) = framework {
+            let version = process.framework_version.as_deref();
+            let version = version.map_or_else(String::new, |version| format!(" {version}"));
+            facts.entry("What", format!("{framework}{version}"));
+        }
+        let executable = || process.executable.as_deref().map(str::to_owned);
+        let command = program(process.command.as_deref(), process.comm.as_deref())
+            .or_else(executable)
+            .unwrap_or_else(|| "its command line is not known".to_owned());
+        facts.entry(label, command);
+        let mut more = Vec::new();
+        more.extend(match process.state {
+            Some(_) if process.has_threads_left() => {
+                Some("its main thread has exited, and others still run".to_owned())
+            }
+            letter => letter.map(state),
+        });
+        more.extend(process.threads.map(|count| number_of(count, "thread")));
+        more.extend(process.rss_bytes.map(|bytes| format!("{} of host memory", Bytes(bytes))));
+        more.extend(process.terminal.as_ref().map(|name| format!("on {name}")));
+        let inner = process.namespace_pid;
+        more.extend(inner.map(|pid| format!("pid {pid} in its own pid namespace")));
+        facts.facts("", &more);
+    }
+
+    fn owner(&self, facts: &mut Section) {
+        let process = self.process;
+        let owner = match (&process.user, process.uid) {
+            (Some(user), Some(uid)) => format!("{user} (uid {uid})"),
+            (Some(user), None) => user.to_string(),
+            (None, Some(uid)) => format!("uid {uid}"),
+            (None, None) => "its owner is not known".to_owned(),
+        };
+        facts.entry("Whose", owner);
+        if let Some(jupyter) = &process.jupyter {
+            self.notebook(facts, jupyter);
+        }
+        if let Some(container) = &process.container {
+            let runtime = container.runtime.as_deref().unwrap_or("container");
+            let id = container.id.as_deref().map(|id| fit(id, 13));
+            facts.entry(
+                "",
+                match (container.name.as_deref(), id) {
+                    (Some(name), Some(id)) => format!("container {name} ({runtime} {id})"),
+                    (Some(name), None) => format!("container {name} ({runtime})"),
+                    (None, Some(id)) => format!("container {id} ({runtime})"),
+                    (None, None) => format!("a container ({runtime})"),
+                },
+            );
+        }
+        let named = |words: &mut String, parts: &[(&str, Option<&str>)]| {
+            for (what, value) in parts {
+                words.extend(value.map(|value| format!("{what}{value}")));
+            }
+        };
+        if let Some(pod) = &process.kubernetes {
+            let name = pod.pod_name.as_deref().or(pod.pod_uid.as_deref());
+            let mut words = format!("pod {}", name.unwrap_or("of an unknown name"));
+            let parts = [
+                (", namespace ", pod.namespace.as_deref()),
+                (", container ", pod.container_name.as_deref()),
+                (", class ", pod.qos.as_deref()),
+            ];
+            named(&mut words, &parts);
+            facts.entry("", words);
+        }
+        if let Some(slurm) = &process.slurm {
+            let mut words = match slurm.id() {
+                Some(job) => format!("Slurm job {job}"),
+                None => "a Slurm job".to_owned(),
+            };
+            let parts =
+                [(", step ", slurm.step_id.as_deref()), (", named ", slurm.job_name.as_deref())];
+            named(&mut words, &parts);
+            if slurm.over == Some(true) {
+                words.push_str(", which is over: no step of it is left on this machine");
+            }
+            facts.entry("", words);
+        }
+        if let Some(unit) = &process.systemd_unit {
+            facts.entry("", format!("systemd unit {unit}"));
+        }
+    }
+
+    fn notebook(&self, facts: &mut Section, jupyter: &Jupyter) {
+        let process = self.process;
+        if let Some(kernel) = process.kernel_forked_from() {
+            facts.entry("", format!("a worker that kernel {kernel} has forked, of"));
+        }
+        let mut words = match &jupyter.notebook_path {
+            Some(path) => format!("notebook {path}"),
+            None => "a notebook's kernel; which notebook is not known".to_owned(),
+        };
+        words.extend(jupyter.application.as_ref().map(|name| format!(" ({name})")));
+        facts.entry("", words);
+        if let Some(id) = &jupyter.kernel_id {
+            facts.entry("", format!("kernel {id}"));
+        }
+        let mut named = Vec::new();
+        named.extend(jupyter.server_url.as_ref().map(|url| format!("server {url}")));
+        named.extend(jupyter.server_pid.map(|pid| format!("pid {pid}")));
+        named.extend(jupyter.server_root.as_ref().map(|root| format!("serves {root}")));
+        named.extend(jupyter.execution_state.as_ref().map(|state| format!("state {state}")));
+        let last = process.last_activity();
+        named.extend(last.map(|time| format!("last active {}", self.seen.ago(time))));
+        named.extend(jupyter.connections.map(|count| number_of(count, "connection")));
+        facts.facts("", &named);
+        if let Some(words) = jupyter.under_way() {
+            facts.entry("", format!("{words}; its details may be known in a moment"));
+        }
+        if let Some(error) = &jupyter.server_error {
+            facts.entry("", format!("its server reports nothing: {error}"));
+        }
+    }
+
+    fn since(&self, facts: &mut Section) {
+        let started = match self.process.start_time {
+            Some(time) => format!("started {}", self.seen.ago(time)),
+            None => "when it started is not known".to_owned(),
+        };
+        facts.entry("Since", started);
+        let history = self.seen.engine.history();
+        let past = history.process(self.process.identity());
+        let Some(first) = past.map(ProcessHistory::first_seen) else {
+            return;
+        };
+        // Where the history had not begun before, it may have been there before.
+        facts.entry(
+            "",
+            match Some(first) > history.first_time() {
+                true => format!("first seen on a GPU {}", self.seen.ago(first)),
+                false => {
+                    let span = Span::from_seconds(history.span_seconds());
+                    format!("on a GPU for {span} at least, as far as the history reaches")
+                }
+            },
+        );
+    }
+
+    fn gpus(&self, facts: &mut Section) {
+        let lines = if self.on.len() <= TALL_CHARTS { TALL } else { 1 };
+        for on in self.on.iter().take(MOST_LISTED) {
+            self.on_gpu(facts, on, lines);
+        }
+        let more = self.on.len().saturating_sub(MOST_LISTED);
+        if more > 0 {
+            facts.entry("", format!("and {more} more GPUs (`gpumem ps` lists them)"));
+        }
+        if self.on.is_empty() {
+            facts.entry("GPU", "it holds none that NVML lists it on");
+        }
+        let history = self.seen.engine.history();
+        let past = history.process(self.process.identity());
+        let mean = past.and_then(|past| past.cpu().mean(history.span_seconds()));
+        let mean = mean.map(|mean| mean.percent).or(self.process.cpu_percent);
+        let total = self.process.cpu_seconds.map(Span::from_seconds);
+        let cpu = match (mean, total) {
+            (Some(mean), Some(total)) => {
+                format!("{mean:.1}% of a core on average, {total} in all")
+            }
+            (Some(mean), None) => format!("{mean:.1}% of a core on average"),
+            (None, Some(total)) => format!("{total} in all; the history is too short for its use"),
+            (None, None) => return,
+        };
+        facts.entry("CPU", cpu);
+    }
+
+    fn on_gpu(&self, facts: &mut Section, on: &OnGpu<'_>, lines: usize) {
+        let (seen, gpu) = (self.seen, on.gpu);
+        let Some(row) = on.row else {
+            facts.entry(
+                &format!("GPU {}", gpu.index),
+                "it has the device file open, but NVML does not list it: its memory is not known",
+            );
+            let balance = seen.last.balance(gpu);
+            if let Some(bytes) = balance.and_then(|it| it.unattributed.ok()) {
+                let bytes = Bytes(bytes);
+                let text = format!("{bytes} there are in use by no process that NVML lists");
+                facts.entry("", text);
+            }
+            return;
+        };
+        let label = match row.gpu_instance_id {
+            Some(instance) => format!("GPU {}/{instance}", gpu.index),
+            None => format!("GPU {}", gpu.index),
+        };
+        let identity = self.process.identity();
+        let past = seen.courses.row(identity, gpu, row);
+        let held = match (row.used_bytes, total(gpu, row.gpu_instance_id)) {
+            (Some(used), Some(total)) if total > 0 => {
+                let share = used as f64 / total as f64 * 100.0;
+                format!("{} of {} ({share:.0}%)", Bytes(used), Bytes(total))
+            }
+            (Some(used), _) => Bytes(used).to_string(),
+            (None, _) => {
+                let why = gpu.process_memory_unavailable.as_deref();
+                format!("memory n/a: {}", why.unwrap_or("the driver does not report its memory"))
+            }
+        };
+        let sm = used(row.sm_percent, past.and_then(MemorySeries::percent_mean));
+        let sm = sm.map(|words| format!("SM {words}"));
+        facts.facts(&label, &Vec::from_iter([held].into_iter().chain(sm)));
+        if let Some((percent, since)) = row.lifetime_of(self.process) {
+            let life = Span::from_seconds(seen.last.time.seconds_since(since).max(0.0));
+            let text = format!("SM busy {percent}% of its {life}, by the driver's accounting");
+            facts.entry("", text);
+        }
+        if let Some(unused) = seen.engine.history().idle_since(identity, gpu.index) {
+            facts.entry("", format!("not used since {}", seen.ago(unused)));
+        }
+        let will = self.exhaustion(gpu, row);
+        let forecast = will.and_then(|will| {
+            let full_bytes = row.used_bytes?.saturating_add(will.free_bytes);
+            Some(ForecastLine { seconds: will.seconds, full_bytes })
+        });
+        course(facts, past, forecast, lines);
+        if let Some(will) = will {
+            let span = Span::from_seconds;
+            let between = match will.between {
+                Some((low, high)) => format!(" ({} to {})", span(low), span(high)),
+                None => String::new(),
+            };
+            let at = seen.last.time.plus_seconds(will.seconds).local();
+            let (left, free) = (span(will.seconds), Bytes(will.free_bytes));
+            facts.entry(
+                "",
+                format!(
+                    "full at about {at}, in {left}{between}, if this continues: {free} are free"
+                ),
+            );
+        }
+    }
+
+    /// The evidence that it leaks there, where it can be told that it is there: with several GPUs the evidence
+    /// is of one of them, and a GPU's free memory says nothing of its parts.
+    fn exhaustion(&self, gpu: &Gpu, row: &GpuProcess) -> Option<Exhaustion> {
+        let rows = self.on.iter().filter(|it| it.gpu.index == gpu.index);
+        if row.gpu_instance_id.is_some() || rows.count() > 1 {
+            return None;
+        }
+        self.findings.iter().find_map(|finding| match &finding.gpus[..] {
+            [only] if finding.resolved_at.is_none() && only.index == gpu.index => {
+                finding.evidence.forecast()
+            }
+            _ => None,
+        })
+    }
+
+    fn held_by(&self) -> Section {
+        let (process, last) = (self.process, self.seen.last);
+        let families = family::families(last);
+        let family = family::member(&families, process.pid);
+        let members = family.map_or(0, |family| family.members.len());
+        let is_certain = process.identity().is_certain();
+        let mut section = Section::new("What holds it");
+        if !is_certain && members < 2 {
+            return section;
+        }
+        match process.gpu_files.as_deref() {
+            _ if !is_certain => {}
+            Some([]) => section.item("- ", "it has no GPU device file open"),
+            Some(files) => {
+                let names: Vec<&str> = files.iter().map(|file| &**file).collect();
+                section.item("- ", format!("it has open: {}", names.join(" ")));
+            }
+            None => section.item(
+                "- ",
+                "the GPU device files that it has open are not known: reading them takes root on the host",
+            ),
+        }
+        let launcher = family.and_then(|family| family.launcher.as_ref());
+        if let Some(parent) = launcher.or(process.parent.as_ref()) {
+            let command = program(parent.command.as_deref(), parent.comm.as_deref());
+            let command = command.as_deref().unwrap_or("an unknown command");
+            let command = fit(command, LAUNCHER_COLUMNS);
+            section.item("- ", format!("started by pid {}: {command}", parent.pid));
+        } else if process.parent_is_reaper == Some(true) {
+            // A service's parent and a container's first process did start it, and adopt others' too.
+            let ppid = process.ppid.map_or_else(String::new, |pid| format!(" (pid {pid})"));
+            section.item(
+                "- ",
+                match process.group_leader_alive {
+                    Some(false) => format!(
+                        "its job's leader is gone, and its parent{ppid} is one that adopts orphans"
+                    ),
+                    _ => format!(
+                        "its parent{ppid} is one that adopts orphans; whether it started it is not \
+                         known"
+                    ),
+                },
+            );
+        }
+        if let Some(family) = family.filter(|_| members > 1) {
+            self.tree(&mut section, family);
+        }
+        section
+    }
+
+    /// Its family as a tree, itself in it.
+    fn tree(&self, section: &mut Section, family: &family::Family) {
+        let ties: Vec<&str> = family.ties.iter().map(|tie| tie.words()).collect();
+        let ties = match ties.is_empty() {
+            true => String::new(),
+            false => format!(" ({})", ties.join(", ")),
+        };
+        section.item("- ", format!("belongs together with{ties}:"));
+        let mut left_out = 0;
+        for (at, member) in family.tree(self.seen.last).iter().enumerate() {
+            let is_own = member.pid == self.process.pid;
+            if at >= MOST_LISTED && !is_own {
+                left_out += 1;
+                continue;
+            }
+            let mark = format!("    {}", "  ".repeat(member.depth.min(MOST_DEPTH)));
+            let own = if is_own { " (this one)" } else { "" };
+            section.item(&mark, format!("{}{own}", relative(self.seen.last, member.pid)));
+        }
+        if left_out > 0 {
+            section.item("    ", format!("and {left_out} more"));
+        }
+    }
+}
+
+/// `4242 python train.py, ann, 20.0 GiB`.
+fn relative(last: &Snapshot, pid: u32) -> String {
+    let (name, user) = who(last, pid);
+    let rows = last.gpus.iter().flat_map(|gpu| gpu.processes.iter().flatten());
+    let rows: Vec<&GpuProcess> = rows.filter(|row| row.pid == pid).collect();
+    let sum = |sum: u64, row: &&GpuProcess| Some(sum.saturating_add(row.used_bytes?));
+    let held = match rows.iter().try_fold(0, sum) {
+        _ if rows.is_empty() => "not listed by NVML".to_owned(),
+        Some(bytes) => Bytes(bytes).to_string(),
+        None => "what it holds is not known".to_owned(),
+    };
+    let user = user.map_or_else(String::new, |user| format!(", {user}"));
+    format!("{pid} {name}{user}, {held}")
+}
+
+/// The state's letter in words.
+fn state(letter: char) -> String {
+    match letter {
+        'R' => "running".to_owned(),
+        'S' => "sleeping".to_owned(),
+        'D' => "in uninterruptible sleep".to_owned(),
+        'T' => "stopped by a signal".to_owned(),
+        't' => "stopped by a debugger".to_owned(),
+        'Z' => "zombie: exited, not yet reaped by its parent".to_owned(),
+        'X' => "dead".to_owned(),
+        'I' => "idle in the kernel".to_owned(),
+        other => format!("in state {other}"),
+    }
+}

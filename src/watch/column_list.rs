@@ -1,0 +1,227 @@
+//! The list from which the table's columns are chosen. The table beside it shows what is chosen at once.
+
+use ratatui::buffer::Buffer;
+use ratatui::layout::{Position, Rect};
+
+use super::column::{Column, Columns};
+use super::keys::KeyAction;
+use super::state::{App, Effect, Mode};
+use super::theme::Styles;
+use super::view::line_writer::{LineWriter, clear};
+
+/// Terminal columns of the list, where the screen has more.
+const WIDTH: u16 = 48;
+/// Terminal columns of a heading.
+const TITLE: u16 = 9;
+
+/// The list while it is open.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ColumnList {
+    /// Every column in the order in which the table has them, and whether it is shown.
+    pub entries: Vec<(Column, bool)>,
+    /// The entry that keys act on.
+    pub cursor: usize,
+    /// What the table had before.
+    before: Columns,
+}
+
+impl ColumnList {
+    /// All columns, of which the table has these.
+    fn new(columns: &Columns) -> Self {
+        let mut entries: Vec<(Column, bool)> =
+            columns.iter().map(|column| (column, true)).collect();
+        // What is not shown stands where it would by itself: after its neighbour.
+        let mut after = 0;
+        for column in Column::ALL {
+            match entries.iter().position(|(entry, _)| *entry == column) {
+                Some(at) => after = at + 1,
+                None => {
+                    entries.insert(after, (column, false));
+                    after += 1;
+                }
+            }
+        }
+        Self { entries, cursor: 0, before: columns.clone() }
+    }
+
+    /// The columns that are to be shown; `None` where that is none.
+    fn chosen(&self) -> Option<Columns> {
+        let shown = self.entries.iter().filter(|(_, is_shown)| *is_shown);
+        Columns::new(shown.map(|(column, _)| *column))
+    }
+
+    /// Shows the entry, or hides it.
+    fn switch(&mut self) {
+        if let Some((_, is_shown)) = self.entries.get_mut(self.cursor) {
+            *is_shown ^= true;
+        }
+    }
+
+    /// Moves the entry so many places on, and the cursor with it; at an end it stays.
+    fn shift(&mut self, steps: isize) {
+        let to = self.cursor.saturating_add_signed(steps).min(self.entries.len() - 1);
+        self.entries.swap(self.cursor, to);
+        self.cursor = to;
+    }
+
+    /// The list at the right edge of a screen, between its first line and its last; and the first entry that
+    /// is below its heading.
+    fn place(&self, area: Rect) -> (Rect, usize) {
+        let width = WIDTH.min(area.width);
+        let count = self.entries.len();
+        let place = Rect {
+            x: area.right() - width,
+            y: area.y + 1.min(area.height),
+            width,
+            height: area.height.saturating_sub(2).min(count as u16 + 1),
+        };
+        let height = usize::from(place.height.saturating_sub(1));
+        // The cursor stays in the middle, where there is more than the list shows.
+        (place, self.cursor.saturating_sub(height / 2).min(count - height))
+    }
+
+    /// The entry that lies there on the screen.
+    fn entry_at(&self, area: Rect, at: Position) -> Option<usize> {
+        let (place, first) = self.place(area);
+        let line = at.y.checked_sub(place.y + 1).filter(|_| place.contains(at))?;
+        Some(first + usize::from(line))
+    }
+}
+
+/// Puts the list beside the table.
+pub fn open(app: &mut App) -> Option<Effect> {
+    if app.layout().is_none() {
+        return app.refuse("the screen is too small for a table");
+    }
+    app.mode = Mode::Columns(ColumnList::new(&app.table.columns));
+    Some(Effect::Draw)
+}
+
+/// Does what a key asks for while the list is open.
+pub fn on_key(app: &mut App, action: Option<KeyAction>) -> Option<Effect> {
+    let Mode::Columns(list) = &mut app.mode else {
+        return None;
+    };
+    let last = list.entries.len() - 1;
+    match action? {
+        KeyAction::Down => list.cursor = last.min(list.cursor + 1),
+        KeyAction::Up => list.cursor = list.cursor.saturating_sub(1),
+        KeyAction::PageUp | KeyAction::First => list.cursor = 0,
+        KeyAction::PageDown | KeyAction::Last => list.cursor = last,
+        KeyAction::SwitchColumn => {
+            list.switch();
+            if list.chosen().is_none() {
+                list.switch();
+                return app.refuse("the table needs a column");
+            }
+        }
+        KeyAction::ColumnLeft => list.shift(-1),
+        KeyAction::ColumnRight => list.shift(1),
+        KeyAction::DefaultColumns => list.entries = ColumnList::new(&Columns::default()).entries,
+        KeyAction::Open => {
+            app.mode = Mode::Main;
+            return Some(Effect::Draw);
+        }
+        KeyAction::Back | KeyAction::Quit => {
+            app.table.columns = list.before.clone();
+            app.mode = Mode::Main;
+            return Some(Effect::Draw);
+        }
+        _ => return None,
+    }
+    if let Some(columns) = list.chosen() {
+        app.table.columns = columns;
+    }
+    Some(Effect::Draw)
+}
+
+/// Switches the entry that lies there; `None` where none does.
+pub fn click(app: &mut App, at: Position) -> Option<Effect> {
+    let Mode::Columns(list) = &mut app.mode else {
+        return None;
+    };
+    list.cursor = list.entry_at(app.area, at)?;
+    on_key(app, Some(KeyAction::SwitchColumn))
+}
+
+/// Draws the list over what lies below it.
+pub fn draw(list: &ColumnList, styles: Styles, area: Rect, canvas: &mut Buffer) {
+    let (place, first) = list.place(area);
+    clear(canvas, place);
+    let shown = list.entries.iter().filter(|(_, is_shown)| *is_shown).count();
+    let title = format!("columns: {shown} of {}", list.entries.len());
+    let mut writer = LineWriter::new(canvas, place, 0);
+    writer.fill("─", 2, styles.faint()).skip(1).text(&title, styles.strong()).skip(1);
+    let room = writer.room();
+    writer.fill("─", room, styles.faint());
+    let entries = list.entries.iter().enumerate().skip(first);
+    for (line, (at, (column, is_shown))) in (1..place.height).zip(entries) {
+        if at == list.cursor {
+            let row = Rect { y: place.y + line, height: 1, ..place };
+            canvas.set_style(row, styles.selected());
+        }
+        let spec = column.spec();
+        let (mark, style) = match is_shown {
+            true => ("[x]", styles.plain()),
+            false => ("[ ]", styles.faint()),
+        };
+        let mut writer = LineWriter::new(canvas, place, line);
+        writer.text("│", styles.faint()).skip(1).text(mark, style).skip(1);
+        writer.left(spec.title, TITLE, style).skip(1).text(spec.meaning, styles.faint());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_column_is_in_the_list_once_and_what_is_hidden_keeps_its_place() {
+        for shown in [&Column::ALL[..], &[Column::Command, Column::Gpu], &[Column::Finding]] {
+            let columns = Columns::new(shown.iter().copied()).unwrap();
+            let list = ColumnList::new(&columns);
+            assert_eq!(list.chosen(), Some(columns));
+            for column in Column::ALL {
+                let found = list.entries.iter().filter(|(entry, _)| *entry == column);
+                let is_shown = shown.contains(&column);
+                assert_eq!(found.collect::<Vec<_>>(), [&(column, is_shown)]);
+            }
+        }
+        let mut list = ColumnList::new(&Columns::default());
+        list.cursor = 3;
+        list.switch();
+        assert_eq!(ColumnList::new(&list.chosen().unwrap()).entries, list.entries);
+    }
+
+    #[test]
+    fn a_column_moves_with_the_cursor_and_not_past_an_end() {
+        let mut list = ColumnList::new(&Columns::default());
+        let (first, _) = list.entries[0];
+        for (steps, to) in [(-1, 0), (1, 1), (1, 2), (-1, 1)] {
+            list.shift(steps);
+            assert_eq!((list.cursor, list.entries[to].0), (to, first));
+        }
+        list.cursor = list.entries.len() - 1;
+        list.shift(1);
+        assert_eq!(list.cursor, list.entries.len() - 1);
+    }
+
+    #[test]
+    fn the_cursor_is_in_sight_on_every_screen() {
+        let mut list = ColumnList::new(&Columns::default());
+        for (width, height) in [(40, 10), (80, 24), (200, 60)] {
+            let area = Rect::new(0, 0, width, height);
+            for at in 0..list.entries.len() {
+                list.cursor = at;
+                let (place, first) = list.place(area);
+                let there = Position::new(place.x, place.y + 1 + (at - first) as u16);
+                assert_eq!(list.entry_at(area, there), Some(at), "{width}x{height}");
+                assert!(place.bottom() < height, "the keys stay in sight");
+            }
+        }
+        for (width, height) in [(0, 0), (1, 1), (3, 2)] {
+            let (place, _) = list.place(Rect::new(0, 0, width, height));
+            assert!(place.right() <= width && place.bottom() <= height.max(1));
+        }
+    }
+}

@@ -1,0 +1,344 @@
+//! The dialog over the panels: the plan, or what is being carried out, and what the keys do. It takes the width
+//! that its lines need and no more than the screen has; the lines scroll, all else stays.
+
+use ratatui::buffer::Buffer;
+use ratatui::layout::Rect;
+use ratatui::style::Style;
+use ratatui::widgets::{Block, Widget as _};
+
+use super::{Answer, Dialog, seconds_left};
+use crate::reclaim::Signal;
+use crate::report::escape::escape;
+use crate::units::Span;
+use crate::watch::reclaim_worker::PlanScope;
+use crate::watch::state::App;
+use crate::watch::text::{columns, wrap};
+use crate::watch::theme::Styles;
+use crate::watch::view::line_writer::{LineWriter, clear};
+use crate::watch::view_model::RowKey;
+
+/// Columns of the dialog where there are more.
+const WIDTH: u16 = 110;
+/// One line of a plan is cut after so many of the screen.
+const MOST_LINES: usize = 12;
+/// A plan's age is told from so many seconds on.
+const SHOWN_AGE: f64 = 60.0;
+/// Lines of a plan that are to be seen on the lowest screen.
+const LEAST_LINES: usize = 3;
+
+/// How a line looks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Tone {
+    Plain,
+    Strong,
+    Faint,
+    Alarm,
+}
+
+impl Tone {
+    /// Of a line as `gpumem reap` prints it.
+    fn of(line: &str) -> Self {
+        if line.starts_with("skipped:") || line.starts_with("undecided:") {
+            Self::Faint
+        } else if line.starts_with("error:") {
+            Self::Alarm
+        } else if line.starts_with(|first: char| first.is_ascii_digit()) {
+            Self::Strong
+        } else {
+            Self::Plain
+        }
+    }
+
+    fn style(self, styles: Styles) -> Style {
+        match self {
+            Self::Plain => styles.plain(),
+            Self::Strong => styles.strong(),
+            Self::Faint => styles.faint(),
+            Self::Alarm => styles.alarm(),
+        }
+    }
+}
+
+/// What is in the dialog.
+#[derive(Debug, Default)]
+pub struct Content {
+    title: String,
+    /// The lines that scroll.
+    body: Vec<(String, Tone)>,
+    /// Lines that are scrolled away.
+    offset: usize,
+    /// Below the lines: what it comes to.
+    pub note: Vec<(String, Tone)>,
+    /// What else can be asked for: key, and what it changes.
+    choices: Vec<(&'static str, String)>,
+    /// What leaves the dialog, or goes on: key, and what it does.
+    ways_out: Vec<(&'static str, String)>,
+}
+
+/// The dialog, broken for its width and put on the screen.
+#[derive(Debug)]
+pub struct Panel {
+    whole: Rect,
+    is_framed: bool,
+    title: Rect,
+    /// Where the lines are that scroll.
+    pub body: Rect,
+    below: Rect,
+    content: Content,
+    lines: Vec<(String, Tone)>,
+    notes: Vec<(String, Tone)>,
+    keys: Vec<Vec<(&'static str, String)>>,
+}
+
+impl Panel {
+    /// The first line when it is scrolled down to its end.
+    pub fn last_offset(&self) -> usize {
+        self.lines.len().saturating_sub(usize::from(self.body.height))
+    }
+}
+
+/// Lays out what is open; `None` where nothing is.
+pub fn lay_out(app: &App, area: Rect) -> Option<Panel> {
+    let content = match &app.reaping.dialog {
+        Some(dialog) => of_plan(app, dialog),
+        None => of_batch(app)?,
+    };
+    // It has edges where it does not have all of the screen, with a blank column inside each.
+    let is_framed = area.width > WIDTH + 4;
+    let (width, margin) = if is_framed { (WIDTH, 2) } else { (area.width, 0) };
+    let inner = width - 2 * margin;
+    let body = content.body.iter();
+    let lines: Vec<(String, Tone)> =
+        body.flat_map(|(line, tone)| fold(line, inner).map(|it| (it, *tone))).collect();
+    let notes = content.note.iter();
+    let notes: Vec<(String, Tone)> = notes
+        .flat_map(|(note, tone)| wrap(note, inner, 2).into_iter().map(|it| (it.into(), *tone)))
+        .collect();
+    let mut keys = rows(&content.choices, inner);
+    // What else could be asked for makes way for the plan.
+    let most = usize::from(area.height).saturating_sub(1 + LEAST_LINES);
+    keys.truncate(most.saturating_sub(2 + notes.len()));
+    keys.push(content.ways_out.clone());
+
+    let edge = u16::from(is_framed);
+    let rows = |count: usize| u16::try_from(count).unwrap_or(u16::MAX);
+    let below = rows(1 + notes.len() + keys.len());
+    let wanted = rows(lines.len()).max(1).saturating_add(below).saturating_add(1 + edge);
+    let height = wanted.min(area.height);
+    let (x, y) = ((area.width - width) / 2, (area.height - height) / 2);
+    let whole = Rect::new(area.x + x, area.y + y, width, height);
+    let inside = whole.height.saturating_sub(edge);
+    let below = below.min(inside.saturating_sub(2));
+    let part = |top: u16, height: u16| Rect::new(whole.x + margin, whole.y + top, inner, height);
+    Some(Panel {
+        whole,
+        is_framed,
+        title: part(0, 1.min(inside)),
+        body: part(1.min(inside), inside.saturating_sub(1 + below)),
+        below: part(inside - below, below),
+        content,
+        lines,
+        notes,
+        keys,
+    })
+}
+
+/// Keys and their words on as many lines as they take.
+fn rows(choices: &[(&'static str, String)], width: u16) -> Vec<Vec<(&'static str, String)>> {
+    let mut rows: Vec<Vec<(&'static str, String)>> = Vec::new();
+    let mut left = 0;
+    for (key, word) in choices {
+        let needed = columns(key) + 1 + columns(word);
+        if rows.is_empty() || needed > left {
+            rows.push(Vec::new());
+            left = width;
+        }
+        left = left.saturating_sub(needed + 2);
+        rows.last_mut().into_iter().for_each(|row| row.push((*key, word.clone())));
+    }
+    rows
+}
+
+/// What the plan, or what keeps it, has to say.
+pub fn of_plan(app: &App, dialog: &Dialog) -> Content {
+    let verb = if dialog.options.release { "release memory of" } else { "kill" };
+    let mut content = Content {
+        title: format!("{verb} {}", scope_text(app, dialog)),
+        offset: dialog.offset,
+        ..Content::default()
+    };
+    let note = &mut content.note;
+    match &dialog.answer {
+        Answer::Asked => content.body.push(("making the plan".to_owned(), Tone::Plain)),
+        Answer::Failed(error) => content.body.push((escape(error).into_owned(), Tone::Alarm)),
+        Answer::Plan(proposal) => {
+            // What it comes to is below, whatever is scrolled.
+            if let Some((last, lines)) = proposal.lines.split_last() {
+                note.push((last.clone(), Tone::Strong));
+                let end = lines.iter().rposition(|line| !line.is_empty()).map_or(0, |at| at + 1);
+                let lines = lines[..end].iter();
+                content.body.extend(lines.map(|line| (line.clone(), Tone::of(line))));
+            }
+            if let Some(age) = app.plan_age_seconds().filter(|age| *age >= SHOWN_AGE) {
+                let age = Span::from_seconds(age);
+                note.push((format!("made {age} ago; r refreshes it"), Tone::Plain));
+            }
+        }
+    }
+    if let Some(text) = &dialog.note {
+        note.push((text.clone(), Tone::Alarm));
+    } else if !app.is_live() {
+        note.push(("a recording: nothing will be sent".to_owned(), Tone::Plain));
+    }
+    if let Some(ends) = dialog.countdown {
+        let left = seconds_left(ends, app.judged.now());
+        note.push((format!("nothing was sent so far; it begins in {left}s"), Tone::Alarm));
+        content.ways_out = vec![("u", "undo".to_owned())];
+    } else {
+        content.choices = choices(app, dialog);
+        content.ways_out = vec![("Esc", "leave".to_owned())];
+        let verb = if dialog.options.release { "ask" } else { "kill" };
+        let count = match dialog.options.release {
+            true => dialog.ends(),
+            false => dialog.receivers(),
+        };
+        match count {
+            0 => {}
+            _ if !app.is_live() => {}
+            1 => content.ways_out.push(("y", format!("{verb} it"))),
+            count => content.ways_out.push(("y", format!("{verb} these {count}"))),
+        }
+    }
+    content
+}
+
+fn choices(app: &App, dialog: &Dialog) -> Vec<(&'static str, String)> {
+    let options = &dialog.options;
+    let yes = |is_so| if is_so { "yes" } else { "no" };
+    let mut choices = vec![("Tab", "scope".to_owned())];
+    if !options.release {
+        choices.push(("s", format!("signal: {}", options.signal.map_or("default", Signal::name))));
+    }
+    // A recording's plan is root's.
+    if app.is_live() {
+        choices.push(("a", format!("other users' too: {}", yes(options.all_users))));
+    }
+    if dialog.offers_direct() {
+        choices.push(("d", format!("signal what others own: {}", yes(options.direct))));
+    }
+    choices.push(("r", "refresh".to_owned()));
+    choices
+}
+
+/// What the plan is about; shown where marks are on rows that the table does not show.
+pub fn scope_text(app: &App, dialog: &Dialog) -> String {
+    let is_shown = |key: &RowKey| {
+        let screenful = app.screenful.as_ref();
+        screenful.is_some_and(|screenful| app.table.listing.position(screenful, key).is_some())
+    };
+    let (rows, of) = match &dialog.options.scope {
+        PlanScope::Findings => return "what the rules found".to_owned(),
+        PlanScope::Processes(rows) => (rows, ""),
+        PlanScope::Families(rows) => (rows, "the family of "),
+    };
+    let mut pids: Vec<u32> = rows.iter().map(|key| key.identity.pid).collect();
+    pids.dedup();
+    let is_hidden = |pid: &&u32| !rows.iter().any(|key| key.identity.pid == **pid && is_shown(key));
+    let hidden = match (pids.iter().filter(is_hidden).count(), pids.len()) {
+        (0, _) => String::new(),
+        (_, 1) => ", not in the table".to_owned(),
+        (hidden, _) => format!(", {hidden} not in the table"),
+    };
+    match &pids[..] {
+        [pid] => format!("{of}{pid}{hidden}"),
+        pids => format!("{of}{} marked processes{hidden}", pids.len()),
+    }
+}
+
+fn of_batch(app: &App) -> Option<Content> {
+    let batch = app.reaping.batch.as_ref()?;
+    let lines = batch.lines(app.judged.clock()).into_iter();
+    let (title, tone) = match &batch.over {
+        None => (batch.verb(), Tone::Strong),
+        Some(Ok(())) => ("result", Tone::Strong),
+        Some(Err(_)) => ("result", Tone::Alarm),
+    };
+    let mut ways_out = vec![("Esc", "leave".to_owned())];
+    if batch.over.is_none() {
+        let undo = if batch.has_sent() { "stop" } else { "undo" };
+        ways_out = vec![("Esc", "leave it going".to_owned()), ("u", undo.to_owned())];
+    }
+    Some(Content {
+        title: title.to_owned(),
+        body: lines.map(|line| (line.clone(), Tone::of(&line))).collect(),
+        offset: batch.offset,
+        note: vec![(batch.summary(), tone)],
+        choices: Vec::new(),
+        ways_out,
+    })
+}
+
+/// A line in lines of `width` columns, as far to the right as it begins; what goes on is a little further in.
+fn fold(line: &str, width: u16) -> impl Iterator<Item = String> {
+    let text = line.trim_start_matches(' ');
+    let indent = u16::try_from(line.len() - text.len()).unwrap_or(0).min(width / 2);
+    let more = if width >= 30 { indent + 2 } else { indent };
+    let mut parts = wrap(text, width - indent, 2);
+    if parts.len() > 1 {
+        parts = wrap(text, width - more, MOST_LINES);
+    } else if parts.is_empty() {
+        parts.push("".into());
+    }
+    let blank = |at: usize| " ".repeat(usize::from(if at == 0 { indent } else { more }));
+    let lines = parts.iter().enumerate().map(|(at, part)| blank(at) + part);
+    lines.collect::<Vec<_>>().into_iter()
+}
+
+/// Draws what is open.
+pub fn draw(app: &App, styles: Styles, area: Rect, canvas: &mut Buffer) {
+    let Some(panel) = lay_out(app, area) else {
+        return;
+    };
+    clear(canvas, panel.whole);
+    if panel.is_framed {
+        // So that what is beside the dialog is not read as a part of it.
+        Block::bordered().border_style(styles.faint()).render(panel.whole, canvas);
+    }
+    let title = styles.heading().patch(styles.strong());
+    rule(&panel.content.title, title, styles, panel.title, canvas);
+    let hidden = panel.last_offset();
+    let offset = panel.content.offset.min(hidden);
+    let lines = panel.lines.iter().skip(offset);
+    for (at, (line, tone)) in (0..panel.body.height).zip(lines) {
+        LineWriter::new(canvas, panel.body, at).text(line, tone.style(styles));
+    }
+    let more = match hidden - offset {
+        _ if hidden == 0 => String::new(),
+        0 => "the end; k scrolls back".to_owned(),
+        1 => "1 more line; j scrolls".to_owned(),
+        more => format!("{more} more lines; j scrolls"),
+    };
+    rule(&more, styles.caution(), styles, panel.below, canvas);
+    for (at, (text, tone)) in (1..).zip(&panel.notes) {
+        LineWriter::new(canvas, panel.below, at).text(text, tone.style(styles));
+    }
+    for (at, row) in (1 + panel.notes.len() as u16..).zip(&panel.keys) {
+        let mut writer = LineWriter::new(canvas, panel.below, at);
+        for (key, word) in row {
+            writer.text(key, styles.key()).skip(1).text(word, styles.plain()).skip(2);
+        }
+    }
+}
+
+/// Draws a rule on the first line of `area`, with a title in it.
+fn rule(title: &str, style: Style, styles: Styles, area: Rect, canvas: &mut Buffer) {
+    let mut writer = LineWriter::new(canvas, area, 0);
+    if !title.is_empty() {
+        writer.fill("─", 2, styles.faint()).skip(1).text(title, style).skip(1);
+    }
+    let room = writer.room();
+    writer.fill("─", room, styles.faint());
+}
+
+#[cfg(test)]
+mod tests;
