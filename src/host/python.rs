@@ -35,7 +35,7 @@ use super::proc::opened_process::OpenedProcess;
 use super::{Roots, read_time};
 use crate::deadline::{Deadline, Task};
 
-/// The version that can be asked: [`script`] and the recipe are known to run in it.
+/// The version that can be asked: the script and the recipe are known to run in it.
 const PROGRAM: &str = "python3.14";
 const DRIVER: &str = include_str!("python.py");
 const SCRIPT: &str = include_str!("python_script.py");

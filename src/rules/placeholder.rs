@@ -1,6 +1,6 @@
 //! `placeholder`: a program that holds a GPU so that no other process gets it, and does no work of its own there.
 //!
-//! Known by its name: published programs that are made for it ([`Process::placeholder`]).
+//! Known by its name: published programs that are made for it (`Process::placeholder`).
 //!
 //! It is accused once it has run for the duration, so that a burn-in test of some minutes is none, and
 //! while it holds memory on a GPU.

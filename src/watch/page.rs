@@ -86,7 +86,7 @@ pub enum PageContent {
 pub struct Page {
     /// What it is about.
     pub about: About,
-    /// Its lines as [`Style`](crate::report::style::Style) colours them, which [`pieces`](crate::report::style::pieces) takes apart.
+    /// Its lines as [`Style`] colours them, which [`pieces`] takes apart.
     pub lines: Vec<String>,
     /// Lines that are scrolled away.
     pub offset: usize,

@@ -20,7 +20,7 @@ use crate::model::{Process, Snapshot, Time};
 const MINOR: u32 = 14;
 
 /// The way, where the snapshot shows a Python: the version is in the name of its program, or is found out by
-/// [`probe`]. A notebook's kernel is asked as such, and never past its queue.
+/// a probe. A notebook's kernel is asked as such, and never past its queue.
 pub(super) fn find(process: &Process, snapshot: &Snapshot) -> Option<Result<ReleaseWay, String>> {
     if process.jupyter.is_some() {
         return None;
