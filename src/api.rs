@@ -40,7 +40,7 @@ pub mod model {
     pub use crate::model::json::{document, is_hostile};
     pub use crate::model::keep::KeptBy;
     pub use crate::model::process::{
-        AskedRelease, Container, Descendants, Relation, Relative, Slurm,
+        AskedRelease, Container, Descendants, Parent, Relation, Relative, Slurm,
     };
     pub use crate::model::reservation::Reservation;
     pub use crate::model::row::Me;

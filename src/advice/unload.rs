@@ -230,6 +230,7 @@ fn listeners(process: &Process) -> Vec<ServerListener<'_>> {
         })
     };
     let own = process.start_ticks.zip(process.listening_on.as_deref());
+    let own = own.filter(|_| !process.is_worker_of_a_server());
     let own = own.map(|(start_ticks, listening_on)| ServerListener {
         pid: process.pid,
         start_ticks,

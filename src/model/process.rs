@@ -9,6 +9,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use serde_with_macros::skip_serializing_none;
 
 use super::identity::{Identity, Start};
+use super::server_name::is_worker_command;
 use super::time::Time;
 
 /// A process, as Linux knows it; identified by (boot_id, pid, start_ticks), never by pid alone. Without
@@ -193,6 +194,27 @@ impl Process {
         let jupyter = self.jupyter.as_ref();
         jupyter.is_some_and(|jupyter| jupyter.server_alive == Some(false))
     }
+
+    /// Whether who started it is proved to be gone though no leader has to be: a notebook kernel's server, or the
+    /// front of an inference server's worker, which nobody else starts. A front that is its container's first
+    /// process adopts, too, but leads the group of its workers.
+    pub fn has_lost_front(&self) -> bool {
+        let group = self.process_group.filter(|group| *group != self.pid);
+        let is_adopted = |ppid: Option<u32>, by_reaper: Option<bool>| {
+            by_reaper == Some(true) && group.is_some() && ppid.is_some() && ppid != group
+        };
+        let parent = self.parent.as_deref();
+        // An engine's own workers are left with it.
+        let with_parent = || {
+            parent.is_some_and(|it| {
+                is_adopted(it.ppid, it.parent_is_reaper)
+                    && is_worker_command(it.command.as_deref().unwrap_or_default())
+            })
+        };
+        self.has_lost_server()
+            || (is_adopted(self.ppid, self.parent_is_reaper) || with_parent())
+                && self.is_worker_of_a_server()
+    }
 }
 
 /// What a process was that has ended while NVML still lists it.
@@ -235,6 +257,10 @@ pub struct Parent {
     pub comm: Option<Arc<str>>,
     /// argv; bounded in length, cut with `…`.
     pub command: Option<Arc<[Arc<str>]>>,
+    /// Its own parent, where it is a worker of an inference server.
+    pub ppid: Option<u32>,
+    /// Whether that is pid 1 of the namespace or a child subreaper.
+    pub parent_is_reaper: Option<bool>,
 }
 
 /// One who works with a process and listens.

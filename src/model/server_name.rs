@@ -18,10 +18,7 @@ impl Process {
 
     /// Whether it calls itself a worker of a server.
     pub fn is_worker_of_a_server(&self) -> bool {
-        let is_worker = |program: &str| {
-            NAMES.server_workers.iter().any(|worker| program.starts_with(&**worker))
-        };
-        program(self).is_some_and(is_worker)
+        is_worker_command(self.command.as_deref().unwrap_or_default())
     }
 
     /// Whether its framework, program or script has the name of a server.
@@ -35,6 +32,19 @@ pub fn is_kernel_command(command: &[Arc<str>]) -> bool {
     command.iter().any(|argument| {
         matches!(&**argument, "ipykernel_launcher" | "ipykernel" | "colab_kernel_launcher")
     }) || command.iter().any(|argument| file_name(argument) == "ipykernel_launcher.py")
+}
+
+/// Whether a command line is that of a server's worker.
+pub fn is_worker_command(command: &[Arc<str>]) -> bool {
+    let Some(program) = command.first().map(|program| file_name(program)) else {
+        return false;
+    };
+    NAMES.server_workers.iter().any(|worker| match worker.split_once(' ') {
+        Some((name, first)) => {
+            program == name && command.get(1).is_some_and(|argument| &**argument == first)
+        }
+        None => program.starts_with(&**worker),
+    })
 }
 
 fn program(process: &Process) -> Option<&str> {

@@ -5,7 +5,8 @@
 //! together for the duration:
 //!
 //! - its parent is a reaper, and the leader of its process group is gone; or it is a notebook kernel,
-//!   which leads its own group, and its server is gone (`host::jupyter` proves that);
+//!   which leads its own group, and its server is gone (`host::jupyter` proves that); or it is a worker of an
+//!   inference server, which nobody but its front starts, and its parent is a reaper;
 //! - it did not use any GPU on which it is listed, by the driver's samples of it, else by those of the
 //!   whole GPU; or, where it is not listed, it holds the device file of a GPU whose memory the list does
 //!   not explain (at least 1 GiB of it, or what is booked on the leader that is gone), and that no
@@ -68,11 +69,11 @@ const LEAST_SAMPLES: u64 = 3;
 /// What says that a process outlived its job.
 #[derive(Clone, PartialEq, Debug, JsonSchema, Serialize)]
 pub struct OrphanEvidence {
-    /// The reaper that adopted it; `None` of a kernel that still has another parent.
+    /// The reaper that adopted it; `None` of one that still has another parent.
     pub ppid: Option<u32>,
-    /// The process group whose leader is gone; `None` of a kernel, which leads its own.
+    /// The process group whose leader is gone; `None` where that need not be.
     pub process_group: Option<u32>,
-    /// It is a notebook kernel, and the server that started it is gone.
+    /// The server that started it is gone: it is a notebook kernel, or a worker of an inference server.
     pub server_gone: bool,
     /// Whether the session's leader still exists.
     pub session_leader_alive: Option<bool>,
@@ -93,7 +94,7 @@ pub struct OrphanEvidence {
 impl KindEvidence for OrphanEvidence {
     fn words(&self) -> String {
         let mut words = match self.process_group {
-            _ if self.server_gone => "the server that started the kernel is gone".to_owned(),
+            _ if self.server_gone => "the server that started it is gone".to_owned(),
             Some(group) => format!("the leader of its process group ({group}) is gone"),
             None => "the leader of its process group is gone".to_owned(),
         };
@@ -119,7 +120,7 @@ fn process(it: ProcessInput<'_>, verdicts: &mut RuleOutput) {
     let ProcessInput { seen, process, known } = it;
     // Cheapest first: nearly everybody has a parent or leads its own group.
     let parentage = match (process.parent_is_reaper, process.group_leader_alive) {
-        _ if process.has_lost_server() => known.abandoned(),
+        _ if process.has_lost_front() => known.abandoned(),
         (Some(false), _) | (_, Some(true)) | (None, None) => return,
         (Some(true), Some(false)) => known.abandoned(),
         _ => None,
@@ -169,7 +170,7 @@ fn process(it: ProcessInput<'_>, verdicts: &mut RuleOutput) {
     if mean.percent >= settings.max_cpu_percent.0 {
         return;
     }
-    let server_gone = process.has_lost_server();
+    let server_gone = process.has_lost_front();
     let starter = if server_gone { "server" } else { "job" };
     let holds = if unused.is_listed {
         format!("has held {}", subject::held(&unused.gpus))
@@ -185,7 +186,7 @@ fn process(it: ProcessInput<'_>, verdicts: &mut RuleOutput) {
     let is_adopted = process.parent_is_reaper == Some(true);
     let evidence = OrphanEvidence {
         ppid: process.ppid.filter(|_| is_adopted),
-        // A kernel leads its own group, and that is not gone.
+        // Its group need not be gone.
         process_group: process.process_group.filter(|_| !server_gone),
         server_gone,
         session_leader_alive: process.session_leader_alive,
@@ -345,7 +346,7 @@ fn is_its_units_daemon(process: &Process, snapshot: &Snapshot) -> bool {
         _ => other.start_time > process.start_time && process.start_time.is_some(),
     };
     let mut mains = snapshot.processes.iter().filter(is_main);
-    !process.has_lost_server() && !mains.any(is_younger)
+    !process.has_lost_front() && !mains.any(is_younger)
 }
 
 fn lines(process: &Process) -> Vec<String> {

@@ -31,17 +31,14 @@ fn serves_by(process: &Process, names: &NameFacts, snapshot: &Snapshot) -> bool 
     if process.jupyter.is_some() || names.is_kernel {
         return false;
     }
-    let has_clients = listening::has_clients(process, snapshot);
-    if has_clients == Some(true) {
-        return true;
+    // Nobody starts a worker but its front, and clients ask that: what a worker listens on is for the others.
+    if process.has_lost_front() {
+        return false;
     }
     let is_worker = names.is_worker_of_a_server;
-    // The process that it worked for is gone, and with it whoever could ask.
-    if is_worker
-        && process.parent_is_reaper == Some(true)
-        && process.group_leader_alive == Some(false)
-    {
-        return false;
+    let has_clients = listening::has_clients(process, snapshot);
+    if has_clients == Some(true) && !is_worker {
+        return true;
     }
     if listening::has_listening_family(process, snapshot) {
         return true;
@@ -124,7 +121,6 @@ mod tests {
             "python -m vllm.entrypoints.openai.api_server --port 8000",
             "python3.11 -m sglang.launch_server",
             "tritonserver --model-repository=/m",
-            "/usr/local/bin/ollama runner --model x",
             "/opt/llama.cpp/llama-server -m x.gguf",
             "text-generation-launcher",
             "/venv/bin/python /venv/bin/uvicorn app:app",
@@ -267,7 +263,7 @@ mod tests {
         snapshot.processes = vec![process(1, kernel, Some(true)), engine.clone()];
         assert!(!serves(&engine, &snapshot));
         engine.listening_on = Some(["tcp:0.0.0.0:8000".into()].into());
-        assert!(serves(&engine, &snapshot), "it has clients of its own");
+        assert!(!serves(&engine, &snapshot), "clients ask its front");
     }
 
     #[test]
@@ -281,12 +277,35 @@ mod tests {
         snapshot.processes[0].listening = Some(false);
         assert!(!serves(&worker, &snapshot), "an offline batch");
 
-        let abandoned = Process {
+        let left = |ppid: u32, group: u32| Process {
+            ppid: Some(ppid),
             parent_is_reaper: Some(true),
-            group_leader_alive: Some(false),
+            process_group: Some(group),
+            listening: Some(true),
+            listening_on: Some(["tcp:0.0.0.0:45123".into()].into()),
             ..worker.clone()
         };
-        assert!(!alone(&abandoned), "its server was killed");
+        assert!(!alone(&left(1, 7)), "its front was killed");
+        assert!(alone(&left(5, 5)), "its front is the first process of a container");
+        assert!(alone(&left(1, 2)), "it leads a group of its own");
+        let parent = Parent {
+            pid: 3,
+            command: worker.command.clone(),
+            ppid: Some(1),
+            parent_is_reaper: Some(true),
+            ..Parent::default()
+        };
+        let mut below = Process {
+            ppid: Some(3),
+            parent_is_reaper: Some(false),
+            process_group: Some(7),
+            parent: Some(Arc::new(parent.clone())),
+            ..worker.clone()
+        };
+        assert!(!alone(&below), "left with its engine");
+        let supervisor = Some(["python".into(), "keep.py".into()].into());
+        below.parent = Some(Arc::new(Parent { command: supervisor, ..parent }));
+        assert!(alone(&below), "its parent is no worker, so it may be the front");
 
         let helper = Process {
             framework: Some("vllm".into()),

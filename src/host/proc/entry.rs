@@ -21,11 +21,10 @@ use crate::host::owner::place::Whereabouts;
 use crate::host::owner::users::Users;
 use crate::host::proc::folder::{Folder, is_gone};
 use crate::host::proc::parent::note_parent;
-use crate::host::proc::reaper::is_reaper;
+use crate::host::proc::reaper::adopts;
 use crate::host::proc::relatives::Relatives;
 use crate::host::proc::sockets::Listening;
 use crate::host::proc::stat::{Stat, terminal_name};
-use crate::host::proc::status::parse_status;
 use crate::host::{HostError, Roots};
 use crate::model::{Process, Time};
 
@@ -221,8 +220,11 @@ impl Surroundings {
         entry.is_adopted |= has_new_parent && !is_new;
         if is_new || has_new_parent || is_due {
             process.ppid = stat.ppid;
-            process.parent_is_reaper =
-                if entry.is_adopted { Some(true) } else { self.is_reaper(stat.ppid) };
+            process.parent_is_reaper = match stat.ppid {
+                Some(_) if entry.is_adopted => Some(true),
+                Some(ppid) => adopts(ppid, &self.roots.proc, &mut self.content),
+                None => None,
+            };
             note_parent(process, &self.roots.proc, &mut self.content);
         }
 
@@ -284,18 +286,6 @@ impl Surroundings {
             Err(errno) if is_gone(errno) && self.sees_all => Some(false),
             Err(_) => None,
         }
-    }
-
-    /// Whether the process with this pid adopts orphans; `None` where that cannot be told, as of a
-    /// parent outside this pid namespace.
-    fn is_reaper(&mut self, pid: Option<u32>) -> Option<bool> {
-        let pid = pid?;
-        if pid == 1 {
-            return Some(true);
-        }
-        let folder = Folder::open(&self.roots.proc, pid).ok()?;
-        folder.read(c"status", &mut self.content, STATUS_BYTES).ok()?;
-        is_reaper(&parse_status(&self.content))
     }
 }
 

@@ -5,9 +5,11 @@ use std::sync::Arc;
 
 use crate::host::proc::cmdline::{CMDLINE_BYTES, parse_cmdline};
 use crate::host::proc::folder::Folder;
+use crate::host::proc::reaper::adopts;
 use crate::host::proc::stat::{STAT_BYTES, parse_stat};
 use crate::model::Process;
 use crate::model::process::Parent;
+use crate::model::server_name::is_worker_command;
 
 /// Notes who started a process, where that is still its parent and has not only adopted it. Who
 /// was seen to be its parent before stays noted: that is who started it.
@@ -30,17 +32,26 @@ fn read_parent(proc: &Path, pid: u32, content: &mut Vec<u8>) -> Option<Parent> {
     let folder = Folder::open(proc, pid).ok()?;
     folder.read(c"stat", content, STAT_BYTES).ok()?;
     let stat = parse_stat(content)?;
-    let has_memory = stat.has_memory();
+    let (has_memory, stat_ppid) = (stat.has_memory(), stat.ppid);
     let mut parent = Parent {
         pid,
         start_ticks: Some(stat.start_ticks),
         comm: Some(String::from_utf8_lossy(stat.comm).into()),
         command: None,
+        ppid: None,
+        parent_is_reaper: None,
     };
     if has_memory {
         // One byte more than is kept tells whether there is more.
         let read = folder.read(c"cmdline", content, CMDLINE_BYTES + 1);
         parent.command = read.ok().and_then(|()| parse_cmdline(content));
+    }
+    // The engine of a server has workers, and is one: they are left together.
+    if let Some(command) = &parent.command
+        && is_worker_command(command)
+    {
+        parent.ppid = stat_ppid;
+        parent.parent_is_reaper = stat_ppid.and_then(|pid| adopts(pid, proc, content));
     }
     Some(parent)
 }

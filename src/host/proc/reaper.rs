@@ -5,7 +5,11 @@
 //! tells which process is the first of a namespace: the last number of `NSpid` is 1
 //! (pid_namespaces(7)). It does not tell who is a subreaper; those are known here by their names.
 
-use crate::host::proc::status::ProcStatus;
+use std::path::Path;
+
+use crate::host::proc::entry::STATUS_BYTES;
+use crate::host::proc::folder::Folder;
+use crate::host::proc::status::{ProcStatus, parse_status};
 
 /// Programs that ask to adopt orphans or are made to be a first process, by their short names (the
 /// kernel keeps 15 bytes).
@@ -29,8 +33,19 @@ const NAMES: [&[u8]; 13] = [
     b"runit",
 ];
 
+/// Whether the process with this pid adopts orphans; `None` where that cannot be told, as of a parent outside this
+/// pid namespace. `content` is what files are read into.
+pub fn adopts(pid: u32, proc: &Path, content: &mut Vec<u8>) -> Option<bool> {
+    if pid == 1 {
+        return Some(true);
+    }
+    let folder = Folder::open(proc, pid).ok()?;
+    folder.read(c"status", content, STATUS_BYTES).ok()?;
+    is_reaper(&parse_status(content))
+}
+
 /// Whether a process adopts orphans, by its status. `None` where the status does not tell.
-pub fn is_reaper(status: &ProcStatus<'_>) -> Option<bool> {
+fn is_reaper(status: &ProcStatus<'_>) -> Option<bool> {
     if status.innermost_pid == Some(1) {
         return Some(true);
     }

@@ -30,6 +30,7 @@ fn parent(pid: u32, comm: &str) -> Option<Arc<Parent>> {
         start_ticks: Some(u64::from(pid) * 10),
         comm: Some(comm.into()),
         command: None,
+        ..Parent::default()
     }))
 }
 

@@ -201,6 +201,7 @@ fn a_run_whose_launcher_holds_no_gpu_is_reclaimable_whole() {
         start_ticks: Some(600),
         comm: Some("torchrun".into()),
         command: Some(["/venv/bin/torchrun", "train.py"].map(Arc::from).into()),
+        ..crate::model::snapshot::Parent::default()
     });
     let rank = |pid| Process {
         ppid: Some(60),

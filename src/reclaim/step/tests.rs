@@ -266,6 +266,7 @@ fn a_worker_of_a_pool_is_left_to_what_starts_it_again() {
         start_ticks: Some(600),
         comm: Some("celery".into()),
         command: master.command.clone(),
+        ..Parent::default()
     };
     let worker = Process {
         ppid: Some(60),

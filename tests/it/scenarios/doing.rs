@@ -30,6 +30,8 @@ pub struct Doing {
     pub state: Option<char>,
     /// Who adopted it after its group leader died: 1, or a subreaper's pid.
     pub adopter: Option<u32>,
+    /// Its group's leader is a script that lives on.
+    pub has_a_script: bool,
     /// A notebook's execution state and last activity, in seconds since the recording began.
     pub notebook: Option<(&'static str, f64)>,
 }
@@ -46,6 +48,7 @@ pub fn working(bytes: u64) -> Doing {
         bytes: Some(bytes),
         state: None,
         adopter: None,
+        has_a_script: false,
         notebook: None,
     }
 }
@@ -88,6 +91,11 @@ impl Doing {
 
     pub fn adopted_by(self, adopter: u32) -> Self {
         Self { adopter: Some(adopter), ..self }
+    }
+
+    /// Who started it was in the background of a script, in whose group both are.
+    pub fn of_a_script(self, has_a_script: bool) -> Self {
+        Self { has_a_script, ..self }
     }
 
     pub fn unlisted(self) -> Self {

@@ -448,8 +448,8 @@ fn show(actor: &mut Actor, doing: &Doing, began: Time, dt: f64, random: &mut Ran
     if let Some(adopter) = doing.adopter {
         shown.ppid = Some(adopter);
         shown.parent_is_reaper = Some(true);
-        shown.group_leader_alive = Some(false);
-        shown.session_leader_alive = Some(false);
+        shown.group_leader_alive = Some(doing.has_a_script);
+        shown.session_leader_alive = Some(doing.has_a_script);
     }
     if let (Some((state, active)), Some(known)) = (doing.notebook, &process.jupyter) {
         shown.jupyter = Some(Arc::new(Jupyter {

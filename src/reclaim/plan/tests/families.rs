@@ -9,6 +9,7 @@ fn run() -> (Vec<Process>, Vec<Gpu>) {
         start_ticks: Some(600),
         comm: Some("torchrun".into()),
         command: Some(["/venv/bin/python", "/venv/bin/torchrun", "train.py"].map(Arc::from).into()),
+        ..Parent::default()
     });
     let rank = |pid, number: &str| Process {
         ppid: Some(60),

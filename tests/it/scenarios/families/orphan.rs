@@ -1,6 +1,8 @@
 //! Processes that outlived the job that started them.
 
-use gpumem::api::model::{Process, ProcessType};
+use std::sync::Arc;
+
+use gpumem::api::model::{Parent, Process, ProcessType};
 
 use super::super::doing::{gone, resting, working};
 use super::super::people::{self, argv, child, trainer};
@@ -110,15 +112,38 @@ pub const FAMILIES: &[Family] = &[
     ),
     family(
         "orphan_engine_core",
-        "vLLM's API server was killed, and its engine keeps the model.",
+        "An inference server's front was killed, and its engine keeps the model, and listens for its like.",
         |s| {
-            let words = "python -m vllm.entrypoints.openai.api_server --model m --port 8000";
-            let server = people::server(&mut s.random, words, Some("vllm"));
+            let (front, engine_name) = s.random.pick(&[
+                (
+                    "python -m vllm.entrypoints.openai.api_server --model m --port 8000",
+                    "VLLM::EngineCore",
+                ),
+                ("vllm serve m", "VLLM::EngineCore_DP0"),
+                ("python -m sglang.launch_server --model m", "sglang::scheduler"),
+                (
+                    "/usr/local/bin/ollama serve",
+                    "/usr/local/bin/ollama runner --model /m --port 40123",
+                ),
+            ]);
+            let server = people::server(&mut s.random, front, Some("vllm"));
             let (bytes, death) = (s.share(0.5, 0.88), death(s));
+            let has_a_script = s.random.chance(0.5);
+            let port = s.random.whole(30_000, 60_000);
+            let listening_on =
+                s.random.chance(0.7).then(|| [format!("tcp:[::]:{port}").into()].into());
             let engine = child(&mut s.random, &server);
-            let engine = Process { command: argv("VLLM::EngineCore"), ..engine };
+            let script = s.random.whole(3_000, 400_000) as u32;
+            let engine = Process {
+                process_group: if has_a_script { Some(script) } else { engine.process_group },
+                command: argv(engine_name),
+                listening: Some(listening_on.is_some()),
+                listening_on,
+                ..engine
+            };
             let pid = s.act(engine, move |t, _| {
-                if t < death { working(bytes).sm(30.0) } else { resting(bytes).adopted_by(1) }
+                let rests = resting(bytes).adopted_by(1).of_a_script(has_a_script);
+                if t < death { working(bytes).sm(30.0) } else { rests }
             });
             s.act(
                 server,
@@ -127,6 +152,38 @@ pub const FAMILIES: &[Family] = &[
                 },
             );
             s.accuse("orphan", pid, ALSO);
+        },
+    ),
+    family(
+        "orphan_workers_of_an_engine",
+        "The engine that is left has no memory of its own: its workers have it.",
+        |s| {
+            let (bytes, death) = (s.gib(4.0, 14.0), death(s));
+            let server = people::server(&mut s.random, "vllm serve m -tp 2", Some("vllm"));
+            let (engine, front) = (s.random.whole(3_000, 400_000) as u32, server.pid);
+            for rank in 0..2 {
+                let worker = Process {
+                    ppid: Some(engine),
+                    command: argv(&format!("VLLM::Worker_TP{rank}")),
+                    ..child(&mut s.random, &server)
+                };
+                let pid = s.act(worker, move |t, _| {
+                    if t < death { working(bytes / 2).sm(30.0) } else { resting(bytes / 2) }
+                });
+                s.edit_each(move |t, snapshot| {
+                    let (ppid, is_left) = if t < death { (front, false) } else { (1, true) };
+                    if let Some(worker) = snapshot.processes.iter_mut().find(|it| it.pid == pid) {
+                        worker.parent = Some(Arc::new(Parent {
+                            pid: engine,
+                            command: argv("VLLM::EngineCore"),
+                            ppid: Some(ppid),
+                            parent_is_reaper: Some(is_left),
+                            ..Parent::default()
+                        }));
+                    }
+                });
+                s.accuse("orphan", pid, ALSO);
+            }
         },
     ),
     family(

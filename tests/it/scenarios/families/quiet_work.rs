@@ -171,6 +171,25 @@ pub const FAMILIES: &[Family] = &[
         waits(s, "text-generation-server serve m --port 3000", Some("tgi"));
     }),
     family(
+        "engine_of_a_container",
+        "The API server is its container's first process, which adopts orphans, and waits with its engine.",
+        |s| {
+            let words = s.random.pick(&["vllm serve m --port 8000", "python -m app"]);
+            let front = server(&mut s.random, words, Some("vllm"));
+            let front = contain(&mut s.random, Process { namespace_pid: Some(1), ..front });
+            let bytes = s.share(0.3, 0.9);
+            let engine = Process {
+                command: argv("VLLM::EngineCore"),
+                parent_is_reaper: Some(true),
+                namespace_pid: Some(s.random.whole(40, 900) as u32),
+                ..child(&mut s.random, &front)
+            };
+            let pid = s.act(engine, move |_, _| resting(bytes));
+            let front = s.act(front, move |_, _| resting(0).unlisted());
+            s.labels.servers.extend([pid, front]);
+        },
+    ),
+    family(
         "engine_of_a_listening_server",
         "The engine holds the model; the API server that listens is its parent.",
         |s| {

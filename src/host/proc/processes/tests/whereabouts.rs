@@ -24,6 +24,7 @@ fn bash() -> Parent {
         start_ticks: Some(500),
         comm: Some("bash".into()),
         command: Some([Arc::from("bash"), "-l".into()].into()),
+        ..Parent::default()
     }
 }
 
