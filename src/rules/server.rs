@@ -97,7 +97,6 @@ mod tests {
     use super::*;
     use crate::model::Time;
     use crate::model::process::{Parent, Relation, Relative};
-    use crate::model::snapshot::Jupyter;
 
     fn process(pid: u32, command: &str, listening: Option<bool>) -> Process {
         Process {
@@ -198,17 +197,13 @@ mod tests {
 
     #[test]
     fn a_notebook_is_no_server_whatever_it_has_loaded() {
-        let kernel = Process {
-            framework: Some("vllm".into()),
-            ..process(1, "python -m ipykernel_launcher -f x.json", Some(true))
-        };
-        assert!(!alone(&kernel));
-        let known = Process {
-            jupyter: Some(Arc::new(Jupyter::default())),
-            framework: Some("vllm".into()),
-            ..process(1, "python", Some(true))
-        };
-        assert!(!alone(&known));
+        for (command, jupyter) in
+            [("python -m ipykernel_launcher -f x.json", None), ("python", Some(Arc::default()))]
+        {
+            let framework = Some("vllm".into());
+            let kernel = Process { framework, jupyter, ..process(1, command, Some(true)) };
+            assert!(!alone(&kernel), "{command}");
+        }
     }
 
     #[test]

@@ -225,6 +225,11 @@ mod tests {
             (&[""], "process"),
             (&[], "process"),
             (&["///"], "///"),
+            (&["ray::IDLE"], "idle Ray worker ray::IDLE"),
+            (&["ray::IDLE  "], "idle Ray worker ray::IDLE"),
+            (&["ray::IDLE_SpillWorker"], "ray::IDLE_SpillWorker"),
+            (&["ray::Idler.step"], "ray::Idler.step"),
+            (&["ray::train"], "ray::train"),
         ] {
             assert_eq!(of(command), expected);
         }
@@ -286,26 +291,5 @@ mod tests {
         assert_eq!(name(&notebook), "notebook course/hw4.ipynb");
         let thread = Process { comm: Some("nv_queue".into()), ..Process::default() };
         assert_eq!(name(&thread), "nv_queue");
-    }
-
-    #[test]
-    fn a_ray_worker_without_a_task_is_named_as_what_it_is() {
-        assert_eq!(of(&["ray::IDLE"]), "idle Ray worker ray::IDLE");
-        assert_eq!(of(&["ray::IDLE  "]), "idle Ray worker ray::IDLE");
-        for title in ["ray::IDLE_SpillWorker", "ray::Idler.step", "ray::train"] {
-            assert_eq!(of(&[title]), title);
-        }
-    }
-
-    #[test]
-    fn many_gpus_are_counted() {
-        let list = |count: u32| -> Vec<FindingGpu> {
-            let gpu = |index| FindingGpu { index, uuid: None, used_bytes: None };
-            (0..count).map(gpu).collect()
-        };
-        assert_eq!(gpus(&list(1)), "GPU 0");
-        assert_eq!(gpus(&list(2)), "GPUs 0 and 1");
-        assert_eq!(gpus(&list(4)), "GPUs 0, 1, 2 and 3");
-        assert_eq!(gpus(&list(8)), "8 GPUs");
     }
 }

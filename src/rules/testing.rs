@@ -5,6 +5,7 @@ use std::borrow::Borrow;
 use serde::Serialize;
 use toml::Value;
 
+pub(super) use self::Says::{Found, Nothing, Unsure};
 use super::{Engine, RuleSet};
 use crate::history::testing::Scene;
 use crate::model::finding::{Finding, Kind};
@@ -17,6 +18,52 @@ pub(super) fn judge(scene: &mut Scene, seconds: f64) -> Engine {
     let mut engine = Engine::new(RuleSet::default());
     scene.play(seconds, |snapshot| engine.observe(snapshot));
     engine
+}
+
+/// An engine with one rule, as it is by default.
+pub(super) fn engine_of(rule: &str) -> Engine {
+    let mut settings = RuleSet::default();
+    settings.select(&[rule]).unwrap();
+    Engine::new(settings)
+}
+
+/// Judges the next `seconds` of a scene with one rule.
+pub(super) fn judge_only(rule: &str, scene: &mut Scene, seconds: f64) -> Engine {
+    let mut engine = engine_of(rule);
+    scene.play(seconds, |snapshot| engine.observe(snapshot));
+    engine
+}
+
+/// What a kind is to say of a scene.
+pub(super) enum Says {
+    Found,
+    /// Neither found nor undecided.
+    Nothing,
+    /// Undecided, for a reason with these words.
+    Unsure(&'static str),
+}
+
+/// A change of a scene.
+pub(super) type Change = fn(&mut Scene);
+
+/// What it is called, what a kind is to say of it, and how it comes about.
+pub(super) type Case = (&'static str, Says, Change);
+
+/// Holds a kind to what it is to say of each case: a scene, changed and then judged for so long.
+#[track_caller]
+pub(super) fn each(kind: Kind, scene: impl Fn() -> Scene, seconds: f64, cases: &[Case]) {
+    for (case, expected, change) in cases {
+        let mut scene = scene();
+        change(&mut scene);
+        let engine = judge(&mut scene, seconds);
+        let (found, reasons) = (count(&engine, kind), reasons(&engine, kind));
+        let is_so = match expected {
+            Found => found == 1 && reasons.is_empty(),
+            Nothing => found == 0 && reasons.is_empty(),
+            Unsure(words) => found == 0 && reasons.len() == 1 && reasons[0].contains(words),
+        };
+        assert!(is_so, "{case}: {found} found, {reasons:?}");
+    }
 }
 
 /// As [`judge`], with one setting changed.

@@ -7,7 +7,9 @@ use crate::history::testing::Scene;
 use crate::model::finding::Action;
 use crate::model::snapshot::LastKnown;
 use crate::rules::Engine;
-use crate::rules::testing::{PID, assert_clean, count, facts, judge, only, reasons};
+use crate::rules::testing::{
+    Case, Found, Nothing, PID, Unsure, assert_clean, count, each, facts, judge, only,
+};
 use crate::units::GIB;
 
 /// `python train.py` on these GPUs of two, on the host.
@@ -30,6 +32,11 @@ fn gone(gpus: &[u32], seconds: f64) -> (Scene, Engine) {
 
 fn vanish(scene: &mut Scene) {
     *scene.process(PID) = Process { pid: PID, ..Process::default() };
+}
+
+fn zombie(scene: &mut Scene, threads: Option<u32>) {
+    let process = scene.process(PID);
+    (process.state, process.threads) = (Some('Z'), threads);
 }
 
 #[test]
@@ -79,18 +86,6 @@ fn what_has_ended_is_called_by_the_names_that_it_had() {
 }
 
 #[test]
-fn a_process_whose_first_thread_has_ended_is_not_dead() {
-    for (threads, count_dead) in [(Some(2), 0), (Some(1), 1), (None, 1)] {
-        let mut scene = alive(&[0]);
-        let mut engine = judge(&mut scene, 60.0);
-        scene.process(PID).state = Some('Z');
-        scene.process(PID).threads = threads;
-        scene.play(60.0, |snapshot| engine.observe(snapshot));
-        assert_eq!(count(&engine, Kind::Dead), count_dead, "{threads:?}");
-    }
-}
-
-#[test]
 fn a_zombie_is_found_and_its_parent_named() {
     for state in ['Z', 'X'] {
         let mut scene = alive(&[0]);
@@ -109,17 +104,6 @@ fn a_zombie_is_found_and_its_parent_named() {
 }
 
 #[test]
-fn a_zombie_is_found_whose_start_is_not_known() {
-    let mut scene = alive(&[0]);
-    vanish(&mut scene);
-    scene.process(PID).state = Some('Z');
-    // A zombie needs no namespace.
-    scene.now.host.pid_namespace = None;
-    let engine = judge(&mut scene, 60.0);
-    assert_eq!(facts(only(&engine, Kind::Dead))["state"], "Z");
-}
-
-#[test]
 fn who_leaves_the_list_in_time_exited() {
     let (mut scene, mut engine) = gone(&[0], 20.0);
     scene.rows(0).clear();
@@ -128,7 +112,7 @@ fn who_leaves_the_list_in_time_exited() {
     assert_clean(&engine, Kind::Dead);
 
     let mut scene = alive(&[0]);
-    scene.process(PID).state = Some('Z');
+    zombie(&mut scene, None);
     let mut engine = judge(&mut scene, 20.0);
     scene.rows(0).clear();
     scene.play(60.0, |snapshot| engine.observe(snapshot));
@@ -136,39 +120,43 @@ fn who_leaves_the_list_in_time_exited() {
 }
 
 #[test]
-fn a_pid_of_another_namespace_is_no_finding() {
-    let (_, doubted) = (PID, "GPU 0 lists pid 4242, whose process is not certain");
-    for (namespace, expected) in [(Some(PidNamespace::Container), &[][..]), (None, &[doubted])] {
-        let mut scene = alive(&[0]);
-        vanish(&mut scene);
-        scene.now.host.pid_namespace = namespace;
-        let engine = judge(&mut scene, 300.0);
-        assert_eq!(count(&engine, Kind::Dead), 0);
-        assert_eq!(reasons(&engine, Kind::Dead), expected);
-    }
-}
-
-#[test]
-fn who_was_found_and_not_believed_or_not_looked_up_is_not_dead() {
-    for change in [
-        (|scene| scene.process(PID).unresolved = Some("started after".into())) as fn(&mut Scene),
-        |scene| scene.now.processes.clear(),
-        |scene| scene.process(PID).state = Some('S'),
-    ] {
-        let mut scene = alive(&[0]);
-        vanish(&mut scene);
-        change(&mut scene);
-        assert_clean(&judge(&mut scene, 300.0), Kind::Dead);
-    }
-}
-
-#[test]
-fn the_living_are_not_dead() {
-    for state in ['R', 'S', 'D', 'T', 't', 'I'] {
-        let mut scene = alive(&[0]);
-        scene.process(PID).state = Some(state);
-        assert_clean(&judge(&mut scene, 300.0), Kind::Dead);
-    }
+fn only_what_is_known_to_have_ended_is_dead() {
+    let cases: &[Case] = &[
+        ("no process of that number", Found, vanish),
+        ("of a container", Nothing, |it| {
+            vanish(it);
+            it.now.host.pid_namespace = Some(PidNamespace::Container);
+        }),
+        ("whose pids", Unsure("GPU 0 lists pid 4242, whose process is not certain"), |it| {
+            vanish(it);
+            it.now.host.pid_namespace = None;
+        }),
+        ("not believed", Nothing, |it| {
+            vanish(it);
+            it.process(PID).unresolved = Some("started after".into());
+        }),
+        ("not looked up", Nothing, |it| it.now.processes.clear()),
+        ("asleep, its start not known", Nothing, |it| {
+            vanish(it);
+            it.process(PID).state = Some('S');
+        }),
+        // A zombie needs no namespace.
+        ("a zombie, its start not known", Found, |it| {
+            vanish(it);
+            it.process(PID).state = Some('Z');
+            it.now.host.pid_namespace = None;
+        }),
+        ("only its first thread has ended", Nothing, |it| zombie(it, Some(2))),
+        ("its last thread has ended", Found, |it| zombie(it, Some(1))),
+        ("threads not told", Found, |it| zombie(it, None)),
+        ("runs", Nothing, |it| it.process(PID).state = Some('R')),
+        ("sleeps", Nothing, |it| it.process(PID).state = Some('S')),
+        ("waits for a disk", Nothing, |it| it.process(PID).state = Some('D')),
+        ("stopped", Nothing, |it| it.process(PID).state = Some('T')),
+        ("in a debugger", Nothing, |it| it.process(PID).state = Some('t')),
+        ("idle in the kernel", Nothing, |it| it.process(PID).state = Some('I')),
+    ];
+    each(Kind::Dead, || alive(&[0]), 300.0, cases);
 }
 
 #[test]

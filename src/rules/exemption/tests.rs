@@ -13,26 +13,14 @@ fn at(text: &str) -> Time {
     text.parse().unwrap()
 }
 
-fn keep(scope: Scope) -> Exemption {
+fn keep(terms: &str) -> Exemption {
     Exemption {
-        scope,
+        scope: scope(terms),
         reason: "nightly benchmark".into(),
         until: None,
         kinds: Vec::new(),
         rules: Vec::new(),
     }
-}
-
-fn user(name: &str) -> Scope {
-    scope(&format!("user={name}"))
-}
-
-fn selected(text: &str) -> Scope {
-    scope(text)
-}
-
-fn gpu(index: u32) -> Scope {
-    scope(&format!("gpu:{index}"))
 }
 
 /// A process of ann's that is on GPUs 0 and 1.
@@ -48,29 +36,18 @@ fn process() -> Process {
 }
 
 fn snapshot(process: Process) -> Snapshot {
+    let row = GpuProcess { pid: process.pid, used_bytes: Some(1 << 30), ..GpuProcess::default() };
     let mut snapshot = Snapshot::new(at("2026-11-21T12:00:00Z"));
-    snapshot.gpus = (0..3)
-        .map(|index| Gpu {
-            index,
-            processes: Some(if index < 2 {
-                vec![GpuProcess {
-                    pid: process.pid,
-                    used_bytes: Some(1 << 30),
-                    ..GpuProcess::default()
-                }]
-            } else {
-                Vec::new()
-            }),
-            ..Gpu::default()
-        })
-        .collect();
+    let gpu =
+        |index| Gpu { index, processes: Some(vec![row; usize::from(index < 2)]), ..Gpu::default() };
+    snapshot.gpus = (0..3).map(gpu).collect();
     snapshot.processes = vec![process];
     snapshot
 }
 
 /// A finding about the snapshot's process on these GPUs; about the GPUs where it has none.
 fn finding(snapshot: &Snapshot, gpus: &[u32]) -> Finding {
-    let process = snapshot.processes.first();
+    let on = |index: &u32| FindingGpu { index: *index, uuid: None, used_bytes: Some(1 << 30) };
     Finding {
         id: "nap:0".into(),
         rule: "nap".into(),
@@ -79,11 +56,8 @@ fn finding(snapshot: &Snapshot, gpus: &[u32]) -> Finding {
         since: snapshot.time,
         duration_seconds: 0.0,
         resolved_at: None,
-        gpus: gpus
-            .iter()
-            .map(|index| FindingGpu { index: *index, uuid: None, used_bytes: Some(1 << 30) })
-            .collect(),
-        process: process.map(|process| FindingProcess {
+        gpus: gpus.iter().map(on).collect(),
+        process: snapshot.processes.first().map(|process| FindingProcess {
             pid: process.pid,
             start_ticks: process.start_ticks,
             start_time: None,
@@ -120,31 +94,18 @@ fn name(exempts: Exempts<'_>) -> &'static str {
 }
 
 #[test]
-fn it_is_for_the_processes_that_it_names_and_for_no_others() {
-    for (scope, expected) in
-        [(user("ann"), "kept"), (user("1000"), "kept"), (user("bob"), "no"), (user("1001"), "no")]
-    {
-        assert_eq!(outcome(&[keep(scope.clone())], process(), &[0]), expected, "{scope}");
-    }
-    assert_eq!(outcome(&[], process(), &[0]), "no");
-    assert_eq!(outcome(&[keep(user("bob")), keep(user("ann"))], process(), &[0]), "kept");
-}
-
-#[test]
 fn what_is_not_known_protects_a_process_that_could_be_ended() {
-    let ann = [keep(user("ann"))];
+    let ann = [keep("user=ann")];
     let somebody = Process { user: None, uid: None, ..process() };
     assert_eq!(outcome(&ann, somebody.clone(), &[0]), "kept?");
     // Of several exemptions the certain one is named.
-    let certain = keep(gpu(0));
+    let certain = keep("gpu:0");
     assert_eq!(outcome(&[ann[0].clone(), certain], somebody.clone(), &[0]), "kept");
     // What is not identified is never killed: that it is listed is reported.
     let unidentified = Process { start_ticks: None, ..somebody };
     assert_eq!(outcome(&ann, unidentified, &[0]), "no");
-    // What is known not to fit is no protection, whatever else is unknown.
-    let both = scope("gpu:2 user=ann");
-    let unknown_user = Process { user: None, uid: None, ..process() };
-    assert_eq!(outcome(&[keep(both)], unknown_user, &[0]), "no");
+    // One of several is enough.
+    assert_eq!(outcome(&[keep("user=bob"), keep("user=ann")], process(), &[0]), "kept");
 }
 
 #[test]
@@ -152,33 +113,29 @@ fn terms_of_a_selector_are_asked_of_each_place_where_a_process_is() {
     let somebody = Process { user: None, uid: None, ..process() };
     for (terms, process, gpus, expected) in [
         ("user:ann", process(), &[0][..], "kept"),
+        ("user=1000", process(), &[0], "kept"),
+        ("user=bob", process(), &[0], "no"),
+        ("user=1001", process(), &[0], "no"),
         ("!user:ann", process(), &[0], "no"),
         ("user:ann", somebody.clone(), &[0], "kept?"),
         ("!user:ann", somebody.clone(), &[0], "kept?"),
+        // What is known not to fit is no protection, whatever else is unknown.
         ("gpu:2 user:ann", somebody, &[0], "no"),
         ("gpu:0", process(), &[0], "kept"),
         ("gpu:0", process(), &[0, 1], "part"),
+        // It is on GPU 0 as well.
         ("gpu:0", process(), &[1], "part"),
+        ("gpu:0", process(), &[], "part"),
+        ("gpu:2", process(), &[0, 1], "no"),
         ("mem>512MiB", process(), &[0, 1], "kept"),
         ("mem>2GiB", process(), &[0, 1], "no"),
     ] {
-        let keeps = [keep(selected(terms))];
-        assert_eq!(outcome(&keeps, process, gpus), expected, "{terms} {gpus:?}");
+        assert_eq!(outcome(&[keep(terms)], process, gpus), expected, "{terms} {gpus:?}");
     }
     // Of a process that was just born what it holds is not known, wherever it is.
     let snapshot = snapshot(process());
-    let keeps = [keep(selected("mem>2GiB"))];
+    let keeps = [keep("mem>2GiB")];
     assert!(may_exempt(&keeps, &snapshot.processes[0], &snapshot));
-}
-
-#[test]
-fn an_exemption_for_a_gpu_spares_what_is_on_it_and_nothing_that_would_end_it_is_offered() {
-    let gpu_0 = [keep(gpu(0))];
-    assert_eq!(outcome(&gpu_0, process(), &[0]), "kept");
-    assert_eq!(outcome(&gpu_0, process(), &[0, 1]), "part");
-    assert_eq!(outcome(&gpu_0, process(), &[1]), "part", "it is on GPU 0 as well");
-    assert_eq!(outcome(&[keep(gpu(2))], process(), &[0, 1]), "no");
-    assert_eq!(outcome(&gpu_0, process(), &[]), "part", "on both of its GPUs");
 }
 
 #[test]
@@ -186,15 +143,15 @@ fn a_finding_about_a_gpu_is_exempt_by_its_gpu_and_never_by_a_process() {
     let mut snapshot = snapshot(process());
     snapshot.processes.clear();
     let about = finding(&snapshot, &[1]);
-    for (scope, expected) in [(gpu(1), "kept"), (gpu(0), "no"), (user("ann"), "no")] {
-        let keeps = [keep(scope)];
+    for (terms, expected) in [("gpu:1", "kept"), ("gpu:0", "no"), ("user=ann", "no")] {
+        let keeps = [keep(terms)];
         assert_eq!(name(exempts(&keeps, &about, &snapshot)), expected);
     }
 }
 
 #[test]
 fn it_ends_by_the_clock_of_the_snapshot() {
-    let until = |text: &str| Exemption { until: Some(at(text)), ..keep(user("ann")) };
+    let until = |text: &str| Exemption { until: Some(at(text)), ..keep("user=ann") };
     let ended = until("2026-11-21T12:00:00Z");
     assert!(ended.is_expired(at("2026-11-21T12:00:00Z")));
     assert_eq!(outcome(&[ended], process(), &[0]), "no");
@@ -206,7 +163,7 @@ fn it_may_be_from_some_kinds_and_rules_only() {
     let from = |kinds: &[Kind], rules: &[&str]| Exemption {
         kinds: kinds.to_vec(),
         rules: rules.iter().map(|rule| Arc::from(*rule)).collect(),
-        ..keep(user("ann"))
+        ..keep("user=ann")
     };
     for (keep, expected) in [
         (from(&[Kind::Stopped], &[]), "kept"),
@@ -224,19 +181,19 @@ fn a_process_that_the_snapshot_does_not_show_is_as_it_was() {
     let mut snapshot = snapshot(process());
     let about = finding(&snapshot, &[0]);
     snapshot.processes[0].start_ticks = Some(2000);
-    let keeps = [keep(user("bob"))];
+    let keeps = [keep("user=bob")];
     assert_eq!(name(exempts(&keeps, &about, &snapshot)), "unseen");
 }
 
 /// An engine with this exemption, after twenty minutes in which a process that holds memory on two GPUs
 /// used neither, and its scene.
-fn judged(scope: Scope) -> (Engine, Scene) {
+fn judged(terms: &str) -> (Engine, Scene) {
     let mut scene = Scene::new(2, 10.0);
     scene.holder(7, &[0, 1], 20 << 30);
     scene.process(7).user = Some("ann".into());
     let mut settings = RuleSet::default();
     settings.select(&["idle"]).unwrap();
-    settings.add_keep(keep(scope));
+    settings.add_keep(keep(terms));
     let mut engine = Engine::new(settings);
     scene.play(1200.0, |snapshot| engine.observe(snapshot));
     (engine, scene)
@@ -244,7 +201,7 @@ fn judged(scope: Scope) -> (Engine, Scene) {
 
 #[test]
 fn what_is_kept_is_listed_with_its_reason_and_is_no_finding() {
-    let (mut engine, mut scene) = judged(user("ann"));
+    let (mut engine, mut scene) = judged("user=ann");
     assert_eq!((engine.findings().len(), engine.resolved().len()), (0, 0));
     let [kept] = engine.kept() else {
         panic!("{:?}", engine.kept());
@@ -262,18 +219,18 @@ fn what_is_kept_is_listed_with_its_reason_and_is_no_finding() {
 
 #[test]
 fn what_is_kept_in_part_is_only_notified() {
-    let (engine, _) = judged(gpu(0));
+    let (engine, _) = judged("gpu:0");
     let [finding] = engine.findings() else {
         panic!("{:?}", engine.findings());
     };
     assert_eq!(finding.actions, [Action::Notify]);
-    let (engine, _) = judged(gpu(7));
+    let (engine, _) = judged("gpu:7");
     assert!(engine.findings()[0].actions.contains(&Action::Terminate));
 }
 
 #[test]
 fn what_is_kept_stays_so_while_its_gpus_do_not_answer() {
-    let (mut engine, mut scene) = judged(user("ann"));
+    let (mut engine, mut scene) = judged("user=ann");
     for index in [0, 1] {
         let gpu = scene.gpu(index);
         gpu.stale_seconds = Some(10.0);
@@ -287,18 +244,13 @@ fn what_is_kept_stays_so_while_its_gpus_do_not_answer() {
 #[test]
 fn who_is_kept_on_one_gpu_is_not_to_be_ended() {
     let seen = snapshot(process());
-    let kept = |keep: Exemption| exempt_processes(&[keep], &seen).len();
-    assert_eq!(kept(keep(user("ann"))), 1);
-    assert_eq!(kept(keep(user("bob"))), 0);
-    assert_eq!((kept(keep(gpu(1))), kept(keep(gpu(2)))), (1, 0));
-    let mut over = keep(user("ann"));
-    over.until = Some(seen.time);
-    assert_eq!(kept(over), 0);
-    let mut ownerless = process();
-    ownerless.user = None;
-    let ownerless = snapshot(ownerless);
-    let answer = exempt_processes(&[keep(user("ann"))], &ownerless).len();
-    assert_eq!(answer, 1, "whose it is is not known");
+    let kept = |keep: Exemption, seen: &Snapshot| exempt_processes(&[keep], seen).len();
+    for (terms, expected) in [("user=ann", 1), ("user=bob", 0), ("gpu:1", 1), ("gpu:2", 0)] {
+        assert_eq!(kept(keep(terms), &seen), expected, "{terms}");
+    }
+    assert_eq!(kept(Exemption { until: Some(seen.time), ..keep("user=ann") }, &seen), 0, "over");
+    let ownerless = snapshot(Process { user: None, ..process() });
+    assert_eq!(kept(keep("user=ann"), &ownerless), 1, "whose it is is not known");
 }
 
 #[test]

@@ -1,24 +1,17 @@
 //! Each clause of the rule, on scenes made by hand.
 
 use super::*;
-use crate::history::testing::{Scene, disorder};
+use crate::history::testing::Scene;
 use crate::model::GpuProcess;
 use crate::model::dice::Dice;
 use crate::model::finding::Action;
 use crate::model::snapshot::ProcessType;
 use crate::rules::rule::Rule;
-use crate::rules::testing::written;
+use crate::rules::testing::{Change, PID, engine_of, reasons, written};
 use crate::rules::{Engine, RuleSet as AllSettings};
 use crate::units::GIB;
 
-const PID: u32 = 4242;
 const OTHER: u32 = 77;
-
-fn only_hung() -> AllSettings {
-    let mut settings = AllSettings::default();
-    settings.select(&["hung"]).unwrap();
-    settings
-}
 
 /// `python train.py` alone on GPU 0, at 340 W of 400 and 40 % memory traffic; a sample every 30 s.
 fn scene() -> Scene {
@@ -54,24 +47,22 @@ fn play(scene: &mut Scene, engine: &mut Engine, seconds: f64) {
 
 fn worked(seconds: f64) -> (Scene, Engine) {
     let mut scene = scene();
-    let mut engine = Engine::new(only_hung());
+    let mut engine = engine_of("hung");
     play(&mut scene, &mut engine, seconds);
     (scene, engine)
 }
 
-/// What is found after twenty minutes of work and as many as `change` leaves behind.
-fn found_after(change: impl FnOnce(&mut Scene)) -> usize {
-    let (mut scene, mut engine) = worked(1200.0);
-    hang(&mut scene, 0);
-    change(&mut scene);
-    play(&mut scene, &mut engine, 1200.0);
-    assert_eq!(engine.undecided(), []);
-    engine.findings().len()
+/// Another process holds a little on the GPU, and uses so much of it.
+fn share(scene: &mut Scene, percent: Option<u32>) -> &mut GpuProcess {
+    scene.holder(OTHER, &[0], GIB);
+    let row = scene.row(0, OTHER);
+    row.sm_percent = percent;
+    row
 }
 
-fn reasons(engine: &Engine) -> Vec<String> {
-    let undecided = engine.undecided().into_iter();
-    undecided.map(|undecided| undecided.reason).collect()
+fn slow(scene: &mut Scene, clock: Option<u32>, degrees: Option<u32>) {
+    scene.gpu(0).sm_clock_mhz = clock;
+    scene.gpu(0).temperature_celsius = degrees;
 }
 
 #[test]
@@ -120,31 +111,13 @@ fn it_is_found_after_the_duration_with_its_evidence() {
 }
 
 #[test]
-fn the_power_and_the_use_have_to_be_beyond_the_thresholds() {
-    for (percent, watts, found) in
-        [(100, 134.0, 1), (100, 138.0, 0), (95, 90.0, 1), (94, 90.0, 0), (80, 90.0, 0)]
-    {
-        let count = found_after(|scene| scene.draws(0, PID, percent, watts));
-        assert_eq!(count, found, "{percent}% {watts} W");
-    }
-}
-
-#[test]
 fn a_kernel_that_was_light_from_the_start_is_none() {
-    let mut scene = scene();
-    hang(&mut scene, 0);
-    let mut engine = Engine::new(only_hung());
-    play(&mut scene, &mut engine, 7200.0);
-    assert_eq!((engine.findings(), &*engine.undecided()), (&[][..], &[][..]));
-}
-
-#[test]
-fn a_minute_of_heavy_work_is_nothing_to_compare_with() {
-    for (seconds, found) in [(60.0, 0), (300.0, 1)] {
-        let (mut scene, mut engine) = worked(seconds);
+    for (seconds_of_work, found) in [(0.0, 0), (60.0, 0), (300.0, 1)] {
+        let (mut scene, mut engine) = worked(seconds_of_work);
         hang(&mut scene, 0);
-        play(&mut scene, &mut engine, 1200.0);
-        assert_eq!(engine.findings().len(), found, "{seconds}");
+        play(&mut scene, &mut engine, 7200.0);
+        assert_eq!(engine.findings().len(), found, "{seconds_of_work}");
+        assert_eq!(engine.undecided(), []);
     }
 }
 
@@ -166,55 +139,55 @@ fn lighter_work_that_came_and_went_is_expected_again() {
 }
 
 #[test]
-fn memory_traffic_that_goes_on_is_work() {
-    for (traffic, found) in [(Some(0), 1), (Some(12), 1), (Some(20), 0), (None, 1)] {
-        let count = found_after(|scene| scene.gpu(0).memory_percent = traffic);
-        assert_eq!(count, found, "{traffic:?}");
-    }
-}
-
-#[test]
-fn a_power_limit_beneath_what_it_drew_explains_the_fall() {
-    for (limit, found) in [(Some(100.0), 0), (Some(140.0), 0), (Some(300.0), 1), (None, 1)] {
-        let count = found_after(|scene| scene.gpu(0).power_limit_watts = limit);
-        assert_eq!(count, found, "{limit:?}");
-    }
-}
-
-#[test]
-fn a_gpu_that_was_slowed_down_is_none() {
-    for (clock, degrees, found) in [
-        (Some(1430), Some(40), 1),
-        (Some(1200), Some(90), 0),
-        (None, Some(90), 0),
-        (Some(1600), Some(90), 1),
-        (Some(600), Some(60), 0),
-        (None, None, 1),
-    ] {
-        let count = found_after(|scene| {
-            scene.gpu(0).sm_clock_mhz = clock;
-            scene.gpu(0).temperature_celsius = degrees;
-        });
-        assert_eq!(count, found, "{clock:?} MHz, {degrees:?} degrees");
-    }
-}
-
-#[test]
-fn who_merely_holds_memory_does_not_share_and_who_works_does() {
-    let share = |scene: &mut Scene, percent| {
-        scene.holder(OTHER, &[0], GIB);
-        scene.row(0, OTHER).sm_percent = percent;
-    };
-    assert_eq!(found_after(|scene| share(scene, Some(0))), 1);
-    assert_eq!(found_after(|scene| share(scene, Some(30))), 0);
-    assert_eq!(found_after(|scene| share(scene, None)), 0, "it may work");
-    // A desktop draws its windows.
-    for (percent, found) in [(None, 1), (Some(5), 1), (Some(40), 0)] {
-        let count = found_after(|scene| {
-            share(scene, percent);
-            scene.row(0, OTHER).kind = ProcessType::Graphics;
-        });
-        assert_eq!(count, found, "{percent:?}");
+fn each_clause_has_to_hold() {
+    let cases: &[(&str, usize, Change)] = &[
+        ("it hangs", 1, |_| ()),
+        ("134 W of 340", 1, |it| it.draws(0, PID, 100, 134.0)),
+        ("138 W of 340", 0, |it| it.draws(0, PID, 100, 138.0)),
+        ("95 % of use", 1, |it| it.draws(0, PID, 95, 90.0)),
+        ("94 % of use", 0, |it| it.draws(0, PID, 94, 90.0)),
+        ("80 % of use", 0, |it| it.draws(0, PID, 80, 90.0)),
+        ("little memory traffic", 1, |it| it.gpu(0).memory_percent = Some(12)),
+        ("half of the memory traffic", 0, |it| it.gpu(0).memory_percent = Some(20)),
+        ("memory traffic not told", 1, |it| it.gpu(0).memory_percent = None),
+        // A limit beneath what it drew explains the fall.
+        ("100 W allowed", 0, |it| it.gpu(0).power_limit_watts = Some(100.0)),
+        ("140 W allowed", 0, |it| it.gpu(0).power_limit_watts = Some(140.0)),
+        ("300 W allowed", 1, |it| it.gpu(0).power_limit_watts = Some(300.0)),
+        ("limit not told", 1, |it| it.gpu(0).power_limit_watts = None),
+        ("1200 MHz and hot", 0, |it| slow(it, Some(1200), Some(90))),
+        ("hot", 0, |it| slow(it, None, Some(90))),
+        ("1600 MHz and hot", 1, |it| slow(it, Some(1600), Some(90))),
+        ("600 MHz", 0, |it| slow(it, Some(600), Some(60))),
+        ("neither clock nor heat told", 1, |it| slow(it, None, None)),
+        ("another rests", 1, |it| _ = share(it, Some(0))),
+        ("another works", 0, |it| _ = share(it, Some(30))),
+        ("another may work", 0, |it| _ = share(it, None)),
+        // A desktop draws its windows.
+        ("a desktop", 1, |it| share(it, None).kind = ProcessType::Graphics),
+        ("a desktop draws", 1, |it| share(it, Some(5)).kind = ProcessType::Graphics),
+        ("a game", 0, |it| share(it, Some(40)).kind = ProcessType::Graphics),
+        ("the server of MPS", 0, |it| {
+            it.process(PID).command = Some(["/usr/bin/nvidia-cuda-mps-server".into()].into());
+        }),
+        ("a client of MPS, whatever its numbers", 0, |it| {
+            share(it, Some(0)).kind = ProcessType::Mps;
+        }),
+        ("its start is not known", 0, |it| {
+            let process = it.process(PID);
+            (process.start_ticks, process.start_time) = (None, None);
+        }),
+        ("a pid that is not known works", 0, |it| {
+            let row = GpuProcess { pid: 999, sm_percent: Some(90), ..GpuProcess::default() };
+            it.rows(0).push(row);
+        }),
+    ];
+    for (case, found, change) in cases {
+        let (mut scene, mut engine) = worked(1200.0);
+        hang(&mut scene, 0);
+        change(&mut scene);
+        play(&mut scene, &mut engine, 1200.0);
+        assert_eq!((engine.findings().len(), engine.undecided().len()), (*found, 0), "{case}");
     }
 }
 
@@ -223,7 +196,7 @@ fn when_the_heavy_one_of_two_goes_the_light_one_is_not_accused() {
     let mut scene = scene();
     scene.holder(OTHER, &[0], GIB);
     scene.row(0, OTHER).sm_percent = Some(60);
-    let mut engine = Engine::new(only_hung());
+    let mut engine = engine_of("hung");
     play(&mut scene, &mut engine, 1800.0);
     scene.now.processes.retain(|process| process.pid != OTHER);
     scene.rows(0).retain(|row| row.pid != OTHER);
@@ -243,41 +216,21 @@ fn what_another_drew_before_is_not_its_past() {
 
 #[test]
 fn without_utilization_of_processes_the_only_one_listed_is_the_one() {
-    for (others, found) in [(0, 1), (1, 0)] {
+    for is_alone in [true, false] {
         let mut scene = scene();
-        for _ in 0..others {
-            scene.holder(OTHER, &[0], GIB);
+        if !is_alone {
+            share(&mut scene, None);
         }
-        let unknown = |scene: &mut Scene| {
+        let mut engine = engine_of("hung");
+        for change in [work, hang] {
+            change(&mut scene, 0);
             for row in scene.rows(0) {
                 (row.sm_percent, row.memory_percent) = (None, None);
             }
-        };
-        let mut engine = Engine::new(only_hung());
-        unknown(&mut scene);
-        play(&mut scene, &mut engine, 1200.0);
-        hang(&mut scene, 0);
-        unknown(&mut scene);
-        play(&mut scene, &mut engine, 1200.0);
-        assert_eq!(engine.findings().len(), found);
+            play(&mut scene, &mut engine, 1200.0);
+        }
+        assert_eq!(engine.findings().len(), usize::from(is_alone));
     }
-}
-
-#[test]
-fn the_server_of_mps_is_never_the_one() {
-    let count = found_after(|scene| {
-        scene.process(PID).command = Some(["/usr/bin/nvidia-cuda-mps-server".into()].into());
-    });
-    assert_eq!(count, 0);
-}
-
-#[test]
-fn an_mps_client_may_be_at_work_whatever_its_numbers() {
-    let count = found_after(|scene| {
-        scene.holder(OTHER, &[0], GIB);
-        scene.row(0, OTHER).kind = ProcessType::Mps;
-    });
-    assert_eq!(count, 0);
 }
 
 #[test]
@@ -285,7 +238,7 @@ fn one_finding_for_a_process_over_all_the_gpus_on_which_it_hangs() {
     let mut scene = Scene::new(3, 30.0);
     scene.holder(PID, &[2, 0, 1], 20 * GIB);
     (0..3).for_each(|gpu| work(&mut scene, gpu));
-    let mut engine = Engine::new(only_hung());
+    let mut engine = engine_of("hung");
     play(&mut scene, &mut engine, 600.0);
     hang(&mut scene, 0);
     hang(&mut scene, 2);
@@ -329,40 +282,31 @@ fn a_few_missing_samples_change_nothing_and_many_are_a_doubt_or_the_end() {
         engine.observe(scene.step());
     }
     assert_eq!(engine.findings(), []);
-    assert!(reasons(&engine)[0].starts_with("30 samples cover 50 % of the time on GPU 0"));
+    assert!(
+        reasons(&engine, Kind::Hung)[0].starts_with("30 samples cover 50 % of the time on GPU 0")
+    );
 }
 
 #[test]
 fn a_short_history_and_an_unknown_power_are_doubted_only_in_full_use() {
     let (mut scene, mut engine) = worked(90.0);
-    assert_eq!(reasons(&engine), ["can tell in 12m 00s: it needs 13m of history"]);
+    assert_eq!(reasons(&engine, Kind::Hung), ["can tell in 12m 00s: it needs 13m of history"]);
     scene.draws(0, PID, 60, 200.0);
     engine.observe(scene.step());
-    assert_eq!(reasons(&engine), [""; 0]);
+    assert_eq!(reasons(&engine, Kind::Hung), [""; 0]);
     work(&mut scene, 0);
     scene.gpu(0).power_watts = None;
     engine.observe(scene.step());
     assert_eq!(
-        reasons(&engine),
+        reasons(&engine, Kind::Hung),
         ["can tell in 11m 00s: it needs 13m of history"],
         "one sample changes nothing"
     );
     play(&mut scene, &mut engine, 120.0);
-    assert_eq!(reasons(&engine), ["the power of GPU 0 is not known"]);
+    assert_eq!(reasons(&engine, Kind::Hung), ["the power of GPU 0 is not known"]);
     scene.rows(0).clear();
     engine.observe(scene.step());
-    assert_eq!(reasons(&engine), [""; 0]);
-}
-
-#[test]
-fn an_unknown_process_is_never_named() {
-    let count = found_after(|scene| {
-        scene.process(PID).start_ticks = None;
-        scene.process(PID).start_time = None;
-    });
-    assert_eq!(count, 0);
-    let row = GpuProcess { pid: 999, sm_percent: Some(90), ..GpuProcess::default() };
-    assert_eq!(found_after(|scene| scene.rows(0).push(row)), 0);
+    assert_eq!(reasons(&engine, Kind::Hung), [""; 0]);
 }
 
 #[test]
@@ -379,7 +323,8 @@ fn settings_outside_of_what_is_watched_contradict() {
         rule.settings.max_power_share = Percent(share);
         assert_eq!(rule.contradiction().is_some(), is_wrong, "{rule:?}");
     }
-    let mut settings = only_hung();
+    let mut settings = AllSettings::default();
+    settings.select(&["hung"]).unwrap();
     let rule = settings.rule_mut("hung").unwrap();
     rule.set("max_power_share", &written(Percent(20.0))).unwrap();
     let (mut scene, mut engine) = (scene(), Engine::new(settings));
@@ -387,22 +332,6 @@ fn settings_outside_of_what_is_watched_contradict() {
     hang(&mut scene, 0);
     play(&mut scene, &mut engine, 1200.0);
     assert_eq!(engine.findings(), []);
-}
-
-#[test]
-fn no_disorder_of_snapshots_panics() {
-    for seed in 1..=100 {
-        let mut engine = Engine::new(only_hung());
-        disorder(seed, 100, |snapshot| {
-            let mut snapshot = snapshot.clone();
-            for gpu in &mut snapshot.gpus {
-                gpu.gpu_percent = Some(100);
-                let second = snapshot.time.unix_milliseconds() / 100_000;
-                gpu.power_watts = Some(if second % 20 < 10 { 300.0 } else { 50.0 });
-            }
-            engine.observe(&snapshot);
-        });
-    }
 }
 
 /// Plays `seconds` in which of a hundred samples about `lost` get lost, whole or the reading of power, and
@@ -445,7 +374,8 @@ fn a_third_of_the_samples_may_be_lost_at_any_seed() {
         hang(&mut scene, 0);
         let losses = (3_600.0, 30);
         let found = found_with_losses((&mut scene, &mut engine), losses, &mut dice, |_, _| {});
-        let first = *found.first().unwrap_or_else(|| panic!("{seed}: {:?}", reasons(&engine)));
+        let first =
+            *found.first().unwrap_or_else(|| panic!("{seed}: {:?}", reasons(&engine, Kind::Hung)));
         assert!(first >= 600.0, "{seed}: {first}");
         // As much has to be seen of it as of one of which nothing is lost: 600 s of seven in ten.
         late += u64::from(first > 1_080.0);

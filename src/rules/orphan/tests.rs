@@ -6,9 +6,11 @@ use super::*;
 use crate::history::testing::Scene;
 use crate::model::GpuProcess;
 use crate::model::finding::Severity;
-use crate::model::snapshot::{Jupyter, Memory, MigDevice};
+use crate::model::snapshot::{Jupyter, MigDevice};
 use crate::rules::Engine;
-use crate::rules::testing::{PID, assert_clean, count, facts, judge, only, reasons};
+use crate::rules::testing::{
+    Case, Found, Nothing, PID, Says, Unsure, assert_clean, count, each, facts, judge, only, reasons,
+};
 use crate::units::{GIB, MIB};
 
 /// A worker with 2 GiB on GPU 0 that has been adopted, and a sample every 10 s.
@@ -37,12 +39,8 @@ fn hidden() -> Scene {
     let mut scene = orphan();
     scene.rows(0).clear();
     scene.gpu(0).minor_number = Some(5);
-    scene.gpu(0).memory = Some(Memory {
-        total_bytes: 80 * GIB,
-        reserved_bytes: Some(600 * MIB),
-        used_bytes: 10 * GIB,
-        free_bytes: 69 * GIB,
-    });
+    scene.memory(0, 10 * GIB, 80 * GIB);
+    scene.gpu(0).memory.as_mut().unwrap().reserved_bytes = Some(600 * MIB);
     let files = ["/dev/nvidiactl".into(), "/dev/nvidia-uvm".into(), "/dev/nvidia5".into()];
     scene.process(PID).gpu_files = Some(files.into());
     scene
@@ -85,40 +83,101 @@ fn it_is_found_when_its_job_has_been_gone_for_the_duration() {
     assert_eq!(reasons(&engine, Kind::Orphan), [""; 0]);
 }
 
-#[test]
-fn memory_that_the_driver_does_not_report_is_memory() {
-    for bytes in [None, Some(0)] {
-        let mut scene = orphan();
-        scene.row(0, PID).used_bytes = bytes;
-        assert_eq!(count(&judge(&mut scene, 130.0), Kind::Orphan), 1);
-    }
+fn unit(scene: &mut Scene, name: &str) {
+    scene.process(PID).systemd_unit = Some(name.into());
+}
+
+/// A kernel that leads its group and lost its server.
+fn abandoned(scene: &mut Scene) {
+    kernel(scene, |kernel| kernel.server_alive = Some(false));
+    scene.process(PID).group_leader_alive = Some(true);
 }
 
 #[test]
-fn who_has_a_parent_or_a_leader_or_is_at_work_is_no_orphan() {
-    for change in [
-        (|scene| scene.process(PID).parent_is_reaper = Some(false)) as fn(&mut Scene),
-        |scene| scene.process(PID).group_leader_alive = Some(true),
-        |scene| scene.row(0, PID).sm_percent = Some(1),
-        |scene| scene.row(0, PID).memory_percent = Some(1),
-        |scene| scene.row(0, PID).encoder_percent = Some(1),
-        |scene| scene.process(PID).cpu_percent = Some(20.0),
-        |scene| scene.process(PID).cpu_percent = Some(150.0),
-        |scene| scene.rows(0).clear(),
-        |scene| scene.row(0, PID).kind = ProcessType::Graphics,
-        |scene| {
-            scene.process(PID).parent_is_reaper = None;
-            scene.process(PID).group_leader_alive = None;
-        },
-        |scene| {
-            let process = scene.process(PID);
+fn each_clause_has_to_hold() {
+    const NO_JOB: Says = Unsure("whether process 4242 outlived its job is not known");
+    const NO_USE: Says = Unsure("the driver gives no per-process utilization on GPU 0");
+    let cases: &[Case] = &[
+        ("memory not told", Found, |it| it.row(0, PID).used_bytes = None),
+        ("no memory told", Found, |it| it.row(0, PID).used_bytes = Some(0)),
+        ("a parent", Nothing, |it| it.process(PID).parent_is_reaper = Some(false)),
+        ("a leader", Nothing, |it| it.process(PID).group_leader_alive = Some(true)),
+        ("uses the GPU", Nothing, |it| it.row(0, PID).sm_percent = Some(1)),
+        ("copies", Nothing, |it| it.row(0, PID).memory_percent = Some(1)),
+        ("encodes", Nothing, |it| it.row(0, PID).encoder_percent = Some(1)),
+        ("some CPU", Nothing, |it| it.process(PID).cpu_percent = Some(20.0)),
+        ("much CPU", Nothing, |it| it.process(PID).cpu_percent = Some(150.0)),
+        ("on no GPU", Nothing, |it| it.rows(0).clear()),
+        ("graphics", Nothing, |it| it.row(0, PID).kind = ProcessType::Graphics),
+        ("no identity", Nothing, |it| {
+            let process = it.process(PID);
             (process.start_ticks, process.start_time) = (None, None);
-        },
-    ] {
-        let mut scene = orphan();
-        change(&mut scene);
-        assert_clean(&judge(&mut scene, 400.0), Kind::Orphan);
-    }
+        }),
+        ("the driver's daemon", Nothing, |it| {
+            it.process(PID).executable = Some("/usr/bin/nvidia-persistenced".into());
+        }),
+        ("a daemon of MPS", Nothing, |it| {
+            it.process(PID).executable = Some("/usr/bin/nvidia-cuda-mps-server".into());
+        }),
+        ("a desktop", Nothing, |it| {
+            it.process(PID).executable = Some("/usr/lib/xorg/Xorg".into());
+        }),
+        ("a service", Nothing, |it| unit(it, "inference.service")),
+        ("a service of the boot", Nothing, |it| unit(it, "rc-local.service")),
+        ("a server that listens", Nothing, |it| {
+            let process = it.process(PID);
+            (process.framework, process.listening) = (Some("vllm".into()), Some(true));
+        }),
+        ("a zombie", Nothing, |it| it.process(PID).state = Some('Z')),
+        ("in a debugger", Nothing, |it| it.process(PID).state = Some('t')),
+        ("a cell runs", Nothing, |it| {
+            kernel(it, |kernel| kernel.execution_state = Some("busy".into()));
+        }),
+        ("a browser is open", Nothing, |it| kernel(it, |kernel| kernel.connections = Some(1))),
+        ("a notebook in use", Nothing, |it| {
+            let soon = it.now.time.plus_seconds(350.0);
+            kernel(it, |kernel| kernel.last_activity = Some(soon));
+        }),
+        ("in a user's manager", Found, |it| unit(it, "user@1000.service")),
+        ("in a login", Found, |it| unit(it, "session-3.scope")),
+        ("started by Slurm", Found, |it| unit(it, "slurmd.service")),
+        ("started by a runner", Found, |it| unit(it, "gitlab-runner.service")),
+        ("started by cron", Found, |it| unit(it, "cron.service")),
+        ("started by a hub", Found, |it| unit(it, "jupyterhub.service")),
+        ("a kernel", Found, |it| kernel(it, |_| ())),
+        ("a kernel without its server is no daemon", Found, |it| {
+            abandoned(it);
+            unit(it, "lab.service");
+        }),
+        ("a kernel without its server uses the GPU", Nothing, |it| {
+            abandoned(it);
+            it.row(0, PID).sm_percent = Some(5);
+        }),
+        ("a kernel without its server computes", Nothing, |it| {
+            abandoned(it);
+            it.process(PID).cpu_percent = Some(100.0);
+        }),
+        ("neither parent nor leader known", Nothing, |it| {
+            let process = it.process(PID);
+            (process.parent_is_reaper, process.group_leader_alive) = (None, None);
+        }),
+        ("leader not known", NO_JOB, |it| it.process(PID).group_leader_alive = None),
+        ("parent not known", NO_JOB, |it| it.process(PID).parent_is_reaper = None),
+        ("CPU not known", Unsure("the CPU use of process 4242 is not known"), |it| {
+            let process = it.process(PID);
+            (process.cpu_percent, process.cpu_seconds) = (None, None);
+        }),
+        ("only the GPU tells, and is used", NO_USE, |it| {
+            it.row(0, PID).sm_percent = None;
+            it.gpu(0).gpu_percent = Some(40);
+        }),
+        ("nobody tells", NO_USE, |it| {
+            it.row(0, PID).sm_percent = None;
+            it.gpu(0).gpu_percent = None;
+        }),
+        ("only the GPU tells, and rests", Found, |it| it.row(0, PID).sm_percent = None),
+    ];
+    each(Kind::Orphan, orphan, 400.0, cases);
 }
 
 #[test]
@@ -130,48 +189,6 @@ fn who_works_on_another_gpu_is_no_orphan() {
     scene.row(1, PID).sm_percent = Some(0);
     let engine = judge(&mut scene, 400.0);
     assert_eq!(only(&engine, Kind::Orphan).memory_bytes, Some(2 * GIB));
-}
-
-#[test]
-fn processes_that_it_does_not_concern_have_no_finding() {
-    for change in [
-        (|scene| scene.process(PID).executable = Some("/usr/bin/nvidia-persistenced".into()))
-            as fn(&mut Scene),
-        |scene| scene.process(PID).executable = Some("/usr/bin/nvidia-cuda-mps-server".into()),
-        |scene| scene.process(PID).executable = Some("/usr/lib/xorg/Xorg".into()),
-        |scene| scene.process(PID).systemd_unit = Some("inference.service".into()),
-        |scene| scene.process(PID).systemd_unit = Some("rc-local.service".into()),
-        |scene| {
-            scene.process(PID).framework = Some("vllm".into());
-            scene.process(PID).listening = Some(true);
-        },
-        |scene| scene.process(PID).state = Some('Z'),
-        |scene| scene.process(PID).state = Some('t'),
-        |scene| kernel(scene, |kernel| kernel.execution_state = Some("busy".into())),
-        |scene| kernel(scene, |kernel| kernel.connections = Some(1)),
-        |scene| {
-            let soon = scene.now.time.plus_seconds(350.0);
-            kernel(scene, |kernel| kernel.last_activity = Some(soon));
-        },
-    ] {
-        let mut scene = orphan();
-        change(&mut scene);
-        assert_clean(&judge(&mut scene, 400.0), Kind::Orphan);
-    }
-    for change in [
-        (|scene| scene.process(PID).systemd_unit = Some("user@1000.service".into()))
-            as fn(&mut Scene),
-        |scene| scene.process(PID).systemd_unit = Some("session-3.scope".into()),
-        |scene| scene.process(PID).systemd_unit = Some("slurmd.service".into()),
-        |scene| scene.process(PID).systemd_unit = Some("gitlab-runner.service".into()),
-        |scene| scene.process(PID).systemd_unit = Some("cron.service".into()),
-        |scene| scene.process(PID).systemd_unit = Some("jupyterhub.service".into()),
-        |scene| kernel(scene, |_| ()),
-    ] {
-        let mut scene = orphan();
-        change(&mut scene);
-        assert_eq!(count(&judge(&mut scene, 400.0), Kind::Orphan), 1);
-    }
 }
 
 #[test]
@@ -195,12 +212,6 @@ fn a_unit_exempts_its_own_daemon_and_not_what_an_earlier_one_left() {
         let engine = judge(&mut scene, 400.0);
         assert_eq!(count(&engine, Kind::Orphan), found, "{main_start} {main_session}");
     }
-    // A kernel that lost its server is no daemon.
-    let mut scene = orphan();
-    kernel(&mut scene, |jupyter| jupyter.server_alive = Some(false));
-    scene.process(PID).group_leader_alive = Some(true);
-    scene.process(PID).systemd_unit = Some("lab.service".into());
-    assert_eq!(count(&judge(&mut scene, 400.0), Kind::Orphan), 1);
 }
 
 fn kernel(scene: &mut Scene, change: impl Fn(&mut Jupyter)) {
@@ -228,11 +239,10 @@ fn a_kernel_whose_server_is_gone_is_an_orphan_though_it_leads_its_group() {
         let engine = judge(&mut scene, 400.0);
         assert_eq!(count(&engine, Kind::Orphan), found, "{server_alive:?}");
         if found == 1 {
-            let message = &only(&engine, Kind::Orphan).message;
-            let expected = "notebook /home/ann/a.ipynb (4242) outlived the server that started it";
-            assert!(message.starts_with(expected), "{message}");
-            // Its group, which it leads itself, is not known, and no user is at a menu.
             let finding = only(&engine, Kind::Orphan);
+            let expected = "notebook /home/ann/a.ipynb (4242) outlived the server that started it";
+            assert!(finding.message.starts_with(expected), "{}", finding.message);
+            // Its group, which it leads itself, is not known, and no user is at a menu.
             let facts = facts(finding);
             assert!(facts["process_group"].is_null() && facts["server_gone"] == true);
             let adopted = (parent_is_reaper == Some(true)).then_some(1);
@@ -244,20 +254,6 @@ fn a_kernel_whose_server_is_gone_is_an_orphan_though_it_leads_its_group() {
         } else {
             assert_clean(&engine, Kind::Orphan);
         }
-    }
-}
-
-#[test]
-fn a_kernel_without_its_server_that_works_is_no_orphan() {
-    let lost = |jupyter: &mut Jupyter| jupyter.server_alive = Some(false);
-    for change in [(|scene| scene.row(0, PID).sm_percent = Some(5)) as fn(&mut Scene), |scene| {
-        scene.process(PID).cpu_percent = Some(100.0);
-    }] {
-        let mut scene = orphan();
-        kernel(&mut scene, lost);
-        scene.process(PID).group_leader_alive = Some(true);
-        change(&mut scene);
-        assert_clean(&judge(&mut scene, 400.0), Kind::Orphan);
     }
 }
 
@@ -321,46 +317,6 @@ fn what_is_missing_for_a_minute_breaks_nothing() {
     scene.step();
     scene.play(10.0, |snapshot| engine.observe(snapshot));
     assert_eq!(count(&engine, Kind::Orphan), 1);
-}
-
-#[test]
-fn one_unknown_is_a_doubt_where_all_else_holds() {
-    let doubt = "whether process 4242 outlived its job is not known";
-    for (change, reason) in [
-        ((|scene| scene.process(PID).group_leader_alive = None) as fn(&mut Scene), doubt),
-        (|scene| scene.process(PID).parent_is_reaper = None, doubt),
-        (
-            |scene| {
-                scene.process(PID).cpu_percent = None;
-                scene.process(PID).cpu_seconds = None;
-            },
-            "the CPU use of process 4242 is not known",
-        ),
-        (
-            |scene| {
-                scene.row(0, PID).sm_percent = None;
-                scene.gpu(0).gpu_percent = Some(40);
-            },
-            "the driver gives no per-process utilization on GPU 0",
-        ),
-        (
-            |scene| {
-                scene.row(0, PID).sm_percent = None;
-                scene.gpu(0).gpu_percent = None;
-            },
-            "the driver gives no per-process utilization on GPU 0",
-        ),
-    ] {
-        let mut scene = orphan();
-        change(&mut scene);
-        let engine = judge(&mut scene, 200.0);
-        assert_eq!(count(&engine, Kind::Orphan), 0);
-        assert_eq!(reasons(&engine, Kind::Orphan), [reason]);
-    }
-    let mut scene = orphan();
-    scene.row(0, PID).sm_percent = None;
-    let engine = judge(&mut scene, 200.0);
-    assert_eq!(count(&engine, Kind::Orphan), 1, "nobody used the GPU");
 }
 
 #[test]

@@ -8,7 +8,9 @@ use super::*;
 use crate::history::testing::Scene;
 use crate::model::finding::Action;
 use crate::model::process::Parent;
-use crate::rules::testing::{PID, assert_clean, count, facts, judge, only};
+use crate::rules::testing::{
+    Case, Found, Nothing, PID, assert_clean, count, each, facts, judge, only,
+};
 
 fn words(command: &str) -> Arc<[Arc<str>]> {
     command.split(' ').map(Arc::from).collect()
@@ -110,17 +112,14 @@ fn a_worker_that_it_spawned_is_one_too() {
 
 #[test]
 fn without_memory_or_with_unknown_memory_there_is_no_finding() {
-    for (bytes, found) in [(Some(GIB), 1), (Some(GIB - 1), 0), (None, 0)] {
-        let mut scene = scene("keep-gpu", 2.0 * HOUR);
-        scene.row(0, PID).used_bytes = bytes;
-        assert_eq!(count(&judge(&mut scene, 20.0), Kind::Placeholder), found);
-    }
-    let mut graphics = scene("doma", 2.0 * HOUR);
-    graphics.row(0, PID).kind = ProcessType::Graphics;
-    assert_clean(&judge(&mut graphics, 20.0), Kind::Placeholder);
-    let mut no_command = scene("doma", 2.0 * HOUR);
-    no_command.process(PID).command = None;
-    assert_clean(&judge(&mut no_command, 20.0), Kind::Placeholder);
+    let cases: &[Case] = &[
+        ("as much", Found, |it| it.row(0, PID).used_bytes = Some(GIB)),
+        ("less", Nothing, |it| it.row(0, PID).used_bytes = Some(GIB - 1)),
+        ("not told", Nothing, |it| it.row(0, PID).used_bytes = None),
+        ("graphics", Nothing, |it| it.row(0, PID).kind = ProcessType::Graphics),
+        ("command not told", Nothing, |it| it.process(PID).command = None),
+    ];
+    each(Kind::Placeholder, || scene("doma", 2.0 * HOUR), 20.0, cases);
 }
 
 #[test]

@@ -4,18 +4,12 @@ use super::*;
 use crate::history::testing::Scene;
 use crate::model::finding::Action;
 use crate::rules::rule::Rule;
-use crate::rules::testing::written;
-use crate::rules::{Engine, RuleSet as AllSettings};
+use crate::rules::testing::{
+    Case, Found, Nothing, PID, Unsure, each, judge_only, judge_with, written,
+};
 use crate::units::GIB;
 
-const PID: u32 = 4242;
 const TOTAL: u64 = 80 * GIB;
-
-fn only_pressure() -> AllSettings {
-    let mut settings = AllSettings::default();
-    settings.select(&["pressure"]).unwrap();
-    settings
-}
 
 fn scene(free: u64) -> Scene {
     let mut scene = Scene::new(2, 10.0);
@@ -25,21 +19,11 @@ fn scene(free: u64) -> Scene {
     scene
 }
 
-fn judge_with(settings: AllSettings, scene: &mut Scene, seconds: f64) -> Engine {
-    let mut engine = Engine::new(settings);
-    scene.play(seconds, |snapshot| engine.observe(snapshot));
-    engine
-}
-
-fn judge(scene: &mut Scene, seconds: f64) -> Engine {
-    judge_with(only_pressure(), scene, seconds)
-}
-
 #[test]
 fn it_is_found_after_the_duration_as_a_word_only() {
     let mut scene = scene(300 * MIB);
     let start = scene.now.time;
-    let mut engine = judge(&mut scene, 50.0);
+    let mut engine = judge_only("pressure", &mut scene, 50.0);
     assert_eq!(engine.findings(), []);
     assert_eq!(engine.pending()[0].due, start.plus_seconds(60.0));
     engine.observe(scene.step());
@@ -58,25 +42,17 @@ fn it_is_found_after_the_duration_as_a_word_only() {
 }
 
 #[test]
-fn the_threshold_is_not_in_it() {
-    for (free, found) in [(0, 1), (512 * MIB - 1, 1), (512 * MIB, 0)] {
-        let engine = judge(&mut scene(free), 600.0);
-        assert_eq!(engine.findings().len(), found, "{free}");
-        assert_eq!(engine.undecided(), []);
-    }
-}
-
-#[test]
-fn even_the_fullest_gpu_is_no_warning_unless_configured() {
-    assert_eq!(judge(&mut scene(0), 600.0).findings()[0].severity, Severity::Info);
-    let warns = |free| {
-        let mut settings = only_pressure();
-        let rule = settings.rule_mut("pressure").unwrap();
-        rule.set("min_free_warning", &written(Bytes(128 * MIB))).unwrap();
-        judge_with(settings, &mut scene(free), 600.0).findings()[0].severity
-    };
-    assert_eq!(warns(127 * MIB), Severity::Warning);
-    assert_eq!(warns(128 * MIB), Severity::Info);
+fn the_threshold_is_not_in_it_and_only_memory_of_a_gpu_is_judged() {
+    let cases: &[Case] = &[
+        ("full", Found, |_| ()),
+        ("little", Found, |it| it.memory(0, TOTAL - 512 * MIB + 1, TOTAL)),
+        ("enough", Nothing, |it| it.memory(0, TOTAL - 512 * MIB, TOTAL)),
+        ("in instances", Nothing, |it| it.gpu(0).mig_mode = Some(true)),
+        ("the system's", Nothing, |it| it.gpu(0).name = Some("NVIDIA GB10".into())),
+        ("no answer", Nothing, |it| it.gpu(0).stale_seconds = Some(1.0)),
+        ("not known", Unsure("the memory of GPU 0 is not known"), |it| it.gpu(0).memory = None),
+    ];
+    each(Kind::Pressure, || scene(0), 600.0, cases);
 }
 
 #[test]
@@ -90,21 +66,19 @@ fn a_warning_above_the_first_threshold_contradicts() {
 }
 
 #[test]
-fn nothing_flickers_at_either_threshold() {
-    let mut settings = only_pressure();
-    let rule = settings.rule_mut("pressure").unwrap();
-    rule.set("min_free_warning", &written(Bytes(100 * MIB))).unwrap();
+fn nothing_flickers_at_either_threshold_and_a_warning_is_configured() {
+    let least = written(Bytes(100 * MIB));
     let mut scene = scene(99 * MIB);
-    let mut engine = judge_with(settings, &mut scene, 60.0);
+    let mut engine = judge_with("pressure", "min_free_warning", least, &mut scene, 60.0);
     let mut severity_at = |free: u64| {
         scene.memory(0, TOTAL - free * MIB, TOTAL);
         engine.observe(scene.step());
-        engine.findings().first().map(|finding| finding.severity)
+        engine.findings().iter().find(|it| it.kind == Kind::Pressure).map(|it| it.severity)
     };
     for free in [110, 99, 124] {
         assert_eq!(severity_at(free), Some(Severity::Warning), "{free}");
     }
-    for free in [125, 110, 511, 520, 639] {
+    for free in [125, 110, 100, 511, 520, 639] {
         assert_eq!(severity_at(free), Some(Severity::Info), "{free}");
     }
     assert_eq!(severity_at(640), None);
@@ -113,24 +87,9 @@ fn nothing_flickers_at_either_threshold() {
 }
 
 #[test]
-fn instances_and_memory_of_the_system_are_not_judged() {
-    let forbid: [fn(&mut Scene); 3] = [
-        |scene| scene.gpu(0).mig_mode = Some(true),
-        |scene| scene.gpu(0).name = Some("NVIDIA GB10".into()),
-        |scene| scene.gpu(0).stale_seconds = Some(1.0),
-    ];
-    for forbid in forbid {
-        let mut scene = scene(0);
-        forbid(&mut scene);
-        let engine = judge(&mut scene, 600.0);
-        assert_eq!((engine.findings(), &*engine.undecided()), (&[][..], &[][..]));
-    }
-}
-
-#[test]
 fn unknown_memory_is_undecided_and_keeps_a_finding_for_a_moment() {
     let mut scene = scene(0);
-    let mut engine = judge(&mut scene, 60.0);
+    let mut engine = judge_only("pressure", &mut scene, 60.0);
     scene.gpu(0).memory = None;
     scene.gpu(1).memory = None;
     engine.observe(scene.step());

@@ -6,7 +6,9 @@ use super::*;
 use crate::history::testing::Scene;
 use crate::model::finding::Action;
 use crate::model::process::{Container, Slurm};
-use crate::rules::testing::{PID, assert_clean, count, judge, only, reasons};
+use crate::rules::testing::{
+    Case, Found, Nothing, PID, assert_clean, count, each, judge, only, reasons,
+};
 use crate::units::GIB;
 
 const MINUTE: f64 = 60.0;
@@ -21,7 +23,6 @@ fn every(seconds: f64) -> Scene {
     scene.now.host.pid_namespace = Some(PidNamespace::Host);
     for index in 0..2 {
         scene.memory(index, GIB / 2, 80 * GIB);
-        scene.gpu(index).processes = Some(Vec::new());
     }
     scene
 }
@@ -114,49 +115,30 @@ fn a_container_is_named_and_its_time_counts_from_its_start() {
 
 #[test]
 fn who_is_not_known_to_keep_a_gpu_from_anybody_is_none() {
-    let share = |scene: &mut Scene| {
-        for index in 0..2 {
-            scene.gpu(index).mig_mode = Some(true);
-        }
-    };
-    type Change = fn(&mut Scene);
-    let changes: [(&str, Change); 7] = [
-        ("another works on it", |scene| {
-            scene.holder(PID, &[0, 1], GIB);
+    let cases: &[Case] = &[
+        ("given and unused", Found, |_| ()),
+        ("another works on it", Nothing, |it| it.holder(PID, &[0, 1], GIB)),
+        ("it is used", Nothing, |it| {
+            it.now.gpus.iter_mut().for_each(|gpu| gpu.gpu_percent = Some(3));
         }),
-        ("it is used", |scene| {
-            for index in 0..2 {
-                scene.gpu(index).gpu_percent = Some(3);
-            }
+        ("in a container", Nothing, |it| {
+            it.now.host.pid_namespace = Some(PidNamespace::Container);
         }),
-        ("inside a container", |scene| {
-            scene.now.host.pid_namespace = Some(PidNamespace::Container);
+        ("not known where", Nothing, |it| it.now.host.pid_namespace = None),
+        ("no list", Nothing, |it| {
+            it.now.gpus.iter_mut().for_each(|gpu| gpu.processes = None);
         }),
-        ("not known where", |scene| {
-            scene.now.host.pid_namespace = None;
+        ("in parts", Nothing, |it| {
+            it.now.gpus.iter_mut().for_each(|gpu| gpu.mig_mode = Some(true));
         }),
-        ("no list", |scene| {
-            for index in 0..2 {
-                scene.gpu(index).processes = None;
-            }
-        }),
-        ("in parts", share),
-        ("a recording of before", |scene| {
-            scene.now.reservations = None;
+        ("a recording of before", Nothing, |it| it.now.reservations = None),
+        ("not known since when, or of what else", Nothing, |it| {
+            let unknown = Reservation { since: None, ..job(it, 3600.0, &["0"]) };
+            let other = job(it, 3600.0, &["MIG-0", "7"]);
+            give(it, &[unknown, other]);
         }),
     ];
-    for (why, change) in changes {
-        let mut scene = given();
-        change(&mut scene);
-        let engine = judge(&mut scene, 90.0 * MINUTE);
-        assert_eq!(count(&engine, Kind::Reserved), 0, "{why}");
-        assert_eq!(reasons(&engine, Kind::Reserved), [""; 0], "{why}");
-    }
-    let mut unknown = scene();
-    let mut reservation = job(&unknown, 3600.0, &["0"]);
-    reservation.since = None;
-    give(&mut unknown, &[reservation, job(&scene(), 3600.0, &["MIG-0", "7"])]);
-    assert_clean(&judge(&mut unknown, 90.0 * MINUTE), Kind::Reserved);
+    each(Kind::Reserved, given, 90.0 * MINUTE, cases);
 }
 
 #[test]

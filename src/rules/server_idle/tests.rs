@@ -3,7 +3,7 @@
 use super::*;
 use crate::history::testing::Scene;
 use crate::model::finding::Action;
-use crate::rules::testing::{PID, assert_clean, count, judge, only, reasons};
+use crate::rules::testing::{Case, Nothing, PID, each, judge, only, reasons};
 use crate::units::GIB;
 
 fn server() -> Scene {
@@ -34,24 +34,14 @@ fn a_server_that_waits_is_found_and_never_killed() {
 }
 
 #[test]
-fn who_is_idle_and_who_is_an_idle_server_exclude_each_other() {
-    let mut scene = server();
-    scene.process(PID).listening = Some(false);
-    let engine = judge(&mut scene, 700.0);
-    assert_eq!((count(&engine, Kind::Idle), count(&engine, Kind::ServerIdle)), (1, 0));
-    assert!(only(&engine, Kind::Idle).actions.contains(&Action::Terminate));
-}
-
-#[test]
 fn a_server_that_is_asked_or_busy_is_not_idle() {
-    for change in [
-        (|scene| scene.row(0, PID).sm_percent = Some(1)) as fn(&mut Scene),
-        |scene| scene.process(PID).cpu_percent = Some(80.0),
-        |scene| scene.process(PID).state = Some('T'),
-        |scene| scene.row(0, PID).used_bytes = Some(GIB - 1),
-    ] {
-        let mut scene = server();
-        change(&mut scene);
-        assert_clean(&judge(&mut scene, 700.0), Kind::ServerIdle);
-    }
+    let cases: &[Case] = &[
+        ("asked", Nothing, |it| it.row(0, PID).sm_percent = Some(1)),
+        ("works on the CPU", Nothing, |it| it.process(PID).cpu_percent = Some(80.0)),
+        ("stopped", Nothing, |it| it.process(PID).state = Some('T')),
+        ("little memory", Nothing, |it| it.row(0, PID).used_bytes = Some(GIB - 1)),
+        // That is for the other rule.
+        ("listens on nothing", Nothing, |it| it.process(PID).listening = Some(false)),
+    ];
+    each(Kind::ServerIdle, server, 700.0, cases);
 }

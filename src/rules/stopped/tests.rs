@@ -7,8 +7,18 @@ use crate::history::testing::Scene;
 use crate::model::finding::{Action, Severity};
 use crate::model::snapshot::Slurm;
 use crate::rules::testing::written;
-use crate::rules::testing::{PID, assert_clean, count, judge, judge_with, only, reasons};
+use crate::rules::testing::{
+    Found, Nothing, PID, assert_clean, count, each, judge, judge_with, only, reasons,
+};
 use crate::units::{Bytes, GIB};
+
+/// `python train.py` that holds 1 GiB and has been stopped all along.
+fn all_along() -> Scene {
+    let mut scene = Scene::new(1, 10.0);
+    scene.holder(PID, &[0], GIB);
+    scene.process(PID).state = Some('T');
+    scene
+}
 
 /// `python train.py` that works on GPU 0 for a minute, and is stopped then; a sample every 10 s.
 fn stopped(seconds: f64) -> (Scene, crate::rules::Engine) {
@@ -59,9 +69,7 @@ fn one_sample_that_runs_ends_it() {
 
 #[test]
 fn a_history_that_begins_while_it_is_stopped_is_undecided_until_it_is_long_enough() {
-    let mut scene = Scene::new(1, 10.0);
-    scene.holder(PID, &[0], GIB);
-    scene.process(PID).state = Some('T');
+    let mut scene = all_along();
     let mut engine = judge(&mut scene, 50.0);
     assert_eq!(reasons(&engine, Kind::Stopped), ["can tell in 1m 10s: it needs 2m of history"]);
     scene.play(80.0, |snapshot| engine.observe(snapshot));
@@ -83,39 +91,31 @@ fn a_gap_ends_it_unless_the_cpu_seconds_vouch_for_it() {
 
 #[test]
 fn who_is_traced_or_holds_nothing_is_not_stopped() {
-    for (change, found) in [
-        ((|_| ()) as fn(&mut Scene), 1),
-        (|scene| scene.process(PID).state = Some('t'), 0),
-        (|scene| scene.process(PID).state = Some('S'), 0),
-        (|scene| scene.process(PID).state = None, 0),
-        (|scene| scene.row(0, PID).used_bytes = Some(0), 0),
-        (|scene| scene.row(0, PID).used_bytes = Some(1), 1),
-        (|scene| scene.row(0, PID).used_bytes = None, 1),
-        (|scene| scene.row(0, PID).kind = ProcessType::Graphics, 0),
-        (|scene| scene.rows(0).clear(), 0),
-        (
-            |scene| {
-                let process = scene.process(PID);
+    each(
+        Kind::Stopped,
+        all_along,
+        200.0,
+        &[
+            ("stopped", Found, |_| ()),
+            ("in a debugger", Nothing, |it| it.process(PID).state = Some('t')),
+            ("goes on", Nothing, |it| it.process(PID).state = Some('S')),
+            ("state not told", Nothing, |it| it.process(PID).state = None),
+            ("no memory", Nothing, |it| it.row(0, PID).used_bytes = Some(0)),
+            ("a byte", Found, |it| it.row(0, PID).used_bytes = Some(1)),
+            ("memory not told", Found, |it| it.row(0, PID).used_bytes = None),
+            ("graphics", Nothing, |it| it.row(0, PID).kind = ProcessType::Graphics),
+            ("on no GPU", Nothing, |it| it.rows(0).clear()),
+            ("no identity", Nothing, |it| {
+                let process = it.process(PID);
                 (process.start_ticks, process.start_time) = (None, None);
-            },
-            0,
-        ),
-    ] {
-        let mut scene = Scene::new(1, 10.0);
-        scene.holder(PID, &[0], GIB);
-        scene.process(PID).state = Some('T');
-        change(&mut scene);
-        let engine = judge(&mut scene, 200.0);
-        assert_eq!(count(&engine, Kind::Stopped), found, "{:?}", scene.now);
-        assert_eq!(reasons(&engine, Kind::Stopped), [""; 0]);
-    }
+            }),
+        ],
+    );
 }
 
 #[test]
 fn settings_and_slurm_change_the_finding() {
-    let mut scene = Scene::new(1, 10.0);
-    scene.holder(PID, &[0], GIB);
-    scene.process(PID).state = Some('T');
+    let mut scene = all_along();
     scene.process(PID).slurm =
         Some(Arc::new(Slurm { job_id: Some("77".into()), ..Slurm::default() }));
     let least = written(Bytes(2 * GIB));

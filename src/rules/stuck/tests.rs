@@ -4,8 +4,16 @@ use super::*;
 use crate::history::testing::Scene;
 use crate::model::finding::Action;
 use crate::rules::Engine;
-use crate::rules::testing::{PID, assert_clean, count, judge, only, reasons};
+use crate::rules::testing::{Found, Nothing, PID, assert_clean, count, each, judge, only, reasons};
 use crate::units::GIB;
+
+/// `python train.py` that has hung in the driver all along.
+fn all_along(interval: f64) -> Scene {
+    let mut scene = Scene::new(1, interval);
+    scene.holder(PID, &[0], GIB);
+    scene.process(PID).state = Some('D');
+    scene
+}
 
 /// `python train.py` that hangs in the driver after a minute; a sample every `interval` seconds.
 fn stuck(interval: f64, seconds: f64) -> (Scene, Engine) {
@@ -53,17 +61,13 @@ fn one_sample_out_of_it_ends_it() {
 #[test]
 fn who_gets_on_between_samples_reads_a_disk() {
     for (percent, found) in [(0.0, 1), (0.5, 1), (3.0, 0), (90.0, 0)] {
-        let mut scene = Scene::new(1, 60.0);
-        scene.holder(PID, &[0], GIB);
-        scene.process(PID).state = Some('D');
+        let mut scene = all_along(60.0);
         scene.process(PID).cpu_percent = Some(percent);
         let engine = judge(&mut scene, 1_200.0);
         assert_eq!(count(&engine, Kind::Stuck), found, "{percent} %");
     }
     // It begins when the CPU seconds stop, not when it was first seen in D.
-    let mut scene = Scene::new(1, 10.0);
-    scene.holder(PID, &[0], GIB);
-    scene.process(PID).state = Some('D');
+    let mut scene = all_along(10.0);
     scene.process(PID).cpu_percent = Some(40.0);
     let mut engine = judge(&mut scene, 300.0);
     let stops = scene.now.time;
@@ -78,9 +82,7 @@ fn without_cpu_seconds_more_samples_have_to_do() {
     for (interval, seconds, found) in
         [(60.0, 120.0, 0), (60.0, 180.0, 0), (60.0, 240.0, 1), (30.0, 120.0, 1)]
     {
-        let mut scene = Scene::new(1, interval);
-        scene.holder(PID, &[0], GIB);
-        scene.process(PID).state = Some('D');
+        let mut scene = all_along(interval);
         scene.process(PID).cpu_percent = None;
         scene.process(PID).cpu_seconds = None;
         let engine = judge(&mut scene, seconds);
@@ -90,28 +92,22 @@ fn without_cpu_seconds_more_samples_have_to_do() {
 
 #[test]
 fn who_holds_nothing_or_is_not_known_for_certain_is_not_stuck() {
-    for (change, found) in [
-        ((|_| ()) as fn(&mut Scene), 1),
-        (|scene| scene.row(0, PID).used_bytes = None, 1),
-        (|scene| scene.row(0, PID).used_bytes = Some(0), 0),
-        (|scene| scene.rows(0).clear(), 0),
-        (|scene| scene.process(PID).state = Some('S'), 0),
-        (
-            |scene| {
-                let process = scene.process(PID);
+    each(
+        Kind::Stuck,
+        || all_along(10.0),
+        200.0,
+        &[
+            ("stuck", Found, |_| ()),
+            ("memory not told", Found, |it| it.row(0, PID).used_bytes = None),
+            ("no memory", Nothing, |it| it.row(0, PID).used_bytes = Some(0)),
+            ("on no GPU", Nothing, |it| it.rows(0).clear()),
+            ("asleep", Nothing, |it| it.process(PID).state = Some('S')),
+            ("no identity", Nothing, |it| {
+                let process = it.process(PID);
                 (process.start_ticks, process.start_time) = (None, None);
-            },
-            0,
-        ),
-    ] {
-        let mut scene = Scene::new(1, 10.0);
-        scene.holder(PID, &[0], GIB);
-        scene.process(PID).state = Some('D');
-        change(&mut scene);
-        let engine = judge(&mut scene, 200.0);
-        assert_eq!(count(&engine, Kind::Stuck), found);
-        assert_eq!(reasons(&engine, Kind::Stuck), [""; 0]);
-    }
+            }),
+        ],
+    );
 }
 
 #[test]

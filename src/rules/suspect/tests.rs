@@ -11,7 +11,7 @@ use crate::model::keep::KeptBy;
 use crate::model::process::{Descendants, Jupyter};
 use crate::model::snapshot::GpuProcess;
 use crate::rules::exemption::Exemption;
-use crate::rules::testing::{PID, count, judge, scope};
+use crate::rules::testing::{Change, PID, count, judge, scope};
 use crate::rules::{Engine, RuleSet};
 use crate::units::GIB;
 
@@ -51,6 +51,31 @@ fn marks(engine: &Engine) -> Vec<String> {
 fn only(engine: &Engine) -> &Suspect {
     let [suspect] = engine.suspects() else { panic!("{:?}", engine.suspects()) };
     suspect
+}
+
+/// It holds 1 GiB on GPU 1, too.
+fn also_on_gpu_1(scene: &mut Scene) -> &mut GpuProcess {
+    scene.rows(1).push(GpuProcess {
+        pid: PID,
+        kind: ProcessType::Compute,
+        used_bytes: Some(GIB),
+        sm_percent: Some(0),
+        ..GpuProcess::default()
+    });
+    scene.row(1, PID)
+}
+
+/// An engine that keeps what is in a scope from these kinds, or from all.
+fn keeping(terms: &str, kinds: &[Kind]) -> RuleSet {
+    let mut settings = RuleSet::default();
+    settings.add_keep(Exemption {
+        scope: scope(terms),
+        reason: "hers".into(),
+        until: None,
+        kinds: kinds.to_vec(),
+        rules: Vec::new(),
+    });
+    settings
 }
 
 #[test]
@@ -134,39 +159,22 @@ fn the_drivers_account_shows_at_the_first_look_who_hardly_used_a_gpu() {
 
 #[test]
 fn the_drivers_account_speaks_for_who_used_a_gpu() {
-    type Change = fn(&mut Scene);
     // CPU in percent of its life, and what the driver has of it.
     let innocents: [(&str, f64, Change); 8] = [
         ("most of its life", 1.0, |it| account(it, 0, 93, 3.0)),
         ("half of its life", 1.0, |it| account(it, 0, 50, 3.0)),
         ("a tenth of it", 1.0, |it| account(it, 0, 10, 3.0)),
         ("on another GPU", 1.0, |it| {
-            it.rows(1).push(GpuProcess {
-                pid: PID,
-                kind: ProcessType::Compute,
-                used_bytes: Some(GIB),
-                sm_percent: Some(0),
-                ..GpuProcess::default()
-            });
+            also_on_gpu_1(it);
             account(it, 0, 0, 3.0);
             account(it, 1, 70, 3.0);
         }),
         ("works on the CPU", 60.0, |it| account(it, 0, 0, 3.0)),
-        ("came to the GPU just now", 12.0, |it| {
-            account(it, 0, 0, 0.1);
-        }),
-        ("of an earlier one of its pid", 12.0, |it| {
-            account(it, 0, 0, 90.0);
-        }),
+        ("came to the GPU just now", 12.0, |it| account(it, 0, 0, 0.1)),
+        ("of an earlier one of its pid", 12.0, |it| account(it, 0, 0, 90.0)),
         ("of one GPU of two", 12.0, |it| {
             account(it, 0, 0, 3.0);
-            it.rows(1).push(GpuProcess {
-                pid: PID,
-                kind: ProcessType::Compute,
-                used_bytes: Some(GIB),
-                sm_percent: Some(0),
-                ..GpuProcess::default()
-            });
+            also_on_gpu_1(it);
         }),
     ];
     for (name, cpu_percent, change) in innocents {
@@ -256,13 +264,10 @@ fn what_its_job_left_is_suspected_of_that_first() {
 
 #[test]
 fn no_innocent_is_ever_one() {
-    type Change = fn(&mut Scene);
     let innocents: [(&str, Change); 21] = [
         ("SM", |scene| scene.row(0, PID).sm_percent = Some(1)),
         ("copies", |scene| scene.row(0, PID).memory_percent = Some(1)),
-        ("encoder", |scene| {
-            scene.row(0, PID).encoder_percent = Some(3);
-        }),
+        ("encoder", |scene| scene.row(0, PID).encoder_percent = Some(3)),
         ("SM not told, GPU used", |scene| {
             scene.row(0, PID).sm_percent = None;
             scene.gpu(0).gpu_percent = Some(40);
@@ -271,9 +276,7 @@ fn no_innocent_is_ever_one() {
             scene.row(0, PID).sm_percent = None;
             scene.gpu(0).gpu_percent = None;
         }),
-        ("use that no sample explains", |scene| {
-            scene.gpu(0).gpu_percent = Some(80);
-        }),
+        ("use that no sample explains", |scene| scene.gpu(0).gpu_percent = Some(80)),
         ("CPU", |scene| scene.process(PID).cpu_percent = Some(100.0)),
         ("CPU not told", |scene| {
             let process = scene.process(PID);
@@ -293,9 +296,7 @@ fn no_innocent_is_ever_one() {
         }),
         ("reads a disk", |scene| scene.process(PID).state = Some('D')),
         ("a debugger's", |scene| scene.process(PID).state = Some('t')),
-        ("graphics", |scene| {
-            scene.row(0, PID).kind = ProcessType::Graphics;
-        }),
+        ("graphics", |scene| scene.row(0, PID).kind = ProcessType::Graphics),
         ("a server that listens", |scene| {
             let process = scene.process(PID);
             process.listening = Some(true);
@@ -308,24 +309,14 @@ fn no_innocent_is_ever_one() {
             scene.process(PID).comm = Some("nvidia-cuda-mps".into());
         }),
         ("at work on another GPU", |scene| {
-            scene.rows(1).push(GpuProcess {
-                pid: PID,
-                kind: ProcessType::Compute,
-                used_bytes: Some(GIB),
-                sm_percent: Some(70),
-                ..GpuProcess::default()
-            });
+            also_on_gpu_1(scene).sm_percent = Some(70);
         }),
-        ("little memory", |scene| {
-            scene.row(0, PID).used_bytes = Some(GIB / 2);
-        }),
+        ("little memory", |scene| scene.row(0, PID).used_bytes = Some(GIB / 2)),
         ("not known for certain", |scene| {
             let process = scene.process(PID);
             (process.start_ticks, process.start_time) = (None, None);
         }),
-        ("on a GPU that does not answer", |scene| {
-            scene.gpu(0).stale_seconds = Some(5.0);
-        }),
+        ("on a GPU that does not answer", |scene| scene.gpu(0).stale_seconds = Some(5.0)),
         ("perhaps on a GPU that could not be read", |scene| {
             scene.gpu(1).processes = None;
             scene.gpu(1).minor_number = Some(1);
@@ -351,22 +342,13 @@ fn no_innocent_is_ever_one() {
 
 #[test]
 fn who_is_exempt_or_whose_rule_is_off_is_none() {
-    let mut settings = RuleSet::default();
-    settings.add_keep(Exemption {
-        scope: scope("user:ann"),
-        reason: "hers".into(),
-        until: None,
-        kinds: Vec::new(),
-        rules: Vec::new(),
-    });
-    let mut engine = Engine::new(settings);
-    idle().play(20.0, |snapshot| engine.observe(snapshot));
-    assert_eq!(marks(&engine), [""; 0]);
-    let mut settings = RuleSet::default();
-    settings.select(&["leak"]).unwrap();
-    let mut engine = Engine::new(settings);
-    idle().play(20.0, |snapshot| engine.observe(snapshot));
-    assert_eq!(marks(&engine), [""; 0]);
+    let mut off = RuleSet::default();
+    off.select(&["leak"]).unwrap();
+    for settings in [keeping("user:ann", &[]), off] {
+        let mut engine = Engine::new(settings);
+        idle().play(20.0, |snapshot| engine.observe(snapshot));
+        assert_eq!(marks(&engine), [""; 0]);
+    }
 }
 
 /// What becomes of `python train.py` on GPU 0 after `seconds`, changed and judged by these settings: its finding
@@ -385,56 +367,44 @@ fn kept(
     (kept_by, engine.suspects().len(), engine.reclaimable().bytes)
 }
 
-fn keep_variable(value: &str) -> impl Fn(&mut Scene) {
-    move |scene| {
-        let environment = BTreeMap::from([("GPUMEM_KEEP".into(), value.into())]);
-        scene.process(PID).environment = Some(Arc::new(environment));
-    }
-}
-
-fn never(name: &str) -> RuleSet {
-    let mut settings = RuleSet::default();
-    settings.set_never(vec![name.into()]);
-    settings
-}
-
 #[test]
 fn who_is_kept_is_neither_suspected_nor_reclaimable_and_is_found_all_the_same() {
-    let runs = |path: &'static str| {
-        move |scene: &mut Scene| scene.process(PID).executable = Some(path.into())
-    };
     let until = "2999-01-01T00:00:00Z".parse().unwrap();
-    let owner = |until| KeptBy::Owner { until };
-    let program = |name: &str| KeptBy::Program { name: name.into() };
-    type Case<'a> = (&'a str, Box<dyn Fn(&mut Scene)>, RuleSet, Option<KeptBy>);
-    let all = RuleSet::default;
-    let cases: [Case<'_>; 12] = [
-        ("for ever", Box::new(keep_variable("yes")), all(), Some(owner(None))),
-        ("a day", Box::new(keep_variable("2999-01-01T00:00:00Z")), all(), Some(owner(Some(until)))),
-        ("not clear", Box::new(keep_variable("ask me")), all(), Some(owner(None))),
-        ("a list's", Box::new(runs("/usr/sbin/slurmstepd")), all(), Some(program("slurmstepd"))),
-        ("one's own", Box::new(runs("/opt/render")), never("render"), Some(program("render"))),
-        ("over", Box::new(keep_variable("2001-01-01")), all(), None),
-        ("no", Box::new(keep_variable("0")), all(), None),
-        ("nothing", Box::new(|_: &mut Scene| {}), all(), None),
-        (
-            "nothing in it",
-            Box::new(|it: &mut Scene| {
-                it.process(PID).environment = Some(Arc::default());
-            }),
-            all(),
-            None,
-        ),
-        ("another program", Box::new(runs("/usr/bin/python3.12")), all(), None),
-        ("a part of a name", Box::new(runs("/opt/renderer")), never("render"), None),
-        ("the list's in its path", Box::new(runs("/opt/slurmstepd/train")), all(), None),
-    ];
-    for (name, change, settings, expected) in cases {
+    let owner = |until| Some(KeptBy::Owner { until });
+    let program = |name: &str| Some(KeptBy::Program { name: name.into() });
+    for (variable, executable, never, expected) in [
+        (Some("yes"), None, None, owner(None)),
+        (Some("2999-01-01T00:00:00Z"), None, None, owner(Some(until))),
+        (Some("ask me"), None, None, owner(None)),
+        (None, Some("/usr/sbin/slurmstepd"), None, program("slurmstepd")),
+        (None, Some("/opt/render"), Some("render"), program("render")),
+        // Over, refused, empty.
+        (Some("2001-01-01"), None, None, None),
+        (Some("0"), None, None, None),
+        (Some(""), None, None, None),
+        (None, None, None, None),
+        // Another program, a part of a name, the name of a folder.
+        (None, Some("/usr/bin/python3.12"), None, None),
+        (None, Some("/opt/renderer"), Some("render"), None),
+        (None, Some("/opt/slurmstepd/train"), None, None),
+    ] {
+        let change = |scene: &mut Scene| {
+            let process = scene.process(PID);
+            process.executable = executable.map(Into::into);
+            process.environment = variable.map(|value: &str| {
+                let variables = (!value.is_empty()).then(|| ("GPUMEM_KEEP".into(), value.into()));
+                Arc::new(BTreeMap::from_iter(variables))
+            });
+        };
+        let mut settings = RuleSet::default();
+        if let Some(name) = never {
+            settings.set_never(vec![name.into()]);
+        }
         let bytes = if expected.is_some() { 0 } else { 24 * GIB };
-        let first = kept(&change, settings.clone(), 0.0);
-        assert_eq!(first, (None, usize::from(bytes > 0), 0), "{name}");
-        let found = kept(&change, settings, 700.0);
-        assert_eq!(found, (Some(expected), 0, bytes), "{name}");
+        let first = kept(change, settings.clone(), 0.0);
+        assert_eq!(first, (None, usize::from(bytes > 0), 0), "{variable:?} {executable:?}");
+        let found = kept(change, settings, 700.0);
+        assert_eq!(found, (Some(expected), 0, bytes), "{variable:?} {executable:?}");
     }
 }
 
@@ -442,31 +412,17 @@ fn who_is_kept_is_neither_suspected_nor_reclaimable_and_is_found_all_the_same() 
 fn who_is_exempt_on_another_gpu_is_not_reclaimable_either() {
     let two_gpus = |scene: &mut Scene| {
         scene.process(PID).state = Some('T');
-        scene.rows(1).push(GpuProcess {
-            pid: PID,
-            kind: ProcessType::Graphics,
-            used_bytes: Some(GIB),
-            ..GpuProcess::default()
-        });
+        also_on_gpu_1(scene).kind = ProcessType::Graphics;
     };
-    let exempt = |gpu: u32, kinds: &[Kind]| {
-        let mut settings = RuleSet::default();
-        settings.add_keep(Exemption {
-            scope: scope(&format!("gpu:{gpu}")),
-            reason: "the projector's".into(),
-            until: None,
-            kinds: kinds.to_vec(),
-            rules: Vec::new(),
-        });
-        settings
-    };
-    let (kept_by, _, bytes) = kept(two_gpus, exempt(1, &[]), 300.0);
-    let configuration = KeptBy::Configuration { reason: "the projector's".into(), until: None };
-    assert_eq!((kept_by, bytes), (Some(Some(configuration)), 0));
-    // From another kind, or on a GPU where it is not.
-    for settings in [exempt(1, &[Kind::Idle]), exempt(7, &[])] {
-        let (kept_by, _, bytes) = kept(two_gpus, settings, 300.0);
-        assert_eq!((kept_by, bytes), (Some(None), 24 * GIB));
+    let configuration = KeptBy::Configuration { reason: "hers".into(), until: None };
+    for (terms, kinds, kept_by, bytes) in [
+        ("gpu:1", &[][..], Some(configuration), 0),
+        // From another kind, or on a GPU where it is not.
+        ("gpu:1", &[Kind::Idle], None, 24 * GIB),
+        ("gpu:7", &[], None, 24 * GIB),
+    ] {
+        let (found, _, reclaimable) = kept(two_gpus, keeping(terms, kinds), 300.0);
+        assert_eq!((found, reclaimable), (Some(kept_by), bytes), "{terms} {kinds:?}");
     }
 }
 

@@ -5,17 +5,13 @@ use crate::history::testing::Scene;
 use crate::model::GpuProcess;
 use crate::model::finding::{Action, Severity};
 use crate::model::snapshot::MigDevice;
-use crate::rules::{Engine, RuleSet as AllSettings};
+use crate::rules::Engine;
+use crate::rules::testing::{
+    Case, Change, Found, Nothing, PID, Unsure, each, engine_of, judge_only, reasons,
+};
 use crate::units::MIB;
 
-const PID: u32 = 4242;
 const TOTAL: u64 = 80 * GIB;
-
-fn only_unattributed() -> AllSettings {
-    let mut settings = AllSettings::default();
-    settings.select(&["unattributed"]).unwrap();
-    settings
-}
 
 /// Two GPUs, a trainer with 20 GiB on the first of them, and `hidden` bytes more in use there.
 fn scene(hidden: u64) -> Scene {
@@ -28,21 +24,13 @@ fn scene(hidden: u64) -> Scene {
 }
 
 fn judge(scene: &mut Scene, seconds: f64) -> Engine {
-    let mut engine = Engine::new(only_unattributed());
-    scene.play(seconds, |snapshot| engine.observe(snapshot));
-    engine
+    judge_only("unattributed", scene, seconds)
 }
 
-fn reasons(engine: &Engine) -> Vec<String> {
-    let undecided = engine.undecided().into_iter();
-    undecided.map(|undecided| undecided.reason).collect()
-}
-
-#[track_caller]
-fn assert_clean(engine: &Engine) {
-    assert_eq!(engine.findings(), [], "accused");
-    assert_eq!(engine.pending(), [], "pending");
-    assert_eq!(reasons(engine), [""; 0], "undecided");
+/// What the driver reserves is in `used`, and so much more is hidden.
+fn with_reserved(scene: &mut Scene, hidden: u64) {
+    scene.memory(0, 20 * GIB + hidden, TOTAL);
+    scene.gpu(0).memory.as_mut().unwrap().reserved_bytes = None;
 }
 
 #[test]
@@ -57,7 +45,7 @@ fn it_is_found_after_the_duration_with_its_evidence() {
         (engine.pending()[0].gpu, engine.pending()[0].pid, engine.pending()[0].due),
         (0, None, start.plus_seconds(60.0))
     );
-    assert_eq!(reasons(&engine), ["can tell in 10s: it needs 1m of history"]);
+    assert_eq!(reasons(&engine, Kind::Unattributed), ["can tell in 10s: it needs 1m of history"]);
     scene.play(10.0, |snapshot| engine.observe(snapshot));
     let [finding] = engine.findings() else { panic!("{:?}", engine.findings()) };
     assert_eq!(&*finding.id, "unattributed:GPU-0");
@@ -89,84 +77,56 @@ fn it_is_found_after_the_duration_with_its_evidence() {
 }
 
 #[test]
-fn what_contexts_and_the_driver_round_off_is_none() {
-    assert_clean(&judge(&mut scene(GIB - 1), 600.0));
-    assert_eq!(judge(&mut scene(GIB), 600.0).findings().len(), 1);
-    // Shared memory is counted twice.
-    let mut twice = scene(0);
-    twice.memory(0, 3 * GIB, TOTAL);
-    assert_clean(&judge(&mut twice, 600.0));
-}
-
-#[test]
-fn where_used_includes_what_the_driver_reserves_more_is_needed() {
-    for (hidden, found) in [(1900 * MIB, 0), (2100 * MIB, 1)] {
-        let mut scene = scene(hidden);
-        scene.gpu(0).memory.as_mut().unwrap().reserved_bytes = None;
-        assert_eq!(judge(&mut scene, 600.0).findings().len(), found, "{hidden}");
-    }
-}
-
-#[test]
-fn only_where_the_difference_means_something() {
-    let forbid: [fn(&mut Scene); 6] = [
-        |scene| scene.now.host.pid_namespace = Some(PidNamespace::Container),
-        |scene| scene.gpu(0).mig_mode = Some(true),
-        |scene| scene.gpu(0).mig_devices = vec![MigDevice::default()],
-        |scene| scene.gpu(0).name = Some("NVIDIA GH200 480GB".into()),
-        |scene| scene.now.host.kernel = Some("5.15.1-microsoft-standard-WSL2".into()),
-        |scene| scene.gpu(0).stale_seconds = Some(5.0),
+fn only_where_the_difference_is_large_and_means_something() {
+    let cases: &[Case] = &[
+        ("11 GiB", Found, |_| ()),
+        ("as much", Found, |it| it.memory(0, 21 * GIB, TOTAL)),
+        ("less", Nothing, |it| it.memory(0, 21 * GIB - 1, TOTAL)),
+        ("shared memory is counted twice", Nothing, |it| it.memory(0, 3 * GIB, TOTAL)),
+        ("reserved and little", Nothing, |it| with_reserved(it, 1900 * MIB)),
+        ("reserved and much", Found, |it| with_reserved(it, 2100 * MIB)),
+        ("in a container", Nothing, |it| {
+            it.now.host.pid_namespace = Some(PidNamespace::Container);
+        }),
+        ("under MIG", Nothing, |it| it.gpu(0).mig_mode = Some(true)),
+        ("instances", Nothing, |it| it.gpu(0).mig_devices = vec![MigDevice::default()]),
+        ("memory of the system", Nothing, |it| {
+            it.gpu(0).name = Some("NVIDIA GH200 480GB".into());
+        }),
+        ("in WSL", Nothing, |it| {
+            it.now.host.kernel = Some("5.15.1-microsoft-standard-WSL2".into());
+        }),
+        ("no answer", Nothing, |it| it.gpu(0).stale_seconds = Some(5.0)),
+        ("an unknown pid accounts for it", Nothing, |it| {
+            let used_bytes = Some(11 * GIB);
+            it.rows(0).push(GpuProcess { pid: 999, used_bytes, ..GpuProcess::default() });
+        }),
+        ("whose pids", Unsure("whether the pids are the host's own is not known"), |it| {
+            it.now.host.pid_namespace = None;
+        }),
+        ("list", Unsure("the process list of GPU 0 could not be read"), |it| {
+            it.gpu(0).processes = None;
+        }),
+        (
+            "a process's memory",
+            Unsure("the driver does not report the memory of process 4242 on GPU 0"),
+            |it| it.row(0, PID).used_bytes = None,
+        ),
+        ("memory", Unsure("the memory of GPU 0 is not known"), |it| it.gpu(0).memory = None),
+        ("nothing known, and little in use", Nothing, |it| {
+            it.now.host.pid_namespace = None;
+            it.gpu(1).processes = None;
+            it.memory(0, 900 * MIB, TOTAL);
+            it.row(0, PID).used_bytes = None;
+        }),
     ];
-    for forbid in forbid {
-        let mut scene = scene(11 * GIB);
-        forbid(&mut scene);
-        assert_clean(&judge(&mut scene, 600.0));
-    }
-}
-
-#[test]
-fn what_is_not_known_is_doubted_where_it_matters() {
-    for (forget, reason) in [
-        (
-            (|scene| scene.now.host.pid_namespace = None) as fn(&mut Scene),
-            "whether the pids are the host's own is not known",
-        ),
-        (|scene| scene.gpu(0).processes = None, "the process list of GPU 0 could not be read"),
-        (
-            |scene| scene.row(0, PID).used_bytes = None,
-            "the driver does not report the memory of process 4242 on GPU 0",
-        ),
-        (|scene| scene.gpu(0).memory = None, "the memory of GPU 0 is not known"),
-    ] {
-        let mut unknown = scene(11 * GIB);
-        forget(&mut unknown);
-        let engine = judge(&mut unknown, 600.0);
-        assert_eq!((engine.findings(), reasons(&engine)), (&[][..], vec![reason.to_owned()]));
-    }
-    let mut small = scene(0);
-    small.now.host.pid_namespace = None;
-    small.memory(1, 0, TOTAL);
-    small.gpu(1).processes = None;
-    small.memory(0, 900 * MIB, TOTAL);
-    small.row(0, PID).used_bytes = None;
-    assert_clean(&judge(&mut small, 600.0));
-}
-
-#[test]
-fn an_unknown_pid_accounts_for_its_memory() {
-    let mut scene = scene(11 * GIB);
-    scene.rows(0).push(GpuProcess {
-        pid: 999,
-        used_bytes: Some(11 * GIB),
-        ..GpuProcess::default()
-    });
-    assert_clean(&judge(&mut scene, 600.0));
+    each(Kind::Unattributed, || scene(11 * GIB), 600.0, cases);
 }
 
 #[test]
 fn a_spike_is_none_and_nothing_flickers_at_the_threshold() {
     let mut scene = scene(0);
-    let mut engine = Engine::new(only_unattributed());
+    let mut engine = engine_of("unattributed");
     for step in 0..97 {
         let hidden = if step % 6 == 0 { 0 } else { 5 * GIB };
         scene.memory(0, 20 * GIB + hidden, TOTAL);
@@ -176,7 +136,11 @@ fn a_spike_is_none_and_nothing_flickers_at_the_threshold() {
     scene.memory(0, 21 * GIB, TOTAL);
     let since = scene.now.time.plus_seconds(10.0);
     engine.observe(scene.step());
-    assert_eq!((engine.pending().len(), reasons(&engine).len()), (1, 0), "seen to begin");
+    assert_eq!(
+        (engine.pending().len(), reasons(&engine, Kind::Unattributed).len()),
+        (1, 0),
+        "seen to begin"
+    );
     scene.play(60.0, |snapshot| engine.observe(snapshot));
     for step in 0..100 {
         let hidden = if step % 2 == 0 { 800 * MIB } else { 1100 * MIB };
@@ -192,7 +156,7 @@ fn a_spike_is_none_and_nothing_flickers_at_the_threshold() {
 
 #[test]
 fn what_cannot_be_read_for_a_moment_keeps_the_finding() {
-    let forget: [fn(&mut Scene); 3] = [
+    let forget: [Change; 3] = [
         |scene| scene.gpu(0).processes = None,
         |scene| scene.row(0, PID).used_bytes = None,
         |scene| scene.gpu(0).memory = None,

@@ -1,19 +1,16 @@
 //! A cell that does nothing, judged at every moment.
 
-use crate::model::dice::Dice;
 use std::sync::Arc;
 
 use crate::history::testing::Scene;
+use crate::model::dice::Dice;
 use crate::model::finding::{Action, Kind};
 use crate::model::process::Descendants;
 use crate::model::snapshot::Jupyter;
-use crate::rules::testing::facts;
-use crate::rules::testing::reasons;
-use crate::rules::testing::written;
+use crate::rules::testing::{Change, PID, engine_of, facts, reasons, written};
 use crate::rules::{Engine, RuleSet as AllSettings};
 use crate::units::{GIB, Span};
 
-const PID: u32 = 4242;
 const HOUR: f64 = 3_600.0;
 
 /// A notebook that has trained until now, and whose cell runs on; a sample every 30 s.
@@ -43,12 +40,6 @@ fn rest(scene: &mut Scene) {
     scene.row(0, PID).sm_percent = Some(0);
 }
 
-fn engine() -> Engine {
-    let mut settings = AllSettings::default();
-    settings.select(&["idle"]).unwrap();
-    Engine::new(settings)
-}
-
 /// Plays `seconds`, changed before each sample, and tells when the notebook was accused.
 fn accused(
     engine: &mut Engine,
@@ -74,7 +65,7 @@ fn accused(
 /// Ten minutes of work, then ten hours of a cell that sleeps, changed by `change`: when it was accused.
 fn night(change: impl FnMut(&mut Scene, f64)) -> (Vec<f64>, Engine) {
     let mut scene = scene();
-    let mut engine = engine();
+    let mut engine = engine_of("idle");
     assert_eq!(accused(&mut engine, &mut scene, 600.0, |scene, _| busy(scene)), [0.0; 0]);
     rest(&mut scene);
     let accused = accused(&mut engine, &mut scene, 10.0 * HOUR, change);
@@ -104,49 +95,48 @@ fn a_cell_that_sleeps_all_night_is_idle_after_two_hours_and_stays_so() {
 
 #[test]
 fn a_sign_of_work_within_the_time_protects_it() {
-    // The server is told of output.
-    let hourly = |at: f64| at % HOUR < 30.0;
-    let (seen, _) = night(|scene, at| {
-        if hourly(at) {
-            busy(scene);
-        }
-    });
-    assert_eq!(seen, [0.0; 0], "output");
-    // The kernel computes for half a minute.
-    let (seen, _) = night(|scene, at| {
-        scene.process(PID).cpu_percent = Some(if hourly(at) { 100.0 } else { 0.3 });
-    });
-    assert_eq!(seen, [0.0; 0], "CPU");
-    // What it started computes.
-    let (seen, _) = night(|scene, at| {
-        let process = scene.process(PID);
-        let below = process.descendants.as_deref().and_then(|it| it.cpu_seconds);
-        let used = if hourly(at) { 30.0 } else { 0.0 };
-        process.descendants = Some(Arc::new(Descendants {
-            cpu_seconds: Some(below.unwrap_or(50.0) + used),
-            ..Descendants::default()
-        }));
-    });
-    assert_eq!(seen, [0.0; 0], "descendants' CPU");
-    // The GPU is used once an hour.
-    let (seen, _) = night(|scene, at| {
-        scene.row(0, PID).sm_percent = Some(u32::from(hourly(at)));
-    });
-    assert_eq!(seen, [0.0; 0], "GPU");
-    // It holds memory on both, and works on the other.
-    let (seen, _) = night(|scene, at| {
-        if at == 0.0 {
-            let row = *scene.row(0, PID);
-            scene.rows(1).push(row);
-        }
-        scene.row(1, PID).sm_percent = Some(u32::from(hourly(at)));
-    });
-    assert_eq!(seen, [0.0; 0], "another GPU");
+    type Hourly = fn(&mut Scene, bool);
+    let signs: [(&str, Hourly); 6] = [
+        ("the server is told of output", |scene, is_on| {
+            if is_on {
+                busy(scene);
+            }
+        }),
+        ("the kernel computes for half a minute", |scene, is_on| {
+            scene.process(PID).cpu_percent = Some(if is_on { 100.0 } else { 0.3 });
+        }),
+        ("what it started computes", |scene, is_on| {
+            let process = scene.process(PID);
+            let below = process.descendants.as_deref().and_then(|it| it.cpu_seconds);
+            process.descendants = Some(Arc::new(Descendants {
+                cpu_seconds: Some(below.unwrap_or(50.0) + if is_on { 30.0 } else { 0.0 }),
+                ..Descendants::default()
+            }));
+        }),
+        ("the GPU is used", |scene, is_on| {
+            scene.row(0, PID).sm_percent = Some(u32::from(is_on));
+        }),
+        ("another of its GPUs is used", |scene, is_on| {
+            if scene.rows(1).is_empty() {
+                let row = *scene.row(0, PID);
+                scene.rows(1).push(row);
+            }
+            scene.row(1, PID).sm_percent = Some(u32::from(is_on));
+        }),
+        ("nobody knows since when it runs", |scene, _| {
+            let kernel = Arc::make_mut(scene.process(PID).jupyter.as_mut().unwrap());
+            kernel.last_activity = None;
+        }),
+    ];
+    for (sign, change) in signs {
+        let (seen, engine) = night(|scene, at| change(scene, at % HOUR < 30.0));
+        assert_eq!(seen, [0.0; 0], "{sign}");
+        assert_eq!(engine.undecided(), [], "{sign}");
+    }
 }
 
 #[test]
 fn what_begins_to_work_is_let_go_at_once() {
-    type Change = fn(&mut Scene);
     let changes: [Change; 3] = [
         busy,
         |scene| scene.row(0, PID).sm_percent = Some(5),
@@ -154,7 +144,7 @@ fn what_begins_to_work_is_let_go_at_once() {
     ];
     for change in changes {
         let mut scene = scene();
-        let mut engine = engine();
+        let mut engine = engine_of("idle");
         rest(&mut scene);
         let seen = accused(&mut engine, &mut scene, 3.0 * HOUR, |_, _| {});
         assert!(!seen.is_empty());
@@ -167,7 +157,6 @@ fn what_begins_to_work_is_let_go_at_once() {
 
 #[test]
 fn what_is_not_known_decides_nothing() {
-    type Change = fn(&mut Scene);
     let cases: [(&str, Change, &str); 3] = [
         (
             "CPU",
@@ -200,7 +189,7 @@ fn what_is_not_known_decides_nothing() {
         busy(&mut scene);
         rest(&mut scene);
         change(&mut scene);
-        let mut engine = engine();
+        let mut engine = engine_of("idle");
         let seen = accused(&mut engine, &mut scene, 1.9 * HOUR, |_, _| {});
         assert_eq!(seen, [0.0; 0], "{what}");
         assert_eq!(reasons(&engine, Kind::Idle), [""; 0], "{what}: protected");
@@ -211,19 +200,9 @@ fn what_is_not_known_decides_nothing() {
 }
 
 #[test]
-fn a_cell_whose_server_reports_no_start_stays_protected() {
-    let (seen, engine) = night(|scene, _| {
-        scene.process(PID).jupyter =
-            Some(Arc::new(Jupyter { execution_state: Some("busy".into()), ..Jupyter::default() }));
-    });
-    assert_eq!(seen, [0.0; 0]);
-    assert_eq!(engine.undecided(), []);
-}
-
-#[test]
 fn a_cell_that_begins_after_a_night_of_rest_is_protected() {
     let mut scene = scene();
-    let mut engine = engine();
+    let mut engine = engine_of("idle");
     rest(&mut scene);
     let idle = |scene: &mut Scene, state: &str| {
         let now = scene.now.time;
@@ -259,7 +238,7 @@ fn samples_that_are_lost_and_a_heartbeat_change_nothing() {
     for seed in 1..=20 {
         let mut dice = Dice::new(seed);
         let mut scene = scene();
-        let mut engine = engine();
+        let mut engine = engine_of("idle");
         accused(&mut engine, &mut scene, 600.0, |scene, _| busy(scene));
         rest(&mut scene);
         let start = scene.now.time;
