@@ -228,78 +228,6 @@ impl FakeControl {
     }
 }
 
-impl ProcessControl for FakeControl {
-    fn open(&mut self, who: &Approved) -> Result<Handle, NotOpened> {
-        if let Some(error) = self.refuses.get(&who.pid) {
-            return Err(error.clone());
-        }
-        let Some(facts) = self.processes.get(&who.pid) else {
-            return Err(NotOpened::Gone(who.pid));
-        };
-        if facts.start_ticks != who.start_ticks || who.boot_id.as_deref() != Some(BOOT) {
-            return Err(NotOpened::Changed(who.pid));
-        }
-        self.opened.push(who.clone());
-        Ok(Handle(self.opened.len() - 1))
-    }
-
-    fn read_guarded(&mut self, pid: u32) -> Option<Guarded> {
-        self.processes.get(&pid).cloned()
-    }
-
-    fn signal(&mut self, handle: Handle, signal: Signal) -> Result<(), NotSent> {
-        let who = self.opened[handle.0].clone();
-        if self.has_ended(&who) {
-            return Err(NotSent::Gone);
-        }
-        if let Some(error) = self.rejects.get(&who.pid) {
-            return Err(error.clone());
-        }
-        self.sent.push((who.pid, signal));
-        if let Some(children) = self.forks.remove(&who.pid) {
-            self.processes.extend(children);
-        }
-        let ends = self.ends_on.get(&who.pid);
-        if ends.is_some_and(|signals| signals.contains(&signal)) {
-            self.end(who.pid);
-        }
-        Ok(())
-    }
-
-    fn has_exited(&mut self, handle: Handle) -> bool {
-        let who = self.opened[handle.0].clone();
-        self.has_ended(&who)
-    }
-
-    fn list(&mut self) -> Vec<ListedProcess> {
-        let all = self.processes.iter();
-        all.map(|(&pid, facts)| ListedProcess {
-            pid,
-            start_ticks: facts.start_ticks,
-            ppid: facts.ppid,
-            process_group: facts.process_group,
-            session: facts.session,
-        })
-        .collect()
-    }
-
-    fn held_up(&mut self, pid: u32) -> Option<String> {
-        self.held_up.get(&pid).cloned()
-    }
-
-    fn start_request(&mut self, request: Request) {
-        self.asked.push(request);
-    }
-
-    fn answer(&mut self) -> RequestResult {
-        self.answer.clone().unwrap_or(RequestResult::Waiting)
-    }
-
-    fn release(&mut self) {
-        self.opened.clear();
-    }
-}
-
 /// Looked at by a test while an executor has it.
 #[derive(Debug, Default)]
 pub struct Shared<T>(Arc<Mutex<T>>);
@@ -322,39 +250,76 @@ impl<T> Clone for Shared<T> {
 
 impl ProcessControl for Shared<FakeControl> {
     fn open(&mut self, who: &Approved) -> Result<Handle, NotOpened> {
-        self.get().open(who)
+        let mut it = self.get();
+        if let Some(error) = it.refuses.get(&who.pid) {
+            return Err(error.clone());
+        }
+        let Some(facts) = it.processes.get(&who.pid) else {
+            return Err(NotOpened::Gone(who.pid));
+        };
+        if facts.start_ticks != who.start_ticks || who.boot_id.as_deref() != Some(BOOT) {
+            return Err(NotOpened::Changed(who.pid));
+        }
+        it.opened.push(who.clone());
+        Ok(Handle(it.opened.len() - 1))
     }
 
     fn read_guarded(&mut self, pid: u32) -> Option<Guarded> {
-        self.get().read_guarded(pid)
+        self.get().processes.get(&pid).cloned()
     }
 
     fn signal(&mut self, handle: Handle, signal: Signal) -> Result<(), NotSent> {
-        self.get().signal(handle, signal)
+        let mut it = self.get();
+        let who = it.opened[handle.0].clone();
+        if it.has_ended(&who) {
+            return Err(NotSent::Gone);
+        }
+        if let Some(error) = it.rejects.get(&who.pid) {
+            return Err(error.clone());
+        }
+        it.sent.push((who.pid, signal));
+        if let Some(children) = it.forks.remove(&who.pid) {
+            it.processes.extend(children);
+        }
+        let ends = it.ends_on.get(&who.pid);
+        if ends.is_some_and(|signals| signals.contains(&signal)) {
+            it.end(who.pid);
+        }
+        Ok(())
     }
 
     fn has_exited(&mut self, handle: Handle) -> bool {
-        self.get().has_exited(handle)
+        let it = self.get();
+        it.has_ended(&it.opened[handle.0])
     }
 
     fn list(&mut self) -> Vec<ListedProcess> {
-        self.get().list()
+        let it = self.get();
+        let all = it.processes.iter();
+        all.map(|(&pid, facts)| ListedProcess {
+            pid,
+            start_ticks: facts.start_ticks,
+            ppid: facts.ppid,
+            process_group: facts.process_group,
+            session: facts.session,
+        })
+        .collect()
     }
 
     fn held_up(&mut self, pid: u32) -> Option<String> {
-        self.get().held_up(pid)
+        self.get().held_up.get(&pid).cloned()
     }
 
     fn start_request(&mut self, request: Request) {
-        self.get().start_request(request);
+        self.get().asked.push(request);
     }
 
     fn answer(&mut self) -> RequestResult {
-        self.get().answer()
+        self.get().answer.clone().unwrap_or(RequestResult::Waiting)
     }
 
     fn release(&mut self) {
-        self.get().release();
+        self.get().opened.clear();
     }
 }
 

@@ -9,13 +9,11 @@ use crate::model::finding::Finding;
 use crate::model::snapshot::{Jupyter, PidNamespace};
 use crate::model::{Gpu, Kind, Process};
 use crate::reclaim::ledger::Deed;
-use crate::reclaim::policy::Signal;
-use crate::reclaim::policy::{Keeps, Targets};
+use crate::reclaim::policy::{Keeps, Signal, Targets};
 use crate::reclaim::process_control::NotSent;
-use crate::reclaim::target::Request;
-use crate::reclaim::target::{Reason, Step};
+use crate::reclaim::target::{Request, Step};
 use crate::reclaim::testing::{
-    FakeControl, Pages, at, facts, finding, gpu, guard, plan_of, process, snapshot,
+    FakeControl, Pages, Shared, at, facts, finding, gpu, guard, plan_of, process, snapshot,
 };
 use crate::units::GIB;
 
@@ -27,7 +25,7 @@ mod release;
 /// An act, its simulated processes, and what NVML shows of it.
 struct ActScene {
     act: Act,
-    control: FakeControl,
+    control: Shared<FakeControl>,
     pages: Pages,
     seen: Snapshot,
     recheck: Recheck,
@@ -38,7 +36,7 @@ impl ActScene {
     fn of(target: Target, seen: Snapshot, guard: Guard) -> Self {
         Self {
             act: Act::new(target, Arc::new(guard), Actor::default()),
-            control: FakeControl::of(&seen),
+            control: Shared::new(FakeControl::of(&seen)),
             pages: Pages::default(),
             seen,
             recheck: Recheck::StillTrue,
@@ -48,28 +46,35 @@ impl ActScene {
 
     /// Of what a rule of this kind found on each of these.
     fn found(kind: Kind, processes: &[Process]) -> Self {
-        let rows: Vec<(u32, u64)> = processes.iter().map(|it| (it.pid, GIB)).collect();
-        let seen = snapshot(at(0.0), processes, vec![gpu(0, &rows, 0)]);
         let findings: Vec<Finding> = processes.iter().map(|it| finding(kind, it)).collect();
-        let mut plan = plan_of(&findings, &seen, &guard());
-        assert_eq!(plan.targets.len(), 1, "{:?}", plan.refused);
-        Self::of(plan.targets.remove(0), seen, guard())
+        Self::planned(processes, &findings, guard())
     }
 
     /// Of what a person named.
-    fn named(processes: &[Process], guard: Guard) -> Self {
-        let mut guard = guard;
+    fn named(processes: &[Process], mut guard: Guard) -> Self {
         guard.policy.targets = Targets::of_pids(&[processes[0].pid]).unwrap();
+        Self::planned(processes, &[], guard)
+    }
+
+    fn planned(processes: &[Process], findings: &[Finding], guard: Guard) -> Self {
         let rows: Vec<(u32, u64)> = processes.iter().map(|it| (it.pid, GIB)).collect();
         let seen = snapshot(at(0.0), processes, vec![gpu(0, &rows, 0)]);
-        let mut plan = plan_of(&[], &seen, &guard);
+        let mut plan = plan_of(findings, &seen, &guard);
         assert_eq!(plan.targets.len(), 1, "{:?}", plan.refused);
         Self::of(plan.targets.remove(0), seen, guard)
     }
 
+    /// The same, of which other steps are taken.
+    fn with_steps(mut self, change: impl FnOnce(&mut Vec<Step>)) -> Self {
+        let mut target = self.act.target().clone();
+        change(&mut target.steps);
+        self.act = Act::new(target, Arc::new(guard()), Actor::default());
+        self
+    }
+
     /// What NVML shows from now on: those who are alive, and unaccounted memory.
     fn show(&mut self, loose: u64) {
-        let alive = |it: &&Process| self.control.processes.contains_key(&it.pid);
+        let alive = |it: &&Process| self.control.get().processes.contains_key(&it.pid);
         let processes: Vec<Process> = self.seen.processes.iter().filter(alive).cloned().collect();
         let rows: Vec<(u32, u64)> = processes.iter().map(|it| (it.pid, GIB)).collect();
         self.shows(processes, vec![gpu(0, &rows, loose)]);
@@ -103,11 +108,11 @@ impl ActScene {
                 ActProgress::Waiting { until } => assert!(until >= at(self.now)),
             }
         }
-        panic!("no end: {:?}", self.control.sent);
+        panic!("no end: {:?}", self.control.get().sent);
     }
 
-    fn sent(&self) -> &[(u32, Signal)] {
-        &self.control.sent
+    fn sent(&self) -> Vec<(u32, Signal)> {
+        self.control.get().sent.clone()
     }
 }
 
@@ -116,7 +121,7 @@ fn python() -> Process {
 }
 
 fn ends_on(play: &mut ActScene, pid: u32, signals: &[Signal]) {
-    play.control.ends_on.insert(pid, signals.to_vec());
+    play.control.get().ends_on.insert(pid, signals.to_vec());
 }
 
 const TERM: Signal = Signal::Term;
@@ -146,36 +151,13 @@ fn who_obeys_is_asked_once_and_its_memory_seen_back() {
 }
 
 #[test]
-fn who_ignores_it_is_killed_after_the_grace() {
-    let mut play = ActScene::found(Kind::Idle, &[python()]);
-    ends_on(&mut play, 70, &[KILL]);
-    play.advance();
-    assert_eq!(play.at(9.9), ActProgress::Waiting { until: at(10.0) });
-    assert_eq!(play.sent(), [(70, TERM)]);
-    play.at(10.0);
-    assert_eq!(play.sent(), [(70, TERM), (70, KILL)]);
-    assert!(matches!(play.play_on(), Outcome::Freed { .. }));
-}
-
-#[test]
-fn a_stopped_process_is_made_to_go_on() {
-    let mut stopped = python();
-    stopped.state = Some('T');
-    let mut play = ActScene::found(Kind::Stopped, &[stopped]);
-    ends_on(&mut play, 70, &[Signal::Cont]);
-    play.advance();
-    assert_eq!(play.sent(), [(70, TERM), (70, Signal::Cont)]);
-    assert!(matches!(play.play_on(), Outcome::Freed { .. }));
-}
-
-#[test]
 fn a_stopped_process_that_gpumem_continued_is_not_active() {
     let mut stopped = python();
     stopped.state = Some('T');
     let mut play = ActScene::found(Kind::Stopped, &[stopped.clone()]);
     ends_on(&mut play, 70, &[KILL]);
     play.advance();
-    play.control.processes.get_mut(&70).unwrap().state = Some('S');
+    play.control.get().processes.get_mut(&70).unwrap().state = Some('S');
     play.recheck = Recheck::NoLonger;
     assert_eq!(play.at(5.0), ActProgress::Waiting { until: at(10.0) });
     assert!(matches!(play.play_on(), Outcome::Freed { .. }));
@@ -230,7 +212,7 @@ fn what_is_not_known_waits_and_is_then_given_up() {
 #[test]
 fn who_is_gone_already_needs_nothing() {
     let mut play = ActScene::found(Kind::Idle, &[python()]);
-    play.control.end(70);
+    play.control.get().end(70);
     assert_eq!(play.advance(), ActProgress::Ended(Outcome::AlreadyGone));
     assert!(play.sent().is_empty());
     // Or has let go of what it held.
@@ -245,16 +227,16 @@ fn who_is_gone_already_needs_nothing() {
 #[test]
 fn another_process_of_that_number_is_never_sent_anything() {
     let mut play = ActScene::found(Kind::Idle, &[python()]);
-    play.control.processes.get_mut(&70).unwrap().start_ticks = 7777;
+    play.control.get().processes.get_mut(&70).unwrap().start_ticks = 7777;
     assert_eq!(play.advance(), ActProgress::Ended(Outcome::IdentityChanged));
     // Nor is it where the number changes hands on the way.
     let mut play = ActScene::found(Kind::Idle, &[python()]);
     play.advance();
-    let mut other = play.control.processes[&70].clone();
+    let mut other = play.control.get().processes[&70].clone();
     other.start_ticks = 7777;
     other.command = None;
-    play.control.end(70);
-    play.control.processes.insert(70, other);
+    play.control.get().end(70);
+    play.control.get().processes.insert(70, other);
     let mut stranger = python();
     stranger.start_ticks = Some(7777);
     play.now = 20.0;
@@ -286,13 +268,13 @@ fn one_who_is_another_fails_the_whole_family() {
         ),
     ] {
         let mut play = ActScene::found(Kind::Idle, &[python(), child.clone()]);
-        play.control.refuses.insert(71, error);
+        play.control.get().refuses.insert(71, error);
         assert_eq!(play.advance(), ActProgress::Ended(outcome));
         assert!(play.sent().is_empty());
     }
     // Who is gone is no obstacle.
     let mut play = ActScene::found(Kind::Idle, &[python(), child]);
-    play.control.end(71);
+    play.control.get().end(71);
     ends_on(&mut play, 70, &[TERM]);
     assert!(matches!(play.play_on(), Outcome::Freed { .. }));
     assert_eq!(play.sent(), [(70, TERM)]);
@@ -300,27 +282,25 @@ fn one_who_is_another_fails_the_whole_family() {
 
 #[test]
 fn what_protects_is_asked_again_at_the_deed() {
-    let protected = |change: fn(&mut Guarded)| {
+    type Change = fn(&mut Guarded);
+    let tmux = || "tmux".into();
+    let cases: [(Protection, Change); 2] = [
+        (Protection::OomProtected, |it| it.oom_score_adj = Some(-1000)),
+        (Protection::Program { name: tmux() }, |it| it.executable = Some("/usr/bin/tmux".into())),
+    ];
+    for (why, change) in cases {
         let mut play = ActScene::found(Kind::Idle, &[python()]);
-        change(play.control.processes.get_mut(&70).unwrap());
-        let ActProgress::Ended(Outcome::Protected { why }) = play.advance() else {
-            panic!("not protected");
-        };
+        change(play.control.get().processes.get_mut(&70).unwrap());
+        assert_eq!(play.advance(), ActProgress::Ended(Outcome::of(why)));
         assert!(play.sent().is_empty());
-        why
-    };
-    assert_eq!(protected(|it| it.oom_score_adj = Some(-1000)), Protection::OomProtected);
-    assert_eq!(
-        protected(|it| it.executable = Some("/usr/bin/tmux".into())),
-        Protection::Program { name: "tmux".into() }
-    );
+    }
     // Also between the signals.
     let mut play = ActScene::found(Kind::Idle, &[python()]);
     play.advance();
     play.now = 10.0;
     play.show(0);
     let keep = BTreeMap::from([("GPUMEM_KEEP".into(), "yes".into())]);
-    play.control.processes.get_mut(&70).unwrap().environment = Some(Arc::new(keep));
+    play.control.get().processes.get_mut(&70).unwrap().environment = Some(Arc::new(keep));
     let kept = Outcome::of(Protection::KeptByOwner { until: None });
     assert_eq!(play.advance(), ActProgress::Ended(kept));
     assert_eq!(play.sent(), [(70, TERM)]);
@@ -337,7 +317,7 @@ fn in_another_namespace_no_rule_acts() {
 #[test]
 fn what_the_kernel_refuses_is_tried_once() {
     let mut play = ActScene::found(Kind::Idle, &[python()]);
-    play.control.rejects.insert(70, NotSent::NotPermitted);
+    play.control.get().rejects.insert(70, NotSent::NotPermitted);
     assert_eq!(play.advance(), ActProgress::Ended(Outcome::NotPermitted));
     let failures = play.pages.lines.iter().find_map(|line| match &line.event {
         LedgerEvent::Done { failures, .. } => Some(failures.len()),
@@ -351,11 +331,10 @@ fn a_process_that_outlives_every_signal_is_shown_with_its_wait_channel() {
     let mut play = ActScene::found(Kind::Idle, &[python()]);
     assert_eq!(play.play_on(), Outcome::StillAlive);
     assert_eq!(play.sent().last(), Some(&(70, KILL)));
-    let kills = play.sent().iter().filter(|it| it.1 == KILL);
-    assert_eq!(kills.count(), 1, "it is not tried again");
+    assert_eq!(killed(&play), [70], "it is not tried again");
 
     let mut play = ActScene::found(Kind::Idle, &[python()]);
-    play.control.held_up.insert(70, "uvm_spin_loop".to_owned());
+    play.control.get().held_up.insert(70, "uvm_spin_loop".to_owned());
     let wchan = "uvm_spin_loop".into();
     assert_eq!(play.play_on(), Outcome::StuckInDriver { wchan });
 }
@@ -377,19 +356,6 @@ fn to_exit_is_not_to_free() {
 }
 
 #[test]
-fn memory_that_comes_late_comes() {
-    let mut play = ActScene::found(Kind::Idle, &[python()]);
-    ends_on(&mut play, 70, &[TERM]);
-    play.advance();
-    play.now = 1.0;
-    play.shows(Vec::new(), vec![gpu(0, &[(70, GIB)], 0)]);
-    assert_eq!(play.advance(), ActProgress::Waiting { until: at(10.0) });
-    let outcome = play.at(6.0);
-    let freed = Outcome::Freed { bytes: GIB, ms: 6000 };
-    assert_eq!(outcome, ActProgress::Ended(freed));
-}
-
-#[test]
 fn who_lets_go_and_lives_on_is_left_alone() {
     let mut play = ActScene::found(Kind::Idle, &[python()]);
     play.advance();
@@ -408,29 +374,15 @@ fn who_lets_go_and_lives_on_is_left_alone() {
 
 /// A process like 70, born after the plan, with this parent and in this group and session.
 fn born(play: &ActScene, pid: u32, ppid: u32, group: u32) -> (u32, Guarded) {
-    let mut facts = play.control.processes[&70].clone();
+    let mut facts = play.control.get().processes[&70].clone();
     facts.start_ticks = 9000 + u64::from(pid);
     (facts.ppid, facts.process_group, facts.session) = (Some(ppid), Some(group), Some(group));
     (pid, facts)
 }
 
 fn killed(play: &ActScene) -> Vec<u32> {
-    let kills = play.sent().iter().filter(|it| it.1 == KILL);
+    let kills = play.sent().into_iter().filter(|it| it.1 == KILL);
     kills.map(|it| it.0).collect()
-}
-
-#[test]
-fn who_ends_by_itself_in_the_last_grace_is_not_alive() {
-    let mut play = ActScene::found(Kind::Idle, &[python()]);
-    play.advance();
-    play.at(10.0);
-    assert_eq!(killed(&play), [70]);
-    // It outlives the grace of SIGKILL to the last moment, and is gone at the next look.
-    play.now = 15.0;
-    play.control.end(70);
-    play.show(0);
-    assert!(matches!(play.advance(), ActProgress::Waiting { .. }));
-    assert!(matches!(play.play_on(), Outcome::Freed { .. }));
 }
 
 #[test]
@@ -438,25 +390,23 @@ fn who_ends_before_anything_is_sent_was_gone_already() {
     let mut play = ActScene::found(Kind::Idle, &[python()]);
     play.recheck = Recheck::Unknown;
     assert!(matches!(play.advance(), ActProgress::Waiting { .. }));
-    play.control.end(70);
+    play.control.get().end(70);
     play.recheck = Recheck::StillTrue;
     assert_eq!(play.at(1.0), ActProgress::Ended(Outcome::AlreadyGone));
     // It is held by then, and the rule not known to hold.
     let mut play = ActScene::found(Kind::Idle, &[python()]);
-    play.control.rejects.insert(70, NotSent::Gone);
+    play.control.get().rejects.insert(70, NotSent::Gone);
     play.advance();
-    play.control.end(70);
+    play.control.get().end(70);
     assert!(matches!(play.play_on(), Outcome::Freed { .. }), "it was tried");
 }
 
 #[test]
 fn what_is_only_advised_is_not_done() {
-    let mut play = ActScene::found(Kind::Idle, &[python()]);
-    let mut target = play.act.target().clone();
-    target.steps = vec![Step::Advise { command: "scancel 12".into() }];
-    play.act = Act::new(target, Arc::new(guard()), Actor::default());
-    let command = "scancel 12".into();
-    let owned = Outcome::of(Protection::Owned { command });
+    let command = || "scancel 12".into();
+    let mut play = ActScene::found(Kind::Idle, &[python()])
+        .with_steps(|steps| *steps = vec![Step::Advise { command: command() }]);
+    let owned = Outcome::of(Protection::Owned { command: command() });
     assert_eq!(play.advance(), ActProgress::Ended(owned));
     assert!(play.sent().is_empty());
 }
@@ -486,28 +436,4 @@ fn nothing_is_done_that_is_not_written_down_before() {
     play.show(0);
     assert!(play.try_advance().is_err());
     assert_eq!(play.sent(), [(70, TERM)]);
-}
-
-#[test]
-fn the_ledger_has_the_whole_act() {
-    let mut play = ActScene::found(Kind::Idle, &[python()]);
-    ends_on(&mut play, 70, &[TERM]);
-    play.play_on();
-    let kinds: Vec<&str> = play
-        .pages
-        .lines
-        .iter()
-        .map(|line| match &line.event {
-            LedgerEvent::Begun { target, .. } => {
-                assert!(matches!(target.reason, Reason::Found { .. }));
-                "begun"
-            }
-            LedgerEvent::Intended(_) => "intended",
-            LedgerEvent::Done { .. } => "done",
-            LedgerEvent::Ended(_) => "ended",
-        })
-        .collect();
-    assert_eq!(kinds, ["begun", "intended", "done", "ended"]);
-    let ids: Vec<&Arc<str>> = play.pages.lines.iter().map(|line| &line.act).collect();
-    assert!(ids.iter().all(|id| *id == ids[0] && id.ends_with("-70:700")));
 }

@@ -9,6 +9,12 @@ use crate::reclaim::guard::Guard;
 use crate::reclaim::testing::{OWNER, at, finding, gpu, guard, plan_of, process, serves, snapshot};
 use crate::units::GIB;
 
+/// It announces a signal that gives memory back.
+fn announcing() -> Process {
+    let variable = [(Arc::from("GPUMEM_RELEASE_SIGNAL"), Arc::from("USR2"))];
+    Process { environment: Some(Arc::new(variable.into())), ..process(70, "./render") }
+}
+
 /// The findings with what to type, for who asks.
 fn typed(found: &[(Kind, &Process)], seen: &Snapshot, guard: &Guard) -> Vec<Finding> {
     let mut findings: Vec<Finding> = found.iter().map(|(kind, it)| finding(*kind, it)).collect();
@@ -64,34 +70,26 @@ fn one_command_names_all_of_a_job_and_none_where_one_of_it_is_innocent() {
 
 #[test]
 fn what_rests_and_can_be_asked_is_asked_before_it_is_killed() {
-    let idle = Process {
-        environment: Some(Arc::new(
-            [(Arc::from("GPUMEM_RELEASE_SIGNAL"), Arc::from("USR2"))].into(),
-        )),
-        ..process(70, "./render")
-    };
-    let seen = on_gpu(std::slice::from_ref(&idle));
-    let asked = "gpumem release 70".to_owned();
-    for (kind, last) in [(Kind::Idle, "gpumem kill 70"), (Kind::ServerIdle, "gpumem explain 70")] {
-        let typed = commands(&[(kind, &idle)], &seen);
-        assert_eq!(typed, [[asked.clone(), last.to_owned()]], "{kind}");
+    let idle = announcing();
+    let silent = process(70, "./render");
+    for (kind, process, expected) in [
+        (Kind::Idle, &idle, &["gpumem release 70", "gpumem kill 70"][..]),
+        (Kind::ServerIdle, &idle, &["gpumem release 70", "gpumem explain 70"]),
+        // It has nothing to do with what is wrong with it.
+        (Kind::Orphan, &idle, &["gpumem kill 70"]),
+        // It has no way in.
+        (Kind::Idle, &silent, &["gpumem kill 70"]),
+    ] {
+        let seen = on_gpu(std::slice::from_ref(process));
+        assert_eq!(commands(&[(kind, process)], &seen), [expected], "{kind}");
     }
     let ranks = [idle.clone(), Process { pid: 71, ..idle.clone() }];
-    let seen_all = on_gpu(&ranks);
     let all: Vec<(Kind, &Process)> = ranks.iter().map(|it| (Kind::Idle, it)).collect();
     // Whether one command or two: as they are killed.
-    for typed in commands(&all, &seen_all) {
+    for typed in commands(&all, &on_gpu(&ranks)) {
         let pids = typed[1].strip_prefix("gpumem kill ").unwrap();
         assert_eq!(typed[0], format!("gpumem release {pids}"));
     }
-    // It has nothing to do with what is wrong with it.
-    let typed = commands(&[(Kind::Orphan, &idle)], &seen);
-    assert_eq!(typed, [["gpumem kill 70"]]);
-    // Nor has one without a way in.
-    let silent = process(70, "./render");
-    let seen = on_gpu(std::slice::from_ref(&silent));
-    let typed = commands(&[(Kind::Idle, &silent)], &seen);
-    assert_eq!(typed, [["gpumem kill 70"]]);
 }
 
 #[test]
@@ -152,22 +150,8 @@ fn what_is_protected_or_over_gets_no_command_that_kills() {
     assert!(over.commands.is_empty());
 }
 
-/// The command by which it releases memory, typed by its owner.
-fn release_typed(process: &Process) -> Option<String> {
-    let seen = on_gpu(std::slice::from_ref(process));
-    release_of(process, &seen, serves, Some(OWNER))
-}
-
 #[test]
 fn what_can_give_memory_back_has_a_command_without_a_finding() {
-    let asked = Some("gpumem release 70".to_owned());
-    let announced = Process {
-        environment: Some(Arc::new(
-            [(Arc::from("GPUMEM_RELEASE_SIGNAL"), Arc::from("USR2"))].into(),
-        )),
-        ..process(70, "./render")
-    };
-    assert_eq!(release_typed(&announced), asked);
     let kernel = |state: &str, framework: &str| Process {
         framework: Some(framework.into()),
         jupyter: Some(Arc::new(Jupyter {
@@ -177,31 +161,33 @@ fn what_can_give_memory_back_has_a_command_without_a_finding() {
         })),
         ..process(70, "python -m ipykernel_launcher -f /run/kernel-1.json")
     };
-    assert_eq!(release_typed(&kernel("idle", "pytorch")), asked);
-    assert_eq!(release_typed(&kernel("busy", "pytorch")), None);
-    // Whose libraries keep what they have, or are not known.
-    assert_eq!(release_typed(&kernel("idle", "tensorflow")), None);
-    assert_eq!(release_typed(&kernel("idle", "mine")), None);
     let python = |program: &str| Process {
         framework: Some("pytorch".into()),
         executable: Some(format!("/usr/bin/{program}").into()),
         ..process(70, "python train.py")
     };
-    assert_eq!(release_typed(&python("python3.14")), asked);
-    // Which version it is, only a look into it shows.
-    assert_eq!(release_typed(&python("python3")), None);
-    assert_eq!(release_typed(&python("python3.11")), None);
-    assert_eq!(release_typed(&python("python3.14t")), None);
+    for (process, can) in [
+        (announcing(), true),
+        (kernel("idle", "pytorch"), true),
+        (kernel("busy", "pytorch"), false),
+        // Whose libraries keep what they have, or are not known.
+        (kernel("idle", "tensorflow"), false),
+        (kernel("idle", "mine"), false),
+        (python("python3.14"), true),
+        // Which version it is, only a look into it shows.
+        (python("python3"), false),
+        (python("python3.11"), false),
+        (python("python3.14t"), false),
+    ] {
+        let seen = on_gpu(std::slice::from_ref(&process));
+        let typed = release_of(&process, &seen, serves, Some(OWNER));
+        assert_eq!(typed.as_deref(), can.then_some("gpumem release 70"), "{process:?}");
+    }
 }
 
 #[test]
 fn what_is_not_held_or_not_theirs_has_no_command_to_release() {
-    let announced = Process {
-        environment: Some(Arc::new(
-            [(Arc::from("GPUMEM_RELEASE_SIGNAL"), Arc::from("USR2"))].into(),
-        )),
-        ..process(70, "./render")
-    };
+    let announced = announcing();
     let processes = std::slice::from_ref(&announced);
     let seen = on_gpu(processes);
     let by = |seen: &Snapshot, typed_by| release_of(&announced, seen, serves, typed_by);

@@ -1,11 +1,10 @@
 //! Whether what was said is still so.
 
 use super::*;
-use crate::model::evidence::Evidence;
-use crate::model::finding::{FindingProcess, Kind};
-use crate::model::{Gpu, Process, Severity, Start, Time};
+use crate::model::finding::Kind;
+use crate::model::{Gpu, Process, Time};
 use crate::reclaim::target::MemberGpu;
-use crate::rules::stopped::StoppedEvidence;
+use crate::reclaim::testing;
 
 fn member(pid: u32) -> TargetProcess {
     TargetProcess {
@@ -35,33 +34,8 @@ fn because(pid: u32) -> Because {
 }
 
 fn finding(rule: &str, pid: u32, start_ticks: u64) -> Finding {
-    Finding {
-        id: "x".into(),
-        rule: rule.into(),
-        kind: Kind::Idle,
-        severity: Severity::Warning,
-        since: Time::default(),
-        duration_seconds: 0.0,
-        resolved_at: None,
-        gpus: Vec::new(),
-        process: Some(FindingProcess {
-            pid,
-            start_ticks: Some(start_ticks),
-            start_time: None,
-            user: None,
-            command: None,
-            identity: Identity { pid, start: Start::Ticks(start_ticks) },
-        }),
-        memory_bytes: None,
-        evidence: Evidence::new(StoppedEvidence { state: 'T', samples: 1, terminal: None }),
-        message: String::new(),
-        advice: Vec::new(),
-        actions: Vec::new(),
-        commands: Vec::new(),
-        also: Vec::new(),
-        kept_by: None,
-        skipped: None,
-    }
+    let process = Process { start_ticks: Some(start_ticks), ..testing::process(pid, "python") };
+    Finding { rule: rule.into(), ..testing::finding(Kind::Idle, &process) }
 }
 
 fn snapshot(pids: &[u32]) -> Snapshot {
@@ -95,15 +69,16 @@ fn it_is_true_while_the_same_rule_finds_the_same_process() {
 fn what_is_not_seen_is_not_known() {
     let found = [finding("idle", 7, 100)];
     assert_eq!(asked(&found, &snapshot(&[8])), Recheck::Unknown);
-    let mut another = snapshot(&[7]);
-    another.processes[0].start_ticks = Some(101);
-    assert_eq!(asked(&found, &another), Recheck::Unknown);
-    let mut stale = snapshot(&[7]);
-    stale.gpus[0].stale_seconds = Some(3.0);
-    assert_eq!(asked(&found, &stale), Recheck::Unknown);
-    let mut unread = snapshot(&[7]);
-    unread.gpus[0].processes = None;
-    assert_eq!(asked(&found, &unread), Recheck::Unknown);
+    let changes: [fn(&mut Snapshot); 3] = [
+        |it| it.processes[0].start_ticks = Some(101),
+        |it| it.gpus[0].stale_seconds = Some(3.0),
+        |it| it.gpus[0].processes = None,
+    ];
+    for change in changes {
+        let mut seen = snapshot(&[7]);
+        change(&mut seen);
+        assert_eq!(asked(&found, &seen), Recheck::Unknown, "{seen:?}");
+    }
 }
 
 #[test]

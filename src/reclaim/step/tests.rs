@@ -33,13 +33,14 @@ fn direct() -> Guard {
 
 #[test]
 fn what_something_else_owns_is_only_advised() {
-    let container = |runtime: Option<&str>, name: Option<&str>| {
-        Some(Arc::new(Container {
+    let in_container = |runtime: Option<&str>, name: Option<&str>| Process {
+        container: Some(Arc::new(Container {
             runtime: runtime.map(Arc::from),
             id: Some("0123456789abcdef0123".into()),
             name: name.map(Arc::from),
             ..Container::default()
-        }))
+        })),
+        ..python()
     };
     let slurm = |job: Option<&str>, step: Option<&str>| {
         Some(Arc::new(Slurm {
@@ -48,52 +49,30 @@ fn what_something_else_owns_is_only_advised() {
             ..Slurm::default()
         }))
     };
-    let with = |change: &dyn Fn(&mut Process)| {
-        let mut process = python();
-        change(&mut process);
-        process
+    let unit = || Some("train.service".into());
+    let own = "/user.slice/user-1000.slice/user@1000.service/app.slice/train.service";
+    let pod = Kubernetes {
+        pod_name: Some("train-0".into()),
+        namespace: Some("ml".into()),
+        ..Kubernetes::default()
     };
     for (process, command) in [
-        (with(&|it| it.slurm = slurm(Some("12"), Some("3"))), "scancel 12.3"),
-        (with(&|it| it.slurm = slurm(Some("12"), Some("batch"))), "scancel 12"),
-        (with(&|it| it.slurm = slurm(None, None)), "scancel"),
+        (Process { slurm: slurm(Some("12"), Some("3")), ..python() }, "scancel 12.3"),
+        (Process { slurm: slurm(Some("12"), Some("batch")), ..python() }, "scancel 12"),
+        (Process { slurm: slurm(None, None), ..python() }, "scancel"),
+        (Process { systemd_unit: unit(), ..python() }, "systemctl stop train.service"),
         (
-            with(&|it| it.systemd_unit = Some("train.service".into())),
-            "systemctl stop train.service",
-        ),
-        (
-            with(&|it| {
-                it.systemd_unit = Some("train.service".into());
-                it.cgroup = Some(
-                    "/user.slice/user-1000.slice/user@1000.service/app.slice/train.service".into(),
-                );
-            }),
+            Process { systemd_unit: unit(), cgroup: Some(own.into()), ..python() },
             "systemctl --user --machine=ann@ stop train.service",
         ),
-        (with(&|it| it.container = container(Some("docker"), Some("lab"))), "docker stop lab"),
-        (with(&|it| it.container = container(Some("docker"), None)), "docker stop 0123456789ab"),
-        (
-            with(&|it| it.container = container(None, None)),
-            "stop its container, 0123456789abcdef0123,",
-        ),
+        (in_container(Some("docker"), Some("lab")), "docker stop lab"),
+        (in_container(Some("docker"), None), "docker stop 0123456789ab"),
+        (in_container(None, None), "stop its container, 0123456789abcdef0123,"),
         // What another has named is a word, whatever stands in it.
+        (in_container(Some("podman"), Some("x; rm -rf '/'")), r"podman stop 'x; rm -rf '\''/'\'''"),
+        (in_container(Some("docker"), Some("--all")), "docker stop 0123456789abcdef0123"),
         (
-            with(&|it| it.container = container(Some("podman"), Some("x; rm -rf '/'"))),
-            r"podman stop 'x; rm -rf '\''/'\'''",
-        ),
-        (
-            with(&|it| it.container = container(Some("docker"), Some("--all"))),
-            "docker stop 0123456789abcdef0123",
-        ),
-        (
-            with(&|it| {
-                it.container = container(Some("containerd"), None);
-                it.kubernetes = Some(Arc::new(Kubernetes {
-                    pod_name: Some("train-0".into()),
-                    namespace: Some("ml".into()),
-                    ..Kubernetes::default()
-                }));
-            }),
+            Process { kubernetes: Some(Arc::new(pod)), ..in_container(Some("containerd"), None) },
             "kubectl delete pod -n ml train-0",
         ),
     ] {
@@ -137,76 +116,87 @@ const URL: Option<&str> = Some("http://127.0.0.1:8888/");
 
 #[test]
 fn a_kernel_is_shut_by_its_server_where_that_can_be_asked() {
-    let mut in_service = kernel(Some("jupyter"), URL, None);
-    in_service.systemd_unit = Some("jupyter.service".into());
-    for process in [kernel(Some("jupyter"), URL, None), kernel(None, URL, None), in_service] {
-        let target = target(&process, &guard());
-        let Step::ShutKernel { kernel, grace_seconds } = &target.steps[0] else {
-            panic!("{target:?}");
-        };
-        assert_eq!((&*kernel.id, kernel.pid, *grace_seconds), ("7a1b", 70, 10.0));
-        assert_eq!(target.steps.len(), 3, "and signals where that fails");
-        assert!(target.respawn_seconds >= 6.0);
-    }
-    for process in [
-        kernel(Some("jupyter"), URL, Some("asks for a password")),
-        kernel(Some("jupyter"), None, None),
-    ] {
-        let advised = target(&process, &guard());
-        let [Step::Advise { command }] = &advised.steps[..] else {
-            panic!("its server starts it again: {advised:?}");
-        };
-        assert!(command.contains("in its notebook"), "{command}");
-        let insisted = target(&process, &direct());
-        assert!(matches!(insisted.steps[0], Step::Signal { .. }));
-        assert!(insisted.respawn_seconds >= 6.0, "and is looked out for");
-    }
-    // Nothing is there to start it again.
-    let with = |server_alive, error: Option<&str>| {
-        let mut process = kernel(Some("jupyter"), None, error);
-        if let Some(jupyter) = process.jupyter.as_mut().map(Arc::make_mut) {
-            jupyter.server_alive = server_alive;
-        }
+    const PASSWORD: Option<&str> = Some("asks for a password");
+    let with = |mut process: Process, change: fn(&mut Process, &mut Jupyter)| {
+        let mut jupyter = process.jupyter.as_deref().cloned().unwrap();
+        change(&mut process, &mut jupyter);
+        process.jupyter = Some(Arc::new(jupyter));
         process
     };
-    for process in [with(Some(false), Some("has ended")), with(Some(true), None)] {
+    let lab = || kernel(Some("jupyter"), URL, None);
+    let unreached = || kernel(Some("jupyter"), None, None);
+    for (case, process, first, advice) in [
+        ("a server", lab(), "shut", ""),
+        ("an application not known", kernel(None, URL, None), "shut", ""),
+        (
+            "in a service",
+            with(lab(), |it, _| it.systemd_unit = Some("jupyter.service".into())),
+            "shut",
+            "",
+        ),
+        // Its server starts it again.
+        ("a password", kernel(Some("jupyter"), URL, PASSWORD), "advise", "in its notebook"),
+        ("a server not found", unreached(), "advise", "in its notebook"),
+        (
+            "in a container",
+            with(unreached(), |it, _| it.container = Some(Arc::default())),
+            "advise",
+            "in Jupyter",
+        ),
+        // Nothing is there to start it again.
+        (
+            "its server has ended",
+            with(unreached(), |_, it| {
+                (it.server_alive, it.server_error) = (Some(false), Some("has ended".into()));
+            }),
+            "signal",
+            "",
+        ),
+        (
+            "its server has ended in a container",
+            with(lab(), |it, jupyter| {
+                it.container = Some(Arc::default());
+                jupyter.server_alive = Some(false);
+            }),
+            "signal",
+            "",
+        ),
+        (
+            "a server without an address",
+            with(unreached(), |_, it| it.server_alive = Some(true)),
+            "signal",
+            "",
+        ),
+        // What is run from end to end is a batch.
+        ("papermill", kernel(Some("papermill"), URL, None), "signal", ""),
+        ("nbconvert", kernel(Some("nbconvert"), URL, None), "signal", ""),
+        ("batch", kernel(Some("batch"), URL, None), "signal", ""),
+        ("an editor", kernel(Some("vscode"), URL, None), "signal", ""),
+    ] {
         let target = target(&process, &guard());
-        assert!(matches!(target.steps[0], Step::Signal { .. }), "{target:?}");
+        match &target.steps[0] {
+            Step::ShutKernel { kernel, grace_seconds } => {
+                assert_eq!(first, "shut", "{case}");
+                assert_eq!((&*kernel.id, kernel.pid, *grace_seconds), ("7a1b", 70, 10.0));
+                assert_eq!(target.steps.len(), 3, "{case}: and signals where that fails");
+                assert!(target.respawn_seconds >= 6.0, "{case}");
+            }
+            Step::Advise { command } => {
+                assert_eq!((first, target.steps.len()), ("advise", 1), "{case}");
+                assert!(command.contains(advice), "{case}: {command}");
+                let insisted = self::target(&process, &direct());
+                assert!(matches!(insisted.steps[0], Step::Signal { .. }), "{case}");
+                assert!(insisted.respawn_seconds >= 6.0, "{case}: and is looked out for");
+            }
+            Step::Signal { .. } => assert_eq!(first, "signal", "{case}"),
+            other => panic!("{case}: {other:?}"),
+        }
     }
+    assert_eq!(target(&kernel(Some("papermill"), URL, None), &guard()).respawn_seconds, 0.0);
     let mut insist = direct();
     insist.policy.signal = Some(Signal::Int);
-    let target = target(&kernel(Some("jupyter"), URL, None), &insist);
+    let target = target(&lab(), &insist);
     assert!(matches!(target.steps[0], Step::Signal { signal: Signal::Int, .. }));
-}
-
-#[test]
-fn a_notebook_that_is_run_from_end_to_end_is_a_batch() {
-    for application in ["papermill", "nbconvert", "batch", "vscode"] {
-        let target = target(&kernel(Some(application), URL, None), &guard());
-        assert!(matches!(target.steps[0], Step::Signal { .. }), "{application}");
-        assert_eq!(target.respawn_seconds, 0.0);
-    }
-}
-
-#[test]
-fn a_kernel_in_a_container_is_not_ended_with_its_server() {
-    let mut process = kernel(Some("jupyter"), None, None);
-    process.container = Some(Arc::new(Container::default()));
-    let target = target(&process, &guard());
-    let [Step::Advise { command }] = &target.steps[..] else {
-        panic!("{target:?}");
-    };
-    assert!(command.contains("in Jupyter"), "{command}");
-}
-
-#[test]
-fn a_kernel_without_its_server_is_ended_itself() {
-    let mut process = kernel(Some("jupyter"), Some("http://127.0.0.1:8888/"), None);
-    process.container = Some(Arc::new(Container::default()));
-    let jupyter = Arc::make_mut(process.jupyter.as_mut().unwrap());
-    jupyter.server_alive = Some(false);
-    let target = target(&process, &guard());
-    assert!(matches!(target.steps[0], Step::Signal { .. }), "{target:?}");
 }
 
 #[test]
@@ -230,32 +220,25 @@ fn who_insists_chooses_signal_and_wait() {
 
 #[test]
 fn the_parent_of_the_others_goes_first() {
-    let leader = python();
     let child = Process {
         ppid: Some(70),
         process_group: Some(70),
         session: Some(70),
         ..process(71, "python train.py")
     };
-    let processes = [leader, child];
+    let processes = [python(), child];
     let seen = snapshot(at(0.0), &processes, vec![gpu(0, &[(70, GIB), (71, GIB)], 0)]);
     let findings: Vec<Finding> = processes.iter().map(|it| finding(Kind::Idle, it)).collect();
     let plan = plan_of(&findings, &seen, &guard());
     let [target] = &plan.targets[..] else {
         panic!("{plan:?}");
     };
-    let to: Vec<Recipients> = target
-        .steps
-        .iter()
-        .map(|step| match step {
-            Step::Signal { recipients: to, .. } => *to,
-            other => panic!("{other:?}"),
-        })
-        .collect();
-    assert_eq!(
-        (target.leader, &to[..]),
-        (70, &[Recipients::Leader, Recipients::Family, Recipients::Family][..])
-    );
+    let recipients = target.steps.iter().map(|step| match step {
+        Step::Signal { recipients, .. } => *recipients,
+        other => panic!("{other:?}"),
+    });
+    let expected = [Recipients::Leader, Recipients::Family, Recipients::Family];
+    assert_eq!((target.leader, recipients.collect::<Vec<_>>()), (70, expected.to_vec()));
 }
 
 #[test]

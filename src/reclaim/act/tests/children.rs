@@ -10,7 +10,7 @@ fn a_child_that_is_born_while_its_parent_is_killed_is_killed_too() {
     let mut in_group = born(&play, 92, 1, 70);
     in_group.1.command = None;
     let stranger = born(&play, 93, 60, 93);
-    play.control.forks.insert(70, vec![own, in_group, stranger]);
+    play.control.get().forks.insert(70, vec![own, in_group, stranger]);
     for pid in [70, 91, 92, 93] {
         ends_on(&mut play, pid, &[KILL]);
     }
@@ -36,7 +36,7 @@ fn what_was_just_born_is_not_added() {
         play.advance();
         play.now = seconds;
         let child = born(&play, 91, 70, 70);
-        play.control.processes.insert(child.0, child.1);
+        play.control.get().processes.insert(child.0, child.1);
         play.show(0);
         play.advance();
         play.at(10.0);
@@ -48,13 +48,13 @@ fn what_was_just_born_is_not_added() {
 fn what_executes_another_program_is_asked_for_its_own_environment() {
     let mut play = ActScene::named(&[python()], guard());
     let child = born(&play, 91, 70, 70);
-    play.control.forks.insert(70, vec![child]);
+    play.control.get().forks.insert(70, vec![child]);
     play.advance();
     play.at(0.1);
     play.at(2.0);
     // It is held by now; the snapshot goes on showing what it was.
     let kept = BTreeMap::from([("GPUMEM_KEEP".into(), "yes".into())]);
-    play.control.processes.get_mut(&91).unwrap().environment = Some(Arc::new(kept));
+    play.control.get().processes.get_mut(&91).unwrap().environment = Some(Arc::new(kept));
     let mut child = python();
     (child.pid, child.start_ticks) = (91, Some(9091));
     play.now = 10.0;
@@ -84,7 +84,7 @@ fn what_is_born_is_asked_all_that_a_member_is_asked() {
         let mut play = ActScene::found(Kind::Idle, &[python()]);
         let (pid, mut facts) = born(&play, 91, 70, 70);
         change(&mut facts);
-        play.control.forks.insert(70, vec![(pid, facts)]);
+        play.control.get().forks.insert(70, vec![(pid, facts)]);
         ends_on(&mut play, 70, &[KILL]);
         play.play_on();
         // Of a rule's target no child is left behind that holds a GPU, or may.
@@ -96,7 +96,7 @@ fn what_is_born_is_asked_all_that_a_member_is_asked() {
         let mut play = ActScene::found(Kind::Idle, &[python()]);
         let (pid, mut facts) = born(&play, 91, 70, 70);
         facts.environment = keep(value);
-        play.control.forks.insert(70, vec![(pid, facts)]);
+        play.control.get().forks.insert(70, vec![(pid, facts)]);
         for pid in [70, 91] {
             ends_on(&mut play, pid, &[KILL]);
         }
@@ -108,7 +108,7 @@ fn what_is_born_is_asked_all_that_a_member_is_asked() {
     guard.policy.keeps = Keeps::new(|process, _| process.pid == 91);
     let mut play = ActScene::named(&[python()], guard);
     let child = born(&play, 91, 70, 70);
-    play.control.forks.insert(70, vec![child]);
+    play.control.get().forks.insert(70, vec![child]);
     ends_on(&mut play, 70, &[KILL]);
     play.play_on();
     assert_eq!(killed(&play), [70]);
@@ -122,11 +122,11 @@ fn what_a_handler_starts_to_save_its_work_is_left_alone() {
         let (pid, mut upload) = born(&play, 91, 70, 91);
         upload.gpu_files = Some(Arc::default());
         upload.command = Some(["aws", "s3", "cp"].map(Arc::from).into());
-        play.control.forks.insert(70, vec![(pid, upload)]);
+        play.control.get().forks.insert(70, vec![(pid, upload)]);
         ends_on(&mut play, 70, if outlives { &[KILL] } else { &[TERM] });
         let outcome = play.play_on();
         assert!(matches!(outcome, Outcome::Freed { .. }), "{outcome:?}");
         assert!(play.sent().iter().all(|it| it.0 == 70), "{:?}", play.sent());
-        assert!(play.control.processes.contains_key(&91));
+        assert!(play.control.get().processes.contains_key(&91));
     }
 }

@@ -10,13 +10,16 @@ fn a_supervisor_that_takes_the_memory_again_is_reported() {
     (child.ppid, child.parent_is_reaper) = (Some(60), Some(false));
     let mut play = ActScene::found(Kind::Idle, &[child]);
     ends_on(&mut play, 70, &[TERM]);
-    play.control.processes.insert(60, facts(&snapshot(at(0.0), &[shell], Vec::new()))[&60].clone());
+    play.control
+        .get()
+        .processes
+        .insert(60, facts(&snapshot(at(0.0), &[shell], Vec::new()))[&60].clone());
     play.advance();
     play.at(0.5);
     // A second later its parent starts the next try, with other arguments.
     let (pid, mut next) = born(&play_world(), 95, 60, 60);
     next.command = Some(["python", "train.py", "--try", "2"].map(Arc::from).into());
-    play.control.processes.insert(pid, next);
+    play.control.get().processes.insert(pid, next);
     play.now = 2.0;
     let mut again = process(95, "python train.py --try 2");
     again.start_ticks = Some(9095);
@@ -37,24 +40,6 @@ fn play_world() -> ActScene {
 }
 
 #[test]
-fn what_is_freed_is_reported_less_what_the_next_one_took() {
-    let mut play = ActScene::found(Kind::Idle, &[python()]);
-    ends_on(&mut play, 70, &[TERM]);
-    let (pid, next) = born(&play, 95, 1, 95);
-    play.advance();
-    play.control.processes.insert(pid, next);
-    play.now = 1.0;
-    let mut again = python();
-    (again.pid, again.start_ticks) = (95, Some(9095));
-    play.shows(vec![again], vec![gpu(0, &[(95, GIB / 4)], 0)]);
-    let bytes = GIB - GIB / 4;
-    let outcome = Outcome::Respawned { pid: 95, bytes };
-    assert_eq!(play.advance(), ActProgress::Ended(outcome.clone()));
-    assert_eq!(outcome.freed_bytes(), bytes);
-    assert!(!outcome.is_success());
-}
-
-#[test]
 fn what_was_adopted_meanwhile_does_not_take_its_place() {
     let started_again = |change: fn(&mut Guarded)| {
         let mut play = ActScene::found(Kind::Idle, &[python()]);
@@ -62,7 +47,7 @@ fn what_was_adopted_meanwhile_does_not_take_its_place() {
         let (pid, mut next) = born(&play, 95, 1, 95);
         change(&mut next);
         play.advance();
-        play.control.processes.insert(pid, next);
+        play.control.get().processes.insert(pid, next);
         play.now = 1.0;
         play.shows(Vec::new(), vec![gpu(0, &[], 0)]);
         matches!(play.advance(), ActProgress::Ended(Outcome::Respawned { pid: 95, .. }))
@@ -77,14 +62,14 @@ fn what_was_adopted_meanwhile_does_not_take_its_place() {
 #[test]
 fn a_rule_ends_none_whose_children_hold_a_gpu_and_are_not_in_the_plan() {
     let mut play = ActScene::found(Kind::Idle, &[python()]);
-    let mut between = play.control.processes[&70].clone();
+    let mut between = play.control.get().processes[&70].clone();
     (between.start_ticks, between.ppid) = (701, Some(70));
     between.gpu_files = Some(Arc::default());
     let mut grandchild = between.clone();
     (grandchild.start_ticks, grandchild.ppid) = (702, Some(71));
     grandchild.gpu_files = python().gpu_files;
-    play.control.processes.insert(71, between);
-    play.control.processes.insert(72, grandchild);
+    play.control.get().processes.insert(71, between);
+    play.control.get().processes.insert(72, grandchild);
     let why = Protection::Descendants { pids: vec![72] };
     let outcome = Outcome::Protected { why };
     assert_eq!(play.advance(), ActProgress::Ended(outcome));
@@ -95,10 +80,10 @@ fn a_rule_ends_none_whose_children_hold_a_gpu_and_are_not_in_the_plan() {
 fn who_was_there_before_is_not_taken_for_a_child() {
     let mut play = ActScene::found(Kind::Idle, &[python()]);
     // `python train.py | tee log`: one group.
-    let mut tee = play.control.processes[&70].clone();
+    let mut tee = play.control.get().processes[&70].clone();
     tee.start_ticks = 701;
     (tee.ppid, tee.process_group) = (Some(60), Some(70));
-    play.control.processes.insert(71, tee);
+    play.control.get().processes.insert(71, tee);
     ends_on(&mut play, 70, &[KILL]);
     assert!(matches!(play.play_on(), Outcome::Freed { .. }));
     assert!(play.sent().iter().all(|it| it.0 == 70), "{:?}", play.sent());
@@ -111,16 +96,16 @@ fn a_group_that_is_not_its_own_is_not_swept() {
     in_script.process_group = Some(60);
     in_script.session = Some(50);
     let mut play = ActScene::found(Kind::Idle, &[in_script]);
-    let mut script = play.control.processes[&70].clone();
+    let mut script = play.control.get().processes[&70].clone();
     (script.start_ticks, script.ppid) = (600, Some(50));
-    play.control.processes.insert(60, script.clone());
+    play.control.get().processes.insert(60, script.clone());
     (script.start_ticks, script.ppid) = (500, Some(1));
     (script.process_group, script.session) = (Some(50), Some(50));
-    play.control.processes.insert(50, script);
-    let mut next = play.control.processes[&70].clone();
+    play.control.get().processes.insert(50, script);
+    let mut next = play.control.get().processes[&70].clone();
     (next.start_ticks, next.ppid) = (9000, Some(60));
     next.command = Some(["python", "next.py"].map(Arc::from).into());
-    play.control.forks.insert(70, vec![(91, next)]);
+    play.control.get().forks.insert(70, vec![(91, next)]);
     ends_on(&mut play, 70, &[KILL]);
     play.play_on();
     assert!(play.sent().iter().all(|it| it.0 == 70), "{:?}", play.sent());
@@ -129,7 +114,7 @@ fn a_group_that_is_not_its_own_is_not_swept() {
 #[test]
 fn the_launcher_goes_first_and_the_ranks_are_swept() {
     let mut play = ActScene::found(Kind::Idle, &[python()]);
-    let mut torchrun = play.control.processes[&70].clone();
+    let mut torchrun = play.control.get().processes[&70].clone();
     (torchrun.start_ticks, torchrun.ppid) = (600, Some(50));
     (torchrun.process_group, torchrun.session) = (Some(60), Some(60));
     let mut target = play.act.target().clone();
@@ -151,11 +136,11 @@ fn the_launcher_goes_first_and_the_ranks_are_swept() {
         signal(KILL, Recipients::Family, 5.0),
     ];
     play.act = Act::new(target.clone(), Arc::new(guard()), Actor::default());
-    play.control.processes.insert(60, torchrun.clone());
+    play.control.get().processes.insert(60, torchrun.clone());
     ends_on(&mut play, 70, &[TERM]);
     assert_eq!(play.advance(), ActProgress::Waiting { until: at(35.0) });
     assert_eq!(play.sent(), [(60, TERM)]);
-    play.control.end(60);
+    play.control.get().end(60);
     // It has ended without its rank, which is asked at once.
     play.at(2.0);
     assert_eq!(play.sent(), [(60, TERM), (70, TERM)]);
@@ -164,9 +149,9 @@ fn the_launcher_goes_first_and_the_ranks_are_swept() {
     // It ends the rank itself; then no process is left to be asked.
     let mut play = ActScene::found(Kind::Idle, &[python()]);
     play.act = Act::new(target, Arc::new(guard()), Actor::default());
-    play.control.processes.insert(60, torchrun);
+    play.control.get().processes.insert(60, torchrun);
     play.advance();
-    play.control.end(70);
+    play.control.get().end(70);
     assert!(matches!(play.play_on(), Outcome::Freed { .. }));
     assert_eq!(play.sent(), [(60, TERM)]);
 }

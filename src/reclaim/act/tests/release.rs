@@ -36,20 +36,12 @@ fn release() -> Step {
 
 /// An idle process, to be asked before it is ended.
 fn ladder() -> ActScene {
-    let mut play = ActScene::found(Kind::Idle, &[python()]);
-    let mut target = play.act.target().clone();
-    target.steps.insert(0, release());
-    play.act = Act::new(target, Arc::new(guard()), Actor::default());
-    play
+    ActScene::found(Kind::Idle, &[python()]).with_steps(|steps| steps.insert(0, release()))
 }
 
 /// A process that a person named, only to be asked.
 fn only() -> ActScene {
-    let mut play = ActScene::named(&[python()], guard());
-    let mut target = play.act.target().clone();
-    target.steps = vec![release()];
-    play.act = Act::new(target, Arc::new(guard()), Actor::default());
-    play
+    ActScene::named(&[python()], guard()).with_steps(|steps| *steps = vec![release()])
 }
 
 impl ActScene {
@@ -62,30 +54,42 @@ impl ActScene {
     }
 
     fn answers(&mut self, answer: ReleaseAnswer) {
-        self.control.answer = Some(RequestResult::Released(answer));
+        self.control.get().answer = Some(RequestResult::Released(answer));
     }
 
-    /// Asked at 0, answered at 0.25, and holding so much from then on; what it came to by 12 s.
-    fn releasing(&mut self, left: u64) -> Option<Outcome> {
+    /// Asked at 0 and answered; what it came to by and by, holding so much at each second.
+    fn until_end(&mut self, mut held: impl FnMut(&mut Self, f64) -> u64) -> Outcome {
+        self.advance();
+        self.answers(Ok(ReleaseReport::default()));
+        for quarter in 1..240 {
+            let second = f64::from(quarter) / 4.0;
+            let bytes = held(self, second);
+            if let ActProgress::Ended(outcome) = self.holding(second, bytes) {
+                return outcome;
+            }
+        }
+        panic!("no end");
+    }
+
+    /// The same, until the next step is taken.
+    fn until_next(&mut self, left: u64) {
         self.advance();
         self.answers(Ok(ReleaseReport::default()));
         for quarter in 1..48 {
-            match self.holding(f64::from(quarter) / 4.0, left) {
-                ActProgress::Ended(outcome) => return Some(outcome),
-                ActProgress::Waiting { .. } => {}
-            }
-            if self.control.asked.len() + self.control.sent.len() > 1 {
-                return None;
+            self.holding(f64::from(quarter) / 4.0, left);
+            let control = self.control.get();
+            if control.asked.len() + control.sent.len() > 1 {
+                return;
             }
         }
-        None
+        panic!("no step");
     }
 }
 
 #[test]
 fn what_nvml_shows_back_is_released_and_in_the_ledger_before_and_after() {
     let mut play = only();
-    let outcome = play.releasing(GIB / 4).unwrap();
+    let outcome = play.until_end(|_, _| GIB / 4);
     let Outcome::Released { bytes, ms, .. } = outcome else {
         panic!("{outcome:?}");
     };
@@ -104,23 +108,13 @@ fn what_nvml_shows_back_is_released_and_in_the_ledger_before_and_after() {
 
 #[test]
 fn only_what_stays_away_is_released() {
-    let mut play = only();
-    play.advance();
-    play.answers(Ok(ReleaseReport::default()));
-    let held = |second: f64| match second {
-        // It comes back at 1 s, and half of it is taken again at 4 s.
+    // It comes back at 1 s, and half of it is taken again at 4 s.
+    let outcome = only().until_end(|_, second| match second {
         second if second < 1.0 => GIB,
         second if second < 4.0 => 0,
         _ => GIB / 2,
-    };
-    for quarter in 1..40 {
-        let second = f64::from(quarter) / 4.0;
-        if let ActProgress::Ended(outcome) = play.holding(second, held(second)) {
-            assert_eq!(outcome.freed_bytes(), GIB / 2, "{outcome:?}");
-            return;
-        }
-    }
-    panic!("no end");
+    });
+    assert_eq!(outcome.freed_bytes(), GIB / 2, "{outcome:?}");
 }
 
 #[test]
@@ -206,57 +200,37 @@ fn who_dies_in_the_middle_has_released_nothing() {
         play.advance();
         play.answers(Ok(ReleaseReport::default()));
         play.holding(0.25, GIB);
-        play.control.end(70);
+        play.control.get().end(70);
         assert_eq!(play.at(0.5), ActProgress::Ended(Outcome::Exited));
         assert!(play.sent().is_empty());
     }
 }
 
 #[test]
-fn it_ends_with_released_where_the_rule_holds_no_more() {
-    let mut play = ladder();
-    play.advance();
-    play.answers(Ok(ReleaseReport::default()));
-    for quarter in 1..24 {
-        let second = f64::from(quarter) / 4.0;
-        // What is left is too little for the rule; that is seen before the five seconds are over.
-        if quarter > 2 {
-            play.recheck = Recheck::NoLonger;
-        }
-        if let ActProgress::Ended(outcome) = play.holding(second, GIB / 8) {
-            assert_eq!(outcome.freed_bytes(), GIB - GIB / 8, "{outcome:?}");
-            assert!(matches!(outcome, Outcome::Released { .. }));
-            assert!(play.sent().is_empty(), "it lives");
-            return;
-        }
+fn it_ends_with_released_where_the_rule_holds_no_more_or_is_unknown() {
+    for recheck in [Recheck::NoLonger, Recheck::Unknown] {
+        let mut play = ladder();
+        let outcome = play.until_end(|play, second| {
+            // What is left is too little for the rule; that is seen before the five seconds are over.
+            if second > 0.5 {
+                play.recheck = recheck;
+            }
+            GIB / 8
+        });
+        assert_eq!(outcome.freed_bytes(), GIB - GIB / 8, "{outcome:?}");
+        assert!(matches!(outcome, Outcome::Released { .. }));
+        assert!(play.sent().is_empty(), "it lives");
     }
-    panic!("no end");
 }
 
 #[test]
 fn it_goes_on_where_the_rule_still_holds() {
     let mut play = ladder();
-    assert_eq!(play.releasing(GIB / 2), None);
+    play.until_next(GIB / 2);
     assert_eq!(play.sent(), [(70, Signal::Term)]);
-    play.control.end(70);
+    play.control.get().end(70);
     let outcome = play.play_on();
     assert!(matches!(outcome, Outcome::Freed { bytes: GIB, .. }), "{outcome:?}");
-}
-
-#[test]
-fn a_rule_that_is_unknown_after_a_release_kills_no_process() {
-    let mut play = ladder();
-    play.advance();
-    play.answers(Ok(ReleaseReport::default()));
-    play.recheck = Recheck::Unknown;
-    for second in 1..60 {
-        if let ActProgress::Ended(outcome) = play.holding(f64::from(second), GIB / 8) {
-            assert!(matches!(outcome, Outcome::Released { .. }), "{outcome:?}");
-            assert!(play.sent().is_empty());
-            return;
-        }
-    }
-    panic!("no end");
 }
 
 #[test]
@@ -281,7 +255,7 @@ fn a_process_is_not_asked_twice_within_a_minute() {
         play.act = Act::new(target, Arc::new(guard()), Actor::default()).after(vec![past]);
         let progress = play.advance();
         let is_refused = matches!(progress, ActProgress::Ended(Outcome::Refused { .. }));
-        assert_eq!(is_refused, play.control.asked.is_empty());
+        assert_eq!(is_refused, play.control.get().asked.is_empty());
         !is_refused
     };
     for (seconds, is_asked) in [(-1.0, false), (-59.9, false), (5.0, false), (-60.0, true)] {
@@ -296,24 +270,21 @@ fn a_process_is_not_asked_twice_within_a_minute() {
 
 #[test]
 fn a_server_is_given_the_time_of_the_request_that_is_no_work() {
-    let mut play = ladder();
-    let mut target = play.act.target().clone();
-    target.steps[1] = Step::ShutKernel {
-        kernel: KernelAtServer {
-            id: "7a1b".into(),
-            pid: 70,
-            start_ticks: 700,
-            last_activity: Some(at(-7200.0)),
-            server_url: "http://127.0.0.1:8888/".into(),
-            server_pid: None,
-            notebook: None,
-        },
-        grace_seconds: 10.0,
+    let kernel = KernelAtServer {
+        id: "7a1b".into(),
+        pid: 70,
+        start_ticks: 700,
+        last_activity: Some(at(-7200.0)),
+        server_url: "http://127.0.0.1:8888/".into(),
+        server_pid: None,
+        notebook: None,
     };
-    play.act = Act::new(target, Arc::new(guard()), Actor::default());
-    assert_eq!(play.releasing(GIB / 2), None);
-    let Some(Request::ShutKernel { asked, .. }) = play.control.asked.last() else {
-        panic!("{:?}", play.control.asked);
+    let mut play =
+        ladder().with_steps(|steps| steps[1] = Step::ShutKernel { kernel, grace_seconds: 10.0 });
+    play.until_next(GIB / 2);
+    let control = play.control.get();
+    let Some(Request::ShutKernel { asked, .. }) = control.asked.last() else {
+        panic!("{:?}", control.asked);
     };
     let [asked] = &asked[..] else {
         panic!("{asked:?}");

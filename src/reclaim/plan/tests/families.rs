@@ -43,6 +43,32 @@ fn launcher_facts() -> Guarded {
     facts(&snapshot(at(0.0), &[torchrun], Vec::new()))[&60].clone()
 }
 
+/// The run as it is seen, changed, with what makes its members one, what Linux tells of them, and that both
+/// ranks are idle.
+struct Run {
+    seen: Snapshot,
+    families: Vec<Family>,
+    known: BTreeMap<u32, Guarded>,
+    both: Vec<Finding>,
+}
+
+impl Run {
+    fn of(change: impl FnOnce(&mut [Process])) -> Self {
+        let (mut processes, gpus) = run();
+        change(&mut processes);
+        Self {
+            seen: snapshot(at(0.0), &processes, gpus),
+            families: family(&[70, 71, 72], processes[0].parent.clone()),
+            known: facts(&snapshot(at(0.0), &processes, Vec::new())),
+            both: processes[..2].iter().map(|it| finding(Kind::Idle, it)).collect(),
+        }
+    }
+
+    fn plan(&self, findings: &[Finding], guard: &Guard) -> Plan {
+        plan_with(findings, &self.seen, &self.families, &self.known, guard)
+    }
+}
+
 fn family(members: &[u32], launcher: Option<Arc<Parent>>) -> Vec<Family> {
     vec![Family {
         id: "family:70".into(),
@@ -55,29 +81,21 @@ fn family(members: &[u32], launcher: Option<Arc<Parent>>) -> Vec<Family> {
 
 #[test]
 fn a_run_is_ended_by_its_launcher_and_whole() {
-    let (processes, gpus) = run();
-    let seen = snapshot(at(0.0), &processes, gpus);
-    let launcher = processes[0].parent.clone();
-    let families = family(&[70, 71, 72], launcher);
-    let mut known = facts(&seen);
-    known.insert(60, launcher_facts());
-    let both: Vec<Finding> = processes[..2].iter().map(|it| finding(Kind::Idle, it)).collect();
-    let plan = plan_with(&both, &seen, &families, &known, &guard());
+    let mut run = Run::of(|_| ());
+    run.known.insert(60, launcher_facts());
+    let both = run.both.clone();
+    let plan = run.plan(&both, &guard());
     let [target] = &plan.targets[..] else {
         panic!("{plan:?}");
     };
     assert_eq!(pids(target), [70, 71, 72]);
     assert_eq!(target.launcher.as_ref().map(|it| it.pid), Some(60));
-    let to: Vec<_> = target
-        .steps
-        .iter()
-        .map(|step| match step {
-            Step::Signal { recipients: to, grace_seconds, .. } => (*to, *grace_seconds),
-            other => panic!("{other:?}"),
-        })
-        .collect();
+    let to = target.steps.iter().map(|step| match step {
+        Step::Signal { recipients, grace_seconds, .. } => (*recipients, *grace_seconds),
+        other => panic!("{other:?}"),
+    });
     assert_eq!(
-        to,
+        to.collect::<Vec<_>>(),
         [
             (Recipients::Launcher, 35.0),
             (Recipients::Family, 10.0),
@@ -88,18 +106,17 @@ fn a_run_is_ended_by_its_launcher_and_whole() {
     assert_eq!(target.bytes, Some(2 * GIB));
 
     // One rank is idle and the other is not: none is ended.
-    let plan = plan_with(&both[..1], &seen, &families, &known, &guard());
+    let plan = run.plan(&both[..1], &guard());
     assert_eq!(why(&plan), [&Why::Family { pids: vec![71] }]);
     // Nor where the other was not asked for.
     let mut on_other = both.clone();
     on_other[1].gpus[0].index = 1;
     let mut first = guard();
-    first.policy.selected = selected(&seen, &on_other, "gpu:0");
-    let plan = plan_with(&on_other, &seen, &families, &known, &first);
+    first.policy.selected = selected(&run.seen, &on_other, "gpu:0");
+    let plan = run.plan(&on_other, &first);
     assert_eq!(why(&plan), [&Why::Family { pids: vec![71] }]);
     // A person who names one rank is told of its launcher, which would start it again or end all.
-    let named = naming(&[70]);
-    let plan = plan_with(&[], &seen, &families, &known, &named);
+    let plan = run.plan(&[], &naming(&[70]));
     let rank = Why::Rank {
         launcher: 60,
         program: "/venv/bin/python /venv/bin/torchrun train.py".into(),
@@ -109,86 +126,70 @@ fn a_run_is_ended_by_its_launcher_and_whole() {
     assert!(rank.to_string().contains("gpumem kill 60"), "{rank}");
     // To name the launcher is to name all that it started.
     for pids_named in [&[60][..], &[70, 71]] {
-        let named = naming(pids_named);
-        let plan = plan_with(&[], &seen, &families, &known, &named);
+        let plan = run.plan(&[], &naming(pids_named));
         assert_eq!(pids(&plan.targets[0]), [70, 71, 72]);
         assert_eq!(plan.targets[0].launcher.as_ref().map(|it| it.pid), Some(60));
         assert!(plan.refused.is_empty());
     }
     // Also where nothing else joins its ranks: an orphan of an earlier run has the same name, or no port
     // is told.
-    let apart = [&[70, 72][..], &[71]].map(|members| {
-        let launcher = processes[0].parent.clone();
-        family(members, launcher).remove(0)
-    });
-    let plan = plan_with(&both[..1], &seen, &apart, &known, &guard());
+    let launcher = run.families[0].launcher.clone();
+    run.families = [&[70, 72][..], &[71]].map(|it| family(it, launcher.clone()).remove(0)).into();
+    let plan = run.plan(&both[..1], &guard());
     assert_eq!(why(&plan), [&Why::Family { pids: vec![71] }]);
-    let plan = plan_with(&both, &seen, &apart, &known, &guard());
+    let plan = run.plan(&both, &guard());
     assert_eq!(pids(&plan.targets[0]), [70, 71, 72]);
     assert_eq!(plan.targets[0].launcher.as_ref().map(|it| it.pid), Some(60));
 }
 
 #[test]
 fn what_shares_a_session_with_a_target_is_not_ended_with_it() {
-    let child = Process {
-        ppid: Some(70),
+    let in_session = |pid, ppid, command| Process {
+        ppid: Some(ppid),
         process_group: Some(70),
         session: Some(70),
-        ..process(71, "python train.py")
-    };
-    let neighbour = Process {
-        ppid: Some(1),
-        process_group: Some(70),
-        session: Some(70),
-        ..process(72, "python other.py")
+        ..process(pid, command)
     };
     let python = process(70, "python train.py");
-    let seen =
-        snapshot(at(0.0), &[python.clone(), child, neighbour], vec![gpu(0, &[(70, GIB)], 0)]);
+    let processes = [
+        python.clone(),
+        in_session(71, 70, "python train.py"),
+        in_session(72, 1, "python other.py"),
+    ];
+    let seen = snapshot(at(0.0), &processes, vec![gpu(0, &[(70, GIB)], 0)]);
     let families = family(&[70, 71, 72], None);
-    let found = [finding(Kind::Idle, &python)];
-    let plan = plan_with(&found, &seen, &families, &facts(&seen), &guard());
-    assert_eq!(pids(&plan.targets[0]), [70, 71], "its child, and no other");
-    let named = naming(&[70]);
-    let plan = plan_with(&[], &seen, &families, &facts(&seen), &named);
-    assert_eq!(pids(&plan.targets[0]), [70, 71]);
+    for (findings, guard) in [(&[finding(Kind::Idle, &python)][..], guard()), (&[], naming(&[70]))]
+    {
+        let plan = plan_with(findings, &seen, &families, &facts(&seen), &guard);
+        assert_eq!(pids(&plan.targets[0]), [70, 71], "its child, and no other");
+    }
 }
 
 #[test]
 fn a_launcher_that_may_not_be_touched_protects_its_run() {
-    let (processes, gpus) = run();
-    let seen = snapshot(at(0.0), &processes, gpus);
-    let families = family(&[70, 71, 72], processes[0].parent.clone());
-    let both: Vec<Finding> = processes[..2].iter().map(|it| finding(Kind::Idle, it)).collect();
-    let protected = |known: &BTreeMap<u32, Guarded>| {
-        let plan = plan_with(&both, &seen, &families, known, &guard());
+    let others = Guarded { uid: Some(OWNER + 1), ..launcher_facts() };
+    let another = Guarded { start_ticks: 1, ..launcher_facts() };
+    for (launcher, is_unknown) in [(None, true), (Some(others), false), (Some(another), true)] {
+        let mut run = Run::of(|_| ());
+        run.known.extend(launcher.map(|it| (60, it)));
+        let plan = run.plan(&run.both, &guard());
         assert!(plan.targets.is_empty());
         let [Why::Protected { pid: 60, protection }, _] = why(&plan)[..] else {
             panic!("{plan:?}");
         };
-        protection.clone()
-    };
-    let mut known = facts(&seen);
-    assert!(matches!(protected(&known), Protection::Unknown { .. }));
-    let mut torchrun = launcher_facts();
-    torchrun.uid = Some(OWNER + 1);
-    known.insert(60, torchrun.clone());
-    assert!(matches!(protected(&known), Protection::OtherUser { .. }));
-    torchrun.uid = Some(OWNER);
-    torchrun.start_ticks = 1;
-    known.insert(60, torchrun);
-    assert!(matches!(protected(&known), Protection::Unknown { .. }), "another one");
+        assert_eq!(matches!(protection, Protection::Unknown { .. }), is_unknown, "{plan:?}");
+        assert_eq!(matches!(protection, Protection::OtherUser { .. }), !is_unknown, "{plan:?}");
+    }
 }
 
 #[test]
 fn one_of_the_family_who_is_kept_keeps_them_all() {
-    let (mut processes, gpus) = run();
-    let kept = BTreeMap::from([("GPUMEM_KEEP".into(), "2999-01-01".into())]);
-    processes[2].environment = Some(Arc::new(kept));
-    let seen = snapshot(at(0.0), &processes, gpus);
-    let both: Vec<Finding> = processes[..2].iter().map(|it| finding(Kind::Idle, it)).collect();
-    let families = family(&[70, 71, 72], None);
-    let plan = plan_with(&both, &seen, &families, &facts(&seen), &guard());
+    let mut run = Run::of(|it| {
+        let kept = BTreeMap::from([("GPUMEM_KEEP".into(), "2999-01-01".into())]);
+        it[2].environment = Some(Arc::new(kept));
+    });
+    run.families[0].launcher = None;
+    let plan = run.plan(&run.both, &guard());
     let [Why::Protected { pid: 72, protection }, _] = why(&plan)[..] else {
         panic!("{plan:?}");
     };
@@ -197,13 +198,10 @@ fn one_of_the_family_who_is_kept_keeps_them_all() {
 
 #[test]
 fn a_holder_that_works_is_not_ended_with_who_is_idle() {
-    let (mut processes, gpus) = run();
     for cpu_percent in [Some(80.0), None] {
-        processes[2].cpu_percent = cpu_percent;
-        let seen = snapshot(at(0.0), &processes, gpus.clone());
-        let both: Vec<Finding> = processes[..2].iter().map(|it| finding(Kind::Idle, it)).collect();
-        let families = family(&[70, 71, 72], None);
-        let plan = plan_with(&both, &seen, &families, &facts(&seen), &guard());
+        let mut run = Run::of(|it| it[2].cpu_percent = cpu_percent);
+        run.families[0].launcher = None;
+        let plan = run.plan(&run.both, &guard());
         let family = &Why::Family { pids: vec![72] };
         assert_eq!(why(&plan), [family, family], "each that was found is listed");
     }
