@@ -164,9 +164,12 @@ impl Subject<'_> {
         facts.entry(label, command);
         let mut more = Vec::new();
         more.extend(match process.state {
-            Some(_) if process.has_threads_left() => {
-                Some("its main thread has exited, and others still run".to_owned())
-            }
+            Some(_) if process.has_threads_left() => Some(match process.live_state() {
+                Some('D') => {
+                    "its main thread has exited, and no signal reaches the others".to_owned()
+                }
+                _ => "its main thread has exited, and others still run".to_owned(),
+            }),
             letter => letter.map(state),
         });
         more.extend(process.threads.map(|count| number_of(count, "thread")));

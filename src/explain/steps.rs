@@ -136,8 +136,8 @@ fn general(process: &Process, gpus: &[OnGpu<'_>], is_past_talking_to: bool) -> V
     if process.jupyter.is_none() {
         steps.extend(lines(|row| &row.at_end, WhenPossible::End, MOST_AT_END));
     }
-    let state = process.state;
-    if process.has_threads_left() {
+    let state = process.live_state();
+    if process.has_threads_left() && state != Some(UNINTERRUPTIBLE) {
         let text = format!(
             "only its main thread has exited; to end the others: `kill -KILL {}`",
             process.pid

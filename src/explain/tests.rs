@@ -450,7 +450,7 @@ fn a_zombie_with_threads_and_the_first_of_a_namespace_are_ended_as_they_can_be()
     let zombie = |threads| {
         move |scene: &mut Scene, _| {
             let process = scene.process(4242);
-            process.state = Some('Z');
+            (process.state, process.left_thread_state) = (Some('Z'), Some('S'));
             process.threads = Some(threads);
         }
     };

@@ -154,7 +154,7 @@ impl ProcessHistory {
         if self.abandoned.streak().is_none() {
             self.hidden = Vec::new();
         }
-        if let Some(state) = process.state {
+        if let Some(state) = process.live_state() {
             self.observe_state(state, moment, is_bridged);
         }
     }

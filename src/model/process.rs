@@ -42,6 +42,11 @@ pub struct Process {
     pub session_leader_alive: Option<bool>,
     /// R S D T t Z X I, as in /proc; absent when the pid is not in /proc.
     pub state: Option<char>,
+    /// The state of a thread that goes on where the first one has ended: `D` only where all of them are so.
+    pub left_thread_state: Option<char>,
+    /// The kernel function in which it is in uninterruptible sleep, where that may be known
+    /// (`/proc/PID/wchan`).
+    pub wchan: Option<Arc<str>>,
     /// Its pid in its own pid namespace, where that is another one than this snapshot's.
     pub namespace_pid: Option<u32>,
     /// Who started it: its parent, unless that only adopted it.
@@ -171,6 +176,15 @@ impl Process {
     /// its threads go on (`pthread_exit` in `main`, or an exit that waits for a driver).
     pub fn has_threads_left(&self) -> bool {
         self.state == Some('Z') && self.threads.is_some_and(|threads| threads > 1)
+    }
+
+    /// The state by which it can go on: of what is left where its first thread has ended. Where that is not known, an
+    /// end which the others do not follow is one that they cannot.
+    pub fn live_state(&self) -> Option<char> {
+        match self.has_threads_left() {
+            true => self.left_thread_state.or(Some('D')),
+            false => self.state,
+        }
     }
 
     /// Whether who started it is gone, and with it the leader of its process group: nothing is left of

@@ -74,9 +74,6 @@ fn process(it: ProcessInput<'_>, verdicts: &mut RuleOutput) {
     let Some((state @ ('Z' | 'X'), streak)) = it.known.state() else {
         return;
     };
-    if it.process.has_threads_left() {
-        return;
-    }
     if let Some((settings, gpus)) = held(it, |_, row| is_listed(it, row)) {
         Death { seen: it.seen, process: it.process, settings, gpus, state: Some(state), streak }
             .judge(verdicts);

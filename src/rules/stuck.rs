@@ -5,8 +5,13 @@
 //! and its CPU seconds stood still meanwhile: who reads a slow disk is in `D` whenever somebody looks, and
 //! gets on in between. Where CPU seconds are not known, more samples have to do.
 //!
+//! Where its first thread has ended (`Z`) and every other is in `D`, that is its state: it was killed, and a thread
+//! that waits for a file system or a driver keeps all that it holds.
+//!
 //! Never stuck: a process that holds nothing on a GPU; one that is in `D` for a moment; one whose CPU
 //! seconds advance. Nothing is offered that would end it, because nothing does.
+
+use std::sync::Arc;
 
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -17,6 +22,7 @@ use super::rule::{
 };
 use super::subject;
 use crate::history::{Began, ProcessHistory, Streak};
+use crate::model::Process;
 use crate::model::evidence::{Evidence, KindEvidence, samples};
 use crate::model::finding::{Kind, Severity};
 use crate::units::Span;
@@ -43,13 +49,18 @@ const BEYOND_SIGNALS_SECONDS: f64 = 120.0;
 pub struct StuckEvidence {
     /// `D`, as in /proc.
     pub state: char,
+    /// Its first thread has ended, and another is in that state.
+    pub of_a_thread: bool,
+    /// The kernel function in which it waits, where that may be known.
+    pub wchan: Option<Arc<str>>,
     /// Samples in which it was so without a break.
     pub samples: u64,
 }
 
 impl KindEvidence for StuckEvidence {
     fn words(&self) -> String {
-        format!("blocked in the kernel ({}) in all {}", self.state, samples(self.samples))
+        let wchan = self.wchan.as_ref().map_or_else(String::new, |it| format!(", in {it}"));
+        format!("blocked in the kernel ({}{wchan}) in all {}", self.state, samples(self.samples))
     }
 }
 
@@ -70,8 +81,14 @@ fn process(it: ProcessInput<'_>, verdicts: &mut RuleOutput) {
         wait((it.seen, it.process.pid), gpus[0].index, &streak, needed, verdicts);
         return;
     }
+    let process = it.process;
+    let of_a_thread = process.has_threads_left();
+    let what = match of_a_thread {
+        true => "has ended but for a thread, which has been",
+        false => "has been",
+    };
     let message = format!(
-        "{} holds {} and has been in uninterruptible sleep for {}: no signal reaches it",
+        "{} holds {} and {what} in uninterruptible sleep for {}: no signal reaches it",
         it.name(),
         subject::held(&gpus),
         Span::from_seconds(streak.seconds()),
@@ -81,11 +98,16 @@ fn process(it: ProcessInput<'_>, verdicts: &mut RuleOutput) {
         gpus,
         since: streak.since,
         until: streak.until,
-        evidence: Evidence::new(StuckEvidence { state: 'D', samples: streak.samples }),
+        evidence: Evidence::new(StuckEvidence {
+            state: 'D',
+            of_a_thread,
+            wchan: process.wchan.clone(),
+            samples: streak.samples,
+        }),
         message,
-        advice: advice(it.process.pid),
+        advice: advice(process),
     };
-    verdicts.find(it.seen.finding(Some(it.process), told));
+    verdicts.find(it.seen.finding(Some(process), told));
 }
 
 /// The part of the time in `D` in which its CPU seconds stood still, where they are known.
@@ -106,15 +128,30 @@ pub(super) fn is_beyond_signals(seen: RuleInput<'_>, known: &ProcessHistory) -> 
     })
 }
 
-fn advice(pid: u32) -> Vec<String> {
-    vec![
-        format!("see what it waits for: `ps -o pid,stat,wchan:32,comm -p {pid}`"),
-        "a kill takes effect only when the kernel releases it; do not wait for it in a script"
-            .to_owned(),
-        "look for errors of the driver: `dmesg | grep -i -e xid -e nvrm`; where nothing else brings \
-         it back, reboot"
-            .to_owned(),
-    ]
+/// What ends a wait, by the beginning of the kernel function's name.
+const WAITS: [(&str, &str); 4] =
+    [("fuse_", FUSE), ("request_wait_answer", FUSE), ("nfs", NFS), ("rpc_", NFS)];
+
+const FUSE: &str = "its file system's FUSE server does not answer: end that server, or abort its connection as root, \
+    `echo 1 > /sys/fs/fuse/connections/N/abort` (N is the mount's minor device number in /proc/self/mountinfo)";
+const NFS: &str = "its NFS server does not answer: bring that back, or unmount by force as root, `umount -f MOUNT`";
+
+fn advice(process: &Process) -> Vec<String> {
+    let pid = process.pid;
+    let known = process.wchan.as_deref().and_then(|wchan| {
+        WAITS.iter().find(|(start, _)| wchan.starts_with(start)).map(|(_, line)| (*line).to_owned())
+    });
+    let threads = "see what its threads wait for, as root: ";
+    let seen = format!("{threads}`ps -L -o tid,stat,wchan:32,comm -p {pid}`");
+    let signals =
+        "a kill takes effect only when the kernel releases it; do not wait for it in a script";
+    let driver = "look for errors of the driver: `dmesg | grep -i -e xid -e nvrm`; where it waits for a file \
+                  system (fuse, nfs), see to that one's server; where nothing else brings it back, reboot";
+    let last = match &known {
+        Some(_) => None,
+        None => Some(driver.to_owned()),
+    };
+    [Some(known.unwrap_or(seen)), Some(signals.to_owned()), last].into_iter().flatten().collect()
 }
 
 #[cfg(test)]

@@ -45,6 +45,7 @@ mod schema;
 mod selection;
 mod servers;
 mod store;
+mod stuck;
 mod support;
 mod suspects;
 mod time_zone;

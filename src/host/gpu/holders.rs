@@ -37,6 +37,7 @@ use crate::host::gpu::gpu_files::holds_gpu_file;
 use crate::host::gpu::mapped_devices::{Mapped, MappedDevices, begin_search};
 use crate::host::proc::folder::{Folder, MOST_PROCESSES, ProcEntry, if_readable, is_gone};
 use crate::host::proc::stat::{STAT_BYTES, parse_stat};
+use crate::host::proc::thread::left_thread;
 use crate::host::proc::tree::Tree;
 use crate::model::Process;
 
@@ -326,12 +327,23 @@ impl Holders {
             Err(errno) if is_gone(errno) => return Ok((HolderState::Free, 0)),
             Err(errno) => if_readable(Err(errno))?,
         };
+        let mut left = None;
         match stat {
             Some(stat) if stat.is_kernel_thread => return Ok((HolderState::Kernel, 0)),
-            Some(stat) if stat.is_exiting => return Ok((HolderState::Free, 0)),
+            Some(stat) if stat.is_exiting => {
+                let folder = Folder::open(&self.roots.proc, pid).ok();
+                left = folder.and_then(|folder| left_thread(&folder, &stat));
+                if left.is_none() {
+                    return Ok((HolderState::Free, 0));
+                }
+            }
             _ => {}
         }
-        let (holds, seen) = match proc.descriptors_of(pid) {
+        let descriptors = match &left {
+            Some(thread) => thread.folder.folder(c"fd"),
+            None => proc.descriptors_of(pid),
+        };
+        let (holds, seen) = match descriptors {
             Ok(descriptors) => holds_gpu_file(&descriptors, &self.roots.dev)?,
             Err(errno) if is_gone(errno) => return Ok((HolderState::Free, 0)),
             Err(errno) => (if_readable(Err(errno))?, 0),

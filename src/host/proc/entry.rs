@@ -24,7 +24,9 @@ use crate::host::proc::parent::note_parent;
 use crate::host::proc::reaper::adopts;
 use crate::host::proc::relatives::Relatives;
 use crate::host::proc::sockets::Listening;
-use crate::host::proc::stat::{Stat, terminal_name};
+use crate::host::proc::stat::{STAT_BYTES, Stat, parse_stat, terminal_name};
+use crate::host::proc::thread::left_thread;
+use crate::host::proc::visit::LiveThread;
 use crate::host::{HostError, Roots};
 use crate::model::{Process, Time};
 
@@ -190,17 +192,24 @@ impl Surroundings {
         let is_due = now_ns >= entry.revisit_ns;
         self.relate(entry, stat, is_due);
         self.measure(entry, stat, now_ns);
-        if stat.is_exiting {
+        let left = left_thread(folder, stat);
+        let left_stat = left.as_ref().and_then(|left| parse_stat(&left.content));
+        let alive = match (&left, &left_stat) {
+            (Some(left), Some(stat)) => LiveThread { folder: &left.folder, stat },
+            _ => LiveThread { folder, stat },
+        };
+        self.see_wait(&mut entry.process, left_stat.as_ref().map(|stat| stat.state), alive.folder);
+        if alive.stat.is_exiting {
             // What it still holds is out of sight.
             entry.process.gpu_files = None;
         }
 
-        let has_memory = stat.has_memory();
+        let has_memory = alive.stat.has_memory();
         let is_memory_due = entry.is_memory_unread && has_memory;
         if !is_due && !is_memory_due {
             return Ok(Presence::Here);
         }
-        match self.visit(entry, folder, stat, now_ns) {
+        match self.visit(entry, folder, alive, now_ns) {
             Ok(()) => Ok(Presence::Here),
             Err(errno) if is_gone(errno) => Ok(Presence::Gone),
             Err(errno) if is_new => {
@@ -210,6 +219,17 @@ impl Surroundings {
             // What was known stands; the next sample tries again.
             Err(_) => Ok(Presence::Here),
         }
+    }
+
+    /// Where in the kernel it waits, if it is in uninterruptible sleep.
+    fn see_wait(&mut self, process: &mut Process, left_state: Option<char>, alive: &Folder) {
+        process.left_thread_state = left_state;
+        let is_blocked = left_state.or(process.state) == Some('D');
+        let read = || alive.read(c"wchan", &mut self.content, STAT_BYTES).ok();
+        let wchan = is_blocked.then(read).flatten();
+        // Whoever may not know it is told 0 (`proc_pid_wchan` in Linux's `fs/proc/base.c`).
+        let name = wchan.map(|()| String::from_utf8_lossy(&self.content).trim().to_owned());
+        process.wchan = name.filter(|name| name != "0" && !name.is_empty()).map(Arc::from);
     }
 
     /// Its parent, group, session and terminal.

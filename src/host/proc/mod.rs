@@ -20,5 +20,6 @@ pub(super) mod small_file;
 pub(super) mod sockets;
 pub(super) mod stat;
 pub(super) mod status;
+pub(super) mod thread;
 pub(super) mod tree;
 pub(super) mod visit;

@@ -28,6 +28,13 @@ const YOUNG_VISITS: u32 = 3;
 /// In every so many visits after those the libraries are looked at: thousands of mappings take a millisecond.
 const VISITS_TO_LIBRARIES: u32 = 10;
 
+/// The thread through which a process's files and memory are seen: its first one, or what is left.
+#[derive(Clone, Copy)]
+pub(in crate::host) struct LiveThread<'a> {
+    pub folder: &'a Folder,
+    pub stat: &'a Stat<'a>,
+}
+
 impl Surroundings {
     /// Reads all through the process's folder, its memory only where that is not held up.
     ///
@@ -38,16 +45,16 @@ impl Surroundings {
         &mut self,
         entry: &mut ProcessEntry,
         folder: &Folder,
-        stat: &Stat<'_>,
+        alive: LiveThread<'_>,
         now_ns: u64,
     ) -> io::Result<()> {
-        let has_memory = stat.has_memory();
+        let has_memory = alive.stat.has_memory();
         self.read_owner(&mut entry.process, folder, now_ns)?;
-        if !stat.is_exiting {
-            self.read_files(&mut entry.process, folder)?;
+        if !alive.stat.is_exiting {
+            self.read_files(&mut entry.process, alive.folder)?;
         }
         if has_memory {
-            self.read_memory(entry, folder)?;
+            self.read_memory(entry, alive.folder)?;
         }
         let read = if_readable(folder.read(c"cgroup", &mut self.content, CGROUP_BYTES))?;
         let cgroup = read.map(|()| self.content.as_slice().into());

@@ -40,7 +40,10 @@ fn it_is_found_after_the_duration_and_nothing_is_done() {
         "python train.py (4242) holds 20.0 GiB on GPU 0 and has been in uninterruptible sleep for \
          2m 00s: no signal reaches it"
     );
-    assert_eq!(finding.evidence, Evidence::new(StuckEvidence { state: 'D', samples: 13 }));
+    assert_eq!(
+        finding.evidence,
+        Evidence::new(StuckEvidence { state: 'D', of_a_thread: false, wchan: None, samples: 13 })
+    );
     assert_eq!(finding.actions, [Action::Notify]);
 }
 
@@ -116,4 +119,31 @@ fn a_gap_longer_than_its_cpu_seconds_vouch_for_begins_it_anew() {
     engine.observe(scene.pass(700.0));
     assert_eq!(count(&engine, Kind::Stuck), 0);
     assert_eq!(reasons(&engine, Kind::Stuck), ["can tell in 2m 00s: it needs 2m of history"]);
+}
+
+#[test]
+fn a_first_thread_that_has_ended_leaves_the_state_to_the_others() {
+    for (left, percent, found) in [
+        (Some('D'), 0.0, 1),
+        // Of a recording that does not tell: the others do not follow, and do nothing.
+        (None, 0.0, 1),
+        // `pthread_exit` in `main`.
+        (Some('S'), 0.0, 0),
+        (Some('R'), 90.0, 0),
+        (None, 90.0, 0),
+    ] {
+        let mut scene = Scene::new(1, 10.0);
+        scene.holder(PID, &[0], GIB);
+        let process = scene.process(PID);
+        (process.state, process.threads) = (Some('Z'), Some(2));
+        (process.left_thread_state, process.wchan) = (left, Some("request_wait_answer".into()));
+        process.cpu_percent = Some(percent);
+        let engine = judge(&mut scene, 200.0);
+        assert_eq!(count(&engine, Kind::Stuck), found, "{left:?} {percent} %");
+        assert_eq!(count(&engine, Kind::Dead), 0, "{left:?} {percent} %");
+        if found == 1 {
+            let finding = only(&engine, Kind::Stuck);
+            assert!(finding.advice[0].contains("FUSE") && finding.actions == [Action::Notify]);
+        }
+    }
 }

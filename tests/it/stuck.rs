@@ -1,0 +1,87 @@
+//! A killed process of which one thread waits for a file system that never answers: it keeps what it holds, and no
+//! signal reaches it.
+
+use std::fs;
+use std::io::{BufRead as _, BufReader};
+use std::process::{Command, Stdio};
+
+use gpumem::api::model::Snapshot;
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::json;
+
+use crate::holders::Namespace;
+use crate::machine::{Machine, Running, one_gpu};
+use crate::support::{self, finish, finish_with_input, wait_until};
+
+const HANGING: &str = include_str!("stuck/hanging_fs.py");
+
+/// It opens a GPU and lets a thread ask for a file; then its first thread sleeps.
+const PROGRAM: &str = "import os, sys, threading, time
+device = open('/dev/nvidia0')
+threading.Thread(target=os.stat, args=(sys.argv[1] + '/file',)).start()
+time.sleep(600)";
+
+#[test]
+fn a_killed_process_whose_thread_waits_for_a_file_system_is_stuck() {
+    let Some(python) = support::find("python3", "python3") else {
+        return;
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let mut server = Command::new(&python);
+    server.args(["-c", HANGING]).arg(folder.path()).stdin(Stdio::null()).stdout(Stdio::piped());
+    let mut server = Running(server.spawn().unwrap());
+    let mut line = String::new();
+    let mut said = BufReader::new(server.0.stdout.take().unwrap());
+    said.read_line(&mut line).unwrap();
+    if line != "mounted\n" {
+        support::skip("a file system that hangs", "as root, with the kernel module fuse");
+        return;
+    }
+    let Some(namespace) = Namespace::new() else {
+        return;
+    };
+    let mut holder = namespace.command(python.to_str().unwrap());
+    holder.args(["-c", PROGRAM]).arg(folder.path());
+    let mut holder = Running(holder.spawn().unwrap());
+    // Dropped before the holder, which does not end while it waits.
+    let server = server;
+    said.read_line(&mut line).unwrap();
+    let pid = holder.pid();
+    let process = Pid::from_raw(i32::try_from(pid).unwrap()).unwrap();
+    kill_process(process, Signal::KILL).unwrap();
+    let state = || fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    wait_until("its first thread has ended", || state().contains(") Z "));
+
+    let machine = Machine::new(&one_gpu(&[pid]));
+    let seen = finish(&mut namespace.gpumem(&machine, &["ps", "--json"])).json();
+    let process = seen["processes"].as_array().unwrap().iter().find(|it| it["pid"] == pid).unwrap();
+    assert_eq!((&process["state"], &process["left_thread_state"]), (&json!("Z"), &json!("D")));
+    assert_eq!(process["gpu_files"], json!(["/dev/nvidia0"]), "its thread has it open");
+
+    let snapshot: Snapshot = serde_json::from_value(seen).unwrap();
+    let mut recording = String::new();
+    for sample in 0..20 {
+        let time = snapshot.time.plus_seconds(f64::from(sample) * 10.0);
+        let snapshot = Snapshot { time, ..snapshot.clone() };
+        recording.push_str(&serde_json::to_string(&snapshot).unwrap());
+        recording.push('\n');
+    }
+    let mut check = machine.command(&["check", "--json", "--replay", "-"]);
+    let verdict = finish_with_input(&mut check, recording.as_bytes());
+    assert_eq!(verdict.code, 1, "{verdict:?}");
+    let verdict = verdict.json();
+    let [finding] = verdict["findings"].as_array().unwrap().as_slice() else {
+        panic!("{verdict}");
+    };
+    assert_eq!((&finding["kind"], &finding["severity"]), (&json!("stuck"), &json!("critical")));
+    assert_eq!(finding["evidence"]["of_a_thread"], true);
+    assert_eq!(finding["actions"], json!(["notify"]), "no signal reaches it");
+    if rustix::process::geteuid().is_root() {
+        assert!(finding["advice"][0].as_str().unwrap().contains("FUSE"), "{finding}");
+    }
+
+    // What ends the wait: its server's end.
+    drop(server);
+    wait_until("it is gone", || holder.0.try_wait().unwrap().is_some());
+    let _ = Command::new("umount").arg("-l").arg(folder.path()).status();
+}
