@@ -31,7 +31,7 @@ const MESSAGE_CHARS: usize = 400;
 
 /// Keys that are pressed before a picture is taken: characters, and names like `<Enter>`.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Keys(Vec<(String, KeyEvent)>);
+pub struct Keys(pub(super) Vec<(String, KeyEvent)>);
 
 /// What was typed names no key.
 #[derive(Debug, thiserror::Error)]

@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+use ratatui::buffer::{Buffer, Cell};
 
+use super::once::Keys;
 use super::state::{App, Effect, Event, Setup};
 use super::update::update;
 use crate::model::Snapshot;
@@ -30,8 +32,28 @@ pub fn screen_of(replay: Option<&str>, seconds: u64, (columns, rows): (u16, u16)
 }
 
 /// Presses a key.
-pub fn press(app: &mut App, code: KeyCode) -> Option<Effect> {
-    update(app, Event::Key(KeyEvent::new(code, KeyModifiers::NONE)))
+pub fn press(app: &mut App, key: impl Into<KeyEvent>) -> Option<Effect> {
+    update(app, Event::Key(key.into()))
+}
+
+pub fn ctrl(letter: char) -> KeyEvent {
+    KeyEvent::new(KeyCode::Char(letter), KeyModifiers::CONTROL)
+}
+
+/// Presses keys as [`events`] has them; each has an effect, and that of the last is given out.
+pub fn keys(app: &mut App, line: &str) -> Option<Effect> {
+    let mut effect = None;
+    for (at, key) in events(line).enumerate() {
+        assert!(at == 0 || effect.is_some(), "{line:?} before its key {at}");
+        effect = press(app, key);
+    }
+    effect
+}
+
+/// The keys of a line as `--keys` takes it, such as `jj<Enter>`.
+pub fn events(line: &str) -> impl Iterator<Item = KeyEvent> {
+    let Keys(keys) = line.parse().unwrap();
+    keys.into_iter().map(|(_, key)| key)
 }
 
 /// A sample comes so many seconds after the start of the screen.
@@ -48,4 +70,24 @@ pub fn see(app: &mut App, seconds: u64, snapshot: Snapshot) -> Option<Effect> {
 pub fn tick(app: &mut App, milliseconds: u64) -> Option<Effect> {
     let now = Duration::from_millis(milliseconds);
     update(app, Event::Tick { now })
+}
+
+pub fn selected_pid(app: &App) -> Option<u32> {
+    app.subject().map(|subject| subject.row.key.identity.pid)
+}
+
+/// The filter that is in force.
+pub fn filter(app: &App) -> String {
+    app.table.choice.filter.as_ref().map_or_else(String::new, ToString::to_string)
+}
+
+/// What came of the last key.
+pub fn note(app: &App) -> &str {
+    app.note.as_deref().unwrap_or_default()
+}
+
+/// The symbols of the cells, line by line.
+pub fn lines(buffer: &Buffer) -> Vec<String> {
+    let lines = buffer.content.chunks(usize::from(buffer.area.width).max(1));
+    lines.map(|line| line.iter().map(Cell::symbol).collect()).collect()
 }

@@ -1,7 +1,5 @@
 //! Ending processes, key by key, with made-up news.
 
-use crossterm::event::KeyModifiers;
-
 use super::*;
 use crate::reclaim::plan::Why;
 use crate::reclaim::target::Step;
@@ -10,7 +8,7 @@ use crate::units::GIB;
 use crate::watch::reclaim_worker::TargetStage;
 use crate::watch::sample::{self, proposal, target};
 use crate::watch::state::Event;
-use crate::watch::testing::{press, screen_of, see, tick};
+use crate::watch::testing::{ctrl, keys, note, press, screen_of, see, tick};
 use crate::watch::update::update;
 
 mod batch;
@@ -26,13 +24,7 @@ fn showing(replay: Option<&str>) -> App {
 
 /// The sample of so many seconds after the first.
 fn later(seconds: f64) -> Snapshot {
-    let mut snapshot = sample::snapshot(1, 2);
-    snapshot.time = snapshot.time.plus_seconds(seconds);
-    snapshot
-}
-
-fn char(app: &mut App, key: char) -> Option<Effect> {
-    press(app, KeyCode::Char(key))
+    sample::later(1, 2, seconds)
 }
 
 fn on_progress(app: &mut App, progress: ReclaimProgress) -> Option<Effect> {
@@ -43,39 +35,46 @@ fn draw(app: &mut App) {
     assert_eq!(update(app, Event::Drawn), None);
 }
 
-/// What is asked for by an effect.
-fn asked(effect: Option<Effect>) -> Box<PlanRequest> {
-    match effect {
+/// Asks by these keys for a plan.
+fn ask(app: &mut App, line: &str) -> Box<PlanRequest> {
+    match keys(app, line) {
         Some(Effect::Reclaim(ReclaimRequest::Plan(question))) => question,
-        other => panic!("no plan is asked for: {other:?}"),
+        other => panic!("{line}: no plan is asked for: {other:?}"),
     }
+}
+
+/// The plan of that question comes, and is on the screen.
+fn answer(app: &mut App, number: u64, proposal: Proposal) {
+    let plan = Ok(proposal);
+    assert_eq!(on_progress(app, ReclaimProgress::Planned { number, plan }), Some(Effect::Draw));
+    draw(app);
 }
 
 /// Opens the plan of the first row, which has come, and is on the screen.
 fn planned(app: &mut App, targets: Vec<Target>) -> u64 {
-    char(app, 'j');
-    let number = asked(char(app, 'x')).number;
-    let plan = Ok(proposal(targets));
-    assert_eq!(on_progress(app, ReclaimProgress::Planned { number, plan }), Some(Effect::Draw));
-    draw(app);
+    let number = ask(app, "jx").number;
+    answer(app, number, proposal(targets));
     number
 }
 
 /// As [`planned`], and a yes that was not taken back.
 fn begun(app: &mut App) -> u64 {
     let number = planned(app, vec![target(sample::pid(0, 1)), target(7)]);
-    char(app, 'y');
+    keys(app, "y");
     tick(app, 1_100);
-    let effect = tick(app, 4_100);
-    assert!(
-        matches!(effect, Some(Effect::Reclaim(ReclaimRequest::Begin { number: of, .. })) if of == number),
-        "{effect:?}"
-    );
-    number
+    match tick(app, 4_100) {
+        Some(Effect::Reclaim(ReclaimRequest::Begin { number: of, .. })) if of == number => number,
+        other => panic!("{other:?}"),
+    }
 }
 
 fn dialog(app: &App) -> &Dialog {
     app.reaping.dialog.as_ref().unwrap()
+}
+
+/// What the dialog says of the last key.
+fn told(app: &App) -> &str {
+    dialog(app).note.as_deref().unwrap_or_default()
 }
 
 #[test]
@@ -83,23 +82,19 @@ fn where_no_more_samples_come_nothing_is_begun() {
     let mut app = showing(None);
     update(&mut app, Event::SourceFailed("the driver is gone".to_owned()));
     planned(&mut app, vec![target(7)]);
-    char(&mut app, 'y');
+    keys(&mut app, "y");
     assert_eq!(dialog(&app).countdown, None);
-    let note = dialog(&app).note.as_deref();
-    assert_eq!(note, Some("nothing was sent: no more samples come"));
+    assert_eq!(told(&app), "nothing was sent: no more samples come");
 }
 
 #[test]
 fn whatever_time_is_shown_the_plan_is_of_the_newest_sample() {
     let mut app = showing(None);
     see(&mut app, 3, later(2.0));
-    char(&mut app, 'j');
-    char(&mut app, '[');
+    keys(&mut app, "j[");
     see(&mut app, 5, later(4.0));
     assert_eq!(app.shown_time(), Some(later(0.0).time));
-    let question = asked(char(&mut app, 'x'));
-    assert_eq!(question.snapshot.time, later(4.0).time);
-    assert_eq!(*question.snapshot, later(4.0));
+    assert_eq!(*ask(&mut app, "x").snapshot, later(4.0));
 }
 
 #[test]
@@ -113,58 +108,40 @@ fn a_plan_never_changes_by_itself() {
     gone.processes.clear();
     assert_eq!(see(&mut app, 3, gone), Some(Effect::Draw));
     update(&mut app, Event::Resize(100, 40));
-    // An answer to a question of before is none to this.
-    let old = Ok(proposal(vec![target(8)]));
-    let progress = ReclaimProgress::Planned { number: number - 1, plan: old.clone() };
-    assert_eq!(on_progress(&mut app, progress), None);
-    // Nor is a second answer.
-    assert_eq!(on_progress(&mut app, ReclaimProgress::Planned { number, plan: old }), None);
+    // An answer to a question of before is none to this; nor is a second answer.
+    for number in [number - 1, number] {
+        let plan = Ok(proposal(vec![target(8)]));
+        assert_eq!(on_progress(&mut app, ReclaimProgress::Planned { number, plan }), None);
+    }
     assert_eq!(app.reaping, before);
     // Who asks for another one gets it, about the same process.
-    let question = asked(char(&mut app, 'r'));
+    let question = ask(&mut app, "r");
     assert_eq!(question.number, number + 1);
     assert_eq!(question.snapshot.time, later(2.0).time);
-    let PlanScope::Processes(rows) = question.options.scope else {
-        panic!("another scope");
-    };
-    assert_eq!(rows[0].identity.pid, sample::pid(0, 1));
-    let plan = Ok(Proposal {
-        plan: Arc::new(Plan {
-            time: Time::default(),
-            targets: Vec::new(),
-            refused: vec![Refused {
-                pid: Some(rows[0].identity.pid),
-                user: None,
-                name: None,
-                finding: None,
-                kind: None,
-                why: Why::Gone,
-            }],
-        }),
-        ..proposal(Vec::new())
-    });
-    let number = question.number;
-    on_progress(&mut app, ReclaimProgress::Planned { number, plan });
-    draw(&mut app);
-    char(&mut app, 'y');
+    let PlanScope::Processes(rows) = question.options.scope else { panic!("another scope") };
+    let pid = Some(sample::pid(0, 1));
+    assert_eq!(Some(rows[0].identity.pid), pid);
+    let (user, name, finding, kind, why) = (None, None, None, None, Why::Gone);
+    let refused = vec![Refused { pid, user, name, finding, kind, why }];
+    let plan = Arc::new(Plan { time: Time::default(), targets: Vec::new(), refused });
+    answer(&mut app, question.number, Proposal { plan, ..proposal(Vec::new()) });
+    keys(&mut app, "y");
     assert_eq!(dialog(&app).countdown, None, "nobody is left to end");
-    assert!(dialog(&app).note.is_some());
+    assert_ne!(told(&app), "");
 }
 
 #[test]
 fn an_error_is_shown_and_takes_no_yes() {
     let mut app = showing(None);
-    char(&mut app, 'j');
-    let number = asked(char(&mut app, 'x')).number;
+    let number = ask(&mut app, "jx").number;
     let plan = Err("cannot read /proc".to_owned());
     on_progress(&mut app, ReclaimProgress::Planned { number, plan });
     draw(&mut app);
-    assert_eq!(char(&mut app, 'y'), None);
+    assert_eq!(keys(&mut app, "y"), None);
     assert_eq!(dialog(&app).answer, Answer::Failed("cannot read /proc".to_owned()));
     let mut none = showing(None);
-    char(&mut none, 'x');
-    let note = none.note.as_deref().unwrap_or_default();
-    assert!(note.starts_with("no process is selected"), "{note}");
+    keys(&mut none, "x");
+    assert!(note(&none).starts_with("no process is selected"), "{}", note(&none));
     assert_eq!((&none.mode, none.reaping.dialog), (&Mode::Main, None));
 }
 
@@ -172,21 +149,16 @@ fn an_error_is_shown_and_takes_no_yes() {
 fn the_scope_and_the_signal_turn_and_are_planned_anew() {
     let mut app = showing(None);
     let number = planned(&mut app, vec![target(7)]);
-    let scopes: Vec<PlanScope> =
-        (0..3).map(|_| asked(press(&mut app, KeyCode::Tab)).options.scope).collect();
-    assert!(
-        matches!(
-            &scopes[..],
-            [PlanScope::Families(_), PlanScope::Findings, PlanScope::Processes(_)]
-        ),
-        "{scopes:?}"
-    );
-    let back = asked(press(&mut app, KeyCode::BackTab));
+    let mut scope = || ask(&mut app, "<Tab>").options.scope;
+    assert!(matches!(scope(), PlanScope::Families(_)));
+    assert!(matches!(scope(), PlanScope::Findings));
+    assert!(matches!(scope(), PlanScope::Processes(_)));
+    let back = ask(&mut app, "<BackTab>");
     assert_eq!((back.options.scope, back.number), (PlanScope::Findings, number + 4));
-    assert!(asked(char(&mut app, 'a')).options.all_users);
-    char(&mut app, 'd');
-    assert!(!dialog(&app).options.direct && dialog(&app).note.is_some());
-    let mut signals = || asked(char(&mut app, 's')).options;
+    assert!(ask(&mut app, "a").options.all_users);
+    keys(&mut app, "d");
+    assert!(!dialog(&app).options.direct && !told(&app).is_empty());
+    let mut signals = || ask(&mut app, "s").options;
     let first = signals();
     assert_eq!((first.signal, first.all_users), (Some(Signal::Term), true));
     let rest: Vec<Option<Signal>> = (0..Signal::ASKED.len()).map(|_| signals().signal).collect();
@@ -197,71 +169,51 @@ fn the_scope_and_the_signal_turn_and_are_planned_anew() {
 #[test]
 fn what_somebody_else_owns_is_signalled_only_where_that_is_asked_for() {
     let mut app = showing(None);
-    let mut owned = target(7);
-    owned.steps = vec![Step::Advise { command: "scancel 7".into() }];
-    planned(&mut app, vec![owned]);
-    char(&mut app, 'y');
+    let steps = vec![Step::Advise { command: "scancel 7".into() }];
+    planned(&mut app, vec![Target { steps, ..target(7) }]);
+    keys(&mut app, "y");
     assert_eq!(dialog(&app).countdown, None);
-    assert!(asked(char(&mut app, 'd')).options.direct);
-    assert!(!asked(char(&mut app, 'd')).options.direct);
+    assert!(ask(&mut app, "d").options.direct);
+    assert!(!ask(&mut app, "d").options.direct);
 }
 
 #[test]
 fn marked_processes_are_meant_together_and_findings_are_asked_for_by_x() {
     let mut app = showing(None);
-    for _ in 0..2 {
-        char(&mut app, ' ');
-    }
-    let PlanScope::Processes(rows) = asked(char(&mut app, 'x')).options.scope else {
-        panic!("another scope");
-    };
+    let scope = ask(&mut app, "  x").options.scope;
+    let PlanScope::Processes(rows) = scope else { panic!("another scope") };
     let pids: Vec<u32> = rows.iter().map(|row| row.identity.pid).collect();
     assert_eq!(pids, [sample::pid(0, 0), sample::pid(0, 1)]);
-    press(&mut app, KeyCode::Esc);
-    let question = asked(char(&mut app, 'X'));
-    assert_eq!(question.options.scope, PlanScope::Findings);
+    assert_eq!(ask(&mut app, "<Esc>X").options.scope, PlanScope::Findings);
 }
 
 #[test]
 fn of_a_recording_what_is_shown_is_planned_and_nothing_is_sent() {
     let mut app = showing(Some("demo"));
     app.judged.engine.observe(&later(2.0));
-    char(&mut app, 'j');
-    let question = asked(char(&mut app, 'x'));
+    let question = ask(&mut app, "jx");
     assert_eq!(question.snapshot.time, later(0.0).time);
-    let number = question.number;
-    let plan = Ok(proposal(vec![target(7)]));
-    on_progress(&mut app, ReclaimProgress::Planned { number, plan });
-    draw(&mut app);
+    answer(&mut app, question.number, proposal(vec![target(7)]));
     for _ in 0..3 {
-        assert_eq!(char(&mut app, 'y'), Some(Effect::Draw));
+        assert_eq!(keys(&mut app, "y"), Some(Effect::Draw));
     }
     assert!(dialog(&app).countdown.is_none());
-    assert!(dialog(&app).note.as_ref().unwrap().contains("nothing was sent"));
+    assert!(told(&app).contains("nothing was sent"));
 }
 
 #[test]
 fn a_long_plan_scrolls_to_its_end_and_no_further() {
     let mut app = showing(None);
-    let number = planned(&mut app, vec![target(7)]);
-    let mut long = proposal(vec![target(7)]);
-    long.lines = (0..100).map(|at| format!("line {at}")).collect();
-    char(&mut app, 'r');
-    let plan = Ok(long);
-    let number = number + 1;
-    on_progress(&mut app, ReclaimProgress::Planned { number, plan });
-    draw(&mut app);
-    press(&mut app, KeyCode::End);
+    let number = ask(&mut app, "jx").number;
+    let lines = (0..100).map(|at| format!("line {at}")).collect();
+    answer(&mut app, number, Proposal { lines, ..proposal(vec![target(7)]) });
+    keys(&mut app, "<End>");
     let end = dialog(&app).offset;
     assert!(end > 70, "{end}");
-    char(&mut app, 'j');
-    press(&mut app, KeyCode::PageDown);
-    assert_eq!(dialog(&app).offset, end);
-    char(&mut app, 'k');
-    assert_eq!(dialog(&app).offset, end - 1);
-    press(&mut app, KeyCode::Home);
-    press(&mut app, KeyCode::PageUp);
-    assert_eq!(dialog(&app).offset, 0);
-    char(&mut app, 'y');
+    for (line, offset) in [("j<PgDn>", end), ("k", end - 1), ("<Home><PgUp>", 0)] {
+        keys(&mut app, line);
+        assert_eq!(dialog(&app).offset, offset, "{line}");
+    }
+    keys(&mut app, "y");
     assert!(dialog(&app).countdown.is_some());
 }

@@ -64,6 +64,12 @@ pub fn snapshot(gpus: u32, processes: u32) -> Snapshot {
     snapshot
 }
 
+/// The same host so many seconds after [`snapshot`].
+pub fn later(gpus: u32, processes: u32, seconds: f64) -> Snapshot {
+    let snapshot = snapshot(gpus, processes);
+    Snapshot { time: snapshot.time.plus_seconds(seconds), ..snapshot }
+}
+
 fn row(gpu: u32, at: u32) -> GpuProcess {
     GpuProcess {
         pid: pid(gpu, at),

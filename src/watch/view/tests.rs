@@ -3,20 +3,21 @@
 mod explained;
 
 use std::path::PathBuf;
-use std::time::Duration;
 
+use crossterm::event::KeyCode;
 use ratatui::buffer::{Buffer, Cell};
 use ratatui::style::{Color, Modifier};
 
 use super::*;
-use crate::model::finding::{Severity, Undecided};
+use crate::model::Time;
+use crate::model::finding::{Finding, Severity, Undecided};
 use crate::model::snapshot::{Jupyter, ProcessType, ReadError, Snapshot};
 use crate::watch::findings;
 use crate::watch::reaping::STILL_ENDING;
 use crate::watch::sample;
 use crate::watch::sample::dice::Dice;
 use crate::watch::state::Event;
-use crate::watch::testing::screen as app;
+use crate::watch::testing::{events, keys, press, screen as app, see};
 use crate::watch::update::update;
 use crate::watch::view_model::Screenful;
 
@@ -99,9 +100,7 @@ fn screens_with_any_number_of_gpus() {
 #[test]
 fn a_selected_process_shows_its_finding_and_itself() {
     let mut app = showing(sample::snapshot(4, 4), 120, 40);
-    for key in "oxj".chars() {
-        update(&mut app, Event::Key(crossterm::event::KeyCode::Char(key).into()));
-    }
+    keys(&mut app, "oxj");
     check("selected-120x40", &app);
 }
 
@@ -138,7 +137,7 @@ fn mig_devices_hidden_holders_and_what_is_not_available() {
     let at = app.screenful.as_ref().unwrap().rows.len() - 1;
     let subject = app.screenful.as_ref().unwrap().subject(at).unwrap();
     assert_eq!(subject.row.key.identity.pid, worker, "the unknown comes last");
-    update(&mut app, Event::Key(crossterm::event::KeyCode::Char('G').into()));
+    keys(&mut app, "G");
     check("hidden-selected-120x40", &app);
 
     let mut bare = sample::snapshot(2, 2);
@@ -154,15 +153,46 @@ fn mig_devices_hidden_holders_and_what_is_not_available() {
     check("not-available-80x24", &showing(bare, 80, 24));
 }
 
+/// In each form of the GPUs, in the list of findings and on their pages, in a tree, in scrolled commands, in a prompt.
 #[test]
 fn hostile_names_are_shown_and_move_nothing() {
+    check("hostile-80x24", &showing(hostile(), 80, 24));
+    let mut snapshot = Snapshot { gpus: sample::snapshot(4, 7).gpus, ..hostile() };
+    let names = [
+        "\x1b[2J\x1b[31mred\nH100",
+        "とても長い名前のグラフィックスカードとその説明",
+        "\u{202e}BG08 001H 🦀👩‍👩‍👧‍👦 כרטיס מסך",
+        &"x".repeat(10_000),
+    ];
+    for (gpu, name) in snapshot.gpus.iter_mut().zip(names) {
+        gpu.name = Some(name.into());
+    }
+    let mut found = Vec::new();
+    for at in 0..7 {
+        let process = &mut snapshot.processes[at as usize];
+        process.framework_version = process.user.clone();
+        process.systemd_unit = process.user.clone();
+        let message = process.user.clone().unwrap().repeat(500);
+        let advice = vec![message.clone()];
+        found.push(Finding { message, advice, ..sample::finding(&snapshot, 0, at) });
+    }
     for (columns, rows) in SIZES {
-        let app = showing(hostile(), columns, rows);
-        for cell in &render(&app).content {
-            assert!(!cell.symbol().contains(char::is_control), "{cell:?}");
+        let mut app = gpus::watched(snapshot.clone(), columns, rows);
+        app.show(Screenful::new(snapshot.clone(), found.clone(), Vec::new(), |_, _| None));
+        let pages = "<Enter><End><Esc><Down>".repeat(7);
+        let prompt = "tl/\u{202e}日本\u{1b}e\u{301}👩\u{200d}👩:";
+        let typed = prompt.chars().map(|key| KeyCode::Char(key).into());
+        for key in events(&format!("vvv<Tab>{pages}<Esc>")).chain(typed) {
+            press(&mut app, key);
+            for cell in &render(&app).content {
+                assert!(!cell.symbol().contains(is_hostile), "{cell:?} after {key:?}");
+            }
         }
     }
-    check("hostile-80x24", &showing(hostile(), 80, 24));
+}
+
+fn is_hostile(c: char) -> bool {
+    c.is_control() || c == '\u{202e}'
 }
 
 #[test]
@@ -269,21 +299,29 @@ fn without_colour_there_is_none() {
 }
 
 #[test]
-fn no_size_and_no_snapshot_panics() {
+fn no_size_no_snapshot_no_history_and_no_form_panics() {
     let mut dice = Dice(0x9e37_79b9_7f4a_7c15);
     let mut sizes: Vec<(u16, u16)> = vec![(0, 0), (1, 1), (0, 70), (220, 0), (1, 70), (220, 1)];
     sizes.extend((0..100).map(|_| (dice.roll(221) as u16, dice.roll(71) as u16)));
-    let keys = "jjkGo?xgrhM>P<pqnz,.IoItufzl/@ y:";
+    let pressed = b"jjkGo?xgrhM>P<pqnz,.IoItufzl/@ y:";
     for (columns, rows) in sizes {
         let mut app = app(columns, rows);
         app.setup.ascii = dice.chance();
         app.setup.replay = dice.chance().then(|| dice.name().to_string());
         for _ in 0..4 {
-            let snapshot = dice.snapshot();
+            let mut snapshot = dice.snapshot();
+            snapshot.time = match dice.roll(6) {
+                0 => Time::from_unix_milliseconds(dice.bytes().unwrap_or(7) as i64),
+                1..4 => snapshot.time.plus_seconds(dice.roll(10_000) as f64),
+                _ => snapshot.time,
+            };
+            for gpu in &mut snapshot.gpus {
+                gpu.gpu_percent = dice.bytes().map(|bits| bits as u32);
+            }
+            app.judged.courses.observe(&snapshot);
             let mut findings = Vec::new();
-            if let Some(process) = snapshot.processes.first()
-                && snapshot.gpus.first().is_some_and(|gpu| gpu.processes.is_some())
-                && process.pid == sample::pid(0, 0)
+            if snapshot.gpus.first().is_some_and(|gpu| gpu.processes.is_some())
+                && snapshot.processes.first().is_some_and(|it| it.pid == sample::pid(0, 0))
             {
                 findings = vec![sample::finding(&snapshot, 0, 0); dice.roll(12) as usize];
                 for finding in &mut findings {
@@ -294,17 +332,17 @@ fn no_size_and_no_snapshot_panics() {
                 }
             }
             app.show(Screenful::new(snapshot, findings, Vec::new(), |identity, _| {
-                Some(crate::model::Time::from_unix_milliseconds(i64::from(identity.pid)))
+                Some(Time::from_unix_milliseconds(i64::from(identity.pid)))
             }));
+            for form in gpus::FORMS {
+                app.form = form;
+                draw(&app, &mut Buffer::empty(app.area));
+            }
             for _ in 0..6 {
-                let key = keys.as_bytes()[dice.roll(keys.len() as u64) as usize];
-                let key = crossterm::event::KeyCode::Char(char::from(key));
-                update(&mut app, Event::Key(key.into()));
-                let mut buffer = Buffer::empty(app.area);
-                draw(&app, &mut buffer);
-                assert!(
-                    buffer.content.iter().all(|cell| !cell.symbol().contains(char::is_control))
-                );
+                let key = pressed[dice.place(pressed.len())];
+                press(&mut app, KeyCode::Char(char::from(key)));
+                let cells = render(&app).content;
+                assert!(cells.iter().all(|cell| !cell.symbol().contains(char::is_control)));
             }
             if dice.chance() {
                 update(&mut app, Event::Resize(dice.roll(221) as u16, dice.roll(71) as u16));

@@ -1,7 +1,5 @@
 //! What the sheet looks like, on plans made by hand.
 
-use std::time::Duration;
-
 use crossterm::event::KeyCode;
 
 use super::*;
@@ -10,7 +8,7 @@ use crate::units::GIB;
 use crate::watch::reclaim_worker::{Proposal, ReclaimProgress, TargetStage};
 use crate::watch::sample;
 use crate::watch::state::Event;
-use crate::watch::testing::{press, screen_of};
+use crate::watch::testing::{keys, press, screen_of, see, tick};
 use crate::watch::update::update;
 use crate::watch::view::tests::check;
 
@@ -35,23 +33,13 @@ const LINES: &[&str] = &[
 
 fn app(columns: u16, rows: u16, replay: Option<&str>) -> App {
     let mut app = screen_of(replay, 2, (columns, rows));
-    let progress = Event::Snapshot {
-        now: Duration::from_secs(1),
-        snapshot: Box::new(sample::snapshot(2, 3)),
-        is_passing: false,
-    };
-    update(&mut app, progress);
+    see(&mut app, 1, sample::snapshot(2, 3));
     app
-}
-
-fn tick(app: &mut App, seconds: u64) {
-    let now = Duration::from_secs(seconds);
-    update(app, Event::Tick { now });
 }
 
 /// Has the plan come and drawn.
 fn plan(app: &mut App) {
-    press(app, KeyCode::Char('X'));
+    keys(app, "X");
     let targets = vec![sample::target(4001), sample::target(4000)];
     let proposal = Proposal {
         lines: LINES.iter().map(|&line| line.to_owned()).collect(),
@@ -68,10 +56,10 @@ fn a_plan_its_countdown_and_what_is_carried_out() {
     let mut app = app(80, 24, None);
     plan(&mut app);
     check("plan-80x24", &app);
-    press(&mut app, KeyCode::Char('y'));
-    tick(&mut app, 2);
+    keys(&mut app, "y");
+    tick(&mut app, 2_000);
     check("plan-countdown-80x24", &app);
-    tick(&mut app, 5);
+    tick(&mut app, 5_000);
     let number = 1;
     let set_stage = |app: &mut App, place, stage| {
         let progress = ReclaimProgress::Target { number, place, stage };
@@ -92,7 +80,7 @@ fn a_plan_its_countdown_and_what_is_carried_out() {
 fn of_a_recording_it_notes_that_nothing_will_be_sent() {
     let mut app = app(40, 10, Some("demo"));
     plan(&mut app);
-    press(&mut app, KeyCode::Char('y'));
+    keys(&mut app, "y");
     check("plan-recording-40x10", &app);
 }
 
@@ -118,14 +106,11 @@ fn no_size_of_the_screen_panics() {
 fn marks_that_the_table_does_not_show_and_an_old_plan_are_noted() {
     let title = |app: &App| scope_text(app, app.reaping.dialog.as_ref().unwrap());
     let mut app = app(80, 24, None);
-    for _ in 0..2 {
-        press(&mut app, KeyCode::Char(' '));
-    }
-    press(&mut app, KeyCode::Char('x'));
+    keys(&mut app, "  x");
     assert_eq!(title(&app), "2 marked processes");
-    press(&mut app, KeyCode::Esc);
+    keys(&mut app, "<Esc>");
     app.choose(|choice| choice.only_findings = true);
-    press(&mut app, KeyCode::Char('x'));
+    keys(&mut app, "x");
     assert_eq!(title(&app), "2 marked processes, 2 not in the table");
 
     let number = 2;
@@ -133,7 +118,7 @@ fn marks_that_the_table_does_not_show_and_an_old_plan_are_noted() {
     update(&mut app, Event::Reclaim(ReclaimProgress::Planned { number, plan }));
     let notes = |app: &App| of_plan(app, app.reaping.dialog.as_ref().unwrap()).note;
     assert_eq!(notes(&app).len(), 1, "the sum");
-    tick(&mut app, 121);
+    tick(&mut app, 121_000);
     let (note, _) = &notes(&app)[1];
     assert_eq!(note, "made 2m 00s ago; r refreshes it");
 }

@@ -10,8 +10,7 @@ fn a_running_plan_shows_its_present_state_whatever_time_is_shown() {
     see(&mut app, 1, later(2.0));
     let number = begun(&mut app);
     on_progress(&mut app, ReclaimProgress::Begun { number });
-    press(&mut app, KeyCode::Esc);
-    char(&mut app, '[');
+    keys(&mut app, "<Esc>[");
     assert_eq!(app.screenful.as_ref().unwrap().snapshot.time, later(0.0).time);
     let effect = see(&mut app, 5, later(4.0));
     assert!(
@@ -29,7 +28,7 @@ fn what_is_carried_out_can_be_undone_and_stopped() {
     let number = begun(&mut app);
     on_progress(&mut app, ReclaimProgress::Begun { number });
     let stop = Some(Effect::Reclaim(ReclaimRequest::Stop { number }));
-    assert_eq!(char(&mut app, 'u'), stop);
+    assert_eq!(keys(&mut app, "u"), stop);
     let batch = app.reaping.batch.as_ref().unwrap();
     assert_eq!(batch.summary(), "freed 0 B; 0 of 2 done; stopping");
     assert!(app.reaping.is_running(), "not before the worker says so");
@@ -38,22 +37,20 @@ fn what_is_carried_out_can_be_undone_and_stopped() {
     assert_eq!(effect, Some(Effect::Control(Control::Fast(false))));
     let batch = app.reaping.batch.as_ref().unwrap();
     assert!(batch.summary().ends_with("; undone: nothing was sent"));
-    assert_eq!(char(&mut app, 'u'), None, "it is over");
+    assert_eq!(keys(&mut app, "u"), None, "it is over");
 }
 
 #[test]
 fn marks_go_with_the_plan_that_was_begun() {
     let mut app = showing(None);
-    char(&mut app, 'j');
-    char(&mut app, ' ');
+    keys(&mut app, "j ");
     assert_eq!(app.table.tagged.len(), 1);
     begun(&mut app);
     assert!(app.table.tagged.is_empty(), "who is marked was dealt with");
     let mut app = showing(None);
-    char(&mut app, 'j');
-    char(&mut app, ' ');
-    asked(char(&mut app, 'X'));
-    press(&mut app, KeyCode::Esc);
+    keys(&mut app, "j ");
+    ask(&mut app, "X");
+    keys(&mut app, "<Esc>");
     assert_eq!(app.table.tagged.len(), 1, "nothing was begun");
 }
 
@@ -88,12 +85,12 @@ fn a_running_plan_is_checked_and_shown_with_every_sample() {
         ]
     );
     // It goes on behind the table, and x comes back to it.
-    assert_eq!(press(&mut app, KeyCode::Esc), Some(Effect::Draw));
+    assert_eq!(keys(&mut app, "<Esc>"), Some(Effect::Draw));
     assert_eq!(app.mode, Mode::Main);
     assert_eq!(app.batch_hint().unwrap(), "killing 1 of 2: SIGTERM to 4001, 7s");
-    assert_eq!(char(&mut app, 'x'), Some(Effect::Draw));
+    assert_eq!(keys(&mut app, "x"), Some(Effect::Draw));
     assert_eq!((&app.mode, &app.reaping.dialog), (&Mode::Plan, &None));
-    press(&mut app, KeyCode::Esc);
+    keys(&mut app, "<Esc>");
 
     for (place, outcome) in
         [(0, Outcome::Freed { bytes: 6 * GIB, ms: 300 }), (1, Outcome::RuleNoLongerTrue)]
@@ -107,11 +104,11 @@ fn a_running_plan_is_checked_and_shown_with_every_sample() {
     assert_eq!(effect, Some(Effect::Control(Control::Fast(false))));
     assert_eq!(app.batch_hint().unwrap(), "done: freed 6.0 GiB; 1 of 2 succeeded (x)");
     assert_eq!(see(&mut app, 9, later(8.0)), Some(Effect::Draw));
-    char(&mut app, 'x');
+    keys(&mut app, "x");
     assert_eq!(app.mode, Mode::Plan);
-    press(&mut app, KeyCode::Esc);
+    keys(&mut app, "<Esc>");
     assert_eq!((app.batch_hint(), &app.reaping.batch), (None, &None));
-    asked(char(&mut app, 'x'));
+    ask(&mut app, "x");
 }
 
 #[test]
@@ -126,13 +123,8 @@ fn one_that_does_not_begin_gives_the_reason_and_leaves_the_rest() {
     let batch = app.reaping.batch.as_ref().unwrap();
     assert!(batch.summary().ends_with("another reaper is running"));
     assert_eq!(batch.lines(None)[1], "    nothing more is sent");
-    assert_eq!(press(&mut app, KeyCode::Enter), Some(Effect::Draw));
+    assert_eq!(keys(&mut app, "<Enter>"), Some(Effect::Draw));
     assert_eq!((&app.mode, &app.reaping.batch), (&Mode::Main, &None));
-}
-
-fn ctrl_c(app: &mut App) -> Option<Effect> {
-    let key = KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL);
-    update(app, Event::Key(key))
 }
 
 /// A plan is being carried out behind the table.
@@ -140,74 +132,68 @@ fn behind() -> (App, u64) {
     let mut app = showing(None);
     let number = begun(&mut app);
     on_progress(&mut app, ReclaimProgress::Begun { number });
-    press(&mut app, KeyCode::Esc);
+    keys(&mut app, "<Esc>");
     assert_eq!(app.mode, Mode::Main);
     (app, number)
 }
 
 /// That the key only told what goes on.
-fn is_warned(app: &mut App, key: KeyCode) {
-    assert_eq!(press(app, key), Some(Effect::Draw), "{key}");
-    assert_eq!(app.note.as_deref(), Some(STILL_ENDING), "{key}");
+fn is_warned(app: &mut App, key: &str) {
+    assert_eq!(keys(app, key), Some(Effect::Draw), "{key}");
+    assert_eq!(note(app), STILL_ENDING, "{key}");
     assert!(app.reaping.is_running(), "it goes on");
 }
 
-const QUIT: [KeyCode; 3] = [KeyCode::Char('q'), KeyCode::Char('Q'), KeyCode::F(10)];
-
 #[test]
 fn quitting_meanwhile_warns_and_the_same_key_again_quits() {
-    for first in QUIT {
-        for second in QUIT {
-            let (mut app, _) = behind();
-            is_warned(&mut app, first);
-            assert_eq!(press(&mut app, second), Some(Effect::Quit));
-        }
+    const QUIT: [&str; 3] = ["q", "Q", "<F10>"];
+    for (first, second) in QUIT.iter().flat_map(|first| QUIT.map(|second| (first, second))) {
+        let (mut app, _) = behind();
+        is_warned(&mut app, first);
+        assert_eq!(keys(&mut app, second), Some(Effect::Quit));
     }
     // What comes meanwhile is no answer, and takes none away.
     let (mut app, number) = behind();
-    is_warned(&mut app, KeyCode::Char('q'));
+    is_warned(&mut app, "q");
     tick(&mut app, 6_000);
     see(&mut app, 7, later(4.0));
     let (place, words) = (0, "SIGTERM to 4001".to_owned());
     on_progress(&mut app, ReclaimProgress::Sent { number, place, words });
-    assert_eq!(app.note.as_deref(), Some(STILL_ENDING));
-    assert_eq!(char(&mut app, 'q'), Some(Effect::Quit));
+    assert_eq!(note(&app), STILL_ENDING);
+    assert_eq!(keys(&mut app, "q"), Some(Effect::Quit));
 }
 
 #[test]
 fn another_key_after_the_first_q_is_no_second_one() {
-    for key in ['j', '?', '/', 's', 'x', 'p'] {
+    for key in ["j", "?", "/", "s", "x", "p"] {
         let (mut app, _) = behind();
-        is_warned(&mut app, KeyCode::Char('q'));
-        assert_ne!(char(&mut app, key), Some(Effect::Quit), "{key}");
-        assert_ne!(app.note.as_deref(), Some(STILL_ENDING), "{key}");
-        press(&mut app, KeyCode::Esc);
+        is_warned(&mut app, "q");
+        assert_ne!(keys(&mut app, key), Some(Effect::Quit), "{key}");
+        assert_ne!(note(&app), STILL_ENDING, "{key}");
+        keys(&mut app, "<Esc>");
         assert_eq!(app.mode, Mode::Main, "{key}");
-        is_warned(&mut app, KeyCode::Char('q'));
+        is_warned(&mut app, "q");
     }
     let (mut app, _) = behind();
-    is_warned(&mut app, KeyCode::Char('q'));
+    is_warned(&mut app, "q");
     for _ in 0..5 {
-        assert_eq!(press(&mut app, KeyCode::Esc), Some(Effect::Draw));
+        assert_eq!(keys(&mut app, "<Esc>"), Some(Effect::Draw));
     }
     // Where the plan is open, q leaves that first.
-    char(&mut app, 'x');
-    assert_eq!(char(&mut app, 'q'), Some(Effect::Draw));
+    keys(&mut app, "x");
+    assert_eq!(keys(&mut app, "q"), Some(Effect::Draw));
     assert_eq!((&app.mode, &app.note), (&Mode::Main, &None));
-    is_warned(&mut app, KeyCode::Char('q'));
+    is_warned(&mut app, "q");
 }
 
 #[test]
 fn ctrl_c_leaves_at_once_whatever_is_being_ended() {
-    let (mut app, _) = behind();
-    assert_eq!(ctrl_c(&mut app), Some(Effect::Quit));
-    let (mut app, _) = behind();
-    is_warned(&mut app, KeyCode::Char('q'));
-    assert_eq!(ctrl_c(&mut app), Some(Effect::Quit));
-    let (mut app, _) = behind();
-    char(&mut app, 'x');
-    assert_eq!(app.mode, Mode::Plan);
-    assert_eq!(ctrl_c(&mut app), Some(Effect::Quit));
+    for (before, mode) in [("", Mode::Main), ("q", Mode::Main), ("x", Mode::Plan)] {
+        let (mut app, _) = behind();
+        keys(&mut app, before);
+        assert_eq!(app.mode, mode);
+        assert_eq!(press(&mut app, ctrl('c')), Some(Effect::Quit));
+    }
 }
 
 #[test]
@@ -215,11 +201,11 @@ fn what_is_over_keeps_no_one_from_quitting() {
     for is_warned_before in [false, true] {
         let (mut app, number) = behind();
         if is_warned_before {
-            is_warned(&mut app, KeyCode::Char('q'));
+            is_warned(&mut app, "q");
         }
         let error = None;
         on_progress(&mut app, ReclaimProgress::Finished { number, error });
-        assert_eq!(char(&mut app, 'q'), Some(Effect::Quit));
+        assert_eq!(keys(&mut app, "q"), Some(Effect::Quit));
     }
 }
 
@@ -228,7 +214,7 @@ fn what_a_running_plan_offers_does_something() {
     let running = |is_open: bool| {
         let (mut app, _) = behind();
         if is_open {
-            char(&mut app, 'x');
+            keys(&mut app, "x");
         }
         app
     };
@@ -247,9 +233,9 @@ fn what_a_running_plan_offers_does_something() {
         }
     }
     // What the sheet offers beside them.
-    let stop = char(&mut running(true), 'u');
+    let stop = keys(&mut running(true), "u");
     assert!(matches!(stop, Some(Effect::Reclaim(ReclaimRequest::Stop { .. }))));
-    for key in ['y', 's', 'a', 'd', 'r'] {
-        assert_eq!(char(&mut running(true), key), None, "{key}");
+    for key in ["y", "s", "a", "d", "r"] {
+        assert_eq!(keys(&mut running(true), key), None, "{key}");
     }
 }

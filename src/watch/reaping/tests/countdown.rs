@@ -1,5 +1,7 @@
 //! A yes: what takes it, what voids it, and when it begins.
 
+use signal_hook::consts::{SIGCONT, SIGTSTP};
+
 use super::*;
 
 #[test]
@@ -7,12 +9,12 @@ fn a_yes_begins_the_very_plan_that_is_shown_after_the_time_to_undo() {
     let mut app = showing(None);
     let number = planned(&mut app, vec![target(sample::pid(0, 1))]);
     let shown = Arc::clone(&dialog(&app).proposal().unwrap().plan);
-    assert_eq!(char(&mut app, 'y'), Some(Effect::Draw));
+    assert_eq!(keys(&mut app, "y"), Some(Effect::Draw));
     for next in [2_000, 3_000, 4_000] {
         assert_eq!(app.reaping.next_tick(app.judged.now()), Some(Duration::from_millis(next)));
         assert_eq!(tick(&mut app, next - 1), Some(Effect::Draw));
         // Another yes, or a key held down, makes it no sooner.
-        assert_eq!(char(&mut app, 'y'), None);
+        assert_eq!(keys(&mut app, "y"), None);
         if next < 4_000 {
             tick(&mut app, next);
         }
@@ -27,14 +29,13 @@ fn a_yes_begins_the_very_plan_that_is_shown_after_the_time_to_undo() {
 
 #[test]
 fn a_yes_can_be_taken_back_and_nothing_was_sent() {
-    for key in [KeyCode::Char('u'), KeyCode::Char('n'), KeyCode::Char('q'), KeyCode::Esc] {
+    for key in ["u", "n", "q", "<Esc>"] {
         let mut app = showing(None);
         planned(&mut app, vec![target(7)]);
-        char(&mut app, 'y');
+        keys(&mut app, "y");
         tick(&mut app, 2_000);
-        assert_eq!(press(&mut app, key), Some(Effect::Draw));
-        let note = dialog(&app).note.as_deref();
-        assert_eq!(note, Some("undone: nothing was sent"));
+        assert_eq!(keys(&mut app, key), Some(Effect::Draw));
+        assert_eq!(told(&app), "undone: nothing was sent");
         assert_eq!(dialog(&app).countdown, None);
         for at in [5_000, 6_000, 60_000] {
             assert!(!matches!(tick(&mut app, at), Some(Effect::Reclaim(_))));
@@ -46,46 +47,37 @@ fn a_yes_can_be_taken_back_and_nothing_was_sent() {
 /// A yes whose countdown runs to 4 s after the start.
 fn counting(app: &mut App) {
     planned(app, vec![target(7)]);
-    char(app, 'y');
+    keys(app, "y");
     tick(app, 2_000);
 }
 
 /// That the yes is void, for a reason that is told, and that nothing comes of it later.
 fn is_void(app: &mut App, reason: &str) {
     assert_eq!(dialog(app).countdown, None, "{reason}");
-    let note = dialog(app).note.clone().unwrap();
-    assert_eq!(note, format!("undone: {reason}; nothing was sent"));
+    assert_eq!(told(app), format!("undone: {reason}; nothing was sent"));
     for at in [5_000, 6_000, 60_000, 4_000_000] {
         assert!(!matches!(tick(app, at), Some(Effect::Reclaim(_))), "{reason}");
     }
 }
 
 #[test]
-fn a_yes_whose_countdown_is_not_seen_is_void() {
-    let mut app = showing(None);
-    counting(&mut app);
-    update(&mut app, Event::Resize(20, 5));
+fn a_yes_whose_countdown_is_not_seen_or_where_time_is_missing_is_void() {
+    let after = |events: [Event; 2], reason: &str| {
+        let mut app = showing(None);
+        counting(&mut app);
+        for event in events {
+            update(&mut app, event);
+        }
+        assert_eq!(app.mode, Mode::Plan);
+        is_void(&mut app, reason);
+    };
     // Nor does it count that the screen is large again.
-    update(&mut app, Event::Resize(80, 24));
-    is_void(&mut app, "the plan was no longer on screen");
-
-    let mut app = showing(None);
-    counting(&mut app);
-    char(&mut app, '?');
-    press(&mut app, KeyCode::Esc);
-    assert_eq!(app.mode, Mode::Plan);
-    is_void(&mut app, "the plan was no longer on screen");
-}
-
-#[test]
-fn a_yes_is_void_where_time_is_missing() {
-    let mut app = showing(None);
-    counting(&mut app);
-    let effect = update(&mut app, Event::Signal(signal_hook::consts::SIGTSTP));
-    assert_eq!(effect, Some(Effect::Stop));
-    update(&mut app, Event::Signal(signal_hook::consts::SIGCONT));
-    is_void(&mut app, "gpumem was suspended");
-
+    let resized = [Event::Resize(20, 5), Event::Resize(80, 24)];
+    after(resized, "the plan was no longer on screen");
+    let helped = [KeyCode::Char('?'), KeyCode::Esc].map(|key| Event::Key(key.into()));
+    after(helped, "the plan was no longer on screen");
+    let suspended = [SIGTSTP, SIGCONT].map(Event::Signal);
+    after(suspended, "gpumem was suspended");
     // Stopped by SIGSTOP, which no one is told of, or held up by a terminal that takes nothing: a tick
     // that comes much too late, with or without a sample before it.
     for has_sample in [false, true] {
@@ -105,50 +97,43 @@ fn a_plan_that_is_old_takes_no_yes_and_is_made_anew() {
     let number = planned(&mut app, vec![target(7)]);
     see(&mut app, 300, later(299.0));
     draw(&mut app);
-    char(&mut app, 'y');
+    keys(&mut app, "y");
     assert!(dialog(&app).countdown.is_some(), "old, but not too old");
-    char(&mut app, 'u');
+    keys(&mut app, "u");
     // The machine slept: its clock went on, and that of the screen did not.
     see(&mut app, 301, later(30_000.0));
     draw(&mut app);
-    let question = asked(char(&mut app, 'y'));
+    let question = ask(&mut app, "y");
     assert_eq!((question.number, question.snapshot.time), (number + 1, later(30_000.0).time));
     assert_eq!(dialog(&app).countdown, None);
-    assert!(dialog(&app).note.as_ref().unwrap().contains("8h"));
-    let (number, plan) = (question.number, Ok(proposal(vec![target(7)])));
-    on_progress(&mut app, ReclaimProgress::Planned { number, plan });
-    assert_eq!(char(&mut app, 'y'), None, "the new one was not drawn");
-    draw(&mut app);
-    char(&mut app, 'y');
+    assert!(told(&app).contains("8h"));
+    answer(&mut app, question.number, proposal(vec![target(7)]));
+    keys(&mut app, "y");
     assert!(dialog(&app).countdown.is_some());
 }
 
 #[test]
 fn a_plan_that_came_late_is_as_old_as_its_question() {
     let mut app = showing(None);
-    char(&mut app, 'j');
-    let number = asked(char(&mut app, 'x')).number;
+    let number = ask(&mut app, "jx").number;
     // /proc hung for an hour.
     see(&mut app, 3_600, later(3_600.0));
-    let plan = Ok(proposal(vec![target(7)]));
-    on_progress(&mut app, ReclaimProgress::Planned { number, plan });
-    draw(&mut app);
-    assert_eq!(asked(char(&mut app, 'y')).number, number + 1);
+    answer(&mut app, number, proposal(vec![target(7)]));
+    assert_eq!(ask(&mut app, "y").number, number + 1);
 }
 
 #[test]
 fn what_is_typed_before_the_plan_is_seen_confirms_nothing() {
     let mut app = showing(None);
-    char(&mut app, 'j');
-    let number = asked(char(&mut app, 'x')).number;
-    assert_eq!(char(&mut app, 'y'), None, "there is no plan");
+    let number = ask(&mut app, "jx").number;
+    assert_eq!(keys(&mut app, "y"), None, "there is no plan");
     draw(&mut app);
-    assert_eq!(char(&mut app, 'y'), None, "what was drawn was no plan");
+    assert_eq!(keys(&mut app, "y"), None, "what was drawn was no plan");
     let plan = Ok(proposal(vec![target(7)]));
     on_progress(&mut app, ReclaimProgress::Planned { number, plan });
-    assert_eq!(char(&mut app, 'y'), None, "it was not drawn");
+    assert_eq!(keys(&mut app, "y"), None, "it was not drawn");
     draw(&mut app);
-    assert_eq!(char(&mut app, 'y'), Some(Effect::Draw));
+    assert_eq!(keys(&mut app, "y"), Some(Effect::Draw));
     assert!(dialog(&app).countdown.is_some());
 }
 
@@ -158,18 +143,18 @@ fn on_a_screen_that_is_too_small_to_show_it_nothing_is_confirmed() {
     planned(&mut app, vec![target(7)]);
     update(&mut app, Event::Resize(20, 5));
     draw(&mut app);
-    assert_eq!(char(&mut app, 'y'), None);
+    assert_eq!(keys(&mut app, "y"), None);
     update(&mut app, Event::Resize(40, 10));
     draw(&mut app);
-    assert_eq!(char(&mut app, 'y'), Some(Effect::Draw));
+    assert_eq!(keys(&mut app, "y"), Some(Effect::Draw));
 }
 
 #[test]
 fn whoever_says_no_leaves() {
-    for key in [KeyCode::Esc, KeyCode::Enter, KeyCode::F(10), KeyCode::Char('n')] {
+    for key in ["<Esc>", "<Enter>", "<F10>", "n"] {
         let mut app = showing(None);
         planned(&mut app, vec![target(7)]);
-        assert_eq!(press(&mut app, key), Some(Effect::Draw));
+        assert_eq!(keys(&mut app, key), Some(Effect::Draw));
         assert_eq!((&app.mode, &app.reaping.dialog), (&Mode::Main, &None));
     }
 }

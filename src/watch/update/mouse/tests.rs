@@ -8,7 +8,7 @@ use crate::watch::charts::gpu_grid;
 use crate::watch::keys::Context;
 use crate::watch::sample;
 use crate::watch::state::Event;
-use crate::watch::testing::screen;
+use crate::watch::testing::{filter, keys as type_in, screen};
 use crate::watch::update::update;
 use crate::watch::view_model::Screenful;
 
@@ -76,7 +76,7 @@ fn a_heading_sorts_and_again_turns_around() {
 #[test]
 fn a_heading_answers_the_question_for_a_column() {
     let mut app = showing(sample::snapshot(1, 2));
-    press(&mut app, KeyCode::Char('o'));
+    type_in(&mut app, "o");
     let at = heading(&app, Column::Pid).unwrap();
     click(&mut app, at, 0);
     assert_eq!((&app.mode, app.table.choice.sort.column), (&Mode::Main, Column::Pid));
@@ -85,7 +85,7 @@ fn a_heading_answers_the_question_for_a_column() {
 #[test]
 fn a_row_is_selected_where_it_is_and_nothing_below_the_last() {
     let mut app = showing(sample::snapshot(1, 60));
-    press(&mut app, KeyCode::Char('G'));
+    type_in(&mut app, "G");
     let offset = app.table.offset;
     assert!(offset > 0);
     let at = row(&app, 2);
@@ -113,14 +113,14 @@ fn only_two_clicks_on_one_process_in_time_open_it() {
     assert!(waits(&app));
     click(&mut app, first, 1_400);
     assert_eq!(app.mode, Mode::Page);
-    press(&mut app, KeyCode::Esc);
+    type_in(&mut app, "<Esc>");
     click(&mut app, first, 2_000);
     click(&mut app, first, 2_401);
     assert!(waits(&app), "too late");
     click(&mut app, second, 2_402);
     assert!(waits(&app), "another row");
     // Another process comes under the mouse.
-    press(&mut app, KeyCode::Char('r'));
+    type_in(&mut app, "r");
     click(&mut app, second, 2_403);
     assert!(waits(&app), "another process");
     let pid = heading(&app, Column::Pid).unwrap();
@@ -135,32 +135,28 @@ fn a_gpu_filters_the_table_and_again_lifts_that() {
     snapshot.gpus[2].index = 7;
     let mut app = showing(snapshot);
     let y = app.layout().unwrap().gpus.y;
-    let filter = |app: &App| app.table.choice.filter.as_ref().map(ToString::to_string);
     assert_eq!(click(&mut app, (3, y), 0), Some(Effect::Draw));
-    assert_eq!(filter(&app).as_deref(), Some("gpu:0"));
+    assert_eq!(filter(&app), "gpu:0");
     assert_eq!((app.table.listing.lines.len(), app.table.listing.hidden), (4, 8));
     // It is the only one that is shown then.
     click(&mut app, (3, y + 2), 0);
-    assert_eq!(filter(&app), None, "it was on the same card");
+    assert_eq!(filter(&app), "", "it was on the same card");
     // Its charts are as good as its line.
     let grid = gpu_grid(&app, &app.layout().unwrap()).unwrap();
     let charts = grid.cell(1);
     click(&mut app, (charts.x + 1, charts.bottom() - 1), 0);
-    assert_eq!(filter(&app).as_deref(), Some("gpu:1"));
+    assert_eq!(filter(&app), "gpu:1");
     click(&mut app, (3, y), 0);
     click(&mut app, (3, y + 2), 0);
-    assert_eq!(filter(&app).as_deref(), Some("gpu:7"), "another GPU");
+    assert_eq!(filter(&app), "gpu:7", "another GPU");
     click(&mut app, (3, y + 2), 0);
-    assert_eq!((filter(&app), app.table.listing.hidden), (None, 0));
+    assert_eq!((filter(&app).as_str(), app.table.listing.hidden), ("", 0));
 
     // As if it had been typed: one that was lifts, another one gives way, and what else limits stays.
-    for key in "u/gpu:1".chars() {
-        press(&mut app, KeyCode::Char(key));
-    }
-    press(&mut app, KeyCode::Enter);
-    assert_eq!(filter(&app).as_deref(), Some("gpu:1"));
+    type_in(&mut app, "u/gpu:1<Enter>");
+    assert_eq!(filter(&app), "gpu:1");
     click(&mut app, (3, y + 1), 0);
-    assert_eq!((filter(&app), app.table.choice.mine), (None, true));
+    assert_eq!((filter(&app).as_str(), app.table.choice.mine), ("", true));
 
     assert_eq!(click(&mut app, (3, y - 1), 0), None, "the heading is no GPU");
     let mut app = showing(sample::snapshot(64, 1));
@@ -171,23 +167,14 @@ fn a_gpu_filters_the_table_and_again_lifts_that() {
 #[test]
 fn hints_do_what_their_keys_do() {
     let mut app = showing(sample::snapshot(1, 2));
-    click(&mut app, hint(Context::Main, "Mark"), 0);
-    assert_eq!((app.table.selected(), app.table.tagged.len()), (Some(1), 1));
-    // That there is a mark is said at the end of the line.
-    press(&mut app, KeyCode::Char('U'));
-    click(&mut app, hint(Context::Main, "Tree"), 0);
-    assert!(app.table.choice.tree);
     click(&mut app, hint(Context::Main, "Sort"), 0);
     assert_eq!(app.mode, Mode::ChooseSort);
     // The letters of the columns are there now.
     let help = hint(Context::Main, "Help");
-    assert_eq!(click(&mut app, help, 0), Some(Effect::Draw));
-    assert_eq!(app.mode, Mode::Main);
-    click(&mut app, help, 0);
-    assert_eq!(app.mode, Mode::Help(0));
-    click(&mut app, help, 0);
-    assert_eq!(app.mode, Mode::Main);
-    assert_eq!(click(&mut app, hint(Context::Main, "Quit"), 0), Some(Effect::Quit));
+    for mode in [Mode::Main, Mode::Help(0), Mode::Main] {
+        assert_eq!(click(&mut app, help, 0), Some(Effect::Draw));
+        assert_eq!(app.mode, mode);
+    }
     let gap = (119, 39);
     assert_eq!(click(&mut app, gap, 0), None);
 }
@@ -228,7 +215,7 @@ fn every_key_in_the_bar_can_be_clicked_at_every_width() {
 #[test]
 fn an_entry_of_the_list_of_columns_is_switched_by_a_click() {
     let mut app = showing(sample::snapshot(1, 2));
-    press(&mut app, KeyCode::F(2));
+    type_in(&mut app, "<F2>");
     let Mode::Columns(list) = &app.mode else { panic!("{:?}", app.mode) };
     let (third, _) = list.entries[2];
     let at = (app.area.width - 40, 4);
@@ -272,9 +259,7 @@ fn what_is_typed_is_not_disturbed_and_other_buttons_do_nothing() {
     ] {
         assert_eq!(send(&mut app, kind, at, 0), None, "{kind:?}");
     }
-    for key in "/us".chars() {
-        press(&mut app, KeyCode::Char(key));
-    }
+    type_in(&mut app, "/us");
     let before = app.mode.clone();
     let (typed_over, heading) = (row(&app, 0), heading(&app, Column::Pid).unwrap());
     for at in [typed_over, heading, hint(Context::Main, "Quit")] {

@@ -3,7 +3,7 @@
 use super::*;
 use crate::watch::sample;
 use crate::watch::state::Event;
-use crate::watch::testing::{press, screen};
+use crate::watch::testing::{ctrl, events, filter, keys, note, press, screen};
 use crate::watch::update::update;
 use crate::watch::view_model::Screenful;
 
@@ -12,17 +12,6 @@ fn app() -> App {
     let snapshot = sample::snapshot(1, 4);
     app.show(Screenful::new(snapshot, Vec::new(), Vec::new(), |_, _| None));
     app
-}
-
-fn ctrl(app: &mut App, c: char) -> Option<Effect> {
-    let key = KeyEvent::new(KeyCode::Char(c), KeyModifiers::CONTROL);
-    update(app, Event::Key(key))
-}
-
-fn type_in(app: &mut App, text: &str) {
-    for c in text.chars() {
-        press(app, KeyCode::Char(c));
-    }
 }
 
 fn prompt(app: &App) -> &Prompt {
@@ -39,139 +28,113 @@ fn line(app: &App) -> String {
     format!("{before}|{after}")
 }
 
-fn in_force(app: &App) -> String {
-    let filter = app.table.choice.filter.as_ref();
-    filter.map_or_else(String::new, Selector::to_string)
+/// The rows that are listed, and the filter that is in force.
+fn listed(app: &App) -> (usize, String) {
+    (app.table.listing.lines.len(), filter(app))
 }
 
 #[test]
-fn a_line_is_edited_as_in_readline() {
+fn a_line_is_edited_as_in_readline_and_combining_marks_go_with_their_base() {
     let mut app = app();
-    type_in(&mut app, "/ab cd");
-    assert_eq!(line(&app), "ab cd|");
-    for (key, expected) in [
-        (KeyCode::Left, "ab c|d"),
-        (KeyCode::Char('x'), "ab cx|d"),
-        (KeyCode::Backspace, "ab c|d"),
-        (KeyCode::Delete, "ab c|"),
-        (KeyCode::Delete, "ab c|"),
-        (KeyCode::Right, "ab c|"),
-        (KeyCode::Home, "|ab c"),
-        (KeyCode::Left, "|ab c"),
-        (KeyCode::Backspace, "|ab c"),
-        (KeyCode::Right, "a|b c"),
-        (KeyCode::End, "ab c|"),
+    for (line_of_keys, expected) in [
+        ("/ab cd", "ab cd|"),
+        ("<Left>", "ab c|d"),
+        ("x", "ab cx|d"),
+        ("<Backspace>", "ab c|d"),
+        ("<Del><Del>", "ab c|"),
+        ("<Right>", "ab c|"),
+        ("<Home>", "|ab c"),
+        ("<Left><Backspace>", "|ab c"),
+        ("<Right>", "a|b c"),
+        ("<End>", "ab c|"),
+        (" de  <Ctrl-W>", "ab c |"),
+        ("<Ctrl-A>", "|ab c "),
+        ("<Ctrl-F>", "a|b c "),
+        ("<Ctrl-D>", "a| c "),
+        ("<Ctrl-E>", "a c |"),
+        ("<Ctrl-B>", "a c| "),
+        ("<Ctrl-H>", "a | "),
+        ("<Ctrl-K>", "a |"),
+        ("<Ctrl-U><Ctrl-W><Ctrl-K>", "|"),
+        ("日e\u{301}\u{302}x<Left>", "日e\u{301}\u{302}|x"),
+        ("<Left>", "日|e\u{301}\u{302}x"),
+        ("<Left>", "|日e\u{301}\u{302}x"),
+        ("<Right>", "日|e\u{301}\u{302}x"),
+        ("<Right>", "日e\u{301}\u{302}|x"),
+        ("<Backspace>", "日|x"),
+        ("<Backspace>", "|x"),
     ] {
-        press(&mut app, key);
-        assert_eq!(line(&app), expected, "{key:?}");
-    }
-    type_in(&mut app, " de  ");
-    for (key, expected) in [
-        ('w', "ab c |"),
-        ('a', "|ab c "),
-        ('f', "a|b c "),
-        ('d', "a| c "),
-        ('e', "a c |"),
-        ('b', "a c| "),
-        ('h', "a | "),
-        ('k', "a |"),
-        ('u', "|"),
-        ('w', "|"),
-        ('k', "|"),
-    ] {
-        ctrl(&mut app, key);
-        assert_eq!(line(&app), expected, "{key}");
-    }
-}
-
-#[test]
-fn combining_marks_go_with_their_base_character() {
-    let mut app = app();
-    type_in(&mut app, "/日e\u{301}\u{302}x");
-    for (key, expected) in [
-        (KeyCode::Left, "日e\u{301}\u{302}|x"),
-        (KeyCode::Left, "日|e\u{301}\u{302}x"),
-        (KeyCode::Left, "|日e\u{301}\u{302}x"),
-        (KeyCode::Right, "日|e\u{301}\u{302}x"),
-        (KeyCode::Right, "日e\u{301}\u{302}|x"),
-        (KeyCode::Backspace, "日|x"),
-        (KeyCode::Backspace, "|x"),
-    ] {
-        press(&mut app, key);
-        assert_eq!(line(&app), expected, "{key:?}");
+        for key in events(line_of_keys) {
+            press(&mut app, key);
+        }
+        assert_eq!(line(&app), expected, "{line_of_keys}");
     }
 }
 
 #[test]
 fn a_filter_holds_while_it_is_typed_and_enter_keeps_it() {
     let mut app = app();
-    type_in(&mut app, "/user:");
+    keys(&mut app, "/user:");
     assert_eq!(app.table.listing.lines.len(), 4, "it is not finished");
     assert!(prompt(&app).error.as_deref().unwrap().contains("needs a value"));
-    type_in(&mut app, "ann");
+    keys(&mut app, "ann");
     assert_eq!((app.table.listing.lines.len(), app.table.listing.hidden), (2, 2));
     assert_eq!(prompt(&app).error, None);
     // The last one that made sense stays.
-    type_in(&mut app, " mem>");
-    assert_eq!(in_force(&app), "user:ann");
-    assert!(press(&mut app, KeyCode::Enter).is_some());
+    keys(&mut app, " mem>");
+    assert_eq!(filter(&app), "user:ann");
+    assert!(keys(&mut app, "<Enter>").is_some());
     assert!(prompt(&app).error.is_some(), "it stays open and says why");
-    type_in(&mut app, "4GiB");
-    press(&mut app, KeyCode::Enter);
+    keys(&mut app, "4GiB<Enter>");
     assert_eq!(app.mode, Mode::Main);
-    assert_eq!(in_force(&app), "user:ann mem>4GiB");
-    type_in(&mut app, "/");
+    assert_eq!(filter(&app), "user:ann mem>4GiB");
+    keys(&mut app, "/");
     assert_eq!(line(&app), "user:ann mem>4GiB|");
-    ctrl(&mut app, 'u');
-    assert_eq!(in_force(&app), "");
-    press(&mut app, KeyCode::Enter);
+    press(&mut app, ctrl('u'));
+    assert_eq!(filter(&app), "");
+    keys(&mut app, "<Enter>");
     assert_eq!((app.table.choice.filter.is_none(), app.table.listing.hidden), (true, 0));
 }
 
 #[test]
 fn a_size_without_a_unit_hides_nothing_and_gives_the_reason() {
     let mut app = app();
-    type_in(&mut app, "/user:ann mem>20");
-    assert_eq!((app.table.listing.lines.len(), app.table.listing.hidden), (2, 2));
-    assert_eq!(in_force(&app), "user:ann");
+    keys(&mut app, "/user:ann mem>20");
+    assert_eq!(listed(&app), (2, "user:ann".to_owned()));
     let expected = "mem: \"20\" has no unit; write 20GiB, 20MiB or 20%";
     assert_eq!(prompt(&app).error.as_deref(), Some(expected));
-    press(&mut app, KeyCode::Enter);
+    keys(&mut app, "<Enter>");
     assert_eq!(prompt(&app).error.as_deref(), Some(expected), "it stays open");
-    type_in(&mut app, "%");
+    keys(&mut app, "%");
     assert_eq!(prompt(&app).error, None);
 }
 
 #[test]
 fn the_beginning_of_a_name_hides_nothing_but_enter_means_it() {
     let mut app = app();
-    type_in(&mut app, "/runti");
-    assert_eq!((in_force(&app).as_str(), app.table.listing.lines.len()), ("", 4));
-    ctrl(&mut app, 'u');
-    type_in(&mut app, "user:ann runti");
-    assert_eq!((in_force(&app).as_str(), app.table.listing.lines.len()), ("user:ann", 2));
-    ctrl(&mut app, 'u');
-    type_in(&mut app, "runti");
-    press(&mut app, KeyCode::Enter);
-    assert_eq!((in_force(&app).as_str(), app.table.listing.lines.len()), ("runti", 0));
+    keys(&mut app, "/runti");
+    assert_eq!(listed(&app), (4, String::new()));
+    press(&mut app, ctrl('u'));
+    keys(&mut app, "user:ann runti");
+    assert_eq!(listed(&app), (2, "user:ann".to_owned()));
+    press(&mut app, ctrl('u'));
+    keys(&mut app, "runti<Enter>");
+    assert_eq!(listed(&app), (0, "runti".to_owned()));
     // What is no beginning of a name hides at once.
-    press(&mut app, KeyCode::Esc);
-    type_in(&mut app, "/nowhere");
+    keys(&mut app, "<Esc>/nowhere");
     assert_eq!(app.table.listing.lines.len(), 0);
 }
 
 #[test]
 fn escape_and_ctrl_c_restore_the_filter_and_the_selection() {
-    for leave in [|app: &mut App| press(app, KeyCode::Esc), |app: &mut App| ctrl(app, 'c')] {
+    for leave in [|app: &mut App| keys(app, "<Esc>"), |app: &mut App| press(app, ctrl('c'))] {
         let mut app = app();
-        type_in(&mut app, "/ann");
-        press(&mut app, KeyCode::Enter);
-        type_in(&mut app, "j");
+        keys(&mut app, "/ann<Enter>j");
         let selected = app.subject().unwrap().row.key;
-        type_in(&mut app, "/ bob");
+        keys(&mut app, "/ bob");
         assert_eq!(app.table.listing.lines.len(), 0);
         assert_eq!(leave(&mut app), Some(Effect::Draw));
-        assert_eq!((&app.mode, in_force(&app).as_str()), (&Mode::Main, "ann"));
+        assert_eq!((&app.mode, filter(&app).as_str()), (&Mode::Main, "ann"));
         assert_eq!(app.subject().unwrap().row.key, selected);
     }
 }
@@ -179,60 +142,57 @@ fn escape_and_ctrl_c_restore_the_filter_and_the_selection() {
 #[test]
 fn the_selection_comes_back_with_its_row_while_one_types() {
     let mut app = app();
-    type_in(&mut app, "j");
+    keys(&mut app, "j");
     let selected = app.subject().unwrap().row.key;
-    type_in(&mut app, "/nowhere");
+    keys(&mut app, "/nowhere");
     assert_eq!(app.table.selected(), None);
-    ctrl(&mut app, 'u');
+    press(&mut app, ctrl('u'));
     assert_eq!(app.subject().unwrap().row.key, selected);
 }
 
 #[test]
 fn former_filters_are_called_back() {
     let mut app = app();
-    for text in ["/ann", "/bob", "/bob"] {
-        type_in(&mut app, text);
-        press(&mut app, KeyCode::Enter);
+    for line in ["/ann<Enter>", "/bob<Enter>", "/bob<Enter>"] {
+        keys(&mut app, line);
         app.choose(|choice| choice.filter = None);
     }
-    type_in(&mut app, "/ha");
+    keys(&mut app, "/ha");
     for (key, expected) in [
-        (KeyCode::Down, "ha|"),
-        (KeyCode::Up, "bob|"),
-        (KeyCode::Up, "ann|"),
-        (KeyCode::Up, "ann|"),
-        (KeyCode::Down, "bob|"),
-        (KeyCode::Down, "ha|"),
+        ("<Down>", "ha|"),
+        ("<Up>", "bob|"),
+        ("<Up>", "ann|"),
+        ("<Up>", "ann|"),
+        ("<Down>", "bob|"),
+        ("<Down>", "ha|"),
     ] {
-        press(&mut app, key);
-        assert_eq!(line(&app), expected, "{key:?}");
+        keys(&mut app, key);
+        assert_eq!(line(&app), expected, "{key}");
     }
-    press(&mut app, KeyCode::Up);
-    assert_eq!(in_force(&app), "bob");
+    keys(&mut app, "<Up>");
+    assert_eq!(filter(&app), "bob");
     // A time to go to is another matter.
-    press(&mut app, KeyCode::Esc);
-    type_in(&mut app, "@");
-    press(&mut app, KeyCode::Up);
+    keys(&mut app, "<Esc>@<Up>");
     assert_eq!(line(&app), "|");
 }
 
 #[test]
 fn a_time_is_typed_without_touching_the_filter() {
     let mut app = app();
-    type_in(&mut app, "@-5m");
+    keys(&mut app, "@-5m");
     assert_eq!(prompt(&app).purpose, Purpose::Seek);
-    assert_eq!(in_force(&app), "");
-    press(&mut app, KeyCode::Esc);
+    assert_eq!(filter(&app), "");
+    keys(&mut app, "<Esc>");
     assert_eq!(app.mode, Mode::Main);
-    type_in(&mut app, "@");
-    assert_eq!(press(&mut app, KeyCode::Enter), Some(Effect::Draw));
+    keys(&mut app, "@");
+    assert_eq!(keys(&mut app, "<Enter>"), Some(Effect::Draw));
     assert_eq!(app.mode, Mode::Main);
 }
 
 #[test]
 fn keys_that_are_not_text_do_nothing_and_a_storm_is_bounded() {
     let mut app = app();
-    type_in(&mut app, "/");
+    keys(&mut app, "/");
     for code in [KeyCode::F(2), KeyCode::Tab, KeyCode::PageUp, KeyCode::Char('\u{1b}')] {
         assert_eq!(press(&mut app, code), None, "{code:?}");
     }
@@ -250,27 +210,26 @@ fn keys_that_are_not_text_do_nothing_and_a_storm_is_bounded() {
 fn what_is_pasted_is_typed_and_never_pressed() {
     let paste = |app: &mut App, text: &str| update(app, Event::Paste(text.to_owned()));
     let mut app = app();
-    press(&mut app, KeyCode::Char('j'));
+    keys(&mut app, "j");
     let (table, sort) = (app.table.selected(), app.table.choice.sort);
     for text in ["xy\nq", "\u{3}", "/mem>4GiB\n", ""] {
         assert_eq!(paste(&mut app, text), Some(Effect::Draw), "{text:?}");
         assert_eq!(app.mode, Mode::Main, "{text:?}");
-        let note = app.note.clone().unwrap_or_default();
-        assert!(note.contains("presses no keys"), "{note}");
+        assert!(note(&app).contains("presses no keys"), "{}", note(&app));
     }
     assert_eq!((app.table.selected(), app.table.choice.sort), (table, sort));
-    for (key, open) in [('?', Mode::Help(0)), ('o', Mode::ChooseSort)] {
-        press(&mut app, KeyCode::Char(key));
+    for (key, open) in [("?", Mode::Help(0)), ("o", Mode::ChooseSort)] {
+        keys(&mut app, key);
         paste(&mut app, "jq");
         assert_eq!(app.mode, open);
-        press(&mut app, KeyCode::Esc);
+        keys(&mut app, "<Esc>");
     }
 
-    type_in(&mut app, "/user");
+    keys(&mut app, "/user");
     paste(&mut app, ":ann\r\n gpu:0\t\u{1b}\n");
     assert_eq!(line(&app), "user:ann   gpu:0  |", "one line");
-    assert_eq!(in_force(&app), "user:ann   gpu:0");
-    press(&mut app, KeyCode::Home);
+    assert_eq!(filter(&app), "user:ann   gpu:0");
+    keys(&mut app, "<Home>");
     paste(&mut app, &"x".repeat(2 * MOST_CHARS));
     let prompt = prompt(&app);
     assert_eq!(prompt.text.chars().count(), MOST_CHARS);

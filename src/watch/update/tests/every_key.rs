@@ -5,7 +5,7 @@ use crate::reclaim::Target;
 use crate::reclaim::target::Step;
 use crate::watch::column::Columns;
 use crate::watch::column_list::ColumnList;
-use crate::watch::keys::{self, Context, GROUPS, KeyAction};
+use crate::watch::keys::{Context, GROUPS, KeyAction};
 use crate::watch::layout::Form;
 use crate::watch::page::About;
 use crate::watch::reclaim_worker::{PlanRequest, PlanScope};
@@ -17,6 +17,7 @@ const PROCESSES: u32 = 12;
 /// holds least was idle for long enough then.
 const LAST: i64 = 740;
 const FOUND: i64 = 600;
+const STEP: i64 = 20;
 
 /// What is pressed before a key, and whether it has done what it is there for.
 type Case = (&'static str, fn(&App, Option<&Effect>) -> bool);
@@ -32,12 +33,10 @@ fn every_key_does_what_the_help_describes() {
                 Context::Columns => on_columns(*action),
             }
             .unwrap_or_else(|| panic!("no case for {names}"));
-            for key in keys::events(names) {
+            for key in crate::watch::keys::events(names) {
                 let mut app = opened(*context);
-                for key in before.chars() {
-                    press(&mut app, KeyCode::Char(key));
-                }
-                let effect = update(&mut app, Event::Key(key));
+                keys(&mut app, before);
+                let effect = press(&mut app, key);
                 assert!(
                     is_done(&app, effect.as_ref()),
                     "{key:?} after {before:?} in {context:?}: {does}; {effect:?}, {:?}",
@@ -50,11 +49,9 @@ fn every_key_does_what_the_help_describes() {
 
 /// The screen where the keys of this context hold: 80 by 16, of this machine.
 fn opened(context: Context) -> App {
-    let mut app = app();
-    update(&mut app, Event::Resize(80, 16));
-    for second in (0..=LAST).step_by(10) {
-        let mut snapshot = sample::snapshot(1, PROCESSES);
-        snapshot.time = snapshot.time.plus_seconds(second as f64);
+    let mut app = screen(80, 16);
+    for second in (0..=LAST).step_by(STEP as usize) {
+        let mut snapshot = sample::later(1, PROCESSES, second as f64);
         for (at, process) in snapshot.processes.iter_mut().enumerate() {
             process.state = Some('S');
             process.cpu_percent = Some(if at == 0 { 0.0 } else { 90.0 });
@@ -65,15 +62,13 @@ fn opened(context: Context) -> App {
     match context {
         Context::Main => {}
         Context::Columns => {
-            press(&mut app, KeyCode::F(2));
+            keys(&mut app, "<F2>");
         }
         Context::Page => {
-            press(&mut app, KeyCode::Char('j'));
-            press(&mut app, KeyCode::Enter);
+            keys(&mut app, "j<Enter>");
         }
         Context::Plan => {
-            press(&mut app, KeyCode::Char('j'));
-            let effect = press(&mut app, KeyCode::Char('x'));
+            let effect = keys(&mut app, "jx");
             let number = asked(effect.as_ref()).unwrap().number;
             let advice = Target {
                 steps: vec![Step::Advise { command: "scancel 7".into() }],
@@ -99,7 +94,7 @@ fn asked(effect: Option<&Effect>) -> Option<&PlanRequest> {
 /// Which second is shown.
 fn second(app: &App) -> i64 {
     let start = sample::snapshot(1, 1).time;
-    (app.screenful.as_ref().unwrap().snapshot.time - start) / 1000
+    (app.shown_time().unwrap() - start) / 1000
 }
 
 /// Whether one process is asked to be ended, and it is the `at`th of the table.
@@ -121,47 +116,64 @@ fn is_help(app: &App, over: Context) -> bool {
     app.mode == Mode::Help(0) && app.help_over == over
 }
 
+fn is_page(app: &App, about: About) -> bool {
+    app.mode == Mode::Page && app.page.as_ref().is_some_and(|page| page.about == about)
+}
+
+fn is_prompt(app: &App, purpose: Purpose) -> bool {
+    matches!(&app.mode, Mode::Prompt(it) if it.purpose == purpose)
+}
+
+/// Which line is selected, and the first that is shown.
+fn at(app: &App) -> (Option<usize>, usize) {
+    (app.table.selected(), app.table.offset)
+}
+
+fn is_sorted_by(app: &App, column: Column) -> bool {
+    app.table.choice.sort.column == column
+}
+
+/// Whether the screen stands still at this second.
+fn stands_at(app: &App, at: i64) -> bool {
+    app.playback.is_paused && second(app) == at
+}
+
+/// The interval that is asked for, in seconds.
+fn interval(app: &App, effect: Option<&Effect>) -> f64 {
+    assert_eq!(effect, Some(&Effect::Control(Control::Interval(app.playback.interval))));
+    app.playback.interval.as_secs_f64()
+}
+
 fn on_the_table(action: KeyAction) -> Option<Case> {
     const END: usize = PROCESSES as usize - 1;
     Some(match action {
-        KeyAction::Down => ("jj", |app, _| app.table.selected() == Some(2)),
-        KeyAction::Up => ("jj", |app, _| app.table.selected() == Some(0)),
-        KeyAction::PageDown => ("j", |app, _| app.table.selected() == Some(app.page_rows())),
-        KeyAction::PageUp => ("G", |app, _| app.table.selected() == Some(END - app.page_rows())),
-        KeyAction::First => {
-            ("G", |app, _| app.table.selected() == Some(0) && app.table.offset == 0)
-        }
-        KeyAction::Last => {
-            ("j", |app, _| app.table.selected() == Some(END) && app.table.offset > 0)
-        }
+        KeyAction::Down => ("jj", |app, _| at(app).0 == Some(2)),
+        KeyAction::Up => ("jj", |app, _| at(app).0 == Some(0)),
+        KeyAction::PageDown => ("j", |app, _| at(app).0 == Some(app.page_rows())),
+        KeyAction::PageUp => ("G", |app, _| at(app).0 == Some(END - app.page_rows())),
+        KeyAction::First => ("G", |app, _| at(app) == (Some(0), 0)),
+        KeyAction::Last => ("j", |app, _| at(app).0 == Some(END) && at(app).1 > 0),
         KeyAction::Right => ("", |app, _| app.table.scrolled > 0),
         KeyAction::Left => ("ll", |app, _| app.table.scrolled == 0),
         KeyAction::SwitchFocus => {
             ("", |app, _| app.focus == Focus::Findings && app.findings.selected.is_some())
         }
         KeyAction::Open => ("jj", |app, _| {
-            app.mode == Mode::Page && app.page.is_some() && app.table.selected() == Some(1)
+            is_page(app, About::Process(app.subject_at(1).unwrap().row.key.identity))
         }),
         // There is one GPU, and of all other numbers it is said that there is none.
-        KeyAction::Gpu(_) => ("", |app, _| {
-            app.table.choice.filter.is_some()
-                || app.note.as_deref().is_some_and(|it| it.contains("there is no GPU"))
-        }),
-        KeyAction::GpuPage => {
-            ("", |app, _| app.page.as_ref().is_some_and(|page| page.about == About::Gpu(0)))
+        KeyAction::Gpu(_) => {
+            ("", |app, _| filter(app) == "gpu:0" || note(app).contains("there is no GPU"))
         }
-        KeyAction::Totals => {
-            ("", |app, _| app.page.as_ref().is_some_and(|page| page.about == About::Totals))
-        }
+        KeyAction::GpuPage => ("", |app, _| is_page(app, About::Gpu(0))),
+        KeyAction::Totals => ("", |app, _| is_page(app, About::Totals)),
         KeyAction::Environment => ("j", |app, effect| {
             let who = app.subject().unwrap().row.key.identity;
-            app.page.as_ref().is_some_and(|page| page.about == About::Environment(who))
+            is_page(app, About::Environment(who))
                 && effect == Some(&Effect::Reclaim(ReclaimRequest::Environment(who)))
         }),
         KeyAction::Columns => ("", |app, _| matches!(app.mode, Mode::Columns(_))),
-        KeyAction::Tag => {
-            ("j", |app, _| app.table.tagged.len() == 1 && app.table.selected() == Some(1))
-        }
+        KeyAction::Tag => ("j", |app, _| app.table.tagged.len() == 1 && at(app).0 == Some(1)),
         KeyAction::UntagAll => ("j  ", |app, _| app.table.tagged.is_empty()),
         KeyAction::Reap => ("jjj", |app, effect| {
             is_asked_for(app, effect, 2) && !asked(effect).unwrap().options.release
@@ -170,18 +182,14 @@ fn on_the_table(action: KeyAction) -> Option<Case> {
             is_asked_for(app, effect, 2) && asked(effect).unwrap().options.release
         }),
         KeyAction::ReapFindings => ("j", |app, effect| {
-            let question = asked(effect);
+            let question = asked(effect).unwrap();
             app.mode == Mode::Plan
-                && question.is_some_and(|it| {
-                    it.options.scope == PlanScope::Findings && !it.findings.is_empty()
-                })
+                && question.options.scope == PlanScope::Findings
+                && !question.findings.is_empty()
         }),
-        KeyAction::Filter => {
-            ("", |app, _| matches!(&app.mode, Mode::Prompt(it) if it.purpose == Purpose::Filter))
-        }
-        KeyAction::Search => {
-            ("", |app, _| matches!(&app.mode, Mode::Prompt(it) if it.purpose == Purpose::Search))
-        }
+        KeyAction::Filter => ("", |app, _| is_prompt(app, Purpose::Filter)),
+        KeyAction::Search => ("", |app, _| is_prompt(app, Purpose::Search)),
+        KeyAction::Seek => ("", |app, _| is_prompt(app, Purpose::Seek)),
         KeyAction::Tree => ("", |app, _| app.table.choice.tree),
         KeyAction::Mine => {
             ("", |app, _| app.table.choice.mine && app.table.listing.lines.is_empty())
@@ -191,67 +199,38 @@ fn on_the_table(action: KeyAction) -> Option<Case> {
         }
         KeyAction::HideSmall => ("", |app, _| app.table.choice.hide_small),
         KeyAction::ChooseSort => ("", |app, _| app.mode == Mode::ChooseSort),
-        KeyAction::SortLeft => ("", |app, _| {
-            app.table.choice.sort.column == Column::Memory.step(-1)
-                && Column::Memory.step(-1) != Column::Memory
-        }),
-        KeyAction::SortRight => ("", |app, _| {
-            app.table.choice.sort.column == Column::Memory.step(1)
-                && Column::Memory.step(1) != Column::Memory
-        }),
-        KeyAction::SortBy(Column::Memory) => {
-            ("P", |app, _| app.table.choice.sort.column == Column::Memory)
-        }
+        KeyAction::SortLeft => ("", |app, _| is_sorted_by(app, Column::Memory.step(-1))),
+        KeyAction::SortRight => ("", |app, _| is_sorted_by(app, Column::Memory.step(1))),
+        KeyAction::SortBy(Column::Memory) => ("P", |app, _| is_sorted_by(app, Column::Memory)),
         KeyAction::SortBy(Column::CpuPercent) => {
-            ("", |app, _| app.table.choice.sort.column == Column::CpuPercent)
+            ("", |app, _| is_sorted_by(app, Column::CpuPercent))
         }
-        KeyAction::SortBy(Column::Runtime) => {
-            ("", |app, _| app.table.choice.sort.column == Column::Runtime)
+        KeyAction::SortBy(Column::Runtime) => ("", |app, _| is_sorted_by(app, Column::Runtime)),
+        KeyAction::Reverse => {
+            ("j", |app, _| app.table.choice.sort.reversed && at(app).0 == Some(END))
         }
-        // Another column's key has to have a case of its own.
-        KeyAction::SortBy(_) => return None,
-        KeyAction::Reverse => ("", |app, _| {
-            app.table.choice.sort.reversed && first_pid(app) == Some(sample::pid(0, 0))
-        }),
-        KeyAction::Pause => ("", |app, _| app.playback.is_paused && second(app) == LAST),
-        KeyAction::StepBack => ("", |app, _| app.playback.is_paused && second(app) == LAST - 10),
-        KeyAction::StepOn => ("[[[", |app, _| second(app) == LAST - 20),
-        KeyAction::LeapBack => ("", |app, _| app.playback.is_paused && second(app) == LAST - 60),
-        KeyAction::LeapOn => ("{{{", |app, _| second(app) == LAST - 120),
-        KeyAction::NextFinding => ("{{{{", |app, _| second(app) == FOUND),
-        KeyAction::PreviousFinding => ("", |app, _| app.playback.is_paused && second(app) == FOUND),
-        KeyAction::Seek => {
-            ("", |app, _| matches!(&app.mode, Mode::Prompt(it) if it.purpose == Purpose::Seek))
-        }
+        KeyAction::Pause => ("", |app, _| stands_at(app, LAST)),
+        KeyAction::StepBack => ("", |app, _| stands_at(app, LAST - STEP)),
+        KeyAction::StepOn => ("[[[", |app, _| stands_at(app, LAST - 2 * STEP)),
+        KeyAction::LeapBack => ("", |app, _| stands_at(app, LAST - 60)),
+        KeyAction::LeapOn => ("{{{", |app, _| stands_at(app, LAST - 120)),
+        KeyAction::NextFinding => ("{{{{", |app, _| stands_at(app, FOUND)),
+        KeyAction::PreviousFinding => ("", |app, _| stands_at(app, FOUND)),
         KeyAction::Now => ("{[", |app, _| !app.playback.is_paused && second(app) == LAST),
-        KeyAction::Faster => ("", |app, effect| {
-            app.playback.interval < Duration::from_secs(2)
-                && effect == Some(&Effect::Control(Control::Interval(app.playback.interval)))
-        }),
-        KeyAction::Slower => ("", |app, effect| {
-            app.playback.interval > Duration::from_secs(2)
-                && effect == Some(&Effect::Control(Control::Interval(app.playback.interval)))
-        }),
+        KeyAction::Faster => ("", |app, effect| interval(app, effect) < 2.0),
+        KeyAction::Slower => ("", |app, effect| interval(app, effect) > 2.0),
         KeyAction::Help => ("", |app, _| is_help(app, Context::Main)),
         KeyAction::NextForm => ("", |app, _| app.form == Form::after(None)),
         KeyAction::NextTheme => ("", |app, _| app.theme == Theme::default().next()),
         KeyAction::Repaint => ("", |_, effect| effect == Some(&Effect::Repaint)),
         KeyAction::Suspend => ("", |_, effect| effect == Some(&Effect::Suspend)),
         KeyAction::Back => {
-            ("j", |app, effect| app.table.selected().is_none() && effect == Some(&Effect::Draw))
+            ("j", |app, effect| at(app).0.is_none() && effect == Some(&Effect::Draw))
         }
         KeyAction::Quit => ("j", |_, effect| effect == Some(&Effect::Quit)),
         KeyAction::QuitAtOnce => ("j?", |_, effect| effect == Some(&Effect::Quit)),
-        KeyAction::Confirm
-        | KeyAction::Undo
-        | KeyAction::NextSignal
-        | KeyAction::EveryUser
-        | KeyAction::Direct
-        | KeyAction::SwitchColumn
-        | KeyAction::ColumnLeft
-        | KeyAction::ColumnRight
-        | KeyAction::DefaultColumns
-        | KeyAction::PlanAgain => return None,
+        // Another column's key has to have a case of its own, and the others are no keys of the table.
+        _ => return None,
     })
 }
 

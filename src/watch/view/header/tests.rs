@@ -1,53 +1,27 @@
 //! What the first line says of time, at several widths.
 
-use std::time::Duration;
-
-use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
-
 use super::*;
 use crate::watch::sample;
 use crate::watch::state::Event;
-use crate::watch::testing::screen_of;
+use crate::watch::testing::{self, keys, screen_of, tick};
 use crate::watch::theme::Theme;
 use crate::watch::update::update;
 
 fn app(replay: Option<&str>, samples: u64) -> App {
     let mut app = screen_of(replay, 1, (80, 24));
-    app.setup.has_color = false;
-    for second in 0..samples {
-        see(&mut app, second);
-    }
+    (0..samples).for_each(|second| see(&mut app, second));
     app
 }
 
 fn see(app: &mut App, second: u64) {
-    let mut snapshot = sample::snapshot(1, 1);
-    snapshot.time = snapshot.time.plus_seconds(second as f64);
-    let event = Event::Snapshot {
-        now: Duration::from_secs(second),
-        snapshot: Box::new(snapshot),
-        is_passing: false,
-    };
-    update(app, event);
-}
-
-fn press(app: &mut App, keys: &str) {
-    for key in keys.chars() {
-        let key = KeyEvent::new(KeyCode::Char(key), KeyModifiers::NONE);
-        update(app, Event::Key(key));
-    }
+    testing::see(app, second, sample::later(1, 1, second as f64));
 }
 
 fn line(app: &App, width: u16) -> String {
     let area = Rect::new(0, 0, width, 1);
     let mut buffer = Buffer::empty(area);
-    let styles = Styles { theme: Theme::default(), has_color: false };
-    draw(app, styles, area, &mut buffer);
-    let mut line = String::new();
-    for cell in &buffer.content {
-        line.push_str(cell.symbol());
-    }
-    line.trim_end().to_owned()
+    draw(app, Styles { theme: Theme::default(), has_color: false }, area, &mut buffer);
+    testing::lines(&buffer).concat().trim_end().to_owned()
 }
 
 /// That the line ends so, at these widths.
@@ -61,17 +35,13 @@ fn ends(app: &App, expected: &[(u16, &str)]) {
 
 #[test]
 fn paused_late_and_silent_are_distinguished() {
-    let tick = |app: &mut App, second| {
-        let now = Duration::from_secs(second);
-        update(app, Event::Tick { now });
-    };
     let mut app = app(None, 3);
     ends(&app, &[(80, "  2026-11-21 10:04:07 UTC, every 1s"), (40, " 10:04:07 UTC, every 1s")]);
-    tick(&mut app, 4);
+    tick(&mut app, 4_000);
     ends(&app, &[(80, "10:04:07 UTC, 2s ago")]);
-    tick(&mut app, 9);
+    tick(&mut app, 9_000);
     ends(&app, &[(80, " no answer for 7s"), (40, " no answer for 7s")]);
-    press(&mut app, "p");
+    keys(&mut app, "p");
     ends(&app, &[(80, "PAUSED, no answer for 7s"), (40, "PAUSED, no answer for 7s")]);
     for second in 10..210 {
         see(&mut app, second);
@@ -84,15 +54,15 @@ fn of_a_recording_it_shows_where_and_how_fast() {
     let mut app = app(Some("r.jsonl"), 3);
     update(&mut app, Event::SourceRead(37));
     ends(&app, &[(80, "2026-11-21 10:04:07 UTC 37%, playing 1x"), (40, "10:04:07, playing 1x")]);
-    press(&mut app, "++");
+    keys(&mut app, "++");
     ends(&app, &[(40, "10:04:07, playing 4x")]);
-    press(&mut app, "p");
+    keys(&mut app, "p");
     ends(&app, &[(80, "37%, PAUSED, p plays"), (40, "10:04:07 PAUSED")]);
-    press(&mut app, "n");
+    keys(&mut app, "n");
     ends(&app, &[(80, "seeking, 2026-11-21 10:04:07 UTC 37%, Esc to stop"), (40, "seeking 37%")]);
     update(&mut app, Event::SourceEnded);
     ends(&app, &[(80, "37%, the end"), (40, "10:04:07, the end")]);
-    press(&mut app, "[");
+    keys(&mut app, "[");
     ends(&app, &[(80, "10:04:06 UTC 37%, PAUSED, p plays")]);
     let narrow = line(&app, 40);
     assert!(narrow.starts_with(" REPLAY   gpu26"), "{narrow}");
@@ -101,7 +71,7 @@ fn of_a_recording_it_shows_where_and_how_fast() {
 #[test]
 fn no_width_breaks_it() {
     let mut paused = app(None, 30);
-    press(&mut paused, "[[[");
+    keys(&mut paused, "[[[");
     let mut ended = app(Some("\u{1b}[31m年年"), 4);
     update(&mut ended, Event::SourceEnded);
     for app in [app(None, 0), app(Some("r"), 0), paused, ended] {
@@ -117,22 +87,14 @@ fn no_width_breaks_it() {
 #[test]
 fn samples_without_any_gpu_are_no_calm_news() {
     let mut app = app(None, 1);
-    let silent = |app: &mut App, ages: [Option<f64>; 2]| {
-        let mut snapshot = sample::snapshot(2, 1);
-        snapshot.time = snapshot.time.plus_seconds(30.0);
+    for (ages, end) in
+        [([Some(12.5), None], "every 1s"), ([Some(12.5), Some(70.0)], "no GPU answers for 12s")]
+    {
+        let mut snapshot = sample::later(2, 1, 30.0);
         for (gpu, age) in snapshot.gpus.iter_mut().zip(ages) {
             gpu.stale_seconds = age;
         }
-        let event = Event::Snapshot {
-            now: Duration::from_secs(1),
-            snapshot: Box::new(snapshot),
-            is_passing: false,
-        };
-        update(app, event);
-    };
-    silent(&mut app, [Some(12.5), None]);
-    assert!(line(&app, 80).ends_with("every 1s"), "{}", line(&app, 80));
-    silent(&mut app, [Some(12.5), Some(70.0)]);
-    assert!(line(&app, 80).ends_with("no GPU answers for 12s"), "{}", line(&app, 80));
-    assert!(line(&app, 40).ends_with("no GPU answers for 12s"), "{}", line(&app, 40));
+        testing::see(&mut app, 1, snapshot);
+        ends(&app, &[(80, end), (40, end)]);
+    }
 }

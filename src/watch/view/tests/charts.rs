@@ -6,7 +6,7 @@ use crate::rules::leak::LeakEvidence;
 use crate::units::GIB;
 
 /// A leak that will have filled its GPU in so many seconds.
-fn leak(snapshot: &Snapshot, seconds: f64) -> crate::model::finding::Finding {
+fn leak(snapshot: &Snapshot, seconds: f64) -> Finding {
     let mut finding = sample::finding(snapshot, 0, 0);
     finding.evidence = Evidence::new(LeakEvidence {
         bytes_per_second: 1e6,
@@ -26,7 +26,7 @@ fn leak(snapshot: &Snapshot, seconds: f64) -> crate::model::finding::Finding {
 }
 
 /// A screen on which the first process of GPU 0 is selected, with this found of it and not used for so long.
-fn selected(found: impl FnOnce(&Snapshot) -> crate::model::finding::Finding, idle: f64) -> App {
+fn selected(found: impl FnOnce(&Snapshot) -> Finding, idle: f64) -> App {
     let snapshot = sample::snapshot(4, 1);
     let time = snapshot.time;
     let mut app = gpus::watched(snapshot.clone(), 200, 60);
@@ -57,7 +57,7 @@ fn a_selection_moves_no_row_of_the_table() {
             let mut app = gpus::watched(sample::snapshot(gpus, 1), columns, rows);
             app.list();
             let before = app.layout().unwrap();
-            update(&mut app, Event::Key(crossterm::event::KeyCode::Char('j').into()));
+            keys(&mut app, "j");
             let after = app.layout().unwrap();
             assert_eq!(before.table_heading, after.table_heading);
             assert_eq!(before.table.y, after.table.y);

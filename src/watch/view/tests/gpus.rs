@@ -5,7 +5,8 @@ use crate::units::GIB;
 use crate::watch::charts::gpu_grid;
 use crate::watch::layout::Form;
 
-const FORMS: [Option<Form>; 4] = [None, Some(Form::Cards), Some(Form::Lines), Some(Form::Totals)];
+pub(super) const FORMS: [Option<Form>; 4] =
+    [None, Some(Form::Cards), Some(Form::Lines), Some(Form::Totals)];
 
 /// An app that has seen `snapshot` for ten minutes, but for two of them: memory grows, and use comes and
 /// goes.
@@ -52,30 +53,6 @@ fn cards_of_gpus_that_are_divided_lost_silent_or_have_few_values() {
 }
 
 #[test]
-fn names_that_are_hostile_stay_in_their_card() {
-    let names = [
-        "\x1b[2J\x1b[31mred\nH100".to_owned(),
-        "とても長い名前のグラフィックスカードとその説明".to_owned(),
-        "\u{202e}BG08 001H 🦀👩‍👩‍👧‍👦 כרטיס מסך".to_owned(),
-        "x".repeat(10_000),
-    ];
-    let mut snapshot = sample::snapshot(4, 1);
-    for (gpu, name) in snapshot.gpus.iter_mut().zip(&names) {
-        gpu.name = Some(name.as_str().into());
-    }
-    for (columns, rows) in SIZES {
-        let mut app = watched(snapshot.clone(), columns, rows);
-        for form in FORMS {
-            app.form = form;
-            let buffer = render(&app);
-            let is_tame = |c: char| !c.is_control() && c != '\u{202e}';
-            let cells = &buffer.content;
-            assert!(cells.iter().all(|cell| cell.symbol().chars().all(is_tame)));
-        }
-    }
-}
-
-#[test]
 fn a_click_finds_the_gpu_under_it() {
     for (columns, rows) in SIZES {
         for count in [0, 1, 3, 8, 64] {
@@ -112,30 +89,4 @@ fn a_click_finds_the_gpu_under_it() {
     let hit = |x, y| crate::watch::gpus::hit(&app, &layout, x, y);
     assert_eq!((hit(0, 1), hit(119, 1), hit(0, 8)), (Some(0), Some(1), Some(2)));
     assert_eq!(hit(119, 8), Some(2), "there is no fourth, and the third has its place");
-}
-
-#[test]
-fn no_history_and_no_form_panics() {
-    let mut dice = Dice(0x2545_f491_4f6c_dd1d);
-    for _ in 0..60 {
-        let (columns, rows) = (dice.roll(221) as u16, dice.roll(71) as u16);
-        let mut app = app(columns, rows);
-        app.setup.ascii = dice.chance();
-        for _ in 0..4 {
-            let mut snapshot = dice.snapshot();
-            snapshot.time = match dice.roll(3) {
-                0 => crate::model::Time::from_unix_milliseconds(dice.bytes().unwrap_or(7) as i64),
-                _ => snapshot.time.plus_seconds(dice.roll(10_000) as f64),
-            };
-            for gpu in &mut snapshot.gpus {
-                gpu.gpu_percent = dice.bytes().map(|bits| bits as u32);
-            }
-            app.judged.courses.observe(&snapshot);
-            app.show(Screenful::new(snapshot, Vec::new(), Vec::new(), |_, _| None));
-            for form in FORMS {
-                app.form = form;
-                draw(&app, &mut Buffer::empty(app.area));
-            }
-        }
-    }
 }

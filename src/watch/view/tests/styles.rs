@@ -26,9 +26,7 @@ fn everything() -> App {
     app.judged.courses = courses;
     app.playback.is_paused = true;
     app.show(Screenful::new(snapshot, findings, Vec::new(), |_, _| None));
-    for key in ['j', ' ', 'j'] {
-        update(&mut app, Event::Key(crossterm::event::KeyCode::Char(key).into()));
-    }
+    keys(&mut app, "j j");
     app
 }
 

@@ -8,14 +8,11 @@ use crate::watch::theme::{Styles, Theme};
 fn watched(seconds: u32, columns: u16, rows: u16) -> App {
     let mut app = app(columns, rows);
     for second in (0..=seconds).step_by(2) {
-        let mut snapshot = sample::snapshot(2, 3);
+        let mut snapshot = sample::later(2, 3, f64::from(second));
         // Or no plan takes anybody.
         snapshot.host.pid_namespace = Some(crate::model::snapshot::PidNamespace::Host);
-        snapshot.time = snapshot.time.plus_seconds(f64::from(second));
-        for at in 0..2 {
-            for entry in 0..3 {
-                sample::entry(&mut snapshot, at, entry).sm_percent = Some(80);
-            }
+        for row in snapshot.gpus.iter_mut().flat_map(|gpu| gpu.processes.as_mut().unwrap()) {
+            row.sm_percent = Some(80);
         }
         sample::entry(&mut snapshot, 0, 0).sm_percent = Some(0);
         let start = snapshot.time.plus_seconds(-86_400.0 - f64::from(second));
@@ -27,10 +24,7 @@ fn watched(seconds: u32, columns: u16, rows: u16) -> App {
             process.cpu_percent = Some(0.0);
             process.cpu_seconds = Some(100.0);
         }
-        let now = Duration::from_secs(u64::from(second));
-        let snapshot = Box::new(snapshot);
-        let is_passing = false;
-        update(&mut app, Event::Snapshot { now, snapshot, is_passing });
+        see(&mut app, u64::from(second), snapshot);
     }
     app
 }

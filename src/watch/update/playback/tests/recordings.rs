@@ -10,6 +10,9 @@ use crate::source::replay::{PlaybackPace, Replay};
 use crate::source::{NextSnapshot, Source as _};
 use crate::watch::state::playback::speed_text;
 use crate::watch::state::timeline::Timeline;
+use crate::watch::testing::events;
+
+const LEAK: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/corpus/leak_linear-100.jsonl");
 
 /// A recording as the screen plays it: what the app asks of the source is done at once.
 struct Reel {
@@ -24,7 +27,7 @@ impl Reel {
     fn new(reader: RecordingReader, timeline: Timeline) -> Self {
         let source = Replay::new(reader, PlaybackPace::Speed(1.0));
         let mut reel = Self {
-            app: app(Some("r.jsonl")),
+            app: screen_of(Some("r.jsonl"), 1, (80, 24)),
             source,
             start: Instant::now(),
             now: Duration::ZERO,
@@ -35,19 +38,18 @@ impl Reel {
         reel
     }
 
-    /// A file of the corpus.
-    fn corpus(name: &str) -> Self {
-        Self::on(Timeline::default(), name)
+    /// The leak of the corpus.
+    fn whole() -> Self {
+        Self::on(Timeline::default())
     }
 
     /// The same, on a timeline that holds a few samples.
-    fn short(name: &str) -> Self {
-        Self::on(Timeline::of(200 << 10), name)
+    fn short() -> Self {
+        Self::on(Timeline::of(200 << 10))
     }
 
-    fn on(timeline: Timeline, name: &str) -> Self {
-        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/corpus");
-        Self::new(RecordingReader::open(&folder.join(name)).unwrap(), timeline)
+    fn on(timeline: Timeline) -> Self {
+        Self::new(RecordingReader::open(Path::new(LEAK)).unwrap(), timeline)
     }
 
     fn send(&mut self, event: Event) {
@@ -92,10 +94,12 @@ impl Reel {
         while self.deliver_one() {}
     }
 
-    fn press(&mut self, key: char) {
-        let effect = press(&mut self.app, key);
-        self.obey(effect);
-        self.deliver();
+    fn press(&mut self, line: &str) {
+        for key in events(line) {
+            let effect = press(&mut self.app, key);
+            self.obey(effect);
+            self.deliver();
+        }
     }
 
     fn seek(&mut self, text: &str) {
@@ -123,13 +127,13 @@ impl Reel {
     }
 }
 
-/// Every picture of a recording, as it is shown when it plays straight on.
-fn straight(name: &str) -> Vec<String> {
-    let mut reel = Reel::corpus(name);
+/// Every picture of the leak, as it is shown when it plays straight on.
+fn straight() -> Vec<String> {
+    let mut reel = Reel::whole();
     let mut shown = vec![reel.shown()];
-    reel.press('p');
+    reel.press("p");
     while reel.app.end.is_none() {
-        reel.press(']');
+        reel.press("]");
         shown.push(reel.shown());
     }
     // The last step was the one that met the end.
@@ -137,26 +141,23 @@ fn straight(name: &str) -> Vec<String> {
     shown
 }
 
-const LEAK: &str = "leak_linear-100.jsonl";
-
 #[test]
 fn back_and_forth_shows_what_straight_on_showed() {
-    let straight = straight(LEAK);
+    let straight = straight();
     let count = straight.len();
     assert!(count > 50, "{count}");
     assert_eq!(straight.iter().collect::<HashSet<_>>().len(), count);
-    let mut reel = Reel::corpus(LEAK);
+    let mut reel = Reel::whole();
     reel.seek("end");
     assert_eq!(reel.app.end, Some(End::Complete));
     for number in (0..count).rev() {
         assert_eq!(reel.shown(), straight[number], "{number}");
-        reel.press('[');
+        reel.press("[");
     }
-    let note = reel.app.note.clone().unwrap_or_default();
-    assert!(note.contains("beginning"), "{note}");
+    assert!(note(&reel.app).contains("beginning"), "{}", note(&reel.app));
     for screenful in &straight {
         assert_eq!(&reel.shown(), screenful);
-        reel.press(']');
+        reel.press("]");
     }
 }
 
@@ -185,52 +186,52 @@ fn where_the_clock_was_set_back_every_sample_is_reached_and_a_leap_is_none_over_
     let reel = |timeline| {
         let bytes = std::io::Cursor::new(crooked());
         let mut reel = Reel::new(RecordingReader::from_read(bytes, "r.jsonl").unwrap(), timeline);
-        reel.press('p');
+        reel.press("p");
         reel
     };
     let mut straight = Vec::new();
     let mut on = reel(Timeline::default());
     while on.app.end.is_none() {
         straight.push(on.shown());
-        on.press(']');
+        on.press("]");
     }
     assert_eq!(straight.len(), 60);
     for number in (0..60).rev() {
         assert_eq!(on.shown(), straight[number], "{number}");
-        on.press('[');
+        on.press("[");
     }
 
     // From 0 to the first sample after each clock that was set back, and to the end; and back.
     let mut leaps = reel(Timeline::default());
     let mut on = vec![leaps.number()];
     while leaps.app.end.is_none() && on.len() < 60 {
-        leaps.press('}');
+        leaps.press("}");
         on.push(leaps.number());
     }
     assert_eq!(on[..], [0, 6, 12, 18, 20, 26, 32, 38, 40, 46, 52, 58, 59]);
     let mut back = Vec::new();
     while leaps.number() > 0 && back.len() < 60 {
-        leaps.press('{');
+        leaps.press("{");
         back.push(leaps.number());
     }
     assert_eq!(back[..], [53, 47, 41, 40, 39, 33, 27, 21, 20, 19, 13, 7, 1, 0]);
     // The same where all of it is on the timeline.
     on.remove(0);
     for number in on {
-        leaps.press('}');
+        leaps.press("}");
         assert_eq!(leaps.number(), number);
     }
 }
 
 #[test]
 fn beyond_the_timeline_a_recording_is_begun_again() {
-    let straight = straight(LEAK);
+    let straight = straight();
     let last = straight.len() - 1;
-    let mut reel = Reel::short(LEAK);
+    let mut reel = Reel::short();
     reel.seek("end");
     assert!(reel.app.timeline.oldest().unwrap().number > 20);
     for number in (last - 30..last).rev() {
-        reel.press('[');
+        reel.press("[");
         assert_eq!(reel.shown(), straight[number], "{number}");
     }
     reel.seek("start");
@@ -248,10 +249,10 @@ fn beyond_the_timeline_a_recording_is_begun_again() {
 
 #[test]
 fn findings_are_found_one_after_the_other_and_back_again() {
-    let mut reel = Reel::short(LEAK);
+    let mut reel = Reel::short();
     let mut found = Vec::new();
     loop {
-        reel.press('n');
+        reel.press("n");
         if reel.app.end.is_some() {
             break;
         }
@@ -259,31 +260,27 @@ fn findings_are_found_one_after_the_other_and_back_again() {
         found.push((reel.number(), reel.shown()));
     }
     assert!(!found.is_empty());
-    let note = reel.app.note.clone().unwrap_or_default();
-    assert!(note.contains("no other finding"), "{note}");
+    assert!(note(&reel.app).contains("no other finding"), "{}", note(&reel.app));
     for (number, shown) in found.iter().rev() {
-        reel.press('N');
+        reel.press("N");
         assert_eq!((&reel.number(), &reel.shown()), (number, shown));
     }
     let (first, _) = found[0];
-    reel.press('N');
+    reel.press("N");
     assert_eq!(reel.number(), first);
 }
 
 #[test]
 fn it_plays_on_from_where_one_went_back_to() {
-    let mut reel = Reel::corpus(LEAK);
-    reel.press('p');
+    let mut reel = Reel::whole();
+    reel.press("p");
     let still = reel.number();
     reel.wait(20);
     assert_eq!(reel.number(), still);
-    for _ in 0..10 {
-        reel.press(']');
-    }
-    reel.press('{');
+    reel.press("]]]]]]]]]]{");
     let back = reel.number();
     assert!(back < 10);
-    reel.press('p');
+    reel.press("p");
     assert!(!reel.app.playback.is_paused);
     let mut seen = vec![back];
     for _ in 0..700 {
@@ -302,21 +299,15 @@ fn it_plays_on_from_where_one_went_back_to() {
 
 #[test]
 fn a_time_key_stops_the_passing_where_it_is() {
-    for key in ['p', '[', ']', '{', 'n', 'L', '\u{1b}'] {
-        let mut reel = Reel::corpus(LEAK);
+    for key in ["p", "[", "]", "{", "n", "L", "<Esc>"] {
+        let mut reel = Reel::whole();
         let effect = seek(&mut reel.app, "end").unwrap();
         reel.obey(effect);
         for _ in 0..7 {
             reel.deliver_one();
         }
         assert!(reel.app.playback.is_seeking() && reel.number() == 0);
-        if key == '\u{1b}' {
-            let key = KeyEvent::new(KeyCode::Esc, KeyModifiers::NONE);
-            reel.send(Event::Key(key));
-            reel.deliver();
-        } else {
-            reel.press(key);
-        }
+        reel.press(key);
         assert!(!reel.app.playback.is_seeking() && reel.app.playback.is_paused);
         assert_eq!((reel.number(), reel.app.end.clone()), (7, None), "{key:?}");
     }
@@ -324,22 +315,16 @@ fn a_time_key_stops_the_passing_where_it_is() {
 
 #[test]
 fn samples_on_their_way_when_it_begins_again_are_not_taken_for_its_own() {
-    let mut reel = Reel::short(LEAK);
+    let mut reel = Reel::short();
     reel.seek("end");
     let effect = seek(&mut reel.app, "start").unwrap();
     assert_eq!(effect, Some(Effect::Control(Control::Rewind)));
     let late = reel.app.screenful.as_ref().unwrap().snapshot.clone();
     let shown = reel.shown();
-    assert_eq!(
-        update(
-            &mut reel.app,
-            Event::Snapshot { now: Duration::ZERO, snapshot: Box::new(late), is_passing: false }
-        ),
-        None
-    );
+    assert_eq!(see(&mut reel.app, 0, late), None);
     assert_eq!(reel.shown(), shown);
     // Given up on the way: the source is told so before it is told what follows.
-    let given_up = press(&mut reel.app, 'p');
+    let given_up = keys(&mut reel.app, "p");
     assert_eq!(given_up, Some(Effect::Control(Control::Playing(false))));
     for control in [Control::Rewind, Control::Playing(false)] {
         reel.source.steer(control, reel.start).unwrap();
@@ -353,8 +338,7 @@ fn samples_on_their_way_when_it_begins_again_are_not_taken_for_its_own() {
 
 #[test]
 fn what_cannot_be_read_again_is_noted() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/corpus");
-    let bytes = std::fs::read(folder.join(LEAK)).unwrap();
+    let bytes = std::fs::read(LEAK).unwrap();
     let reader = RecordingReader::from_read(std::io::Cursor::new(bytes), "standard input").unwrap();
     let mut reel = Reel::new(reader, Timeline::of(200 << 10));
     reel.app.setup.replay = Some("standard input".to_owned());
@@ -363,24 +347,20 @@ fn what_cannot_be_read_again_is_noted() {
     let oldest = reel.app.timeline.oldest().unwrap();
     reel.seek("start");
     assert_eq!(reel.number(), oldest.number);
-    reel.press('[');
-    let note = reel.app.note.clone().unwrap_or_default();
-    assert!(note.contains("standard input cannot be read again"), "{note}");
+    reel.press("[");
+    assert!(note(&reel.app).contains("standard input cannot be read again"));
     let error = seek(&mut reel.app, "-1h").unwrap_err();
     assert!(error.contains("is kept"), "{error}");
 }
 
 #[test]
 fn plus_and_minus_double_and_halve_the_speed() {
-    let mut reel = Reel::corpus(LEAK);
-    reel.press('+');
-    reel.press('+');
+    let mut reel = Reel::whole();
+    reel.press("++");
     assert_eq!(reel.app.playback.speed, 4.0);
-    for _ in 0..10 {
-        reel.press('-');
-    }
+    reel.press("----------");
     assert_eq!(reel.app.playback.speed, 1.0 / 8.0);
-    assert!(reel.app.note.is_some());
+    assert_ne!(note(&reel.app), "");
     for (speed, text) in
         [(4.0, "4x"), (1.0, "1x"), (0.125, "1/8x"), (0.5, "1/2x"), (1.5, "1.5x"), (0.01, "1/100x")]
     {
@@ -390,14 +370,14 @@ fn plus_and_minus_double_and_halve_the_speed() {
 
 #[test]
 fn a_paused_screen_has_nothing_to_wait_for() {
-    let mut reel = Reel::corpus(LEAK);
-    reel.press('p');
+    let mut reel = Reel::whole();
+    reel.press("p");
     assert_eq!(reel.app.next_tick(), None);
     reel.seek("end");
     assert_eq!(reel.app.next_tick(), None);
-    reel.press('[');
+    reel.press("[");
     assert_eq!(reel.app.next_tick(), None);
     // The timeline plays: something is to come.
-    reel.press('p');
+    reel.press("p");
     assert!(reel.app.next_tick().is_some());
 }
