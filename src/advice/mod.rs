@@ -22,7 +22,7 @@ use serde::Deserialize;
 use crate::model::Process;
 use crate::model::program::file_name;
 
-pub use owner::owner;
+pub use owner::{owner, owner_of};
 pub use place::{place_lines, quote};
 
 /// What a program is given to give memory back by itself when it is asked: a signal's handler in Python, to paste.

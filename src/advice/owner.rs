@@ -46,6 +46,12 @@ impl Owner {
 /// Who owns a process; of several that own it, the innermost that people know it by. `None` where
 /// nothing does: it may be sent signals.
 pub fn owner(process: &Process) -> Option<Owner> {
+    owner_of(process, &[process])
+}
+
+/// The same of a process that is to be ended with others of its job: the command ends them, and nobody who works
+/// beside them in the same container or unit.
+pub fn owner_of(process: &Process, job: &[&Process]) -> Option<Owner> {
     if place::is_notebook(process) {
         return notebook(process);
     }
@@ -54,8 +60,15 @@ pub fn owner(process: &Process) -> Option<Owner> {
     let is_bare = !process.container.as_deref().is_some_and(is_known);
     slurm(process)
         .or_else(|| pod(process))
-        .or_else(|| unit(process).filter(|_| is_bare))
-        .or_else(|| container(process))
+        .or_else(|| unit(process, job).filter(|_| is_bare))
+        .or_else(|| container(process, job))
+}
+
+/// The numbers of a job's processes, for `kill`. `None` where one of them is the first process, with which all end.
+fn pids(job: &[&Process], number: impl Fn(&Process) -> Option<u32>) -> Option<String> {
+    let pids: Option<Vec<String>> =
+        job.iter().map(|process| number(process).map(|pid| pid.to_string())).collect();
+    pids.map(|pids| pids.join(" "))
 }
 
 /// The container, job or pod around a kernel is its server's, with everybody else's notebooks.
@@ -157,7 +170,12 @@ fn pod(process: &Process) -> Option<Owner> {
     })
 }
 
-fn container(process: &Process) -> Option<Owner> {
+/// Its pid in its container, where that is not the first process.
+fn inner_pid(process: &Process) -> Option<u32> {
+    Some(process.namespace_pid.unwrap_or(process.pid)).filter(|&pid| pid != 1)
+}
+
+fn container(process: &Process, job: &[&Process]) -> Option<Owner> {
     let container = process.container.as_deref()?;
     let id = container.id.as_deref().and_then(short_id).and_then(quote);
     let called = container.name.as_deref().and_then(quote);
@@ -178,8 +196,22 @@ fn container(process: &Process) -> Option<Owner> {
         (None, Some("docker")) => String::new(),
         (None, _) => ", as root".to_owned(),
     };
-    let words = format!("stop its {kind}, and all that runs in it{user}");
-    let mut owner = Owner::typed(name, command, &words);
+    let stop = format!("stop its {kind}, and all that runs in it{user}");
+    let job: Vec<&Process> =
+        job.iter().copied().filter(|it| it.container == process.container).collect();
+    let mut owner = match pids(&job, inner_pid) {
+        None => Owner::typed(name, command, &stop),
+        Some(inner) => {
+            let alone = match command.split_once(" stop ") {
+                Some((program, which)) => format!("{program} exec {which} kill {inner}"),
+                None => format!("kill {}", pids(&job, |it| Some(it.pid)).unwrap_or_default()),
+            };
+            let words = format!("end it alone in its {kind}{user}");
+            let mut owner = Owner::typed(name, alone, &words);
+            owner.line.push_str(&format!("; or {stop}: `{command}`"));
+            owner
+        }
+    };
     if runtime == Some("lxc")
         && let Some(which) = which
     {
@@ -257,7 +289,7 @@ fn short_id(id: &str) -> Option<&str> {
     if is_digest { id.get(..12) } else { Some(id) }
 }
 
-fn unit(process: &Process) -> Option<Owner> {
+fn unit(process: &Process, job: &[&Process]) -> Option<Owner> {
     let unit = process.systemd_unit.as_deref()?;
     match role(unit) {
         Role::Work => {}
@@ -271,21 +303,33 @@ fn unit(process: &Process) -> Option<Owner> {
         return Some(Owner::new("a unit", None, "stop its unit with `systemctl`"));
     };
     let name = format!("unit {unit}");
-    if !is_rootless(process) {
-        let command = format!("systemctl stop {unit}");
-        return Some(Owner::typed(name, command, "stop its unit, as root"));
-    }
-    // Of a user's manager: `--machine` says whose, to root and to the user alike.
-    Some(match process.user.as_deref().and_then(quote) {
-        Some(user) => {
-            let command = format!("systemctl --user --machine={user}@ stop {unit}");
-            Owner::typed(name, command, &format!("stop its unit, as root or as {user}"))
-        }
-        None => Owner::new(
-            name,
-            None,
-            format!("stop its unit, as its user: `systemctl --user stop {unit}`"),
+    let (stop, by) = match process.user.as_deref().and_then(quote) {
+        _ if !is_rootless(process) => (format!("systemctl stop {unit}"), "as root".to_owned()),
+        // Of a user's manager: `--machine` says whose, to root and to the user alike.
+        Some(user) => (
+            format!("systemctl --user --machine={user}@ stop {unit}"),
+            format!("as root or as {user}"),
         ),
+        None => {
+            let line = format!("stop its unit, as its user: `systemctl --user stop {unit}`");
+            return Some(Owner::new(name, None, line));
+        }
+    };
+    // Its main process leads a session, and systemd is its parent.
+    let is_main = |it: &Process| it.session == Some(it.pid) && it.parent_is_reaper == Some(true);
+    let known = |it: &Process| (it.session.is_some() && !is_main(it)).then_some(it.pid);
+    let job: Vec<&Process> = job.iter().copied().filter(|it| it.cgroup == process.cgroup).collect();
+    Some(match pids(&job, known) {
+        None => Owner::typed(name, stop, &format!("stop its unit, {by}")),
+        Some(pids) => {
+            let mut owner = Owner::typed(
+                name,
+                format!("kill {pids}"),
+                &format!("end it alone in its unit, {by}"),
+            );
+            owner.line.push_str(&format!("; or stop the unit, and all that runs in it: `{stop}`"));
+            owner
+        }
     })
 }
 

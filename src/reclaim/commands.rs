@@ -72,8 +72,9 @@ impl NextSteps {
 /// The command that ends a target; `None` where it takes more than one, or cannot be typed.
 fn kill(target: &Target, snapshot: &Snapshot, typed_by: Option<u32>) -> Option<String> {
     if target.is_advice() {
-        let leader = snapshot.process(target.leader)?;
-        return advice::owner(leader)?.command;
+        let members = target.members.iter();
+        let job: Vec<_> = members.filter_map(|it| snapshot.process(it.pid)).collect();
+        return advice::owner_of(snapshot.process(target.leader)?, &job)?.command;
     }
     let Reason::Found { findings } = &target.reason else {
         return None;

@@ -27,7 +27,7 @@ fn contained(runtime: Option<&str>, name: Option<&str>, id: &str) -> Process {
         name: name.map(Arc::from),
         ..Container::default()
     };
-    Process { container: Some(Arc::new(container)), ..process() }
+    Process { container: Some(Arc::new(container)), namespace_pid: Some(1), ..process() }
 }
 
 fn in_job(job: &str, step: Option<&str>) -> Process {
@@ -203,6 +203,40 @@ fn a_task_of_an_array_has_the_arrays_id_and_its_own() {
 }
 
 #[test]
+fn a_command_ends_nobody_beside_the_job() {
+    let id = "0123456789abcdef".repeat(4);
+    let number =
+        |pid, inner, process: Process| Process { pid, namespace_pid: Some(inner), ..process };
+    for (runtime, name, command) in [
+        ("docker", Some("lab"), "docker exec lab kill 20 21"),
+        ("nerdctl", None, "nerdctl exec 0123456789ab kill 20 21"),
+        ("containerd", None, "crictl exec 0123456789ab kill 20 21"),
+        ("lxc", Some("box"), "kill 4242 4243"),
+    ] {
+        let of = |pid, inner| number(pid, inner, contained(Some(runtime), name, &id));
+        let (one, other, first) = (of(4242, 20), of(4243, 21), of(4244, 1));
+        let elsewhere = number(4245, 22, contained(Some(runtime), Some("other"), "ff"));
+        let command_of =
+            |job: &[&Process]| owner_of(&one, job).and_then(|owner| owner.command).unwrap();
+        assert_eq!(command_of(&[&one, &other, &elsewhere]), command, "{runtime}");
+        let all = command_of(&[&one, &first]);
+        assert!(all.contains("stop"), "all end with the first process: {all}");
+    }
+    let unit = |pid: u32| Process {
+        pid,
+        session: Some(70),
+        parent_is_reaper: Some(true),
+        ..in_unit("llm.service", "/system.slice/llm.service")
+    };
+    let (main, left) = (unit(70), unit(71));
+    let command_of = |job: &[&Process]| owner_of(job[0], job).and_then(|owner| owner.command);
+    assert_eq!(command_of(&[&left]).as_deref(), Some("kill 71"));
+    for job in [&[&main][..], &[&left, &main]] {
+        assert_eq!(command_of(job).as_deref(), Some("systemctl stop llm.service"));
+    }
+}
+
+#[test]
 fn each_runtime_is_asked_in_its_own_namespace_and_as_its_user() {
     let id = "0123456789abcdef".repeat(4);
     let of =
@@ -214,7 +248,7 @@ fn each_runtime_is_asked_in_its_own_namespace_and_as_its_user() {
                 id: Some(id.into()),
                 name: name.map(Arc::from),
             };
-            Process { container: Some(Arc::new(container)), ..process() }
+            Process { container: Some(Arc::new(container)), namespace_pid: Some(1), ..process() }
         };
     for (process, command) in [
         (of("docker", Some("moby"), None, None, &id), "docker stop 0123456789ab"),

@@ -19,7 +19,7 @@ pub(super) fn plan(
         return None;
     }
     let processes = candidate.processes;
-    let mut owners = processes.iter().filter_map(|it| advice::owner(it));
+    let mut owners = processes.iter().filter_map(|it| advice::owner_of(it, processes));
     let owned = owners.next().map(|owner| Arc::from(owner.way()));
     let restarted = || processes.iter().find_map(|it| restarted(it));
     let pooled = || processes.iter().find_map(|it| pooled(it, processes));

@@ -50,6 +50,7 @@ fn what_something_else_owns_is_only_advised() {
         }))
     };
     let unit = || Some("train.service".into());
+    let main = || Process { session: Some(70), parent_is_reaper: Some(true), ..python() };
     let own = "/user.slice/user-1000.slice/user@1000.service/app.slice/train.service";
     let pod = Kubernetes {
         pod_name: Some("train-0".into()),
@@ -60,17 +61,21 @@ fn what_something_else_owns_is_only_advised() {
         (Process { slurm: slurm(Some("12"), Some("3")), ..python() }, "scancel 12.3"),
         (Process { slurm: slurm(Some("12"), Some("batch")), ..python() }, "scancel 12"),
         (Process { slurm: slurm(None, None), ..python() }, "scancel"),
-        (Process { systemd_unit: unit(), ..python() }, "systemctl stop train.service"),
+        (Process { systemd_unit: unit(), ..main() }, "systemctl stop train.service"),
+        (Process { systemd_unit: unit(), ..python() }, "kill 70"),
         (
-            Process { systemd_unit: unit(), cgroup: Some(own.into()), ..python() },
+            Process { systemd_unit: unit(), cgroup: Some(own.into()), ..main() },
             "systemctl --user --machine=ann@ stop train.service",
         ),
-        (in_container(Some("docker"), Some("lab")), "docker stop lab"),
-        (in_container(Some("docker"), None), "docker stop 0123456789ab"),
+        (in_container(Some("docker"), Some("lab")), "docker exec lab kill 70"),
+        (in_container(Some("docker"), None), "docker exec 0123456789abcdef0123 kill 70"),
         (in_container(None, None), "stop its container, 0123456789abcdef0123,"),
         // What another has named is a word, whatever stands in it.
-        (in_container(Some("podman"), Some("x; rm -rf '/'")), r"podman stop 'x; rm -rf '\''/'\'''"),
-        (in_container(Some("docker"), Some("--all")), "docker stop 0123456789abcdef0123"),
+        (
+            in_container(Some("podman"), Some("x; rm -rf '/'")),
+            r"podman exec 'x; rm -rf '\''/'\''' kill 70",
+        ),
+        (in_container(Some("docker"), Some("--all")), "docker exec 0123456789abcdef0123 kill 70"),
         (
             Process { kubernetes: Some(Arc::new(pod)), ..in_container(Some("containerd"), None) },
             "kubectl delete pod -n ml train-0",

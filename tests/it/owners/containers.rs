@@ -21,7 +21,7 @@ fn tree(folder: &Path) -> Option<PathBuf> {
         fs::create_dir_all(root.join(name)).unwrap();
     }
     fs::copy(busybox, root.join("bin/busybox")).unwrap();
-    for name in ["sh", "sleep"] {
+    for name in ["kill", "sh", "sleep"] {
         std::os::unix::fs::symlink("busybox", root.join("bin").join(name)).unwrap();
     }
     Some(root)
@@ -183,6 +183,17 @@ fn a_container_of_podman_is_stopped_by_its_name() {
     assert_eq!(process["container"]["runtime"], "podman", "{process}");
     assert_eq!(process["container"]["name"], **name, "{process}");
     assert_eq!(process["container"]["user"], Value::Null, "it is root's");
+    // Another program in it, which is ended alone.
+    assert!(sh(&format!("podman exec -d {name} sleep 601")).status.success());
+    let listed = sh(&format!("podman top {name} hpid args")).stdout;
+    let listed = String::from_utf8(listed).unwrap();
+    let line = listed.lines().find(|line| line.contains("sleep 601"));
+    let beside: u32 = line.unwrap().split_whitespace().next().unwrap().parse().unwrap();
+    let (_, alone) = seen(beside);
+    assert!(command(&alone).starts_with(&format!("podman exec {name} kill ")), "{alone}");
+    assert!(sh(command(&alone)).status.success());
+    wait_until("the other program has ended", || !lives(beside));
+    assert!(lives(*pid), "its neighbour was not meant");
     assert_eq!(command(&step), format!("podman stop {name}"));
     let stopped = sh(command(&step));
     assert!(stopped.status.success(), "{stopped:?}");
