@@ -16,24 +16,6 @@ fn parse(text: &str) -> Result<Config, ConfigError> {
     Ok(config)
 }
 
-/// A folder of this test's own, gone when it ends.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new(name: &str) -> Self {
-        let name = format!("gpumem-config-{name}-{}", std::process::id());
-        let path = std::env::temp_dir().join(name);
-        fs::create_dir_all(&path).unwrap();
-        Self(path)
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
-
 fn rule<'a>(config: &'a Config, name: &str) -> &'a Rule {
     let mut rules = config.rules.rules().iter();
     rules.find(|rule| &*rule.name == name).unwrap()
@@ -44,6 +26,15 @@ fn refused(text: &str) -> String {
     match parse(text) {
         Ok(config) => panic!("taken as {config:?}"),
         Err(error) => error.to_string(),
+    }
+}
+
+/// Each text, and how its error begins behind the file's name.
+#[track_caller]
+fn are_refused(rows: &[(&str, &str)]) {
+    for (text, start) in rows {
+        let error = refused(text);
+        assert!(error.starts_with(&format!("config.toml:{start}")), "{text}: {error}");
     }
 }
 
@@ -119,93 +110,42 @@ fn a_path_in_a_comment_breaks_no_line() {
 
 #[test]
 fn a_mistake_is_reported_with_file_line_key_and_what_is_allowed() {
-    let all = rules::KINDS.map(|it| it.kind.name());
-    for (text, message) in [
-        (
-            "[rules.idle]\nduratoin = \"1m\"",
-            "config.toml:2: rules.idle.duratoin: is not known; did you mean \"duration\"?; allowed: \
-             action, enabled, min_memory, duration, max_cpu_percent, max_busy, severity",
-        ),
-        (
-            "\n[rules.idel]",
-            "config.toml:2: rules.idel: is not known; did you mean \"idle\"?; allowed: RULES",
-        ),
-        (
-            "\n[[override]]\nwhere = \"user=ann\"",
-            "config.toml:2: override: names no rule; add rule = NAME, one of: RULES",
-        ),
-        (
-            "[[override]]\nrule = \"idl\"",
-            "config.toml:2: override.rule: \"idl\" is no rule; did you mean \"idle\"?; the rules are: RULES",
-        ),
-        (
-            "ruls = 1",
-            "config.toml:1: ruls: is not known; did you mean \"rules\"?; allowed: sample, reap, rules, rule, \
-             override, keep",
-        ),
-        ("[sample]\nx = 1", "config.toml:2: sample.x: is not known; allowed: interval"),
-        (
-            "[rules.idle]\nduration = 10",
-            "config.toml:2: rules.idle.duration: 10 is not allowed; write a duration such as \"30s\", \
-             \"10m\" or \"2h\", from 1s to 1d",
-        ),
-        (
-            "rules.idle.duration = \"10 apples\"",
-            "config.toml:1: rules.idle.duration: \"10 apples\" is not allowed; write a duration such as \
-             \"30s\", \"10m\" or \"2h\", from 1s to 1d",
-        ),
-        ("rules = 3", "config.toml:1: rules: is to be a table; write [rules]"),
-        ("rules.idle = [1]", "config.toml:1: rules.idle: is to be a table; write [rules.idle]"),
-        (
-            "[sample]\ninterval = \"1ms\"",
-            "config.toml:2: sample.interval: \"1ms\" is not allowed; write a duration such as \"1s\" or \
-             \"500ms\", from 100ms to 10m",
-        ),
-        (
-            "[override]\nrule = \"idle\"",
-            "config.toml:1: override: is to be a list of tables; begin each with [[override]]",
-        ),
-        (
-            "[[override]]\nrule = \"idle\"\nduration = \"1h\"",
-            "config.toml:1: override: matches every process; add where = TERMS, or write the settings under \
-             [rules.idle]",
-        ),
-        (
-            "[[override]]\nrule = \"idle\"\nwhere = \"user=ann\"",
-            "config.toml:1: override: changes nothing; add one of enabled, min_memory, duration, \
-             max_cpu_percent, max_busy, severity",
-        ),
-        (
-            "[[override]]\nrule = \"idle\"\nwere = \"user:ann\"",
-            "config.toml:3: override.were: is not known; did you mean \"where\"?; allowed: where, enabled, \
-             min_memory, duration, max_cpu_percent, max_busy, severity",
-        ),
-    ] {
-        assert_eq!(refused(text), message.replace("RULES", &all.join(", ")));
-    }
-}
-
-#[test]
-fn values_without_sense_are_refused() {
-    for text in [
-        "rules.idle.duration = \"0s\"",
-        "rules.idle.duration = \"2d\"",
-        "rules.idle.max_cpu_percent = -20",
-        "rules.idle.max_cpu_percent = 0",
-        "rules.idle.max_cpu_percent = nan",
-        "rules.idle.max_cpu_percent = inf",
-        "rules.idle.max_cpu_percent = 99999999999999999999999",
-        "rules.idle.min_memory = 1024",
-        "rules.idle.min_memory = \"8GB\"",
-        "rules.idle.min_memory = \"8\"",
-        "rules.idle.severity = \"bad\"",
-        "rules.idle.enabled = \"yes\"",
-        "rules.idle.enabled = 1979-05-27",
-        "sample.interval = \"0\"",
-    ] {
-        let error = refused(text);
-        assert!(error.starts_with("config.toml:1: "), "{text}: {error}");
-    }
+    let rules = rules::KINDS.map(|it| it.kind.name()).join(", ");
+    let whole = "config.toml:2: rules.idel: is not known; did you mean \"idle\"?; allowed: ";
+    assert_eq!(refused("\n[rules.idel]"), format!("{whole}{rules}"));
+    let idle = "[[override]]\nrule = 'idle'";
+    let named = |rest: &str| format!("{idle}\n{rest}");
+    are_refused(&[
+        ("[rules.idle]\nduratoin = '1m'", "2: rules.idle.duratoin: is not known; did you mean"),
+        ("ruls = 1", "1: ruls: is not known; did you mean \"rules\"?; allowed: sample, reap"),
+        ("[sample]\nx = 1", "2: sample.x: is not known; allowed: interval"),
+        ("[rules.idle]\nduration = 10", "2: rules.idle.duration: 10 is not allowed; write"),
+        ("rules.idle.duration = '9 apples'", "1: rules.idle.duration: \"9 apples\" is not allowed"),
+        ("rules = 3", "1: rules: is to be a table; write [rules]"),
+        ("rules.idle = [1]", "1: rules.idle: is to be a table; write [rules.idle]"),
+        ("[sample]\ninterval = '1ms'", "2: sample.interval: \"1ms\" is not allowed; write"),
+        ("[override]\nrule = 'idle'", "1: override: is to be a list of tables; begin each with"),
+        ("\n[[override]]\nwhere = 'user=ann'", "2: override: names no rule; add rule = NAME"),
+        ("[[override]]\nrule = 'idl'", "2: override.rule: \"idl\" is no rule; did you mean"),
+        (&named("duration = '1h'"), "1: override: matches every process; add where = TERMS"),
+        (&named("where = 'user=ann'"), "1: override: changes nothing; add one of enabled"),
+        (&named("were = 'user:ann'"), "3: override.were: is not known; did you mean \"where\"?"),
+        // Values without sense.
+        ("rules.idle.duration = '0s'", "1: "),
+        ("rules.idle.duration = '2d'", "1: "),
+        ("rules.idle.max_cpu_percent = -20", "1: "),
+        ("rules.idle.max_cpu_percent = 0", "1: "),
+        ("rules.idle.max_cpu_percent = nan", "1: "),
+        ("rules.idle.max_cpu_percent = inf", "1: "),
+        ("rules.idle.max_cpu_percent = 99999999999999999999999", "1: "),
+        ("rules.idle.min_memory = 1024", "1: "),
+        ("rules.idle.min_memory = '8GB'", "1: "),
+        ("rules.idle.min_memory = '8'", "1: "),
+        ("rules.idle.severity = 'bad'", "1: "),
+        ("rules.idle.enabled = 'yes'", "1: "),
+        ("rules.idle.enabled = 1979-05-27", "1: "),
+        ("sample.interval = '0'", "1: "),
+    ]);
 }
 
 #[test]
@@ -220,8 +160,8 @@ fn what_is_no_toml_is_reported_by_line_and_column() {
 
 #[test]
 fn a_later_layer_wins_setting_by_setting_and_adds_its_overrides() {
-    let folder = Folder::new("layers");
-    let (system, user) = (folder.0.join("system.toml"), folder.0.join("user.toml"));
+    let folder = tempfile::tempdir().unwrap();
+    let (system, user) = (folder.path().join("system.toml"), folder.path().join("user.toml"));
     let override_of = |user: &str| {
         format!("[[override]]\nrule=\"idle\"\nwhere=\"user={user}\"\nduration=\"1h\"\n")
     };
@@ -243,26 +183,18 @@ fn a_later_layer_wins_setting_by_setting_and_adds_its_overrides() {
 
 #[test]
 fn what_cannot_be_read_is_reported_plainly_and_what_is_absent_is_no_error() {
-    let folder = Folder::new("unreadable");
-    let absent = folder.0.join("absent.toml");
-    assert_eq!(load(std::slice::from_ref(&absent), false).unwrap(), Config::default());
+    let folder = tempfile::tempdir().unwrap();
+    let absent = folder.path().join("absent.toml");
+    assert_eq!(load(&[absent.clone()], false).unwrap(), Config::default());
     assert_eq!(load(&[absent.join("x")], false).unwrap(), Config::default());
-    assert!(matches!(
-        load(std::slice::from_ref(&absent), true),
-        Err(ConfigError::Unreadable { .. })
-    ));
-    assert!(matches!(
-        load(std::slice::from_ref(&folder.0), false),
-        Err(ConfigError::Directory { .. })
-    ));
-    let file = folder.0.join("config.toml");
+    let failed = |path: &Path, is_chosen| load(&[path.to_owned()], is_chosen).unwrap_err();
+    assert!(matches!(failed(&absent, true), ConfigError::Unreadable { .. }));
+    assert!(matches!(failed(folder.path(), false), ConfigError::Directory { .. }));
+    let file = folder.path().join("config.toml");
     fs::write(&file, b"# fine\n# \xff\n").unwrap();
-    assert!(matches!(
-        load(std::slice::from_ref(&file), true),
-        Err(ConfigError::NotText { line: 2, .. })
-    ));
+    assert!(matches!(failed(&file, true), ConfigError::NotText { line: 2, .. }));
     fs::write(&file, vec![b'\n'; (MOST_BYTES + 1) as usize]).unwrap();
-    assert!(matches!(load(std::slice::from_ref(&file), true), Err(ConfigError::TooLarge { .. })));
+    assert!(matches!(failed(&file, true), ConfigError::TooLarge { .. }));
 }
 
 #[test]

@@ -677,14 +677,3 @@ fn lost_text(snapshot: &Snapshot, gpu: &Gpu, width: u16) -> String {
 fn stale_text(seconds: f64) -> String {
     format!("stale {}", Span::from_seconds(seconds))
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn units_are_shown_once_where_they_agree() {
-        assert_eq!(of(8 << 30, 45 << 30), "8.0/45.0 GiB");
-        assert_eq!(of(512 << 20, 45 << 30), "512.0 MiB/45.0 GiB");
-    }
-}

@@ -284,14 +284,6 @@ mod tests {
     }
 
     #[test]
-    fn a_name_leads_back_to_its_theme() {
-        for theme in Theme::ALL {
-            let written = serde_json::to_string(&theme).unwrap();
-            assert_eq!(written, format!("\"{}\"", theme.name()));
-        }
-    }
-
-    #[test]
     fn colours_and_a_light_background_are_read_from_the_environment() {
         for term in ["xterm-256color", "xterm", "screen", "linux", "rxvt", "tmux-direct"] {
             assert!(has_colors(term), "{term}");

@@ -394,11 +394,8 @@ mod tests {
         let unknown = sample::pid(0, 1);
         for reversed in [false, true] {
             let sort = Sort { column: Column::Memory, reversed };
-            assert_eq!(
-                pids(&screenful, sort, &Courses::default()).last(),
-                Some(&unknown),
-                "{reversed}"
-            );
+            let pids = pids(&screenful, sort, &Courses::default());
+            assert_eq!(pids.last(), Some(&unknown), "{reversed}");
         }
     }
 
@@ -443,12 +440,8 @@ mod tests {
         finding.also.push(Also::from(&finding));
         let findings = vec![finding];
         let screenful = Screenful::new(snapshot, findings, Vec::new(), |_, _| None);
-        let marked: Vec<u32> = screenful
-            .rows
-            .iter()
-            .filter(|row| row.finding.is_some())
-            .filter_map(|row| row.key.gpu)
-            .collect();
+        let marked = screenful.rows.iter().filter(|row| row.finding.is_some());
+        let marked: Vec<u32> = marked.filter_map(|row| row.key.gpu).collect();
         assert_eq!(marked, [1]);
         assert_eq!(badge(&screenful.findings[0]), "IDLE 29m +1");
     }

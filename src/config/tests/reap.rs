@@ -93,66 +93,27 @@ fn a_later_layer_changes_an_earlier_one_and_takes_no_protection_away() {
 
 #[test]
 fn mistakes_are_reported_with_line_and_key() {
-    for (text, message) in [
+    let mine = "[[rule]]\nname = 'mine'\nkind = 'server-idle'\naction = 'reap'";
+    let change = "[[override]]\nrule = 'idle'\nwhere = 'user=ann'\naction = 'reap'";
+    let unwarned = "[rules.idle]\naction = 'reap'\n\n[reap]\nwarn = '1m'";
+    are_refused(&[
         (
-            "[reap]\nwarm = \"1m\"",
-            "config.toml:2: reap.warm: is not known; did you mean \"warn\"?; allowed: warn, grace, \
-             settle, most, within, notify, never",
+            "[reap]\nwarm = '1m'",
+            "2: reap.warm: is not known; did you mean \"warn\"?; allowed: warn",
         ),
+        ("[reap]\nwarn = '0s'", "2: reap.warn: \"0s\" is not allowed; write a duration such as"),
+        ("[reap]\nmost = 1.5", "2: reap.most: 1.5 is not allowed; write a number of acts such as"),
+        ("[reap]\nnotify = 'mail ann'", "2: reap.notify: \"mail ann\" is not allowed; write"),
         (
-            "[reap]\nwarn = \"0s\"",
-            "config.toml:2: reap.warn: \"0s\" is not allowed; write a duration such as \"30s\", \
-             \"10m\" or \"2h\", from 1s to 1d",
+            "[reap]\nnotify = ['tell']",
+            "2: reap.notify: the list is not allowed; write a program by",
         ),
-        (
-            "[reap]\nmost = 1.5",
-            "config.toml:2: reap.most: 1.5 is not allowed; write a number of acts such as 3, up to 1000",
-        ),
-        (
-            "[reap]\nnotify = \"mail ann\"",
-            "config.toml:2: reap.notify: \"mail ann\" is not allowed; write a program by its whole \
-             path and its arguments, such as [\"/usr/local/bin/notify-owner\", \"--mail\"]",
-        ),
-        (
-            "[reap]\nnotify = [\"tell\"]",
-            "config.toml:2: reap.notify: the list is not allowed; write a program by its whole path \
-             and its arguments, such as [\"/usr/local/bin/notify-owner\", \"--mail\"]",
-        ),
-        (
-            "[reap]\nnever = [\"/usr/bin/x\"]",
-            "config.toml:2: reap.never: the list is not allowed; write a list of programs' file \
-             names such as [\"tensorboard\"]",
-        ),
-        (
-            "[rules.idle]\naction = \"kill\"",
-            "config.toml:2: rules.idle.action: unknown variant `kill`, expected one of `notify`, `release`, `reap`",
-        ),
-        (
-            "[rules.dead]\naction = \"reap\"",
-            "config.toml:2: rules.dead.action: what dead finds is never killed unattended; \
-             write \"notify\"",
-        ),
-        (
-            "[rules.orphan]\naction = \"release\"",
-            "config.toml:2: rules.orphan.action: what orphan finds is not asked to release memory; \
-             write \"notify\", or let a rule of idle or server-idle have this action",
-        ),
-        (
-            "[[rule]]\nname = \"mine\"\nkind = \"server-idle\"\naction = \"reap\"",
-            "config.toml:4: rule.action: what server-idle finds is never killed unattended; \
-             write \"notify\"",
-        ),
-        (
-            "[rules.idle]\naction = \"reap\"\n\n[reap]\nwarn = \"1m\"",
-            "config.toml:4: reap: a rule has action = \"reap\", but no owner could be warned; give a \
-             notify command",
-        ),
-        (
-            "[[override]]\nrule = \"idle\"\nwhere = \"user=ann\"\naction = \"reap\"",
-            "config.toml:4: override.action: is not known; allowed: where, enabled, \
-             min_memory, duration, max_cpu_percent, max_busy, severity",
-        ),
-    ] {
-        assert_eq!(refused(text), message);
-    }
+        ("[reap]\nnever = ['/usr/bin/x']", "2: reap.never: the list is not allowed; write"),
+        ("[rules.idle]\naction = 'kill'", "2: rules.idle.action: unknown variant `kill`, expected"),
+        ("[rules.dead]\naction = 'reap'", "2: rules.dead.action: what dead finds is never killed"),
+        ("[rules.orphan]\naction = 'release'", "2: rules.orphan.action: what orphan finds is"),
+        (mine, "4: rule.action: what server-idle finds is never killed unattended"),
+        (unwarned, "4: reap: a rule has action = \"reap\", but no owner could be warned"),
+        (change, "4: override.action: is not known; allowed: where, "),
+    ]);
 }

@@ -44,13 +44,3 @@ fn a_context_has_its_own_keys_and_those_of_the_table() {
     let next = event(KeyCode::Char('n'), KeyModifiers::CONTROL);
     assert_eq!(action(Context::Columns, &next), Some(KeyAction::Down));
 }
-
-#[test]
-fn a_key_that_is_bound_to_nothing_is_answered() {
-    let code = |code| event(code, KeyModifiers::NONE);
-    let plain = "'y' does nothing here; ? lists the keys";
-    assert_eq!(unbound(&code(KeyCode::Char('y'))).as_deref(), Some(plain));
-    for silent in [KeyCode::Null, KeyCode::CapsLock, KeyCode::Char('\u{7}')] {
-        assert_eq!(unbound(&code(silent)), None, "{silent:?}");
-    }
-}

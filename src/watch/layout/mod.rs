@@ -282,42 +282,35 @@ mod tests {
     }
 
     #[test]
-    fn gpus_compact_before_the_table_suffers() {
-        let form = |width, height, count| Some(layout(width, height, gpus(count))?.gpu_form);
-        assert_eq!(form(80, 24, 8), Some(Form::Lines));
-        assert_eq!(form(60, 15, 8), Some(Form::Totals));
-        assert_eq!(form(200, 60, 64), Some(Form::Totals));
-        assert_eq!(form(39, 60, 1), None);
-        let lines = |height, parts| {
-            let needs =
-                LayoutNeeds { parts, parts_most: parts, form: Some(Form::Lines), ..gpus(1) };
-            let layout = layout(80, height, needs)?;
-            Some((layout.gpu_form, layout.gpus.height))
-        };
-        assert_eq!(lines(24, 2), Some((Form::Lines, 3)));
-        assert_eq!(lines(15, 7), Some((Form::Lines, 1)), "parts go before the table");
-    }
-
-    #[test]
-    fn a_few_gpus_have_cards_where_there_is_room_and_more_where_one_asks() {
-        let form = |width, height, count, form| {
-            let needs = LayoutNeeds { form, ..gpus(count) };
-            let layout = layout(width, height, needs)?;
-            Some((layout.gpu_form, layout.gpus.height))
-        };
-        let cards = |rows| Some((Form::Cards, rows));
-        let lines = |rows| Some((Form::Lines, rows));
-        assert_eq!(form(80, 24, 1, None), cards(8));
-        assert_eq!(form(120, 40, 2, None), cards(12));
-        assert_eq!(form(80, 24, 2, None), lines(2), "one below the other");
-        assert_eq!(form(80, 15, 1, None), lines(1));
-        assert_eq!(form(200, 60, 0, None), lines(1));
-        assert_eq!(form(200, 60, 8, None), lines(8));
-        assert_eq!(form(200, 60, 8, Some(Form::Cards)), cards(24));
-        assert_eq!(form(200, 60, 4, Some(Form::Cards)), cards(24), "none stands alone");
-        assert_eq!(form(80, 24, 8, Some(Form::Cards)), lines(8));
-        assert_eq!(form(120, 40, 1, Some(Form::Lines)), lines(1));
-        assert_eq!(form(80, 24, 1, Some(Form::Totals)), Some((Form::Totals, 1)));
+    fn a_few_gpus_have_cards_and_many_compact_before_the_table_suffers() {
+        use Form::{Cards, Lines, Totals};
+        for (width, height, count, parts, asked, expected) in [
+            (80, 24, 1, 0, None, (Cards, 8)),
+            (120, 40, 2, 0, None, (Cards, 12)),
+            // One would be below the other.
+            (80, 24, 2, 0, None, (Lines, 2)),
+            (80, 15, 1, 0, None, (Lines, 1)),
+            (200, 60, 0, 0, None, (Lines, 1)),
+            (80, 24, 8, 0, None, (Lines, 8)),
+            (200, 60, 8, 0, None, (Lines, 8)),
+            (60, 15, 8, 0, None, (Totals, 1)),
+            (200, 60, 64, 0, None, (Totals, 1)),
+            // None stands alone.
+            (200, 60, 4, 0, Some(Cards), (Cards, 24)),
+            (200, 60, 8, 0, Some(Cards), (Cards, 24)),
+            (80, 24, 8, 0, Some(Cards), (Lines, 8)),
+            (120, 40, 1, 0, Some(Lines), (Lines, 1)),
+            (80, 24, 1, 2, Some(Lines), (Lines, 3)),
+            // Parts go before the table.
+            (80, 15, 1, 7, Some(Lines), (Lines, 1)),
+            (80, 24, 1, 0, Some(Totals), (Totals, 1)),
+        ] {
+            let needs = LayoutNeeds { form: asked, parts, parts_most: parts, ..gpus(count) };
+            let layout = layout(width, height, needs).unwrap();
+            let is = (layout.gpu_form, layout.gpus.height);
+            assert_eq!(is, expected, "{count} of {parts} parts at {width}x{height} as {asked:?}");
+        }
+        assert_eq!(layout(39, 60, gpus(1)), None);
     }
 
     #[test]

@@ -4,8 +4,7 @@ use std::num::NonZero;
 use std::time::Duration;
 
 use crossterm::event::KeyModifiers;
-use ratatui::layout::Rect;
-use ratatui::style::{Color, Modifier, Style};
+use ratatui::style::{Color, Modifier};
 
 use super::text::visible;
 use super::*;
@@ -116,35 +115,6 @@ fn without_styles_there_are_lines_and_nothing_else() {
             assert!(crate::watch::text::columns(line) <= columns, "{line}");
         }
     }
-}
-
-fn buffer(parts: &[(&str, Style)], columns: u16) -> Buffer {
-    let mut buffer = Buffer::empty(Rect::new(0, 0, columns, 1));
-    let mut x = 0;
-    for &(text, style) in parts {
-        buffer.set_string(x, 0, text, style);
-        x += crate::watch::text::columns(text);
-    }
-    buffer
-}
-
-#[test]
-fn styles_are_written_where_they_change_and_taken_back() {
-    let red = Style::new().fg(Color::Red);
-    let parts = [
-        ("a", red),
-        ("b", red),
-        ("日", Style::new().fg(Color::LightCyan).add_modifier(Modifier::BOLD)),
-        ("c", Style::new()),
-        ("d", Style::new().fg(Color::DarkGray).bg(Color::White)),
-    ];
-    assert_eq!(
-        text::write(&buffer(&parts, 20), true),
-        "\x1b[0;31mab\x1b[0;1;96m日\x1b[0mc\x1b[0;90;107md\x1b[0m\n"
-    );
-    assert_eq!(text::write(&buffer(&parts, 20), false), "ab日cd\n");
-    let bar = [("x  ", Style::new().add_modifier(Modifier::REVERSED))];
-    assert_eq!(text::write(&buffer(&bar, 9), true), "\x1b[0;7mx  \x1b[0m\n");
 }
 
 #[test]

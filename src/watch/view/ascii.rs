@@ -84,11 +84,4 @@ mod tests {
         let strange: Vec<char> = seen.into_iter().filter(strange).collect();
         assert_eq!(strange, [] as [char; 0]);
     }
-
-    #[test]
-    fn a_chart_of_dots_keeps_its_heights() {
-        let likenesses: String = "⠀⣀⢀⡀⣤⣠⣶⣰⣿⢸⡇".chars().map(|c| likeness(&c.to_string())).collect();
-        assert_eq!(likenesses, " ...::++###");
-        assert_eq!(likeness("🦀"), "?");
-    }
 }

@@ -84,6 +84,7 @@ mod tests {
     use crate::model::snapshot::{Gpu, GpuProcess, Memory, Snapshot};
     use crate::model::time::Time;
     use crate::watch::memory_shares::{GpuShares, UseVerdict};
+    use crate::watch::testing::lines;
     use crate::watch::theme::Theme;
     use ratatui::buffer::Buffer;
 
@@ -116,8 +117,7 @@ mod tests {
         if is_ascii {
             ascii::replace(&mut canvas);
         }
-        let cells = canvas.content.iter();
-        cells.map(ratatui::buffer::Cell::symbol).collect()
+        lines(&canvas).concat()
     }
 
     #[test]
@@ -144,13 +144,6 @@ mod tests {
     }
 
     #[test]
-    fn absurd_numbers_fill_the_bar_and_no_more() {
-        let rows = [(Some(u64::MAX), UseVerdict::InUse); 2];
-        let absurd = gpu(u64::MAX, Some(u64::MAX));
-        assert_eq!(drawn(absurd, &rows, false), "■■■■■■■■■■");
-    }
-
-    #[test]
     fn each_share_has_a_glyph_of_its_own_and_a_likeness_of_its_own() {
         let glyphs = MemoryShare::ALL.map(MemoryShare::glyph);
         assert_eq!(BTreeSet::from(glyphs).len(), glyphs.len());
@@ -159,29 +152,5 @@ mod tests {
         ascii::replace(&mut canvas);
         let cells = canvas.content.iter().map(ratatui::buffer::Cell::symbol);
         assert_eq!(cells.collect::<BTreeSet<_>>().len(), glyphs.len());
-    }
-
-    #[test]
-    fn a_legend_has_whole_words_and_no_single_one() {
-        let shares = [MemoryShare::InUse, MemoryShare::Reclaimable, MemoryShare::Reserved];
-        let some = "MEMORY  ■ in use  □ reclaimable";
-        let whole = "MEMORY  ■ in use  □ reclaimable  ░ reserved";
-        let text = |width: u16| {
-            let area = Rect::new(0, 0, width, 1);
-            let mut canvas = Buffer::empty(area);
-            let styles = Styles { theme: Theme::Terminal, has_color: true };
-            legend(&shares, width, styles, &mut LineWriter::new(&mut canvas, area, 0));
-            let cells = canvas.content.iter();
-            let text: String = cells.map(ratatui::buffer::Cell::symbol).collect();
-            text.trim_end().to_owned()
-        };
-        for width in 6..50 {
-            let expected = match width {
-                6..31 => "MEMORY",
-                31..43 => some,
-                _ => whole,
-            };
-            assert_eq!(text(width), expected, "{width}");
-        }
     }
 }

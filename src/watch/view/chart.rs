@@ -189,25 +189,16 @@ pub fn values<S: SeriesBucket>(seen: &[S], window: ChartWindow, columns: u16) ->
 
 #[cfg(test)]
 mod tests {
-    use ratatui::buffer::Cell;
-
     use super::*;
     use crate::history::memory_series::MemoryBucket;
+    use crate::watch::testing::lines;
 
     fn at(seconds: i64) -> Time {
         Time::from_unix_milliseconds(seconds * 1000)
     }
 
-    fn draw(
-        seen: &[MemoryBucket],
-        window: ChartWindow,
-        top: f64,
-        style: Style,
-        area: Rect,
-        canvas: &mut Buffer,
-    ) {
-        let values = values(seen, window, columns(area));
-        draw_values(&values, top, |_| style, area, canvas);
+    fn draw(seen: &[MemoryBucket], window: ChartWindow, top: f64, area: Rect, canvas: &mut Buffer) {
+        draw_values(&values(seen, window, columns(area)), top, |_| Style::new(), area, canvas);
     }
 
     /// What was held at so many seconds, sample by sample.
@@ -228,30 +219,8 @@ mod tests {
         let area = Rect::new(0, 0, columns, rows);
         let mut canvas = Buffer::empty(area);
         let window = ChartWindow::new(None, at(end));
-        draw(&held(values), window, 100.0, Style::new(), area, &mut canvas);
-        let lines = canvas.content.chunks(usize::from(columns));
-        let text = |line: &[Cell]| line.iter().map(Cell::symbol).collect();
-        lines.map(text).collect()
-    }
-
-    #[test]
-    fn it_rises_with_what_was_seen() {
-        // Twelve values of five seconds each.
-        let rising: Vec<(i64, u64)> = (0..12).map(|it| (it * 5, it as u64 * 9)).collect();
-        assert_eq!(drawn(&rising, 59, 6, 2), ["  ⢀⣠⢶⢟", "⣠⢶⢟⢕⢕⢕"]);
-        assert_eq!(drawn(&rising, 59, 12, 1), ["▁▂▃▃▄▄▅▅▆▆▇▇"]);
-    }
-
-    #[test]
-    fn nothing_is_a_line_on_the_ground_and_little_rises_above_it() {
-        let of = |bytes, rows| drawn(&[(0, bytes), (59, bytes)], 59, 3, rows);
-        assert_eq!(of(0, 1), ["▁▁▁"]);
-        assert_eq!(of(1, 1), ["▂▂▂"]);
-        assert_eq!(of(100, 1), ["▇▇▇"]);
-        assert_eq!(of(0, 2), ["   ", "⣀⣀⣀"]);
-        assert_eq!(of(1, 2), ["   ", "⣤⣤⣤"]);
-        assert_eq!(of(50, 2), ["⣀⣀⣀", "⢝⢝⢝"]);
-        assert_eq!(of(u64::MAX, 2), ["⢟⢟⢟", "⢕⢕⢕"], "more than there is");
+        draw(&held(values), window, 100.0, area, &mut canvas);
+        lines(&canvas)
     }
 
     #[test]
@@ -264,9 +233,8 @@ mod tests {
         let mut canvas = Buffer::empty(area);
         let values = held(&[(0, 0), (30, 0), (330, 100), (380, 100)]);
         let window = ChartWindow::new(Some(at(0)), at(599));
-        draw(&values, window, 100.0, Style::new(), area, &mut canvas);
-        let text: String = canvas.content.iter().map(Cell::symbol).collect();
-        assert_eq!(text, "▁    ▇▇   ");
+        draw(&values, window, 100.0, area, &mut canvas);
+        assert_eq!(lines(&canvas), ["▁    ▇▇   "]);
     }
 
     #[test]
@@ -298,7 +266,7 @@ mod tests {
                 let window = ChartWindow::new(Some(first), end);
                 let values = held(&[(0, u64::MAX), (1, 0)]);
                 let area = Rect::new(0, 0, 9, 2);
-                draw(&values, window, 0.0, Style::new(), area, &mut Buffer::empty(area));
+                draw(&values, window, 0.0, area, &mut Buffer::empty(area));
             }
         }
     }
@@ -308,7 +276,7 @@ mod tests {
         let mut canvas = Buffer::empty(Rect::new(0, 0, 4, 2));
         let (values, window) = (held(&[(0, 1)]), ChartWindow::new(None, at(1)));
         for area in [Rect::new(2, 0, 4, 2), Rect::new(0, 1, 4, 2), Rect::ZERO] {
-            draw(&values, window, 1.0, Style::new(), area, &mut canvas);
+            draw(&values, window, 1.0, area, &mut canvas);
         }
         assert_eq!(canvas, Buffer::empty(canvas.area));
     }

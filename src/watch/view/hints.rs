@@ -91,8 +91,6 @@ fn write<'a>(spots: &[Spot], styles: Styles, area: Rect, canvas: &'a mut Buffer)
 
 #[cfg(test)]
 mod tests {
-    use ratatui::buffer::Cell;
-
     use super::*;
     use crate::watch::theme::Theme;
 
@@ -102,7 +100,7 @@ mod tests {
         for width in [40, 80, 200] {
             let mut canvas = Buffer::empty(Rect::new(0, 0, width, 10));
             letters(Column::Gpu, styles, Rect::new(0, 9, width, 1), &mut canvas);
-            let text: String = canvas.content.iter().map(Cell::symbol).collect();
+            let text = crate::watch::testing::lines(&canvas).concat();
             for spec in Column::ALL.map(Column::spec) {
                 let word = format!("{} {}", spec.letter, spec.title.to_lowercase());
                 assert!(text.contains(&word), "{word} at {width}");

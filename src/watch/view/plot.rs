@@ -179,16 +179,6 @@ mod tests {
     use crate::units::{GIB, MIB};
 
     #[test]
-    fn a_scale_has_its_top_and_its_middle() {
-        let labels = |scale: Scale| scale.labels.join(" ");
-        assert_eq!(labels(Scale::percent()), "100 50 0");
-        assert_eq!(labels(Scale::bytes(80 * GIB)), "80 40 0");
-        assert_eq!(labels(Scale::bytes(45 * GIB)), "45 22.5 0");
-        assert_eq!(labels(Scale::bytes(85_520_809_984)), "79.6 39.8 0");
-        assert_eq!(labels(Scale::bytes(0)), "0 0 0");
-    }
-
-    #[test]
     fn a_processs_scale_is_round_and_a_little_above_the_most() {
         let top = |most| Scale::above(most).top;
         assert_eq!(top(10 * GIB), (12 * GIB) as f64);
