@@ -171,22 +171,6 @@ mod tests {
     }
 
     #[test]
-    fn the_owner_is_named_and_what_is_to_be_done_exists_there() {
-        let words = |place| refusal(&refused(other(70)), reader(place));
-        let who = "70 nobody (python a.py): it belongs to nobody; ";
-        for (place, remedy) in [
-            (RefusalPlace::Reap, "add --all-users"),
-            (RefusalPlace::Kill, "add --all-users"),
-            (RefusalPlace::Screen, "press a for other users' processes"),
-            (RefusalPlace::Service, "the service kills it with --all-users"),
-        ] {
-            assert_eq!(words(place), format!("{who}{remedy}"));
-        }
-        let kin = refusal(&refused(other(71)), reader(RefusalPlace::Kill));
-        assert!(kin.contains("71: it belongs to uid 65534; add"), "{kin}");
-    }
-
-    #[test]
     fn the_screen_names_keys_and_no_flags_of_other_commands() {
         let command = "scancel 3".into();
         for why in [

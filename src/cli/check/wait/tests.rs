@@ -94,13 +94,3 @@ fn more_than_there_is_is_waited_for_in_vain() {
     assert!(wait(&["81GiB"], 1.0).impossible(&unknown).is_none());
     assert!(wait(&["81GiB"], 1.0).impossible(&[]).is_none());
 }
-
-#[test]
-fn it_shows_what_is_waited_for() {
-    let wait = wait(&["8GiB", "512MiB:1", "1GiB:GPU-x"], 1.0);
-    assert_eq!(wait.named_gpus().collect::<Vec<_>>(), ["1", "GPU-x"]);
-    assert_eq!(
-        wait.to_string(),
-        "8.0 GiB free on any GPU and 512.0 MiB free on GPU 1 and 1.0 GiB free on GPU-x"
-    );
-}

@@ -44,16 +44,16 @@ fn missing() -> NvmlFailure {
     NvmlFailure::LibraryNotFound { library: "libnvidia-ml.so.1".to_owned() }
 }
 
-/// The verdict, and everything that is said.
-fn judged(check: &DoctorCheck) -> (CheckStatus, String) {
+/// Everything that is said.
+fn text(check: &DoctorCheck) -> String {
     let means = check.means.clone().unwrap_or_default();
-    (check.verdict, format!("{}\n{means}\n{}", check.seen, check.next.join("\n")))
+    format!("{}\n{means}\n{}", check.seen, check.next.join("\n"))
 }
 
 #[track_caller]
 fn assert_check(check: &DoctorCheck, verdict: CheckStatus, words: &[&str]) {
-    let (is, text) = judged(check);
-    assert_eq!(is, verdict, "{text}");
+    let text = text(check);
+    assert_eq!(check.verdict, verdict, "{text}");
     for word in words {
         assert!(text.contains(word), "{word:?} is not in {text}");
     }
@@ -73,80 +73,57 @@ fn a_healthy_machine_is_well() {
 
 #[test]
 fn a_missing_library_is_cured_where_it_is_missing() {
+    use KernelModule::{Absent, Loaded};
+    use RuntimeEnvironment::{Container, Wsl};
     let error = missing();
-    let with = |change: fn(&mut DriverFacts<'_>)| {
+    let rows: [(fn(&mut DriverFacts<'_>), &[&str]); 10] = [
+        (|_| {}, &["libnvidia-compute-580", "580.159.03"]),
+        (|it| it.module = Loaded { version: None }, &["very version"]),
+        (|it| it.named = Some(Path::new("/x")), &["--nvml-library"]),
+        (|it| it.module = Absent, &["ubuntu-drivers install"]),
+        (
+            |it| (it.module, it.bus) = (Absent, Some(Vec::new())),
+            &["no NVIDIA GPU on the PCI bus", "--demo"],
+        ),
+        (|it| (it.module, it.bus) = (Absent, on_bus(Some("vfio-pci"))), &["in the guest"]),
+        (|it| (it.module, it.bus) = (Absent, None), &["lspci"]),
+        (|it| it.place = Wsl, &["Windows", "wsl --update"]),
+        (|it| it.place = Container(None), &["NVIDIA_DRIVER_CAPABILITIES=compute,utility"]),
+        (
+            |it| (it.place, it.devices) = (Container(Some("docker")), Some(Vec::new())),
+            &["--gpus all"],
+        ),
+    ];
+    for (change, words) in rows {
         let mut facts = broken(&error);
         change(&mut facts);
-        facts.library()
-    };
-    let is = CheckStatus::Broken;
-    assert_check(&with(|_| {}), is, &["libnvidia-compute-580", "580.159.03"]);
-    assert_check(
-        &with(|it| it.module = KernelModule::Loaded { version: None }),
-        is,
-        &["very version"],
-    );
-    assert_check(&with(|it| it.named = Some(Path::new("/x"))), is, &["--nvml-library"]);
-    let no_module = |it: &mut DriverFacts<'_>| it.module = KernelModule::Absent;
-    assert_check(&with(no_module), is, &["ubuntu-drivers install"]);
-    assert_check(
-        &with(|it| (it.module, it.bus) = (KernelModule::Absent, Some(Vec::new()))),
-        is,
-        &["no NVIDIA GPU on the PCI bus", "--demo"],
-    );
-    assert_check(
-        &with(|it| (it.module, it.bus) = (KernelModule::Absent, on_bus(Some("vfio-pci")))),
-        is,
-        &["in the guest"],
-    );
-    assert_check(&with(|it| (it.module, it.bus) = (KernelModule::Absent, None)), is, &["lspci"]);
-    assert_check(&with(|it| it.place = RuntimeEnvironment::Wsl), is, &["Windows", "wsl --update"]);
-    assert_check(
-        &with(|it| it.place = RuntimeEnvironment::Container(None)),
-        is,
-        &["NVIDIA_DRIVER_CAPABILITIES=compute,utility"],
-    );
-    let without = |it: &mut DriverFacts<'_>| {
-        (it.place, it.devices) = (RuntimeEnvironment::Container(Some("docker")), Some(Vec::new()));
-    };
-    let docker = with(without);
-    assert_check(&docker, is, &["--gpus all"]);
-    assert!(!judged(&docker).1.contains("podman"));
+        let check = facts.library();
+        assert_check(&check, CheckStatus::Broken, words);
+        assert!(!words.contains(&"--gpus all") || !text(&check).contains("podman"));
+    }
     // Nothing was there to ask, which is not the driver's fault.
     assert_eq!(broken(&error).driver().verdict, CheckStatus::Unknown);
 }
 
 #[test]
 fn a_driver_that_is_not_loaded_is_loaded_or_given_its_files() {
-    let error = NvmlFailure::DriverNotLoaded;
-    let with = |module: KernelModule, bus, place| {
-        let facts = DriverFacts { module, bus, place, ..broken(&error) };
-        [facts.driver(), facts.kernel_module()]
-    };
-    let [driver, module] = with(KernelModule::Absent, on_bus(None), RuntimeEnvironment::Machine);
-    assert_check(
-        &driver,
-        CheckStatus::Broken,
-        &["DRIVER_NOT_LOADED", "modprobe nvidia", "dkms status"],
-    );
-    assert_check(&module, CheckStatus::Broken, &["not loaded"]);
-    let [driver, _] =
-        with(KernelModule::Absent, on_bus(Some("nouveau")), RuntimeEnvironment::Machine);
-    assert_check(&driver, CheckStatus::Broken, &["nouveau"]);
-    let [driver, module] = with(loaded("1.2"), None, RuntimeEnvironment::Machine);
-    assert_check(&driver, CheckStatus::Broken, &["nvidia-modprobe"]);
-    assert_eq!(module.verdict, CheckStatus::Ok);
-    let [driver, _] = with(loaded("1.2"), None, RuntimeEnvironment::Container(None));
-    assert_check(
-        &driver,
-        CheckStatus::Broken,
-        &["--gpus all", "--device nvidia.com/gpu=all", "Kubernetes"],
-    );
-    let [driver, _] = with(KernelModule::Absent, None, RuntimeEnvironment::Container(None));
-    assert_check(&driver, CheckStatus::Broken, &["on the host"]);
-    let [driver, module] = with(KernelModule::Absent, None, RuntimeEnvironment::Wsl);
-    assert_check(&driver, CheckStatus::Broken, &["Windows"]);
-    assert_eq!(module.verdict, CheckStatus::NotApplicable);
+    use KernelModule::Absent;
+    use RuntimeEnvironment::{Container, Machine, Wsl};
+    let nouveau = on_bus(Some("nouveau"));
+    let containers = &["--gpus all", "--device nvidia.com/gpu=all", "Kubernetes"];
+    let loading = &["DRIVER_NOT_LOADED", "modprobe nvidia", "dkms status"];
+    for (module, bus, place, words, of_module) in [
+        (Absent, on_bus(None), Machine, &loading[..], CheckStatus::Broken),
+        (Absent, nouveau, Machine, &["nouveau"], CheckStatus::Broken),
+        (loaded("1.2"), None, Machine, &["nvidia-modprobe"], CheckStatus::Ok),
+        (loaded("1.2"), None, Container(None), containers, CheckStatus::Ok),
+        (Absent, None, Container(None), &["on the host"], CheckStatus::Broken),
+        (Absent, None, Wsl, &["Windows"], CheckStatus::NotApplicable),
+    ] {
+        let facts = DriverFacts { module, bus, place, ..broken(&NvmlFailure::DriverNotLoaded) };
+        assert_check(&facts.driver(), CheckStatus::Broken, words);
+        assert_eq!(facts.kernel_module().verdict, of_module, "{words:?}");
+    }
 }
 
 #[test]
@@ -203,46 +180,30 @@ fn device_files_have_to_be_there_and_open() {
         gpus: vec![&zero],
         ..well(&driver)
     };
-    assert_eq!(with(files()).device_files().verdict, CheckStatus::Ok);
-    let no_uvm = ["nvidia0", "nvidiactl"].map(file).to_vec();
-    assert_check(
-        &with(no_uvm).device_files(),
-        CheckStatus::Limited,
-        &["no nvidia-uvm", "nvidia-modprobe -u"],
-    );
-    let lacking = DriverFacts { gpus: vec![&zero, &third], ..with(files()) };
-    assert_check(&lacking.device_files(), CheckStatus::Limited, &["none of GPU 1"]);
-    assert_check(
-        &with(Vec::new()).device_files(),
-        CheckStatus::Limited,
-        &["none, though NVML answers"],
-    );
-
     let closed = |gid, mode| {
         let mut files = files();
         (files[0].usable, files[0].gid, files[0].mode) = (false, gid, mode);
         files
     };
-    assert_check(
-        &with(closed(44, 0o660)).device_files(),
-        CheckStatus::Limited,
-        &["nvidia0", "the group 44"],
-    );
+    let two = DriverFacts { gpus: vec![&zero, &third], ..with(files()) };
     let refused = |files| DriverFacts { devices: files, ..broken(&error) };
-    assert_check(
-        &refused(Some(closed(0, 0o600))).device_files(),
-        CheckStatus::Broken,
-        &["NVreg_DeviceFileMode"],
-    );
-    assert_check(
-        &refused(Some(Vec::new())).device_files(),
-        CheckStatus::Broken,
-        &["nvidia-modprobe"],
-    );
-    let inside =
-        DriverFacts { place: RuntimeEnvironment::Container(None), ..refused(Some(Vec::new())) };
-    assert_check(&inside.device_files(), CheckStatus::Broken, &["given no GPU"]);
-    assert_eq!(refused(None).device_files().verdict, CheckStatus::Unknown);
-    // WSL's only file.
-    assert_eq!(with(vec![file("dxg")]).device_files().verdict, CheckStatus::Ok);
+    let place = RuntimeEnvironment::Container(None);
+    let inside = DriverFacts { place, ..refused(Some(Vec::new())) };
+    let no_uvm = with(["nvidia0", "nvidiactl"].map(file).to_vec());
+    use CheckStatus::{Broken, Limited, Ok, Unknown};
+    for (facts, verdict, words) in [
+        (with(files()), Ok, &[][..]),
+        // WSL's only file.
+        (with(vec![file("dxg")]), Ok, &[]),
+        (no_uvm, Limited, &["no nvidia-uvm", "nvidia-modprobe -u"]),
+        (two, Limited, &["none of GPU 1"]),
+        (with(Vec::new()), Limited, &["none, though NVML answers"]),
+        (with(closed(44, 0o660)), Limited, &["nvidia0", "the group 44"]),
+        (refused(Some(closed(0, 0o600))), Broken, &["NVreg_DeviceFileMode"]),
+        (refused(Some(Vec::new())), Broken, &["nvidia-modprobe"]),
+        (inside, Broken, &["given no GPU"]),
+        (refused(None), Unknown, &[]),
+    ] {
+        assert_check(&facts.device_files(), verdict, words);
+    }
 }

@@ -6,40 +6,18 @@ use crate::model::{Kind, Time};
 use crate::reclaim::Refused;
 use crate::reclaim::guard::Protection;
 use crate::reclaim::plan::{Plan, Why};
-use crate::reclaim::policy::Signal;
-use crate::reclaim::target::Recipients;
 use crate::reclaim::target::{Because, MemberGpu};
+use crate::watch::sample;
 
 const READER: RefusalReader = RefusalReader { place: RefusalPlace::Reap, is_root: true };
 
 fn target(pid: u32, bytes: Option<u64>) -> Target {
-    Target {
-        id: format!("{pid}:1").into(),
-        boot_id: None,
-        reason: Reason::Named,
-        members: vec![TargetProcess {
-            pid,
-            start_ticks: 1,
-            uid: 1000,
-            user: Some("ann\u{1b}[2J".into()),
-            name: "evil\n\u{202e}name".into(),
-            gpus: vec![MemberGpu { index: 3, uuid: None, used_bytes: bytes }],
-            is_listed: true,
-            process_group: None,
-            session: None,
-            is_stopped: false,
-        }],
-        launcher: None,
-        leader: pid,
-        dead: Vec::new(),
-        bytes,
-        steps: vec![Step::Signal {
-            signal: Signal::Term,
-            recipients: Recipients::Family,
-            grace_seconds: 10.0,
-        }],
-        respawn_seconds: 0.0,
-    }
+    let mut target = Target { bytes, ..sample::target(pid) };
+    let member = &mut target.members[0];
+    member.user = Some("ann\u{1b}[2J".into());
+    member.name = "evil\n\u{202e}name".into();
+    member.gpus = vec![MemberGpu { index: 3, uuid: None, used_bytes: bytes }];
+    target
 }
 
 fn report(targets: Vec<Target>, refused: Vec<Refused>) -> ReapReport {
@@ -59,17 +37,6 @@ fn because(kind: Kind) -> Reason {
             evidence: serde_json::Value::Null,
         }],
     }
-}
-
-#[test]
-fn a_stopped_process_is_continued_to_handle_the_signal() {
-    let mut stopped = target(7, None);
-    stopped.members[0].is_stopped = true;
-    let term = &stopped.steps[0];
-    assert_eq!(in_words(term, &stopped, READER), "SIGTERM and SIGCONT to 7; wait 10s");
-    let kill =
-        Step::Signal { signal: Signal::Kill, recipients: Recipients::Family, grace_seconds: 5.0 };
-    assert_eq!(in_words(&kill, &stopped, READER), "SIGKILL to 7; wait 5s");
 }
 
 #[test]

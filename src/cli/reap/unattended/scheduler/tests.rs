@@ -87,10 +87,8 @@ struct Day {
     processes: Vec<Process>,
     /// The list cannot be read.
     is_blind: bool,
-    /// The notify command fails.
-    is_deaf: bool,
-    /// There is none.
-    is_away: bool,
+    /// Why no notice is delivered.
+    undelivered: Option<fn() -> Undelivered>,
     /// Every notice: when, of what.
     sent_notices: Vec<(f64, NoticeKind)>,
     seen: Vec<Snapshot>,
@@ -118,12 +116,16 @@ impl Day {
             stage,
             processes,
             is_blind: false,
-            is_deaf: false,
-            is_away: false,
+            undelivered: None,
             sent_notices: Vec::new(),
             seen: Vec::new(),
             folder,
         }
+    }
+
+    /// One on which 70 is stopped, and the rule ends that.
+    fn reaping() -> Self {
+        Self::new(REAPS, vec![stopped(70)])
     }
 
     fn open(toml: &str, folder: &tempfile::TempDir, engine: Engine) -> ReapScheduler {
@@ -165,14 +167,7 @@ impl Day {
             }
             for notice in std::mem::take(&mut self.stage.notices) {
                 self.sent_notices.push((self.stage.now, notice.kind));
-                let result = match self.is_deaf {
-                    true => {
-                        notify_command::run(&["/bin/false".into()], b"", notify_command::DEADLINE)
-                            .map_err(Undelivered::from)
-                    }
-                    false if self.is_away => Err(Undelivered::NoCommand),
-                    false => Ok(()),
-                };
+                let result = self.undelivered.map_or(Ok(()), |why| Err(why()));
                 let sent_notices = NoticeResult { notice, result };
                 self.scheduler.delivered(sent_notices, at(self.stage.now), &mut self.stage);
             }
@@ -183,6 +178,39 @@ impl Day {
         self.stage.control.get().sent.clone()
     }
 
+    fn kinds(&self) -> Vec<NoticeKind> {
+        self.sent_notices.iter().map(|notice| notice.1).collect()
+    }
+
+    /// Another configuration comes into force.
+    fn reconfigure(&mut self, toml: &str) {
+        let config = configured(toml);
+        self.scheduler.reconfigure(config.rules, config.reap);
+    }
+
+    /// Until the first signal is sent; what was sent then.
+    fn until_sent(&mut self) -> Vec<(u32, Signal)> {
+        while self.sent().is_empty() {
+            assert!(self.stage.now < ACTED + 10.0, "{:?}", self.stage.log);
+            self.until(self.stage.now + STEP);
+        }
+        self.sent()
+    }
+
+    /// Until then, in which nothing is sent.
+    #[track_caller]
+    fn idle_until(&mut self, seconds: f64) {
+        self.until(seconds);
+        assert_eq!(self.sent(), [], "{:?}", self.stage.log);
+    }
+
+    /// By then something is sent.
+    #[track_caller]
+    fn acts_by(&mut self, seconds: f64) {
+        self.until(seconds);
+        assert!(!self.sent().is_empty(), "{:?}", self.stage.log);
+    }
+
     fn count_logged(&self, words: &str) -> usize {
         let log = self.stage.log.iter();
         log.filter(|line| line.contains(words)).count()
@@ -191,16 +219,13 @@ impl Day {
 
 #[test]
 fn it_is_warned_twice_then_ended_and_the_memory_is_back() {
-    let mut day = Day::new(REAPS, vec![stopped(70)]);
+    let mut day = Day::reaping();
     day.stage.control.get().ends_on.insert(70, vec![Signal::Term]);
     day.until(WARNED_LAST);
-    let kinds: Vec<NoticeKind> =
-        day.sent_notices.iter().map(|sent_notices| sent_notices.1).collect();
-    assert_eq!(kinds, [NoticeKind::Warning, NoticeKind::LastWarning]);
+    assert_eq!(day.kinds(), [NoticeKind::Warning, NoticeKind::LastWarning]);
     let apart = day.sent_notices[1].0 - day.sent_notices[0].0;
     assert!((600.0..=604.0).contains(&apart), "{:?}", day.sent_notices);
-    day.until(day.sent_notices[1].0 + 58.0);
-    assert_eq!(day.sent(), [], "not before its time");
+    day.idle_until(day.sent_notices[1].0 + 58.0);
     day.until(ACTED + 30.0);
     assert_eq!(day.sent()[0], (70, Signal::Term));
     assert!(day.sent().iter().all(|sent| sent.1 != Signal::Kill));
@@ -212,73 +237,62 @@ fn it_is_warned_twice_then_ended_and_the_memory_is_back() {
 #[test]
 fn a_rule_that_only_notifies_kills_nothing() {
     let mut day = Day::new(ONLY_NOTIFIES, vec![stopped(70)]);
-    day.until(3.0 * ACTED);
-    assert_eq!(day.sent(), []);
+    day.idle_until(3.0 * ACTED);
     assert!(day.stage.pages.get().lines.is_empty());
-    let kinds: Vec<NoticeKind> =
-        day.sent_notices.iter().map(|sent_notices| sent_notices.1).collect();
-    assert_eq!(kinds, [NoticeKind::Found]);
+    assert_eq!(day.kinds(), [NoticeKind::Found]);
 }
 
 #[test]
 fn what_ceases_and_comes_back_starts_over() {
-    let mut day = Day::new(REAPS, vec![stopped(70)]);
+    let mut day = Day::reaping();
     day.until(WARNED_LAST);
     day.processes[0].state = Some('S');
     day.until(WARNED_LAST + 4.0);
     day.processes[0].state = Some('T');
-    day.until(WARNED_LAST + 600.0);
-    assert_eq!(day.sent(), []);
-    let kinds: Vec<NoticeKind> =
-        day.sent_notices.iter().map(|sent_notices| sent_notices.1).collect();
+    day.idle_until(WARNED_LAST + 600.0);
     let again = [NoticeKind::Warning, NoticeKind::LastWarning, NoticeKind::Warning];
-    assert_eq!(kinds, again);
-    day.until(WARNED_LAST + 4.0 + ACTED);
-    assert!(!day.sent().is_empty());
+    assert_eq!(day.kinds(), again);
+    day.acts_by(WARNED_LAST + 4.0 + ACTED);
 }
 
 #[test]
 fn an_owner_who_could_not_be_notified_was_not_warned() {
-    let mut day = Day::new(REAPS, vec![stopped(70)]);
-    day.is_deaf = true;
-    day.until(2.0 * ACTED);
-    assert_eq!(day.sent(), []);
+    let mut day = Day::reaping();
+    day.undelivered = Some(|| {
+        let command = ["/bin/false".into()];
+        notify_command::run(&command, b"", notify_command::DEADLINE).unwrap_err().into()
+    });
+    day.idle_until(2.0 * ACTED);
     let apart = day.sent_notices[1].0 - day.sent_notices[0].0;
     assert!((60.0..=64.0).contains(&apart), "{:?}", day.sent_notices);
     let why = "not notified: the notify command /bin/false failed";
     assert_eq!(day.count_logged(why), 1, "{:?}", day.stage.log);
-    day.is_deaf = false;
-    day.until(2.0 * ACTED + 600.0);
-    assert_eq!(day.sent(), [], "it has the whole time from then on");
-    day.until(3.0 * ACTED);
-    assert!(!day.sent().is_empty());
+    day.undelivered = None;
+    day.idle_until(2.0 * ACTED + 600.0);
+    day.acts_by(3.0 * ACTED);
 }
 
 #[test]
 fn without_a_warning_nothing_is_killed_and_the_log_has_why_once() {
-    let mut day = Day::new(REAPS, vec![stopped(70)]);
-    day.is_away = true;
-    day.until(5.0 * ACTED);
-    assert_eq!(day.sent(), []);
+    let mut day = Day::reaping();
+    day.undelivered = Some(|| Undelivered::NoCommand);
+    day.idle_until(5.0 * ACTED);
     assert!(day.stage.pages.get().lines.is_empty() && day.scheduler.warnings.all().is_empty());
     assert_eq!(day.count_logged("ann not notified: "), 1, "{:?}", day.stage.log);
     // He comes back, and has the whole time.
-    day.is_away = false;
-    day.until(5.0 * ACTED + 600.0);
-    assert_eq!(day.sent(), []);
+    day.undelivered = None;
+    day.idle_until(5.0 * ACTED + 600.0);
     assert_eq!(day.count_logged("ann warned, to be killed at"), 1);
     // He goes home: of the last warning he knows nothing.
-    day.is_away = true;
-    day.until(7.0 * ACTED);
-    assert_eq!(day.sent(), [], "{:?}", day.stage.log);
-    day.is_away = false;
-    day.until(8.0 * ACTED);
-    assert!(!day.sent().is_empty(), "{:?}", day.stage.log);
+    day.undelivered = Some(|| Undelivered::NoCommand);
+    day.idle_until(7.0 * ACTED);
+    day.undelivered = None;
+    day.acts_by(8.0 * ACTED);
 }
 
 #[test]
 fn a_restart_neither_forgets_a_warning_nor_acts_without_one() {
-    let mut day = Day::new(REAPS, vec![stopped(70)]);
+    let mut day = Day::reaping();
     day.until(WARNED + 300.0);
     day.restart(REAPS);
     day.until(WARNED_LAST - 20.0);
@@ -287,45 +301,27 @@ fn a_restart_neither_forgets_a_warning_nor_acts_without_one() {
     assert_eq!(day.sent_notices.len(), 2, "{:?}", day.sent_notices);
     assert!(!day.sent().is_empty());
     // Without its file.
-    let mut day = Day::new(REAPS, vec![stopped(70)]);
+    let mut day = Day::reaping();
     day.until(WARNED_LAST);
     std::fs::remove_file(day.folder.path().join("warnings")).unwrap();
     day.restart(REAPS);
-    day.until(ACTED + 300.0);
-    assert_eq!(day.sent(), []);
+    day.idle_until(ACTED + 300.0);
 }
 
 #[test]
 fn after_a_restart_without_history_it_starts_over_where_it_may_have_ceased() {
-    let mut day = Day::new(REAPS, vec![stopped(70)]);
+    let mut day = Day::reaping();
     day.until(WARNED_LAST);
     day.seen.clear();
     day.restart(REAPS);
-    day.until(WARNED_LAST + 600.0);
-    assert_eq!(day.sent(), []);
+    day.idle_until(WARNED_LAST + 600.0);
     assert_eq!(day.sent_notices.last().unwrap().1, NoticeKind::Warning);
 }
 
 #[test]
-fn blind_is_no_act() {
-    let mut day = Day::new(REAPS, vec![stopped(70)]);
-    day.until(WARNED_LAST + 30.0);
-    day.is_blind = true;
-    day.until(ACTED + 20.0);
-    assert_eq!(day.sent(), []);
-    day.is_blind = false;
-    day.until(ACTED + 30.0);
-    assert!(!day.sent().is_empty(), "{:?}", day.stage.log);
-}
-
-#[test]
 fn blindness_in_the_midst_of_an_act_sends_nothing_more() {
-    let mut day = Day::new(REAPS, vec![stopped(70)]);
-    while day.sent().is_empty() {
-        assert!(day.stage.now < ACTED + 10.0);
-        day.until(day.stage.now + STEP);
-    }
-    let sent = day.sent();
+    let mut day = Day::reaping();
+    let sent = day.until_sent();
     day.is_blind = true;
     day.until(day.stage.now + 120.0);
     assert_eq!(day.sent(), sent, "it ignores SIGTERM, and SIGKILL is not sent unseen");
@@ -334,22 +330,16 @@ fn blindness_in_the_midst_of_an_act_sends_nothing_more() {
 
 #[test]
 fn another_configuration_cancels_what_it_would_not_do() {
-    let mut day = Day::new(REAPS, vec![stopped(70)]);
-    while day.sent().is_empty() {
-        assert!(day.stage.now < ACTED + 10.0);
-        day.until(day.stage.now + STEP);
-    }
+    let mut day = Day::reaping();
+    let sent = day.until_sent();
     assert_eq!(day.scheduler.target().unwrap().leader, 70);
-    let sent = day.sent();
-    let config = configured(ONLY_NOTIFIES);
-    day.scheduler.reconfigure(config.rules, config.reap);
+    day.reconfigure(ONLY_NOTIFIES);
     day.until(day.stage.now + 60.0);
     assert_eq!(day.sent(), sent, "no SIGKILL");
     assert!(!day.scheduler.is_acting());
     assert_eq!(day.count_logged("70: skipped: the finding"), 1, "{:?}", day.stage.log);
     // And one that would do it again warns first, again.
-    let config = configured(REAPS);
-    day.scheduler.reconfigure(config.rules, config.reap);
+    day.reconfigure(REAPS);
     day.until(day.stage.now + 300.0);
     assert_eq!(day.sent(), sent);
 }
@@ -357,12 +347,10 @@ fn another_configuration_cancels_what_it_would_not_do() {
 #[test]
 fn what_the_configuration_keeps_is_not_ended() {
     let keep = "[[keep]]\nwhere = \"user=ann\"\nreason = \"a talk\"\n";
-    let mut day = Day::new(REAPS, vec![stopped(70)]);
+    let mut day = Day::reaping();
     day.until(WARNED_LAST + 10.0);
-    let config = configured(&format!("{REAPS}{keep}"));
-    day.scheduler.reconfigure(config.rules, config.reap);
-    day.until(ACTED + 300.0);
-    assert_eq!(day.sent(), []);
+    day.reconfigure(&format!("{REAPS}{keep}"));
+    day.idle_until(ACTED + 300.0);
 }
 
 #[test]
@@ -375,27 +363,26 @@ fn the_owner_of_what_is_never_killed_is_not_warned() {
 }
 
 #[test]
-fn without_a_ledger_nothing_is_sent() {
-    let mut day = Day::new(REAPS, vec![stopped(70)]);
-    day.stage.pages.get().room = 0;
-    day.until(ACTED + 200.0);
-    assert_eq!(day.sent(), []);
-    assert!(day.count_logged("cannot write to the audit log") > 0);
-    day.stage.pages.get().room = usize::MAX;
-    day.until(ACTED + 300.0);
-    assert!(!day.sent().is_empty(), "once there is room again");
-}
-
-#[test]
-fn while_another_reaper_is_at_work_it_waits() {
-    let mut day = Day::new(REAPS, vec![stopped(70)]);
-    day.stage.is_busy = true;
-    day.until(ACTED + 200.0);
-    assert_eq!(day.sent(), []);
-    assert_eq!(day.count_logged("another reaper is running"), 1);
-    day.stage.is_busy = false;
-    day.until(ACTED + 300.0);
-    assert!(!day.sent().is_empty());
+fn while_it_is_blind_or_another_reaper_works_or_the_disk_is_full_nothing_is_sent() {
+    let blind = |day: &mut Day, is_so| day.is_blind = is_so;
+    let busy = |day: &mut Day, is_so| day.stage.is_busy = is_so;
+    let full = |day: &mut Day, is_so| {
+        day.stage.pages.get().room = if is_so { 0 } else { usize::MAX };
+    };
+    let hindrances: [(fn(&mut Day, bool), &str, usize); 3] = [
+        (blind, "", usize::MAX),
+        (busy, "another reaper is running", 1),
+        (full, "cannot write to the audit log", usize::MAX),
+    ];
+    for (set, logged, most) in hindrances {
+        let mut day = Day::reaping();
+        day.until(WARNED_LAST + 30.0);
+        set(&mut day, true);
+        day.idle_until(ACTED + 200.0);
+        assert!((1..=most).contains(&day.count_logged(logged)), "{:?}", day.stage.log);
+        set(&mut day, false);
+        day.acts_by(ACTED + 300.0);
+    }
 }
 
 #[test]
@@ -429,7 +416,7 @@ fn one_at_a_time_and_so_many_in_a_time() {
 
 #[test]
 fn what_was_tried_in_vain_is_not_tried_again() {
-    let mut day = Day::new(REAPS, vec![stopped(70)]);
+    let mut day = Day::reaping();
     day.until(3.0 * ACTED);
     let kills = day.sent().into_iter().filter(|sent| sent.1 == Signal::Kill);
     assert_eq!(kills.count(), 1, "{:?}", day.sent());
@@ -490,8 +477,7 @@ fn a_rule_with_action_release_asks_once_and_kills_no_process() {
     assert_eq!(asked, 1, "{:#?} {undecided:#?}", day.stage.log);
     assert_eq!(day.processes.len(), 1);
     // Its owner is notified of the finding, and not warned of a kill.
-    let kinds: Vec<NoticeKind> = day.sent_notices.iter().map(|(_, kind)| *kind).collect();
-    assert_eq!(kinds, [NoticeKind::Found]);
+    assert_eq!(day.kinds(), [NoticeKind::Found]);
     let log = day.stage.log.join("\n");
     assert!(log.contains("asking 70 (python train.py)"), "{log}");
     assert!(log.contains("70: nothing to release"), "{log}");
