@@ -173,7 +173,6 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
-    use crate::model::field::GROUPED;
     use crate::units::GIB;
 
     fn total(of: GroupName, used_bytes: Option<u64>, unknown_rows: usize) -> Total {
@@ -217,13 +216,5 @@ mod tests {
         let page = page("totals", &groups, 40, Style::default());
         assert!(page.contains("ann") && !page.contains("JOB"), "{page}");
         assert!(super::page("totals", &[], 40, Style::default()).contains("no process"));
-    }
-
-    #[test]
-    fn every_grouping_has_a_heading_and_no_rows_no_table() {
-        for by in GROUPED {
-            assert!(!heading(by).is_empty(), "{by:?}");
-            assert_eq!(table(by, &[], true, None, Style::default()), "");
-        }
     }
 }

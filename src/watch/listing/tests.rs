@@ -43,6 +43,20 @@ fn drawn(screenful: &Screenful, listing: &Listing) -> Vec<String> {
         .collect()
 }
 
+/// Has a process of the group of 4000 be launched by another one, or by none in sight.
+fn launch(snapshot: &mut Snapshot, child: usize, parent: Option<usize>) {
+    let parent = parent.map(|at| &snapshot.processes[at]);
+    let parent = parent.map(|it| (it.pid, it.start_ticks));
+    let process = &mut snapshot.processes[child];
+    process.uid = Some(1000);
+    process.process_group = Some(4000);
+    process.session = Some(4000);
+    if let Some((pid, start_ticks)) = parent {
+        process.ppid = Some(pid);
+        process.parent = Some(Arc::new(Parent { pid, start_ticks, ..Parent::default() }));
+    }
+}
+
 /// Six processes on a GPU: 4000 launched 4001 and 4003, 4003 launched 4005; 4002 and 4004 are
 /// strangers to them and to each other.
 fn family() -> Snapshot {
@@ -54,13 +68,7 @@ fn family() -> Snapshot {
         process.uid = Some(1000);
     }
     for (child, parent) in [(1, 0), (3, 0), (5, 3)] {
-        let pid = snapshot.processes[parent].pid;
-        let start_ticks = snapshot.processes[parent].start_ticks;
-        let process = &mut snapshot.processes[child];
-        process.ppid = Some(pid);
-        process.process_group = Some(4000);
-        process.session = Some(4000);
-        process.parent = Some(Arc::new(Parent { pid, start_ticks, ..Parent::default() }));
+        launch(&mut snapshot, child, Some(parent));
     }
     snapshot
 }
@@ -161,25 +169,16 @@ fn the_rows_of_one_process_hang_together() {
     sample::entry(&mut snapshot, 1, 1).pid = 4000;
     snapshot.processes[0].uid = Some(1000);
     let screenful = screenful(snapshot);
-    let listing = listing(&screenful, |it| it.tree = true);
-    let drawn = drawn(&screenful, &listing);
+    let drawn = drawn(&screenful, &listing(&screenful, |it| it.tree = true));
     assert_eq!(drawn[..2], ["1┌4000", "1└4000"].map(str::to_owned));
 }
 
 #[test]
 fn a_deep_tree_stays_within_its_bits() {
     let mut snapshot = sample::snapshot(1, 60);
-    for at in 1..60 {
-        let (pid, start_ticks) =
-            (snapshot.processes[at - 1].pid, snapshot.processes[at - 1].start_ticks);
-        let process = &mut snapshot.processes[at];
-        process.ppid = Some(pid);
-        process.process_group = Some(4000);
-        process.uid = Some(1000);
-        process.parent = Some(Arc::new(Parent { pid, start_ticks, ..Parent::default() }));
+    for at in 0..60 {
+        launch(&mut snapshot, at, at.checked_sub(1));
     }
-    snapshot.processes[0].process_group = Some(4000);
-    snapshot.processes[0].uid = Some(1000);
     let screenful = screenful(snapshot);
     let listing = listing(&screenful, |it| it.tree = true);
     assert_eq!(listing.lines.len(), 60);

@@ -6,13 +6,13 @@ use std::sync::Arc;
 
 use crate::history::memory_series::Courses;
 use crate::model::evidence::Evidence;
-use crate::model::finding::{Action, Finding, FindingGpu, FindingProcess, Kind, Severity};
+use crate::model::finding::{Finding, FindingGpu, Kind};
 use crate::model::snapshot::{
     Container, Gpu, GpuProcess, Memory, MigDevice, Process, ReadError, Snapshot,
 };
 use crate::model::time::Time;
 use crate::reclaim::target::{MemberGpu, Reason, Recipients, Step, TargetProcess};
-use crate::reclaim::{Plan, Signal, Target};
+use crate::reclaim::{Plan, Signal, Target, testing};
 use crate::rules::idle::IdleEvidence;
 use crate::units::{GIB, MIB};
 use crate::watch::reclaim_worker::Proposal;
@@ -187,21 +187,9 @@ pub fn finding(snapshot: &Snapshot, gpu: u32, at: u32) -> Finding {
         snapshot.gpus[gpu as usize].processes.as_ref().unwrap()[at as usize].used_bytes;
     Finding {
         id: format!("idle:GPU-{gpu:04}:{}:{at}", process.pid).into(),
-        rule: "idle".into(),
-        kind: Kind::Idle,
-        severity: Severity::Warning,
         since: snapshot.time.plus_seconds(-1790.0),
         duration_seconds: 1790.0,
-        resolved_at: None,
         gpus: vec![FindingGpu { index: gpu, uuid: None, used_bytes }],
-        process: Some(FindingProcess {
-            pid: process.pid,
-            start_ticks: process.start_ticks,
-            start_time: process.start_time,
-            user: process.user.clone(),
-            command: process.command.clone(),
-            identity: process.identity(),
-        }),
         memory_bytes: used_bytes,
         evidence: Evidence::new(IdleEvidence {
             sm_percent_max: Some(0),
@@ -218,11 +206,7 @@ pub fn finding(snapshot: &Snapshot, gpu: u32, at: u32) -> Finding {
             crate::units::Bytes(used_bytes.unwrap_or(0))
         ),
         advice: vec!["call torch.cuda.empty_cache(), or end the process".to_owned()],
-        actions: vec![Action::Notify, Action::Terminate],
-        commands: Vec::new(),
-        also: Vec::new(),
-        kept_by: None,
-        skipped: None,
+        ..testing::finding(Kind::Idle, process)
     }
 }
 
