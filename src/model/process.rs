@@ -51,7 +51,7 @@ pub struct Process {
     pub namespace_pid: Option<u32>,
     /// Who started it: its parent, unless that only adopted it.
     pub parent: Option<Arc<Parent>>,
-    /// Real user id.
+    /// Real user id; of a process in a user namespace that a user made, as in a container without root, that user's.
     pub uid: Option<u32>,
     /// Its name.
     pub user: Option<Arc<str>>,

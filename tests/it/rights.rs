@@ -3,10 +3,11 @@
 //! plain user's tests do what a plain user can.
 
 use std::fs::{self, Permissions};
+use std::io::{BufRead as _, BufReader};
 use std::os::unix::fs::{PermissionsExt as _, chown};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use crate::machine::{Machine, Running, one_gpu};
 use crate::support::{self, Output, clean_environment, finish, skip};
@@ -307,4 +308,45 @@ fn nothing_hides_or_reorders_what_json_has() {
     let is_plain = |c: char| c == '\n' || !gpumem::api::model::is_hostile(c);
     assert!(output.stdout.chars().all(is_plain), "{:?}", output.stdout);
     assert!(output.stdout.contains("\\u202egnp\\u2066\\u0085\\u009b31m"));
+}
+
+/// In a user namespace of user 1000's, as podman makes it without root, it becomes another of its users.
+const CONTAINED: &str = "import ctypes, os, sys
+to_child, to_parent = os.pipe(), os.pipe()
+pid = os.fork()
+if pid == 0:
+    os.setresuid(1000, 1000, 1000)
+    assert ctypes.CDLL(None).unshare(0x10000000) == 0
+    os.write(to_parent[1], b'x')
+    os.read(to_child[0], 1)
+    os.setuid(5)
+    os.write(to_parent[1], b'x')
+    os.execvp('sleep', ['sleep', '600'])
+os.read(to_parent[0], 1)
+open(f'/proc/{pid}/uid_map', 'w').write('0 1000 1\\n1 100000 10\\n')
+os.write(to_child[1], b'x')
+os.read(to_parent[0], 1)
+print(pid, flush=True)
+os.waitpid(pid, 0)";
+
+#[test]
+fn a_process_of_a_container_without_root_is_its_users() {
+    let Some(python) = support::find("python3", "python3").filter(|_| is_root()) else {
+        return;
+    };
+    let mut parent = Command::new(python);
+    parent.args(["-c", CONTAINED]).stdout(Stdio::piped());
+    let mut parent = Running(parent.spawn().unwrap());
+    let mut line = String::new();
+    BufReader::new(parent.0.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    let pid: u32 = line.trim().parse().unwrap();
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    assert!(status.contains("Uid:\t100004"), "{status}");
+    let snapshot = Machine::new(&one_gpu(&[pid])).snapshot(0);
+    assert_eq!(snapshot.process(pid)["uid"], 1000);
+    // The kernel has it so, too: that user may end it.
+    let mut kill = Command::new("setpriv");
+    kill.args(["--reuid=1000", "--clear-groups", "kill", "-KILL", &pid.to_string()]);
+    assert!(kill.status().unwrap().success());
+    parent.0.wait().unwrap();
 }

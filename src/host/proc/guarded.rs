@@ -15,7 +15,7 @@ use crate::host::proc::cmdline::CMDLINE_BYTES;
 use crate::host::proc::environ::{ENVIRON_BYTES, parse_environ};
 use crate::host::proc::folder::{Folder, ProcEntry, is_gone};
 use crate::host::proc::stat::{STAT_BYTES, parse_stat};
-use crate::host::proc::status::{SignalMasks, parse_signal_masks};
+use crate::host::proc::status::{SignalMasks, owner_uid, parse_signal_masks};
 use crate::host::{HostError, Roots, parse_cmdline};
 use crate::model::snapshot::PidNamespace;
 
@@ -43,7 +43,7 @@ pub struct Guarded {
     pub session: Option<u32>,
     /// A thread of the kernel's own.
     pub is_kernel_thread: bool,
-    /// Real user id.
+    /// [`Process::uid`](crate::model::Process::uid).
     pub uid: Option<u32>,
     /// The number names a process and not one of its threads.
     pub is_process: Option<bool>,
@@ -141,8 +141,9 @@ pub fn read_guarded(roots: &Roots, pid: u32) -> Result<Option<Guarded>, HostErro
     // argv is in the process's own memory, whose lock one in uninterruptible sleep may hold.
     let has_memory = !stat.is_exiting && stat.state != 'D';
     if folder.read(c"status", &mut content, STATUS_BYTES).is_ok() {
-        guarded.uid = number(&content, b"Uid:");
+        let uid = number(&content, b"Uid:");
         guarded.is_process = number(&content, b"Tgid:").map(|group: u32| group == pid);
+        guarded.uid = owner_uid(&folder, uid, &mut content);
     }
     if folder.read(c"oom_score_adj", &mut content, 16).is_ok() {
         guarded.oom_score_adj = text(&content).and_then(|text| text.parse().ok());

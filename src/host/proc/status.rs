@@ -1,5 +1,7 @@
 //! `/proc/PID/status`: whose process it is, and its number in the innermost pid namespace.
 
+use crate::host::proc::folder::Folder;
+
 /// What is taken from a process's status. What the file does not hold is `None`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct ProcStatus<'a> {
@@ -83,6 +85,31 @@ pub fn parse_status(bytes: &[u8]) -> ProcStatus<'_> {
     status
 }
 
+/// How much of `/proc/PID/uid_map` is read: the kernel takes at most 340 lines.
+const UID_MAP_BYTES: usize = 16 << 10;
+
+/// Who may end a process: its real user, or the user who made the user namespace that it is in, as of a container
+/// without root. `content` is what files are read into.
+pub(in crate::host) fn owner_uid(
+    folder: &Folder,
+    uid: Option<u32>,
+    content: &mut Vec<u8>,
+) -> Option<u32> {
+    let read = folder.read(c"uid_map", content, UID_MAP_BYTES);
+    read.ok().and_then(|()| parse_namespace_owner(content)).or(uid)
+}
+
+/// The user who made a user namespace, by its uid_map: a user maps one number to his own and ranges to those that
+/// the machine gave him (user_namespaces(7), newuidmap(1)). `None` of root's, which maps ranges only.
+fn parse_namespace_owner(uid_map: &[u8]) -> Option<u32> {
+    let mut lines = std::str::from_utf8(uid_map).ok()?.lines();
+    lines.find_map(|line| {
+        let mut fields = line.split_ascii_whitespace().skip(1);
+        let outer: u32 = fields.next()?.parse().ok()?;
+        (fields.next()? == "1" && outer != 0).then_some(outer)
+    })
+}
+
 fn number(field: Option<&[u8]>) -> Option<u32> {
     std::str::from_utf8(field?).ok()?.parse().ok()
 }
@@ -133,5 +160,24 @@ mod tests {
         assert_eq!(parse_status(b"Uid:\t99999999999\t0\n").uid, None);
         assert_eq!(parse_status(b"Uid:\t\xff\t0\nNSpid:\t\n"), ProcStatus::default());
         assert_eq!(parse_status(b"Name:\t\\nUid:\\t0\nUid:\t5\n").uid, Some(5));
+    }
+
+    #[test]
+    fn a_user_namespace_is_its_makers() {
+        for (map, owner) in [
+            ("         0          0 4294967295\n", None),
+            // `unshare -r`, and podman without root: by default, and with the user's own number kept.
+            ("         0       1000          1\n", Some(1000)),
+            ("0 1000 1\n1 100000 65536\n", Some(1000)),
+            ("0 100000 1000\n1000 1000 1\n1001 101000 64536\n", Some(1000)),
+            // Root's: Docker's userns-remap, and one that maps root alone.
+            ("0 100000 65536\n", None),
+            ("0 0 1\n", None),
+            ("", None),
+            ("0 1000\n", None),
+            ("0 -1 1\nx", None),
+        ] {
+            assert_eq!(parse_namespace_owner(map.as_bytes()), owner, "{map}");
+        }
     }
 }

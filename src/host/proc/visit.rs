@@ -16,7 +16,7 @@ use crate::host::proc::framework::read_framework;
 use crate::host::proc::io_counters::{IO_BYTES, parse_io};
 use crate::host::proc::notebook::parse_kernel;
 use crate::host::proc::stat::Stat;
-use crate::host::proc::status::parse_status;
+use crate::host::proc::status::{owner_uid, parse_status};
 use crate::model::Process;
 
 /// How soon after a visit the next one is due, while a program loads.
@@ -113,8 +113,9 @@ impl Surroundings {
     ) -> io::Result<()> {
         let read = if_readable(folder.read(c"status", &mut self.content, STATUS_BYTES))?;
         let status = read.map(|()| parse_status(&self.content)).unwrap_or_default();
-        process.uid = status.uid;
+        let uid = status.uid;
         process.namespace_pid = status.namespace_pid;
+        process.uid = owner_uid(folder, uid, &mut self.content);
         process.user = process.uid.and_then(|uid| self.users.name(uid, now_ns));
         Ok(())
     }
