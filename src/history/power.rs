@@ -36,6 +36,8 @@ pub struct Work {
     until: Time,
     /// How long it was seen, in milliseconds.
     covered: i64,
+    /// Utilization of the GPU, percent.
+    pub gpu_percent: Average,
     /// Watts.
     pub power: Average,
     /// Memory utilization of the GPU, percent.
@@ -45,6 +47,11 @@ pub struct Work {
 }
 
 impl Work {
+    /// The seconds in which it was seen.
+    pub fn covered_seconds(&self) -> f64 {
+        self.covered as f64 / 1000.0
+    }
+
     /// Whether enough was seen of it to compare with.
     fn is_known(&self) -> bool {
         self.covered as f64 / 1000.0 >= LEAST_WORK_SECONDS
@@ -198,6 +205,7 @@ impl Draw {
                     who,
                     until: moment.time,
                     covered: 0,
+                    gpu_percent: Average::default(),
                     power: Average::default(),
                     memory: Average::default(),
                     clock: Average::default(),
@@ -206,6 +214,7 @@ impl Draw {
         };
         work.covered += moment.vouched(moment.time - work.until);
         work.until = moment.time;
+        work.gpu_percent.push(gpu.gpu_percent.map(f64::from));
         work.power.push(Some(power));
         work.memory.push(gpu.memory_percent.map(f64::from));
         work.clock.push(gpu.sm_clock_mhz.map(f64::from));
@@ -215,6 +224,7 @@ impl Draw {
     /// A low-power phase that came to its end by itself was lighter work, which is to be expected again.
     fn count_as_work(&mut self, phase: &LowPowerPhase) {
         if let Some(work) = self.works.iter_mut().find(|work| work.who == phase.who) {
+            work.gpu_percent.add(phase.gpu_percent);
             work.power.add(phase.power);
             work.memory.add(phase.memory);
             work.clock.add(phase.clock);

@@ -14,6 +14,10 @@
 //! - a kernel that was light from the start: nothing has fallen. A process that hung before it was first
 //!   seen cannot be told from one.
 //!
+//! One that outlived its job (as an orphan does) and was never seen otherwise than in full use, at less than a third
+//! of the GPU's power limit and without memory traffic, is told of as info: ranks whose collective can never end look
+//! so to whoever looks only afterwards, and so does a light kernel under `nohup`.
+//!
 //! It begins at the settings, and ends where the use falls below 90 % or the power rises above half of
 //! what it was. Nothing is offered that would end the process: only its owner knows what it waits for.
 
@@ -29,7 +33,7 @@ use super::rule::{
 use super::subject;
 use super::undecided_reason::UndecidedReason;
 use crate::history::power::{FULL_PERCENT, LEAST_WORK_SECONDS, LOW_SHARE};
-use crate::history::{Device, LowPowerPhase, Work};
+use crate::history::{Device, LowPowerPhase, RowHistory, Work};
 use crate::model::evidence::{Evidence, KindEvidence, samples};
 use crate::model::finding::{FindingGpu, Kind, Severity};
 use crate::model::program::file_name;
@@ -77,6 +81,8 @@ const LOST_TO_STAY: f64 = 0.4;
 const TRACE_OF_TRAFFIC: f64 = 3.0;
 /// A kernel under a power limit draws this share of it, or more.
 const SHARE_OF_LIMIT: f64 = 0.6;
+/// In full use, a GPU that draws less than this share of its limit runs a kernel that does next to nothing.
+const LIGHT_SHARE: f64 = 0.3;
 /// From here on GPUs slow down for heat.
 const HOT_CELSIUS: f64 = 80.0;
 /// A hot GPU with a clock below this share of before is slowed down.
@@ -92,7 +98,9 @@ pub struct HungEvidence {
     /// Mean power of the GPU meanwhile, in watts.
     pub power_watts_mean: f64,
     /// Mean power of the GPU before, while the same process was at work.
-    pub power_watts_before: f64,
+    pub power_watts_before: Option<f64>,
+    /// The GPU's power limit in watts, where that stands for what it drew before: its job is gone.
+    pub power_limit_watts: Option<f64>,
     /// Mean memory traffic of the GPU meanwhile. Percent, 0 to 100.
     pub memory_percent_mean: Option<f64>,
     /// Mean memory traffic of the GPU while the same process was at work. Percent, 0 to 100.
@@ -103,10 +111,14 @@ pub struct HungEvidence {
 
 impl KindEvidence for HungEvidence {
     fn words(&self) -> String {
-        let mut words = format!(
-            "GPU {}% at least, {:.0} W against {:.0} W before",
-            self.gpu_percent_min, self.power_watts_mean, self.power_watts_before
-        );
+        let mut words =
+            format!("GPU {}% at least, {:.0} W", self.gpu_percent_min, self.power_watts_mean);
+        if let Some(before) = self.power_watts_before {
+            let _ = write!(words, " against {before:.0} W before");
+        }
+        if let Some(limit) = self.power_limit_watts {
+            let _ = write!(words, " of {limit:.0} W, its job is gone");
+        }
         if let (Some(now), Some(before)) = (self.memory_percent_mean, self.memory_percent_before) {
             let _ = write!(words, ", memory traffic {now:.0}% against {before:.0}%");
         }
@@ -163,8 +175,13 @@ struct HungOn {
 }
 
 fn process(it: ProcessInput<'_>, verdicts: &mut RuleOutput) {
-    // There hardly ever is one. The server of MPS books the work of others as its own.
-    if !it.seen.history.has_low_power_phase() || it.process.mps_role(None) == Some("mps server") {
+    // There hardly ever is one.
+    let is_left = it.known.abandoned().is_some();
+    if !is_left && !it.seen.history.has_low_power_phase() {
+        return;
+    }
+    // The server of MPS books the work of others as its own.
+    if it.process.mps_role(None) == Some("mps server") {
         return;
     }
     let mut hung: Vec<HungOn> = Vec::new();
@@ -176,7 +193,11 @@ fn process(it: ProcessInput<'_>, verdicts: &mut RuleOutput) {
         if hung.iter().any(|on| on.gpu.index == gpu) {
             continue;
         }
-        let Some((phase, settings)) = phase.zip(it.settings(row)) else {
+        let Some(settings) = it.settings(row) else {
+            continue;
+        };
+        let Some(phase) = phase else {
+            hung.extend(left_spinning(it, row, &settings));
             continue;
         };
         let active = it.seen.active_finding(it.process.identity());
@@ -245,10 +266,40 @@ fn evidence(
     Some(HungEvidence {
         gpu_percent_min: phase.gpu_percent_min,
         power_watts_mean: now,
-        power_watts_before: before,
+        power_watts_before: Some(before),
+        power_limit_watts: None,
         memory_percent_mean: traffic,
         memory_percent_before: traffic_before,
         samples: phase.samples,
+    })
+}
+
+/// What says that a process which outlived its job spins there, though it was never seen at work.
+fn left_spinning(it: ProcessInput<'_>, row: &RowHistory, settings: &Settings) -> Option<HungOn> {
+    let left = it.known.abandoned()?;
+    let device = it.seen.history.device_of(row);
+    let gpu = it.seen.snapshot.gpus.iter().find(|gpu| gpu.index == device.index())?;
+    let who = it.known.identity();
+    let work = device.work(who).filter(|_| device.alone() == Some(who))?;
+    let (percent, power, limit) = (gpu.gpu_percent?, work.power.mean()?, gpu.power_limit_watts?);
+    let lasted = left.seconds().min(work.covered_seconds()) >= settings.duration.seconds();
+    let is_full = f64::from(percent).min(work.gpu_percent.mean()?) >= settings.min_utilization.0;
+    let is_low = power.max(gpu.power_watts?) < limit * LIGHT_SHARE;
+    let is_still = work.memory.mean()? < TRACE_OF_TRAFFIC;
+    (lasted && is_full && is_low && is_still).then(|| HungOn {
+        gpu: FindingGpu { index: gpu.index, ..it.on(row) },
+        severity: Severity::Info,
+        evidence: HungEvidence {
+            gpu_percent_min: percent,
+            power_watts_mean: power,
+            power_watts_before: None,
+            power_limit_watts: Some(limit),
+            memory_percent_mean: work.memory.mean(),
+            memory_percent_before: None,
+            samples: work.power.count(),
+        },
+        since: left.since,
+        until: it.seen.snapshot.time,
     })
 }
 
@@ -283,12 +334,13 @@ fn told(it: ProcessInput<'_>, mut hung: Vec<HungOn>) -> Option<Told> {
     let until = hung.iter().map(|on| on.until).max()?;
     hung.sort_by_key(|on| on.gpu.index);
     // The numbers of the GPU on which they say least.
-    let share = |it: &HungEvidence| it.power_watts_mean / it.power_watts_before;
+    let before = |it: &HungEvidence| it.power_watts_before.or(it.power_limit_watts);
+    let share = |it: &HungEvidence| it.power_watts_mean / before(it).unwrap_or(f64::NAN);
     let evidence = hung.iter().map(|on| &on.evidence);
     let evidence = evidence.max_by(|a, b| share(a).total_cmp(&share(b)))?.clone();
     let gpus: Vec<FindingGpu> = hung.into_iter().map(|on| on.gpu).collect();
     let message = format!(
-        "{} has kept {} at {}%{} for {} at {:.0} W{}, and drew {:.0} W before",
+        "{} has kept {} at {}%{} for {} at {:.0} W{}, and {}",
         it.name(),
         subject::gpus(&gpus),
         evidence.gpu_percent_min,
@@ -296,7 +348,15 @@ fn told(it: ProcessInput<'_>, mut hung: Vec<HungOn>) -> Option<Told> {
         Span::from_seconds(until.seconds_since(since)),
         evidence.power_watts_mean,
         if gpus.len() == 1 { "" } else { " each" },
-        evidence.power_watts_before,
+        match (evidence.power_watts_before, evidence.power_limit_watts) {
+            (Some(before), _) => format!("drew {before:.0} W before"),
+            (None, limit) => {
+                let limit = limit.unwrap_or_default();
+                format!(
+                    "outlived its job: a rank that waits for one that is gone, or a light kernel ({limit:.0} W is the limit)"
+                )
+            }
+        },
     );
     let (evidence, advice) = (Evidence::new(evidence), advice(it.process));
     Some(Told { severity, gpus, since, until, evidence, message, advice })

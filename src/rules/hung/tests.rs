@@ -93,7 +93,8 @@ fn it_is_found_after_the_duration_with_its_evidence() {
         Evidence::new(HungEvidence {
             gpu_percent_min: 100,
             power_watts_mean: 90.0,
-            power_watts_before: 340.0,
+            power_watts_before: Some(340.0),
+            power_limit_watts: None,
             memory_percent_mean: Some(0.0),
             memory_percent_before: Some(40.0),
             samples: 21,
@@ -118,6 +119,33 @@ fn a_kernel_that_was_light_from_the_start_is_none() {
         play(&mut scene, &mut engine, 7200.0);
         assert_eq!(engine.findings().len(), found, "{seconds_of_work}");
         assert_eq!(engine.undecided(), []);
+    }
+}
+
+#[test]
+fn one_that_outlived_its_job_and_only_spins_is_told_of() {
+    fn changed(change: impl Fn(&mut Scene)) -> Vec<(Severity, f64)> {
+        let mut scene = scene();
+        scene.orphan(PID, &[0], 20 * GIB);
+        hang(&mut scene, 0);
+        change(&mut scene);
+        let mut engine = engine_of("hung");
+        play(&mut scene, &mut engine, 900.0);
+        engine.findings().iter().map(|it| (it.severity, it.duration_seconds)).collect()
+    }
+    assert_eq!(changed(|_| ()), [(Severity::Info, 870.0)]);
+    let innocents: [fn(&mut Scene); 6] = [
+        |scene| scene.process(PID).group_leader_alive = Some(true),
+        |scene| scene.gpu(0).power_watts = Some(180.0),
+        |scene| scene.gpu(0).power_limit_watts = None,
+        |scene| scene.gpu(0).memory_percent = Some(9),
+        |scene| scene.gpu(0).gpu_percent = Some(70),
+        |scene| {
+            share(scene, Some(50));
+        },
+    ];
+    for (case, innocent) in innocents.into_iter().enumerate() {
+        assert_eq!(changed(innocent), [], "{case}");
     }
 }
 
