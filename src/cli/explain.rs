@@ -59,8 +59,8 @@ pub(super) fn run(args: &Explain, global: &Global) -> anyhow::Result<Exit> {
     observe(&mut seen, &target, args, global)?;
     let last = seen.last.as_ref().context("there was no snapshot")?;
     // As `check` and `watch` tell it.
-    let skipped = judged::skipped(&seen.engine, last);
-    seen.engine.mark_skipped(&skipped);
+    let marks = judged::plan_marks(&seen.engine, last);
+    seen.engine.mark_planned(&marks);
     let found = target.find(&seen, last)?;
     let all = seen.engine.findings();
     let commands = |findings: &mut [Finding], process: Option<&Process>| {

@@ -45,8 +45,8 @@ pub(super) fn run(args: &Ps, global: &Global) -> anyhow::Result<Exit> {
         None => now(global, engine.as_mut(), selection.needs_history())?,
     };
     if let Some(engine) = &mut engine {
-        let skipped = judged::skipped(engine, &snapshot);
-        engine.mark_skipped(&skipped);
+        let marks = judged::plan_marks(engine, &snapshot);
+        engine.mark_planned(&marks);
     }
     let unreadable = unreadable(&snapshot);
     selection.check_gpus(&snapshot.gpus)?;

@@ -193,6 +193,9 @@ pub struct Finding {
     /// holds is not reclaimable. Rules leave it empty. Holds words that others chose: escape it for a terminal.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub skipped: Option<Arc<str>>,
+    /// What a plan frees with it beside [`Finding::memory_bytes`], where it says so.
+    #[serde(skip)]
+    pub more_bytes: Option<u64>,
 }
 
 /// A finding that another one on the same process stands before.

@@ -41,6 +41,18 @@ pub struct Reclaimable {
     is_first_look: bool,
 }
 
+/// What a plan says of a finding that its rule offers.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct PlanMark {
+    /// The finding's id.
+    pub finding: Arc<str>,
+    /// Why the plan skips it; `None` where it takes it.
+    pub skipped: Option<Arc<str>>,
+    /// What the plan frees beside what NVML lists of the processes found: of the dead of their job, or of those of
+    /// it that are found to be nothing. On one finding of a target.
+    pub more_bytes: Option<u64>,
+}
+
 impl Finding {
     /// Whether its rule only notifies where others of the kind are offered for reclaiming. Of what is stopped
     /// the rule never offers more.
@@ -57,10 +69,11 @@ impl Finding {
             && self.kept_by.is_none()
     }
 
-    /// Takes down why a plan skips it, of what it skips by the findings' ids.
-    pub fn mark_skipped(&mut self, skipped: &[(Arc<str>, Arc<str>)]) {
-        let of_it = skipped.iter().find(|(id, _)| *id == self.id);
-        self.skipped = of_it.map(|(_, why)| Arc::clone(why));
+    /// Takes down what a plan says of it.
+    pub fn mark_planned(&mut self, marks: &[PlanMark]) {
+        let of_it = marks.iter().find(|mark| mark.finding == self.id);
+        self.skipped = of_it.and_then(|mark| mark.skipped.clone());
+        self.more_bytes = of_it.and_then(|mark| mark.more_bytes);
     }
 
     /// Whether `gpumem reap --all-users` takes it by default, as far as that is known.
@@ -93,7 +106,8 @@ impl Reclaimable {
             }
             users.insert(process.user.as_deref());
             let bytes = held.entry(process.identity).or_default();
-            *bytes = (*bytes).max(finding.memory_bytes);
+            let with_more = |more| more + finding.memory_bytes.unwrap_or_default();
+            *bytes = (*bytes).max(finding.more_bytes.map(with_more).or(finding.memory_bytes));
         }
         let mut sum = Self {
             processes: held.len(),

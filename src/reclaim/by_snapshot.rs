@@ -14,6 +14,7 @@ use super::plan::{Plan, PlanInput, Why, plan};
 use super::policy::Policy;
 use crate::host::{Guarded, Ourselves};
 use crate::model::family::families;
+use crate::model::reclaimable::PlanMark;
 use crate::model::{Finding, Process, Snapshot};
 
 /// The plan, and who decided whom it may touch.
@@ -83,13 +84,8 @@ fn launcher_of(rank: &Process) -> Option<(u32, Guarded)> {
     Some((parent.pid, guarded))
 }
 
-/// Which findings a plan by this policy skips that offer memory by themselves, by id, and why: another of the
-/// family is kept or at work, say. `findings` is all that the rules find and no exemption keeps.
-pub fn skipped(
-    findings: &[Finding],
-    snapshot: &Snapshot,
-    policy: Policy,
-) -> Vec<(Arc<str>, Arc<str>)> {
+/// What a plan of this policy for all users says of the findings that their rules offer.
+pub fn marks(findings: &[Finding], snapshot: &Snapshot, policy: Policy) -> Vec<PlanMark> {
     let offered = || findings.iter().filter(|finding| finding.is_offered());
     if offered().next().is_none() {
         return Vec::new();
@@ -105,9 +101,27 @@ pub fn skipped(
             Some(why) => why.to_string().into(),
         }
     };
-    let is_taken = |finding: &&Finding| plan.targets.iter().any(|target| target.is_for(finding));
-    let skipped = offered().filter(|finding| !is_taken(finding));
-    skipped.map(|finding| (Arc::clone(&finding.id), why(finding))).collect()
+    // What of a target no process has that something is found of, told once.
+    let mut more: BTreeMap<u32, u64> = BTreeMap::new();
+    for target in &plan.targets {
+        let of_it = offered().filter(|finding| target.is_for(finding));
+        let found: BTreeMap<u32, Option<u64>> =
+            of_it.filter_map(|it| Some((it.process.as_ref()?.pid, it.memory_bytes))).collect();
+        let listed: u64 = found.values().flatten().sum();
+        let rest = target.bytes.and_then(|bytes| bytes.checked_sub(listed));
+        if let (Some(first), Some(rest @ 1..)) = (found.keys().next(), rest) {
+            more.insert(*first, rest);
+        }
+    }
+    let mark = |finding: &Finding| {
+        let is_taken = plan.targets.iter().any(|target| target.is_for(finding));
+        PlanMark {
+            finding: Arc::clone(&finding.id),
+            skipped: (!is_taken).then(|| why(finding)),
+            more_bytes: finding.process.as_ref().and_then(|it| more.get(&it.pid).copied()),
+        }
+    };
+    offered().map(mark).collect()
 }
 
 #[cfg(test)]

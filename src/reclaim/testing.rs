@@ -115,6 +115,7 @@ pub fn finding(kind: Kind, process: &Process) -> Finding {
         also: Vec::new(),
         kept_by: None,
         skipped: None,
+        more_bytes: None,
     }
 }
 

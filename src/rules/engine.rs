@@ -23,6 +23,7 @@ use crate::history::History;
 use crate::model::family::families;
 use crate::model::finding::{Action, Also, Finding, Kept, Pending, Undecided};
 use crate::model::processes_by_pid::ProcessesByPid;
+use crate::model::reclaimable::PlanMark;
 use crate::model::{Gpu, Identity, Kind, Reclaimable, Snapshot, Suspect, Unread};
 
 /// How many findings that have ceased are kept.
@@ -292,12 +293,12 @@ impl Engine {
         current.accusations.iter().chain(&current.subordinate)
     }
 
-    /// Marks what a plan of the last snapshot skips, by the finding's id, and nothing else. The engine makes no
-    /// plans: who has it asks for one.
-    pub fn mark_skipped(&mut self, skipped: &[(Arc<str>, Arc<str>)]) {
+    /// Marks what a plan of the last snapshot says of each finding. The engine makes no plans: who has it asks for
+    /// one.
+    pub fn mark_planned(&mut self, marks: &[PlanMark]) {
         let current = &mut self.active;
         let open = current.accusations.iter_mut().chain(&mut current.subordinate);
-        open.for_each(|finding| finding.mark_skipped(skipped));
+        open.for_each(|finding| finding.mark_planned(marks));
     }
 
     /// What was so and has ceased, latest first; bounded in number.

@@ -323,6 +323,7 @@ fn finding(it: ProcessInput<'_>, leaks: Vec<LeakOn>) -> Option<Finding> {
         also: Vec::new(),
         kept_by: None,
         skipped: None,
+        more_bytes: None,
     })
 }
 

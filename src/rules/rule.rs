@@ -346,6 +346,7 @@ impl<'a> RuleInput<'a> {
             also: Vec::new(),
             kept_by: None,
             skipped: None,
+            more_bytes: None,
         }
     }
 }

@@ -13,6 +13,7 @@ use crate::cli::store::{self, Fed};
 use crate::cli::{UsageError, unreadable};
 use crate::history::Resets;
 use crate::model::finding::{Finding, Pending};
+use crate::model::reclaimable::PlanMark;
 use crate::model::selector::Selected;
 use crate::model::snapshot::ReadError;
 use crate::model::{Gpu, Identity, Reclaimable, Severity, Snapshot, Suspect, Time};
@@ -236,11 +237,11 @@ impl CheckVerdict {
         let engine = &self.engine;
         let all = engine.findings().iter().chain(engine.resolved());
         let mut findings: Vec<Finding> = all.filter(|f| self.concerns(f)).cloned().collect();
-        let mut skipped = Vec::new();
+        let mut marks = Vec::new();
         if let Some(whole) = self.last.as_ref().and_then(|last| last.whole.as_ref()) {
-            skipped = judged::skipped(engine, whole);
+            marks = judged::plan_marks(engine, whole);
             let lasting = findings.iter_mut().filter(|it| it.resolved_at.is_none());
-            lasting.for_each(|finding| finding.mark_skipped(&skipped));
+            lasting.for_each(|finding| finding.mark_planned(&marks));
             let findings = findings.iter_mut();
             self.commands.fill_in(findings, engine.findings(), whole);
         }
@@ -257,7 +258,7 @@ impl CheckVerdict {
                 .map_or(0.0, |(first, last)| last.seconds_since(first).max(0.0)),
             status: self.status(&findings, failure.is_some()),
             counts: Counts::of(&findings),
-            reclaimable: self.reclaimable(&findings, &suspects, &skipped),
+            reclaimable: self.reclaimable(&findings, &suspects, &marks),
             rules_applied: !self.is_without_rules,
             findings,
             pending: self.pending(),
@@ -302,17 +303,18 @@ impl CheckVerdict {
         &self,
         findings: &[Finding],
         suspects: &[Suspect],
-        skipped: &[(Arc<str>, Arc<str>)],
+        marks: &[PlanMark],
     ) -> Reclaimable {
         let identity = |finding: &Finding| Some(finding.process.as_ref()?.identity);
         let concerned: HashSet<Identity> = findings.iter().filter_map(identity).collect();
         let found = self
             .engine
             .unkept()
-            .filter(|finding| identity(finding).is_some_and(|it| concerned.contains(&it)))
-            .filter(|finding| skipped.iter().all(|(id, _)| *id != finding.id));
+            .filter(|finding| identity(finding).is_some_and(|it| concerned.contains(&it)));
+        let mut found: Vec<Finding> = found.cloned().collect();
+        found.iter_mut().for_each(|finding| finding.mark_planned(marks));
         let seconds = self.engine.history().span_seconds();
-        Reclaimable::new(found, suspects.iter(), seconds)
+        Reclaimable::new(found.iter(), suspects.iter(), seconds)
     }
 
     fn status(&self, findings: &[Finding], failed: bool) -> CheckOutcome {

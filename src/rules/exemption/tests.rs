@@ -74,6 +74,7 @@ fn finding(snapshot: &Snapshot, gpus: &[u32]) -> Finding {
         also: Vec::new(),
         kept_by: None,
         skipped: None,
+        more_bytes: None,
     }
 }
 

@@ -1,16 +1,16 @@
 //! What the rules have judged so far, and what time it is: by the screen's clock, and by that of the samples.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use crate::history::memory_series::Courses;
+use crate::model::reclaimable::PlanMark;
 use crate::model::{Finding, Snapshot, Time};
 use crate::reclaim::{Policy, by_snapshot, commands};
 use crate::rules::exemption::exempt_processes;
 use crate::rules::{Engine, serves};
 
-/// Which findings a plan for all users skips although they are reclaimable, by id, and why.
-pub(crate) fn skipped(engine: &Engine, snapshot: &Snapshot) -> Vec<(Arc<str>, Arc<str>)> {
+/// What a plan for all users says of the findings that their rules offer.
+pub(crate) fn plan_marks(engine: &Engine, snapshot: &Snapshot) -> Vec<PlanMark> {
     if !engine.unkept().any(Finding::is_offered) {
         return Vec::new();
     }
@@ -21,7 +21,7 @@ pub(crate) fn skipped(engine: &Engine, snapshot: &Snapshot) -> Vec<(Arc<str>, Ar
         kept: exempt_processes(settings.keeps(), snapshot),
         ..commands::policy(serves)
     };
-    by_snapshot::skipped(&found, snapshot, policy)
+    by_snapshot::marks(&found, snapshot, policy)
 }
 
 /// What was judged, and when the last sample came.
@@ -56,8 +56,8 @@ impl JudgedState {
         self.advance(now);
         self.sampled_at = now;
         self.engine.observe(snapshot);
-        let skipped = skipped(&self.engine, snapshot);
-        self.engine.mark_skipped(&skipped);
+        let marks = plan_marks(&self.engine, snapshot);
+        self.engine.mark_planned(&marks);
         self.courses.follow(self.engine.history(), snapshot);
     }
 

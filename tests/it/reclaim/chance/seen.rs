@@ -63,5 +63,6 @@ pub fn finding(kind: Kind, process: &Process, now: Time) -> Finding {
         also: Vec::new(),
         kept_by: None,
         skipped: None,
+        more_bytes: None,
     }
 }
