@@ -20,7 +20,7 @@ use crate::driver::{self, Device, Handle, Needs};
 use crate::pci::{self, Address};
 use crate::pointer::Pointer;
 use crate::processes::{self, DetailList, List, Records, Version};
-use crate::scene::{Clocks, MigDevice, Pcie, Process, Scene};
+use crate::scene::{MigDevice, Process, Scene};
 use crate::utilization::{self, Sample};
 
 mod structs;
@@ -113,12 +113,7 @@ symbols! {
     lookup nvmlDeviceGetHandleByIndex(index: c_uint) |scene| by_index(scene, index);
     lookup nvmlDeviceGetHandleByUUID(text: Out<c_char>)
         |scene| by_text(scene, text, |scene, index, text| uuid(scene, index) == text);
-    lookup nvmlDeviceGetHandleBySerial(text: Out<c_char>)
-        |scene| by_text(scene, text, |scene, index, text| {
-            scene.gpus[index as usize].serial.as_deref() == Some(text)
-        });
     lookup nvmlDeviceGetHandleByPciBusId_v2(text: Out<c_char>) |scene| by_text(scene, text, is_at);
-    lookup nvmlDeviceGetHandleByPciBusId(text: Out<c_char>) |scene| by_text(scene, text, is_at);
 
     // Identity.
     instance nvmlDeviceGetName(out: Out<c_char>, length: c_uint)
@@ -129,25 +124,19 @@ symbols! {
         out.put_text(garbled(device, own), length)
     };
     device nvmlDeviceGetSerial(out: Out<c_char>, length: c_uint)
-        |device| out.put_text(&known(device.gpu.serial.clone())?, length);
+        |_| out.put_text("1650224012345", length);
     device nvmlDeviceGetBoardPartNumber(out: Out<c_char>, length: c_uint)
-        |device| out.put_text(&known(device.gpu.board_part_number.clone())?, length);
+        |_| out.put_text("692-2G520-0280-501", length);
     device nvmlDeviceGetIndex(out: Out<c_uint>) |device| out.put(device.index);
     device nvmlDeviceGetMinorNumber(out: Out<c_uint>)
-        |device| out.put(device.gpu.minor.unwrap_or(device.index));
+        |device| out.put(device.index);
     device nvmlDeviceGetPciInfo_v3(out: Out<pci::Info>)
         |device| out.put(address(device.scene, device.index).info());
-    device nvmlDeviceGetPciInfo_v2(out: Out<pci::ShortInfo>)
-        |device| out.put(address(device.scene, device.index).short_info());
-    device nvmlDeviceGetPciInfo(out: Out<pci::ShortInfo>)
-        |device| out.put(address(device.scene, device.index).short_info());
-    device nvmlDeviceGetBrand(out: Out<c_uint>) |device| out.put(known(device.gpu.brand)?);
-    device nvmlDeviceGetArchitecture(out: Out<c_uint>)
-        |device| out.put(known(device.gpu.architecture)?);
-    device nvmlDeviceGetCudaComputeCapability(major: Out<c_int>, minor: Out<c_int>) |device| {
-        let capability = known(device.gpu.cuda_capability)?;
-        major.put(capability.0)?;
-        minor.put(capability.1)
+    device nvmlDeviceGetBrand(out: Out<c_uint>) |_| out.put(14);
+    device nvmlDeviceGetArchitecture(out: Out<c_uint>) |_| out.put(9);
+    device nvmlDeviceGetCudaComputeCapability(major: Out<c_int>, minor: Out<c_int>) |_| {
+        major.put(9)?;
+        minor.put(0)
     };
 
     // Memory.
@@ -161,16 +150,10 @@ symbols! {
     };
     instance nvmlDeviceGetMemoryInfo_v2(out: Out<Memory2>) |device| {
         check_version(out)?;
-        if !device.gpu.memory_v2 {
-            return Err(Code::NOT_SUPPORTED);
-        }
         out.put(limited(device, memory(device)?)?)
     };
-    device nvmlDeviceGetBAR1MemoryInfo(out: Out<Bar1>) |device| {
-        let used = device.now(device.gpu.bar1_used.as_ref())? as u64;
-        let total = 256 << 20;
-        out.put(Bar1 { total, free: total.saturating_sub(used), used })
-    };
+    device nvmlDeviceGetBAR1MemoryInfo(out: Out<Bar1>)
+        |_| out.put(Bar1 { total: 256 << 20, free: 255 << 20, used: 1 << 20 });
     device nvmlDeviceGetConfComputeMemSizeInfo(out: Out<ConfidentialMemory>) |device| {
         let unprotected_kib = memory(device)?.total >> 10;
         out.put(ConfidentialMemory { protected_kib: 0, unprotected_kib })
@@ -186,12 +169,12 @@ symbols! {
     };
     device nvmlDeviceGetEncoderUtilization(out: Out<c_uint>, period_us: Out<c_uint>) |device| {
         without_mig(device)?;
-        out.put(device.whole(device.gpu.encoder.as_ref())?)?;
+        out.put(0)?;
         period_us.put(SAMPLING_US)
     };
     device nvmlDeviceGetDecoderUtilization(out: Out<c_uint>, period_us: Out<c_uint>) |device| {
         without_mig(device)?;
-        out.put(device.whole(device.gpu.decoder.as_ref())?)?;
+        out.put(0)?;
         period_us.put(SAMPLING_US)
     };
     device nvmlDeviceGetProcessUtilization(
@@ -255,18 +238,14 @@ symbols! {
         let degrees = device.now(device.gpu.temperature.as_ref())? as c_int;
         out.put(Temperature { degrees, ..temperature })
     };
-    device nvmlDeviceGetTemperatureThreshold(which: c_uint, out: Out<c_uint>) |device| {
-        let slowdown = device.whole(device.gpu.temperature_threshold.as_ref())?;
-        match which {
-            0 => out.put(slowdown + 5),
-            1 => out.put(slowdown),
-            _ => Err(Code::NOT_SUPPORTED),
-        }
+    device nvmlDeviceGetTemperatureThreshold(which: c_uint, out: Out<c_uint>) |_| match which {
+        0 => out.put(92),
+        1 => out.put(87),
+        _ => Err(Code::NOT_SUPPORTED),
     };
-    device nvmlDeviceGetClockInfo(which: c_uint, out: Out<c_uint>)
-        |device| out.put(clock(device, &device.gpu.clocks, which)?);
-    device nvmlDeviceGetMaxClockInfo(which: c_uint, out: Out<c_uint>)
-        |device| out.put(clock(device, &device.gpu.max_clocks, which)?);
+    device nvmlDeviceGetClockInfo(_which: c_uint, out: Out<c_uint>)
+        |device| out.put(device.whole(device.gpu.clock.as_ref())?);
+    device nvmlDeviceGetMaxClockInfo(_which: c_uint, out: Out<c_uint>) |_| out.put(1980);
     device nvmlDeviceGetPerformanceState(out: Out<c_uint>)
         |device| out.put(device.whole(device.gpu.pstate.as_ref())?);
     device nvmlDeviceGetPowerState(out: Out<c_uint>)
@@ -285,17 +264,14 @@ symbols! {
         |device| out.put(known(device.gpu.compute_mode)? as c_uint);
     device nvmlDeviceGetPersistenceMode(out: Out<c_uint>)
         |device| out.put(known(device.gpu.persistence)?.into());
-    device nvmlDeviceGetDisplayActive(out: Out<c_uint>)
-        |device| out.put(known(device.gpu.display)?.into());
-    device nvmlDeviceGetDisplayMode(out: Out<c_uint>)
-        |device| out.put(known(device.gpu.display)?.into());
-    device nvmlDeviceGetEccMode(current: Out<c_uint>, pending: Out<c_uint>) |device| {
-        let on = known(device.gpu.ecc)?;
-        current.put(on.into())?;
-        pending.put(on.into())
+    device nvmlDeviceGetDisplayActive(out: Out<c_uint>) |_| out.put(0);
+    device nvmlDeviceGetDisplayMode(out: Out<c_uint>) |_| out.put(0);
+    device nvmlDeviceGetEccMode(current: Out<c_uint>, pending: Out<c_uint>) |_| {
+        current.put(1)?;
+        pending.put(1)
     };
     device nvmlDeviceGetTotalEccErrors(_kind: c_uint, _counter: c_uint, out: Out<c_ulonglong>)
-        |device| out.put(device.now(device.gpu.ecc_errors.as_ref())? as c_ulonglong);
+        |_| out.put(0);
     device nvmlDeviceGetMigMode(current: Out<c_uint>, pending: Out<c_uint>) |device| {
         let on = known(device.gpu.mig)?;
         current.put(on.into())?;
@@ -337,14 +313,11 @@ symbols! {
     };
 
     // PCIe.
-    device nvmlDeviceGetPcieThroughput(_direction: c_uint, out: Out<c_uint>)
-        |device| out.put(device.whole(Some(&pcie(device)?.throughput))?);
-    device nvmlDeviceGetCurrPcieLinkGeneration(out: Out<c_uint>)
-        |device| out.put(pcie(device)?.generation);
-    device nvmlDeviceGetCurrPcieLinkWidth(out: Out<c_uint>) |device| out.put(pcie(device)?.width);
-    device nvmlDeviceGetMaxPcieLinkGeneration(out: Out<c_uint>)
-        |device| out.put(pcie(device)?.generation);
-    device nvmlDeviceGetMaxPcieLinkWidth(out: Out<c_uint>) |device| out.put(pcie(device)?.width);
+    device nvmlDeviceGetPcieThroughput(_direction: c_uint, out: Out<c_uint>) |_| out.put(0);
+    device nvmlDeviceGetCurrPcieLinkGeneration(out: Out<c_uint>) |_| out.put(5);
+    device nvmlDeviceGetCurrPcieLinkWidth(out: Out<c_uint>) |_| out.put(16);
+    device nvmlDeviceGetMaxPcieLinkGeneration(out: Out<c_uint>) |_| out.put(5);
+    device nvmlDeviceGetMaxPcieLinkWidth(out: Out<c_uint>) |_| out.put(16);
 
     // Not modelled.
     device nvmlDeviceGetAccountingBufferSize() unsupported;
@@ -491,16 +464,12 @@ fn memory(device: &Device<'_>) -> Result<Memory2, Code> {
         Some(used) => now(used)?,
         None => processes
             .into_iter()
-            .filter(|process| process.is_there(device.second))
             .filter_map(|process| process.used_bytes.as_ref())
             .try_fold(now(&memory.unattributed)?, |sum: u64, used| {
                 Ok(sum.saturating_add(now(used)?))
             })?,
     };
-    let free = match &memory.free {
-        Some(free) => now(free)?,
-        None => total.saturating_sub(used).saturating_sub(reserved),
-    };
+    let free = total.saturating_sub(used).saturating_sub(reserved);
     Ok(Memory2 { version: Memory2::VERSION, total, reserved, free, used })
 }
 
@@ -516,21 +485,6 @@ fn limited(device: &Device<'_>, whole: Memory2) -> Result<Memory2, Code> {
         return Ok(whole);
     }
     Ok(Memory2 { total, reserved: 0, used, free: total.saturating_sub(used), ..whole })
-}
-
-fn clock(device: &Device<'_>, clocks: &Clocks, which: c_uint) -> Result<c_uint, Code> {
-    let clock = match which {
-        0 => &clocks.graphics,
-        1 => &clocks.sm,
-        2 => &clocks.memory,
-        3 => &clocks.video,
-        _ => return Err(Code::INVALID_ARGUMENT),
-    };
-    device.whole(clock.as_ref())
-}
-
-fn pcie<'a>(device: &Device<'a>) -> Result<&'a Pcie, Code> {
-    known(device.gpu.pcie.as_ref())
 }
 
 /// `argv[0]`, as NVML gives it.

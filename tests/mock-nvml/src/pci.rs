@@ -22,17 +22,6 @@ pub(crate) struct Info {
     long: [c_char; 32],
 }
 
-/// As far as `nvmlDeviceGetPciInfo` and `_v2` write it: no long bus id, which callers of an old
-/// driver have no room for.
-#[repr(C)]
-pub(crate) struct ShortInfo {
-    short: [c_char; 16],
-    domain: c_uint,
-    bus: c_uint,
-    device: c_uint,
-    device_id: c_uint,
-}
-
 /// A data centre GPU's ids; no scene has needed another.
 const DEVICE_ID: c_uint = 0x2335_10de;
 const SUBSYSTEM_ID: c_uint = 0x18be_10de;
@@ -64,17 +53,6 @@ impl Address {
             device_id: DEVICE_ID,
             subsystem_id: SUBSYSTEM_ID,
             long: padded(&format!("{domain:08X}:{bus:02X}:{device:02X}.0")),
-        }
-    }
-
-    pub(crate) fn short_info(self) -> ShortInfo {
-        let info = self.info();
-        ShortInfo {
-            short: info.short,
-            domain: info.domain,
-            bus: info.bus,
-            device: info.device,
-            device_id: info.device_id,
         }
     }
 }

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use crate::answer::{Answer, Code};
 use crate::driver::Device;
 use crate::pointer::Pointer;
-use crate::scene::{Process, ProcessKind, ProcessRecord};
+use crate::scene::{Process, ProcessKind};
 
 /// `nvmlProcessInfo_v1_t`; the unversioned functions.
 #[repr(C)]
@@ -92,16 +92,11 @@ pub(crate) fn answer(
     if found.len() > room as usize {
         return Err(Code::INSUFFICIENT_SIZE);
     }
-    let layout = match version {
-        Version::V1 => ProcessRecord::Bytes16,
-        Version::V2 => ProcessRecord::Bytes24,
-        Version::V3 => device.scene.driver.process_record,
-    };
     let (found, room) = (found.into_iter(), room as usize);
-    match layout {
-        ProcessRecord::Bytes16 => out.cast().put_all(found.map(Record16::from), room),
-        ProcessRecord::Bytes24 => out.cast().put_all(found.map(Record24::from), room),
-        ProcessRecord::Bytes32 => out.cast().put_all(found, room),
+    match version {
+        Version::V1 => out.cast().put_all(found.map(Record16::from), room),
+        Version::V3 if device.scene.driver.wide_records => out.cast().put_all(found, room),
+        Version::V2 | Version::V3 => out.cast().put_all(found.map(Record24::from), room),
     }
 }
 
@@ -137,14 +132,11 @@ fn records(device: &Device<'_>, list: List) -> Vec<Record32> {
     };
     let mut records: Vec<Record32> = all
         .into_iter()
-        .filter(|process| {
-            let on_list = match process.kind {
-                ProcessKind::Compute => list == List::Compute,
-                ProcessKind::Graphics => list == List::Graphics,
-                ProcessKind::ComputeGraphics => list != List::Mps,
-                ProcessKind::Mps => list == List::Mps,
-            };
-            on_list && process.is_there(device.second)
+        .filter(|process| match process.kind {
+            ProcessKind::Compute => list == List::Compute,
+            ProcessKind::Graphics => list == List::Graphics,
+            ProcessKind::ComputeGraphics => list != List::Mps,
+            ProcessKind::Mps => list == List::Mps,
         })
         .map(|process| {
             let used = process.used_bytes.as_ref();

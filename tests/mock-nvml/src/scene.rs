@@ -44,9 +44,8 @@ pub struct Driver {
     pub nvml_version: String,
     /// The newest CUDA: 1000 × major + 10 × minor.
     pub cuda_version: u32,
-    /// Bytes in a record of the `_v3` process lists: 24; 32 on the drivers 535.43 to 535.86; 16 on
-    /// one that nvitop met.
-    pub process_record: ProcessRecord,
+    /// Whether records of the `_v3` process lists have 32 bytes in place of 24: on the drivers 535.43 to 535.86.
+    pub wide_records: bool,
     /// The clock in which process utilization samples are stamped.
     pub utilization_clock: UtilizationClock,
     /// Whether the caller may see what concerns more than one MIG device: the memory and the process
@@ -63,7 +62,7 @@ impl Default for Driver {
             version: "580.159.03".into(),
             nvml_version: "13.580.159.03".into(),
             cuda_version: 13_000,
-            process_record: ProcessRecord::Bytes24,
+            wide_records: false,
             utilization_clock: UtilizationClock::Unix,
             privileged: true,
             missing: names(&[
@@ -82,7 +81,7 @@ impl Driver {
             version: "535.54.03".into(),
             nvml_version: "12.535.54.03".into(),
             cuda_version: 12_020,
-            process_record: ProcessRecord::Bytes32,
+            wide_records: true,
             missing: names(&["nvmlDeviceGetRunningProcessDetailList"]),
             ..Self::default()
         }
@@ -112,41 +111,6 @@ fn names(names: &[&str]) -> Vec<String> {
     names.iter().map(|&name| name.into()).collect()
 }
 
-/// Bytes in a record of the `_v3` process lists.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-#[serde(into = "u32", try_from = "u32")]
-pub enum ProcessRecord {
-    /// pid, memory.
-    Bytes16,
-    /// pid, memory, GPU instance, compute instance.
-    #[default]
-    Bytes24,
-    Bytes32,
-}
-
-impl From<ProcessRecord> for u32 {
-    fn from(record: ProcessRecord) -> Self {
-        match record {
-            ProcessRecord::Bytes16 => 16,
-            ProcessRecord::Bytes24 => 24,
-            ProcessRecord::Bytes32 => 32,
-        }
-    }
-}
-
-impl TryFrom<u32> for ProcessRecord {
-    type Error = String;
-
-    fn try_from(bytes: u32) -> Result<Self, String> {
-        match bytes {
-            16 => Ok(Self::Bytes16),
-            24 => Ok(Self::Bytes24),
-            32 => Ok(Self::Bytes32),
-            _ => Err(format!("process_record is {bytes}; write 16, 24 or 32")),
-        }
-    }
-}
-
 /// The clock in which process utilization samples are stamped, in microseconds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -168,36 +132,17 @@ pub struct Gpu {
     pub uuid: Option<String>,
     /// `"00000000:17:00.0"`; made from the index where absent.
     pub pci: Option<String>,
-    /// N of `/dev/nvidiaN`; the index where absent.
-    pub minor: Option<u32>,
-    pub serial: Option<String>,
-    pub board_part_number: Option<String>,
-    /// NVML's brand number.
-    pub brand: Option<u32>,
-    /// NVML's architecture number (9 is Hopper).
-    pub architecture: Option<u32>,
-    pub cuda_capability: Option<(i32, i32)>,
     pub memory: Option<Memory>,
-    /// Whether memory info v2 is supported; v1 still is.
-    pub memory_v2: bool,
     /// Share of time in which any kernel ran, and in which memory was read or written; percent.
     pub utilization: Option<Utilization>,
-    /// Encoder utilization, percent.
-    pub encoder: Option<Value>,
-    /// Decoder utilization, percent.
-    pub decoder: Option<Value>,
     /// Power drawn, milliwatts.
     pub power: Option<Value>,
     /// Power limit, milliwatts.
     pub power_limit: Option<Value>,
     /// Degrees Celsius.
     pub temperature: Option<Value>,
-    /// Degrees Celsius at which the GPU slows down; it shuts down five above.
-    pub temperature_threshold: Option<Value>,
-    /// Clocks now, MHz.
-    pub clocks: Clocks,
-    /// The highest clocks, MHz.
-    pub max_clocks: Clocks,
+    /// All clocks now, MHz.
+    pub clock: Option<Value>,
     /// P-state, 0 to 15.
     pub pstate: Option<Value>,
     /// Fan speed, percent; `null` is a GPU without fans.
@@ -211,13 +156,6 @@ pub struct Gpu {
     pub mig: Option<bool>,
     /// Its MIG devices; there while `mig` is on.
     pub mig_devices: Vec<MigDevice>,
-    /// Whether a screen is attached and in use.
-    pub display: Option<bool>,
-    pub ecc: Option<bool>,
-    pub ecc_errors: Option<Value>,
-    pub pcie: Option<Pcie>,
-    /// Bytes of BAR1 in use, of 256 MiB.
-    pub bar1_used: Option<Value>,
     /// Whether the driver gives utilization samples per process.
     pub process_utilization: bool,
     pub processes: Vec<Process>,
@@ -234,23 +172,12 @@ impl Default for Gpu {
             garbled: false,
             uuid: None,
             pci: None,
-            minor: None,
-            serial: Some("1650224012345".into()),
-            board_part_number: Some("692-2G520-0280-501".into()),
-            brand: Some(14),
-            architecture: Some(9),
-            cuda_capability: Some((9, 0)),
             memory: Some(Memory::default()),
-            memory_v2: true,
             utilization: Some(Utilization::default()),
-            encoder: Some(0.into()),
-            decoder: Some(0.into()),
             power: Some(75_000.into()),
             power_limit: Some(700_000.into()),
             temperature: Some(30.into()),
-            temperature_threshold: Some(87.into()),
-            clocks: Clocks::all(345),
-            max_clocks: Clocks::all(1980),
+            clock: Some(345.into()),
             pstate: Some(0.into()),
             fan: None,
             compute_mode: Some(ComputeMode::Default),
@@ -258,11 +185,6 @@ impl Default for Gpu {
             accounting: Some(false),
             mig: None,
             mig_devices: Vec::new(),
-            display: Some(false),
-            ecc: Some(true),
-            ecc_errors: Some(0.into()),
-            pcie: Some(Pcie::default()),
-            bar1_used: Some((1 << 20).into()),
             process_utilization: true,
             processes: Vec::new(),
             utilization_samples: Vec::new(),
@@ -282,8 +204,6 @@ pub struct Memory {
     pub used: Option<Value>,
     /// Allocated by nobody who is on a list.
     pub unattributed: Value,
-    /// Free; where absent, what is left.
-    pub free: Option<Value>,
     /// What the caller's cgroup may take, and takes: from R615 on memory info v2 tells these in place of
     /// the GPU's figures.
     pub limit: Option<Limit>,
@@ -305,7 +225,6 @@ impl Default for Memory {
             reserved: (614_u64 << 20).into(),
             used: None,
             unattributed: 0.into(),
-            free: None,
             limit: None,
         }
     }
@@ -321,28 +240,6 @@ pub struct Utilization {
     pub memory: Value,
 }
 
-/// Clocks in MHz.
-#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Clocks {
-    pub graphics: Option<Value>,
-    pub sm: Option<Value>,
-    pub memory: Option<Value>,
-    pub video: Option<Value>,
-}
-
-impl Clocks {
-    /// All clocks at the same frequency.
-    pub fn all(mhz: u32) -> Self {
-        Self {
-            graphics: Some(mhz.into()),
-            sm: Some(mhz.into()),
-            memory: Some(mhz.into()),
-            video: Some(mhz.into()),
-        }
-    }
-}
-
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ComputeMode {
@@ -351,20 +248,6 @@ pub enum ComputeMode {
     ExclusiveThread = 1,
     Prohibited = 2,
     ExclusiveProcess = 3,
-}
-
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Pcie {
-    pub generation: u32,
-    pub width: u32,
-    pub throughput: Value,
-}
-
-impl Default for Pcie {
-    fn default() -> Self {
-        Self { generation: 5, width: 16, throughput: 0.into() }
-    }
 }
 
 impl Scene {
@@ -505,38 +388,22 @@ impl Gpu {
     fn values(&self) -> impl Iterator<Item = &Value> {
         let mig_memory = self.mig_devices.iter().map(|device| &device.memory);
         let memory = self.memory.iter().chain(mig_memory).flat_map(|memory| {
-            [&memory.total, &memory.reserved, &memory.unattributed]
-                .into_iter()
-                .chain(&memory.used)
-                .chain(&memory.free)
+            [&memory.total, &memory.reserved, &memory.unattributed].into_iter().chain(&memory.used)
         });
         let utilization =
             self.utilization.iter().flat_map(|utilization| [&utilization.gpu, &utilization.memory]);
-        let clocks = [&self.clocks, &self.max_clocks]
-            .into_iter()
-            .flat_map(|clocks| [&clocks.graphics, &clocks.sm, &clocks.memory, &clocks.video]);
         let single = [
-            &self.encoder,
-            &self.decoder,
             &self.power,
             &self.power_limit,
             &self.temperature,
-            &self.temperature_threshold,
+            &self.clock,
             &self.pstate,
             &self.fan,
-            &self.ecc_errors,
-            &self.bar1_used,
         ];
         let of_devices = self.mig_devices.iter().flat_map(|device| &device.processes);
-        let processes = self.processes.iter().chain(of_devices).flat_map(|process| {
-            [&process.sm, &process.memory_util, &process.encoder, &process.decoder]
-                .into_iter()
-                .chain(&process.used_bytes)
-        });
-        memory
-            .chain(utilization)
-            .chain(clocks.chain(single).flatten())
-            .chain(self.pcie.iter().map(|pcie| &pcie.throughput))
-            .chain(processes)
+        let processes = self.processes.iter().chain(of_devices);
+        let processes =
+            processes.flat_map(|process| [&process.sm].into_iter().chain(&process.used_bytes));
+        memory.chain(utilization).chain(single.into_iter().flatten()).chain(processes)
     }
 }

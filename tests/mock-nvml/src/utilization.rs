@@ -9,7 +9,7 @@ use std::ffi::{c_uint, c_ulonglong};
 use crate::answer::{Answer, Code};
 use crate::driver::Device;
 use crate::pointer::Pointer;
-use crate::scene::{Gpu, Value};
+use crate::scene::Gpu;
 
 /// `nvmlProcessUtilizationSample_t`.
 #[repr(C)]
@@ -67,32 +67,18 @@ fn samples(gpu: &Gpu, second: f64, origin_us: i64, last_seen: u64) -> Vec<Sample
         let Ok(timestamp) = u64::try_from(origin_us.saturating_add(instant * PERIOD_US)) else {
             continue;
         };
-        for process in gpu.processes.iter().filter(|process| process.is_there(at)) {
-            let percent = |value: &Value| value.at(at).round() as u32;
-            let sample = Sample {
-                pid: process.pid,
-                timestamp,
-                sm: percent(&process.sm),
-                memory: percent(&process.memory_util),
-                encoder: percent(&process.encoder),
-                decoder: percent(&process.decoder),
-            };
-            if (sample.sm, sample.memory, sample.encoder, sample.decoder) != (0, 0, 0, 0) {
-                samples.push(sample);
+        for process in &gpu.processes {
+            let (pid, sm) = (process.pid, process.sm.at(at).round() as u32);
+            if sm != 0 {
+                samples.push(Sample { pid, timestamp, sm, memory: 0, encoder: 0, decoder: 0 });
             }
         }
     }
     let newest = u64::try_from(origin_us.saturating_add(newest * PERIOD_US)).unwrap_or(0);
     for dictated in &gpu.utilization_samples {
-        if dictated.timestamp.is_some() || i64::try_from(newest).is_ok_and(|at| at > last_seen) {
-            samples.push(Sample {
-                pid: dictated.pid,
-                timestamp: dictated.timestamp.unwrap_or(newest),
-                sm: dictated.sm,
-                memory: dictated.memory,
-                encoder: dictated.encoder,
-                decoder: dictated.decoder,
-            });
+        if i64::try_from(newest).is_ok_and(|at| at > last_seen) {
+            let (pid, sm) = (dictated.pid, dictated.sm);
+            samples.push(Sample { pid, timestamp: newest, sm, memory: 0, encoder: 0, decoder: 0 });
         }
     }
     samples

@@ -1,6 +1,6 @@
 //! Platforms on which NVML tells less than elsewhere.
 
-use super::{Clocks, Fault, Gpu, Scene};
+use super::{Fault, Gpu, Scene};
 
 /// `NVML_ERROR_NOT_SUPPORTED`.
 const NOT_SUPPORTED: u32 = 3;
@@ -11,14 +11,7 @@ impl Gpu {
     /// The GPU of a DGX Spark: it shares the machine's memory, so that neither memory call is
     /// supported, while processes and their memory are listed.
     pub fn gb10() -> Self {
-        Self {
-            memory: None,
-            power_limit: None,
-            bar1_used: None,
-            ecc: None,
-            ecc_errors: None,
-            ..Self::new("NVIDIA GB10")
-        }
+        Self { memory: None, power_limit: None, ..Self::new("NVIDIA GB10") }
     }
 }
 
@@ -28,23 +21,14 @@ impl Scene {
         let gpu = Gpu {
             memory: None,
             utilization: None,
-            encoder: None,
-            decoder: None,
             power: None,
             power_limit: None,
             temperature: None,
-            temperature_threshold: None,
-            clocks: Clocks::default(),
-            max_clocks: Clocks::default(),
+            clock: None,
             pstate: None,
             compute_mode: None,
             persistence: None,
             accounting: None,
-            display: None,
-            ecc: None,
-            ecc_errors: None,
-            pcie: None,
-            bar1_used: None,
             process_utilization: false,
             ..Gpu::new("Orin (nvgpu)")
         };

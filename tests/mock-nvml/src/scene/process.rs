@@ -20,24 +20,9 @@ pub struct Process {
     /// SM utilization in its samples, percent.
     #[serde(default)]
     pub sm: Value,
-    /// Memory utilization in its samples, percent.
-    #[serde(default)]
-    pub memory_util: Value,
-    /// Encoder utilization in its samples, percent.
-    #[serde(default)]
-    pub encoder: Value,
-    /// Decoder utilization in its samples, percent.
-    #[serde(default)]
-    pub decoder: Value,
     /// What accounting has of it, where the GPU keeps accounts; absent is no account.
     #[serde(default)]
     pub account: Option<Account>,
-    /// The second of the scene from which it is there.
-    #[serde(default)]
-    pub from: Option<f64>,
-    /// The second of the scene at which it is gone.
-    #[serde(default)]
-    pub until: Option<f64>,
 }
 
 impl Process {
@@ -66,11 +51,6 @@ impl Process {
         self.account = Some(Account { gpu, start_us, has_ended: false });
         self
     }
-
-    /// Whether it is there at a second of the scene.
-    pub(crate) fn is_there(&self, second: f64) -> bool {
-        self.from.is_none_or(|from| from <= second) && self.until.is_none_or(|until| second < until)
-    }
 }
 
 /// What accounting has of a process.
@@ -98,19 +78,13 @@ pub enum ProcessKind {
     Mps,
 }
 
-/// A utilization sample as a scene dictates it.
+/// A utilization sample as a scene dictates it, with the stamp of the newest.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Sample {
     /// Any pid.
     pub pid: u32,
-    /// The stamp, in microseconds, given at every call whatever the caller has seen; where absent,
-    /// that of the newest sample.
-    pub timestamp: Option<u64>,
     pub sm: u32,
-    pub memory: u32,
-    pub encoder: u32,
-    pub decoder: u32,
 }
 
 /// Makes the compute list grow from call to call: call n names `entries` × n strangers more, until
