@@ -97,12 +97,30 @@ fn shown(server: &Server) -> (Value, Value) {
     (get("/api/kernels"), get("/api/sessions"))
 }
 
+/// Each leaves the server without a kernel for the next one; the last ends the server.
 #[test]
-fn an_idle_kernel_is_shut_by_its_server() {
-    let Some(server) = server(&[]) else {
+fn a_server_is_asked_for_its_kernels_and_nobody_else() {
+    let Some(mut server) = server(&[]) else {
         return;
     };
-    let kernel = idle(&server);
+    an_idle_kernel_is_shut(&server);
+    the_command_has_a_kernel_shut_and_shows_what_was_freed(&server);
+    one_that_has_become_busy_is_left_to_who_named_it(&server);
+    one_that_was_busy_since_the_plan_is_left_alone(&server);
+    what_a_kernel_has_forked_does_not_cost_the_kernel(&server);
+    one_that_was_started_again_is_not_the_one_that_was_meant(&server);
+    one_that_is_only_signalled_is_started_again(&server);
+    one_whose_server_has_died_since_is_signalled(&mut server);
+}
+
+/// Has the server shut a kernel that a test has left alive.
+fn shut(server: &Server, kernel: &Kernel) {
+    server.request("DELETE", &format!("/api/kernels/{}", kernel.id), &Value::Null);
+    assert_eq!(shown(server), (json!([]), json!([])));
+}
+
+fn an_idle_kernel_is_shut(server: &Server) {
+    let kernel = idle(server);
     let mut stage = Stage::new(&[kernel.pid]);
     let target = found(stage.target());
     let (outcome, past) = stage.act(target);
@@ -110,16 +128,12 @@ fn an_idle_kernel_is_shut_by_its_server() {
     assert!(freed, "{outcome:?}");
     assert_eq!(asked(&past), Some(vec![]));
     assert!(sent(&past, kernel.pid).is_empty(), "{past:?}");
-    assert_eq!(shown(&server), (json!([]), json!([])));
+    assert_eq!(shown(server), (json!([]), json!([])));
     assert!(!kernel.connection_file.exists());
 }
 
-#[test]
-fn the_command_has_the_server_shut_a_kernel_and_shows_what_was_freed() {
-    let Some(server) = server(&[]) else {
-        return;
-    };
-    let kernel = idle(&server);
+fn the_command_has_a_kernel_shut_and_shows_what_was_freed(server: &Server) {
+    let kernel = idle(server);
     let machine = Machine::new(&one_gpu(&[kernel.pid]));
     let (process, scene) = (format!("/proc/{}", kernel.pid), machine.path("scene.json"));
     thread::spawn(move || {
@@ -139,76 +153,48 @@ fn the_command_has_the_server_shut_a_kernel_and_shows_what_was_freed() {
         // It holds no GPU's file here, so that the number may be another's.
         let why = &report["refused"][0]["why"]["protection"]["reason"];
         assert_eq!(why, "other_namespace", "{output:?}");
-        assert_eq!(state(&server, &kernel), "idle");
-        return;
+        assert_eq!(state(server, &kernel), "idle");
+        return shut(server, &kernel);
     }
     assert_eq!(output.code, 0, "{output:?}");
     assert_eq!(report["freed_bytes"], 2 * GIB);
-    assert_eq!(shown(&server), (json!([]), json!([])));
+    assert_eq!(shown(server), (json!([]), json!([])));
     assert!(!ledger.contains("SIGTERM"), "{ledger}");
 }
 
-#[test]
-fn a_kernel_on_a_unix_socket_is_shut_too() {
-    let folder = tempfile::tempdir().unwrap();
-    let sock = folder.path().join("s");
-    let Some(server) = server(&[&format!("--ServerApp.sock={}", sock.display())]) else {
-        return;
-    };
-    let kernel = idle(&server);
-    let mut stage = Stage::new(&[kernel.pid]);
-    let target = found(stage.target());
-    let (outcome, past) = stage.act(target);
-    assert!(is_freed(&outcome), "{outcome:?}");
-    assert_eq!(asked(&past), Some(vec![]));
-    assert!(sent(&past, kernel.pid).is_empty(), "{past:?}");
-    assert_eq!(shown(&server), (json!([]), json!([])));
-}
-
-#[test]
-fn a_kernel_that_has_become_busy_is_left_to_who_named_it() {
-    let Some(server) = server(&[]) else {
-        return;
-    };
-    let kernel = idle(&server);
+fn one_that_has_become_busy_is_left_to_who_named_it(server: &Server) {
+    let kernel = idle(server);
     let mut stage = Stage::new(&[kernel.pid]);
     let target = stage.target();
-    let _driver = busy(&server, &kernel);
+    let _driver = busy(server, &kernel);
     let (outcome, past) = stage.act(found(target.clone()));
     assert_eq!(outcome, Outcome::RuleNoLongerTrue);
     assert_eq!(asked(&past).unwrap(), ["it is at work"]);
     assert!(sent(&past, kernel.pid).is_empty(), "{past:?}");
-    assert_eq!(state(&server, &kernel), "busy");
+    assert_eq!(state(server, &kernel), "busy");
 
     let (outcome, _) = stage.act(target);
     assert!(is_freed(&outcome), "{outcome:?}");
-    assert_eq!(shown(&server), (json!([]), json!([])));
+    assert_eq!(shown(server), (json!([]), json!([])));
 }
 
-#[test]
-fn a_kernel_that_was_busy_since_the_plan_is_left_alone() {
-    let Some(server) = server(&[]) else {
-        return;
-    };
-    let kernel = idle(&server);
+fn one_that_was_busy_since_the_plan_is_left_alone(server: &Server) {
+    let kernel = idle(server);
     let mut stage = Stage::new(&[kernel.pid]);
     let mut target = found(stage.target());
     let model = server.request("GET", &format!("/api/kernels/{}", kernel.id), &Value::Null);
     let active = model["last_activity"].as_str().unwrap().parse().unwrap();
     planned(&mut target).last_activity = Some(active);
     assert!(server.drive(&kernel, "x = 2").0.wait().unwrap().success());
-    wait_until("it is idle again", || state(&server, &kernel) == "idle");
+    wait_until("it is idle again", || state(server, &kernel) == "idle");
     let (outcome, past) = stage.act(target);
     assert_eq!(outcome, Outcome::RuleNoLongerTrue, "{past:?}");
-    assert_eq!(state(&server, &kernel), "idle");
+    assert_eq!(state(server, &kernel), "idle");
+    shut(server, &kernel);
 }
 
-#[test]
-fn a_kernel_that_is_only_signalled_is_started_again() {
-    let Some(server) = server(&[]) else {
-        return;
-    };
-    let kernel = idle(&server);
+fn one_that_is_only_signalled_is_started_again(server: &Server) {
+    let kernel = idle(server);
     let mut stage = Stage::new(&[kernel.pid]);
     // Who insists.
     stage.guard.policy.direct = true;
@@ -222,16 +208,13 @@ fn a_kernel_that_is_only_signalled_is_started_again() {
     let again = server.place.pid_with(&format!("kernel-{}.json", kernel.id));
     assert!(pid == again && pid != kernel.pid);
     assert!(outcome.to_string().contains("in its notebook"), "{outcome}");
-    let (kernels, _) = shown(&server);
+    let (kernels, _) = shown(server);
     assert_eq!(kernels[0]["id"], kernel.id);
+    shut(server, &kernel);
 }
 
-#[test]
-fn a_kernel_that_was_started_again_is_not_the_one_that_was_meant() {
-    let Some(server) = server(&[]) else {
-        return;
-    };
-    let kernel = idle(&server);
+fn one_that_was_started_again_is_not_the_one_that_was_meant(server: &Server) {
+    let kernel = idle(server);
     let mut stage = Stage::new(&[kernel.pid]);
     let mut target = stage.target();
     let path = format!("/api/kernels/{}/restart", kernel.id);
@@ -244,16 +227,13 @@ fn a_kernel_that_was_started_again_is_not_the_one_that_was_meant() {
     let (outcome, past) = stage.act(target);
     assert_eq!(outcome, Outcome::AlreadyGone);
     assert_eq!(asked(&past), None);
-    let (kernels, _) = shown(&server);
+    let (kernels, _) = shown(server);
     assert_eq!(kernels[0]["id"], kernel.id);
+    shut(server, &kernel);
 }
 
-#[test]
-fn what_a_kernel_has_forked_does_not_cost_the_kernel() {
-    let Some(server) = server(&[]) else {
-        return;
-    };
-    let kernel = idle(&server);
+fn what_a_kernel_has_forked_does_not_cost_the_kernel(server: &Server) {
+    let kernel = idle(server);
     let fork = server.place.path("fork");
     let code = format!(
         "import os, time\npid = os.fork()\nif pid == 0:\n    os.setsid()\n    time.sleep(600)\n\
@@ -280,8 +260,9 @@ fn what_a_kernel_has_forked_does_not_cost_the_kernel() {
     };
     let expected = format!("process {} was started as the same kernel", kernel.pid);
     assert!(why.contains(&expected), "{why}");
-    assert_eq!(state(&server, &kernel), "idle");
+    assert_eq!(state(server, &kernel), "idle");
     signal(fork, Number::KILL);
+    shut(server, &kernel);
 }
 
 #[test]
@@ -317,12 +298,8 @@ fn a_kernel_of_a_server_that_takes_a_password_is_left_to_it() {
     assert_ne!(pid, kernel.pid);
 }
 
-#[test]
-fn a_kernel_whose_server_has_died_since_is_signalled() {
-    let Some(mut server) = server(&[]) else {
-        return;
-    };
-    let kernel = idle(&server);
+fn one_whose_server_has_died_since_is_signalled(server: &mut Server) {
+    let kernel = idle(server);
     let mut stage = Stage::new(&[kernel.pid]);
     let target = stage.target();
     // As one that cannot see its parent die, because its interpreter is held up.

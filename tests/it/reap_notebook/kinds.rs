@@ -13,13 +13,28 @@ fn a_server_without_token_and_password_is_shown_what_its_own_pages_carry() {
     // It refuses who does not come from a page of its own.
     let path = format!("/api/kernels/{}", kernel.id);
     assert!(server.answer("DELETE", &path, &Value::Null, "").contains("403"));
+    is_shut(&server, &kernel);
+}
+
+#[test]
+fn a_server_on_a_unix_socket_is_asked() {
+    let folder = tempfile::tempdir().unwrap();
+    let sock = folder.path().join("s");
+    let Some(server) = server(&[&format!("--ServerApp.sock={}", sock.display())]) else {
+        return;
+    };
+    is_shut(&server, &idle(&server));
+}
+
+/// Has a rule's plan end a kernel: its server does.
+fn is_shut(server: &Server, kernel: &Kernel) {
     let mut stage = Stage::new(&[kernel.pid]);
     let target = found(stage.target());
     let (outcome, past) = stage.act(target);
     assert!(is_freed(&outcome), "{outcome:?} {past:?}");
     assert_eq!(asked(&past), Some(vec![]));
     assert!(sent(&past, kernel.pid).is_empty(), "{past:?}");
-    assert_eq!(shown(&server), (json!([]), json!([])));
+    assert_eq!(shown(server), (json!([]), json!([])));
 }
 
 #[test]

@@ -18,12 +18,17 @@ const CACHE: &str = "import torch\nkept = {'answer': 42}\n\
 const LIVE: &str = "import torch\nkept = torch.empty(384 << 20, device='cuda')\n\
                     a = torch.empty(512 << 20, device='cuda'); del a";
 
+/// As much cache again, after a release.
+const AGAIN: &str = "a = torch.empty(512 << 20, device='cuda'); del a";
+
 /// A notebook that is open at a server and has run a cell.
 struct Notebook {
     machine: Machine,
     server: Server,
     kernel: Kernel,
     client: Client,
+    /// Where the audit log is.
+    state: PathBuf,
 }
 
 impl Notebook {
@@ -37,12 +42,10 @@ impl Notebook {
             plant(command, &machine);
         })?;
         let kernel = server.open("deep/thought.ipynb");
-        let mut client = Client::connect(&server.place, &server.python, &kernel.connection_file);
-        client.run(cell);
-        let notebook = Self { machine, server, kernel, client };
-        support::wait_until("the server has heard that it is idle", || {
-            notebook.model()["execution_state"] == "idle"
-        });
+        let client = Client::connect(&server.place, &server.python, &kernel.connection_file);
+        let state = machine.path("state");
+        let mut notebook = Self { machine, server, kernel, client, state };
+        notebook.again("first", cell);
         if notebook.machine.snapshot(0).0["host"]["pid_namespace"] == "host" {
             return Some(notebook);
         }
@@ -50,6 +53,15 @@ impl Notebook {
         assert_eq!(output.json()["targets"], json!([]), "{output:?}");
         assert!(notebook.lines().is_empty());
         None
+    }
+
+    /// Runs a cell, for what comes with an audit log of its own.
+    fn again(&mut self, state: &str, cell: &str) {
+        self.state = self.machine.path(state);
+        self.client.run(cell);
+        support::wait_until("the server has heard that it is idle", || {
+            self.model()["execution_state"] == "idle"
+        });
     }
 
     fn pid(&self) -> String {
@@ -71,7 +83,7 @@ impl Notebook {
 
     fn command(&self, arguments: &[&str]) -> Command {
         let mut command = self.machine.command(arguments);
-        command.env("STATE_DIRECTORY", self.machine.path("state"));
+        command.env("STATE_DIRECTORY", &self.state);
         command
     }
 
@@ -83,7 +95,7 @@ impl Notebook {
     }
 
     fn ledger(&self) -> PathBuf {
-        self.machine.path("state/reap.jsonl")
+        self.state.join("reap.jsonl")
     }
 
     /// The audit log's lines that are whole.
@@ -121,10 +133,18 @@ fn outcome(output: &Output) -> Value {
 }
 
 #[test]
-fn a_notebook_is_named_and_gives_its_cache_back_and_keeps_its_variables() {
+fn a_notebook_with_cache_only_gives_it_back_and_lives() {
     let Some(mut notebook) = Notebook::open(CACHE, IDLE) else {
         return;
     };
+    one_that_is_named_gives_its_cache_back_and_keeps_its_variables(&mut notebook);
+    notebook.again("second", AGAIN);
+    a_rule_that_finds_cache_only_ends_with_the_kernel_alive(&mut notebook);
+    notebook.again("third", AGAIN);
+    one_that_runs_a_cell_is_busy_and_one_that_does_not_return_times_out(&mut notebook);
+}
+
+fn one_that_is_named_gives_its_cache_back_and_keeps_its_variables(notebook: &mut Notebook) {
     let before = notebook.client.state();
     assert_eq!(notebook.used(), Some(2 * GIB + 300 * MIB));
     let active: Time = notebook.model()["last_activity"].as_str().unwrap().parse().unwrap();
@@ -154,11 +174,7 @@ fn a_notebook_is_named_and_gives_its_cache_back_and_keeps_its_variables() {
     assert!(history.stdout.contains("released 2.0 GiB"), "{history:?}");
 }
 
-#[test]
-fn a_rule_that_finds_cache_only_ends_with_the_kernel_alive() {
-    let Some(mut notebook) = Notebook::open(CACHE, IDLE) else {
-        return;
-    };
+fn a_rule_that_finds_cache_only_ends_with_the_kernel_alive(notebook: &mut Notebook) {
     let before = notebook.client.state();
     let output = notebook.run(&["reap", "--kind", "idle", "--yes", "--json", "--window", "4s"]);
     assert_eq!(output.code, 0, "{output:?}");
@@ -176,10 +192,18 @@ fn a_rule_that_finds_cache_only_ends_with_the_kernel_alive() {
 }
 
 #[test]
-fn a_rule_that_still_holds_after_the_release_has_the_server_shut_the_kernel() {
-    let Some(notebook) = Notebook::open(LIVE, IDLE) else {
+fn a_notebook_with_live_tensors_keeps_them_until_a_rule_has_it_shut() {
+    let Some(mut notebook) = Notebook::open(LIVE, IDLE) else {
         return;
     };
+    a_later_gpumem_does_not_take_a_release_for_the_users_work(&notebook);
+    notebook.again("second", AGAIN);
+    unattended_a_rule_releases_once_and_kills_nobody(&notebook);
+    notebook.again("third", AGAIN);
+    a_rule_that_still_holds_after_the_release_has_the_server_shut_the_kernel(&notebook);
+}
+
+fn a_rule_that_still_holds_after_the_release_has_the_server_shut_the_kernel(notebook: &Notebook) {
     let output = notebook.run(&["reap", "--kind", "idle", "--yes", "--json", "--window", "4s"]);
     assert_eq!(output.code, 0, "{output:?}");
     assert_eq!(outcome(&output)["outcome"], "freed", "{output:?}");
@@ -188,11 +212,7 @@ fn a_rule_that_still_holds_after_the_release_has_the_server_shut_the_kernel() {
     assert_eq!(notebook.used(), None);
 }
 
-#[test]
-fn a_later_gpumem_does_not_take_a_release_for_the_users_work() {
-    let Some(notebook) = Notebook::open(LIVE, IDLE) else {
-        return;
-    };
+fn a_later_gpumem_does_not_take_a_release_for_the_users_work(notebook: &Notebook) {
     let before = notebook.idle_since();
     let output = notebook.run(&["release", &notebook.kernel.id, "--yes", "--json"]);
     let released = outcome(&output);
@@ -209,12 +229,9 @@ fn a_later_gpumem_does_not_take_a_release_for_the_users_work() {
     assert!(notebook.idle_since() > before);
 }
 
-#[test]
-fn unattended_a_rule_releases_once_and_kills_nobody() {
+fn unattended_a_rule_releases_once_and_kills_nobody(notebook: &Notebook) {
     let rule = format!("[sample]\ninterval = \"200ms\"\n{IDLE}action = \"release\"\n");
-    let Some(notebook) = Notebook::open(LIVE, &rule) else {
-        return;
-    };
+    notebook.machine.configure(&rule);
     let mut command = notebook.command(&["reap", "--watch", "--no-store"]);
     let service = Running::start(&mut command);
     support::wait_until("it has released", || {
@@ -230,13 +247,10 @@ fn unattended_a_rule_releases_once_and_kills_nobody() {
     assert_eq!(notebook.used(), Some(1536 * MIB + 300 * MIB));
     assert_eq!(notebook.model()["id"], notebook.kernel.id);
     drop(service);
+    notebook.machine.configure(IDLE);
 }
 
-#[test]
-fn a_kernel_that_runs_a_cell_is_busy_and_one_that_does_not_return_times_out() {
-    let Some(mut notebook) = Notebook::open(CACHE, IDLE) else {
-        return;
-    };
+fn one_that_runs_a_cell_is_busy_and_one_that_does_not_return_times_out(notebook: &mut Notebook) {
     let done = notebook.machine.path("done");
     let waits = format!("import os, time\nwhile not os.path.exists({done:?}): time.sleep(0.01)");
     notebook.client.send(&json!({"run": waits}));

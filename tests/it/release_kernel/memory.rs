@@ -32,6 +32,28 @@ fn pytorch_after_a_models_use_gives_its_cache_back() {
     // There is nothing more.
     released(kernel.pid(), &options());
     assert_eq!(kernel.used(), Some(detached - 100 * MIB));
+    garbage_in_a_cycle_is_collected_unless_that_is_refused(&kernel, &mut client);
+    a_probe_changes_nothing(&kernel, &mut client);
+}
+
+fn garbage_in_a_cycle_is_collected_unless_that_is_refused(kernel: &RawKernel, client: &mut Client) {
+    client.run(
+        "import gc\ngc.disable()\nclass Loop: pass\nloop = Loop()\nloop.self = loop\n\
+         loop.tensor = torch.empty(25 << 20, device='cuda')\ndel loop\ngc.enable()\ngc.set_threshold(0)",
+    );
+    let whole = kernel.used().unwrap();
+    let gentle = ReleaseOptions { collects: false, ..options() };
+    released(kernel.pid(), &gentle);
+    assert_eq!(kernel.used(), Some(whole));
+    released(kernel.pid(), &options());
+    assert_eq!(kernel.used(), Some(whole - 100 * MIB));
+}
+
+fn a_probe_changes_nothing(kernel: &RawKernel, client: &mut Client) {
+    client.run("a = torch.empty(25 << 20, device='cuda')\ndel a");
+    let (whole, before) = (kernel.used(), client.state());
+    support::wait_until("it answers", || probe(kernel.pid()).is_ok());
+    assert_eq!((kernel.used(), client.state()), (whole, before));
 }
 
 /// Question 1: Keras on TensorFlow 2 in a notebook.
@@ -176,34 +198,4 @@ fn what_still_holds_memory_is_named_and_never_shown() {
     assert_eq!(client.state(), before);
     // Without being asked for they are not looked for.
     assert!(released(kernel.pid(), &options()).references.is_empty());
-}
-
-#[test]
-fn garbage_in_a_cycle_is_collected_unless_that_is_refused() {
-    let Some(kernel) = RawKernel::start("kernel-cycle.json") else {
-        return;
-    };
-    let mut client = kernel.client();
-    client.run(
-        "import gc, torch\ngc.disable()\nclass Loop: pass\nloop = Loop()\nloop.self = loop\n\
-         loop.tensor = torch.empty(25 << 20, device='cuda')\ndel loop\ngc.enable()\ngc.set_threshold(0)",
-    );
-    let whole = kernel.used().unwrap();
-    let gentle = ReleaseOptions { collects: false, ..options() };
-    released(kernel.pid(), &gentle);
-    assert_eq!(kernel.used(), Some(whole));
-    released(kernel.pid(), &options());
-    assert_eq!(kernel.used(), Some(whole - 100 * MIB));
-}
-
-#[test]
-fn a_probe_changes_nothing() {
-    let Some(kernel) = RawKernel::start("kernel-probe.json") else {
-        return;
-    };
-    let mut client = kernel.client();
-    client.run("import torch\na = torch.empty(25 << 20, device='cuda')\ndel a");
-    let (whole, before) = (kernel.used(), client.state());
-    support::wait_until("it answers", || probe(kernel.pid()).is_ok());
-    assert_eq!((kernel.used(), client.state()), (whole, before));
 }
