@@ -164,18 +164,8 @@ fn a_limit_alone_reads_nobodys_files() {
     let opens = |arguments: &[&str]| {
         let gpumem = machine.command(arguments);
         let mut command = Command::new(&strace);
-        command
-            .args(["-f", "-qq", "-e", "trace=openat", "-o"])
-            .arg(&trace)
-            .arg(gpumem.get_program())
-            .args(gpumem.get_args());
-        for (name, value) in gpumem.get_envs() {
-            match value {
-                Some(value) => command.env(name, value),
-                None => command.env_remove(name),
-            };
-        }
-        let output = support::finish(&mut command);
+        command.args(["-f", "-qq", "-e", "trace=openat", "-o"]).arg(&trace);
+        let output = support::finish(support::before(&mut command, &gpumem));
         assert_eq!(output.code, 0, "{output:?}");
         let own = format!("\"/proc/{}\"", holder.pid());
         let trace = std::fs::read_to_string(&trace).unwrap();

@@ -3,12 +3,12 @@
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::process::CommandExt as _;
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::{ChildStdin, ChildStdout, Command, Stdio};
 
 use mock_nvml::scene::{Gpu, Process, Scene};
 use serde_json::json;
 
-use crate::machine::{GIB, Machine, Running, Snapshot};
+use crate::machine::{GIB, Machine, Recording, Running, Snapshot};
 use crate::support::{self, clean_environment, finish_with_input, gpumem};
 
 /// Rules that are decided within a test.
@@ -106,32 +106,9 @@ impl Drop for Stranger {
     }
 }
 
-struct Recording {
-    child: Child,
-    lines: std::io::Lines<BufReader<ChildStdout>>,
-}
-
-impl Recording {
-    fn start(namespace: &Namespace, machine: &Machine) -> Self {
-        let arguments = ["record", "--interval", "200ms", "--duration", "60s"];
-        let mut command = namespace.gpumem(machine, &arguments);
-        let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
-        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        Self { child, lines }
-    }
-
-    /// The next snapshot, and its line.
-    fn next(&mut self) -> (Snapshot, String) {
-        let line = self.lines.next().expect("it goes on").unwrap();
-        (Snapshot(serde_json::from_str(&line).unwrap()), line)
-    }
-}
-
-impl Drop for Recording {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
+fn recording(namespace: &Namespace, machine: &Machine) -> Recording {
+    let arguments = ["record", "--interval", "200ms", "--duration", "60s"];
+    Recording::start(&mut namespace.gpumem(machine, &arguments))
 }
 
 fn has(snapshot: &Snapshot, pid: u32) -> bool {
@@ -155,8 +132,9 @@ fn a_worker_that_outlived_its_trainer_is_named() {
     let machine = Machine::new(&Scene::new().gpu(gpu));
     machine.configure(QUICK);
 
-    let mut recording = Recording::start(&namespace, &machine);
-    let (snapshot, first) = recording.next();
+    let mut recording = recording(&namespace, &machine);
+    let first = recording.line();
+    let snapshot = Snapshot(serde_json::from_str(&first).unwrap());
     assert!(has(&snapshot, worker.0), "while its trainer lives: {snapshot:?}");
     trainer.running.0.kill().unwrap();
     trainer.running.0.wait().unwrap();
@@ -180,7 +158,8 @@ fn a_worker_that_outlived_its_trainer_is_named() {
     let mut lines = vec![first];
     let mut since = None;
     loop {
-        let (snapshot, line) = recording.next();
+        let line = recording.line();
+        let snapshot = Snapshot(serde_json::from_str(&line).unwrap());
         lines.push(line);
         if has(&snapshot, trainer_pid) && snapshot.process(trainer_pid).get("state").is_none() {
             let lasted = *since.get_or_insert(lines.len());
@@ -218,15 +197,15 @@ fn unattributed_memory_makes_every_process_be_read() {
     assert_eq!(holder.line(), "begun");
     let pid = holder.running.pid();
     let machine = Machine::new(&Scene::new().gpu(Gpu::default()));
-    let mut recording = Recording::start(&namespace, &machine);
-    let (snapshot, _) = recording.next();
+    let mut recording = recording(&namespace, &machine);
+    let snapshot = recording.next();
     assert!(!has(&snapshot, pid), "it holds nothing yet: {snapshot:?}");
 
     holder.stdin.write_all(b"go\n").unwrap();
     assert_eq!(holder.line(), "opened");
     machine.play(&Scene::new().gpu(Gpu::default().unattributed(3 * GIB)));
     let snapshot = loop {
-        let (snapshot, _) = recording.next();
+        let snapshot = recording.next();
         if snapshot.gpu(0)["memory"]["used_bytes"] == 3 * GIB {
             break snapshot;
         }

@@ -1,8 +1,10 @@
 //! A machine for tests: the mock driver playing a scene, real processes, and gpumem looking at them.
 
 use std::collections::BTreeMap;
+use std::io::{BufRead as _, BufReader, Lines};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::time::Instant;
 
 use mock_nvml::Counts;
 use mock_nvml::scene::{Gpu, Process, Scene};
@@ -66,6 +68,11 @@ impl Machine {
         support::finish(&mut self.command(arguments))
     }
 
+    /// `gpumem record` with these arguments.
+    pub fn record(&self, more: &[&str]) -> Recording {
+        Recording::start(&mut self.command(&[&["record"], more].concat()))
+    }
+
     /// What gpumem prints of a recording, by this machine's configuration.
     pub fn replay(&self, arguments: &[&str], file: &str) -> String {
         let mut command = support::command(arguments);
@@ -125,6 +132,41 @@ impl Snapshot {
     pub fn errors(&self) -> Vec<String> {
         let errors = self.0["errors"].as_array().unwrap().iter();
         errors.map(|e| format!("{} {} {}", e["gpu"], e["call"], e["error"])).collect()
+    }
+}
+
+/// `gpumem record` to standard output; killed at the end.
+pub struct Recording {
+    pub running: Running,
+    lines: Lines<BufReader<ChildStdout>>,
+}
+
+impl Recording {
+    pub fn start(command: &mut Command) -> Self {
+        let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        Self { running: Running(child), lines }
+    }
+
+    /// The next snapshot's line.
+    pub fn line(&mut self) -> String {
+        self.lines.next().expect("it goes on").unwrap()
+    }
+
+    pub fn next(&mut self) -> Snapshot {
+        Snapshot(serde_json::from_str(&self.line()).unwrap())
+    }
+
+    /// The first snapshot of which this is so.
+    pub fn until(&mut self, mut so: impl FnMut(&Snapshot) -> bool) -> Snapshot {
+        let begun = Instant::now();
+        loop {
+            let snapshot = self.next();
+            if so(&snapshot) {
+                return snapshot;
+            }
+            assert!(begun.elapsed() < support::PATIENCE, "in vain waited for another {snapshot:?}");
+        }
     }
 }
 

@@ -4,7 +4,6 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::io::{Read as _, Write as _};
 use std::num::NonZero;
-use std::os::fd::AsFd as _;
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -280,6 +279,13 @@ impl Terminal {
         }
     }
 
+    /// Leaves it by q, with the terminal as it was.
+    pub fn quit(&mut self) {
+        self.press("q");
+        assert_eq!(self.end().code(), Some(0));
+        self.assert_restored();
+    }
+
     /// Ctrl-C, until it is the end: the first one may only close what is open.
     pub fn end_by_interrupt(&mut self) -> ExitStatus {
         let begun = Instant::now();
@@ -337,22 +343,19 @@ impl Drop for Terminal {
     }
 }
 
-pub fn demo(rows: u16, columns: u16) -> Option<Terminal> {
+pub fn demo(rows: u16, columns: u16) -> Terminal {
     demo_in(&[], rows, columns)
 }
 
-fn demo_in(shell: &[&str], rows: u16, columns: u16) -> Option<Terminal> {
-    support::find("setsid", "util-linux")?;
+fn demo_in(shell: &[&str], rows: u16, columns: u16) -> Terminal {
     let terminal = Terminal::start(shell, &support::command(&["watch", "--demo"]), rows, columns);
     terminal.wait_for("demo", |text| text.contains("demo") && text.contains("fine-tune"));
-    Some(terminal)
+    terminal
 }
 
 #[test]
 fn it_draws_the_demo_and_q_leaves_the_terminal_as_it_was() {
-    let Some(mut terminal) = demo(40, 160) else {
-        return;
-    };
+    let mut terminal = demo(40, 160);
     assert!(terminal.is_raw());
     let text = terminal.text();
     assert!(text.contains("nothing can be signalled"), "{text}");
@@ -371,26 +374,20 @@ fn it_draws_the_demo_and_q_leaves_the_terminal_as_it_was() {
 
 #[test]
 fn it_follows_a_resize_down_to_one_cell_and_back() {
-    let Some(mut terminal) = demo(24, 80) else {
-        return;
-    };
+    let mut terminal = demo(24, 80);
     for (rows, columns) in [(50, 200), (1, 1), (10, 40), (30, 120)] {
         terminal.resize(rows, columns);
         if rows > 9 {
             terminal.wait_for("GPU", |text| text.contains("GPU") || text.contains("gpu"));
         }
     }
-    terminal.press("q");
-    assert_eq!(terminal.end().code(), Some(0));
-    terminal.assert_restored();
+    terminal.quit();
 }
 
 #[test]
 fn signals_end_it_with_the_terminal_restored() {
     for signal in [Signal::TERM, Signal::INT, Signal::HUP] {
-        let Some(mut terminal) = demo(24, 80) else {
-            return;
-        };
+        let mut terminal = demo(24, 80);
         kill_process(terminal.pid(), signal).unwrap();
         let status = terminal.end();
         let by = status.signal().or_else(|| status.code().map(|code| code - 128));
@@ -404,9 +401,7 @@ fn it_stops_and_continues_like_any_program() {
     if support::find("bash", "bash").is_none() {
         return;
     }
-    let Some(mut terminal) = demo_in(Terminal::SHELL, 24, 80) else {
-        return;
-    };
+    let mut terminal = demo_in(Terminal::SHELL, 24, 80);
     for stop_by_key in [true, false] {
         if stop_by_key {
             terminal.press("\u{1a}");
@@ -419,9 +414,7 @@ fn it_stops_and_continues_like_any_program() {
         terminal.wait_for("demo again", |text| text.contains("REPLAY demo"));
         assert!(terminal.is_raw());
     }
-    terminal.press("q");
-    assert_eq!(terminal.end().code(), Some(0));
-    terminal.assert_restored();
+    terminal.quit();
 }
 
 #[test]
@@ -432,17 +425,6 @@ fn it_wants_a_terminal() {
         output.stderr.contains("terminal") && output.stderr.contains("gpumem ps"),
         "{output:?}"
     );
-}
-
-#[test]
-fn a_terminal_that_goes_away_ends_it() {
-    let Some(terminal) = demo(24, 80) else { return };
-    let pid = terminal.pid();
-    let file = terminal.slave.as_fd().try_clone_to_owned().unwrap();
-    drop(file);
-    kill_process(pid, Signal::HUP).unwrap();
-    let mut terminal = terminal;
-    terminal.end();
 }
 
 #[test]
@@ -463,9 +445,6 @@ fn a_panic_of_any_thread_is_printed_on_a_restored_terminal() {
             assert!(drawn.is_ok());
             std::process::exit(3);
         });
-        return;
-    }
-    if support::find("setsid", "util-linux").is_none() {
         return;
     }
     for which in ["main", "other"] {
@@ -490,9 +469,6 @@ fn panics_on(variable: &str, thread: &str) {
 
 #[test]
 fn how_it_was_left_is_how_it_comes_back() {
-    if support::find("setsid", "util-linux").is_none() {
-        return;
-    }
     let state = tempfile::tempdir().unwrap();
     let sleeper = Running::sleep();
     let machine = Machine::new(&one_gpu(&[sleeper.pid()]));
@@ -507,22 +483,19 @@ fn how_it_was_left_is_how_it_comes_back() {
     };
     let start = |mark| show(&watch, mark);
     let mut terminal = start("MEMORY▼");
-    terminal.press("q");
-    assert_eq!(terminal.end().code(), Some(0));
+    terminal.quit();
     let count = || std::fs::read_dir(state.path()).unwrap().count();
     assert_eq!(count(), 0, "nothing was changed, nothing is written");
     let mut terminal = show(&demo, "MEMORY▼");
     terminal.press("oU");
     terminal.wait_for("order by user", |text| text.contains("USER▼"));
-    terminal.press("q");
-    assert_eq!(terminal.end().code(), Some(0));
+    terminal.quit();
     assert_eq!(count(), 0, "how a recording is looked at is not remembered");
 
     let mut terminal = start("MEMORY▼");
     terminal.press("oU");
     terminal.wait_for("order by user", |text| text.contains("USER▼"));
-    terminal.press("q");
-    assert_eq!(terminal.end().code(), Some(0));
+    terminal.quit();
     let mut terminal = start("USER▼");
     terminal.press("op");
     terminal.wait_for("order by pid", |text| text.contains("PID▲"));
@@ -530,15 +503,12 @@ fn how_it_was_left_is_how_it_comes_back() {
     terminal.end();
     terminal.assert_restored();
     let mut terminal = start("PID▲");
-    terminal.press("q");
-    assert_eq!(terminal.end().code(), Some(0));
+    terminal.quit();
     assert_eq!(count(), 1);
 
     std::fs::write(state.path().join("watch.json"), b"\xff{\0").unwrap();
     let mut terminal = start("MEMORY▼");
-    terminal.press("q");
-    assert_eq!(terminal.end().code(), Some(0));
-    terminal.assert_restored();
+    terminal.quit();
 }
 
 #[test]
@@ -558,9 +528,7 @@ fn bytes_that_are_no_keys_do_no_harm() {
         b"\x1b[1;5;5;5;5;5;5;5;5;5;5;5;5;5;5;5;5;5;5A",
     ];
     for bytes in STRANGE {
-        let Some(mut terminal) = demo(24, 80) else {
-            return;
-        };
+        let mut terminal = demo(24, 80);
         terminal.send(bytes);
         let status = terminal.end_by_interrupt();
         assert_eq!(status.code(), Some(0), "{}", bytes.escape_ascii());
@@ -572,9 +540,7 @@ fn bytes_that_are_no_keys_do_no_harm() {
 
 #[test]
 fn a_storm_of_keys_is_taken_in_to_the_last() {
-    let Some(mut terminal) = demo(24, 100) else {
-        return;
-    };
+    let mut terminal = demo(24, 100);
     for _ in 0..100 {
         terminal.press(&"jkjkj\x1b[B\x1b[A><rI".repeat(10));
     }
@@ -587,9 +553,6 @@ fn a_storm_of_keys_is_taken_in_to_the_last() {
 
 #[test]
 fn keys_answer_and_healthy_gpus_go_on_while_one_hangs() {
-    if support::find("setsid", "util-linux").is_none() {
-        return;
-    }
     let child = Running::sleep();
     let scene = Scene::new()
         .gpu(Gpu::new("NVIDIA L40S"))
@@ -613,9 +576,7 @@ fn keys_answer_and_healthy_gpus_go_on_while_one_hangs() {
 
 #[test]
 fn the_demo_pauses_steps_and_seeks() {
-    let Some(mut terminal) = demo(24, 100) else {
-        return;
-    };
+    let mut terminal = demo(24, 100);
     let clock = |text: &str| {
         let line = text.lines().next().unwrap_or_default();
         let at = line.find(" UTC")?;
@@ -640,16 +601,11 @@ fn the_demo_pauses_steps_and_seeks() {
     terminal.wait_for("end", |text| text.contains(", the end"));
     terminal.press("[");
     terminal.wait_for("step back from the end", |text| text.contains("PAUSED"));
-    terminal.press("q");
-    assert_eq!(terminal.end().code(), Some(0));
-    terminal.assert_restored();
+    terminal.quit();
 }
 
 #[test]
 fn this_machine_pauses_and_resumes_with_now() {
-    if support::find("setsid", "util-linux").is_none() {
-        return;
-    }
     let child = Running::sleep();
     let process = Process::compute(child.pid(), 2 * GIB);
     let scene = Scene::new().gpu(Gpu::default().process(process));
@@ -668,16 +624,11 @@ fn this_machine_pauses_and_resumes_with_now() {
     terminal.wait_for("news", |text| text.contains("7.0 GiB"));
     terminal.press("-");
     terminal.wait_for("longer interval", |text| text.contains("every 250ms"));
-    terminal.press("q");
-    assert_eq!(terminal.end().code(), Some(0));
-    terminal.assert_restored();
+    terminal.quit();
 }
 
 #[test]
 fn the_stored_history_is_there_with_the_first_sample() {
-    if support::find("setsid", "util-linux").is_none() {
-        return;
-    }
     let child = Running::sleep();
     let gpu = Gpu::default().process(Process::compute(child.pid(), 20 * GIB));
     let machine = Machine::new(&Scene::new().gpu(gpu));
@@ -699,14 +650,11 @@ fn the_stored_history_is_there_with_the_first_sample() {
     let watch = ["watch", "--interval", "1h", "--store-dir", folder];
     let mut terminal = Terminal::start(&[], &machine.command(&watch), 40, 160);
     terminal.wait_for("idle process", |text| text.contains("without using it"));
-    terminal.press("q");
-    assert_eq!(terminal.end().code(), Some(0));
+    terminal.quit();
 
     let command = machine.command(&[&watch[..], &["--no-store"]].concat());
     let mut terminal = Terminal::start(&[], &command, 40, 160);
     let text = terminal.wait_for("process", |text| text.contains("sleep 600"));
     assert!(!text.contains("without using it"), "{text}");
-    terminal.press("q");
-    assert_eq!(terminal.end().code(), Some(0));
-    terminal.assert_restored();
+    terminal.quit();
 }

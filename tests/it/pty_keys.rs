@@ -13,20 +13,11 @@ fn shown(program: &Command, mark: &str) -> Terminal {
     terminal
 }
 
-fn leave(mut terminal: Terminal) {
-    terminal.press("q");
-    assert_eq!(terminal.end().code(), Some(0));
-    terminal.assert_restored();
-}
-
 #[test]
 fn alone_it_opens_the_screen_where_there_is_a_driver_and_else_says_what_to_do() {
-    if support::find("setsid", "util-linux").is_none() {
-        return;
-    }
     let sleeper = Running::sleep();
     let machine = Machine::new(&one_gpu(&[sleeper.pid()]));
-    leave(shown(&machine.command(&[]), "MEMORY▼"));
+    shown(&machine.command(&[]), "MEMORY▼").quit();
 
     let no_driver = support::command(&["--nvml-library", "/nonexistent/libnvidia-ml.so.1"]);
     let mut terminal = shown(&no_driver, "gpumem doctor");
@@ -44,9 +35,6 @@ fn alone_it_opens_the_screen_where_there_is_a_driver_and_else_says_what_to_do() 
 
 #[test]
 fn the_bar_is_clicked_and_an_environment_is_shown_without_its_secrets() {
-    if support::find("setsid", "util-linux").is_none() {
-        return;
-    }
     let mut command = Command::new("sleep");
     command.arg("600").env_clear().env("HF_HOME", "/models/\u{1b}[2J");
     command.env("HF_TOKEN", "s3cret").env("MY_DB_PASSWORD", "s3cret");
@@ -88,9 +76,6 @@ fn the_bar_is_clicked_and_an_environment_is_shown_without_its_secrets() {
 
 #[test]
 fn what_is_pasted_kills_nothing_and_quits_nothing() {
-    if support::find("setsid", "util-linux").is_none() {
-        return;
-    }
     let sleeper = Running::sleep();
     let machine = Machine::new(&one_gpu(&[sleeper.pid()]));
     let pid = sleeper.pid().to_string();
@@ -106,5 +91,5 @@ fn what_is_pasted_kills_nothing_and_quits_nothing() {
     terminal.wait_for("what was pasted", |text| text.contains("filter: gpu:0"));
     terminal.press("\u{1b}");
     terminal.wait_for_selected(&pid);
-    leave(terminal);
+    terminal.quit();
 }

@@ -310,7 +310,7 @@ const ASLEEP: &[(&str, &str)] = &[
 
 #[test]
 fn who_sleeps_is_left_and_runs_nothing_later() {
-    for (name, source) in ASLEEP {
+    let is_left = |name: &str, source: &str| {
         let Some(program) = Program::start(source) else {
             return;
         };
@@ -336,7 +336,12 @@ fn who_sleeps_is_left_and_runs_nothing_later() {
         assert_eq!((program.releases(), program.held_gib()), (1, 2), "{name}");
         assert_eq!(program.errors(), "", "{name}");
         program.assert_nothing_is_left();
-    }
+    };
+    thread::scope(|scope| {
+        for (name, source) in ASLEEP {
+            scope.spawn(|| is_left(name, source));
+        }
+    });
 }
 
 #[test]

@@ -298,7 +298,7 @@ fn a_server_with_a_certificate_of_its_own_or_on_a_unix_socket_is_asked_as_any() 
     if support::find("openssl", "openssl").is_none() {
         return;
     }
-    for (program, base) in [(&SECURE, "https://127.0.0.1:"), (&LOCAL, "--unix-socket ")] {
+    let asked_as_any = |program: &'static Program, base: &str| {
         let server = StandIn::start(&python, program, "busy");
         let answer = performed(&server.way(), 30_000);
         assert!(matches!(&answer, Err(NotReleased::Busy(_))), "{answer:?}");
@@ -326,7 +326,11 @@ fn a_server_with_a_certificate_of_its_own_or_on_a_unix_socket_is_asked_as_any() 
         let server = StandIn::start(&python, program, "key");
         let answer = performed(&server.way(), 30_000);
         assert!(matches!(&answer, Err(NotReleased::Refused(_))), "{answer:?}");
-    }
+    };
+    thread::scope(|scope| {
+        scope.spawn(|| asked_as_any(&SECURE, "https://127.0.0.1:"));
+        scope.spawn(|| asked_as_any(&LOCAL, "--unix-socket "));
+    });
 }
 
 #[test]

@@ -61,6 +61,18 @@ pub fn run(arguments: &[&str]) -> Output {
     finish(&mut command(arguments))
 }
 
+/// Has a program that runs others, such as strace, run this one, in its environment.
+pub fn before<'a>(command: &'a mut Command, program: &Command) -> &'a mut Command {
+    command.arg(program.get_program()).args(program.get_args());
+    for (name, value) in program.get_envs() {
+        match value {
+            Some(value) => command.env(name, value),
+            None => command.env_remove(name),
+        };
+    }
+    command
+}
+
 /// Runs a command to its end.
 pub fn finish(command: &mut Command) -> Output {
     collect(command.stdin(Stdio::null()).output().unwrap())

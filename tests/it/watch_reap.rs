@@ -13,20 +13,19 @@ use crate::release::announcing;
 use crate::support;
 
 /// The screen, with the only process selected.
-fn watching(stage: &Stage, holder: &Holder) -> Option<Terminal> {
-    support::find("setsid", "util-linux")?;
+fn watching(stage: &Stage, holder: &Holder) -> Terminal {
     let command = stage.command(&["watch", "--no-store", "--interval", "250ms"]);
     let mut terminal = Terminal::start(&[], &command, 30, 120);
     terminal.wait_for("process", |text| text.contains(&holder.pid.to_string()));
     terminal.press("j");
     let title = format!("process {} on GPU 0", holder.pid);
     terminal.wait_for("selection", |text| text.contains(&title));
-    Some(terminal)
+    terminal
 }
 
 /// The screen, with the plan for that process.
-fn planned(stage: &Stage, holder: &Holder) -> Option<Terminal> {
-    let mut terminal = watching(stage, holder)?;
+fn planned(stage: &Stage, holder: &Holder) -> Terminal {
+    let mut terminal = watching(stage, holder);
     terminal.press("x");
     let text = terminal.wait_for("plan", |text| text.contains("y kill it"));
     for words in [
@@ -36,7 +35,7 @@ fn planned(stage: &Stage, holder: &Holder) -> Option<Terminal> {
     ] {
         assert!(text.contains(&words), "no {words}:\n{text}");
     }
-    Some(terminal)
+    terminal
 }
 
 fn quit(terminal: &mut Terminal) {
@@ -50,9 +49,7 @@ fn a_yes_kills_it_and_the_screen_shows_what_was_freed() {
         return;
     };
     let holder = stage.holder(OBEYS);
-    let Some(mut terminal) = planned(&stage, &holder) else {
-        return;
-    };
+    let mut terminal = planned(&stage, &holder);
     stage.release(&holder, Duration::ZERO);
     terminal.press("y");
     terminal.wait_for("countdown", |text| text.contains("nothing was sent so far"));
@@ -82,9 +79,7 @@ fn a_yes_has_it_release_memory_and_it_lives() {
     let Some(holder) = announcing(&stage, "os.replace(after, scene)") else {
         return;
     };
-    let Some(mut terminal) = watching(&stage, &holder) else {
-        return;
-    };
+    let mut terminal = watching(&stage, &holder);
     terminal.press("R");
     let text = terminal.wait_for("plan", |text| text.contains("y ask it"));
     for words in [
@@ -122,9 +117,7 @@ fn one_with_no_way_in_is_shown_why_and_nobody_is_asked() {
         return;
     };
     let holder = stage.holder(OBEYS);
-    let Some(mut terminal) = watching(&stage, &holder) else {
-        return;
-    };
+    let mut terminal = watching(&stage, &holder);
     terminal.press("R");
     let text = terminal.wait_for("plan", |text| text.contains("no process to ask"));
     assert!(text.contains("no way in"), "{text}");
@@ -141,9 +134,7 @@ fn what_is_undone_or_left_is_left_alive() {
         return;
     };
     let holder = stage.holder(OBEYS);
-    let Some(mut terminal) = planned(&stage, &holder) else {
-        return;
-    };
+    let mut terminal = planned(&stage, &holder);
     terminal.press("y");
     terminal.wait_for("countdown", |text| text.contains("nothing was sent so far"));
     terminal.press("u");
@@ -165,9 +156,7 @@ fn another_signal_is_chosen_and_planned() {
         return;
     };
     let holder = stage.holder(IGNORES);
-    let Some(mut terminal) = planned(&stage, &holder) else {
-        return;
-    };
+    let mut terminal = planned(&stage, &holder);
     // The last one.
     terminal.press("sssssss");
     let text = terminal.wait_for("plan", |text| text.contains("1. SIGKILL to"));
@@ -188,9 +177,7 @@ fn quitting_in_the_middle_shows_what_was_sent() {
         return;
     };
     let holder = stage.holder(IGNORES);
-    let Some(mut terminal) = planned(&stage, &holder) else {
-        return;
-    };
+    let mut terminal = planned(&stage, &holder);
     terminal.press("y");
     terminal.wait_for("grace", |text| text.contains("waiting for its memory, "));
     quit(&mut terminal);
@@ -207,9 +194,7 @@ fn stopping_in_the_middle_stays_and_shows_what_was_sent() {
         return;
     };
     let holder = stage.holder(IGNORES);
-    let Some(mut terminal) = planned(&stage, &holder) else {
-        return;
-    };
+    let mut terminal = planned(&stage, &holder);
     terminal.press("y");
     terminal.wait_for("grace", |text| text.contains("waiting for its memory, "));
     terminal.press("u");
@@ -241,13 +226,13 @@ fn a_picture_sends_nothing_whatever_keys_it_is_of() {
 }
 
 /// The screen, with the plan for what the rules found: one idle process.
-fn planned_by_rule(stage: &Stage, holder: &Holder) -> Option<Terminal> {
-    let mut terminal = watching(stage, holder)?;
+fn planned_by_rule(stage: &Stage, holder: &Holder) -> Terminal {
+    let mut terminal = watching(stage, holder);
     terminal.wait_for("finding", |text| text.contains("without using it"));
     terminal.press("X");
     let text = terminal.wait_for("plan", |text| text.contains("y kill it"));
     assert!(text.contains("kill what the rules found"), "{text}");
-    Some(terminal)
+    terminal
 }
 
 #[test]
@@ -258,9 +243,7 @@ fn what_the_rules_find_no_longer_when_the_yes_comes_is_left() {
     let Some(holder) = idle(&stage, OBEYS) else {
         return;
     };
-    let Some(mut terminal) = planned_by_rule(&stage, &holder) else {
-        return;
-    };
+    let mut terminal = planned_by_rule(&stage, &holder);
     stage.machine.play(&scene(holder.pid, 80));
     // The detail below the plan says what is so now.
     terminal.wait_for("work", |text| !text.contains("> end the process"));
@@ -273,9 +256,6 @@ fn what_the_rules_find_no_longer_when_the_yes_comes_is_left() {
 
 #[test]
 fn of_the_demo_nothing_is_sent() {
-    if support::find("setsid", "util-linux").is_none() {
-        return;
-    }
     let command = support::command(&["watch", "--demo"]);
     let mut terminal = Terminal::start(&[], &command, 40, 120);
     terminal.wait_for("demo", |text| text.contains("fine-tune"));

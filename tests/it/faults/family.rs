@@ -5,6 +5,7 @@ use std::io::{BufRead as _, BufReader};
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Child, Stdio};
+use std::thread;
 
 use gpumem::api::model::Snapshot;
 use gpumem::api::recording::{Access, StoreLimits, StoreWriter};
@@ -87,12 +88,12 @@ fn scene(family: &Family, fault: Option<Fault>) -> Scene {
     fault.into_iter().fold(scene, Scene::fault)
 }
 
-struct Stage {
-    namespace: Namespace,
+struct Stage<'a> {
+    namespace: &'a Namespace,
     machine: Machine,
 }
 
-impl Stage {
+impl Stage<'_> {
     fn run(&self, arguments: &[&str]) -> Output {
         let mut command = self.namespace.gpumem(&self.machine, arguments);
         command.env("STATE_DIRECTORY", self.machine.path("state"));
@@ -134,14 +135,16 @@ fn a_family_of_which_a_gpu_cannot_be_read_is_neither_accused_nor_ended() {
         return;
     };
     let family = Family::start(&namespace);
-    let stage = Stage { namespace, machine: Machine::new(&scene(&family, None)) };
-    stage.live_through();
+    let stage =
+        |fault| Stage { namespace: &namespace, machine: Machine::new(&scene(&family, fault)) };
     // With both GPUs read the first rank is idle: else nothing below could be wrong.
-    assert_eq!(accused(&stage.check()), [json!(family.ranks[0])]);
-    for list in ["Graphics", "Compute", "MPSCompute"] {
+    let sound = stage(None);
+    sound.live_through();
+    assert_eq!(accused(&sound.check()), [json!(family.ranks[0])]);
+    let is_left_alone = |list: &str| {
         let function = format!("nvmlDeviceGet{list}RunningProcesses_v3");
         let fault = Fault::error(function, 10).on(1);
-        stage.machine.play(&scene(&family, Some(fault)));
+        let stage = stage(Some(fault));
         stage.live_through();
         let check = stage.check();
         assert_eq!(accused(&check), [Value::Null; 0], "{list}: {check:?}");
@@ -162,7 +165,13 @@ fn a_family_of_which_a_gpu_cannot_be_read_is_neither_accused_nor_ended() {
         assert!(family.are_alive(), "{list}: {reap:?}");
         let ledger = stage.machine.path("state/reap.jsonl");
         assert!(!ledger.exists(), "{list}: {reap:?}");
-    }
+    };
+    thread::scope(|scope| {
+        for list in ["Graphics", "Compute", "MPSCompute"] {
+            let is_left_alone = &is_left_alone;
+            scope.spawn(move || is_left_alone(list));
+        }
+    });
 }
 
 #[test]
@@ -171,7 +180,7 @@ fn what_was_found_before_a_list_failed_is_not_acted_upon() {
         return;
     };
     let family = Family::start(&namespace);
-    let stage = Stage { namespace, machine: Machine::new(&scene(&family, None)) };
+    let stage = Stage { namespace: &namespace, machine: Machine::new(&scene(&family, None)) };
     // All was seen for eleven minutes, and only then a list fails.
     stage.live_through();
     let fault = Fault::error("nvmlDeviceGetGraphicsRunningProcesses_v3", 10).on(1);

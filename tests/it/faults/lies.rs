@@ -1,7 +1,9 @@
 //! Figures that cannot be true are shown as unknown, with an error, and nobody is accused for them.
 
+use std::thread;
+
 use mock_nvml::scene::{Gpu, Growth, Memory, Process, Sample, Scene, Utilization};
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::machine::{GIB, Machine, Running, Snapshot};
 
@@ -30,51 +32,63 @@ fn gpu() -> Gpu {
     Gpu::new("NVIDIA H100 80GB HBM3").total(80 * GIB)
 }
 
-#[test]
-fn a_process_that_holds_more_than_there_is_holds_what_is_not_known() {
-    let running = Running::sleep();
-    let memory =
-        Memory { total: (80 * GIB).into(), used: Some((4 * GIB).into()), ..Memory::default() };
-    let gpu = Gpu { memory: Some(memory), ..gpu() };
-    // 2^64 - 2 is not what the driver says where it does not know. A scene's numbers are floating
-    // point, and this one's next is 2^64: as far up as they go.
-    let lie = Process::compute(running.pid(), 1.8e19);
-    let snapshot = contained(gpu.process(lie), "is not known");
-    assert_eq!(snapshot.row(0, running.pid()).get("used_bytes"), None);
+/// What is unknown of such a snapshot, where the process has this pid.
+type Check = fn(&Snapshot, u32);
+
+fn lacks(snapshot: &Snapshot, names: &[&str]) {
+    for name in names {
+        assert_eq!(snapshot.gpu(0).get(name), None, "{name}");
+    }
 }
 
 #[test]
-fn use_beyond_all_of_it_is_not_known() {
+fn what_cannot_be_true_is_unknown_and_accuses_nobody() {
     let running = Running::sleep();
+    let pid = running.pid();
+    let holding = |total: u64, used: u64| {
+        let (total, used) = ((total * GIB).into(), Some((used * GIB).into()));
+        Gpu { memory: Some(Memory { total, used, ..Memory::default() }), ..gpu() }
+    };
+    let held = Process::compute(pid, 20 * GIB);
+    // It works, so that only its rows could accuse it.
+    let busy = || Process::compute(pid, 20 * GIB).sm(50);
     let absurd = f64::from(u32::MAX);
-    let gpu = Gpu {
+    let beyond_all = Gpu {
         utilization: Some(Utilization { gpu: absurd.into(), memory: absurd.into() }),
-        utilization_samples: vec![Sample { pid: running.pid(), sm: u32::MAX, ..Sample::default() }],
+        utilization_samples: vec![Sample { pid, sm: u32::MAX }],
         ..gpu()
     };
-    let snapshot =
-        contained(gpu.process(Process::compute(running.pid(), 20 * GIB)), "4294967295 percent");
-    assert_eq!(snapshot.gpu(0).get("gpu_percent"), None);
-    assert_eq!(snapshot.row(0, running.pid()).get("sm_percent"), None);
-}
-
-#[test]
-fn pid_0_is_no_process() {
-    let snapshot = contained(gpu().process(Process::compute(0, 20 * GIB)), "pid 0");
-    assert_eq!(snapshot.pids(0), [0u64; 0]);
-}
-
-#[test]
-fn one_that_is_listed_forty_times_is_there_once() {
-    let running = Running::sleep();
-    // It works, so that only its forty rows could accuse it.
-    let row = || Process::compute(running.pid(), 20 * GIB).sm(50);
-    let memory =
-        Memory { total: (80 * GIB).into(), used: Some((30 * GIB).into()), ..Memory::default() };
-    let gpu = Gpu { memory: Some(memory), ..gpu().utilization(50, 10) };
-    let gpu = (0..40).fold(gpu, |gpu, _| gpu.process(row()));
-    let snapshot = contained(gpu, "more than once");
-    assert_eq!(snapshot.pids(0), [u64::from(running.pid())]);
+    let forty = holding(80, 30).utilization(50, 10);
+    let forty = (0..40).fold(forty, |gpu, _| gpu.process(busy()));
+    let lies: [(Gpu, &str, Check); 7] = [
+        // 2^64 - 2 is not what the driver says where it does not know. A scene's numbers are floating
+        // point, and this one's next is 2^64: as far up as they go.
+        (holding(80, 4).process(Process::compute(pid, 1.8e19)), "is not known", |it, pid| {
+            assert_eq!(it.row(0, pid).get("used_bytes"), None);
+        }),
+        (beyond_all.process(held), "4294967295 percent", |it, pid| {
+            lacks(it, &["gpu_percent"]);
+            assert_eq!(it.row(0, pid).get("sm_percent"), None);
+        }),
+        (gpu().process(Process::compute(0, 20 * GIB)), "pid 0", |it, _| {
+            assert_eq!(it.pids(0), [0u64; 0]);
+        }),
+        (forty, "more than once", |it, pid| assert_eq!(it.pids(0), [u64::from(pid)])),
+        (holding(8, 20).utilization(50, 10).process(busy()), "cannot be true", |it, _| {
+            lacks(it, &["memory"]);
+        }),
+        (Gpu { garbled: true, ..gpu() }, "not UTF-8", |it, _| {
+            lacks(it, &["name", "uuid"]);
+        }),
+        (Gpu { name: String::new(), uuid: Some(String::new()), ..gpu() }, "empty", |it, _| {
+            lacks(it, &["name", "uuid"]);
+        }),
+    ];
+    thread::scope(|scope| {
+        for (gpu, error, check) in lies {
+            scope.spawn(move || check(&contained(gpu, error), pid));
+        }
+    });
 }
 
 #[test]
@@ -88,28 +102,4 @@ fn five_thousand_rows_are_taken_in() {
     assert_eq!(check.json()["findings"], json!([]), "{}", check.stderr);
     let reap = machine.run(&["reap", "--json", "--window", "2s"]);
     assert_eq!(reap.json()["targets"], json!([]), "{}", reap.stderr);
-}
-
-#[test]
-fn a_total_below_what_is_in_use_is_no_total() {
-    let running = Running::sleep();
-    let memory =
-        Memory { total: (8 * GIB).into(), used: Some((20 * GIB).into()), ..Memory::default() };
-    let gpu = Gpu { memory: Some(memory), ..gpu().utilization(50, 10) };
-    let busy = Process::compute(running.pid(), 20 * GIB).sm(50);
-    let snapshot = contained(gpu.process(busy), "cannot be true");
-    assert_eq!(snapshot.gpu(0).get("memory"), None);
-}
-
-#[test]
-fn names_that_are_none_are_reported() {
-    let garbled = Gpu { garbled: true, ..gpu() };
-    let snapshot = contained(garbled, "not UTF-8");
-    let gpu_of = |snapshot: &Snapshot, name: &str| snapshot.gpu(0).get(name).cloned();
-    assert_eq!(gpu_of(&snapshot, "name"), None::<Value>);
-    assert_eq!(gpu_of(&snapshot, "uuid"), None::<Value>);
-    let empty = Gpu { name: String::new(), uuid: Some(String::new()), ..gpu() };
-    let snapshot = contained(empty, "empty");
-    assert_eq!(gpu_of(&snapshot, "name"), None::<Value>);
-    assert_eq!(gpu_of(&snapshot, "uuid"), None::<Value>);
 }

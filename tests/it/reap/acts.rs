@@ -233,14 +233,13 @@ fn killed_in_the_middle_it_leaves_what_was_sent() {
 }
 
 /// `gpumem kill` on a terminal, that has asked.
-fn asked(stage: &Stage, holder: &Holder) -> Option<Terminal> {
-    support::find("setsid", "util-linux")?;
+fn asked(stage: &Stage, holder: &Holder) -> Terminal {
     let command = stage.command(&["kill", &holder.pid.to_string()]);
     let terminal = Terminal::start(&[], &command, 40, 160);
     let text = terminal.wait_for("question", |text| text.contains("[y/N]"));
     assert!(text.contains("Kill 1 process to free 2.0 GiB? [y/N]"), "{text}");
     assert!(holder.is_alive());
-    Some(terminal)
+    terminal
 }
 
 #[test]
@@ -249,9 +248,7 @@ fn on_a_terminal_it_asks_and_yes_is_yes() {
         return;
     };
     let holder = stage.holder(OBEYS);
-    let Some(mut terminal) = asked(&stage, &holder) else {
-        return;
-    };
+    let mut terminal = asked(&stage, &holder);
     stage.release(&holder, Duration::ZERO);
     terminal.press("y\r");
     assert_eq!(terminal.end().code(), Some(0));
@@ -266,9 +263,7 @@ fn whatever_else_is_answered_is_no() {
     };
     let holder = stage.holder(OBEYS);
     for answer in ["n\r", "\r", "maybe\r", "\u{4}"] {
-        let Some(mut terminal) = asked(&stage, &holder) else {
-            return;
-        };
+        let mut terminal = asked(&stage, &holder);
         terminal.press(answer);
         assert_eq!(terminal.end().code(), Some(1), "{answer:?}");
         terminal.wait_for("refusal", |text| text.contains("nothing was sent"));
@@ -282,9 +277,7 @@ fn who_has_gone_before_the_answer_is_gone() {
         return;
     };
     let holder = stage.holder(OBEYS);
-    let Some(mut terminal) = asked(&stage, &holder) else {
-        return;
-    };
+    let mut terminal = asked(&stage, &holder);
     holder.end();
     terminal.press("yes\r");
     assert_eq!(terminal.end().code(), Some(0));
@@ -409,16 +402,8 @@ fn left_stopped(stage: &Stage) -> Option<Holder> {
     let mut command = std::process::Command::new(strace);
     command
         .args(["-f", "-o", "/dev/null", "-e", "trace=pidfd_send_signal"])
-        .args(["-e", "inject=pidfd_send_signal:signal=SIGKILL:when=1"])
-        .arg(reaper.get_program())
-        .args(reaper.get_args());
-    for (name, value) in reaper.get_envs() {
-        match value {
-            Some(value) => command.env(name, value),
-            None => command.env_remove(name),
-        };
-    }
-    let output = support::finish(&mut command);
+        .args(["-e", "inject=pidfd_send_signal:signal=SIGKILL:when=1"]);
+    let output = support::finish(support::before(&mut command, &reaper));
     assert_eq!(output.code, 128 + 9, "{output:?}");
     assert!(holder.is_alive());
     assert_eq!(state(&holder), 'S', "none is stopped before it is killed");

@@ -1,5 +1,6 @@
 //! What is planned, what is refused, and that a plan changes nothing.
 
+use std::thread;
 use std::time::Duration;
 
 use mock_nvml::scene::Fault;
@@ -107,7 +108,14 @@ fn a_dry_run_ends_with_the_code_of_the_real_one() {
     };
     let kept = stage.holder_by(&["env", "GPUMEM_KEEP=2999-12-31"], OBEYS);
     let kept = kept.pid.to_string();
-    for (arguments, code) in [
+    // Each with an audit log of its own, all at once.
+    let assert_code = |arguments: &[&str], code: i32| {
+        let state = stage.machine.path(&arguments.join(" "));
+        let output = support::finish(stage.command(arguments).env("STATE_DIRECTORY", &state));
+        assert_eq!(output.code, code, "{arguments:?}: {output:?}");
+        assert!(!state.join("reap.jsonl").exists(), "{arguments:?}");
+    };
+    let rows = [
         (&["reap", "--pid", "1"][..], 1),
         (&["reap", "--pid", "4194300"], 1),
         (&["reap", "--pid", &kept], 1),
@@ -118,20 +126,23 @@ fn a_dry_run_ends_with_the_code_of_the_real_one() {
         (&["reap", "--notebook", "no.ipynb"], 1),
         (&["reap", "--kind", "leak", "--window", "0s"], 0),
         (&["reap", "--window", "0s"], 0),
-        (&["reap", "--gpu", "9"], 2),
-    ] {
-        for more in ["--dry-run", "--yes"] {
-            let output = stage.run(&[arguments, &[more]].concat());
-            assert_eq!(output.code, code, "{arguments:?} {more}: {output:?}");
+        (&["reap", "--gpu", "9", "--window", "0s"], 2),
+        (&["kill", "1"], 1),
+        (&["kill", "4194300"], 1),
+        (&["kill", &kept], 1),
+    ];
+    thread::scope(|scope| {
+        for (arguments, code) in rows {
+            let assert_code = &assert_code;
+            scope.spawn(move || {
+                // Who types kill and no --yes is shown what it would do.
+                let dry: &[&str] = if arguments[0] == "kill" { &[] } else { &["--dry-run"] };
+                for more in [dry, &["--yes"]] {
+                    assert_code(&[arguments, more].concat(), code);
+                }
+            });
         }
-    }
-    for pid in ["1", "4194300", &kept] {
-        for more in [&[][..], &["--yes"]] {
-            let output = stage.run(&[&["kill", pid], more].concat());
-            assert_eq!(output.code, 1, "{pid} {more:?}: {output:?}");
-        }
-    }
-    assert!(!stage.ledger().exists());
+    });
     // Of several the one that is refused decides, whatever becomes of the other.
     let holder = stage.holder(OBEYS);
     let (pid, refused) = (holder.pid.to_string(), "4194300");
