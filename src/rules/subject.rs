@@ -130,7 +130,14 @@ pub fn name(process: &Process) -> String {
             None => format!("{program} worker (multiprocessing)"),
         });
     }
-    cut(&program_and_script(program, arguments))
+    let runs = program_and_script(program, arguments);
+    // A cell started it, with `!` or as a child: its kernel's server has named the notebook for all of them.
+    let environment = process.environment.as_deref();
+    let session = environment.and_then(|it| it.get("JPY_SESSION_NAME"));
+    match session.map(|path| file_name(path)).filter(|name| name.ends_with(".ipynb")) {
+        Some(notebook) => cut(&format!("{runs} of notebook {notebook}")),
+        None => cut(&runs),
+    }
 }
 
 /// The file's name; all of a title that the process gave itself (setproctitle), in which a `/` parts no path.
@@ -289,6 +296,15 @@ mod tests {
             ..Process::default()
         };
         assert_eq!(name(&notebook), "notebook course/hw4.ipynb");
+        let of_a_cell = |session: &str| {
+            name(&Process {
+                command: Some(["python".into(), "train.py".into()].into()),
+                environment: Some(Arc::new([("JPY_SESSION_NAME".into(), session.into())].into())),
+                ..Process::default()
+            })
+        };
+        assert_eq!(of_a_cell("/home/ann/hw4.ipynb"), "python train.py of notebook hw4.ipynb");
+        assert_eq!(of_a_cell("/home/ann/console"), "python train.py");
         let thread = Process { comm: Some("nv_queue".into()), ..Process::default() };
         assert_eq!(name(&thread), "nv_queue");
     }
