@@ -78,7 +78,7 @@ pub(super) fn run(args: &Doctor, global: &Global) -> anyhow::Result<Exit> {
         cgroups: mounts.map(|mounts| mounts.cgroups),
         is_initial_cgroup_namespace: host::read_is_initial_cgroup_namespace(&roots.proc),
         now,
-        booted: host::read_boot_time(&roots),
+        booted: Some(host::read_boot_time()),
         has_boot_id: machine.boot_id.is_some(),
     }));
     checks.push(Topic::VERSION.ok(concat!("gpumem ", env!("CARGO_PKG_VERSION"))));

@@ -1,8 +1,6 @@
 //! What Linux says of the machine: its names, its boot, its clocks.
 
 use std::ffi::CStr;
-use std::fs::File;
-use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -16,9 +14,6 @@ use crate::model::snapshot::{Host, PidNamespace};
 /// The number of the initial pid namespace: `PROC_PID_INIT_INO` of the kernel's
 /// `include/linux/proc_ns.h`.
 const INITIAL_PID_NAMESPACE: u64 = 0xEFFF_FFFC;
-
-/// How much of `/proc/stat` is looked through; machines with many interrupts have long ones.
-const STAT_BYTES: u64 = 4 << 20;
 
 /// What the machine says of itself; what cannot be read is `None`. `suspended_seconds` is left to
 /// the caller, because it changes: see [`Clocks::suspended_seconds`].
@@ -53,31 +48,13 @@ pub(in crate::host) fn parse_pid_namespace(link: &str) -> Option<PidNamespace> {
     Some(if number == INITIAL_PID_NAMESPACE { PidNamespace::Host } else { PidNamespace::Container })
 }
 
-/// When the machine was booted, by the wall clock of now; `None` where that cannot be read.
-pub fn read_boot_time(roots: &Roots) -> Option<Time> {
-    let seconds = read_boot_seconds(&roots.proc)?;
-    Some(Time::from_unix_milliseconds(seconds.saturating_mul(1000)))
-}
-
-/// When the machine was booted, in seconds since the Unix epoch. It moves when the clock is set, so
-/// that it is read once and kept.
-pub(in crate::host) fn read_boot_seconds(proc: &Path) -> Option<i64> {
-    let file = File::open(proc.join("stat")).ok()?;
-    parse_boot_seconds(BufReader::new(file.take(STAT_BYTES)))
-}
-
-/// The line `btime` of `/proc/stat`.
-fn parse_boot_seconds(mut lines: impl BufRead) -> Option<i64> {
-    let mut line = Vec::new();
-    loop {
-        line.clear();
-        if lines.read_until(b'\n', &mut line).ok()? == 0 {
-            return None;
-        }
-        if let Some(seconds) = line.strip_prefix(b"btime ") {
-            return std::str::from_utf8(seconds).ok()?.trim_end().parse().ok();
-        }
-    }
+/// When the machine was booted, by the wall clock of now, to the second. It moves when the clock is set, so that who
+/// shows it again keeps it. Not `btime` of `/proc/stat`: in a container lxcfs answers that for the container, while
+/// start times count from the machine's boot.
+pub fn read_boot_time() -> Time {
+    let boottime_ns = i64::try_from(read_clocks().boottime_ns).unwrap_or(i64::MAX);
+    let milliseconds = read_time().unix_milliseconds() - boottime_ns / 1_000_000;
+    Time::from_unix_milliseconds(milliseconds.div_euclid(1000) * 1000)
 }
 
 /// The kernel's clocks at one instant.
@@ -135,9 +112,10 @@ mod tests {
         assert!(host.hostname.is_some() && host.kernel.is_some());
         assert!(host.pid_namespace.is_some());
         assert_eq!(host.boot_id.map(|id| id.len()), Some(36));
-        assert!(
-            read_boot_seconds(Path::new("/proc")).is_some_and(|seconds| seconds > 1_000_000_000)
-        );
+        let stat = std::fs::read_to_string("/proc/stat").unwrap();
+        let said = stat.lines().find_map(|line| line.strip_prefix("btime ")?.parse::<i64>().ok());
+        let booted = read_boot_time().unix_seconds();
+        assert!(said.unwrap().abs_diff(booted) < 600, "{said:?} {booted}");
     }
 
     #[test]
@@ -146,7 +124,6 @@ mod tests {
         let host =
             read_host(&Roots { proc: nowhere.into(), dev: nowhere.into(), root: nowhere.into() });
         assert_eq!((host.boot_id, host.pid_namespace), (None, None));
-        assert_eq!(read_boot_seconds(nowhere), None);
     }
 
     #[test]
@@ -160,18 +137,6 @@ mod tests {
         ] {
             assert_eq!(parse_pid_namespace(link), namespace, "{link}");
         }
-    }
-
-    #[test]
-    fn the_boot_is_a_line_of_its_own() {
-        let parse = |text: &'static [u8]| parse_boot_seconds(text);
-        assert_eq!(
-            parse(b"cpu  1 2\nintr 5 \xff 6\nbtime 1763700000\nctxt 1\n"),
-            Some(1_763_700_000)
-        );
-        assert_eq!(parse(b"cpu btime 5\n"), None);
-        assert_eq!(parse(b"btime 99999999999999999999\n"), None);
-        assert_eq!(parse(b""), None);
     }
 
     #[test]

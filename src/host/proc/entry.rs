@@ -14,7 +14,7 @@ use std::sync::Arc;
 use rustix::fs::{Access, access};
 
 use crate::host::gpu::gpu_files::is_driver_behind_files;
-use crate::host::machine::clocks::read_boot_seconds;
+use crate::host::machine::clocks::read_boot_time;
 use crate::host::owner::above::Jobs;
 use crate::host::owner::names::Names;
 use crate::host::owner::place::Whereabouts;
@@ -103,7 +103,7 @@ pub struct Surroundings {
     devices_ns: Option<u64>,
     ticks_per_second: u64,
     page_bytes: u64,
-    boot_seconds: Option<i64>,
+    pub(in crate::host) booted: Time,
     pub(in crate::host) users: Users,
     pub(in crate::host) names: Names,
     /// Which Slurm jobs have steps here.
@@ -126,7 +126,7 @@ impl Surroundings {
             devices_ns: None,
             ticks_per_second: rustix::param::clock_ticks_per_second().max(1),
             page_bytes: rustix::param::page_size() as u64,
-            boot_seconds: read_boot_seconds(&roots.proc),
+            booted: read_boot_time(),
             users: Users::default(),
             names: Names::new(roots.root.clone()),
             jobs: Jobs::default(),
@@ -154,8 +154,8 @@ impl Surroundings {
     /// When a process started, in wall-clock time.
     pub fn start_time(&self, start_ticks: u64) -> Option<Time> {
         let since_boot = start_ticks.checked_mul(1000)? / self.ticks_per_second;
-        let boot = self.boot_seconds?.checked_mul(1000)?;
-        boot.checked_add(i64::try_from(since_boot).ok()?).map(Time::from_unix_milliseconds)
+        let booted = self.booted.unix_milliseconds();
+        booted.checked_add(i64::try_from(since_boot).ok()?).map(Time::from_unix_milliseconds)
     }
 
     /// Brings what is known of a process up to `stat`, and reads more of it where that is due.

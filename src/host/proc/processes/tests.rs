@@ -35,7 +35,6 @@ impl Fake {
         if has_gpu {
             fs::write(fake.0.dev.join("nvidia0"), "").unwrap();
         }
-        fs::write(fake.0.proc.join("stat"), "cpu 1 2\nbtime 1763700000\n").unwrap();
         fake
     }
 
@@ -148,7 +147,7 @@ fn a_process_is_filled_as_far_as_proc_shows() {
             pid: 70,
             start_ticks: Some(12_345),
             start_time: Some(Time::from_unix_milliseconds(
-                1_763_700_000_000 + (12_345_000 / ticks) as i64
+                processes.around.booted.unix_milliseconds() + (12_345_000 / ticks) as i64
             )),
             ppid: Some(60),
             process_group: Some(70),
