@@ -71,6 +71,14 @@ pub enum RecordingError {
         "cannot record to {name}: it is compressed; record to a .jsonl file and compress it afterwards with `zstd FILE.jsonl`"
     )]
     Compressed { name: String },
+    /// What is in the file is no recording.
+    #[error("cannot record to {name}: it holds something else than a recording; name another file")]
+    Foreign { name: String },
+    /// Root does not write into what another user has put there.
+    #[error(
+        "cannot record to {name}: as root only to a file of root's, and this is of uid {uid}; name another file"
+    )]
+    Others { name: String, uid: u32 },
     /// Another recorder has the file.
     #[error(
         "cannot record to {name}: another gpumem is recording to it; stop that one or name another file"

@@ -1,14 +1,14 @@
 //! Appends snapshots to a file or standard output, a whole line at a time.
 
 use std::ffi::OsString;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::num::NonZeroU32;
 use std::os::fd::AsFd;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::FlockOperation;
+use rustix::fs::{FlockOperation, OFlags};
 
 use super::{RecordingError, is_zstd};
 use crate::model::json;
@@ -107,6 +107,7 @@ impl Writer {
             return Err(self.failed(error.into(), false));
         }
         self.line.push(b'\n');
+        self.find_again()?;
         self.rotate()?;
         let from = usize::from(!self.isolate);
         let (written, result) = write_all(&mut self.file, &self.line[from..]);
@@ -158,6 +159,34 @@ impl Writer {
         done
     }
 
+    /// Opens the file anew where what is there by its name is another one, or none: it was moved away, deleted or
+    /// replaced.
+    fn find_again(&mut self) -> Result<(), RecordingError> {
+        let Some(path) = self.path.as_deref() else {
+            return Ok(());
+        };
+        let own = self.file.metadata().ok().filter(Metadata::is_file);
+        let identity = |it: &Metadata| (it.dev(), it.ino());
+        let Some(own) = own else {
+            return Ok(());
+        };
+        if !fs::metadata(path).is_ok_and(|named| identity(&named) == identity(&own)) {
+            self.reopen()?;
+        }
+        Ok(())
+    }
+
+    /// Begins a new file, or goes on with what is there.
+    fn reopen(&mut self) -> Result<(), RecordingError> {
+        if let Some(path) = self.path.as_deref() {
+            let (file, end) = open(path, &self.name)?;
+            self.file = file;
+            self.bytes = end.bytes;
+            self.isolate = end.torn;
+        }
+        Ok(())
+    }
+
     /// Moves a full file aside and begins a new one, before the line at hand is written.
     fn rotate(&mut self) -> Result<(), RecordingError> {
         let (Some(rotation), Some(path)) = (self.rotation, self.path.as_deref()) else {
@@ -176,11 +205,7 @@ impl Writer {
                 _ => {}
             }
         }
-        let (file, end) = open(path, &self.name)?;
-        self.file = file;
-        self.bytes = end.bytes;
-        self.isolate = end.torn;
-        Ok(())
+        self.reopen()
     }
 }
 
@@ -204,8 +229,16 @@ struct FileEnd {
 /// Opens a file for appending and takes its lock.
 fn open(path: &Path, name: &str) -> Result<(File, FileEnd), RecordingError> {
     let create_error = |cause| RecordingError::Create { name: name.to_owned(), cause };
-    let file = OpenOptions::new().append(true).create(true).open(path).map_err(create_error)?;
+    let is_root = rustix::process::geteuid().is_root();
+    // A link in a folder that others write to leads root to any file.
+    let flags = if is_root { OFlags::NOFOLLOW } else { OFlags::empty() };
+    let mut options = OpenOptions::new();
+    options.append(true).create(true).custom_flags(flags.bits().cast_signed());
+    let file = options.open(path).map_err(create_error)?;
     let metadata = file.metadata().map_err(create_error)?;
+    if is_root && metadata.uid() != 0 {
+        return Err(RecordingError::Others { name: name.to_owned(), uid: metadata.uid() });
+    }
     let mut end = FileEnd { regular: metadata.is_file(), bytes: metadata.len(), torn: false };
     if !end.regular {
         return Ok((file, end));
@@ -223,18 +256,28 @@ fn open(path: &Path, name: &str) -> Result<(File, FileEnd), RecordingError> {
         if is_zstd(&head) {
             return Err(RecordingError::Compressed { name: name.to_owned() });
         }
+        if !is_begun_recording(&head) {
+            return Err(RecordingError::Foreign { name: name.to_owned() });
+        }
         end.torn = last != b'\n';
     }
     Ok((file, end))
 }
 
-/// The first four bytes of a file and its last one.
+/// Whether a file that begins so is a recording, be its first line torn.
+fn is_begun_recording(head: &[u8]) -> bool {
+    const BEGINNING: &[u8] = b"{\"schema\":\"gpumem.snapshot/";
+    let written = head.iter().filter(|byte| !byte.is_ascii_whitespace());
+    written.zip(BEGINNING).all(|(one, other)| one == other)
+}
+
+/// The first bytes of a file and its last one.
 fn edges(path: &Path, bytes: u64) -> io::Result<(Vec<u8>, u8)> {
     let file = File::open(path)?;
     let mut last = [0];
     file.read_exact_at(&mut last, bytes - 1)?;
     let mut head = Vec::new();
-    file.take(4).read_to_end(&mut head)?;
+    file.take(64).read_to_end(&mut head)?;
     Ok((head, last[0]))
 }
 
@@ -317,6 +360,45 @@ mod tests {
         assert!(text.starts_with("{\"schema\":\"gpum\n{"), "{text}");
         assert_eq!(text.lines().count(), 3);
         assert_eq!(read(&path), (vec![at(0), at(1)], 1));
+    }
+
+    #[test]
+    fn what_was_moved_away_or_deleted_is_begun_anew() {
+        let folder = tempfile::tempdir().unwrap();
+        let [path, aside] = ["r.jsonl", "aside.jsonl"].map(|name| folder.path().join(name));
+        let mut writer = Writer::append(&path, None).unwrap();
+        writer.write(&at(0)).unwrap();
+        fs::rename(&path, &aside).unwrap();
+        writer.write(&at(1)).unwrap();
+        fs::remove_file(&path).unwrap();
+        writer.write(&at(2)).unwrap();
+        fs::copy(&aside, folder.path().join("copy")).unwrap();
+        fs::rename(folder.path().join("copy"), &path).unwrap();
+        writer.write(&at(3)).unwrap();
+        assert_eq!(read(&aside), (vec![at(0)], 0));
+        assert_eq!(read(&path), (vec![at(0), at(3)], 0));
+    }
+
+    #[test]
+    fn what_is_no_recording_and_as_root_what_is_others_is_left_as_it_is() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("profile");
+        for text in ["export PATH\n", "{\"schema\":\"gpumem.check/1\"}\n", "{}\n", "x"] {
+            fs::write(&path, text).unwrap();
+            let error = Writer::append(&path, None).unwrap_err();
+            assert!(error.to_string().contains("something else than a recording"), "{text}");
+            assert_eq!(fs::read_to_string(&path).unwrap(), text);
+        }
+        if !rustix::process::geteuid().is_root() {
+            return;
+        }
+        fs::remove_file(&path).unwrap();
+        let link = folder.path().join("link");
+        std::os::unix::fs::symlink(&path, &link).unwrap();
+        assert!(Writer::append(&link, None).is_err() && !path.exists());
+        fs::write(&path, "").unwrap();
+        std::os::unix::fs::chown(&path, Some(1000), None).unwrap();
+        assert!(Writer::append(&path, None).unwrap_err().to_string().contains("uid 1000"));
     }
 
     #[test]
@@ -415,7 +497,7 @@ mod tests {
 
     /// Fills a file until it fails, and asserts that it is whole then and after space was made.
     fn fill(path: &Path, kind: io::ErrorKind, words: &str, make_space: impl FnOnce()) {
-        fs::write(path, "{\"torn").unwrap();
+        fs::write(path, "{\"schema").unwrap();
         let mut writer = Writer::append(path, None).unwrap();
         let mut n = 0;
         let error = loop {
