@@ -13,9 +13,9 @@
     reason = "the symbols are NVML's, and the enum of functions has them as its variants"
 )]
 
-use std::ffi::{CStr, c_char, c_int, c_uint, c_ulonglong};
+use std::ffi::{c_char, c_int, c_uint, c_ulonglong};
 
-use crate::answer::{self, Answer, Code};
+use crate::answer::{Answer, Code};
 use crate::driver::{self, Device, Handle, Needs};
 use crate::pci::{self, Address};
 use crate::pointer::Pointer;
@@ -104,8 +104,6 @@ symbols! {
         |call| out.put(call.scene().driver.cuda_version as c_int);
     always nvmlSystemGetCudaDriverVersion_v2(out: Out<c_int>)
         |call| out.put(call.scene().driver.cuda_version as c_int);
-    system nvmlSystemGetProcessName(pid: c_uint, out: Out<c_char>, length: c_uint)
-        |_| out.put_text(&process_name(pid).ok_or(Code::NOT_FOUND)?, length);
 
     system nvmlDeviceGetCount_v2(out: Out<c_uint>) |call| out.put(call.scene().gpus.len() as c_uint);
     system nvmlDeviceGetCount(out: Out<c_uint>) |call| out.put(call.scene().gpus.len() as c_uint);
@@ -358,11 +356,10 @@ symbols! {
     device nvmlDeviceGetVirtualizationMode() unsupported;
 }
 
-/// The one symbol that gives no return code.
+/// The one symbol that gives no return code: nvtop asks for it.
 #[unsafe(no_mangle)]
-extern "C" fn nvmlErrorString(code: c_uint) -> *const c_char {
-    let text: &'static CStr = answer::text(code);
-    text.as_ptr()
+extern "C" fn nvmlErrorString(_code: c_uint) -> *const c_char {
+    c"an error of the mock driver".as_ptr()
 }
 
 /// Over how long the encoder and decoder are watched.
@@ -485,11 +482,4 @@ fn limited(device: &Device<'_>, whole: Memory2) -> Result<Memory2, Code> {
         return Ok(whole);
     }
     Ok(Memory2 { total, reserved: 0, used, free: total.saturating_sub(used), ..whole })
-}
-
-/// `argv[0]`, as NVML gives it.
-fn process_name(pid: c_uint) -> Option<String> {
-    let command = std::fs::read(format!("/proc/{pid}/cmdline")).ok()?;
-    let name = command.split(|&byte| byte == 0).next()?;
-    Some(String::from_utf8_lossy(name).into_owned())
 }

@@ -336,19 +336,14 @@ impl Driver {
         }
         let elapsed = self.start.elapsed();
         let played = self.scene_at(elapsed).ok_or(Code::UNKNOWN)?;
-        let start = played.scene.t0.unwrap_or(self.start_unix);
-        Ok(Call {
-            second: self.start_unix - start
-                + elapsed.as_secs_f64() * played.scene.speed.unwrap_or(1.0),
-            played,
-        })
+        let second = elapsed.as_secs_f64() * played.scene.speed.unwrap_or(1.0);
+        Ok(Call { second, played })
     }
 
     fn origin_us(&self, scene: &Scene) -> i64 {
-        let start = scene.t0.unwrap_or(self.start_unix);
         let origin = match scene.driver.utilization_clock {
-            UtilizationClock::Unix => start,
-            UtilizationClock::Boot => self.start_boot - (self.start_unix - start),
+            UtilizationClock::Unix => self.start_unix,
+            UtilizationClock::Boot => self.start_boot,
         };
         (origin * 1e6) as i64
     }

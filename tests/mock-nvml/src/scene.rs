@@ -28,9 +28,7 @@ pub struct Scene {
     pub driver: Driver,
     /// The return code of `nvmlInit*` (9 driver not loaded, 18 version mismatch, 4 no permission).
     pub init_error: Option<u32>,
-    /// Unix time of the scene's second 0; else the process's first call is its start.
-    pub t0: Option<f64>,
-    /// How many seconds of the scene pass in one; 1 where absent.
+    /// How many seconds of the scene pass in one, from the process's first call on; 1 where absent.
     pub speed: Option<f64>,
     /// The GPUs, in NVML's index order.
     pub gpus: Vec<Gpu>,
