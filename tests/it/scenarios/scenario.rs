@@ -41,10 +41,6 @@ pub struct Labels {
     pub tolerated: Vec<(Verdict, f64, f64)>,
     /// When what is expected began, in seconds; `None` where nobody asks how soon it is found.
     pub onset: Option<f64>,
-    /// Inference servers, whose waiting is not idleness.
-    pub servers: Vec<u32>,
-    /// Kinds that the table's words would accuse here, though not its spirit: told by other evidence.
-    pub beyond_the_letter: Vec<&'static str>,
 }
 
 impl Labels {

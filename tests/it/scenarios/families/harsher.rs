@@ -3,32 +3,8 @@
 
 use std::f64::consts::TAU;
 
-use super::super::doing::working;
-use super::super::people::trainer;
 use super::super::random::Random;
-use super::super::scenario::Subject;
-use super::super::stage::{MIB, Stage};
-use super::{Family, family};
-
-/// A trainer whose memory follows a curve over time, in the steps that the driver allocates.
-fn moves(s: &mut Stage, mut curve: impl FnMut(f64, &mut Random) -> f64 + 'static) -> u32 {
-    let process = trainer(&mut s.random);
-    let level = s.random.range(65.0, 93.0);
-    s.act(process, move |t, random| {
-        working(curve(t, random).max(0.0) as u64 / (2 * MIB) * (2 * MIB)).sm(level)
-    })
-}
-
-/// A share of the GPU's memory, in bytes.
-fn part(s: &mut Stage, low: f64, high: f64) -> f64 {
-    s.machine.model.total_bytes as f64 * s.random.range(low, high)
-}
-
-/// It may be called a leak until ten minutes after this.
-fn tolerate(s: &mut Stage, pid: u32, until: f64) {
-    let verdict = ("leak", Subject::Process(pid));
-    s.labels.tolerated.push((verdict, 0.0, until + 600.0));
-}
+use super::{Family, family, moves, part, tolerate};
 
 /// A number of the standard normal distribution.
 fn normal(random: &mut Random) -> f64 {

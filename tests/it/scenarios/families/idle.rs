@@ -212,7 +212,6 @@ pub const FAMILIES: &[Family] = &[
         |s| {
             let (kernel, bytes, stop) = (notebook(&mut s.random), s.gib(2.0, 20.0), s.long_idle());
             stops(s, kernel, bytes, stop);
-            s.labels.beyond_the_letter.push("idle");
         },
     ),
     family("idle_seen_every_two_seconds", "A close look at an idle process.", |s| {

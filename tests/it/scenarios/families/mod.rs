@@ -15,8 +15,11 @@ mod quiet_work;
 mod reserved;
 mod unattributed;
 
-use super::scenario::Scenario;
-use super::stage::Stage;
+use super::doing::working;
+use super::people::trainer;
+use super::random::Random;
+use super::scenario::{Scenario, Subject};
+use super::stage::{MIB, Stage};
 
 /// A family of like stories with other numbers.
 #[derive(Clone, Copy)]
@@ -37,6 +40,26 @@ impl Family {
 
 const fn family(name: &'static str, story: &'static str, set: fn(&mut Stage)) -> Family {
     Family { name, story, set }
+}
+
+/// A trainer whose memory follows a curve over time, in the steps that the driver allocates.
+fn moves(s: &mut Stage, mut curve: impl FnMut(f64, &mut Random) -> f64 + 'static) -> u32 {
+    let process = trainer(&mut s.random);
+    let level = s.random.range(65.0, 93.0);
+    s.act(process, move |t, random| {
+        working(curve(t, random).max(0.0) as u64 / (2 * MIB) * (2 * MIB)).sm(level)
+    })
+}
+
+/// A share of the GPU's memory, in bytes.
+fn part(s: &mut Stage, low: f64, high: f64) -> f64 {
+    s.machine.model.total_bytes as f64 * s.random.range(low, high)
+}
+
+/// It may be called a leak until ten minutes after this.
+fn tolerate(s: &mut Stage, pid: u32, until: f64) {
+    let verdict = ("leak", Subject::Process(pid));
+    s.labels.tolerated.push((verdict, 0.0, until + 600.0));
 }
 
 pub fn all() -> Vec<Family> {

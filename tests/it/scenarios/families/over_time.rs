@@ -1,31 +1,7 @@
 //! Memory that is judged at every moment: what stops, what creeps, what is full and what comes in steps.
 
-use super::super::doing::working;
-use super::super::people::trainer;
-use super::super::random::Random;
-use super::super::scenario::Subject;
-use super::super::stage::{GIB, MIB, Stage};
-use super::{Family, family};
-
-/// A trainer whose memory follows a curve over time, in the steps that the driver allocates.
-fn moves(s: &mut Stage, mut curve: impl FnMut(f64, &mut Random) -> f64 + 'static) -> u32 {
-    let process = trainer(&mut s.random);
-    let level = s.random.range(65.0, 93.0);
-    s.act(process, move |t, random| {
-        working(curve(t, random).max(0.0) as u64 / (2 * MIB) * (2 * MIB)).sm(level)
-    })
-}
-
-/// A share of the GPU's memory, in bytes.
-fn part(s: &mut Stage, low: f64, high: f64) -> f64 {
-    s.machine.model.total_bytes as f64 * s.random.range(low, high)
-}
-
-/// It may be called a leak from one time to ten minutes after another.
-fn tolerate(s: &mut Stage, pid: u32, from: f64, to: f64) {
-    let verdict = ("leak", Subject::Process(pid));
-    s.labels.tolerated.push((verdict, from, to + 600.0));
-}
+use super::super::stage::{GIB, Stage};
+use super::{Family, family, moves, part, tolerate};
 
 /// Growth so long, and as long without it.
 fn stops(s: &mut Stage) -> f64 {
@@ -40,7 +16,7 @@ pub const FAMILIES: &[Family] = &[
         |s| {
             let (stop, base, growth) = (stops(s), part(s, 0.1, 0.3), part(s, 0.1, 0.5));
             let pid = moves(s, move |t, _| base + growth * (t / stop).min(1.0));
-            tolerate(s, pid, 0.0, stop);
+            tolerate(s, pid, stop);
         },
     ),
     family(
@@ -53,14 +29,14 @@ pub const FAMILIES: &[Family] = &[
                 let evaluates = t % every > every - 70.0;
                 base + growth * (t / stop).min(1.0) + if evaluates { peak } else { 0.0 }
             });
-            tolerate(s, pid, 0.0, stop);
+            tolerate(s, pid, stop);
         },
     ),
     family("leak_given_back", "It grew for an hour, and then gave a fifth of that back.", |s| {
         let (stop, base, growth) = (stops(s), part(s, 0.1, 0.3), part(s, 0.2, 0.5));
         let pid = moves(s, move |t, _| base + growth * if t < stop { t / stop } else { 0.8 });
         // Withdrawn at once: within a sample or two.
-        tolerate(s, pid, 0.0, stop - 480.0);
+        tolerate(s, pid, stop - 480.0);
     }),
     family(
         "alloc_high_water",
@@ -106,7 +82,7 @@ pub const FAMILIES: &[Family] = &[
         let base = part(s, 0.05, 0.06);
         let total = s.machine.model.total_bytes as f64 * 0.97;
         let pid = moves(s, move |t, _| (base + step * (t / epoch).floor()).min(total));
-        tolerate(s, pid, 0.0, s.end());
+        tolerate(s, pid, s.end());
         s.allow(pid, &["leak"]);
     }),
     family(

@@ -166,7 +166,6 @@ pub const FAMILIES: &[Family] = &[
                 }
                 shift(snapshots, from, 1800.0);
             });
-            s.labels.beyond_the_letter.push("idle");
         },
     ),
     family("clock_set_back", "The clock is set back by two hours.", |s| {
@@ -177,7 +176,6 @@ pub const FAMILIES: &[Family] = &[
             let from = snapshots.len() - ((300.0 / interval) as usize).clamp(1, 60);
             shift(snapshots, from, -7200.0);
         });
-        s.labels.beyond_the_letter.push("idle");
     }),
     family(
         "another_boot",
@@ -259,7 +257,6 @@ pub const FAMILIES: &[Family] = &[
                     !(stop + 20.0..back + 10.0).contains(&t)
                 });
             });
-            s.labels.beyond_the_letter.push("idle");
         },
     ),
     family(
@@ -301,7 +298,6 @@ pub const FAMILIES: &[Family] = &[
                 process.cpu_seconds = None;
             }
         });
-        s.labels.beyond_the_letter.push("idle");
     }),
     family("unattributed_and_gone", "GiB that nobody had for ten minutes came back.", |s| {
         s.minutes(30.0, 50.0);

@@ -4,23 +4,8 @@ use std::f64::consts::TAU;
 
 use super::super::doing::{gone, resting, working};
 use super::super::people::{server, trainer};
-use super::super::random::Random;
-use super::super::stage::{GIB, MIB, Stage};
-use super::{Family, family};
-
-/// A trainer whose memory follows a curve over time, in the steps that the driver allocates.
-fn moves(s: &mut Stage, mut curve: impl FnMut(f64, &mut Random) -> f64 + 'static) -> u32 {
-    let process = trainer(&mut s.random);
-    let level = s.random.range(65.0, 93.0);
-    s.act(process, move |t, random| {
-        working(curve(t, random).max(0.0) as u64 / (2 * MIB) * (2 * MIB)).sm(level)
-    })
-}
-
-/// A share of the GPU's memory, in bytes.
-fn part(s: &mut Stage, low: f64, high: f64) -> f64 {
-    s.machine.model.total_bytes as f64 * s.random.range(low, high)
-}
+use super::super::stage::{GIB, MIB};
+use super::{Family, family, moves, part};
 
 pub const FAMILIES: &[Family] = &[
     family(
@@ -114,11 +99,10 @@ pub const FAMILIES: &[Family] = &[
         let words = "python -m sglang.launch_server --model-path m --port 30000";
         let process = server(&mut s.random, words, Some("sglang"));
         let (base, cache, full) = (part(s, 0.2, 0.4), part(s, 0.2, 0.4), s.at(0.15, 0.45));
-        let pid = s.act(process, move |t, random| {
+        s.act(process, move |t, random| {
             let load = random.range(10.0, 80.0);
             working((base + cache * (t / full).min(1.0)) as u64 / MIB * MIB).sm(load).cpu(60.0)
         });
-        s.labels.servers.push(pid);
     }),
     family("load_then_drop", "Loading takes twice the memory; half of it is given back.", |s| {
         let (level, extra, at) = (part(s, 0.2, 0.4), part(s, 0.2, 0.4), s.at(0.1, 0.3));

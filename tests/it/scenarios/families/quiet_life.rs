@@ -206,7 +206,6 @@ pub const FAMILIES: &[Family] = &[
                 let (client, bytes) = (trainer(&mut s.random), s.gib(1.5, 3.0));
                 s.act_on(client, &[gpu], ProcessType::Mps, move |_, _| resting(bytes).cpu(9.0));
             }
-            s.labels.beyond_the_letter.push("idle");
         },
     ),
     family(
@@ -264,7 +263,6 @@ pub const FAMILIES: &[Family] = &[
             let process = Process { process_group: Some(group), session: Some(group), ..process };
             let bytes = s.share(0.5, 0.9);
             let pid = s.act(process, move |_, _| resting(bytes).adopted_by(1));
-            s.labels.servers.push(pid);
             s.allow(pid, &["orphan"]);
         },
     ),

@@ -11,8 +11,7 @@ use super::{Family, family};
 fn waits(s: &mut Stage, words: &str, framework: Option<&str>) {
     let (process, bytes) = (server(&mut s.random, words, framework), s.share(0.3, 0.9));
     let cpu = s.random.range(0.2, 4.0);
-    let pid = s.act(process, move |_, _| resting(bytes).cpu(cpu));
-    s.labels.servers.push(pid);
+    s.act(process, move |_, _| resting(bytes).cpu(cpu));
 }
 
 pub const FAMILIES: &[Family] = &[
@@ -107,7 +106,6 @@ pub const FAMILIES: &[Family] = &[
                 }
             }
         });
-        s.labels.beyond_the_letter.push("idle");
     }),
     family("thinking_notebook", "Its user reads and tries something every few minutes.", |s| {
         let (kernel, bytes, every) =
@@ -184,9 +182,8 @@ pub const FAMILIES: &[Family] = &[
                 namespace_pid: Some(s.random.whole(40, 900) as u32),
                 ..child(&mut s.random, &front)
             };
-            let pid = s.act(engine, move |_, _| resting(bytes));
-            let front = s.act(front, move |_, _| resting(0).unlisted());
-            s.labels.servers.extend([pid, front]);
+            s.act(engine, move |_, _| resting(bytes));
+            s.act(front, move |_, _| resting(0).unlisted());
         },
     ),
     family(
@@ -198,17 +195,15 @@ pub const FAMILIES: &[Family] = &[
             let engine = child(&mut s.random, &api);
             let (engine, bytes) =
                 (Process { command: argv("VLLM::EngineCore"), ..engine }, s.share(0.5, 0.9));
-            let pid = s.act(engine, move |_, _| resting(bytes).cpu(3.0));
+            s.act(engine, move |_, _| resting(bytes).cpu(3.0));
             s.act(api, |_, _| resting(0).cpu(1.0).unlisted());
-            s.labels.servers.push(pid);
         },
     ),
     family("served_in_a_container", "vLLM waits in a container, seen from the host.", |s| {
         let words = "python3 -m vllm.entrypoints.openai.api_server --model m";
         let process = server(&mut s.random, words, Some("vllm"));
         let (process, bytes) = (contain(&mut s.random, process), s.share(0.6, 0.9));
-        let pid = s.act(process, move |_, _| resting(bytes).cpu(3.0));
-        s.labels.servers.push(pid);
+        s.act(process, move |_, _| resting(bytes).cpu(3.0));
     }),
     family(
         "nohup_active",
@@ -296,7 +291,6 @@ pub const FAMILIES: &[Family] = &[
                     gpu.sm_clock_mhz = Some(540);
                 }
             });
-            s.labels.beyond_the_letter.push("hung");
         },
     ),
     family("thermal_slowdown", "It is too hot: the clocks fall, and the power with them.", |s| {
@@ -358,7 +352,6 @@ pub const FAMILIES: &[Family] = &[
             let (bytes, held, at) = (s.gib(2.0, 5.0), s.gib(2.0, 6.0), s.before_end(800.0, 1400.0));
             s.act(light, move |_, _| working(bytes).sm(100.0).load(0.12).traffic(0.1));
             s.act(heavy, move |t, _| if t < at { working(held).sm(96.0) } else { gone() });
-            s.labels.beyond_the_letter.push("hung");
         },
     ),
     family(
