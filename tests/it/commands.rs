@@ -1,16 +1,16 @@
 //! Each finding ends with what to type: in text, where equal ones are one paragraph, and in JSON.
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Signal;
 use serde_json::json;
 
 use crate::machine::{Machine, Running, one_gpu};
-use crate::support::{self};
+use crate::procs;
+use crate::support;
 
 #[test]
 fn what_is_printed_can_be_typed() {
     let child = Running::sleep();
-    let pid = Pid::from_raw(i32::try_from(child.pid()).unwrap()).unwrap();
-    kill_process(pid, Signal::STOP).unwrap();
+    procs::send(child.pid(), Signal::STOP);
     let machine = Machine::new(&one_gpu(&[child.pid()]));
     machine.configure("[rules.stopped]\nduration = \"1s\"\n");
     let arguments = ["--window", "2s", "--interval", "200ms", "--no-store"];

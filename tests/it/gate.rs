@@ -6,10 +6,11 @@ use std::time::Instant;
 
 use mock_nvml::scene::Value as Played;
 use mock_nvml::scene::{Fault, Gpu, Memory, Process, Scene};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use crate::machine::{GIB, Machine, Running, one_gpu};
+use crate::procs;
 use crate::support::{self, Output, run, wait_until};
 
 /// GPUs of 80 GiB with so much used and, of that, so much held by one process; in GiB.
@@ -344,8 +345,7 @@ fn interrupted(machine: &Machine, arguments: &[&str], signal: Signal) -> (i32, S
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
     let check = command.stdin(Stdio::null()).spawn().unwrap();
     wait_until("it has sampled", || machine.counts().get(&call).copied().unwrap_or(0) > before + 3);
-    let pid = Pid::from_raw(i32::try_from(check.id()).unwrap()).unwrap();
-    kill_process(pid, signal).unwrap();
+    procs::send(check.id(), signal);
     let output = check.wait_with_output().unwrap();
     use std::os::unix::process::ExitStatusExt as _;
     let code = output.status.signal().map_or(-1, |signal| 128 + signal);

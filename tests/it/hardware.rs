@@ -5,12 +5,13 @@
 
 use std::io::{BufRead as _, BufReader};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::{Mutex, PoisonError};
 use std::{env, fs};
 
 use serde_json::Value;
 
+use crate::machine::Running;
 use crate::support::{self, run};
 
 /// Allocates 2 GiB, computes for a while, then idles until it is killed.
@@ -29,15 +30,6 @@ time.sleep(600)
 
 /// One test at a time uses the GPU: some take all of its memory.
 static GPU: Mutex<()> = Mutex::new(());
-
-struct Running(Child);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
 
 fn snapshot() -> Value {
     let output = run(&["ps", "--json"]);

@@ -1,14 +1,15 @@
 //! Who holds a GPU's device file and is on no list of the driver's: real processes that hold plain
 //! files of such names, in a mount namespace where those are what is in /dev.
 
-use std::io::{BufRead as _, BufReader, Write as _};
+use std::io::{BufRead as _, BufReader};
 use std::os::unix::process::CommandExt as _;
-use std::process::{ChildStdin, ChildStdout, Command, Stdio};
+use std::process::{Command, Stdio};
 
 use mock_nvml::scene::{Gpu, Process, Scene};
 use serde_json::json;
 
-use crate::machine::{GIB, Machine, Recording, Running, Snapshot};
+use crate::machine::{GIB, Machine, Recording, Running, Snapshot, Talking};
+use crate::procs;
 use crate::support::{self, clean_environment, finish_with_input, gpumem};
 
 /// Rules that are decided within a test.
@@ -70,30 +71,8 @@ impl Namespace {
     }
 
     /// A shell that leads a group of its own and does what this says.
-    fn shell(&self, script: &str) -> Shell {
-        let mut command = self.command("sh");
-        let command = command.args(["-c", script]).process_group(0);
-        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-        Shell {
-            stdin: child.stdin.take().unwrap(),
-            stdout: BufReader::new(child.stdout.take().unwrap()),
-            running: Running(child),
-        }
-    }
-}
-
-/// A shell that can be talked to.
-struct Shell {
-    stdin: ChildStdin,
-    stdout: BufReader<ChildStdout>,
-    running: Running,
-}
-
-impl Shell {
-    fn line(&mut self) -> String {
-        let mut line = String::new();
-        self.stdout.read_line(&mut line).unwrap();
-        line.trim_end().to_owned()
+    fn shell(&self, script: &str) -> Talking {
+        Talking::start(self.command("sh").args(["-c", script]).process_group(0))
     }
 }
 
@@ -102,7 +81,7 @@ struct Stranger(u32);
 
 impl Drop for Stranger {
     fn drop(&mut self) {
-        let _ = Command::new("kill").args(["-KILL", &self.0.to_string()]).status();
+        procs::send(self.0, rustix::process::Signal::KILL);
     }
 }
 
@@ -201,8 +180,7 @@ fn unattributed_memory_makes_every_process_be_read() {
     let snapshot = recording.next();
     assert!(!has(&snapshot, pid), "it holds nothing yet: {snapshot:?}");
 
-    holder.stdin.write_all(b"go\n").unwrap();
-    assert_eq!(holder.line(), "opened");
+    assert_eq!(holder.ask("go"), "opened");
     machine.play(&Scene::new().gpu(Gpu::default().unattributed(3 * GIB)));
     let snapshot = loop {
         let snapshot = recording.next();

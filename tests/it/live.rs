@@ -13,11 +13,8 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
 use crate::machine::{GIB, Machine, Running, Snapshot, one_gpu};
+use crate::procs;
 use crate::support::{self, wait_until};
-
-fn signal(running: &Running, signal: Signal) {
-    kill_process(Pid::from_raw(i32::try_from(running.pid()).unwrap()).unwrap(), signal).unwrap();
-}
 
 /// A rule that is decided within a test.
 const QUICK: &str = "[rules.idle]\nmin_memory = \"1GiB\"\nduration = \"2s\"\n";
@@ -508,7 +505,7 @@ fn processes_that_hide_behind_odd_names_and_long_arguments() {
     let long = Running::start(Command::new("sh").args(["-c", "sleep 600; :", "sh"]).args(&long));
     let zombie = Running::start(&mut Command::new("true"));
     let stopped = Running::sleep();
-    signal(&stopped, Signal::STOP);
+    procs::send(stopped.pid(), Signal::STOP);
     let pids = [odd.pid(), long.pid(), zombie.pid(), stopped.pid(), 2];
     let machine = Machine::new(&one_gpu(&pids));
     let state = |pid: u32| machine.snapshot(0).process(pid)["state"].as_str().map(str::to_owned);

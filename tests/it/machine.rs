@@ -1,9 +1,9 @@
 //! A machine for tests: the mock driver playing a scene, real processes, and gpumem looking at them.
 
 use std::collections::BTreeMap;
-use std::io::{BufRead as _, BufReader, Lines};
+use std::io::{BufRead as _, BufReader, Lines, Write as _};
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdout, Command, Stdio};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::Instant;
 
 use mock_nvml::Counts;
@@ -195,6 +195,37 @@ impl Drop for Running {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
+    }
+}
+
+/// A child process that is spoken to, a line each way; killed at the end.
+pub struct Talking {
+    pub running: Running,
+    input: ChildStdin,
+    output: BufReader<ChildStdout>,
+}
+
+impl Talking {
+    pub fn start(command: &mut Command) -> Self {
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let input = child.stdin.take().unwrap();
+        let output = BufReader::new(child.stdout.take().unwrap());
+        Self { running: Running(child), input, output }
+    }
+
+    pub fn say(&mut self, line: &str) {
+        writeln!(self.input, "{line}").unwrap();
+    }
+
+    pub fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.output.read_line(&mut line).unwrap();
+        line.trim_end().to_owned()
+    }
+
+    pub fn ask(&mut self, line: &str) -> String {
+        self.say(line);
+        self.line()
     }
 }
 

@@ -26,6 +26,7 @@ mod once;
 mod owners;
 mod place;
 mod platforms;
+mod procs;
 mod pty;
 mod pty_jobs;
 mod pty_keys;

@@ -9,10 +9,11 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use crate::machine::{GIB, Machine, Running, one_gpu};
+use crate::procs;
 use crate::support::{self, wait_until};
 
 mod batch;
@@ -158,7 +159,7 @@ impl Drop for Place {
         // Servers first, which would start their kernels again.
         for text in ["jupyter_server", ""] {
             for pid in self.pids_with(text) {
-                signal(pid, Signal::KILL);
+                procs::send(pid, Signal::KILL);
             }
         }
     }
@@ -172,12 +173,6 @@ pub struct Fake {
 
 pub fn script(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/notebook").join(name)
-}
-
-pub fn signal(pid: u32, signal: Signal) {
-    if let Some(pid) = Pid::from_raw(pid.cast_signed()) {
-        let _ = kill_process(pid, signal);
-    }
 }
 
 /// What gpumem shows of a kernel once its files and its server have answered.
@@ -346,11 +341,18 @@ pub struct Kernel {
     pub connection_file: PathBuf,
 }
 
+/// The last one ends the server.
 #[test]
-fn a_notebook_is_named_with_its_server_and_what_it_does() {
-    let Some(server) = Server::start(&[&format!("--IdentityProvider.token={TOKEN}")]) else {
+fn a_servers_notebooks_are_known_for_as_long_as_it_lives() {
+    let Some(mut server) = Server::start(&[&format!("--IdentityProvider.token={TOKEN}")]) else {
         return;
     };
+    one_is_named_with_its_server_and_what_it_does(&server);
+    a_busy_one_is_not_accused_and_an_idle_one_is_named(&server);
+    a_dead_servers_file_leads_to_no_stranger(&mut server);
+}
+
+fn one_is_named_with_its_server_and_what_it_does(server: &Server) {
     let kernel = server.open("deep/thought.ipynb");
     let machine = Machine::new(&one_gpu(&[kernel.pid]));
     let mut driver = server.drive(&kernel, "x = 1");
@@ -411,14 +413,10 @@ fn a_notebook_is_named_with_its_server_and_what_it_does() {
     assert_no_secret(&[&text.stdout, &text.stderr, &record.stderr, &recorded]);
 }
 
-#[test]
-fn a_busy_notebook_is_not_accused_and_an_idle_one_is_named() {
-    let Some(server) = Server::start(&[&format!("--IdentityProvider.token={TOKEN}")]) else {
-        return;
-    };
+fn a_busy_one_is_not_accused_and_an_idle_one_is_named(server: &Server) {
     let (busy, idle) = (server.open("busy.ipynb"), server.open("idle.ipynb"));
     let machine = Machine::new(&one_gpu(&[busy.pid, idle.pid]));
-    let done = server.place.path("done");
+    let done = server.place.path("busy-is-done");
     let wait = format!("import os, time\nwhile not os.path.exists({done:?}): time.sleep(0.01)");
     // What tells PyTorch is that its library is mapped; it need not be the real one.
     let library = server.place.path("torch/lib/libtorch_cuda.so");
@@ -506,18 +504,14 @@ while True:
     open(sys.argv[2], 'w').close()
 ";
 
-#[test]
-fn a_dead_servers_file_leads_to_no_stranger() {
-    let Some(mut server) = Server::start(&[&format!("--IdentityProvider.token={TOKEN}")]) else {
-        return;
-    };
+fn a_dead_servers_file_leads_to_no_stranger(server: &mut Server) {
     let kernel = server.open("a.ipynb");
     let machine = Machine::new(&one_gpu(&[kernel.pid]));
     wait_until("it has read its modules", || {
         jupyter(&machine, kernel.pid)["notebook_path"] == "a.ipynb"
     });
     // As one that cannot see its parent die, because its interpreter is held up.
-    signal(kernel.pid, Signal::STOP);
+    procs::send(kernel.pid, Signal::STOP);
     let port = server.port();
     server.running.0.kill().unwrap();
     server.running.0.wait().unwrap();

@@ -22,13 +22,6 @@ fn pid_in(path: &Path) -> u32 {
     pid.unwrap()
 }
 
-/// Whether there is a process with this pid that has not ended.
-fn lives(pid: u32) -> bool {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    let state = stat.rsplit(") ").next().and_then(|rest| rest.chars().next());
-    state.is_some_and(|state| !matches!(state, 'Z' | 'X'))
-}
-
 /// What gpumem knows of a process that holds a GPU, and the first step of a plan that would end it.
 fn seen(pid: u32) -> (Value, Value) {
     let machine = Machine::new(&one_gpu(&[pid]));

@@ -2,15 +2,14 @@
 //! environment of a run, as a group of a parent and its workers.
 
 use std::os::unix::process::CommandExt as _;
-use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use gpumem::api::model::{Snapshot as Model, Tie, families, member};
 use mock_nvml::scene::{Gpu, Process, Scene};
-use rustix::process::{Pid, Signal, kill_process_group};
 use serde_json::{Value, json};
 
 use crate::machine::{GIB, Machine, Running, one_gpu};
+use crate::procs::{self, children};
 use crate::support::{self, wait_until};
 
 /// `unshare` with these namespaces and a first process of their own; a user namespace where that
@@ -43,13 +42,6 @@ fn in_namespace(machine: &Machine, unshare: &[String], script: &str) -> Command 
     support::clean_environment(&mut command);
     machine.environment(&mut command);
     command
-}
-
-/// The pids of a process's children.
-fn children(pid: u32) -> Vec<u32> {
-    let path = PathBuf::from(format!("/proc/{pid}/task/{pid}/children"));
-    let list = std::fs::read_to_string(path).unwrap_or_default();
-    list.split_whitespace().map(|pid| pid.parse().unwrap()).collect()
 }
 
 #[test]
@@ -207,9 +199,7 @@ struct Group(Running);
 
 impl Drop for Group {
     fn drop(&mut self) {
-        if let Some(pid) = Pid::from_raw(i32::try_from(self.0.pid()).unwrap()) {
-            let _ = kill_process_group(pid, Signal::KILL);
-        }
+        procs::kill_group(self.0.pid());
     }
 }
 

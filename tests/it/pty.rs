@@ -1,6 +1,5 @@
 //! `gpumem watch` on a real pseudo-terminal: what it draws, and what it leaves behind.
 
-use std::collections::HashMap;
 use std::fs::File;
 use std::io::{Read as _, Write as _};
 use std::num::NonZero;
@@ -23,6 +22,7 @@ use mock_nvml::scene::{Fault, Gpu, Process, Scene};
 use vt100::{MouseProtocolEncoding, MouseProtocolMode};
 
 use crate::machine::{GIB, Machine, Running, one_gpu};
+use crate::procs;
 use crate::support::{self, PATIENCE};
 
 /// What a frame begins and ends with, for terminals that show it at once.
@@ -169,12 +169,6 @@ impl Terminal {
         )
     }
 
-    /// The last bytes that came.
-    fn last_written(&self, count: usize) -> Vec<u8> {
-        let output = self.output.lock().unwrap();
-        output[output.len().saturating_sub(count)..].to_vec()
-    }
-
     /// How many bytes came so far.
     pub fn written(&self) -> usize {
         self.output.lock().unwrap().len()
@@ -193,13 +187,18 @@ impl Terminal {
     }
 
     pub fn wait_for(&self, what: &str, so: impl Fn(&str) -> bool) -> String {
+        let mut text = String::new();
+        self.wait_until(what, || {
+            text = self.text();
+            so(&text)
+        });
+        text
+    }
+
+    fn wait_until(&self, what: &str, mut so: impl FnMut() -> bool) {
         let begun = Instant::now();
-        loop {
-            let text = self.text();
-            if so(&text) {
-                return text;
-            }
-            assert!(begun.elapsed() < PATIENCE, "no {what} on the screen:\n{text}");
+        while !so() {
+            assert!(begun.elapsed() < PATIENCE, "no {what}; on the screen:\n{}", self.text());
             thread::sleep(Duration::from_millis(20));
         }
     }
@@ -238,34 +237,17 @@ impl Terminal {
     }
 
     pub fn wait_for_stop(&self) {
-        let begun = Instant::now();
-        while self.state() != 'T' {
-            assert!(begun.elapsed() < PATIENCE, "it does not stop:\n{}", self.text());
-            thread::sleep(Duration::from_millis(20));
-        }
+        let state = || procs::state(self.pid().as_raw_nonzero().get().cast_unsigned());
+        self.wait_until("stop", || state() == Some('T'));
     }
 
     /// gpumem's pid: the last in the line of only children that begins with what was started.
     pub fn pid(&self) -> Pid {
-        let mut parents = HashMap::new();
-        for entry in std::fs::read_dir("/proc").unwrap().flatten() {
-            let Ok(stat) = std::fs::read_to_string(entry.path().join("stat")) else {
-                continue;
-            };
-            let parent = stat[stat.rfind(')').unwrap() + 2..].split(' ').nth(1).unwrap();
-            parents.insert(parent.to_owned(), entry.file_name().into_string().unwrap());
+        let mut pid = self.child.id();
+        while let Some(&child) = procs::children(pid).first() {
+            pid = child;
         }
-        let mut pid = self.child.id().to_string();
-        while let Some(child) = parents.get(&pid) {
-            pid.clone_from(child);
-        }
-        Pid::from_raw(pid.parse().unwrap()).unwrap()
-    }
-
-    fn state(&self) -> char {
-        let stat = format!("/proc/{}/stat", self.pid().as_raw_nonzero());
-        let stat = std::fs::read_to_string(stat).unwrap();
-        stat[stat.rfind(')').unwrap() + 2..].chars().next().unwrap()
+        procs::pid(pid)
     }
 
     pub fn end(&mut self) -> ExitStatus {
@@ -311,24 +293,14 @@ impl Terminal {
         let now = tcgetattr(&self.slave).unwrap();
         assert_eq!(Self::modes(&now), Self::modes(&self.before), "the terminal's modes");
         // What was written last may still be on its way to the parser.
-        let begun = Instant::now();
-        loop {
+        self.wait_until("end of the other screen, hidden cursor, mouse and pastes", || {
             let parser = self.screen.lock().unwrap();
             let screen = parser.screen();
             let restored = !screen.alternate_screen() && !screen.hide_cursor();
             let is_mouse_free = screen.mouse_protocol_mode() == MouseProtocolMode::None
                 && screen.mouse_protocol_encoding() == MouseProtocolEncoding::Default;
-            if restored && is_mouse_free && !screen.bracketed_paste() {
-                return;
-            }
-            drop(parser);
-            assert!(
-                begun.elapsed() < PATIENCE,
-                "still in the alternate screen, without cursor, or asking for the mouse or pastes: …{}",
-                self.last_written(400).escape_ascii()
-            );
-            thread::sleep(Duration::from_millis(20));
-        }
+            restored && is_mouse_free && !screen.bracketed_paste()
+        });
     }
 }
 

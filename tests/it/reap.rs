@@ -19,7 +19,6 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
-use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 use crate::holders::Namespace;
@@ -159,12 +158,8 @@ impl Drop for Holder {
     }
 }
 
-fn send(pid: u32, signal: Signal) {
-    kill_process(Pid::from_raw(pid.cast_signed()).unwrap(), signal).unwrap();
-}
-
 /// How the only target of a document ended.
-fn outcome(output: &Output) -> Value {
+pub fn outcome(output: &Output) -> Value {
     let document = output.json();
     let targets = document["targets"].as_array().unwrap();
     assert_eq!(targets.len(), 1, "{output:?}");

@@ -17,7 +17,8 @@ use rustix::process::Signal as Number;
 use serde_json::{Value, json};
 
 use crate::machine::{Machine, Running, one_gpu};
-use crate::notebook::{Kernel, Place, Server, TOKEN, assert_no_secret, jupyter, script, signal};
+use crate::notebook::{Kernel, Place, Server, TOKEN, assert_no_secret, jupyter, script};
+use crate::procs;
 use crate::reclaim::{GIB, Stage, is_freed, sent};
 use crate::support::{self, wait_until};
 
@@ -261,7 +262,7 @@ fn what_a_kernel_has_forked_does_not_cost_the_kernel(server: &Server) {
     let expected = format!("process {} was started as the same kernel", kernel.pid);
     assert!(why.contains(&expected), "{why}");
     assert_eq!(state(server, &kernel), "idle");
-    signal(fork, Number::KILL);
+    procs::send(fork, Number::KILL);
     shut(server, &kernel);
 }
 
@@ -303,7 +304,7 @@ fn one_whose_server_has_died_since_is_signalled(server: &mut Server) {
     let mut stage = Stage::new(&[kernel.pid]);
     let target = stage.target();
     // As one that cannot see its parent die, because its interpreter is held up.
-    signal(kernel.pid, Number::STOP);
+    procs::send(kernel.pid, Number::STOP);
     server.running.0.kill().unwrap();
     server.running.0.wait().unwrap();
     let file = format!("runtime/jpserver-{}.json", server.running.pid());

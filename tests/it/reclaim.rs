@@ -252,17 +252,12 @@ impl Drop for Cast {
     fn drop(&mut self) {
         for it in read_all(&Roots::default()).unwrap_or_default() {
             if it.session == Some(self.pid()) {
-                end(it.pid, rustix::process::Signal::KILL);
+                crate::procs::send(it.pid, rustix::process::Signal::KILL);
             }
         }
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
-}
-
-fn end(pid: u32, signal: rustix::process::Signal) {
-    let pid = rustix::process::Pid::from_raw(pid.cast_signed()).unwrap();
-    let _ = rustix::process::kill_process(pid, signal);
 }
 
 pub fn is_freed(outcome: &Outcome) -> bool {

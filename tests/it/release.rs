@@ -2,9 +2,8 @@
 //! have announced. What comes back is what the driver shows from then on.
 
 use std::fs;
-use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::Path;
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::Command;
 
 use gpumem::api::host::{Roots, read_start_ticks};
 use gpumem::api::reclaim::{
@@ -13,7 +12,8 @@ use gpumem::api::reclaim::{
 use mock_nvml::scene::{Gpu, Process, Scene};
 use serde_json::{Value, json};
 
-use crate::reap::{Holder, Stage};
+use crate::machine::Talking;
+use crate::reap::{Holder, Stage, outcome};
 use crate::scenarios::random::Random;
 use crate::support::{Output, find};
 
@@ -56,14 +56,6 @@ fn run(stage: &Stage, program: &Path) -> Holder {
 fn release(stage: &Stage, arguments: &[&str]) -> Output {
     let whole = [&["release", "--json"], arguments].concat();
     crate::support::finish(&mut stage.command(&whole))
-}
-
-/// What became of the only target.
-fn outcome(output: &Output) -> Value {
-    let document = output.json();
-    let targets = document["targets"].as_array().unwrap();
-    assert_eq!(targets.len(), 1, "{output:?}");
-    targets[0]["outcome"].clone()
 }
 
 #[test]
@@ -111,29 +103,21 @@ fn a_process_that_announces_a_signal_gives_memory_back_and_lives() {
 }
 
 #[test]
-fn what_gives_nothing_back_has_nothing_to_release() {
-    let Some(stage) = Stage::new() else { return };
-    let Some(holder) = announcing(&stage, "pass") else {
-        return;
-    };
-    let output = release(&stage, &["--yes", &holder.pid.to_string()]);
-    assert_eq!(output.code, 1, "{output:?}");
-    let outcome = outcome(&output);
-    assert_eq!(outcome["outcome"], "nothing_to_release", "{output:?}");
-    assert_eq!(outcome["bytes"], 0);
-    assert!(holder.is_alive());
-}
-
-#[test]
-fn who_dies_in_the_middle_has_released_nothing() {
-    let Some(stage) = Stage::new() else { return };
-    let Some(holder) = announcing(&stage, "os.replace(after, scene); os._exit(0)") else {
-        return;
-    };
-    let output = release(&stage, &["--yes", &holder.pid.to_string()]);
-    assert_eq!(output.code, 1, "{output:?}");
-    assert_eq!(outcome(&output)["outcome"], "exited", "{output:?}");
-    assert_eq!(output.json()["released_bytes"], 0);
+fn who_gives_nothing_back_or_dies_in_the_middle_has_released_nothing() {
+    for (handler, expected, lives) in [
+        ("pass", "nothing_to_release", true),
+        ("os.replace(after, scene); os._exit(0)", "exited", false),
+    ] {
+        let Some(stage) = Stage::new() else { return };
+        let Some(holder) = announcing(&stage, handler) else {
+            return;
+        };
+        let output = release(&stage, &["--yes", &holder.pid.to_string()]);
+        assert_eq!(output.code, 1, "{output:?}");
+        assert_eq!(outcome(&output)["outcome"], expected, "{output:?}");
+        assert_eq!(output.json()["released_bytes"], 0, "{output:?}");
+        assert_eq!(holder.is_alive(), lives, "{expected}");
+    }
 }
 
 #[test]
@@ -170,14 +154,8 @@ fn what_has_no_way_in_is_shown_what_helps_instead() {
     assert!(holder.is_alive());
 }
 
-/// A process that does what it is told: `on` and `off` set and remove the handler, `exec` runs the program
+/// A program that does what it is told: `on` and `off` set and remove the handler, `exec` runs the program
 /// anew, `count` says how often the handler ran.
-struct HandlerProcess {
-    child: Child,
-    input: ChildStdin,
-    output: BufReader<ChildStdout>,
-}
-
 const HANDLER_PROGRAM: &str = r#"
 import os, signal, sys
 count = 0
@@ -203,57 +181,21 @@ for line in sys.stdin:
     print(count, flush=True)
 "#;
 
-impl HandlerProcess {
-    fn start() -> Self {
-        let mut child = Command::new("python3")
-            .args(["-u", "-c", HANDLER_PROGRAM])
-            .env("PROGRAM", HANDLER_PROGRAM)
-            .env("GPUMEM_RELEASE_SIGNAL", "USR2")
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let input = child.stdin.take().unwrap();
-        let output = BufReader::new(child.stdout.take().unwrap());
-        let mut told = Self { child, input, output };
-        assert_eq!(told.line(), "ready");
-        told
-    }
-
-    fn line(&mut self) -> String {
-        let mut line = String::new();
-        self.output.read_line(&mut line).unwrap();
-        line.trim().to_owned()
-    }
-
-    fn tell(&mut self, word: &str) -> String {
-        writeln!(self.input, "{word}").unwrap();
-        self.line()
-    }
-
-    fn way(&self) -> ReleaseWay {
-        let pid = self.child.id();
-        ReleaseWay {
-            pid,
-            start_ticks: read_start_ticks(Path::new("/proc"), pid).unwrap().unwrap(),
-            by: ReleaseBy::Signal { signal: Signal::Usr2 },
-        }
-    }
+fn handler_program() -> Talking {
+    let mut command = Command::new("python3");
+    command.args(["-u", "-c", HANDLER_PROGRAM]).env("PROGRAM", HANDLER_PROGRAM);
+    let mut told = Talking::start(command.env("GPUMEM_RELEASE_SIGNAL", "USR2"));
+    assert_eq!(told.line(), "ready");
+    told
 }
 
-impl Drop for HandlerProcess {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-fn options() -> ReleaseOptions {
+/// As a person asks who names a process.
+pub fn options(wait_ms: u64) -> ReleaseOptions {
     ReleaseOptions {
         collects: true,
         references: false,
         is_named: true,
-        wait_ms: 1000,
+        wait_ms,
         pci_bus_ids: Vec::new(),
     }
 }
@@ -268,12 +210,17 @@ fn a_signal_is_sent_only_where_there_is_a_handler_at_that_moment() {
     let roots = Roots::default();
     for seed in 0..6 {
         let mut random = Random::new("announced", seed);
-        let mut told = HandlerProcess::start();
-        let way = told.way();
+        let mut told = handler_program();
+        let pid = told.running.pid();
+        let way = ReleaseWay {
+            pid,
+            start_ticks: read_start_ticks(Path::new("/proc"), pid).unwrap().unwrap(),
+            by: ReleaseBy::Signal { signal: Signal::Usr2 },
+        };
         let (mut handles, mut blocks, mut count) = (false, false, 0);
         for _ in 0..40 {
             // Between plan and deed anything may happen.
-            let _ = probe_release(&roots, &way, &options());
+            let _ = probe_release(&roots, &way, &options(1000));
             let words = ["on", "off", "ignore", "block", "unblock", "exec", "wait"];
             let word = random.pick(&words);
             match word {
@@ -284,19 +231,19 @@ fn a_signal_is_sent_only_where_there_is_a_handler_at_that_moment() {
                 "exec" => (handles, count) = (false, 0),
                 _ => {}
             }
-            let said = told.tell(word);
+            let said = told.ask(word);
             if word == "exec" {
                 assert_eq!(said, "ready", "seed {seed}");
             }
-            let answer = perform_release(&roots, &way, &options());
+            let answer = perform_release(&roots, &way, &options(1000));
             let is_sent = answer.is_ok();
             assert_eq!(is_sent, handles && !blocks, "seed {seed}: {word}: {answer:?}");
             if !is_sent {
                 assert!(matches!(answer, Err(NotReleased::Refused(_))), "{answer:?}");
             }
             count += u32::from(is_sent);
-            assert_eq!(told.tell("count"), count.to_string(), "seed {seed}: {word}");
+            assert_eq!(told.ask("count"), count.to_string(), "seed {seed}: {word}");
         }
-        assert!(told.child.try_wait().unwrap().is_none());
+        assert!(told.running.0.try_wait().unwrap().is_none());
     }
 }

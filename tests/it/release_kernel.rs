@@ -3,9 +3,8 @@
 //! what they hold to the mock driver's scene.
 
 use std::fs;
-use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::Command;
 use std::sync::Arc;
 
 use gpumem::api::host::{Roots, read_start_ticks};
@@ -16,7 +15,7 @@ use gpumem::api::reclaim::{
 use mock_nvml::scene::Scene;
 use serde_json::{Value, json};
 
-use crate::machine::{Machine, Running};
+use crate::machine::{Machine, Running, Talking};
 use crate::notebook::{Place, assert_no_secret};
 use crate::support;
 
@@ -52,13 +51,7 @@ fn plant<'a>(command: &'a mut Command, machine: &Machine) -> &'a mut Command {
 }
 
 fn options() -> ReleaseOptions {
-    ReleaseOptions {
-        collects: true,
-        references: false,
-        is_named: true,
-        wait_ms: 30_000,
-        pci_bus_ids: vec![BUS_ID.into()],
-    }
+    ReleaseOptions { pci_bus_ids: vec![BUS_ID.into()], ..crate::release::options(30_000) }
 }
 
 fn way(pid: u32) -> ReleaseWay {
@@ -141,33 +134,22 @@ fn used(machine: &Machine, pid: u32) -> Option<u64> {
 }
 
 /// `client.py`, connected to a kernel.
-struct Client {
-    child: Child,
-    input: ChildStdin,
-    output: BufReader<ChildStdout>,
-}
+struct Client(Talking);
 
 impl Client {
     fn connect(place: &Place, python: &Path, file: &Path) -> Self {
         let mut command = place.command(python);
-        command.arg(script("client.py")).arg(file);
-        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-        let mut client = Self {
-            input: child.stdin.take().unwrap(),
-            output: BufReader::new(child.stdout.take().unwrap()),
-            child,
-        };
+        let mut client = Self(Talking::start(command.arg(script("client.py")).arg(file)));
         assert_eq!(client.answer(), "ready");
         client
     }
 
     fn send(&mut self, request: &Value) {
-        writeln!(self.input, "{request}").unwrap();
+        self.0.say(&request.to_string());
     }
 
     fn answer(&mut self) -> Value {
-        let mut line = String::new();
-        self.output.read_line(&mut line).unwrap();
+        let line = self.0.line();
         serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error}: {line:?}"))
     }
 
@@ -188,13 +170,6 @@ impl Client {
         // What Python loads to answer is loaded the first time.
         self.ask(&json!({"state": true}));
         self.ask(&json!({"state": true}))
-    }
-}
-
-impl Drop for Client {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 

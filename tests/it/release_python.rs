@@ -9,13 +9,15 @@ use std::time::{Duration, Instant};
 
 use gpumem::api::host::{Roots, read_start_ticks};
 use gpumem::api::reclaim::{
-    NotReleased, ReleaseAnswer, ReleaseBy, ReleaseOptions, ReleaseWay, find_release as find,
+    NotReleased, ReleaseAnswer, ReleaseBy, ReleaseWay, find_release as find,
     perform_release as perform, probe_release as probe,
 };
 use mock_nvml::scene::{Gpu, Process, Scene};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Signal;
 
 use crate::machine::{GIB, Machine};
+use crate::procs;
+use crate::release::options;
 use crate::support::{self, wait_until};
 
 mod command;
@@ -204,8 +206,7 @@ impl Program {
     fn wake(&self) {
         let times = || fs::read(self.machine.path("woken")).unwrap_or_default().len();
         let before = times();
-        let pid = Pid::from_raw(i32::try_from(self.pid()).unwrap()).unwrap();
-        kill_process(pid, Signal::USR1).unwrap();
+        procs::send(self.pid(), Signal::USR1);
         wait_until("it has woken", || times() > before);
     }
 
@@ -220,16 +221,6 @@ impl Drop for Program {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
-    }
-}
-
-fn options(wait_ms: u64) -> ReleaseOptions {
-    ReleaseOptions {
-        collects: true,
-        references: false,
-        is_named: true,
-        wait_ms,
-        pci_bus_ids: Vec::new(),
     }
 }
 
@@ -424,11 +415,10 @@ fn who_ends_or_becomes_another_program_in_the_middle_is_let_go() {
             "def leave(*_):\n    {call}\nsignal.signal(signal.SIGUSR1, leave)\nready()\nwhile True:\n    time.sleep(600)"
         );
         let program = Program::start(&asleep).unwrap();
-        let pid = Pid::from_raw(i32::try_from(program.pid()).unwrap()).unwrap();
         let answer = thread::scope(|scope| {
             let asked = scope.spawn(|| program.perform(20_000));
             thread::sleep(Duration::from_millis(300));
-            kill_process(pid, Signal::USR1).unwrap();
+            procs::send(program.pid(), Signal::USR1);
             asked.join().unwrap()
         });
         let why = no_way_in(answer);
@@ -523,10 +513,8 @@ fn threads_are_known_by_their_numbers_in_their_own_namespace() {
     let path = format!("/proc/{0}/task/{0}/children", program.pid());
     let pid: u32 = fs::read_to_string(path).unwrap().trim().parse().unwrap();
     let answer = perform(&Roots::default(), &way(pid), &options(20_000));
-    let killed =
-        Pid::from_raw(i32::try_from(pid).unwrap()).map(|pid| kill_process(pid, Signal::KILL));
+    procs::send(pid, Signal::KILL);
     assert!(answer.is_ok(), "{answer:?}");
-    assert_eq!(killed, Some(Ok(())));
     assert_eq!(program.releases(), 1);
 }
 
@@ -560,11 +548,10 @@ time.sleep(600)
     let Some(program) = Program::start(source) else {
         return;
     };
-    let pid = Pid::from_raw(i32::try_from(program.pid()).unwrap()).unwrap();
     thread::scope(|scope| {
         scope.spawn(|| program.perform(20_000));
         wait_until("the recipe runs", || program.machine.path("slow").exists());
-        kill_process(pid, Signal::INT).unwrap();
+        procs::send(program.pid(), Signal::INT);
     });
     wait_until("it is interrupted", || program.machine.path("interrupted").exists());
     assert_eq!(program.errors(), "");
@@ -790,11 +777,6 @@ fn cooperating(signal: &str, source: &str) -> Option<Program> {
     Program::start_by(command, &format!("{pasted}\n{source}"))
 }
 
-fn send(program: &Program, signal: Signal) {
-    let pid = Pid::from_raw(i32::try_from(program.pid()).unwrap()).unwrap();
-    kill_process(pid, signal).unwrap();
-}
-
 /// The bit of a signal in `SigCgt`.
 fn handles(program: &Program, signal: Signal) -> bool {
     let status = fs::read_to_string(format!("/proc/{}/status", program.pid())).unwrap();
@@ -816,7 +798,7 @@ fn the_handler_that_is_pasted_gives_back_between_steps_and_while_idle() {
         };
         assert!(handles(&program, Signal::USR2), "{name}");
         for times in 1..=3 {
-            send(&program, Signal::USR2);
+            procs::send(program.pid(), Signal::USR2);
             wait_until("it is released", || program.releases() == times);
         }
         let marks = fs::read_to_string(program.machine.path("released")).unwrap();
@@ -876,7 +858,7 @@ int cuMemPoolTrimTo(void *pool, unsigned long keep) {
         let source = format!("{}\n{modules}{main}", snippet());
         let program = Program::start_by(command, &source).unwrap();
         let done = |name: &str| program.machine.path(name).exists();
-        send(&program, Signal::HUP);
+        procs::send(program.pid(), Signal::HUP);
         if is_loaded {
             let trimmed = || fs::read_to_string(program.machine.path("trimmed"));
             let both = "0x1000000001 0\n0x2000000001 0\n";

@@ -15,13 +15,14 @@ use std::time::Duration;
 use gpumem::api::host::Roots;
 use gpumem::api::model::Snapshot;
 use gpumem::api::reclaim::{
-    NotReleased, ReleaseBy, ReleaseOptions, ReleaseWay, ServerUnload, find_release as find,
+    NotReleased, ReleaseBy, ReleaseWay, ServerUnload, find_release as find,
     perform_release as perform, probe_release as probe,
 };
-use rustix::process::{Pid, Signal, kill_process_group};
 use serde_json::{Value, json};
 
 use crate::machine::{GIB, Machine, Running, one_gpu};
+use crate::procs::{self, lives};
+use crate::release::options;
 use crate::support::{self, wait_until};
 
 /// Where `.ci/servers` has put a server; `None` where it was not run, with a printed reason.
@@ -43,8 +44,7 @@ struct Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        let group = Pid::from_raw(self.running.pid().cast_signed()).unwrap();
-        let _ = kill_process_group(group, Signal::KILL);
+        procs::kill_group(self.running.pid());
     }
 }
 
@@ -95,35 +95,16 @@ fn answer(stream: TcpStream) -> (u16, String) {
     (status, String::from_utf8_lossy(&body).into_owned())
 }
 
-/// The first program that one of its threads has started.
-fn child_of(pid: u32) -> Option<u32> {
-    let tasks = fs::read_dir(format!("/proc/{pid}/task")).ok()?;
-    let lists =
-        tasks.filter_map(|task| fs::read_to_string(task.ok()?.path().join("children")).ok());
-    let children = lists.collect::<String>();
-    children.split_whitespace().next()?.parse().ok()
-}
-
-fn is_alive(pid: u32) -> bool {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-    !status.is_empty() && !status.contains("State:\tZ")
-}
-
-fn options() -> ReleaseOptions {
-    ReleaseOptions {
-        collects: true,
-        references: false,
-        is_named: true,
-        wait_ms: 60_000,
-        pci_bus_ids: Vec::new(),
-    }
-}
-
 fn unload(way: &ReleaseWay) -> &ServerUnload {
     match &way.by {
         ReleaseBy::Server(server) => server,
         other => panic!("{other:?}"),
     }
+}
+
+/// The first program that it has started.
+fn child_of(pid: u32) -> Option<u32> {
+    procs::children(pid).first().copied()
 }
 
 impl Server {
@@ -148,10 +129,10 @@ impl Server {
         let is_over = AtomicBool::new(false);
         let output = thread::scope(|scope| {
             scope.spawn(|| {
-                while !is_over.load(Ordering::Relaxed) && is_alive(holder) {
+                while !is_over.load(Ordering::Relaxed) && lives(holder) {
                     thread::sleep(Duration::from_millis(10));
                 }
-                if !is_alive(holder) {
+                if !lives(holder) {
                     self.machine.play(&one_gpu(&[]));
                 }
             });
@@ -212,7 +193,7 @@ fn llama_cpp_as_a_router_unloads_at_rest_only_and_loads_again() {
     };
     // Looking loads nothing.
     let way = server.way(router);
-    for answer in [probe, perform].map(|it| it(&Roots::default(), &way, &options())) {
+    for answer in [probe, perform].map(|it| it(&Roots::default(), &way, &options(60_000))) {
         let Err(NotReleased::NoWayIn(why)) = &answer else {
             panic!("{answer:?}");
         };
@@ -225,7 +206,7 @@ fn llama_cpp_as_a_router_unloads_at_rest_only_and_loads_again() {
     let runner = child_of(router).unwrap();
     let way = server.way(runner);
     assert_eq!((&*unload(&way).server, way.pid), ("llama.cpp", router));
-    let probed = probe(&Roots::default(), &way, &options());
+    let probed = probe(&Roots::default(), &way, &options(60_000));
     assert!(probed.is_ok(), "{probed:?}");
     assert_eq!((state(), child_of(router)), (json!("loaded"), Some(runner)));
 
@@ -239,7 +220,7 @@ fn llama_cpp_as_a_router_unloads_at_rest_only_and_loads_again() {
         let mut at_work = send(port, "POST", "/v1/completions", ENDLESS);
         let mut piece = [0; 256];
         at_work.read_exact(&mut piece).unwrap();
-        let answer = perform(&Roots::default(), &way, &options());
+        let answer = perform(&Roots::default(), &way, &options(60_000));
         assert!(
             matches!(&answer, Err(NotReleased::Busy(why)) if why.contains(words)),
             "{answer:?}"
@@ -259,7 +240,7 @@ fn llama_cpp_as_a_router_unloads_at_rest_only_and_loads_again() {
     let outcome = server.release(runner);
     assert_eq!(outcome["outcome"], "released", "{outcome}");
     assert_eq!(outcome["bytes"], json!(2 * GIB));
-    assert!(!is_alive(runner) && is_alive(router));
+    assert!(!lives(runner) && lives(router));
     assert_eq!(state(), "unloaded");
     // Its next request wakes it, as was said.
     let (status, answer) = ask(port, "POST", "/v1/completions", COMPLETION);
@@ -273,7 +254,7 @@ fn llama_cpp_with_one_model_is_left_alone() {
     };
     let pid = server.running.pid();
     let way = server.way(pid);
-    for answer in [probe, perform].map(|it| it(&Roots::default(), &way, &options())) {
+    for answer in [probe, perform].map(|it| it(&Roots::default(), &way, &options(60_000))) {
         let Err(NotReleased::NoWayIn(why)) = &answer else {
             panic!("{answer:?}");
         };
@@ -374,13 +355,13 @@ fn torchserve_scales_its_workers_down_at_rest_only() {
     let way = server.way(held);
     assert_eq!(&*unload(&way).server, "torchserve");
     assert_eq!(Some(way.pid), child_of(server.running.pid()));
-    let probed = probe(&Roots::default(), &way, &options());
+    let probed = probe(&Roots::default(), &way, &options(60_000));
     assert!(probed.is_ok(), "{probed:?}");
 
     // Its management shows no request that runs, only those that wait; and it would end the worker at once.
     let at_work = send(inference, "POST", "/predictions/tiny", "6");
     thread::sleep(Duration::from_millis(200));
-    let answer = perform(&Roots::default(), &way, &options());
+    let answer = perform(&Roots::default(), &way, &options(60_000));
     assert!(
         matches!(&answer, Err(NotReleased::Busy(why)) if why.contains("a client is connected to it")),
         "{answer:?}"
@@ -392,7 +373,7 @@ fn torchserve_scales_its_workers_down_at_rest_only() {
     let outcome = server.release(held);
     assert_eq!(outcome["outcome"], "released", "{outcome} {}", state());
     assert_eq!(outcome["bytes"], json!(2 * GIB));
-    assert!(!is_alive(held));
+    assert!(!lives(held));
     assert_eq!(state()["workers"], json!([]));
     // It is woken as was said.
     let (status, answer) = ask(8081, "PUT", "/models/tiny?min_worker=1&synchronous=true", "");
@@ -404,10 +385,10 @@ fn torchserve_scales_its_workers_down_at_rest_only() {
     // As it is started by default it wants a key.
     let (server, _) = torchserve(&[]).unwrap();
     let held = worker(&server).unwrap();
-    let answer = perform(&Roots::default(), &server.way(held), &options());
+    let answer = perform(&Roots::default(), &server.way(held), &options(60_000));
     assert!(
         matches!(&answer, Err(NotReleased::Refused(why)) if why.contains("needs a key")),
         "{answer:?}"
     );
-    assert!(is_alive(held));
+    assert!(lives(held));
 }

@@ -20,6 +20,7 @@ use serde_json::Value;
 
 use crate::machine::{GIB, Machine, Running, one_gpu};
 use crate::reclaim::Stage;
+use crate::release::options;
 use crate::support::{self, wait_until};
 
 mod command;
@@ -224,16 +225,6 @@ fn unload(way: &ReleaseWay) -> &ServerUnload {
     match &way.by {
         ReleaseBy::Server(server) => server,
         other => panic!("{other:?}"),
-    }
-}
-
-fn options(wait_ms: u64) -> ReleaseOptions {
-    ReleaseOptions {
-        collects: true,
-        references: false,
-        is_named: true,
-        wait_ms,
-        pci_bus_ids: Vec::new(),
     }
 }
 

@@ -7,6 +7,7 @@ use std::process::Command;
 use serde_json::Value;
 
 use crate::machine::{Machine, Running, Snapshot, one_gpu};
+use crate::procs;
 use crate::support::{self, wait_until};
 
 const QUICK: &str = "[rules.reserved]\nduration = \"2s\"\n";
@@ -26,11 +27,6 @@ fn step(folder: &std::path::Path, title: &str, variables: &[(&str, &str)]) -> Ru
     // Its child ends with it.
     std::os::unix::process::CommandExt::process_group(&mut command, 0);
     Running::start(&mut command)
-}
-
-fn end(step: &Running) {
-    let group = rustix::process::Pid::from_raw(i32::try_from(step.pid()).unwrap()).unwrap();
-    let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
 }
 
 fn reservation(snapshot: &Snapshot, job: &str) -> Option<Value> {
@@ -93,6 +89,6 @@ fn a_job_that_was_given_a_gpu_and_runs_nothing_on_it_is_reported() {
         // Who is on a GPU is not seen from here.
         assert_eq!(findings(&machine), [Value::Null; 0]);
     }
-    end(&daemon);
-    end(&unnamed);
+    procs::kill_group(daemon.pid());
+    procs::kill_group(unnamed.pid());
 }

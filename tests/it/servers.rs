@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU16, Ordering};
 use serde_json::Value;
 
 use crate::machine::{Machine, Running, one_gpu};
+use crate::procs::{command_line, descendants, lives, send};
 use crate::support::{self, wait_until};
 
 /// Rules that are decided within a test.
@@ -96,41 +97,9 @@ impl Program {
 impl Drop for Program {
     fn drop(&mut self) {
         for pid in descendants(self.pid()) {
-            let _ = Command::new("kill").args(["-KILL", &pid.to_string()]).status();
+            send(pid, rustix::process::Signal::KILL);
         }
     }
-}
-
-fn children(pid: u32) -> Vec<u32> {
-    // Any of its threads may have started one.
-    let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten();
-    let lists = threads.flatten().map(|thread| {
-        let list = thread.path().join("children");
-        fs::read_to_string(list).unwrap_or_default()
-    });
-    let text: String = lists.collect();
-    let pids = text.split_ascii_whitespace();
-    pids.map(|pid| pid.parse().unwrap()).collect()
-}
-
-fn descendants(pid: u32) -> Vec<u32> {
-    let mut found = children(pid);
-    let mut at = 0;
-    while let Some(&pid) = found.get(at) {
-        found.extend(children(pid));
-        at += 1;
-    }
-    found
-}
-
-fn command_line(pid: u32) -> String {
-    let bytes = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-    String::from_utf8_lossy(&bytes).replace('\0', " ")
-}
-
-fn is_alive(pid: u32) -> bool {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    stat.rsplit(')').next().is_some_and(|rest| !rest.is_empty() && !rest.starts_with(" Z"))
 }
 
 /// A port that nobody listens on, and that no kernel would choose. It is not listened on to find that out:
@@ -372,7 +341,7 @@ fn whoever_serves_is_left_alone_and_a_training_that_listens_is_not() {
     let output = support::finish(reap.env("STATE_DIRECTORY", machine.path("state")));
     let planned = &output.json()["targets"];
     for &pid in &servers {
-        assert!(is_alive(pid), "{} {output:?}", command_line(pid));
+        assert!(lives(pid), "{} {output:?}", command_line(pid));
         assert!(!planned.to_string().contains(&format!("\"pid\":{pid},")), "{planned}");
     }
 }
@@ -447,7 +416,7 @@ fn workers_belong_to_what_starts_them_again() {
     assert_advised(&checked, celery.pid(), "control shutdown");
     assert_advised(&checked, task, &format!("(pid {})", celery.pid()));
     assert_advised(&checked, worker, "client.restart()");
-    assert!(is_alive(scheduler.pid()));
+    assert!(lives(scheduler.pid()));
 }
 
 #[test]
@@ -479,5 +448,5 @@ fn actors_of_ray_belong_to_ray() {
     let words = ["ray.kill(ACTOR)", "pids here are not the host's"];
     let is_printed = words.iter().any(|words| output.stdout.contains(words));
     assert!(is_printed, "{output:?}");
-    assert!(is_alive(workers[0]));
+    assert!(lives(workers[0]));
 }

@@ -1,16 +1,16 @@
 //! A killed process of which one thread waits for a file system that never answers: it keeps what it holds, and no
 //! signal reaches it.
 
-use std::fs;
 use std::io::{BufRead as _, BufReader};
 use std::process::{Command, Stdio};
 
 use gpumem::api::model::Snapshot;
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Signal;
 use serde_json::json;
 
 use crate::holders::Namespace;
 use crate::machine::{Machine, Running, one_gpu};
+use crate::procs;
 use crate::support::{self, finish, finish_with_input, wait_until};
 
 const HANGING: &str = include_str!("stuck/hanging_fs.py");
@@ -47,10 +47,8 @@ fn a_killed_process_whose_thread_waits_for_a_file_system_is_stuck() {
     let server = server;
     said.read_line(&mut line).unwrap();
     let pid = holder.pid();
-    let process = Pid::from_raw(i32::try_from(pid).unwrap()).unwrap();
-    kill_process(process, Signal::KILL).unwrap();
-    let state = || fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
-    wait_until("its first thread has ended", || state().contains(") Z "));
+    procs::send(pid, Signal::KILL);
+    wait_until("its first thread has ended", || procs::state(pid) == Some('Z'));
 
     let machine = Machine::new(&one_gpu(&[pid]));
     let seen = finish(&mut namespace.gpumem(&machine, &["ps", "--json"])).json();

@@ -9,10 +9,11 @@ use std::process::Command;
 use gpumem::api::model::{Snapshot, Suspect};
 use gpumem::api::rules::{Engine, RuleSet};
 use mock_nvml::scene::{Gpu, Process, Scene};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Signal;
 use serde_json::json;
 
 use crate::machine::{GIB, Machine, Running, one_gpu};
+use crate::procs;
 use crate::support::wait_until;
 
 /// A rule that is decided within a test.
@@ -130,8 +131,7 @@ fn who_is_kept_by_its_owner_is_no_waste() {
 #[test]
 fn ps_marks_suspects_at_once() {
     let (stopped, other) = (Running::sleep(), Running::sleep());
-    let pid = Pid::from_raw(i32::try_from(stopped.pid()).unwrap()).unwrap();
-    kill_process(pid, Signal::STOP).unwrap();
+    procs::send(stopped.pid(), Signal::STOP);
     let machine = Machine::new(&one_gpu(&[stopped.pid(), other.pid()]));
     let is_stopped = || machine.snapshot(0).process(stopped.pid())["state"] == "T";
     wait_until("it is stopped", is_stopped);

@@ -10,10 +10,11 @@ use std::thread;
 use std::time::Duration;
 
 use mock_nvml::scene::Scene;
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Signal;
 use serde_json::Value;
 
 use crate::machine::{Machine, Running, one_gpu};
+use crate::procs::{self, state};
 use crate::support::{clean_environment, gpumem, wait_until};
 
 /// A stopped process is a finding after a second; nobody is written to.
@@ -78,8 +79,7 @@ impl Service {
     }
 
     fn signal(&self, signal: Signal) {
-        let pid = i32::try_from(self.child.id()).unwrap();
-        kill_process(Pid::from_raw(pid).unwrap(), signal).unwrap();
+        procs::send(self.child.id(), signal);
     }
 
     /// Ends it; what it complained of.
@@ -104,14 +104,8 @@ impl Drop for Service {
 
 fn stopped() -> Running {
     let child = Running::sleep();
-    let pid = Pid::from_raw(i32::try_from(child.pid()).unwrap()).unwrap();
-    kill_process(pid, Signal::STOP).unwrap();
+    procs::send(child.pid(), Signal::STOP);
     child
-}
-
-fn state(pid: u32) -> char {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
-    stat.rsplit(')').next().unwrap().trim_start().chars().next().unwrap()
 }
 
 #[test]
@@ -153,7 +147,7 @@ fn a_notify_command_gets_the_finding_and_nothing_is_sent() {
     assert_eq!((&notice["notice"], &notice["acts_at"]), (&"found".into(), &Value::Null));
     assert_eq!(notice["finding"]["kind"], "stopped");
     assert_eq!(notice["finding"]["process"]["pid"], child.pid());
-    assert_eq!(state(child.pid()), 'T', "nothing was sent");
+    assert_eq!(state(child.pid()), Some('T'), "nothing was sent");
     assert!(!service.machine.path("state/reap.jsonl").exists());
     // A restart does not tell it again.
     let warnings = fs::read_to_string(service.machine.path("state/reap-warnings.json")).unwrap();
@@ -185,7 +179,7 @@ fn a_rule_that_reaps_kills_a_stopped_process_on_the_host_and_nothing_in_a_contai
     for _ in 0..8 {
         service.wait_for_message("WATCHDOG=1");
     }
-    assert_eq!(state(child.pid()), 'T');
+    assert_eq!(state(child.pid()), Some('T'));
     assert!(!service.notices().exists(), "nobody is warned of what will not be");
     let complaints = service.end();
     let left = format!("{}: skipped", child.pid());

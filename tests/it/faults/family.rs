@@ -10,11 +10,11 @@ use std::thread;
 use gpumem::api::model::Snapshot;
 use gpumem::api::recording::{Access, StoreLimits, StoreWriter};
 use mock_nvml::scene::{Fault, Gpu, Process, Scene};
-use rustix::process::{Pid, Signal, kill_process_group, test_kill_process};
 use serde_json::{Value, json};
 
 use crate::holders::Namespace;
 use crate::machine::{GIB, Machine};
+use crate::procs::{self, lives};
 use crate::support::{self, Output};
 
 /// Eleven minutes of history, every half minute.
@@ -64,16 +64,13 @@ impl Family {
     }
 
     fn are_alive(&self) -> bool {
-        let is_alive =
-            |&pid: &u32| test_kill_process(Pid::from_raw(pid.cast_signed()).unwrap()).is_ok();
-        is_alive(&self.launcher.id()) && self.ranks.iter().all(is_alive)
+        lives(self.launcher.id()) && self.ranks.iter().all(|&pid| lives(pid))
     }
 }
 
 impl Drop for Family {
     fn drop(&mut self) {
-        let group = Pid::from_raw(self.launcher.id().cast_signed()).unwrap();
-        let _ = kill_process_group(group, Signal::KILL);
+        procs::kill_group(self.launcher.id());
         let _ = self.launcher.wait();
     }
 }

@@ -13,6 +13,16 @@ use super::{Place, TOKEN, assert_no_secret, jupyter, jupyter_at_once, script};
 use crate::machine::{Machine, Running, one_gpu};
 use crate::support::{self, wait_until};
 
+/// What gpumem shows of a kernel.
+fn shown_of(kernel: u32) -> Value {
+    jupyter(&Machine::new(&one_gpu(&[kernel])), kernel)
+}
+
+#[track_caller]
+fn assert_error(shown: &Value, words: &str) {
+    assert!(shown["server_error"].as_str().is_some_and(|error| error.contains(words)), "{shown}");
+}
+
 #[test]
 fn a_port_that_the_server_does_not_hold_is_not_spoken_to() {
     let place = Place::new();
@@ -22,9 +32,8 @@ fn a_port_that_the_server_does_not_hold_is_not_spoken_to() {
     let Some(fake) = place.fake_server(&["good", &format!("port={port}")]) else {
         return;
     };
-    let shown = jupyter(&Machine::new(&one_gpu(&[fake.kernel])), fake.kernel);
-    let error = shown["server_error"].as_str().unwrap();
-    assert!(error.contains(&format!("does not listen on port {port}")), "{shown}");
+    let shown = shown_of(fake.kernel);
+    assert_error(&shown, &format!("does not listen on port {port}"));
     assert_eq!(stranger.accept().unwrap_err().kind(), ErrorKind::WouldBlock);
     assert!(!place.path("requests").exists());
 }
@@ -40,9 +49,8 @@ fn another_process_on_the_servers_socket_is_not_spoken_to() {
     let Some(fake) = place.fake_server(&["good", &sock]) else {
         return;
     };
-    let shown = jupyter(&Machine::new(&one_gpu(&[fake.kernel])), fake.kernel);
-    let error = shown["server_error"].as_str().unwrap();
-    assert!(error.contains("another process listens"), "{shown}");
+    let shown = shown_of(fake.kernel);
+    assert_error(&shown, "another process listens");
     let mut sent = Vec::new();
     stranger.accept().unwrap().0.read_to_end(&mut sent).unwrap();
     assert_eq!(sent, b"");
@@ -54,7 +62,7 @@ fn the_token_goes_to_the_server_and_a_redirect_is_not_followed() {
     let Some(good) = place.fake_server(&["good"]) else {
         return;
     };
-    let shown = jupyter(&Machine::new(&one_gpu(&[good.kernel])), good.kernel);
+    let shown = shown_of(good.kernel);
     assert_eq!(shown["notebook_path"], "late.ipynb", "{shown}");
     assert_eq!(shown["execution_state"], "busy");
     assert_eq!(shown["last_activity"], "2026-11-21T10:00:00.123Z");
@@ -69,9 +77,8 @@ fn the_token_goes_to_the_server_and_a_redirect_is_not_followed() {
     elsewhere.set_nonblocking(true).unwrap();
     let url = format!("http://{}/api/sessions", elsewhere.local_addr().unwrap());
     let fake = place.fake_server(&["redirect", &url]).unwrap();
-    let shown = jupyter(&Machine::new(&one_gpu(&[fake.kernel])), fake.kernel);
-    let error = shown["server_error"].as_str().unwrap();
-    assert!(error.contains("redirected"), "{shown}");
+    let shown = shown_of(fake.kernel);
+    assert_error(&shown, "redirected");
     assert_eq!(elsewhere.accept().unwrap_err().kind(), ErrorKind::WouldBlock);
 }
 
@@ -122,7 +129,7 @@ fn what_a_server_answers_badly_is_reported_and_the_notebook_stays_named() {
         let Some(fake) = place.fake_server(&[manner, change]) else {
             return;
         };
-        let shown = jupyter(&Machine::new(&one_gpu(&[fake.kernel])), fake.kernel);
+        let shown = shown_of(fake.kernel);
         let error = shown["server_error"].as_str().unwrap_or_default();
         assert!(error.contains(expected), "{manner} {change}: {shown}");
         let path = shown["notebook_path"].as_str().unwrap();
@@ -194,11 +201,10 @@ fn others_files_are_not_read_for_a_user() {
         command.arg("-f").arg(&secret).arg("/dev/null");
         Running::start(command.uid(65_534).gid(65_534))
     };
-    let shown = jupyter(&Machine::new(&one_gpu(&[kernel.pid()])), kernel.pid());
+    let shown = shown_of(kernel.pid());
     assert_eq!(shown["connection_file"], secret.to_str().unwrap());
     assert_eq!(shown["notebook_path"], Value::Null, "{shown}");
-    let error = shown["server_error"].as_str().unwrap();
-    assert!(error.contains("does not belong to the kernel's owner"), "{shown}");
+    assert_error(&shown, "does not belong to the kernel's owner");
 }
 
 #[test]
@@ -222,7 +228,7 @@ fn a_server_in_another_pid_namespace_is_found_by_its_own_number() {
     let (path, file) = place.server_file();
     assert_eq!(file["pid"], 1, "{}", path.display());
     let kernel = place.pid_with("ipykernel_launcher.py");
-    let shown = jupyter(&Machine::new(&one_gpu(&[kernel])), kernel);
+    let shown = shown_of(kernel);
     assert_eq!(shown["server_error"], Value::Null, "{shown}");
     assert_eq!(shown["notebook_path"], "late.ipynb");
     assert_eq!(shown["server_alive"], true);

@@ -6,8 +6,9 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 
-use super::{command, is_root, lives, pid_in, seen};
+use super::{command, is_root, pid_in, seen};
 use crate::machine::Running;
+use crate::procs::lives;
 use crate::support::{self, wait_until};
 
 /// What runs in a container: the first process of a pid namespace takes no signal that it has no ear for.

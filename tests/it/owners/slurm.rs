@@ -9,8 +9,9 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::{command, is_root, lives, pid_in, seen};
+use super::{command, is_root, pid_in, seen};
 use crate::machine::{Machine, Running, one_gpu};
+use crate::procs::lives;
 use crate::support::{self, wait_until};
 
 /// Its daemons; ended with it, and all that they run.
@@ -250,6 +251,5 @@ fn what_a_job_that_is_over_has_left_is_nobodys() {
     } else {
         assert_eq!(process["slurm"], Value::Null, "{process}");
     }
-    let pid = rustix::process::Pid::from_raw(i32::try_from(left).unwrap()).unwrap();
-    rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+    crate::procs::send(left, rustix::process::Signal::KILL);
 }

@@ -11,8 +11,9 @@ use mock_nvml::scene::{Gpu, Process, Scene};
 use rustix::process::Signal;
 use serde_json::json;
 
-use super::{Stage, send};
+use super::Stage;
 use crate::machine::GIB;
+use crate::procs::{lives, send};
 use crate::support;
 
 /// Two jobs, a group each, in a session whose leader is gone: one that ignores SIGTERM and is idle, and a training
@@ -63,7 +64,7 @@ impl Left {
         let (idle, after) = (self.idle, self.scene(&[self.training]));
         let release = thread::spawn(move || {
             let begun = Instant::now();
-            while is_running(idle) && begun.elapsed() < Duration::from_secs(60) {
+            while lives(idle) && begun.elapsed() < Duration::from_secs(60) {
                 thread::sleep(Duration::from_millis(10));
             }
             // The test may be over.
@@ -72,8 +73,8 @@ impl Left {
         let output = stage.run(arguments);
         release.join().unwrap();
         assert_eq!(output.code, 0, "{output:?}");
-        assert!(!is_running(self.idle), "{output:?}");
-        assert!(is_running(self.training), "{output:?}");
+        assert!(!lives(self.idle), "{output:?}");
+        assert!(lives(self.training), "{output:?}");
         let logged = fs::read_to_string(&self.witness).unwrap_or_default();
         assert_eq!(logged, "", "{output:?}");
         for line in stage.lines() {
@@ -87,18 +88,12 @@ impl Left {
 impl Drop for Left {
     fn drop(&mut self) {
         for pid in [self.training, self.idle] {
-            if is_running(pid) {
+            if lives(pid) {
                 send(pid, Signal::KILL);
             }
         }
         let _ = self.login.wait();
     }
-}
-
-fn is_running(pid: u32) -> bool {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    let state = stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());
-    state.is_some_and(|state| state != 'Z')
 }
 
 #[test]

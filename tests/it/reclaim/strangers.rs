@@ -199,7 +199,7 @@ pub struct Ended(pub u32);
 
 impl Drop for Ended {
     fn drop(&mut self) {
-        end(self.0, rustix::process::Signal::KILL);
+        crate::procs::send(self.0, rustix::process::Signal::KILL);
     }
 }
 
@@ -296,7 +296,7 @@ impl ProcessControl for TooLate {
     fn has_exited(&mut self, handle: Handle) -> bool {
         let has_exited = self.inner.has_exited(handle);
         if let Some(pid) = self.dies.take_if(|_| !has_exited) {
-            end(pid, rustix::process::Signal::KILL);
+            crate::procs::send(pid, rustix::process::Signal::KILL);
             wait_until("it has ended", || self.inner.has_exited(handle));
         }
         has_exited

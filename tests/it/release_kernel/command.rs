@@ -6,6 +6,7 @@ use gpumem::api::model::Time;
 use super::*;
 use crate::machine::GIB;
 use crate::notebook::{Kernel, Server, TOKEN};
+use crate::reap::outcome;
 use crate::support::Output;
 
 /// Rules that find an idle notebook within a test.
@@ -122,14 +123,6 @@ impl Notebook {
         let last = idle[0]["evidence"]["last_activity"].as_str();
         last.unwrap_or_else(|| panic!("{found:?}")).parse().unwrap()
     }
-}
-
-/// What became of the only target.
-fn outcome(output: &Output) -> Value {
-    let document = output.json();
-    let targets = document["targets"].as_array().unwrap();
-    assert_eq!(targets.len(), 1, "{output:?}");
-    targets[0]["outcome"].clone()
 }
 
 #[test]

@@ -7,7 +7,7 @@ use gpumem::api::reclaim::{NotReleased, ReleaseAnswer};
 use rustix::process::Signal;
 
 use super::*;
-use crate::notebook::signal;
+use crate::procs;
 
 /// `hostile_kernel.py` in one of its modes.
 struct Hostile {
@@ -198,10 +198,10 @@ fn one_that_runs_a_cell_or_is_stopped_is_left_alone(kernel: &RawKernel, client: 
     fs::write(&done, "").unwrap();
     client.run("pass");
     assert_eq!(kernel.used(), whole, "nothing was left behind that ran later");
-    signal(kernel.pid(), Signal::STOP);
+    procs::send(kernel.pid(), Signal::STOP);
     let answer = perform_with(kernel.pid(), &short());
     assert!(is_busy(&answer), "{answer:?}");
-    signal(kernel.pid(), Signal::CONT);
+    procs::send(kernel.pid(), Signal::CONT);
     released(kernel.pid(), &options());
     assert_eq!(kernel.used(), whole.map(|bytes| bytes - 100 * MIB));
 }
@@ -250,7 +250,7 @@ fn one_that_dies_in_the_middle_is_seen_to(kernel: &RawKernel, client: &mut Clien
     let pid = kernel.pid();
     let killer = thread::spawn(move || {
         thread::sleep(Duration::from_millis(700));
-        signal(pid, Signal::KILL);
+        procs::send(pid, Signal::KILL);
     });
     let begun = Instant::now();
     let answer = perform_with(pid, &options());
@@ -270,7 +270,7 @@ fn what_it_has_forked_and_another_process_of_its_number_are_not_it(
     let answer = perform_with(fork, &short());
     assert!(is_no_way(&answer), "{answer:?}");
     assert!(format!("{answer:?}").contains(&format!("process {}", kernel.pid())));
-    signal(fork, Signal::KILL);
+    procs::send(fork, Signal::KILL);
     let mut another = way(kernel.pid());
     another.start_ticks += 1;
     let answer = perform_release(&Roots::default(), &another, &short());

@@ -1,8 +1,9 @@
 //! `gpumem release PID` of a real interpreter.
 
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::*;
+use crate::reap::outcome;
 
 impl Program {
     fn release(&self, more: &[&str]) -> support::Output {
@@ -12,14 +13,6 @@ impl Program {
         command.env("STATE_DIRECTORY", self.machine.path("state"));
         support::finish(&mut command)
     }
-}
-
-/// What became of the only target.
-fn outcome(output: &support::Output) -> Value {
-    let document = output.json();
-    let targets = document["targets"].as_array().unwrap();
-    assert_eq!(targets.len(), 1, "{output:?}");
-    targets[0]["outcome"].clone()
 }
 
 #[test]

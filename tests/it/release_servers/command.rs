@@ -3,6 +3,7 @@
 use serde_json::json;
 
 use super::*;
+use crate::reap::outcome;
 
 impl StandIn {
     fn release(&self, target: &str) -> support::Output {
@@ -11,14 +12,6 @@ impl StandIn {
         command.env("STATE_DIRECTORY", self.machine.path("state"));
         support::finish(&mut command)
     }
-}
-
-/// What became of the only target.
-fn outcome(output: &support::Output) -> Value {
-    let document = output.json();
-    let targets = document["targets"].as_array().unwrap();
-    assert_eq!(targets.len(), 1, "{output:?}");
-    targets[0]["outcome"].clone()
 }
 
 #[test]
