@@ -92,12 +92,9 @@ fn the_same_words_give_the_same_rows_of_the_demo() {
     let all = ps(DEMO, &[]);
     let found = check(DEMO, &[]);
     assert!(all.len() > found.len() && !found.is_empty());
-    for (terms, expected) in
-        [("idle>10m mem>4GiB", &[207_344, 398_120, 448_016][..]), ("!user:emre rss<2GiB", &[2_914])]
-    {
-        let rows = same(DEMO, &[&format!("--where={terms}")], &all, &found, terms);
-        assert_eq!(rows, expected.iter().copied().collect(), "{terms}");
-    }
+    let terms = "idle>10m mem>4GiB";
+    let rows = same(DEMO, &[&format!("--where={terms}")], &all, &found, terms);
+    assert_eq!(rows, Pids::from([207_344, 398_120, 448_016]));
     // And so do the short forms.
     let of_gpu = same(DEMO, &["--gpu=1", "--user=ben,chen"], &all, &found, "gpu:1 user=ben,chen");
     assert_eq!(of_gpu, Pids::from([398_120, 455_102]));

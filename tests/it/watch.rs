@@ -1,6 +1,7 @@
 //! `gpumem watch` held against what it promises: the same words as the other commands, a screen that
 //! writes only what changed, names that move no column, and a terminal that is as it was.
 
+use std::collections::BTreeMap;
 use std::os::unix::process::ExitStatusExt as _;
 
 use mock_nvml::scene::{Fault, Gpu, Process, Scene};
@@ -26,12 +27,13 @@ fn shown(recording: &str, size: &str, keys: &str) -> String {
     output.stdout
 }
 
-/// The pids that the rules found something of.
+/// The pids that the rules found something of, one of each kind.
 fn found(recording: &str) -> Vec<u64> {
-    let output = run(&["check", "--json", "--replay", recording]);
-    let document = output.json();
+    let document = run(&["check", "--json", "--replay", recording]).json();
     let findings = document["findings"].as_array().unwrap().iter();
-    findings.filter_map(|finding| finding["process"]["pid"].as_u64()).collect()
+    let pids =
+        findings.filter_map(|it| Some((it["kind"].to_string(), it["process"]["pid"].as_u64()?)));
+    pids.collect::<BTreeMap<_, _>>().into_values().collect()
 }
 
 #[test]

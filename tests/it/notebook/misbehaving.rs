@@ -6,6 +6,7 @@ use std::io::{ErrorKind, Read as _};
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
+use std::thread;
 
 use serde_json::{Value, json};
 
@@ -140,7 +141,7 @@ fn what_a_server_answers_badly_is_reported_and_the_notebook_stays_named() {
 
 #[test]
 fn a_server_that_hangs_holds_up_no_sample() {
-    for manner in ["hang", "drip"] {
+    let holds_up_none = |manner: &str| {
         let place = Place::new();
         let Some(fake) = place.fake_server(&[manner]) else {
             return;
@@ -179,7 +180,11 @@ fn a_server_that_hangs_holds_up_no_sample() {
         let reason = "it did not answer GET api/sessions in time";
         assert!(recorded.contains(reason), "{manner}: {recorded}");
         assert_no_secret(&[&recorded, &record.stderr]);
-    }
+    };
+    thread::scope(|scope| {
+        scope.spawn(|| holds_up_none("hang"));
+        scope.spawn(|| holds_up_none("drip"));
+    });
 }
 
 #[test]

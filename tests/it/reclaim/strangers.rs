@@ -243,10 +243,11 @@ fn a_child_that_is_kept_and_was_born_meanwhile_is_left_alone() {
     let Some(python) = python_with(&["signal"]) else {
         return;
     };
-    let folder = tempfile::tempdir().unwrap();
-    let pid = folder.path().join("pid");
-    let script = format!(
-        "import subprocess
+    let is_left_alone = |is_listed: bool| {
+        let folder = tempfile::tempdir().unwrap();
+        let pid = folder.path().join("pid");
+        let script = format!(
+            "import subprocess
 def start(*_):
     child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'],
         env=dict(os.environ, GPUMEM_KEEP='forever'))
@@ -254,8 +255,7 @@ def start(*_):
 signal.signal(signal.SIGTERM, start)
 print('ready', flush=True)
 while True: signal.pause()"
-    );
-    for is_listed in [false, true] {
+        );
         let cast = Cast::python(&python, &script);
         let mut stage = Stage::new(&[cast.pid()]);
         stage.guard.policy.grace = Some(Duration::from_secs(2));
@@ -269,7 +269,11 @@ while True: signal.pause()"
         let facts = read_guarded(&Roots::default(), child).unwrap();
         let facts = facts.expect("it is there");
         assert!(!matches!(facts.state, Some('T' | 'Z')), "{facts:?}");
-    }
+    };
+    thread::scope(|scope| {
+        scope.spawn(|| is_left_alone(false));
+        scope.spawn(|| is_left_alone(true));
+    });
 }
 
 /// ProcessControl that find a process alive for the last time, and then it ends by itself.
