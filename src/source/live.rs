@@ -192,7 +192,7 @@ impl Live {
         };
         let mut processes = found.processes;
         let now_ns = host::read_clocks().boottime_ns;
-        self.holders.fill_descendants(&mut processes, now_ns);
+        self.holders.fill_descendants(&mut processes, |pid| self.processes.ticks(pid), now_ns);
         self.processes.fill_relatives(&mut processes, &self.holders, now_ns);
         for process in processes.iter_mut().filter(|it| is_listed(it.pid)) {
             let named = self.named.get_mut(process.pid);

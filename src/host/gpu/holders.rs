@@ -35,6 +35,7 @@ use crate::deadline::{ANSWER_TIME, NoAnswer, Task};
 use crate::host::Roots;
 use crate::host::gpu::gpu_files::holds_gpu_file;
 use crate::host::gpu::mapped_devices::{Mapped, MappedDevices, begin_search};
+use crate::host::proc::entry::Ticks;
 use crate::host::proc::folder::{Folder, MOST_PROCESSES, ProcEntry, if_readable, is_gone};
 use crate::host::proc::stat::{STAT_BYTES, parse_stat};
 use crate::host::proc::thread::left_thread;
@@ -204,7 +205,12 @@ impl Holders {
     }
 
     /// Tells each process what its descendants do. /proc is listed again where one of them is new.
-    pub fn fill_descendants(&mut self, processes: &mut [Process], boottime_ns: u64) {
+    pub fn fill_descendants(
+        &mut self,
+        processes: &mut [Process],
+        watched: impl Fn(u32) -> Option<Ticks>,
+        boottime_ns: u64,
+    ) {
         let is_new = |it: &Process| {
             it.start_ticks.is_some() && Some(it.pid) != self.own_pid && !self.tree.knows(it)
         };
@@ -214,7 +220,7 @@ impl Holders {
             self.tree.update(&proc, &listing);
         }
         let proc = Folder::list(&self.roots.proc).ok();
-        self.tree.fill(proc.as_ref(), processes, boottime_ns);
+        self.tree.fill(proc.as_ref(), processes, watched, boottime_ns);
     }
 
     /// Which process descends from which, as of the last listing.

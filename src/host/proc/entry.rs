@@ -11,6 +11,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use foldhash::{HashMap, HashMapExt as _};
 use rustix::fs::{Access, access};
 
 use crate::host::gpu::gpu_files::is_driver_behind_files;
@@ -57,8 +58,8 @@ pub struct ProcessEntry {
     start_stack: u64,
     /// Device number of its terminal.
     terminal: u32,
-    cpu_ticks: u64,
-    /// When `cpu_ticks` were so; `None` before the first time.
+    pub ticks: Ticks,
+    /// When `ticks` were so; `None` before the first time.
     sampled_ns: Option<u64>,
     /// It was seen to change its parent: only who adopts orphans becomes a parent later on.
     is_adopted: bool,
@@ -79,7 +80,7 @@ impl ProcessEntry {
             comm: Box::default(),
             start_stack: 0,
             terminal: 0,
-            cpu_ticks: 0,
+            ticks: Ticks::default(),
             sampled_ns: None,
             is_adopted: false,
             revisit_ns: 0,
@@ -87,6 +88,23 @@ impl ProcessEntry {
             is_memory_unread: true,
             whereabouts: Whereabouts::default(),
         }
+    }
+}
+
+/// What a process has used of the CPU, in clock ticks.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Ticks {
+    /// Clock ticks from boot to its start.
+    pub start: u64,
+    /// What it has used itself.
+    pub own: u64,
+    /// What its children used that have ended and were waited for, and theirs.
+    pub waited: u64,
+}
+
+impl Ticks {
+    pub(in crate::host) fn of(stat: &Stat<'_>) -> Self {
+        Self { start: stat.start_ticks, own: stat.cpu_ticks, waited: stat.waited_ticks }
     }
 }
 
@@ -112,6 +130,8 @@ pub struct Surroundings {
     pub(in crate::host) listening: Listening,
     /// Who of those who work with the watched processes listens.
     pub(in crate::host) relatives: Relatives,
+    /// Whether the leaders that were asked for in this sample exist.
+    leaders: HashMap<u32, Option<bool>>,
     /// What files are read into.
     pub(in crate::host) content: Vec<u8>,
 }
@@ -132,6 +152,7 @@ impl Surroundings {
             jobs: Jobs::default(),
             listening: Listening::default(),
             relatives: Relatives::default(),
+            leaders: HashMap::new(),
             content: Vec::new(),
             roots,
         }
@@ -139,6 +160,7 @@ impl Surroundings {
 
     pub fn begin(&mut self, now_ns: u64) {
         self.listening.begin(now_ns);
+        self.leaders.clear();
         let due_ns = self.devices_ns.get_or_insert(now_ns.saturating_add(REVISIT_NS));
         if now_ns >= *due_ns {
             *due_ns = now_ns.saturating_add(REVISIT_NS);
@@ -156,6 +178,31 @@ impl Surroundings {
         let since_boot = start_ticks.checked_mul(1000)? / self.ticks_per_second;
         let booted = self.booted.unix_milliseconds();
         booted.checked_add(i64::try_from(since_boot).ok()?).map(Time::from_unix_milliseconds)
+    }
+
+    /// Takes in the stat of a process that is known, where nothing else of it is to be read, as nearly always: three
+    /// calls for each of hundreds. `false` where it is to be looked at.
+    pub fn renew(&mut self, entry: &mut ProcessEntry, proc: &Folder, now_ns: u64) -> bool {
+        let mut content = [0; STAT_BYTES];
+        let Ok(length) = proc.stat_of(entry.process.pid, &mut content) else {
+            return false;
+        };
+        let Some(stat) = parse_stat(&content[..length]) else {
+            return false;
+        };
+        let is_same = entry.process.start_ticks == Some(stat.start_ticks)
+            && *entry.comm == *stat.comm
+            && (stat.start_stack == 0 || stat.start_stack == entry.start_stack)
+            && entry.process.ppid == stat.ppid;
+        let is_usual = !stat.is_released && !stat.is_exiting && stat.state != 'D';
+        let is_due = now_ns >= entry.revisit_ns || entry.is_memory_unread;
+        if !is_same || !is_usual || is_due {
+            return false;
+        }
+        self.relate(entry, &stat, false);
+        self.measure(entry, &stat, now_ns);
+        (entry.process.left_thread_state, entry.process.wchan) = (None, None);
+        true
     }
 
     /// Brings what is known of a process up to `stat`, and reads more of it where that is due.
@@ -253,11 +300,11 @@ impl Surroundings {
         let gone = |known, is_same| is_same && known == Some(false);
         if !gone(process.group_leader_alive, process.process_group == stat.process_group) {
             process.process_group = stat.process_group;
-            process.group_leader_alive = self.exists(stat.process_group);
+            process.group_leader_alive = self.has_leader(process.pid, stat.process_group);
         }
         if !gone(process.session_leader_alive, process.session == stat.session) {
             process.session = stat.session;
-            process.session_leader_alive = self.exists(stat.session);
+            process.session_leader_alive = self.has_leader(process.pid, stat.session);
         }
 
         if entry.terminal != stat.terminal {
@@ -273,13 +320,13 @@ impl Surroundings {
         if let Some(sampled_ns) = entry.sampled_ns
             && let elapsed_ns @ 1.. = now_ns.saturating_sub(sampled_ns)
         {
-            let ticks = stat.cpu_ticks.saturating_sub(entry.cpu_ticks);
+            let ticks = stat.cpu_ticks.saturating_sub(entry.ticks.own);
             let used_seconds = ticks as f64 / ticks_per_second;
             let elapsed_seconds = elapsed_ns as f64 / SECOND_NS as f64;
             process.cpu_percent = Some(hundredths(100.0 * used_seconds / elapsed_seconds));
         }
         entry.sampled_ns = Some(now_ns);
-        entry.cpu_ticks = stat.cpu_ticks;
+        entry.ticks = Ticks::of(stat);
         process.state = Some(stat.state);
         process.threads = stat.threads;
         process.cpu_seconds = Some(hundredths(stat.cpu_ticks as f64 / ticks_per_second));
@@ -299,13 +346,23 @@ impl Surroundings {
         }
     }
 
-    /// Whether there is a process with this pid; `None` where that cannot be told.
-    fn exists(&self, pid: Option<u32>) -> Option<bool> {
-        match access(self.path(pid?), Access::EXISTS) {
+    /// Whether the leader of a process's group or session exists; `None` where that cannot be told. Asked once a
+    /// sample: the processes of a job have the same.
+    fn has_leader(&mut self, own: u32, leader: Option<u32>) -> Option<bool> {
+        let leader = leader?;
+        if leader == own {
+            return Some(true);
+        }
+        if let Some(known) = self.leaders.get(&leader) {
+            return *known;
+        }
+        let exists = match access(self.path(leader), Access::EXISTS) {
             Ok(()) => Some(true),
             Err(errno) if is_gone(errno) && self.sees_all => Some(false),
             Err(_) => None,
-        }
+        };
+        self.leaders.insert(leader, exists);
+        exists
     }
 }
 

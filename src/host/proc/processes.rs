@@ -8,7 +8,7 @@
 use foldhash::{HashMap, HashMapExt as _};
 
 use crate::host::gpu::holders::Holders;
-use crate::host::proc::entry::{Presence, ProcessEntry, Surroundings};
+use crate::host::proc::entry::{Presence, ProcessEntry, Surroundings, Ticks};
 use crate::host::proc::folder::{Folder, is_gone};
 use crate::host::proc::stat::{STAT_BYTES, parse_stat};
 use crate::host::{HostError, Roots};
@@ -59,8 +59,15 @@ impl Processes {
         self.around.begin(boottime_ns);
         let mut before = std::mem::take(&mut self.entries);
         let mut sample = ProcessSample::default();
+        let proc = Folder::list(&self.around.roots.proc).ok();
         for &pid in pids {
             let mut entry = before.remove(&pid);
+            let known = entry.as_mut().zip(proc.as_ref());
+            if known.is_some_and(|(known, proc)| self.around.renew(known, proc, boottime_ns)) {
+                sample.processes.extend(entry.as_ref().map(|entry| entry.process.clone()));
+                self.entries.extend(entry.map(|entry| (pid, entry)));
+                continue;
+            }
             match self.look_at(pid, &mut entry, boottime_ns) {
                 Ok(Presence::Here) => {
                     sample.processes.extend(entry.as_ref().map(|entry| entry.process.clone()));
@@ -83,6 +90,11 @@ impl Processes {
             }
         }
         sample
+    }
+
+    /// What a process had used of the CPU at the last sample, and its children that it has waited for.
+    pub fn ticks(&self, pid: u32) -> Option<Ticks> {
+        self.entries.get(&pid).map(|entry| entry.ticks)
     }
 
     /// Tells each process who of those who work with it listens: by the tree of those who hold GPU device

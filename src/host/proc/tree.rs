@@ -4,8 +4,8 @@
 //! A process that waits for its children's work (rollouts, loaders, compilers) does nothing itself; so what
 //! they do counts with it. Who is whose child changes only when a process appears or a parent dies, and
 //! `holders` lists /proc every five seconds anyway: at such a listing one stat file is read for each process
-//! that is new or has lost its parent. A sample costs one stat file for each watched process and each living
-//! descendant of one.
+//! that is new or has lost its parent. A sample costs one stat file for each living descendant of a watched process;
+//! those of the watched ones were read for themselves.
 //!
 //! What a child used that has ended meanwhile is not lost: whoever waited for it has that time in its own
 //! stat file (fields 16 and 17). Only where no process waits, because the parent ignores SIGCHLD, does the
@@ -15,6 +15,7 @@ use std::sync::Arc;
 
 use foldhash::{HashMap, HashMapExt as _, HashSet};
 
+use crate::host::proc::entry::Ticks;
 use crate::host::proc::folder::{Folder, ProcEntry};
 use crate::host::proc::stat::{STAT_BYTES, Stat, parse_stat};
 use crate::model::Process;
@@ -34,7 +35,7 @@ pub(in crate::host) struct Tree {
     /// By parent, of those that are not the kernel's own.
     children: HashMap<u32, Vec<u32>>,
     /// What the watched processes and their descendants had used at the last look, by pid.
-    used: HashMap<u32, Used>,
+    used: HashMap<u32, Ticks>,
     /// By the watched process's pid.
     sums: HashMap<u32, Sum>,
     looked_ns: Option<u64>,
@@ -47,14 +48,6 @@ struct Node {
     start_ticks: u64,
     ppid: Option<u32>,
     is_kernel: bool,
-}
-
-/// What a process had used.
-#[derive(Clone, Copy, Debug)]
-struct Used {
-    start_ticks: u64,
-    own_ticks: u64,
-    waited_ticks: u64,
 }
 
 /// What the descendants of a process came to.
@@ -147,13 +140,14 @@ impl Tree {
         &mut self,
         proc: Option<&Folder>,
         processes: &mut [Process],
+        watched: impl Fn(u32) -> Option<Ticks>,
         now_ns: u64,
     ) {
         let elapsed_ns = self.looked_ns.replace(now_ns).map(|then| now_ns.saturating_sub(then));
         let is_watched: HashSet<u32> =
             processes.iter().filter(|it| it.start_ticks.is_some()).map(|it| it.pid).collect();
         let mut content = [0; STAT_BYTES];
-        let mut used: HashMap<u32, Used> = HashMap::new();
+        let mut used: HashMap<u32, Ticks> = HashMap::new();
         let mut families: Vec<(&mut Process, u64, Vec<u32>)> = Vec::new();
         for process in processes {
             let Some(start_ticks) = process.start_ticks else {
@@ -166,12 +160,11 @@ impl Tree {
             let mut family = vec![process.pid];
             family.extend(self.descendants(process.pid));
             for &pid in &family {
-                if !used.contains_key(&pid)
-                    && let Some(stat) = read_stat(proc, pid, &mut content)
-                {
-                    let (own_ticks, waited_ticks) = (stat.cpu_ticks, stat.waited_ticks);
-                    let start_ticks = stat.start_ticks;
-                    used.insert(pid, Used { start_ticks, own_ticks, waited_ticks });
+                if !used.contains_key(&pid) {
+                    let mut read =
+                        || read_stat(proc, pid, &mut content).map(|stat| Ticks::of(&stat));
+                    let known = watched(pid).filter(|_| is_watched.contains(&pid));
+                    used.extend(known.or_else(&mut read).map(|ticks| (pid, ticks)));
                 }
             }
             families.push((process, start_ticks, family));
@@ -208,10 +201,10 @@ impl Tree {
         &self,
         before: Option<&Sum>,
         family: &[u32],
-        now: &HashMap<u32, Used>,
+        now: &HashMap<u32, Ticks>,
     ) -> (u64, u64) {
-        let is_same = |used: Option<&Used>, other: &Used| {
-            used.is_some_and(|used| used.start_ticks == other.start_ticks)
+        let is_same = |used: Option<&Ticks>, other: &Ticks| {
+            used.is_some_and(|used| used.start == other.start)
         };
         let (mut own, mut waited, mut ended) = (0u64, 0u64, 0u64);
         for (at, pid) in family.iter().enumerate() {
@@ -220,23 +213,23 @@ impl Tree {
             };
             let then = self.used.get(pid).filter(|it| before.is_some() && is_same(Some(it), used));
             if at > 0 {
-                let newly = used.own_ticks.saturating_sub(then.map_or(0, |it| it.own_ticks));
+                let newly = used.own.saturating_sub(then.map_or(0, |it| it.own));
                 own = own.saturating_add(newly);
             }
-            let newly = used.waited_ticks.saturating_sub(then.map_or(0, |it| it.waited_ticks));
+            let newly = used.waited.saturating_sub(then.map_or(0, |it| it.waited));
             waited = waited.saturating_add(newly);
         }
         for pid in before.iter().flat_map(|sum| sum.family.iter().skip(1)) {
             // One that was adopted by somebody else has not ended, and no process waited for it.
-            let has_left = |used: &Used| {
-                let node = self.nodes.get(pid).filter(|it| it.start_ticks == used.start_ticks);
+            let has_left = |used: &Ticks| {
+                let node = self.nodes.get(pid).filter(|it| it.start_ticks == used.start);
                 node.is_some() && !family.contains(pid)
             };
             if let Some(used) = self.used.get(pid)
                 && !is_same(now.get(pid), used)
                 && !has_left(used)
             {
-                ended = ended.saturating_add(used.own_ticks.saturating_add(used.waited_ticks));
+                ended = ended.saturating_add(used.own.saturating_add(used.waited));
             }
         }
         // What was seen of those who ended was counted while they lived.

@@ -75,7 +75,7 @@ impl Fake {
         let process = |&pid: &u32| Process { pid, start_ticks: Some(7), ..Process::default() };
         let mut processes: Vec<Process> = pids.iter().map(process).collect();
         let proc = Folder::list(self.folder.path()).unwrap();
-        self.tree.fill(Some(&proc), &mut processes, self.now_ns);
+        self.tree.fill(Some(&proc), &mut processes, |_| None, self.now_ns);
         processes.into_iter().map(|process| (*process.descendants.unwrap()).clone()).collect()
     }
 
@@ -172,7 +172,7 @@ impl Fake {
         self.now_ns += SECOND;
         let mut processes = self.read(pids);
         let proc = Folder::list(self.folder.path()).unwrap();
-        self.tree.fill(Some(&proc), &mut processes, self.now_ns);
+        self.tree.fill(Some(&proc), &mut processes, |_| None, self.now_ns);
         (*processes.remove(0).descendants.unwrap()).clone()
     }
 }
@@ -197,7 +197,7 @@ fn what_a_process_used_before_it_was_adopted_is_not_its_new_parent_s() {
     let listing = proc.processes().unwrap();
     fake.tree.update(&proc, &listing);
     let now_ns = fake.now_ns + SECOND;
-    fake.tree.fill(Some(&proc), &mut processes, now_ns);
+    fake.tree.fill(Some(&proc), &mut processes, |_| None, now_ns);
     let summed = processes[0].descendants.as_deref().unwrap();
     assert_eq!((summed.count, summed.cpu_percent), (Some(1), Some(2.0)));
 }
@@ -215,7 +215,7 @@ fn a_number_that_is_given_again_is_another_process() {
     let other = Process { pid: 70, start_ticks: Some(8), ..Process::default() };
     assert!(!fake.tree.knows(&other));
     let mut processes = [other];
-    fake.tree.fill(None, &mut processes, fake.now_ns);
+    fake.tree.fill(None, &mut processes, |_| None, fake.now_ns);
     assert_eq!(
         processes[0].descendants.as_deref(),
         Some(&Descendants::default()),
@@ -248,7 +248,7 @@ fn a_real_child_that_works_is_seen() {
     let look = |holders: &mut crate::host::Holders, now_ns| {
         let mut processes = [Process { pid: own, start_ticks, ..Process::default() }];
         holders.look_at_parents(now_ns);
-        holders.fill_descendants(&mut processes, now_ns);
+        holders.fill_descendants(&mut processes, |_| None, now_ns);
         (**processes[0].descendants.as_ref().unwrap()).clone()
     };
     // The process that looks is not listed; its parent is, and has it below itself.
