@@ -178,14 +178,16 @@ mod tests {
             output.flush().unwrap();
             assert!(start.elapsed() < Duration::from_secs(5));
             assert!(output.is_behind());
-            let mut read = Vec::new();
-            while output.is_behind() || read.len() < bytes.len() {
-                let mut some = [0; 50_000];
-                let length = reader.read(&mut some).unwrap();
-                read.extend_from_slice(&some[..length]);
+            let reading = std::thread::spawn(move || {
+                let mut read = Vec::new();
+                reader.read_to_end(&mut read).unwrap();
+                read
+            });
+            while output.is_behind() {
                 output.flush().unwrap();
             }
-            assert_eq!(read, bytes);
+            drop(output);
+            assert!(reading.join().unwrap() == bytes);
         }
     }
 

@@ -49,22 +49,7 @@ pub(super) fn render(app: &App) -> Buffer {
 
 /// The screen as text, without the blanks at the ends of lines.
 pub(super) fn text(buffer: &Buffer) -> String {
-    let width = usize::from(buffer.area.width).max(1);
-    let mut out = String::new();
-    for line in buffer.content.chunks(width) {
-        let mut skip = 0;
-        let mut shown = String::new();
-        for cell in line {
-            if skip == 0 {
-                shown.push_str(cell.symbol());
-                skip = usize::from(crate::watch::text::columns(cell.symbol())).max(1);
-            }
-            skip -= 1;
-        }
-        out.push_str(shown.trim_end());
-        out.push('\n');
-    }
-    out
+    crate::watch::once::text::write(buffer, false)
 }
 
 pub(in crate::watch) fn check(name: &str, app: &App) {

@@ -2,26 +2,22 @@
 
 use super::*;
 use crate::cli::reap::execute::tools;
-use crate::model::snapshot::{Gpu, GpuProcess, Process};
-use crate::model::{Identity, Start};
+use crate::model::{Identity, Process, Start};
+use crate::reclaim::testing;
 use crate::watch::reclaim_worker::PlanOptions;
 use crate::watch::view_model::RowKey;
 
 fn snapshot(pids: &[u32]) -> Snapshot {
-    let mut snapshot = Snapshot::new(Time::default());
-    snapshot.gpus = vec![Gpu {
-        processes: Some(
-            pids.iter()
-                .map(|&pid| GpuProcess { pid, used_bytes: Some(1 << 30), ..GpuProcess::default() })
-                .collect(),
-        ),
-        ..Gpu::default()
-    }];
-    snapshot.processes = pids
-        .iter()
-        .map(|&pid| Process { pid, start_ticks: Some(100), uid: Some(1000), ..Process::default() })
-        .collect();
-    snapshot
+    let rows: Vec<(u32, u64)> = pids.iter().map(|&pid| (pid, 1 << 30)).collect();
+    let process =
+        |&pid: &u32| Process { pid, start_ticks: Some(100), uid: Some(1000), ..Process::default() };
+    let processes: Vec<Process> = pids.iter().map(process).collect();
+    testing::snapshot(Time::default(), &processes, vec![testing::gpu(0, &rows, 0)])
+}
+
+/// A sample on which 7 is.
+fn sample() -> ObservedSample {
+    ObservedSample { snapshot: Arc::new(snapshot(&[7])), found: Vec::new() }
 }
 
 fn row(pid: u32, start_ticks: u64) -> RowKey {
@@ -102,8 +98,7 @@ fn a_yes_that_could_not_be_acted_upon_in_time_is_none() {
     for look in [true, false] {
         drop(worker);
         worker = begun(folder.path(), YES + TURN);
-        let sample = ObservedSample { snapshot: Arc::new(snapshot(&[7])), found: Vec::new() };
-        let ask = look.then_some((ReclaimRequest::Observe(sample), Duration::ZERO));
+        let ask = look.then(|| (ReclaimRequest::Observe(sample()), Duration::ZERO));
         let mut progress = Vec::new();
         worker.handle(ask, &mut |it| progress.push(it));
         is_over(&worker, &progress, folder.path(), "nothing was sent: no sample came for 30s");
@@ -130,7 +125,7 @@ fn a_sample_that_lay_about_is_as_old_as_it_is() {
     // Nothing to end: it is looked at, and that is all.
     let begin = || begun_with(folder.path(), Duration::ZERO, |_| Vec::new());
     let mut worker = begin();
-    let sample = ObservedSample { snapshot: Arc::new(snapshot(&[7])), found: Vec::new() };
+    let sample = sample();
     let hour = Duration::from_secs(3600);
     worker.handle(Some((ReclaimRequest::Observe(sample.clone()), hour)), &mut |_| ());
     worker = begin();
@@ -199,11 +194,9 @@ fn an_exited_process_is_refused_and_no_other_is_taken_for_it() {
 
 #[test]
 fn of_a_recording_there_is_a_plan_and_it_is_never_begun() {
-    let mut snapshot = snapshot(&[7]);
-    snapshot.host.pid_namespace = Some(crate::model::snapshot::PidNamespace::Host);
     let mut worker = LocalReclaimWorker::new(&Config::default(), true);
     let scope = PlanScope::Processes(vec![row(7, 100)]);
-    let progress = handle(&mut worker, ReclaimRequest::Plan(question(scope, snapshot)));
+    let progress = handle(&mut worker, ReclaimRequest::Plan(question(scope, snapshot(&[7]))));
     let proposal = planned(&progress);
     assert_eq!(proposal.plan.targets.len(), 1, "{proposal:?}");
     assert_eq!(proposal.titles.len(), 1);
