@@ -185,7 +185,7 @@ fn a_later_layer_wins_setting_by_setting_and_adds_its_overrides() {
 fn what_cannot_be_read_is_reported_plainly_and_what_is_absent_is_no_error() {
     let folder = tempfile::tempdir().unwrap();
     let absent = folder.path().join("absent.toml");
-    assert_eq!(load(&[absent.clone()], false).unwrap(), Config::default());
+    assert_eq!(load(std::slice::from_ref(&absent), false).unwrap(), Config::default());
     assert_eq!(load(&[absent.join("x")], false).unwrap(), Config::default());
     let failed = |path: &Path, is_chosen| load(&[path.to_owned()], is_chosen).unwrap_err();
     assert!(matches!(failed(&absent, true), ConfigError::Unreadable { .. }));

@@ -76,7 +76,8 @@ fn a_missing_library_is_cured_where_it_is_missing() {
     use KernelModule::{Absent, Loaded};
     use RuntimeEnvironment::{Container, Wsl};
     let error = missing();
-    let rows: [(fn(&mut DriverFacts<'_>), &[&str]); 10] = [
+    type Change = fn(&mut DriverFacts<'_>);
+    let rows: [(Change, &[&str]); 10] = [
         (|_| {}, &["libnvidia-compute-580", "580.159.03"]),
         (|it| it.module = Loaded { version: None }, &["very version"]),
         (|it| it.named = Some(Path::new("/x")), &["--nvml-library"]),

@@ -369,7 +369,8 @@ fn while_it_is_blind_or_another_reaper_works_or_the_disk_is_full_nothing_is_sent
     let full = |day: &mut Day, is_so| {
         day.stage.pages.get().room = if is_so { 0 } else { usize::MAX };
     };
-    let hindrances: [(fn(&mut Day, bool), &str, usize); 3] = [
+    type Set = fn(&mut Day, bool);
+    let hindrances: [(Set, &str, usize); 3] = [
         (blind, "", usize::MAX),
         (busy, "another reaper is running", 1),
         (full, "cannot write to the audit log", usize::MAX),
