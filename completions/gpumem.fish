@@ -53,7 +53,7 @@ complete -c gpumem -n "__fish_gpumem_needs_command" -f -a "config" -d 'Show, val
 complete -c gpumem -n "__fish_gpumem_needs_command" -f -a "doctor" -d 'Show what works on this machine, what does not, and what to do about it'
 complete -c gpumem -n "__fish_gpumem_needs_command" -f -a "schema" -d 'Print the JSON Schema of what gpumem writes'
 complete -c gpumem -n "__fish_gpumem_needs_command" -f -a "completions" -d 'Print the completion script of a shell'
-complete -c gpumem -n "__fish_gpumem_needs_command" -f -a "man" -d 'Print a manual page'
+complete -c gpumem -n "__fish_gpumem_needs_command" -f -a "man" -d 'Show a manual page; where standard output is no terminal, print it as roff'
 complete -c gpumem -n "__fish_gpumem_using_subcommand ps" -l gpu -d 'Only these GPUs, by index or UUID (or its beginning)' -x -k -a "(__fish_gpumem_values)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand ps" -l user -d 'Only processes of these users, by name or uid' -x -k -a "(__fish_gpumem_values)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand ps" -l where -d 'Only what fits all of these terms: \'user:ann gpu:0 idle>10m mem>4GiB\', as after / in watch' -x -k -a "(__fish_gpumem_values)"

@@ -525,7 +525,7 @@ pub enum Shell {
     Fish,
 }
 
-/// Print a manual page
+/// Show a manual page; where standard output is no terminal, print it as roff
 #[derive(Args, Debug)]
 #[command(after_help = EXIT_CODES_OF_PRINTING)]
 pub struct Man {

@@ -13,6 +13,7 @@ mod doctor;
 pub mod exit;
 mod explain;
 pub mod generate;
+mod man;
 mod output;
 mod ps;
 pub mod reap;
@@ -91,7 +92,7 @@ fn run(cli: Cli) -> anyhow::Result<Exit> {
         }
         Some(Command::Man(args)) => {
             let page = generate::man_page(args.command.as_deref()).map_err(UsageError)?;
-            print(&page).map(|()| Exit::Clean)
+            man::show(&page).map(|()| Exit::Clean)
         }
     }
 }
