@@ -1,7 +1,7 @@
 //! What has been seen so far: a bounded window of points per process and GPU, with running statistics.
 //!
 //! [`History::observe`] takes a snapshot and keeps what rules ask for: since when a process has not
-//! used a GPU and how well that is covered ([`row`]), what CPU it used ([`cpu`]), since when it holds the
+//! used a GPU and how well that is covered ([`row`]), what CPU it used ([`counter`]), since when it holds the
 //! same; of a GPU what it draws ([`LowPowerPhase`]), and since when it is full or has memory in use
 //! that no process accounts for ([`HighStretch`]). It knows gaps: a few missing samples neither prove nor break anything,
 //! a longer one ends a run, and a machine that slept or a clock that was set back starts everything
@@ -13,7 +13,7 @@
 
 mod average;
 mod bursts;
-pub mod cpu;
+pub mod counter;
 mod device;
 pub mod growth;
 mod hidden;

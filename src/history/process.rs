@@ -1,7 +1,7 @@
 //! What is known of one process over time: its state, its CPU use, whether it outlived its job, its rows
 //! on GPUs.
 
-use super::cpu::Cpu;
+use super::counter::Counter;
 use super::hidden::{self, Hidden};
 use super::row::{Began, RowHistory, Shown, Use};
 use super::sample_time::{BRIDGED_GAP_MILLISECONDS, SampleTime};
@@ -31,7 +31,7 @@ pub struct ProcessHistory {
     /// When gpumem last asked it to release memory.
     asked: Option<Arc<AskedRelease>>,
     asked_cpu: AskedCpu,
-    cpu: Cpu,
+    cpu: Counter,
     /// `cpu` holds what the descendants used, too.
     counts_descendants: bool,
     still: Option<CpuIdle>,
@@ -39,6 +39,7 @@ pub struct ProcessHistory {
     /// What it had read and written at the last sample that told, and since when that stands still and it
     /// has no socket.
     io_bytes: Option<u64>,
+    io: Counter,
     silent: Clause,
     rows: Vec<RowHistory>,
     hidden: Vec<Hidden>,
@@ -126,11 +127,12 @@ impl ProcessHistory {
             resumed_at: None,
             asked: None,
             asked_cpu: AskedCpu::default(),
-            cpu: Cpu::default(),
+            cpu: Counter::default(),
             counts_descendants: false,
             still: None,
             abandoned: Clause::default(),
             io_bytes: None,
+            io: Counter::default(),
             silent: Clause::default(),
             rows: Vec::new(),
             hidden: Vec::new(),
@@ -173,7 +175,7 @@ impl ProcessHistory {
         let counts_descendants = process.descendants.is_some();
         if counts_descendants != self.counts_descendants {
             // A sum is not to be compared with one of its parts.
-            self.cpu = Cpu::default();
+            self.cpu = Counter::default();
             self.counts_descendants = counts_descendants;
             self.asked_cpu = AskedCpu::default();
         }
@@ -190,6 +192,8 @@ impl ProcessHistory {
         let is_alone = process.sockets.map(|sockets| sockets == 0);
         self.silent.observe(both(unchanged, is_alone), moment);
         self.io_bytes = process.io_bytes.or(self.io_bytes);
+        let bytes = process.io_bytes.map(|bytes| bytes as f64);
+        self.io.observe(moment.time, bytes, None, moment.allowed_gap);
     }
 
     /// Whether it draws a desktop.
@@ -368,8 +372,13 @@ impl ProcessHistory {
         self.resumed_at
     }
 
+    /// What it has read and written, in bytes.
+    pub fn io(&self) -> &Counter {
+        &self.io
+    }
+
     /// Its CPU use.
-    pub fn cpu(&self) -> &Cpu {
+    pub fn cpu(&self) -> &Counter {
         &self.cpu
     }
 

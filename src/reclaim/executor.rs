@@ -17,7 +17,7 @@ use super::lock::{self, Lock};
 use super::past_release::{PastRelease, past_releases};
 use super::policy::ReapPace;
 use super::process_control::{PidfdControl, ProcessControl};
-use super::recheck::recheck;
+use super::recheck::{UsedAtPlan, recheck};
 use super::step::perform_requests;
 use super::target::Target;
 use super::verify::Outcome;
@@ -140,12 +140,25 @@ pub struct Executor {
     guard: Arc<Guard>,
     actor: Actor,
     tools: Tools,
+    /// As of the first sample: the plan was just made.
+    at_plan: Option<UsedAtPlan>,
+    /// Something was done to the target that it is at: what that uses now, it uses to end.
+    has_acted: bool,
 }
 
 impl Executor {
     /// Carries these out, in this order, under the guard that they were planned by. Nothing is done yet.
     pub fn new(targets: Vec<Target>, guard: Guard, actor: Actor, tools: Tools) -> Self {
-        Self { targets, place: 0, act: None, guard: Arc::new(guard), actor, tools }
+        Self {
+            targets,
+            place: 0,
+            act: None,
+            guard: Arc::new(guard),
+            actor,
+            tools,
+            at_plan: None,
+            has_acted: false,
+        }
     }
 
     /// The target that it is at; `None` where all are at their end.
@@ -168,7 +181,10 @@ impl Executor {
         let Some(target) = self.targets.get(place) else {
             return Ok(None);
         };
+        let at_plan = self.at_plan.get_or_insert_with(|| UsedAtPlan::new(sample.snapshot));
+        let has_acted = &mut self.has_acted;
         let act = self.act.get_or_insert_with(|| {
+            *has_acted = false;
             let guard = Arc::clone(&self.guard);
             let act = Act::new(target.clone(), guard, self.actor.clone());
             act.after(self.tools.releases.clone())
@@ -176,13 +192,14 @@ impl Executor {
         let moment = StepInput {
             now: sample.now,
             snapshot: sample.snapshot,
-            recheck: recheck_by(act, sample),
+            recheck: recheck_by(act, sample, at_plan, *has_acted),
         };
         let mut record = ObservedRecord {
             record: &mut *self.tools.record,
             place,
             observer: &mut *observer,
             releases: &mut self.tools.releases,
+            has_acted,
         };
         let progress = act.advance(moment, &mut *self.tools.control, &mut record)?;
         match &progress {
@@ -220,7 +237,16 @@ impl Executor {
 }
 
 /// Whether what the rules said of a target is still so; what a person named is.
-fn recheck_by(act: &Act, sample: &JudgedSample<'_>) -> Recheck {
+fn recheck_by(
+    act: &Act,
+    sample: &JudgedSample<'_>,
+    at_plan: &UsedAtPlan,
+    has_acted: bool,
+) -> Recheck {
+    let has_begun_work = || !has_acted && at_plan.has_begun_work(&act.alive(), sample.snapshot);
+    if act.target().is_found() && has_begun_work() {
+        return Recheck::NoLonger;
+    }
     match &sample.found {
         Some(found) => recheck(act, found.iter().copied(), sample.snapshot),
         None if act.target().is_found() => Recheck::Unknown,
@@ -234,6 +260,7 @@ struct ObservedRecord<'a> {
     place: usize,
     observer: &'a mut dyn Observer,
     releases: &'a mut Vec<PastRelease>,
+    has_acted: &'a mut bool,
 }
 
 impl LedgerSink for ObservedRecord<'_> {
@@ -241,6 +268,7 @@ impl LedgerSink for ObservedRecord<'_> {
         self.record.write(entry)?;
         match &entry.event {
             LedgerEvent::Intended(deed) => {
+                *self.has_acted = true;
                 if let Deed::Release { way } = deed {
                     self.releases.push(PastRelease::new(way, entry.time, None));
                 }

@@ -1,10 +1,12 @@
 //! Whether what a rule said of a target is still so, by the newest snapshot. Pure.
 
+use std::collections::BTreeMap;
+
 use super::act::{Act, Recheck};
 use super::target::{Because, Reason, TargetProcess};
 use crate::model::family::families;
 use crate::model::finding::Finding;
-use crate::model::{Gpu, Identity, Snapshot, Unread};
+use crate::model::{Gpu, Identity, Process, Snapshot, Time, Unread};
 
 /// Whether it is. `found` is all that the rules say now and no exemption keeps, by `snapshot`.
 pub fn recheck<'a>(
@@ -18,6 +20,56 @@ pub fn recheck<'a>(
     };
     let found: Vec<&Finding> = found.into_iter().collect();
     of_members(&act.alive(), findings, &found, snapshot)
+}
+
+/// Less CPU than this in all is no work. Seconds.
+const LEAST_WORK_SECONDS: f64 = 5.0;
+/// So much of a core since then is.
+const WORK_SHARE: f64 = 0.1;
+/// Less than this read and written in all is no work.
+const LEAST_WORK_BYTES: u64 = 50_000_000;
+
+/// Whether so many CPU seconds in such a time are work that was begun.
+pub fn is_work(cpu_seconds: f64, in_seconds: f64) -> bool {
+    cpu_seconds >= LEAST_WORK_SECONDS.max(WORK_SHARE * in_seconds)
+}
+
+/// What everybody had used when a plan was made.
+#[derive(Debug)]
+pub struct UsedAtPlan {
+    time: Time,
+    /// CPU seconds with the descendants', and bytes read and written, by who it is.
+    used: BTreeMap<Identity, (Option<f64>, Option<u64>)>,
+}
+
+impl UsedAtPlan {
+    /// By the snapshot that the plan rests on.
+    pub fn new(snapshot: &Snapshot) -> Self {
+        let used = snapshot.processes.iter().map(|it| (it.identity(), used(it)));
+        Self { time: snapshot.time, used: used.collect() }
+    }
+
+    /// Whether one of these has begun to work since.
+    pub fn has_begun_work(&self, alive: &[&TargetProcess], snapshot: &Snapshot) -> bool {
+        let seconds = snapshot.time.seconds_since(self.time);
+        alive.iter().any(|member| {
+            let now = snapshot.process(member.pid).map(used);
+            let (Some((cpu, io)), Some((cpu_then, io_then))) =
+                (now, self.used.get(&member.identity()))
+            else {
+                return false;
+            };
+            let cpu = cpu.zip(*cpu_then).is_some_and(|(now, then)| is_work(now - then, seconds));
+            let io = io.zip(*io_then);
+            cpu || io.is_some_and(|(now, then)| now.saturating_sub(then) >= LEAST_WORK_BYTES)
+        })
+    }
+}
+
+fn used(process: &Process) -> (Option<f64>, Option<u64>) {
+    let below = process.descendants.as_deref().and_then(|it| it.cpu_seconds);
+    let cpu = process.cpu_seconds.map(|own| own + below.unwrap_or_default());
+    (cpu, process.io_bytes)
 }
 
 /// It is still true while each member that had the finding still has it; those that merely belong to

@@ -32,7 +32,7 @@ mod finding;
 
 use std::cell::OnceCell;
 
-use super::lasting::{LEAST_COVERAGE, LEAST_CPU_SHARE, OLDEST_CPU_SECONDS, is_covered};
+use super::lasting::{LEAST_COVERAGE, LEAST_CPU_SHARE, OLDEST_CPU_SECONDS, is_at_work, is_covered};
 use super::rule::{ProcessInput, RuleInput, RuleKind, RuleOutput, SEVERITY, Settings, seconds};
 use super::scope::ScopeInput;
 use super::suspect::Candidate;
@@ -305,7 +305,8 @@ impl IdleCandidate<'_> {
         };
         let is_active = self.it.is_active();
         let most = self.settings.max_cpu_percent.0;
-        if mean.percent >= if is_active { most * 1.25 } else { most } {
+        let most = if is_active { most * 1.25 } else { most };
+        if mean.percent >= most || is_at_work(known, most, needed) {
             return IdleAnswer::No;
         }
         let is_covered = is_covered(run.coverage(), is_active);

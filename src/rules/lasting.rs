@@ -3,7 +3,7 @@
 use super::rule::{ProcessInput, RuleInput, RuleOutput, Settings};
 use super::subject;
 use super::undecided_reason::UndecidedReason;
-use crate::history::{Began, RowHistory, Streak};
+use crate::history::{Began, ProcessHistory, RowHistory, Streak};
 use crate::model::finding::FindingGpu;
 
 /// Of a time that has to be without use, samples have to cover this share: now and then one is missing,
@@ -15,6 +15,21 @@ const COVERAGE_TO_STAY: f64 = 0.5;
 pub(super) const OLDEST_CPU_SECONDS: f64 = 60.0;
 /// The share of the duration over which CPU use has to be known.
 pub(super) const LEAST_CPU_SHARE: f64 = 0.75;
+
+/// What a process does now is looked at for so long; what it reads and writes is told twice a minute. Seconds.
+const NOW_SECONDS: f64 = 90.0;
+/// Who reads and writes more than this is at work: a download, a checkpoint to a slow disk. Bytes a second.
+const WORK_BYTES_PER_SECOND: f64 = 1e6;
+
+/// Whether a process whose GPU rests is at work all the same: on the CPU just now, whatever the mean over the rule's
+/// time is, or on files, pipes and sockets, just now or for as long as the rule asks for.
+pub(super) fn is_at_work(known: &ProcessHistory, most_cpu_percent: f64, needed: f64) -> bool {
+    let now = NOW_SECONDS.min(needed);
+    let computes = known.cpu().mean(now).is_some_and(|mean| mean.percent >= most_cpu_percent);
+    let moves =
+        |seconds| known.io().rate(seconds).is_some_and(|rate| rate >= WORK_BYTES_PER_SECOND);
+    computes || moves(now) || moves(needed)
+}
 
 /// Whether samples cover enough of a time, for what stands already or does not.
 pub(super) fn is_covered(coverage: f64, is_active: bool) -> bool {

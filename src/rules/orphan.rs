@@ -35,7 +35,7 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::lasting::LEAST_CPU_SHARE;
+use super::lasting::{LEAST_CPU_SHARE, is_at_work};
 use super::rule::{ProcessInput, RuleKind, RuleOutput, SEVERITY, Settings, Told, seconds};
 use super::suspect::Candidate;
 use super::undecided_reason::UndecidedReason;
@@ -167,7 +167,8 @@ fn process(it: ProcessInput<'_>, verdicts: &mut RuleOutput) {
         verdicts.doubt(UndecidedReason::NoCpu { pid });
         return;
     };
-    if mean.percent >= settings.max_cpu_percent.0 {
+    let most = settings.max_cpu_percent.0;
+    if mean.percent >= most || is_at_work(known, most, needed) {
         return;
     }
     let server_gone = process.has_lost_front();

@@ -9,7 +9,7 @@ use serde::de::{self, DeserializeOwned, Deserializer};
 use serde::{Deserialize, Serialize, Serializer};
 use toml::{Table, Value};
 
-use crate::history::cpu::LONGEST_WINDOW_SECONDS;
+use crate::history::counter::LONGEST_WINDOW_SECONDS;
 use crate::model::selector;
 use crate::units::{Bytes, Percent, Span};
 

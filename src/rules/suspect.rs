@@ -18,7 +18,7 @@ use foldhash::HashSet;
 
 use super::exemption::{self, KeepRules};
 use super::subject;
-use crate::history::cpu::Mean;
+use crate::history::counter::Mean;
 use crate::history::{Began, History, ProcessHistory, RowHistory, Use};
 use crate::model::finding::FindingGpu;
 use crate::model::processes_by_pid::ProcessesByPid;

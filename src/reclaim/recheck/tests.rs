@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::model::finding::Kind;
+use crate::model::process::Descendants;
 use crate::model::{Gpu, Process, Time};
 use crate::reclaim::target::MemberGpu;
 use crate::reclaim::testing;
@@ -108,4 +109,32 @@ fn whoever_may_be_at_work_on_a_gpu_that_is_not_read_makes_it_unknown() {
     assert_eq!(recheck(&seen), Recheck::Unknown, "one of its GPUs is not read");
     seen.gpus[1].processes = Some(Vec::new());
     assert_eq!(recheck(&seen), Recheck::StillTrue);
+}
+
+#[test]
+fn who_has_begun_to_work_since_the_plan_is_seen() {
+    let used = |seconds: f64, cpu: f64, below: f64, io: u64| {
+        let mut snapshot = snapshot(&[7, 8]);
+        snapshot.time = Time::default().plus_seconds(seconds);
+        let process = &mut snapshot.processes[0];
+        (process.cpu_seconds, process.io_bytes) = (Some(cpu), Some(io));
+        let below = Descendants { cpu_seconds: Some(below), ..Descendants::default() };
+        process.descendants = Some(below.into());
+        snapshot
+    };
+    let at_plan = UsedAtPlan::new(&used(0.0, 100.0, 10.0, 1_000_000));
+    let (seven, eight) = (member(7), member(8));
+    for (now, begun) in [
+        (used(60.0, 102.0, 10.0, 1_500_000), false),
+        (used(600.0, 112.0, 10.0, 1_000_000), false),
+        (used(60.0, 108.0, 10.0, 1_000_000), true),
+        (used(60.0, 100.0, 18.0, 1_000_000), true),
+        (used(60.0, 100.0, 10.0, 90_000_000), true),
+        (used(600.0, 170.0, 10.0, 1_000_000), true),
+    ] {
+        assert_eq!(at_plan.has_begun_work(&[&seven, &eight], &now), begun, "{now:?}");
+        assert!(!at_plan.has_begun_work(&[&eight], &now), "nothing is known of it");
+    }
+    let other = TargetProcess { start_ticks: 5, ..member(7) };
+    assert!(!at_plan.has_begun_work(&[&other], &used(60.0, 170.0, 10.0, 0)), "who is it?");
 }

@@ -13,8 +13,8 @@ use crate::model::snapshot::Jupyter;
 use crate::rules::rule::{Override, Rule};
 use crate::rules::scope::ScopeInput;
 use crate::rules::testing::{
-    Case, Change, Found, Nothing, PID, Unsure, assert_clean, each, engine_of, facts, judge_only,
-    only, reasons, scope, written,
+    Case, Change, Found, Nothing, PID, Unsure, assert_clean, count, each, engine_of, facts,
+    judge_only, only, reasons, scope, written,
 };
 use crate::rules::{Engine, RuleSet as AllSettings};
 use crate::units::MIB;
@@ -790,5 +790,36 @@ fn a_release_that_gpumem_asked_for_is_no_activity_and_work_after_it_is() {
         scene.process(PID).asked = is_asked.then(|| Arc::new(asked));
         engine.observe(scene.step());
         assert_eq!(engine.findings(), [], "{left}");
+    }
+}
+
+#[test]
+fn what_is_done_now_counts_whatever_the_mean_is() {
+    let mut scene = Scene::new(1, 10.0);
+    scene.holder(PID, &[0], 8 * GIB);
+    let mut engine = judge(&mut scene, 1_200.0);
+    assert_eq!(count(&engine, Kind::Idle), 1);
+    // A whole core for a minute, a tenth of the rule's time.
+    scene.process(PID).cpu_percent = Some(100.0);
+    scene.play(60.0, |snapshot| engine.observe(snapshot));
+    assert_eq!(count(&engine, Kind::Idle), 0, "it works");
+    scene.process(PID).cpu_percent = Some(0.0);
+    scene.play(120.0, |snapshot| engine.observe(snapshot));
+    assert_eq!(count(&engine, Kind::Idle), 1, "it worked for a tenth of the time");
+}
+
+#[test]
+fn who_reads_and_writes_works() {
+    for (bytes_a_second, found) in [(0, 1), (100_000, 1), (5_000_000, 0)] {
+        let mut scene = Scene::new(1, 10.0);
+        scene.holder(PID, &[0], 8 * GIB);
+        scene.process(PID).io_bytes = Some(0);
+        let mut engine = judge(&mut scene, 10.0);
+        for sample in 1..120_u64 {
+            // Told twice a minute.
+            scene.process(PID).io_bytes = Some(sample / 3 * 30 * bytes_a_second);
+            engine.observe(scene.step());
+        }
+        assert_eq!(count(&engine, Kind::Idle), found, "{bytes_a_second}");
     }
 }

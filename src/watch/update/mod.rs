@@ -90,13 +90,14 @@ pub fn update(app: &mut App, event: Event) -> Option<Effect> {
     }
 }
 
-/// One effect of two things that one event did: of two that only draw, one does. More is never asked
-/// for at once: what time in a recording asks of the source, and what an ending asks of the worker, which
-/// there is only on this machine.
+/// One effect of two things that one event did: of two that only draw, one does. Of what time asks of the source and
+/// an act asks of the worker, the worker is asked: there is one on this machine only, whose source keeps its own pace.
 fn both(one: Option<Effect>, other: Option<Effect>) -> Option<Effect> {
     match (one, other) {
         (None | Some(Effect::Draw), Some(more)) => Some(more),
         (one, None | Some(Effect::Draw)) => one,
+        (Some(Effect::Control(_)), Some(asked @ Effect::Reclaim(_)))
+        | (Some(asked @ Effect::Reclaim(_)), Some(Effect::Control(_))) => Some(asked),
         (Some(one), Some(other)) => {
             debug_assert!(false, "two effects at once: {one:?} and {other:?}");
             Some(one)

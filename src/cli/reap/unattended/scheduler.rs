@@ -20,6 +20,7 @@ use crate::model::{Identity, Snapshot, Time};
 use crate::reclaim::ledger::{self, Actor, Deed, Failure};
 use crate::reclaim::plan::{PlanInput, pids};
 use crate::reclaim::policy::ReapPace;
+use crate::reclaim::recheck::is_work;
 use crate::reclaim::target::{Reason, Step, TargetProcess};
 use crate::reclaim::warnings::WarningDue;
 use crate::reclaim::{
@@ -285,6 +286,14 @@ impl ReapScheduler {
             let ids = because(&target);
             let of_target: Vec<&Finding> =
                 reaped.iter().filter(|finding| ids.contains(&finding.id)).collect();
+            let at_work = of_target.iter().filter(|finding| self.has_worked(finding, now));
+            let at_work: Vec<Arc<str>> = at_work.map(|finding| Arc::clone(&finding.id)).collect();
+            if !at_work.is_empty() {
+                system.log(&format!("{}: at work since the last warning", named(&target)));
+                let forgotten = self.warnings.forget(&at_work);
+                self.note(forgotten.map_err(|error| error.to_string()), system);
+                continue;
+            }
             for finding in &of_target {
                 self.warn(finding, true, now, system);
             }
@@ -343,6 +352,16 @@ impl ReapScheduler {
         let known = self.warnings.of(finding, true).filter(|it| !it.is_over);
         known.is_some_and(|it| it.due(now, self.terms()) == WarningDue::Act)
             && is_seen(finding, &self.snapshot)
+    }
+
+    /// Whether its process has begun to work since the last warning.
+    fn has_worked(&self, finding: &Finding, now: Time) -> bool {
+        let last = self.warnings.of(finding, true).and_then(|it| it.last);
+        let known =
+            finding.process.as_ref().and_then(|it| self.engine.history().process(it.identity));
+        let seconds = last.map(|last| now.seconds_since(last));
+        let mean = known.zip(seconds).and_then(|(known, seconds)| known.cpu().mean(seconds));
+        mean.is_some_and(|mean| is_work(mean.percent / 100.0 * mean.seconds, mean.seconds))
     }
 
     /// Says once why nothing is done about findings.

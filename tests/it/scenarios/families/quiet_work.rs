@@ -169,6 +169,24 @@ pub const FAMILIES: &[Family] = &[
         waits(s, "text-generation-server serve m --port 3000", Some("tgi"));
     }),
     family(
+        "download_with_the_model_loaded",
+        "It reads and writes, and its GPU waits for that.",
+        |s| {
+            let (process, bytes, stop) = (trainer(&mut s.random), s.gib(2.0, 12.0), s.long_idle());
+            let (rate, pid) = (s.random.range(3e6, 40e6), process.pid);
+            s.act(
+                process,
+                move |t, _| if t < stop { working(bytes) } else { resting(bytes).cpu(4.0) },
+            );
+            s.edit_each(move |t, snapshot| {
+                for it in snapshot.processes.iter_mut().filter(|it| it.pid == pid) {
+                    // Looked at twice a minute.
+                    it.io_bytes = Some(((t / 30.0).floor() * 30.0 * rate) as u64);
+                }
+            });
+        },
+    ),
+    family(
         "engine_of_a_container",
         "The API server is its container's first process, which adopts orphans, and waits with its engine.",
         |s| {

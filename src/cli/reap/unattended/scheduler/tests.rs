@@ -218,6 +218,30 @@ impl Day {
 }
 
 #[test]
+fn who_works_after_the_last_warning_is_warned_again() {
+    const IDLE: &str = "[rules.idle]\naction = \"reap\"\nduration = \"1m\"\n\
+                        [reap]\nnotify = [\"/bin/true\"]\nwarn = \"2m\"\ngrace = \"1m\"\n";
+    let idle =
+        |cpu_seconds| Process { cpu_seconds: Some(cpu_seconds), ..process(70, "python train.py") };
+    for (worked_seconds, warnings) in [(2.0, 2), (8.0, 4)] {
+        let mut day = Day::new(IDLE, vec![idle(100.0)]);
+        while day.kinds().last() != Some(&NoticeKind::LastWarning) {
+            assert!(day.stage.now < 600.0, "{:?}", day.stage.log);
+            day.idle_until(day.stage.now + STEP);
+        }
+        // One core for a few seconds, once.
+        day.processes[0] = idle(100.0 + worked_seconds);
+        day.until(day.stage.now + 62.0);
+        assert_eq!(day.sent().is_empty(), worked_seconds > 5.0, "{:?}", day.stage.log);
+        day.acts_by(day.stage.now + 400.0);
+        let kinds = day.kinds();
+        let warned =
+            kinds.iter().filter(|it| matches!(it, NoticeKind::Warning | NoticeKind::LastWarning));
+        assert_eq!(warned.count(), warnings, "{:?}", day.stage.log);
+    }
+}
+
+#[test]
 fn it_is_warned_twice_then_ended_and_the_memory_is_back() {
     let mut day = Day::reaping();
     day.stage.control.get().ends_on.insert(70, vec![Signal::Term]);

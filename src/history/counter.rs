@@ -1,6 +1,6 @@
-//! The CPU seconds of a process, so that its mean use over a window can be told.
+//! What a process has used so far, CPU seconds or bytes, so that its mean use over a window can be told.
 //!
-//! Cumulative seconds at coarse times: every 15 s for the last hour, every 6 minutes for the last day.
+//! The counter at coarse times: every 15 s for the last hour, every 6 minutes for the last day.
 //! A mean needs two points and no sum. Where a stream carries only percentages they are added up.
 
 use std::collections::VecDeque;
@@ -25,9 +25,9 @@ pub struct Mean {
     pub seconds: f64,
 }
 
-/// The CPU seconds of a process.
+/// The CPU seconds of a process, or the bytes that it has read and written.
 #[derive(Clone, Debug, Default)]
-pub struct Cpu {
+pub struct Counter {
     /// CPU seconds since they were first known.
     total: f64,
     /// The counter as it was last read; absent where percentages are added up.
@@ -43,7 +43,7 @@ struct CpuPoint {
     total: f64,
 }
 
-impl Cpu {
+impl Counter {
     /// Takes in what a snapshot says: the counter, else the percentage since the last snapshot, which
     /// covers no more than `allowed_gap` milliseconds.
     pub(super) fn observe(
@@ -114,6 +114,11 @@ impl Cpu {
         Some(Mean { percent: (self.total - nearest.total) / window * 100.0, seconds: window })
     }
 
+    /// Mean use over the `seconds` before, a second: bytes, where it counts these.
+    pub fn rate(&self, seconds: f64) -> Option<f64> {
+        self.mean(seconds).map(|mean| mean.percent / 100.0)
+    }
+
     /// Since when, as far back as is known, no more than `percent` of a core was used in any six minutes;
     /// up to six minutes late. `None` where nothing is known.
     pub fn quiet_since(&self, percent: f64) -> Option<Time> {
@@ -136,7 +141,7 @@ impl Cpu {
 }
 
 #[cfg(test)]
-impl Cpu {
+impl Counter {
     /// Bytes held on the heap, by capacity.
     pub(super) fn size(&self) -> usize {
         (self.fine.capacity() + self.coarse.capacity()) * size_of::<CpuPoint>()
@@ -153,7 +158,7 @@ mod tests {
 
     #[test]
     fn the_mean_is_of_the_window_asked_for() {
-        let mut cpu = Cpu::default();
+        let mut cpu = Counter::default();
         // Four cores for an hour, then nothing for twenty minutes.
         for second in 0..4_800 {
             let used = f64::from(second.min(3_600)) * 4.0;
@@ -170,7 +175,7 @@ mod tests {
 
     #[test]
     fn of_two_points_as_near_the_earlier_is_taken() {
-        let mut cpu = Cpu::default();
+        let mut cpu = Counter::default();
         for second in [0, 30, 60, 120] {
             cpu.observe(at(second), Some(0.0), None, 60_000);
         }
@@ -180,7 +185,7 @@ mod tests {
 
     #[test]
     fn a_window_of_hours_is_answered_from_the_coarse_points() {
-        let mut cpu = Cpu::default();
+        let mut cpu = Counter::default();
         for minute in 0..60 * 30 {
             let busy = (minute - 60 * 20).max(0) as f64 * 60.0;
             cpu.observe(at(minute * 60), Some(busy), None, 180_000);
@@ -192,7 +197,7 @@ mod tests {
 
     #[test]
     fn percentages_are_added_up_where_there_is_no_counter() {
-        let mut cpu = Cpu::default();
+        let mut cpu = Counter::default();
         for second in (0..=600).step_by(10) {
             cpu.observe(at(second), None, Some(50.0), 60_000);
         }
@@ -204,7 +209,7 @@ mod tests {
 
     #[test]
     fn what_is_not_known_or_not_possible_is_no_use_of_zero() {
-        let mut cpu = Cpu::default();
+        let mut cpu = Counter::default();
         cpu.observe(at(0), None, None, 60_000);
         assert_eq!((cpu.mean(1.0), cpu.total_at(at(0))), (None, None));
         cpu.observe(at(1), Some(f64::NAN), Some(-3.0), 60_000);
