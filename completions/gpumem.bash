@@ -764,7 +764,7 @@ _gpumem() {
             return 0
             ;;
         gpumem__subcmd__kill)
-            opts="-y -h --where --yes --signal --grace --direct --all-users --graphics --nvml-library --nvml-timeout --config --color --utc --store-dir --help"
+            opts="-y -h --where --yes --signal --grace --direct --all-users --graphics --kept --nvml-library --nvml-timeout --config --color --utc --store-dir --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -988,7 +988,7 @@ _gpumem() {
             return 0
             ;;
         gpumem__subcmd__reap)
-            opts="-y -n -h --pid --notebook --kernel --gpu --user --where --kind --yes --dry-run --signal --grace --direct --all-users --graphics --servers --json --history --watch --window --no-store --replay --demo --nvml-library --nvml-timeout --config --color --utc --store-dir --help"
+            opts="-y -n -h --pid --notebook --kernel --gpu --user --where --kind --yes --dry-run --signal --grace --direct --all-users --graphics --kept --servers --json --history --watch --window --no-store --replay --demo --nvml-library --nvml-timeout --config --color --utc --store-dir --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1185,7 +1185,7 @@ _gpumem() {
             return 0
             ;;
         gpumem__subcmd__release)
-            opts="-y -n -h --where --yes --dry-run --wait --no-gc --references --all-users --json --no-store --nvml-library --nvml-timeout --config --color --utc --store-dir --help"
+            opts="-y -n -h --where --yes --dry-run --wait --no-gc --references --all-users --kept --json --no-store --nvml-library --nvml-timeout --config --color --utc --store-dir --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0

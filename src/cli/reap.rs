@@ -69,6 +69,17 @@ fn run_at(place: RefusalPlace, args: &ReapArgs, global: &Global) -> anyhow::Resu
     if !args.json {
         print(&text::plan(&report, style(global.color), reader))?;
     }
+    if look.is_named() {
+        let members = report.targets.iter().flat_map(|it| &it.target.members);
+        for pid in members.map(|it| it.pid) {
+            if look.snapshot.process(pid).is_some_and(|it| it.environment.is_none()) {
+                warn(&format!(
+                    "{pid}: whether its owner keeps it is not known: its environment cannot be read, or was \
+                     written over"
+                ));
+            }
+        }
+    }
     // Where nothing was found on what could be read, there may be something on the rest.
     let is_blind = report.targets.is_empty() && is_unreadable(args, &look.snapshot);
     // Of what was asked for something stays, whether or not the plan is carried out.

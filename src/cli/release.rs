@@ -56,7 +56,7 @@ fn asked(args: &ReleaseArgs) -> Result<ReapArgs, UsageError> {
     }
     let mut asked = ReapArgs {
         terms: args.terms.clone(),
-        how: HowToKill { all_users: args.all_users, ..HowToKill::default() },
+        how: HowToKill { all_users: args.all_users, kept: args.kept, ..HowToKill::default() },
         stored: args.stored,
         release: Some(ReleaseOptions {
             collects: !args.no_gc,

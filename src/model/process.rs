@@ -60,7 +60,7 @@ pub struct Process {
     /// argv; bounded in length, the last one ends with `…` where it was cut; secrets are masked (`***`).
     pub command: Option<Arc<[Arc<str>]>>,
     /// Those of its environment variables that show what it belongs to or how it takes memory; only
-    /// names of a fixed list, which has no secret on it. Absent where it may not be read.
+    /// names of a fixed list, which has no secret on it. Absent where it may not be read, or was written over.
     pub environment: Option<Arc<BTreeMap<Arc<str>, Arc<str>>>>,
     /// `/proc/PID/exe`.
     pub executable: Option<Arc<str>>,

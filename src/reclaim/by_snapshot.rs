@@ -79,6 +79,8 @@ fn launcher_of(rank: &Process) -> Option<(u32, Guarded)> {
         executable: program.cloned(),
         comm: parent.comm.clone(),
         command: parent.command.clone(),
+        // As of the others here, what was not read keeps nobody.
+        environment: Some(Arc::default()),
         ..Guarded::default()
     };
     Some((parent.pid, guarded))

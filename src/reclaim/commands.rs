@@ -144,8 +144,6 @@ pub fn release_of(
     let targets = Targets::of_pids(&[process.pid])?;
     let policy = Policy {
         release: Release::Only(ReleaseOptions { is_named: true, ..ReleaseOptions::by_rule() }),
-        // Who is only asked loses nothing.
-        even_kept: true,
         ..Policy::new(targets, serves)
     };
     let (plan, _) = plan_by_snapshot(policy, &[], snapshot);

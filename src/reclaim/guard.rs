@@ -16,6 +16,7 @@ use super::target::listed;
 use crate::host::{Guarded, Ourselves};
 use crate::model::keep::KeptBy;
 use crate::model::program::never_killed;
+use crate::model::snapshot::Parent;
 use crate::model::snapshot::{PidNamespace, ProcessType};
 use crate::model::{Process, Snapshot, Time};
 
@@ -269,6 +270,26 @@ impl Guard {
             return None;
         }
         self.kept(call, process, snapshot.time)
+    }
+
+    /// Why the launcher of a run is not touched, by what its owner and the configuration keep.
+    pub fn keeps_launcher(
+        &self,
+        call: Call,
+        parent: &Parent,
+        facts: &Guarded,
+        now: Time,
+    ) -> Option<Protection> {
+        if call == Call::Named && self.policy.even_kept {
+            return None;
+        }
+        let launcher = Process {
+            pid: parent.pid,
+            start_ticks: parent.start_ticks,
+            environment: facts.environment.clone(),
+            ..Process::default()
+        };
+        self.kept(call, &launcher, now)
     }
 
     fn kept(&self, call: Call, process: &Process, now: Time) -> Option<Protection> {

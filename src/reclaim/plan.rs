@@ -351,6 +351,11 @@ fn target(
             if let Some(protection) = guard.by_facts(call, parent.pid, facts, None) {
                 return protected(parent.pid, protection);
             }
+            let kept = facts
+                .and_then(|facts| guard.keeps_launcher(call, parent, facts, seen.snapshot.time));
+            if let Some(protection) = kept {
+                return protected(parent.pid, protection);
+            }
             let uid = facts.and_then(|facts| facts.uid);
             if uid.is_none_or(|uid| members.iter().any(|it| it.uid != uid)) {
                 let uid = uid.unwrap_or_default();

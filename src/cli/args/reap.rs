@@ -156,6 +156,10 @@ pub struct HowToKill {
     /// Include graphics-only processes
     #[arg(long)]
     pub graphics: bool,
+
+    /// Include what is kept (GPUMEM_KEEP, [[keep]]), where it is named
+    #[arg(long)]
+    pub kept: bool,
 }
 
 /// Kill processes of yours that hold GPU memory, and verify that the memory came back

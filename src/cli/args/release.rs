@@ -52,6 +52,10 @@ pub struct ReleaseArgs {
     #[arg(long)]
     pub all_users: bool,
 
+    /// Include what is kept (GPUMEM_KEEP, [[keep]])
+    #[arg(long)]
+    pub kept: bool,
+
     /// Print the plan and its outcome as one JSON document (gpumem.release/1); does not ask for confirmation
     #[arg(long)]
     pub json: bool,

@@ -35,8 +35,7 @@ pub(super) fn rows(args: &ReapArgs) -> Selection {
 pub(super) fn policy_from_args(args: &ReapArgs) -> Policy {
     Policy {
         all_users: args.how.all_users,
-        // Who is only asked loses nothing.
-        even_kept: args.release.is_some(),
+        even_kept: args.how.kept,
         release: release(args),
         graphics: args.how.graphics,
         servers: args.servers,

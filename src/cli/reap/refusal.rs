@@ -134,6 +134,11 @@ fn remedy(protection: &Protection, reader: RefusalReader) -> Option<&'static str
         ),
         Protection::NotPermitted { .. } if reader.is_root => Some("gpumem lacks CAP_KILL"),
         Protection::NotPermitted { .. } => Some("run as that user or as root"),
+        Protection::KeptByOwner { .. } | Protection::KeptByConfiguration { .. }
+            if reader.place != RefusalPlace::Reap =>
+        {
+            of("add --kept", "gpumem kill --kept kills it", None)
+        }
         Protection::Server => of("add --servers", "select it and press x to kill it by name", None),
         Protection::Unknown { .. } if !reader.is_root => Some("run as root"),
         Protection::Owned { .. } => of(

@@ -91,8 +91,6 @@ impl LocalReclaimWorker {
                     }),
                     false => Release::First(ReleaseOptions::by_rule()),
                 },
-                // Who is only asked loses nothing.
-                even_kept: question.options.release,
                 signal: question.options.signal,
                 all_users: question.options.all_users,
                 direct: question.options.direct,

@@ -13,8 +13,11 @@ use crate::host::proc::folder::Folder;
 use crate::host::proc::stat::{STAT_BYTES, parse_stat};
 use crate::host::secrets;
 
-/// How much of it is read; a process may hold 6 MiB of it.
-pub(in crate::host) const ENVIRON_BYTES: usize = 128 << 10;
+/// How much of it is read: all that execve(2) takes with the usual limit of the stack, 8 MiB, of which a quarter.
+pub(in crate::host) const ENVIRON_BYTES: usize = 4 << 20;
+
+/// By which an owner keeps a process (`model::keep`).
+const KEEP: &str = "GPUMEM_KEEP";
 
 /// The longest value that is kept; a longer one is cut, and ends with `…`.
 const VALUE_BYTES: usize = 512;
@@ -92,6 +95,17 @@ pub fn parse_environ(bytes: &[u8]) -> BTreeMap<Arc<str>, Arc<str>> {
     variables
 }
 
+/// The same of a whole `/proc/PID/environ`. `None` where it cannot be told what the process was given: it has written
+/// a title over it (setproctitle leaves bytes of 0 and part of that title), or it is longer than is read.
+pub(in crate::host) fn parse_whole_environ(
+    bytes: &[u8],
+) -> Option<Arc<BTreeMap<Arc<str>, Arc<str>>>> {
+    let is_written_over = bytes.starts_with(b"\0") || bytes.windows(2).any(|two| two == b"\0\0");
+    let is_whole = bytes.len() < ENVIRON_BYTES && !is_written_over;
+    let variables = parse_environ(bytes);
+    (is_whole || variables.contains_key(KEEP)).then(|| Arc::new(variables))
+}
+
 /// Whether the memory of the process that started then can be read without being held up as it is;
 /// `None` where it is gone, or its number is another's by now.
 pub(in crate::host) fn has_memory(
@@ -126,6 +140,22 @@ mod tests {
     fn variables(bytes: &[u8]) -> Vec<(String, String)> {
         let variables = parse_environ(bytes).into_iter();
         variables.map(|(name, value)| (name.to_string(), value.to_string())).collect()
+    }
+
+    #[test]
+    fn what_was_written_over_or_is_too_long_tells_nothing_but_a_keep() {
+        let known = |bytes: &[u8]| parse_whole_environ(bytes).is_some();
+        assert!(known(b"") && known(b"RANK=1\0HOME=/root\0"));
+        // As setproctitle leaves it: the end of a title, and zeroes.
+        for over in
+            [&b"EngineCore_0\0\0\0\0"[..], b"\0\0\0\0", b"\0RANK=1\0", b"RANK=1\0\0\0HOME=/x\0"]
+        {
+            assert!(!known(over), "{over:?}");
+        }
+        assert!(known(b"GPUMEM_KEEP=night run\0\0\0\0"));
+        let mut long = b"PADDING=".to_vec();
+        long.resize(ENVIRON_BYTES, b'x');
+        assert!(!known(&long));
     }
 
     #[test]

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use crate::host::gpu::gpu_files::read_held;
 use crate::host::machine::clocks::read_host;
 use crate::host::proc::cmdline::CMDLINE_BYTES;
-use crate::host::proc::environ::{ENVIRON_BYTES, parse_environ};
+use crate::host::proc::environ::{ENVIRON_BYTES, parse_whole_environ};
 use crate::host::proc::folder::{Folder, ProcEntry, is_gone};
 use crate::host::proc::stat::{STAT_BYTES, parse_stat};
 use crate::host::proc::status::{SignalMasks, owner_uid, parse_signal_masks};
@@ -155,7 +155,7 @@ pub fn read_guarded(roots: &Roots, pid: u32) -> Result<Option<Guarded>, HostErro
         guarded.command = parse_cmdline(&content);
     }
     if has_memory && folder.read(c"environ", &mut content, ENVIRON_BYTES).is_ok() {
-        guarded.environment = Some(Arc::new(parse_environ(&content)));
+        guarded.environment = parse_whole_environ(&content);
     }
     guarded.gpu_files = read_held(&folder, &roots.dev).ok().and_then(|held| held.gpu_files);
     Ok(Some(guarded))

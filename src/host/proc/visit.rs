@@ -10,7 +10,7 @@ use crate::host::owner::cgroup::CGROUP_BYTES;
 use crate::host::owner::place::Around;
 use crate::host::proc::cmdline::{CMDLINE_BYTES, parse_cmdline};
 use crate::host::proc::entry::{ProcessEntry, REVISIT_NS, SECOND_NS, STATUS_BYTES, Surroundings};
-use crate::host::proc::environ::{ENVIRON_BYTES, parse_environ};
+use crate::host::proc::environ::{ENVIRON_BYTES, parse_whole_environ};
 use crate::host::proc::folder::{Folder, if_readable, is_gone};
 use crate::host::proc::framework::read_framework;
 use crate::host::proc::io_counters::{IO_BYTES, parse_io};
@@ -89,7 +89,7 @@ impl Surroundings {
         if process.environment.is_none() {
             // Read once for each program: it does not change, but for what a process writes over it.
             let read = if_readable(folder.read(c"environ", &mut self.content, ENVIRON_BYTES))?;
-            process.environment = read.map(|()| Arc::new(parse_environ(&self.content)));
+            process.environment = read.and_then(|()| parse_whole_environ(&self.content));
         }
         let looks_at_libraries = entry.is_memory_unread
             || entry.visits <= YOUNG_VISITS

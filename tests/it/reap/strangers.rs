@@ -3,16 +3,17 @@
 use std::fs;
 use std::io::{BufRead as _, BufReader};
 use std::path::PathBuf;
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use gpumem::api::host::{Roots, read_guarded};
 use mock_nvml::scene::{Gpu, Process, Scene};
 use rustix::process::Signal;
 use serde_json::json;
 
 use super::Stage;
-use crate::machine::GIB;
+use crate::machine::{GIB, Machine, Running, one_gpu};
 use crate::procs::{lives, send};
 use crate::support;
 
@@ -114,4 +115,33 @@ fn reap_leaves_the_training_of_the_same_login_alone() {
     let named = ["reap", "--yes", "--grace", "1s", "--pid", &pid];
     let arguments: &[&str] = if is_host { &by_rule } else { &named };
     left.is_alone_ended(&stage, arguments);
+}
+
+/// What setproctitle leaves of the environment that a program was given.
+const TITLED: &str = "import ctypes, time
+fields = open('/proc/self/stat').read().rsplit(')', 1)[1].split()
+begin, end = int(fields[47]), int(fields[48])
+ctypes.memset(begin, 0, end - begin)
+print('titled', flush=True)
+time.sleep(600)";
+
+#[test]
+fn a_keep_that_was_written_over_is_unknown_and_not_absent() {
+    let Some(python) = support::find("python3", "python3") else {
+        return;
+    };
+    let mut command = Command::new(python);
+    command.args(["-c", TITLED]).env("GPUMEM_KEEP", "yes").stdout(Stdio::piped());
+    let mut program = Running(command.spawn().unwrap());
+    let mut line = String::new();
+    BufReader::new(program.0.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    assert_eq!(line, "titled\n");
+    let pid = program.pid();
+    let facts = read_guarded(&Roots::default(), pid).unwrap().unwrap();
+    assert_eq!(facts.environment, None);
+    let machine = Machine::new(&one_gpu(&[pid]));
+    assert!(machine.snapshot(0).process(pid).get("environment").is_none());
+    // Whoever names it is told.
+    let planned = machine.run(&["reap", "--dry-run", "--pid", &pid.to_string()]);
+    assert!(planned.stderr.contains("whether its owner keeps it is not known"), "{planned:?}");
 }

@@ -143,6 +143,33 @@ fn a_run_is_ended_by_its_launcher_and_whole() {
 }
 
 #[test]
+fn a_launcher_is_asked_for_its_keep_like_a_target() {
+    let mut run = Run::of(|_| ());
+    let keep = BTreeMap::from([(Arc::from("GPUMEM_KEEP"), Arc::from("yes"))]);
+    run.known.insert(60, Guarded { environment: Some(Arc::new(keep)), ..launcher_facts() });
+    let even_kept = |mut guard: Guard| {
+        guard.policy.even_kept = true;
+        guard
+    };
+    let both = run.both.clone();
+    for (findings, guard, is_taken) in [
+        (&both[..], guard(), false),
+        (&both[..], even_kept(guard()), false),
+        (&[], naming(&[60]), false),
+        (&[], even_kept(naming(&[60])), true),
+    ] {
+        let plan = run.plan(findings, &guard);
+        assert_eq!(plan.targets.len(), usize::from(is_taken), "{plan:?}");
+        let refused = |it: &&Why| matches!(it, Why::Protected { pid: 60, .. });
+        assert_eq!(why(&plan).iter().any(refused), !is_taken, "{plan:?}");
+    }
+    // What its owner says of it is not known: no rule ends it.
+    run.known.insert(60, Guarded { environment: None, ..launcher_facts() });
+    assert!(run.plan(&both, &guard()).targets.is_empty());
+    assert_eq!(run.plan(&[], &naming(&[60])).targets.len(), 1);
+}
+
+#[test]
 fn what_shares_a_session_with_a_target_is_not_ended_with_it() {
     let in_session = |pid, ppid, command| Process {
         ppid: Some(ppid),
