@@ -15,9 +15,10 @@ use super::guard::{Call, Guard, Protection};
 use super::handles::Handles;
 use super::ledger::{self, Actor, Failure, LedgerEntry, LedgerEvent, LedgerSink};
 use super::past_release::PastRelease;
+use super::policy::Signal;
 use super::process_control::{Handle, NotOpened, ProcessControl, RequestResult};
 use super::step::{Started, StepContext, StepEffect, StepState};
-use super::target::{Deed, Recipients, Step, Target, TargetProcess};
+use super::target::{Deed, LedgerProcess, Recipients, Step, Target, TargetProcess};
 use super::verify::{Back, Baseline, DEADLINE_SECONDS, Outcome, ReleaseMeter, hold_anything};
 use crate::model::{Snapshot, Time};
 
@@ -79,6 +80,8 @@ pub struct Act {
     unknown_since: Option<Time>,
     /// The members were made to go on, so that they are stopped no longer.
     has_continued: bool,
+    /// Who was sent which signal.
+    signalled: Vec<(LedgerProcess, Signal)>,
     /// The server has shut the kernel down, and will not start it again.
     is_shut: bool,
     /// What somebody was asked and has not answered.
@@ -138,6 +141,7 @@ impl Act {
             first_deed: None,
             unknown_since: None,
             has_continued: false,
+            signalled: Vec::new(),
             is_shut: false,
             asked: None,
             answer: RequestResult::Waiting,
@@ -320,6 +324,7 @@ impl Act {
             record,
             is_named: self.target.call() == Call::Named,
             has_continued: false,
+            signalled: &mut self.signalled,
             releases: &self.releases,
         };
         let begun = step.execute(&mut context, &recipient_handles)?;

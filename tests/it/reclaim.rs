@@ -2,6 +2,7 @@
 //! is made here; what Linux shows is what there is.
 
 use std::collections::BTreeMap;
+use std::fs;
 use std::io::{BufRead as _, BufReader};
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::process::CommandExt as _;
@@ -73,8 +74,8 @@ impl Stage {
     /// Where processes find device files that stand for those of GPUs: a file `nvidia0`.
     pub fn dev(&self) -> PathBuf {
         let path = self.folder.path().join("dev");
-        std::fs::create_dir_all(&path).unwrap();
-        std::fs::write(path.join("nvidia0"), "").unwrap();
+        fs::create_dir_all(&path).unwrap();
+        fs::write(path.join("nvidia0"), "").unwrap();
         path
     }
 
@@ -338,6 +339,40 @@ while True: signal.pause()";
 }
 
 #[test]
+fn who_saves_after_a_signal_is_not_sent_it_again() {
+    let Some(python) = python_with(&["signal"]) else {
+        return;
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let told = folder.path().join("told");
+    // The leader saves for longer than it has; its workers do not end by themselves.
+    let script = format!(
+        "def told(*_):
+    os.write(file, b'x')
+file = os.open({told:?}, os.O_CREAT | os.O_WRONLY | os.O_APPEND)
+for _ in range(2):
+    if os.fork() == 0:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        while True: signal.pause()
+signal.signal(signal.SIGTERM, told)
+print('ready', flush=True)
+while True: signal.pause()"
+    );
+    let cast = Cast::python(&python, &script);
+    let family = cast.session(3);
+    let mut stage = Stage::new(&[cast.pid()]);
+    stage.hidden = family[1..].to_vec();
+    stage.guard.policy.grace = Some(Duration::from_secs(1));
+    let target = stage.target();
+    let (outcome, past) = stage.act(target);
+    assert!(is_freed(&outcome), "{outcome:?}");
+    assert_eq!(fs::read(&told).unwrap(), b"x", "by what it was delivered");
+    for pid in family {
+        assert_eq!(sent(&past, pid), [Signal::Term, Signal::Kill], "{pid}");
+    }
+}
+
+#[test]
 fn a_worker_that_a_subreaper_took_in_is_ended_and_the_subreaper_is_not() {
     let Some(python) = python_with(&["ctypes"]) else {
         return;
@@ -427,8 +462,8 @@ fn without_the_right_to_it_is_tried_once() {
         // As a plan that was made with more rights, or by one who was told wrong of them.
         let target = stage.target();
         let other_user = rustix::process::Uid::from_raw(NOBODY);
-        let everybody = std::fs::Permissions::from_mode(0o777);
-        std::fs::set_permissions(stage.folder.path(), everybody).unwrap();
+        let everybody = fs::Permissions::from_mode(0o777);
+        fs::set_permissions(stage.folder.path(), everybody).unwrap();
         // Of this thread only.
         rustix::thread::set_thread_uid(other_user).unwrap();
         stage.act(target)

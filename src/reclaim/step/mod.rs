@@ -22,7 +22,7 @@ use super::guard::Guard;
 use super::handles::Handles;
 use super::ledger::{LedgerEntry, LedgerError, LedgerEvent, LedgerSink};
 use super::past_release::PastRelease;
-use super::policy::Policy;
+use super::policy::{Policy, Signal};
 use super::process_control::{Handle, PerformRequest, ProcessControl, RequestResult};
 use super::release::{self as ways, ReleaseWay};
 use super::target::{
@@ -224,6 +224,9 @@ pub(super) struct StepContext<'a> {
     pub is_named: bool,
     /// Somebody who was stopped was made to go on.
     pub has_continued: bool,
+    /// Who was sent which signal in this act. A program takes a second SIGTERM for "quit now", also while it still
+    /// saves what the first one told it to.
+    pub signalled: &'a mut Vec<(LedgerProcess, Signal)>,
     /// Who was asked to release memory, and when.
     pub releases: &'a [PastRelease],
 }

@@ -94,6 +94,10 @@ pub(super) fn send(
         let Some(process) = context.held.get(handle).map(HeldProcess::process) else {
             continue;
         };
+        if signal != Signal::Kill && context.signalled.contains(&(process, signal)) {
+            continue;
+        }
+        context.signalled.push((process, signal));
         let facts = context.control.read_guarded(process.pid);
         let is_stopped =
             facts.is_some_and(|it| it.start_ticks == process.start_ticks && it.is_stopped());

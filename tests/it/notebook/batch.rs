@@ -1,7 +1,6 @@
 //! Programs that run a notebook from its first cell to its last.
 
 use std::fs;
-use std::thread;
 
 use serde_json::Value;
 
@@ -15,7 +14,12 @@ fn programs_that_run_a_notebook_through_are_a_batch() {
     else {
         return;
     };
-    let is_a_batch = |arguments: &[&str], application: &str| {
+    // One after the other: each looks for ports that are free, and its kernel takes them a while later.
+    for (arguments, application) in [
+        (&["-m", "papermill", "a.ipynb", "out.ipynb"] as &[&str], "papermill"),
+        (&["-m", "nbconvert", "--to", "notebook", "--execute", "a.ipynb"], "nbconvert"),
+        (&["-c", "from nbclient.cli import main; main()", "a.ipynb"], "batch"),
+    ] {
         let place = Place::new();
         let mut batch = place.run_through(&python, arguments);
         let kernel = batch.kernel;
@@ -29,15 +33,5 @@ fn programs_that_run_a_notebook_through_are_a_batch() {
         for name in ["kernel_id", "server_url", "server_error", "execution_state"] {
             assert_eq!(shown[name], Value::Null, "{name}: {shown}");
         }
-    };
-    thread::scope(|scope| {
-        for (arguments, application) in [
-            (&["-m", "papermill", "a.ipynb", "out.ipynb"] as &[&str], "papermill"),
-            (&["-m", "nbconvert", "--to", "notebook", "--execute", "a.ipynb"], "nbconvert"),
-            (&["-c", "from nbclient.cli import main; main()", "a.ipynb"], "batch"),
-        ] {
-            let is_a_batch = &is_a_batch;
-            scope.spawn(move || is_a_batch(arguments, application));
-        }
-    });
+    }
 }
