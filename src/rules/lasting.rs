@@ -16,8 +16,10 @@ pub(super) const OLDEST_CPU_SECONDS: f64 = 60.0;
 /// The share of the duration over which CPU use has to be known.
 pub(super) const LEAST_CPU_SHARE: f64 = 0.75;
 
-/// What a process does now is looked at for so long; what it reads and writes is told twice a minute. Seconds.
+/// What a process does now is looked at for so long. Seconds.
 const NOW_SECONDS: f64 = 90.0;
+/// What it reads and writes is told twice a minute, and over less time than this not known. Seconds.
+const LEAST_IO_SECONDS: f64 = 60.0;
 /// Who reads and writes more than this is at work: a download, a checkpoint to a slow disk. Bytes a second.
 const WORK_BYTES_PER_SECOND: f64 = 1e6;
 
@@ -26,8 +28,8 @@ const WORK_BYTES_PER_SECOND: f64 = 1e6;
 pub(super) fn is_at_work(known: &ProcessHistory, most_cpu_percent: f64, needed: f64) -> bool {
     let now = NOW_SECONDS.min(needed);
     let computes = known.cpu().mean(now).is_some_and(|mean| mean.percent >= most_cpu_percent);
-    let moves =
-        |seconds| known.io().rate(seconds).is_some_and(|rate| rate >= WORK_BYTES_PER_SECOND);
+    let rate = |seconds| known.io().rate(seconds).filter(|_| seconds >= LEAST_IO_SECONDS);
+    let moves = |seconds| rate(seconds).is_some_and(|rate| rate >= WORK_BYTES_PER_SECOND);
     computes || moves(now) || moves(needed)
 }
 
