@@ -157,7 +157,7 @@ pub struct HowToKill {
     #[arg(long)]
     pub graphics: bool,
 
-    /// Include what is kept (GPUMEM_KEEP, [[keep]]), where it is named
+    /// Include what GPUMEM_KEEP or the configuration keeps, where it is named
     #[arg(long)]
     pub kept: bool,
 }

@@ -52,7 +52,7 @@ pub struct ReleaseArgs {
     #[arg(long)]
     pub all_users: bool,
 
-    /// Include what is kept (GPUMEM_KEEP, [[keep]])
+    /// Include what GPUMEM_KEEP or the configuration keeps
     #[arg(long)]
     pub kept: bool,
 
