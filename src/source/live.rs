@@ -396,27 +396,23 @@ mod tests {
     const CONTAINER: PidBelief = PidBelief { namespace: Some(PidNamespace::Container), ..HOST };
 
     #[test]
-    fn a_stranger_with_a_recycled_number_is_not_believed() {
-        let holder = process(100, Some(&["/dev/nvidia0"]));
-        assert_eq!(doubt(&holder, Some(100), HOST), None);
-        assert_eq!(doubt(&holder, None, HOST), None);
-        assert!(doubt(&process(101, Some(&["/dev/nvidia0"])), Some(100), HOST).is_some());
-        assert!(doubt(&process(50, Some(&[])), Some(100), HOST).is_some());
-    }
-
-    #[test]
-    fn unreadable_files_are_unknown_on_the_host_and_doubted_in_a_container() {
-        assert_eq!(doubt(&process(50, None), Some(100), HOST), None);
-        assert!(doubt(&process(50, None), Some(100), CONTAINER).is_some());
-        assert_eq!(doubt(&process(50, Some(&["/dev/nvidia0"])), Some(100), CONTAINER), None);
+    fn only_who_began_before_and_may_hold_a_device_file_is_believed() {
+        let (holds, holds_none) = (Some(&["/dev/nvidia0"][..]), Some(&[][..]));
+        let zombie = Process { state: Some('Z'), ..process(50, holds_none) };
         let no_devices = PidBelief { has_gpu_device_files: false, ..CONTAINER };
-        assert_eq!(doubt(&process(50, None), Some(100), no_devices), None);
-    }
-
-    #[test]
-    fn a_zombie_keeps_its_number_though_it_has_closed_its_files() {
-        let zombie = Process { state: Some('Z'), ..process(50, Some(&[])) };
-        assert_eq!(doubt(&zombie, Some(100), HOST), None);
+        for (case, process, named_at, belief, is_believed) in [
+            ("began as it was named", process(100, holds), Some(100), HOST, true),
+            ("named at no known time", process(100, holds), None, HOST, true),
+            ("began after its number was named", process(101, holds), Some(100), HOST, false),
+            ("holds no device file", process(50, holds_none), Some(100), HOST, false),
+            ("has closed its files as a zombie", zombie, Some(100), HOST, true),
+            ("unreadable files, on the host", process(50, None), Some(100), HOST, true),
+            ("unreadable files, in a container", process(50, None), Some(100), CONTAINER, false),
+            ("in a container, a holder", process(50, holds), Some(100), CONTAINER, true),
+            ("no device files at all", process(50, None), Some(100), no_devices, true),
+        ] {
+            assert_eq!(doubt(&process, named_at, belief).is_none(), is_believed, "{case}");
+        }
     }
 
     #[test]

@@ -264,25 +264,6 @@ mod tests {
         assert_eq!(wait, Some(SECOND / 2));
     }
 
-    #[test]
-    fn what_is_sought_passes_over_what_lies_before_and_pauses_there() {
-        let now = 7 * SECOND;
-        let mut playback = PlaybackClock::new(PlaybackPace::Speed(1.0));
-        playback.steer(Control::SeekTo(at(1.5)), now);
-        let passed = [0.0, 1.0, 2.0].map(|seconds| {
-            assert_eq!(playback.wait(at(seconds), now), Some(Duration::ZERO));
-            playback.delivered(at(seconds), now)
-        });
-        assert_eq!(passed, [true, true, false]);
-        assert!(playback.is_paused());
-        playback.steer(Control::Run, now);
-        assert!(playback.delivered(at(3.0), now) && playback.delivered(at(4.0), now));
-        playback.steer(Control::Rewind, now);
-        assert!(playback.is_paused());
-        playback.steer(Control::Playing(true), now);
-        assert_eq!(playback.wait(at(0.0), now), Some(Duration::ZERO));
-    }
-
     /// A timeline that a screen plays on: of each of these ticks, in milliseconds, the last second that is shown.
     fn shown(playback: &mut PlaybackClock, from: i64, ticks: &[u64]) -> Vec<i64> {
         let mut next = from + 1;

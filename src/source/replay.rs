@@ -175,19 +175,6 @@ mod tests {
     }
 
     #[test]
-    fn damage_is_reported_and_what_is_no_recording_is_an_error() {
-        let snapshots = snapshots(&[100, 105]);
-        let mut bytes = recording(&snapshots);
-        bytes.truncate(bytes.len() - 9);
-        let mut cut = replay(bytes);
-        assert_eq!(drain(&mut cut), snapshots[..1]);
-        assert_eq!((cut.damage().len(), cut.damage_count()), (1, 1));
-
-        let error = replay(b"hello\n".to_vec()).next().unwrap_err().to_string();
-        assert!(error.starts_with("r.jsonl holds no snapshot"), "{error}");
-    }
-
-    #[test]
     fn the_demo_plays_to_its_end() {
         let mut demo = Replay::demo(PlaybackPace::AsFast).unwrap();
         assert_eq!(demo.origin(), Origin::Replay { name: "demo".into(), can_rewind: true });
@@ -223,30 +210,6 @@ mod tests {
 
     fn wait(replay: &mut Replay, now: Instant) -> NextSnapshot {
         replay.due(now).unwrap()
-    }
-
-    #[test]
-    fn it_pauses_steps_and_resumes_where_it_was() {
-        let (mut replay, start) = steered(5);
-        assert_eq!(at_once(&mut replay, start), [(100, false)]);
-        let second = Duration::from_secs(1);
-        assert_eq!(wait(&mut replay, start), NextSnapshot::In(second));
-        replay.steer(Control::Playing(false), start).unwrap();
-        assert_eq!(wait(&mut replay, start + 9 * second), NextSnapshot::OnRequest);
-        replay.steer(Control::Step, start).unwrap();
-        assert_eq!(at_once(&mut replay, start), [(101, false)]);
-        assert_eq!(wait(&mut replay, start), NextSnapshot::OnRequest);
-        // What was a long pause is not made up for.
-        let now = start + 60 * second;
-        replay.steer(Control::Playing(true), now).unwrap();
-        assert_eq!(wait(&mut replay, now), NextSnapshot::In(second));
-        // Faster, while it waits already.
-        replay.steer(Control::Speed(4.0), now).unwrap();
-        assert_eq!(wait(&mut replay, now), NextSnapshot::In(second / 4));
-        // Told what it does already, it does not begin the wait again.
-        let later = now + second / 8;
-        replay.steer(Control::Playing(true), later).unwrap();
-        assert_eq!(wait(&mut replay, later), NextSnapshot::In(second / 8));
     }
 
     #[test]

@@ -85,54 +85,12 @@ fn an_old_answer_keeps_the_name_and_loses_the_state() {
 }
 
 #[test]
-fn what_is_slow_is_marked_and_comes_with_a_later_sample() {
-    let (mut notebooks, answers) = notebooks(&kernel(70));
-    // Nothing is known of it yet but its argv.
-    let shown = join(&mut notebooks, kernel(70));
-    assert_eq!(shown.under_way(), Some("reading its files"));
-    assert_eq!(shown.kernel_id.as_deref(), Some("k"));
-
-    let url = Some("http://localhost:8888/".into());
-    let jupyter = Some(Arc::new(Jupyter { server_url: url, ..Jupyter::default() }));
-    answers.send(KernelAnswer { jupyter, at: Instant::now(), is_settled: false }).unwrap();
-    let shown = join(&mut notebooks, kernel(70));
-    assert_eq!(shown.under_way(), Some("asking its server"));
-
-    answers.send(busy(Instant::now())).unwrap();
-    let shown = join(&mut notebooks, kernel(70));
-    assert_eq!((shown.asking, shown.under_way()), (None, None));
-    assert_eq!(shown.execution_state.as_deref(), Some("busy"));
-}
-
-#[test]
 fn without_a_kernel_there_is_no_thread() {
     let mut notebooks = Notebooks::new(Roots::default());
     let command = Some([Arc::from("sleep")].into());
     let sleep = Process { command, start_ticks: Some(70), ..Process::default() };
     assert_eq!(join(&mut notebooks, sleep), Jupyter::default());
     assert_eq!(Arc::strong_count(&notebooks.threads), 1);
-}
-
-#[test]
-fn a_servers_answer_is_put_into_its_kernel() {
-    let state = KernelState {
-        id: "k".to_owned(),
-        path: Some("a.ipynb".to_owned()),
-        execution_state: Some("idle".to_owned()),
-        last_activity: None,
-        connections: Some(0),
-    };
-    let early = || Jupyter { notebook_path: Some("early.ipynb".into()), ..Jupyter::default() };
-    let mut jupyter = early();
-    apply(&mut jupyter, Ok(state));
-    assert_eq!(jupyter.notebook_path.as_deref(), Some("a.ipynb"));
-    assert_eq!(jupyter.execution_state.as_deref(), Some("idle"));
-    assert_eq!((jupyter.connections, jupyter.server_error), (Some(0), None));
-
-    let mut jupyter = early();
-    apply(&mut jupyter, Err(ServerError::Password));
-    assert!(jupyter.server_error.unwrap().contains("password"));
-    assert_eq!(jupyter.notebook_path.as_deref(), Some("early.ipynb"));
 }
 
 #[test]
