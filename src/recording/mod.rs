@@ -9,6 +9,8 @@
 mod reader;
 mod rewind;
 pub mod store;
+#[cfg(test)]
+mod testing;
 mod writer;
 
 use std::io;

@@ -314,6 +314,7 @@ mod tests {
 
     use super::*;
     use crate::recording::RecordingReader;
+    use crate::recording::testing::SmallDisk;
 
     fn at(seconds: i64) -> Snapshot {
         let time = Time::from_unix_milliseconds(1_763_719_445_000 + 1000 * seconds);
@@ -530,31 +531,12 @@ mod tests {
         assert_eq!(read(path), ((0..=n).map(at).collect(), 1));
     }
 
-    /// Unmounts when a test ends, however it ends.
-    struct Mounted<'a>(&'a Path);
-
-    impl Drop for Mounted<'_> {
-        fn drop(&mut self) {
-            let _ = Command::new("umount").arg(self.0).status();
-        }
-    }
-
     #[test]
     fn a_full_disk_leaves_a_whole_recording() {
         let folder = tempfile::tempdir().unwrap();
-        let mounted = Command::new("mount")
-            .args(["-t", "tmpfs", "-o", "size=64k", "tmpfs"])
-            .arg(folder.path())
-            .output();
-        match mounted {
-            Ok(output) if output.status.success() => {}
-            Ok(output) => {
-                let reason = String::from_utf8_lossy(&output.stderr);
-                return eprintln!("skipped, no small disk to fill: {}", reason.trim());
-            }
-            Err(error) => return eprintln!("skipped, no small disk to fill: mount: {error}"),
-        }
-        let _mounted = Mounted(folder.path());
+        let Some(_mounted) = SmallDisk::mount(folder.path(), "size=64k") else {
+            return;
+        };
         let ballast = folder.path().join("ballast");
         fs::write(&ballast, [0; 8192]).unwrap();
         let path = folder.path().join("r.jsonl");

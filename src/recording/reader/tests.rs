@@ -1,8 +1,6 @@
 //! Reads what is whole, damaged, foreign and endless.
 
 use crate::model::dice::Dice;
-use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::sync::Arc;
 
 use super::*;
@@ -64,7 +62,7 @@ fn flaws(damage: &[Damage]) -> Vec<(u64, &Flaw)> {
 }
 
 #[test]
-fn it_reads_what_was_written_whatever_ends_a_line() {
+fn it_reads_what_was_written_in_each_of_its_forms_and_from_a_slow_pipe() {
     let expected = snapshots(3);
     let lines = lines(&expected);
     let plain = lines.concat();
@@ -73,30 +71,24 @@ fn it_reads_what_was_written_whatever_ends_a_line() {
     let spread = [b"\xef\xbb\xbf\n\n".to_vec(), lines.join(&b"\n \r\n"[..])].concat();
     let marked = [b"\xef\xbb\xbf".as_slice(), &plain].concat();
     let unended = plain[..plain.len() - 1].to_vec();
-    for bytes in [plain, crlf, spread, marked, unended] {
+    let halves = [&plain[..plain.len() / 2], &plain[plain.len() / 2..]];
+    let frames = halves.map(|half| zstd::encode_all(half, 3).unwrap()).concat();
+    let skippable = [&b"\x50\x2a\x4d\x18\x03\0\0\0abc"[..], &frames].concat();
+    for (form, bytes) in [
+        ("plain", plain),
+        ("crlf", crlf),
+        ("with blank lines", spread),
+        ("with a byte order mark", marked),
+        ("without an end", unended),
+        ("in two frames", frames),
+        ("in frames after a skippable one", skippable),
+    ] {
+        let trickle = Trickle(Cursor::new(bytes.clone()));
+        let slow = RecordingReader::from_read(trickle, "-").unwrap();
+        assert_eq!(slow.collect::<Result<Vec<_>, _>>().unwrap(), expected, "{form}");
         let (snapshots, damage, error) = read(bytes);
-        assert_eq!(snapshots, expected);
-        assert_eq!(damage, []);
-        assert!(error.is_none(), "{error:?}");
-    }
-}
-
-#[test]
-fn it_reads_compressed_files_by_their_content() {
-    let expected = snapshots(3);
-    let plain = lines(&expected).concat();
-    // A skippable frame first, then two frames.
-    let (one, two) = plain.split_at(plain.len() / 2);
-    let bytes = [
-        b"\x50\x2a\x4d\x18\x03\0\0\0abc".to_vec(),
-        zstd::encode_all(one, 3).unwrap(),
-        zstd::encode_all(two, 3).unwrap(),
-    ]
-    .concat();
-    for start in [0, 11] {
-        let (snapshots, damage, error) = read(&bytes[start..]);
-        assert_eq!((snapshots, damage), (expected.clone(), vec![]));
-        assert!(error.is_none(), "{error:?}");
+        assert_eq!((snapshots, damage), (expected.clone(), vec![]), "{form}");
+        assert!(error.is_none(), "{form}: {error:?}");
     }
 }
 
@@ -107,17 +99,6 @@ impl Read for Trickle {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         let one = into.len().min(1);
         self.0.read(&mut into[..one])
-    }
-}
-
-#[test]
-fn a_slow_pipe_is_a_recording_too() {
-    let expected = snapshots(2);
-    let plain = lines(&expected).concat();
-    for bytes in [zstd::encode_all(&plain[..], 3).unwrap(), plain] {
-        let reader = RecordingReader::from_read(Trickle(Cursor::new(bytes)), "-").unwrap();
-        let snapshots: Result<Vec<_>, _> = reader.collect();
-        assert_eq!(snapshots.unwrap(), expected);
     }
 }
 
@@ -140,29 +121,17 @@ fn damaged_lines_are_skipped_and_reported() {
     let (snapshots, damage, error) = read(bytes);
     assert_eq!(snapshots, expected[..3]);
     assert!(error.is_none(), "{error:?}");
-    let json = |text: &str| Flaw::Json(text.into());
-    assert_eq!(
-        flaws(&damage),
-        [
-            (2, &json("missing field `time` (column 30)")),
-            (3, &Flaw::Nul),
-            (4, &Flaw::NotUtf8),
-            (
-                6,
-                &json(
-                    r#"schema is "gpumem.check/1", this gpumem reads "gpumem.snapshot/1" (column 26)"#
-                )
-            ),
-            (
-                7,
-                &json(
-                    "invalid type: integer `1`, expected the schema \"gpumem.snapshot/1\" (column 2)"
-                )
-            ),
-            (9, &Flaw::TornLine),
-        ]
-    );
-    assert_eq!(damage[5].to_string(), "line 9: torn last line: the writer was cut off");
+    let lines: Vec<u64> = damage.iter().map(|damage| damage.line).collect();
+    assert_eq!(lines, [2, 3, 4, 6, 7, 9]);
+    let [time, nul, not_utf8, schema, array, torn] = [0, 1, 2, 3, 4, 5].map(|at| &damage[at].flaw);
+    assert_eq!([nul, not_utf8, torn], [&Flaw::Nul, &Flaw::NotUtf8, &Flaw::TornLine]);
+    for (flaw, part) in [
+        (time, "missing field `time` (column 30)"),
+        (schema, r#"schema is "gpumem.check/1""#),
+        (array, "(column 2)"),
+    ] {
+        assert!(matches!(flaw, Flaw::Json(text) if text.contains(part)), "{flaw:?}");
+    }
 }
 
 #[test]
@@ -222,8 +191,6 @@ impl Read for Forever {
 
 #[test]
 fn what_has_no_end_is_given_up() {
-    let what_it_should_be = "give it what `gpumem record` writes: one JSON snapshot a line, plain or \
-                             compressed with zstd";
     for (text, flaw) in [
         (&b"\0"[..], "longer than 16 MiB"),
         (b"x", "longer than 16 MiB"),
@@ -234,15 +201,8 @@ fn what_has_no_end_is_given_up() {
         ),
     ] {
         let error = endless(Forever::new(text));
-        let (line, rest) = error
-            .strip_prefix("r.jsonl, line ")
-            .and_then(|rest| rest.split_once(": "))
-            .unwrap();
-        assert!(line.parse::<u64>().unwrap() >= 1, "{error}");
-        assert_eq!(
-            rest,
-            format!("no snapshot so far ({flaw}); {what_it_should_be}")
-        );
+        assert!(error.starts_with("r.jsonl, line "), "{error}");
+        assert!(error.contains(&format!(": no snapshot so far ({flaw}); ")), "{error}");
     }
     let good = lines(&snapshots(2)).concat();
     assert_eq!(
@@ -250,15 +210,6 @@ fn what_has_no_end_is_given_up() {
         "r.jsonl, line 3: no snapshot since line 2 (longer than 16 MiB); cut it \
          off there with `head -n 2`"
     );
-}
-
-#[test]
-fn a_small_file_that_unpacks_to_a_large_one_is_given_up() {
-    let frame = zstd::encode_all(io::repeat(0).take(16 * MIB), 1).unwrap();
-    let frames: &'static [u8] = frame.repeat(640).leak();
-    assert!(frames.len() < 2 << 20, "10 GiB in {}", frames.len());
-    let error = endless(frames);
-    assert!(error.starts_with("r.jsonl, line 1: no snapshot so far (longer than"));
 }
 
 #[test]
@@ -332,33 +283,8 @@ fn the_error_of_a_file_without_a_snapshot_names_what_it_should_be() {
         (b"\x28\xb5\x2f\xfd", "line 1: torn compressed data: the file was cut off"),
     ] {
         let (_, _, error) = read(bytes);
-        assert_eq!(
-            error.unwrap().to_string(),
-            format!(
-                "r.jsonl holds no snapshot ({reason}); give it what `gpumem record` writes: \
-                 one JSON snapshot a line, plain or compressed with zstd"
-            )
-        );
-    }
-}
-
-#[test]
-fn what_cannot_be_opened_is_a_plain_error() {
-    let folder = tempfile::tempdir().unwrap();
-    let error = RecordingReader::open(folder.path()).unwrap_err().to_string();
-    assert!(error.contains("is a directory"), "{error}");
-
-    let error = RecordingReader::open(&folder.path().join("none")).unwrap_err();
-    let error = error.to_string();
-    assert!(error.contains("none: no such file or directory;"), "{error}");
-
-    let locked = folder.path().join("locked");
-    fs::write(&locked, lines(&snapshots(1)).concat()).unwrap();
-    fs::set_permissions(&locked, fs::Permissions::from_mode(0o000)).unwrap();
-    match RecordingReader::open(&locked) {
-        Err(error) => assert!(error.to_string().contains("permission denied")),
-        // root reads everything.
-        Ok(reader) => assert_eq!(reader.count(), 1),
+        let error = error.unwrap().to_string();
+        assert!(error.starts_with(&format!("r.jsonl holds no snapshot ({reason}); ")), "{error}");
     }
 }
 

@@ -1,0 +1,26 @@
+//! A disk that a few lines fill.
+
+use std::path::Path;
+use std::process::Command;
+
+/// A disk of its own that is mounted on a folder until the test ends, however it ends.
+pub(super) struct SmallDisk<'a>(&'a Path);
+
+impl<'a> SmallDisk<'a> {
+    /// `None`, and that is printed, where it cannot be mounted.
+    pub(super) fn mount(folder: &'a Path, size: &str) -> Option<Self> {
+        let mut command = Command::new("mount");
+        command.args(["-t", "tmpfs", "-o", size, "tmpfs"]).arg(folder);
+        if !command.status().is_ok_and(|status| status.success()) {
+            eprintln!("skipped, no small disk to fill: mount needs root");
+            return None;
+        }
+        Some(Self(folder))
+    }
+}
+
+impl Drop for SmallDisk<'_> {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg(self.0).status();
+    }
+}
