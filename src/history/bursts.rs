@@ -116,6 +116,7 @@ impl Bursts {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::history::testing::moment;
 
     /// Plays samples of 10 s, `#` with use and `.` without, `?` unknown, ` ` missing.
     fn play(samples: &str) -> Option<Bursts> {
@@ -123,11 +124,7 @@ mod tests {
         let gpu =
             Gpu { power_watts: Some(100.0), power_limit_watts: Some(400.0), ..Gpu::default() };
         for (at, sample) in samples.chars().enumerate() {
-            let moment = SampleTime {
-                time: Time::from_unix_milliseconds(at as i64 * 10_000),
-                interval: 10_000,
-                allowed_gap: 60_000,
-            };
+            let moment = moment(at as i64 * 10);
             let now = match sample {
                 '#' => Use::Used,
                 '.' => Use::NotUsed(NoUseSource::Process),

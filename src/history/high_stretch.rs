@@ -90,14 +90,7 @@ impl Floors {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn at(seconds: i64) -> SampleTime {
-        SampleTime {
-            time: Time::from_unix_milliseconds(seconds * 1000),
-            interval: 10_000,
-            allowed_gap: 60_000,
-        }
-    }
+    use crate::history::testing::moment as at;
 
     fn of(values: &[Option<u64>]) -> Floors {
         let mut floors = Floors::default();

@@ -82,22 +82,19 @@ impl Plateau {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::history::testing::moment;
     use crate::units::MIB;
 
     fn of(samples: &[(i64, Option<u64>)]) -> Option<Plateau> {
         let mut plateau = None;
         for (seconds, bytes) in samples {
-            let moment = SampleTime {
-                time: Time::from_unix_milliseconds(seconds * 1000),
-                interval: 10_000,
-                allowed_gap: 60_000,
-            };
             let row = GpuProcess {
                 used_bytes: bytes.map(|mebibytes| mebibytes * MIB),
                 sm_percent: Some(30),
                 ..GpuProcess::default()
             };
-            plateau = Plateau::observe(plateau, &Gpu::default(), &row, moment, false);
+            let now = moment(*seconds);
+            plateau = Plateau::observe(plateau, &Gpu::default(), &row, now, false);
         }
         plateau
     }

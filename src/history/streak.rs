@@ -79,14 +79,7 @@ impl Clause {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn at(seconds: i64) -> SampleTime {
-        SampleTime {
-            time: Time::from_unix_milliseconds(seconds * 1000),
-            interval: 10_000,
-            allowed_gap: 60_000,
-        }
-    }
+    use crate::history::testing::moment as at;
 
     #[test]
     fn an_unknown_value_breaks_no_streak_for_a_minute() {

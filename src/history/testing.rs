@@ -1,10 +1,20 @@
 //! A scene for tests: one machine whose snapshots are made by hand, a step of time after another.
 
-use crate::model::dice::Dice;
 use std::sync::Arc;
 
+use super::sample_time::SampleTime;
+use crate::model::dice::Dice;
 use crate::model::snapshot::{Memory, ProcessType};
 use crate::model::{Gpu, GpuProcess, Process, Snapshot, Time};
+
+/// A moment of samples 10 s apart, of which a minute may be missing.
+pub(super) fn moment(seconds: i64) -> SampleTime {
+    SampleTime {
+        time: Time::from_unix_milliseconds(seconds * 1000),
+        interval: 10_000,
+        allowed_gap: 60_000,
+    }
+}
 
 /// A machine; change `now` as you like between two steps.
 #[derive(Clone, Debug)]

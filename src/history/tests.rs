@@ -15,10 +15,15 @@ fn watched(seconds: f64) -> (Scene, History) {
     let mut scene = Scene::new(1, 10.0);
     scene.holder(PID, &[0], 20 * GIB);
     let mut history = History::default();
+    play(&mut scene, &mut history, seconds);
+    (scene, history)
+}
+
+/// Has a history observe the next `seconds` of a scene.
+fn play(scene: &mut Scene, history: &mut History, seconds: f64) {
     scene.play(seconds, |snapshot| {
         history.observe(snapshot);
     });
-    (scene, history)
 }
 
 fn idle_seconds(scene: &mut Scene, history: &History) -> Option<f64> {
@@ -50,8 +55,10 @@ fn a_run_begins_with_the_first_sample_without_use() {
 }
 
 #[test]
-fn every_engine_counts_as_use() {
+fn every_engine_counts_as_use_and_the_zero_of_mps_proves_nothing() {
     let gpu = |percent| Gpu { gpu_percent: percent, ..Gpu::default() };
+    // The driver says 0 of each client of MPS.
+    let mps = GpuProcess { kind: ProcessType::Mps, sm_percent: Some(0), ..GpuProcess::default() };
     let row = |sm, memory, encoder, decoder| GpuProcess {
         sm_percent: sm,
         memory_percent: memory,
@@ -69,22 +76,11 @@ fn every_engine_counts_as_use() {
         (row(None, None, None, None), Some(0), Use::NotUsed(NoUseSource::Device)),
         (row(None, None, None, None), Some(1), Use::DeviceUsed),
         (row(None, None, None, None), None, Use::Unknown),
+        (mps, Some(60), Use::DeviceUsed),
+        (mps, Some(0), Use::NotUsed(NoUseSource::Device)),
+        (mps, None, Use::Unknown),
     ] {
         assert_eq!(Use::of(&gpu(device), &row), expected, "{row:?} {device:?}");
-    }
-}
-
-#[test]
-fn the_zero_of_an_mps_client_proves_nothing() {
-    let client =
-        GpuProcess { kind: ProcessType::Mps, sm_percent: Some(0), ..GpuProcess::default() };
-    for (device, expected) in [
-        (Some(60), Use::DeviceUsed),
-        (Some(0), Use::NotUsed(NoUseSource::Device)),
-        (None, Use::Unknown),
-    ] {
-        let gpu = Gpu { gpu_percent: device, ..Gpu::default() };
-        assert_eq!(Use::of(&gpu, &client), expected, "{device:?}");
     }
 }
 
@@ -132,6 +128,13 @@ fn a_longer_gap_ends_a_run_unless_the_cpu_was_unused() {
         assert_eq!(idle_seconds(&mut scene, &history), Some(idle), "{gap} s at {cpu_percent} %");
         assert_eq!(run(&mut scene, &history).began, Began::Unwitnessed);
     }
+    // Use before it is no evidence for the end of use within it.
+    let (mut scene, mut history) = watched(100.0);
+    scene.row(0, PID).sm_percent = Some(50);
+    history.observe(scene.step());
+    scene.row(0, PID).sm_percent = Some(0);
+    history.observe(scene.pass(300.0));
+    assert_eq!(run(&mut scene, &history).began, Began::Unwitnessed);
 }
 
 #[test]
@@ -139,22 +142,10 @@ fn a_run_ends_within_the_gap_and_not_after_it() {
     let (mut scene, mut history) = watched(100.0);
     scene.process(PID).cpu_percent = Some(50.0);
     scene.gpu(0).processes = None;
-    scene.play(60.0, |snapshot| {
-        history.observe(snapshot);
-    });
+    play(&mut scene, &mut history, 60.0);
     assert_eq!(idle_seconds(&mut scene, &history), Some(160.0));
     history.observe(scene.step());
     assert_eq!(idle_seconds(&mut scene, &history), None);
-}
-
-#[test]
-fn use_before_a_long_gap_is_no_evidence_for_its_end() {
-    let (mut scene, mut history) = watched(100.0);
-    scene.row(0, PID).sm_percent = Some(50);
-    history.observe(scene.step());
-    scene.row(0, PID).sm_percent = Some(0);
-    history.observe(scene.pass(300.0));
-    assert_eq!(run(&mut scene, &history).began, Began::Unwitnessed);
 }
 
 #[test]
@@ -274,9 +265,7 @@ fn a_gpu_is_known_by_its_uuid_at_any_index() {
     let mut scene = Scene::new(2, 10.0);
     scene.holder(PID, &[1], GIB);
     let mut history = History::default();
-    scene.play(50.0, |snapshot| {
-        history.observe(snapshot);
-    });
+    play(&mut scene, &mut history, 50.0);
     scene.now.gpus.swap(0, 1);
     for (index, gpu) in scene.now.gpus.iter_mut().enumerate() {
         gpu.index = index as u32;
@@ -310,9 +299,7 @@ fn memory_that_the_driver_omits_is_remembered_for_a_minute() {
     let used = |history: &History| history.process(identity).unwrap().rows()[0].used_bytes();
     history.observe(scene.step());
     assert_eq!(used(&history), Some(20 * GIB));
-    scene.play(60.0, |snapshot| {
-        history.observe(snapshot);
-    });
+    play(&mut scene, &mut history, 60.0);
     assert_eq!(used(&history), None);
 }
 
@@ -345,18 +332,14 @@ fn unlisted_pids_are_bounded_and_forgotten_with_their_rows() {
         scene.rows(0).push(GpuProcess { pid, ..GpuProcess::default() });
     }
     let mut history = History::default();
-    scene.play(30.0, |snapshot| {
-        history.observe(snapshot);
-    });
+    play(&mut scene, &mut history, 30.0);
     assert_eq!(history.unlisted.len(), 4_096);
     let unlisted = history.unlisted_pid(&scene.now.gpus[0], 1).unwrap();
     assert_eq!((unlisted.streak.samples, unlisted.streak.seconds()), (4, 30.0));
     assert_eq!((unlisted.state, unlisted.streak.began), (None, Began::Unwitnessed));
     scene.rows(0).clear();
     scene.step();
-    scene.play(60.0, |snapshot| {
-        history.observe(snapshot);
-    });
+    play(&mut scene, &mut history, 60.0);
     assert_eq!(history.unlisted.len(), 0);
 }
 
@@ -371,9 +354,7 @@ fn cpu_seconds_that_do_not_advance_are_known_from_their_start() {
     assert_eq!(still(&history), Some(scene.now.time));
     scene.process(PID).cpu_percent = Some(0.5);
     let since = scene.now.time;
-    scene.play(50.0, |snapshot| {
-        history.observe(snapshot);
-    });
+    play(&mut scene, &mut history, 50.0);
     assert_eq!(still(&history), Some(since));
     scene.process(PID).cpu_seconds = None;
     scene.process(PID).cpu_percent = None;
