@@ -249,28 +249,15 @@ mod tests {
         assert_eq!(process.place(), None);
         process.systemd_unit = Some("vllm.service".into());
         assert_eq!(process.place().as_deref(), Some("vllm.service"));
-        process.container = Some(
-            Container {
-                runtime: Some("docker".into()),
-                id: Some("0123456789abcdef".into()),
-                ..Container::default()
-            }
-            .into(),
-        );
+        let (runtime, id) = (Some("docker".into()), Some("0123456789abcdef".into()));
+        process.container = Some(Container { runtime, id, ..Container::default() }.into());
         assert_eq!(process.place().as_deref(), Some("docker:0123456789ab"));
-        process.slurm = Some(
-            Slurm { job_id: Some("812".into()), step_id: Some("batch".into()), ..Slurm::default() }
-                .into(),
-        );
+        let (job_id, step_id) = (Some("812".into()), Some("batch".into()));
+        process.slurm = Some(Slurm { job_id, step_id, ..Slurm::default() }.into());
         assert_eq!(process.place().as_deref(), Some("job:812.batch"));
-        process.kubernetes = Some(
-            Kubernetes {
-                pod_name: Some("x".repeat(500).into()),
-                namespace: Some("train".into()),
-                ..Kubernetes::default()
-            }
-            .into(),
-        );
+        let (pod_name, namespace) = (Some("x".repeat(500).into()), Some("train".into()));
+        process.kubernetes =
+            Some(Kubernetes { pod_name, namespace, ..Kubernetes::default() }.into());
         let place = process.place().unwrap();
         assert_eq!(place, format!("pod:train/{}", "x".repeat(NAME_CHARS)));
     }

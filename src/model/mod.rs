@@ -41,6 +41,8 @@ pub mod server_name;
 pub mod shared;
 pub mod snapshot;
 pub mod suspect;
+#[cfg(test)]
+pub(crate) mod testing;
 pub mod time;
 pub mod totals;
 pub mod unit;

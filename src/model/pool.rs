@@ -222,12 +222,4 @@ mod tests {
         }
         assert_eq!(Process::default().pool(), None);
     }
-
-    #[test]
-    fn the_words_fit_under_a_finding() {
-        for pool in parse().unwrap().pool {
-            assert!(pool.words.contains('`') && !pool.words.ends_with('.'), "{pool:?}");
-            assert!(!pool.titles.is_empty() || !pool.commands.is_empty(), "{pool:?}");
-        }
-    }
 }

@@ -106,7 +106,6 @@ mod tests {
     use crate::model::row::places;
     use crate::model::{Gpu, GpuProcess, Process, Time};
     use crate::units::GIB;
-    use crate::watch::sample;
 
     fn of(snapshot: &Snapshot, by: Field, reclaimable: &[u32]) -> Vec<Total> {
         let rows: Vec<ProcessRow<'_>> = places(snapshot, &[])
@@ -114,108 +113,6 @@ mod tests {
             .map(|place| ProcessRow::new(snapshot, &[], place))
             .collect();
         totals(&rows, by, |row| row.pid().is_some_and(|pid| reclaimable.contains(&pid)))
-    }
-
-    /// Two GPUs with three processes each; the first of each GPU is ann's, in job 7 and in a container.
-    fn snapshot() -> Snapshot {
-        let mut snapshot = sample::snapshot(2, 3);
-        for gpu in &mut snapshot.gpus {
-            for (at, row) in (1..).zip(gpu.processes.iter_mut().flatten()) {
-                row.used_bytes = Some(at * 100);
-            }
-        }
-        for process in &mut snapshot.processes {
-            process.user = Some("bob".into());
-            process.framework = Some("pytorch".into());
-            process.framework_version = None;
-            process.container = None;
-            process.slurm = None;
-        }
-        for gpu in 0..2 {
-            let pid = sample::pid(gpu, 0);
-            let mut processes = snapshot.processes.iter_mut();
-            let first = processes.find(|process| process.pid == pid).unwrap();
-            first.user = Some("ann".into());
-            first.framework_version = Some(format!("2.{gpu}").into());
-            first.slurm = Some(Arc::new(Slurm {
-                job_id: Some("7".into()),
-                job_name: Some("bert".into()),
-                ..Slurm::default()
-            }));
-            first.container =
-                Some(Arc::new(Container { name: Some("train".into()), ..Container::default() }));
-        }
-        snapshot
-    }
-
-    #[test]
-    fn what_holds_most_is_first_and_each_group_has_its_own_sum() {
-        let snapshot = snapshot();
-        let by_user = of(&snapshot, Field::User, &[sample::pid(0, 2)]);
-        assert_eq!(
-            by_user,
-            [
-                Total {
-                    of: GroupName::Named("bob".to_owned()),
-                    processes: 4,
-                    gpus: BTreeSet::from([0, 1]),
-                    used_bytes: Some(1000),
-                    unknown_rows: 0,
-                    reclaimable_bytes: Some(300),
-                },
-                Total {
-                    of: GroupName::Named("ann".to_owned()),
-                    processes: 2,
-                    gpus: BTreeSet::from([0, 1]),
-                    used_bytes: Some(200),
-                    unknown_rows: 0,
-                    reclaimable_bytes: Some(0),
-                },
-            ]
-        );
-        for (by, name) in [(Field::Job, "7"), (Field::Container, "train")] {
-            let totals = of(&snapshot, by, &[]);
-            assert_eq!(totals[0].of, GroupName::None, "{by:?}");
-            assert_eq!(totals[1].of, GroupName::Named(name.to_owned()));
-            assert_eq!(totals[1].used_bytes, Some(200));
-        }
-        let frameworks = of(&snapshot, Field::Framework, &[]);
-        assert_eq!(frameworks.len(), 1, "versions are one framework");
-    }
-
-    #[test]
-    fn what_is_not_known_is_no_zero_and_no_one_elses() {
-        let mut snapshot = snapshot();
-        for at in 0..3 {
-            sample::entry(&mut snapshot, 0, at).used_bytes = None;
-            sample::entry(&mut snapshot, 1, at).used_bytes = None;
-        }
-        let ann = sample::pid(0, 0);
-        let total = &of(&snapshot, Field::User, &[ann])[0];
-        assert_eq!(total.used_bytes, None);
-        assert_eq!(total.unknown_rows, 2);
-        assert_eq!(total.reclaimable_bytes, None, "of ann's one row it is not known");
-        for process in &mut snapshot.processes {
-            process.unresolved = Some("started after NVML named the pid".into());
-        }
-        for by in GROUPED {
-            let totals = of(&snapshot, by, &[]);
-            assert_eq!(totals.len(), 1, "{by:?}");
-            assert_eq!(totals[0].of, GroupName::Unknown);
-            assert_eq!(totals[0].processes, 6);
-        }
-    }
-
-    #[test]
-    fn a_process_on_two_gpus_counts_once() {
-        let mut snapshot = snapshot();
-        let pid = sample::pid(0, 0);
-        sample::entry(&mut snapshot, 1, 0).pid = pid;
-        let totals = of(&snapshot, Field::User, &[]);
-        let ann = totals.iter().find(|it| it.of == GroupName::Named("ann".to_owned()));
-        let ann = ann.unwrap();
-        assert_eq!((ann.processes, ann.used_bytes), (1, Some(200)));
-        assert_eq!(ann.gpus, BTreeSet::from([0, 1]));
     }
 
     fn process(pid: u32, user: Option<&str>) -> Process {
@@ -247,13 +144,17 @@ mod tests {
         ];
         let mut ann = process(1, Some("ann"));
         ann.slurm = Some(Arc::new(Slurm { job_id: Some("812".into()), ..Slurm::default() }));
-        ann.framework = Some("pytorch".into());
+        let mut second = process(2, Some("ann"));
+        for (process, version) in [(&mut ann, "2.9"), (&mut second, "2.8")] {
+            process.framework = Some("pytorch".into());
+            process.framework_version = Some(version.into());
+        }
         let mut ben = process(3, Some("ben"));
         ben.container = Some(Arc::new(Container {
             id: Some("0123456789abcdef".into()),
             ..Container::default()
         }));
-        snapshot.processes = vec![ann, process(2, Some("ann")), ben];
+        snapshot.processes = vec![ann, second, ben];
         snapshot
     }
 
@@ -286,10 +187,34 @@ mod tests {
             ]
         );
         assert_eq!(in_short(Field::Container)[1], named("0123456789ab", 2, 1, &[1, 2]));
-        // Whether the others have loaded one could not be seen.
+        // Versions are one framework, and whether the others have loaded one could not be seen.
         let frameworks = in_short(Field::Framework);
-        assert_eq!(frameworks[0], named("pytorch", 8, 1, &[0, 1]));
-        assert_eq!(frameworks[1].0, GroupName::Unknown);
-        assert_eq!(frameworks.len(), 2);
+        assert_eq!(frameworks[0], named("pytorch", 9, 2, &[0, 1, 2]));
+        assert_eq!((&frameworks[1].0, frameworks.len()), (&GroupName::Unknown, 2));
+    }
+
+    #[test]
+    fn what_is_not_known_is_no_zero_and_no_one_elses() {
+        let mut machine = machine();
+        let figures = |machine: &Snapshot, reclaimable: &[u32]| {
+            let totals = of(machine, Field::User, reclaimable).into_iter();
+            let figures = totals.map(|it| (it.used_bytes, it.unknown_rows, it.reclaimable_bytes));
+            figures.collect::<Vec<_>>()
+        };
+        let gib = |count: u64| Some(count * GIB);
+        let (ann, unknown) = ((gib(9), 0, gib(0)), (gib(1), 0, gib(0)));
+        assert_eq!(figures(&machine, &[3]), [ann, (gib(2), 1, gib(2)), unknown]);
+        let rows = machine.gpus.iter_mut().flat_map(|gpu| gpu.processes.iter_mut().flatten());
+        rows.for_each(|row| row.used_bytes = None);
+        let [ann, ben, unknown] = [(None, 3, None), (None, 2, gib(0)), (None, 1, gib(0))];
+        assert_eq!(figures(&machine, &[1]), [ann, ben, unknown]);
+        for process in &mut machine.processes {
+            process.unresolved = Some("started after NVML named the pid".into());
+        }
+        for by in GROUPED {
+            let totals = of(&machine, by, &[]);
+            assert_eq!(totals.len(), 1, "{by:?}");
+            assert_eq!((&totals[0].of, totals[0].processes), (&GroupName::Unknown, 4));
+        }
     }
 }

@@ -122,6 +122,7 @@ mod tests {
     use super::*;
     use crate::model::family::families;
     use crate::model::snapshot::PidNamespace;
+    use crate::model::testing::environment;
     use crate::model::{GpuProcess, Time};
 
     fn process(pid: u32, group: u32, files: &[&str]) -> Process {
@@ -189,9 +190,8 @@ mod tests {
     #[test]
     fn a_rank_that_is_not_seen_may_be_on_it() {
         let rank = |pid: u32, rank: &str, size: &str| {
-            let variables = [("LOCAL_RANK", rank), ("LOCAL_WORLD_SIZE", size)];
-            let variables = variables.map(|(name, value)| (Arc::from(name), Arc::from(value)));
-            Process { environment: Some(Arc::new(variables.into())), ..process(pid, pid, &[]) }
+            let environment = environment(&[("LOCAL_RANK", rank), ("LOCAL_WORLD_SIZE", size)]);
+            Process { environment, ..process(pid, pid, &[]) }
         };
         assert_eq!(unread(&snapshot(vec![rank(10, "0", "2")])), [10]);
         assert_eq!(unread(&snapshot(vec![rank(10, "0", "1")])), [0; 0]);

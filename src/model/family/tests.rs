@@ -1,9 +1,8 @@
 //! What is one job, and above all what is not.
 
-use std::collections::BTreeMap;
-
 use super::*;
 use crate::model::snapshot::{Container, Gpu, GpuProcess, Jupyter, PidNamespace, Slurm};
+use crate::model::testing::environment;
 use crate::model::{Snapshot, Time};
 
 /// A process of user 1000 in a group and a session of a shell's terminal.
@@ -38,13 +37,11 @@ fn kernel(pid: u32) -> Process {
     Process { jupyter: Some(Arc::new(Jupyter::default())), ..process(pid, pid, pid) }
 }
 
-fn environment(pairs: &[(&str, &str)]) -> Option<Arc<BTreeMap<Arc<str>, Arc<str>>>> {
-    let pairs = pairs.iter();
-    Some(Arc::new(pairs.map(|&(n, v)| (n.into(), v.into())).collect()))
-}
-
-/// A torchrun worker, which leads a session of its own.
-fn rank(pid: u32, rank: &str, run: &str, port: &str, agent: Option<u32>) -> Process {
+/// A torchrun worker, which leads a session of its own: its rank, run, port and agent (or `-`).
+fn rank(pid: u32, text: &str) -> Process {
+    let [rank, run, port, agent] = text.split(' ').collect::<Vec<_>>()[..] else {
+        panic!("{text}")
+    };
     Process {
         environment: environment(&[
             ("TORCHELASTIC_RUN_ID", run),
@@ -53,7 +50,7 @@ fn rank(pid: u32, rank: &str, run: &str, port: &str, agent: Option<u32>) -> Proc
             ("MASTER_ADDR", "localhost"),
             ("MASTER_PORT", port),
         ]),
-        parent: agent.and_then(|agent| parent(agent, "torchrun")),
+        parent: agent.parse().ok().and_then(|agent| parent(agent, "torchrun")),
         ..process(pid, pid, pid)
     }
 }
@@ -245,9 +242,9 @@ fn a_session_is_one_job_where_the_program_leads_it() {
 
 #[test]
 fn ranks_of_one_run_are_one() {
-    for agent in [Some(50), None] {
+    for agent in ["50", "-"] {
         let ranks =
-            [rank(100, "0", "run-7", "29400", agent), rank(101, "1", "run-7", "29400", agent)];
+            [(100, 0), (101, 1)].map(|(pid, at)| rank(pid, &format!("{at} run-7 29400 {agent}")));
         assert_eq!(members(&ranks), [[100, 101]]);
         assert_eq!(ties(&ranks), [Tie::Run]);
     }
@@ -256,11 +253,11 @@ fn ranks_of_one_run_are_one() {
         parent: parent(of, "python"),
         process_group: Some(of),
         session: Some(of),
-        ..rank(pid, "0", "run-7", "29400", None)
+        ..rank(pid, "0 run-7 29400 -")
     };
     let all = [
-        rank(100, "0", "run-7", "29400", Some(50)),
-        rank(101, "1", "run-7", "29400", Some(50)),
+        rank(100, "0 run-7 29400 50"),
+        rank(101, "1 run-7 29400 50"),
         loader(110, 100),
         loader(111, 100),
     ];
@@ -270,42 +267,22 @@ fn ranks_of_one_run_are_one() {
 
 #[test]
 fn two_runs_that_look_alike_are_two() {
-    for (one, two, why) in [
-        (
-            rank(100, "0", "none", "29500", Some(50)),
-            rank(200, "1", "none", "29500", Some(60)),
-            "the default id, two launchers",
-        ),
-        (
-            rank(100, "0", "none", "29500", None),
-            rank(200, "1", "none", "29500", None),
-            "the default id, no launcher",
-        ),
-        (
-            rank(100, "0", "100", "29400", None),
-            rank(200, "1", "100", "29401", None),
-            "an id from the manual, two ports",
-        ),
-        (
-            rank(100, "0", "run-7", "29400", None),
-            rank(200, "0", "run-7", "29400", None),
-            "a rank twice",
-        ),
-        (
-            rank(100, "3", "run-7", "29400", None),
-            rank(200, "0", "run-7", "29400", Some(60)),
-            "an orphan of the run before",
-        ),
+    for (why, one, two) in [
+        ("the default id, two launchers", "0 none 29500 50", "1 none 29500 60"),
+        ("the default id, no launcher", "0 none 29500 -", "1 none 29500 -"),
+        ("an id from the manual, two ports", "0 100 29400 -", "1 100 29401 -"),
+        ("a rank twice", "0 run-7 29400 -", "0 run-7 29400 -"),
+        ("an orphan of the run before", "3 run-7 29400 -", "0 run-7 29400 60"),
     ] {
-        assert_eq!(members(&[one, two]), [[100], [200]], "{why}");
+        assert_eq!(members(&[rank(100, one), rank(200, two)]), [[100], [200]], "{why}");
     }
     // Two in one script: the group is not evidence for either, the launchers are.
     let in_script = |process| Process { process_group: Some(40), session: Some(40), ..process };
     let all = [
-        in_script(rank(100, "0", "", "29500", Some(50))),
-        in_script(rank(101, "1", "", "29500", Some(50))),
-        in_script(rank(200, "0", "", "29501", Some(60))),
-        in_script(rank(201, "1", "", "29501", Some(60))),
+        in_script(rank(100, "0  29500 50")),
+        in_script(rank(101, "1  29500 50")),
+        in_script(rank(200, "0  29501 60")),
+        in_script(rank(201, "1  29501 60")),
     ];
     assert_eq!(members(&all), [[100, 101], [200, 201]]);
 }
@@ -412,18 +389,19 @@ fn a_cgroup_is_one_job_where_it_was_made_for_a_member() {
 #[test]
 fn a_tree_is_in_parent_order_and_ends() {
     let below = |pid, of| Process { parent: parent(of, "python"), ..process(pid, 100, 50) };
-    let processes = [process(100, 100, 50), below(101, 100), below(102, 100), below(103, 101)];
-    let snapshot_of = snapshot(&processes);
-    let family = &families(&snapshot_of)[0];
-    let tree: Vec<_> = family.tree(&snapshot_of).iter().map(|b| (b.pid, b.depth)).collect();
-    assert_eq!(tree, [(100, 0), (101, 1), (103, 2), (102, 1)]);
-
-    // A recording may hold anything.
-    let circle = [below(100, 101), below(101, 100), below(102, 102)];
-    let snapshot_of = snapshot(&circle);
-    let family = &families(&snapshot_of)[0];
-    let tree: Vec<_> = family.tree(&snapshot_of).iter().map(|b| (b.pid, b.depth)).collect();
-    assert_eq!(tree, [(102, 0), (100, 0), (101, 1)]);
+    for (processes, expected) in [
+        (
+            vec![process(100, 100, 50), below(101, 100), below(102, 100), below(103, 101)],
+            &[(100, 0), (101, 1), (103, 2), (102, 1)][..],
+        ),
+        // A recording may hold a circle.
+        (vec![below(100, 101), below(101, 100), below(102, 102)], &[(102, 0), (100, 0), (101, 1)]),
+    ] {
+        let snapshot = snapshot(&processes);
+        let tree = families(&snapshot)[0].tree(&snapshot);
+        let tree: Vec<_> = tree.iter().map(|branch| (branch.pid, branch.depth)).collect();
+        assert_eq!(tree, expected);
+    }
 }
 
 #[test]
@@ -433,8 +411,8 @@ fn the_order_of_processes_changes_nothing() {
         process(101, 100, 50),
         kernel(200),
         process(201, 200, 200),
-        rank(300, "0", "r", "1", None),
-        rank(301, "1", "r", "1", None),
+        rank(300, "0 r 1 -"),
+        rank(301, "1 r 1 -"),
     ];
     let before = members(&processes);
     assert_eq!(before, [[100, 101], [200, 201], [300, 301]]);

@@ -2,14 +2,8 @@
 
 use super::*;
 use crate::model::snapshot::Memory;
+use crate::model::testing::environment;
 use crate::model::{GpuProcess, Time};
-
-fn environment(
-    variables: &[(&str, &str)],
-) -> Option<Arc<std::collections::BTreeMap<Arc<str>, Arc<str>>>> {
-    let variables = variables.iter();
-    Some(Arc::new(variables.map(|(name, value)| (Arc::from(*name), Arc::from(*value))).collect()))
-}
 
 fn of_job(step: &str, variables: &[(&str, &str)]) -> Process {
     Process {
@@ -118,33 +112,34 @@ fn a_number_is_a_gpu_where_it_can_mean_but_one() {
 
 #[test]
 fn a_gpu_is_unused_where_no_process_may_be_on_it() {
-    let judged = |change: &dyn Fn(&mut Snapshot)| {
-        let mut snapshot = Snapshot::new(Time::default());
-        snapshot.gpus.push(gpu(0, 0));
-        change(&mut snapshot);
-        snapshot.is_unused(&snapshot.gpus[0])
+    let row = |it: &mut Gpu, kind| {
+        it.processes = Some(vec![GpuProcess { pid: 7, kind, ..GpuProcess::default() }]);
     };
+    let changes: [(&str, &dyn Fn(&mut Gpu), Option<bool>); 9] = [
+        ("nothing", &|_| {}, Some(true)),
+        ("unknown use", &|it| it.gpu_percent = None, Some(true)),
+        ("use", &|it| it.gpu_percent = Some(1), Some(false)),
+        ("a process", &|it| row(it, ProcessType::Compute), Some(false)),
+        ("a desktop", &|it| row(it, ProcessType::Graphics), Some(true)),
+        ("an unread list", &|it| it.processes = None, None),
+        ("an old answer", &|it| it.stale_seconds = Some(9.0), None),
+        ("unknown memory", &|it| it.memory = None, None),
+        ("memory", &|it| it.memory.as_mut().unwrap().used_bytes = GIB, Some(false)),
+    ];
+    let mut snapshot = Snapshot::new(Time::default());
+    for (what, change, expected) in changes {
+        let mut gpu = gpu(0, 0);
+        change(&mut gpu);
+        snapshot.gpus = vec![gpu];
+        assert_eq!(snapshot.is_unused(&snapshot.gpus[0]), expected, "{what}");
+    }
     let holder = |name: &str| Process {
         pid: 7,
         command: Some([name.into()].into()),
         gpu_files: Some(["/dev/nvidia0".into()].into()),
         ..Process::default()
     };
-    assert_eq!(judged(&|_| {}), Some(true));
-    assert_eq!(judged(&|it| it.gpus[0].gpu_percent = None), Some(true));
-    assert_eq!(judged(&|it| it.gpus[0].gpu_percent = Some(1)), Some(false));
-    let row = |it: &mut Snapshot, kind| {
-        it.gpus[0].processes = Some(vec![GpuProcess { pid: 7, kind, ..GpuProcess::default() }]);
-    };
-    assert_eq!(judged(&|it| row(it, ProcessType::Compute)), Some(false));
-    assert_eq!(judged(&|it| row(it, ProcessType::Graphics)), Some(true));
-    assert_eq!(judged(&|it| it.gpus[0].processes = None), None);
-    assert_eq!(judged(&|it| it.gpus[0].stale_seconds = Some(9.0)), None);
-    assert_eq!(judged(&|it| it.gpus[0].memory = None), None);
-    let full = |it: &mut Snapshot| it.gpus[0].memory.as_mut().unwrap().used_bytes = GIB;
-    assert_eq!(judged(&full), Some(false));
-    let mut snapshot = Snapshot::new(Time::default());
-    snapshot.gpus.push(gpu(0, 0));
+    snapshot.gpus = vec![gpu(0, 0)];
     for (name, expected) in [("python", false), ("nvidia-smi", true), ("Xorg", true)] {
         snapshot.processes = vec![holder(name)];
         assert_eq!(snapshot.is_unused(&snapshot.gpus[0]), Some(expected), "{name}");
