@@ -115,7 +115,8 @@ fn a_gpu_is_unused_where_no_process_may_be_on_it() {
     let row = |it: &mut Gpu, kind| {
         it.processes = Some(vec![GpuProcess { pid: 7, kind, ..GpuProcess::default() }]);
     };
-    let changes: [(&str, &dyn Fn(&mut Gpu), Option<bool>); 9] = [
+    type Case<'a> = (&'a str, &'a dyn Fn(&mut Gpu), Option<bool>);
+    let changes: [Case<'_>; 9] = [
         ("nothing", &|_| {}, Some(true)),
         ("unknown use", &|it| it.gpu_percent = None, Some(true)),
         ("use", &|it| it.gpu_percent = Some(1), Some(false)),
