@@ -36,6 +36,13 @@ pub(in crate::host) const SECOND_NS: u64 = 1_000_000_000;
 /// How often what seldom changes is read again.
 pub(in crate::host) const REVISIT_NS: u64 = 30 * SECOND_NS;
 
+/// A process that has used no CPU for this long rests.
+const REST_NS: u64 = 30 * SECOND_NS;
+
+/// How old what was seen of a resting process gets: half of the CPU time of `watch` went into looking at
+/// processes that sleep. It shows this late that one has woken, stopped or died.
+const RESTING_NS: u64 = 4 * SECOND_NS;
+
 /// The longest status that is read; groups come before `NSpid`, and a user may be in many.
 pub(in crate::host) const STATUS_BYTES: usize = 16 << 10;
 
@@ -61,6 +68,8 @@ pub struct ProcessEntry {
     pub ticks: Ticks,
     /// When `ticks` were so; `None` before the first time.
     sampled_ns: Option<u64>,
+    /// When its `ticks` last moved.
+    moved_ns: u64,
     /// It was seen to change its parent: only who adopts orphans becomes a parent later on.
     is_adopted: bool,
     /// When all is to be read again.
@@ -82,6 +91,7 @@ impl ProcessEntry {
             terminal: 0,
             ticks: Ticks::default(),
             sampled_ns: None,
+            moved_ns: 0,
             is_adopted: false,
             revisit_ns: 0,
             visits: 0,
@@ -89,10 +99,16 @@ impl ProcessEntry {
             whereabouts: Whereabouts::default(),
         }
     }
+
+    /// Whether it sleeps and has used no CPU for a while.
+    fn rests(&self) -> bool {
+        let still_ns = self.sampled_ns.map(|at| at.saturating_sub(self.moved_ns));
+        self.process.state == Some('S') && still_ns.is_some_and(|ns| ns >= REST_NS)
+    }
 }
 
 /// What a process has used of the CPU, in clock ticks.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Ticks {
     /// Clock ticks from boot to its start.
     pub start: u64,
@@ -181,8 +197,13 @@ impl Surroundings {
     }
 
     /// Takes in the stat of a process that is known, where nothing else of it is to be read, as nearly always: three
-    /// calls for each of hundreds. `false` where it is to be looked at.
+    /// calls for each of hundreds, and none where it rests and was looked at just now. `false` where it is to be
+    /// looked at.
     pub fn renew(&mut self, entry: &mut ProcessEntry, proc: &Folder, now_ns: u64) -> bool {
+        let is_due = now_ns >= entry.revisit_ns || entry.is_memory_unread;
+        if !is_due && entry.rests() && now_ns < entry.sampled_ns.unwrap_or(0) + RESTING_NS {
+            return true;
+        }
         let mut content = [0; STAT_BYTES];
         let Ok(length) = proc.stat_of(entry.process.pid, &mut content) else {
             return false;
@@ -195,7 +216,6 @@ impl Surroundings {
             && (stat.start_stack == 0 || stat.start_stack == entry.start_stack)
             && entry.process.ppid == stat.ppid;
         let is_usual = !stat.is_released && !stat.is_exiting && stat.state != 'D';
-        let is_due = now_ns >= entry.revisit_ns || entry.is_memory_unread;
         if !is_same || !is_usual || is_due {
             return false;
         }
@@ -325,8 +345,12 @@ impl Surroundings {
             let elapsed_seconds = elapsed_ns as f64 / SECOND_NS as f64;
             process.cpu_percent = Some(hundredths(100.0 * used_seconds / elapsed_seconds));
         }
+        let ticks = Ticks::of(stat);
+        if entry.sampled_ns.is_none() || entry.ticks != ticks {
+            entry.moved_ns = now_ns;
+        }
         entry.sampled_ns = Some(now_ns);
-        entry.ticks = Ticks::of(stat);
+        entry.ticks = ticks;
         process.state = Some(stat.state);
         process.threads = stat.threads;
         process.cpu_seconds = Some(hundredths(stat.cpu_ticks as f64 / ticks_per_second));

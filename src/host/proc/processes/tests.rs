@@ -235,6 +235,24 @@ fn cpu_use_is_that_between_two_samples() {
 }
 
 #[test]
+fn a_process_that_rests_is_looked_at_every_few_seconds() {
+    let fake = Fake::new(false);
+    let hz = rustix::param::clock_ticks_per_second();
+    fake.stat(70, &TRAIN);
+    let mut processes = fake.processes();
+    for now in [1, 11, 32, 43] {
+        processes.sample(&[70], now * SECOND);
+    }
+    fake.stat(70, &FakeStat { ticks: TRAIN.ticks + 2 * hz, ..TRAIN });
+    for (now, percent) in [(45, 0.0), (46, 0.0), (47, 50.0), (48, 0.0)] {
+        let process = only(processes.sample(&[70], now * SECOND));
+        assert_eq!(process.cpu_percent, Some(percent), "at {now} s");
+    }
+    fake.end(70);
+    assert_eq!(processes.sample(&[70], 49 * SECOND).gone, [70], "one at work at each sample");
+}
+
+#[test]
 fn a_pid_that_is_given_out_again_is_another_process() {
     let fake = Fake::new(false);
     fake.stat(70, &TRAIN);

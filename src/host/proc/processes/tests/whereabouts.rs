@@ -74,7 +74,7 @@ fn a_place_follows_its_cgroup_and_the_environment_stays() {
 
     // Another program, another environment.
     fake.stat(70, &FakeStat { stack: 0x7ffd, ..TRAIN });
-    let process = only(processes.sample(&[70], 41 * SECOND));
+    let process = only(processes.sample(&[70], 44 * SECOND));
     assert_eq!(process.environment.as_deref(), Some(&Default::default()));
 }
 
@@ -109,7 +109,7 @@ fn who_started_it_is_its_parent_and_stays_so() {
     fake.stat(55, &FakeStat { comm: "manager", ..SHELL });
     fake.write(55, "status", "Name:\tmanager\nNSpid:\t55\n");
     fake.stat(70, &FakeStat { ppid: 55, ..TRAIN });
-    let process = only(processes.sample(&[70], 41 * SECOND));
+    let process = only(processes.sample(&[70], 44 * SECOND));
     assert_eq!(process.parent_is_reaper, Some(true));
     assert_eq!(process.parent.as_deref(), Some(&bash()));
 }
