@@ -192,7 +192,8 @@ impl ProcessHistory {
         let is_alone = process.sockets.map(|sockets| sockets == 0);
         self.silent.observe(both(unchanged, is_alone), moment);
         self.io_bytes = process.io_bytes.or(self.io_bytes);
-        let bytes = process.io_bytes.map(|bytes| bytes as f64);
+        let others = process.descendants.as_deref().and_then(|it| it.io_bytes);
+        let bytes = process.io_bytes.map(|own| own.saturating_add(others.unwrap_or(0)) as f64);
         self.io.observe(moment.time, bytes, None, moment.allowed_gap);
     }
 

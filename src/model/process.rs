@@ -80,15 +80,15 @@ pub struct Process {
     pub listening: Option<bool>,
     /// Its open sockets, without the one that CUDA's library opens in every process that has a context.
     pub sockets: Option<u32>,
-    /// Read and written in all, by read(2), write(2) and their like; not what goes through a socket by
-    /// send(2) or recv(2). Looked at every half minute. Absent where it may not be read.
+    /// Read and written in all, by read(2), write(2) and their like, and what its TCP connections have carried.
+    /// Looked at every half minute. Absent where it may not be read.
     pub io_bytes: Option<u64>,
     /// Where it listens: `tcp:127.0.0.1:8000`, `tcp:[::]:8000`, `unix:/run/x.sock`, `unix:@abstract`. TCP
     /// before Unix, by port; bounded in number. Absent where it listens nowhere, or that is not known.
     pub listening_on: Option<Arc<[Arc<str>]>>,
     /// The processes that work with it and listen; empty if none does, absent if that was not checked.
     pub listening_relatives: Option<Arc<[Relative]>>,
-    /// What its living descendants do; absent where that was not looked at.
+    /// What those do who work with it; absent where that was not looked at.
     pub descendants: Option<Arc<Descendants>>,
     /// GPU device files held open; absent where its descriptors may not be read.
     pub gpu_files: Option<Arc<[Arc<str>]>>,
@@ -310,21 +310,24 @@ pub enum Relation {
     Other,
 }
 
-/// What the living descendants of a process do: its children, theirs, and so on, by parent links. Who
+/// What those do who work with a process: its descendants, by parent links, and the others of its process group. Who
 /// they are is looked at every five seconds, what they use in each sample.
 #[skip_serializing_none]
 #[derive(Clone, PartialEq, Debug, Default, JsonSchema, Serialize, Deserialize)]
 pub struct Descendants {
-    /// How many there are; absent where that is not known.
+    /// How many descendants there are; absent where that is not known.
     pub count: Option<u32>,
-    /// What they used of the CPU since the last snapshot, with what children used that have ended
+    /// What they and the others used of the CPU since the last snapshot, with what children used that have ended
     /// meanwhile; one core is 100. Percent.
     #[schemars(range(min = 0))]
     pub cpu_percent: Option<f64>,
     /// The same in total, in seconds: it only goes up. Absent where it is not known.
     #[schemars(range(min = 0))]
     pub cpu_seconds: Option<f64>,
-    /// Those of them that are processes of this snapshot, in ascending order.
+    /// What those that live have read and written in all, by read(2), write(2) and their like. Looked at every
+    /// half minute. Absent where it was not looked at.
+    pub io_bytes: Option<u64>,
+    /// Those descendants that are processes of this snapshot, in ascending order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub listed: Vec<u32>,
 }

@@ -38,7 +38,7 @@ pub fn is_work(cpu_seconds: f64, in_seconds: f64) -> bool {
 #[derive(Debug)]
 pub struct UsedAtPlan {
     time: Time,
-    /// CPU seconds with the descendants', and bytes read and written, by who it is.
+    /// CPU seconds, and bytes read and written, with those of who works with it, by who it is.
     used: BTreeMap<Identity, (Option<f64>, Option<u64>)>,
 }
 
@@ -67,9 +67,10 @@ impl UsedAtPlan {
 }
 
 fn used(process: &Process) -> (Option<f64>, Option<u64>) {
-    let below = process.descendants.as_deref().and_then(|it| it.cpu_seconds);
-    let cpu = process.cpu_seconds.map(|own| own + below.unwrap_or_default());
-    (cpu, process.io_bytes)
+    let others = process.descendants.as_deref();
+    let cpu = others.and_then(|it| it.cpu_seconds).unwrap_or_default();
+    let io = others.and_then(|it| it.io_bytes).unwrap_or_default();
+    (process.cpu_seconds.map(|own| own + cpu), process.io_bytes.map(|own| own.saturating_add(io)))
 }
 
 /// It is still true while each member that had the finding still has it; those that merely belong to

@@ -27,6 +27,7 @@ use crate::host::proc::relatives::Relatives;
 use crate::host::proc::sockets::Listening;
 use crate::host::proc::stat::{STAT_BYTES, Stat, parse_stat, terminal_name};
 use crate::host::proc::thread::left_thread;
+use crate::host::proc::traffic::{SocketBytes, Traffic};
 use crate::host::proc::visit::LiveThread;
 use crate::host::{HostError, Roots};
 use crate::model::{Process, Time};
@@ -79,6 +80,7 @@ pub struct ProcessEntry {
     /// argv, environment and libraries are still to be read: it could not be asked for them.
     pub(in crate::host) is_memory_unread: bool,
     pub(in crate::host) whereabouts: Whereabouts,
+    pub(in crate::host) socket_bytes: SocketBytes,
 }
 
 impl ProcessEntry {
@@ -97,6 +99,7 @@ impl ProcessEntry {
             visits: 0,
             is_memory_unread: true,
             whereabouts: Whereabouts::default(),
+            socket_bytes: SocketBytes::default(),
         }
     }
 
@@ -144,6 +147,8 @@ pub struct Surroundings {
     pub(in crate::host) jobs: Jobs,
     /// Which sockets listen.
     pub(in crate::host) listening: Listening,
+    /// What went through their connections.
+    pub(in crate::host) traffic: Traffic,
     /// Who of those who work with the watched processes listens.
     pub(in crate::host) relatives: Relatives,
     /// Whether the leaders that were asked for in this sample exist.
@@ -167,6 +172,7 @@ impl Surroundings {
             names: Names::new(roots.root.clone()),
             jobs: Jobs::default(),
             listening: Listening::default(),
+            traffic: Traffic::default(),
             relatives: Relatives::default(),
             leaders: HashMap::new(),
             content: Vec::new(),

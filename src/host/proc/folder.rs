@@ -64,8 +64,13 @@ impl Folder {
 
     /// Reads the stat file of `pid` into `content`, this being /proc: one call to open it.
     pub fn stat_of(&self, pid: u32, content: &mut [u8]) -> io::Result<usize> {
+        self.file_of(pid, "stat", content)
+    }
+
+    /// The same of another short file.
+    pub fn file_of(&self, pid: u32, name: &str, content: &mut [u8]) -> io::Result<usize> {
         let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-        let file = openat(&self.0, format!("{pid}/stat"), flags, Mode::empty())?;
+        let file = openat(&self.0, format!("{pid}/{name}"), flags, Mode::empty())?;
         io::read(&file, content)
     }
 

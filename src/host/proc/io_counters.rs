@@ -1,7 +1,7 @@
 //! `/proc/PID/io`: how much a process has read and written.
 //!
 //! Counted are the bytes of read(2), write(2) and their like, whatever the descriptor is: a file, a pipe, a
-//! terminal. What goes through send(2) and recv(2) is not (proc_pid_io(5)). Only root and the process's
+//! terminal. What goes through send(2) and recv(2) is not (proc_pid_io(5)); see `traffic`. Only root and the process's
 //! owner may read it.
 
 /// How much of the file is read: seven lines.

@@ -21,5 +21,6 @@ pub(super) mod sockets;
 pub(super) mod stat;
 pub(super) mod status;
 pub(super) mod thread;
+pub(super) mod traffic;
 pub(super) mod tree;
 pub(super) mod visit;

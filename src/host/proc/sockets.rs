@@ -234,7 +234,7 @@ impl Listening {
 }
 
 /// The number of a namespace that a process is in: of `net:[4026531840]`.
-fn read_namespace(folder: &Folder, name: &std::ffi::CStr) -> Option<u64> {
+pub(in crate::host) fn read_namespace(folder: &Folder, name: &std::ffi::CStr) -> Option<u64> {
     let number = folder.link(name, |target| {
         let start = target.iter().position(|&byte| byte == b'[')?;
         let number = target[start + 1..].strip_suffix(b"]")?;

@@ -1,11 +1,12 @@
-//! Which process descends from which, of all on the machine, and what the descendants of the watched ones
-//! use of the CPU.
+//! Which process descends from which, of all on the machine, and what those do who work with a watched one: its
+//! descendants and the others of its process group.
 //!
-//! A process that waits for its children's work (rollouts, loaders, compilers) does nothing itself; so what
-//! they do counts with it. Who is whose child changes only when a process appears or a parent dies, and
+//! A process that waits for its children's work (rollouts, loaders, compilers), for its parent's or for that of the
+//! program before it in a pipe (`prep.py | infer.py`) does nothing itself; so what they do counts with it. A shell
+//! with job control gives each pipeline a group of its own; a script is one group with all that it starts. Who is whose child changes only when a process appears or a parent dies, and
 //! `holders` lists /proc every five seconds anyway: at such a listing one stat file is read for each process
-//! that is new or has lost its parent. A sample costs one stat file for each living descendant of a watched process;
-//! those of the watched ones were read for themselves.
+//! that is new or has lost its parent. A sample costs one stat file for each of those who work with a watched process;
+//! those of the watched ones were read for themselves. What they read and write is looked at twice a minute.
 //!
 //! What a child used that has ended meanwhile is not lost: whoever waited for it has that time in its own
 //! stat file (fields 16 and 17). Only where no process waits, because the parent ignores SIGCHLD, does the
@@ -15,13 +16,14 @@ use std::sync::Arc;
 
 use foldhash::{HashMap, HashMapExt as _, HashSet};
 
-use crate::host::proc::entry::Ticks;
+use crate::host::proc::entry::{REVISIT_NS, Ticks};
 use crate::host::proc::folder::{Folder, ProcEntry};
+use crate::host::proc::io_counters::{IO_BYTES, parse_io};
 use crate::host::proc::stat::{STAT_BYTES, Stat, parse_stat};
 use crate::model::Process;
 use crate::model::process::Descendants;
 
-/// So many descendants of one process are looked at.
+/// So many of those who work with one process are looked at.
 const MOST: usize = 4096;
 
 /// So many generations are climbed.
@@ -34,11 +36,15 @@ pub(in crate::host) struct Tree {
     nodes: HashMap<u32, Node>,
     /// By parent, of those that are not the kernel's own.
     children: HashMap<u32, Vec<u32>>,
+    /// By process group.
+    groups: HashMap<u32, Vec<u32>>,
     /// What the watched processes and their descendants had used at the last look, by pid.
     used: HashMap<u32, Ticks>,
     /// By the watched process's pid.
     sums: HashMap<u32, Sum>,
     looked_ns: Option<u64>,
+    /// When it was last looked at what they read and write.
+    io_looked_ns: Option<u64>,
 }
 
 /// What of a process tells where it belongs.
@@ -47,14 +53,15 @@ struct Node {
     inode: u64,
     start_ticks: u64,
     ppid: Option<u32>,
+    process_group: Option<u32>,
     is_kernel: bool,
 }
 
-/// What the descendants of a process came to.
+/// What those who work with a process came to.
 #[derive(Debug)]
 struct Sum {
     start_ticks: u64,
-    /// The process itself and its descendants.
+    /// The process itself, its descendants, and the others of its process group.
     family: Vec<u32>,
     ticks: u64,
     /// What those had used who ended at the last look and whom nobody had waited for by then. A parent may have
@@ -69,9 +76,11 @@ impl Tree {
             ticks_per_second: rustix::param::clock_ticks_per_second().max(1),
             nodes: HashMap::new(),
             children: HashMap::new(),
+            groups: HashMap::new(),
             used: HashMap::new(),
             sums: HashMap::new(),
             looked_ns: None,
+            io_looked_ns: None,
         }
     }
 
@@ -93,15 +102,18 @@ impl Tree {
                     inode,
                     start_ticks: stat.start_ticks,
                     ppid: stat.ppid,
+                    process_group: stat.process_group,
                     is_kernel: stat.is_kernel_thread,
                 })
             });
             self.nodes.extend(node.map(|node| (pid, node)));
         }
         self.children.clear();
-        for (&pid, node) in &self.nodes {
-            if let Some(ppid) = node.ppid.filter(|_| !node.is_kernel) {
-                self.children.entry(ppid).or_default().push(pid);
+        self.groups.clear();
+        for (&pid, node) in self.nodes.iter().filter(|(_, node)| !node.is_kernel) {
+            let places = [(&mut self.children, node.ppid), (&mut self.groups, node.process_group)];
+            for (members, place) in places {
+                members.entry(place.unwrap_or(0)).or_default().push(pid);
             }
         }
     }
@@ -134,7 +146,7 @@ impl Tree {
         std::iter::successors(parent(pid), |&pid| parent(pid)).take(MOST_ANCESTORS).collect()
     }
 
-    /// Tells each process what its descendants do. All is left unknown where /proc cannot be read or was never
+    /// Tells each process what those do who work with it. All is left unknown where /proc cannot be read or was never
     /// listed.
     pub(in crate::host) fn fill(
         &mut self,
@@ -148,7 +160,9 @@ impl Tree {
             processes.iter().filter(|it| it.start_ticks.is_some()).map(|it| it.pid).collect();
         let mut content = [0; STAT_BYTES];
         let mut used: HashMap<u32, Ticks> = HashMap::new();
-        let mut families: Vec<(&mut Process, u64, Vec<u32>)> = Vec::new();
+        let mut families: Vec<(&mut Process, u64, Vec<u32>, usize)> = Vec::new();
+        let is_io_due = self.io_looked_ns.is_none_or(|at| now_ns.saturating_sub(at) >= REVISIT_NS);
+        let mut io_bytes: HashMap<u32, u64> = HashMap::new();
         for process in processes {
             let Some(start_ticks) = process.start_ticks else {
                 continue;
@@ -159,6 +173,11 @@ impl Tree {
             };
             let mut family = vec![process.pid];
             family.extend(self.descendants(process.pid));
+            let count = family.len() - 1;
+            let group = process.process_group.and_then(|group| self.groups.get(&group));
+            let known: HashSet<u32> = family.iter().copied().collect();
+            let others = group.into_iter().flatten().filter(|pid| !known.contains(pid));
+            family.extend(others.take(MOST));
             for &pid in &family {
                 if !used.contains_key(&pid) {
                     let mut read =
@@ -166,24 +185,34 @@ impl Tree {
                     let known = watched(pid).filter(|_| is_watched.contains(&pid));
                     used.extend(known.or_else(&mut read).map(|ticks| (pid, ticks)));
                 }
+                if is_io_due && pid != process.pid && !io_bytes.contains_key(&pid) {
+                    io_bytes.extend(read_io(proc, pid).map(|bytes| (pid, bytes)));
+                }
             }
-            families.push((process, start_ticks, family));
+            families.push((process, start_ticks, family, count));
+        }
+        if is_io_due {
+            self.io_looked_ns = Some(now_ns);
         }
         let mut before = std::mem::take(&mut self.sums);
-        for (process, start_ticks, family) in families {
+        for (process, start_ticks, family, count) in families {
             let before = before.remove(&process.pid).filter(|it| it.start_ticks == start_ticks);
             let (ticks, owed_ticks) = self.newly_used(before.as_ref(), &family, &used);
             let total = before.as_ref().map_or(0, |sum| sum.ticks).saturating_add(ticks);
             let seconds = |ticks: u64| ticks as f64 / self.ticks_per_second as f64;
             let elapsed_ns = before.as_ref().and(elapsed_ns).filter(|&ns| ns > 0);
-            let below = family.iter().skip(1).copied();
+            let others = || family.iter().skip(1);
+            let moved = || others().filter_map(|pid| io_bytes.get(pid)).sum();
+            let moved = is_io_due.then(moved);
+            let below = others().take(count).copied();
             let mut listed: Vec<u32> = below.filter(|pid| is_watched.contains(pid)).collect();
             listed.sort_unstable();
             let result = Descendants {
-                count: u32::try_from(family.len() - 1).ok(),
+                count: u32::try_from(count).ok(),
                 cpu_percent: elapsed_ns
                     .map(|ns| hundredths(100.0 * seconds(ticks) / (ns as f64 / 1e9))),
                 cpu_seconds: Some(hundredths(seconds(total))),
+                io_bytes: moved.or(before.as_ref().and_then(|sum| sum.result.io_bytes)),
                 listed,
             };
             let same = before.map(|sum| sum.result).filter(|it| **it == result);
@@ -195,7 +224,7 @@ impl Tree {
         self.used = used;
     }
 
-    /// What the descendants of a process used since the last look, and what those of their children used
+    /// What those who work with a process used since the last look, and what those of their children used
     /// that have ended since; all that they have used, at the first look. Beside it what is owed then.
     fn newly_used(
         &self,
@@ -243,6 +272,12 @@ impl Tree {
 fn read_stat<'a>(proc: &Folder, pid: u32, content: &'a mut [u8; STAT_BYTES]) -> Option<Stat<'a>> {
     let length = proc.stat_of(pid, content).ok()?;
     parse_stat(&content[..length]).filter(|stat| !stat.is_released)
+}
+
+fn read_io(proc: &Folder, pid: u32) -> Option<u64> {
+    let mut content = [0; IO_BYTES];
+    let length = proc.file_of(pid, "io", &mut content).ok()?;
+    parse_io(&content[..length])
 }
 
 fn hundredths(number: f64) -> f64 {

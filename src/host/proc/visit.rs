@@ -51,7 +51,7 @@ impl Surroundings {
         let has_memory = alive.stat.has_memory();
         self.read_owner(&mut entry.process, folder, now_ns)?;
         if !alive.stat.is_exiting {
-            self.read_files(&mut entry.process, alive.folder)?;
+            self.read_files(entry, alive.folder, now_ns)?;
         }
         if has_memory {
             self.read_memory(entry, alive.folder)?;
@@ -121,7 +121,13 @@ impl Surroundings {
     }
 
     /// Which files it runs and holds open.
-    fn read_files(&mut self, process: &mut Process, folder: &Folder) -> io::Result<()> {
+    fn read_files(
+        &mut self,
+        entry: &mut ProcessEntry,
+        folder: &Folder,
+        now_ns: u64,
+    ) -> io::Result<()> {
+        let process = &mut entry.process;
         let held = read_held(folder, &self.roots.dev)?;
         let path = |path: &[u8]| String::from_utf8_lossy(path).into_owned();
         match folder.link(c"exe", path) {
@@ -137,7 +143,11 @@ impl Surroundings {
         }
         // A kernel may be built without it, and who has gone is missed by other files.
         let io = folder.read(c"io", &mut self.content, IO_BYTES);
-        process.io_bytes = io.ok().and_then(|()| parse_io(&self.content));
+        let by_files = io.ok().and_then(|()| parse_io(&self.content));
+        let inodes = held.sockets.map(|it| it.inodes).unwrap_or_default();
+        let at = (&self.roots, folder);
+        let by_sockets = self.traffic.add(&mut entry.socket_bytes, at, &inodes, now_ns);
+        process.io_bytes = by_files.map(|bytes| bytes.saturating_add(by_sockets.unwrap_or(0)));
         let gpu_files = held.gpu_files.filter(|_| self.has_gpu_device_files);
         if process.gpu_files != gpu_files {
             process.gpu_files = gpu_files;

@@ -376,6 +376,7 @@ fn descendants(cpu_seconds: Option<f64>, listed: &[u32]) -> Option<Arc<Descendan
     Some(Arc::new(Descendants {
         count: Some(1),
         cpu_percent: None,
+        io_bytes: None,
         cpu_seconds,
         listed: listed.to_vec(),
     }))

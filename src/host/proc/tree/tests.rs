@@ -25,6 +25,10 @@ struct Line {
     waited: i64,
 }
 
+fn known(pid: u32) -> Process {
+    Process { pid, start_ticks: Some(7), ..Process::default() }
+}
+
 impl Fake {
     fn new() -> Self {
         let mut fake =
@@ -72,8 +76,7 @@ impl Fake {
     }
 
     fn update(&mut self, pids: &[u32]) -> Vec<Descendants> {
-        let process = |&pid: &u32| Process { pid, start_ticks: Some(7), ..Process::default() };
-        let mut processes: Vec<Process> = pids.iter().map(process).collect();
+        let mut processes: Vec<Process> = pids.iter().map(|&pid| known(pid)).collect();
         let proc = Folder::list(self.folder.path()).unwrap();
         self.tree.fill(Some(&proc), &mut processes, |_| None, self.now_ns);
         processes.into_iter().map(|process| (*process.descendants.unwrap()).clone()).collect()
@@ -100,7 +103,13 @@ fn what_children_and_theirs_use_is_summed_up() {
     let summed = fake.list_and_update(&[70, 72, 80]);
     assert_eq!(
         summed[0],
-        Descendants { count: Some(2), cpu_percent: None, cpu_seconds: Some(3.5), listed: vec![72] },
+        Descendants {
+            count: Some(2),
+            cpu_seconds: Some(3.5),
+            io_bytes: Some(0),
+            listed: vec![72],
+            ..Descendants::default()
+        },
         "its own use is not its children's"
     );
     assert_eq!((summed[1].count, summed[2].count), (Some(0), Some(0)));
@@ -112,6 +121,36 @@ fn what_children_and_theirs_use_is_summed_up() {
     fake.put(73, 72, 100, 0);
     assert_eq!(fake.update(&[70])[0].cpu_seconds, Some(14.5));
     fake.assert_used(70, 3, 20.0, 15.5);
+}
+
+#[test]
+fn what_the_others_of_a_process_group_do_counts_with_it() {
+    let mut fake = Fake::new();
+    let put = |fake: &Fake, pid: u32, group: u32, own: u64, io: u64| {
+        fake.put(pid, 1, own, 0);
+        let stat = fs::read_to_string(fake.stat(pid).join("stat")).unwrap();
+        let line = stat.replacen(&format!("S 1 {pid}"), &format!("S 1 {group}"), 1);
+        fs::write(fake.stat(pid).join("stat"), line).unwrap();
+        fs::write(fake.stat(pid).join("io"), format!("rchar: {io}\nwchar: 5\n")).unwrap();
+    };
+    // prep.py (80) | infer.py (81, on the GPU), and a stranger.
+    put(&fake, 80, 80, 100, 1000);
+    put(&fake, 81, 80, 0, 2000);
+    put(&fake, 90, 90, 500, 3000);
+    fake.put(82, 81, 0, 0);
+    let sum = |fake: &mut Fake| {
+        let proc = Folder::list(fake.folder.path()).unwrap();
+        fake.now_ns += 30 * SECOND;
+        fake.tree.update(&proc, &proc.processes().unwrap());
+        let process = Process { process_group: Some(80), ..known(81) };
+        let mut processes = [process];
+        fake.tree.fill(Some(&proc), &mut processes, |_| None, fake.now_ns);
+        let sum = processes[0].descendants.clone().unwrap();
+        (sum.count, sum.cpu_seconds, sum.io_bytes)
+    };
+    assert_eq!(sum(&mut fake), (Some(1), Some(1.0), Some(1005)));
+    put(&fake, 80, 80, 400, 9000);
+    assert_eq!(sum(&mut fake), (Some(1), Some(4.0), Some(9005)));
 }
 
 #[test]

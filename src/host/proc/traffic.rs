@@ -1,0 +1,242 @@
+//! How many bytes went through each TCP connection: recv(2) and send(2) are in no file of /proc, but the kernel's
+//! socket diagnostics count by socket (sock_diag(7), `tcp_info` in Linux's `include/uapi/linux/tcp.h`).
+//!
+//! They are asked in the network namespace that a process is in. Where gpumem may not enter it, in another user's
+//! container, nothing is known.
+
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::thread;
+
+use foldhash::HashMap;
+use rustix::io::{self, Errno};
+use rustix::net::{
+    AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, netlink, recv, send, socket_with,
+};
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+
+use crate::host::Roots;
+use crate::host::proc::folder::Folder;
+use crate::host::proc::sockets::{read_namespace, shares_network};
+
+/// How long what was read of a namespace stands: less than the time between two visits of one process.
+const VALID_NS: u64 = 20_000_000_000;
+
+/// Bytes acknowledged and received, by the socket's inode number.
+type BySocket = HashMap<u64, u64>;
+
+/// What the namespaces of the watched processes told.
+#[derive(Debug, Default)]
+pub(in crate::host) struct Traffic {
+    namespaces: HashMap<u64, (u64, Option<BySocket>)>,
+}
+
+/// What went through the sockets of one process, those that are closed meanwhile with them.
+#[derive(Debug, Default)]
+pub(in crate::host) struct SocketBytes {
+    known: BySocket,
+    total: u64,
+}
+
+impl Traffic {
+    /// Adds to `sum` what went through the sockets of the process with this folder; `None` where that cannot be told.
+    pub(in crate::host) fn add(
+        &mut self,
+        sum: &mut SocketBytes,
+        (roots, folder): (&Roots, &Folder),
+        inodes: &[u64],
+        now_ns: u64,
+    ) -> Option<u64> {
+        if inodes.is_empty() {
+            return Some(sum.total);
+        }
+        let namespace = read_namespace(folder, c"ns/net")?;
+        self.namespaces.retain(|_, (read_ns, _)| now_ns.saturating_sub(*read_ns) < VALID_NS);
+        let read = || (now_ns, read_within(roots, folder).ok());
+        let (_, by_socket) = self.namespaces.entry(namespace).or_insert_with(read);
+        let by_socket = by_socket.as_ref()?;
+        let now = inodes.iter().filter_map(|inode| Some((*inode, *by_socket.get(inode)?)));
+        let now: BySocket = now.collect();
+        for (inode, bytes) in &now {
+            let before = sum.known.get(inode).copied().unwrap_or(0);
+            sum.total = sum.total.saturating_add(bytes.saturating_sub(before));
+        }
+        sum.known = now;
+        Some(sum.total)
+    }
+}
+
+/// Reads the table of the namespace that a process is in, on a thread of its own where it is another one than ours.
+fn read_within(roots: &Roots, folder: &Folder) -> io::Result<BySocket> {
+    if shares_network(roots, folder) == Some(true) {
+        return read_table();
+    }
+    let namespace: OwnedFd = folder.file(c"ns/net")?;
+    let reading = move || {
+        move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))?;
+        read_table()
+    };
+    let thread = thread::Builder::new().name("network".to_owned()).spawn(reading);
+    thread.map_err(|_| Errno::AGAIN)?.join().unwrap_or(Err(Errno::IO))
+}
+
+fn read_table() -> io::Result<BySocket> {
+    let kind = SocketType::DGRAM;
+    let socket =
+        socket_with(AddressFamily::NETLINK, kind, SocketFlags::CLOEXEC, Some(netlink::SOCK_DIAG))?;
+    let mut sockets = BySocket::default();
+    for family in [AddressFamily::INET, AddressFamily::INET6] {
+        send(&socket, &request(family), SendFlags::empty())?;
+        let mut message = vec![0; 64 << 10];
+        loop {
+            let (_, length) = recv(&socket, message.as_mut_slice(), RecvFlags::empty())?;
+            if !parse(&message[..length.min(message.len())], &mut sockets)? {
+                break;
+            }
+        }
+    }
+    Ok(sockets)
+}
+
+/// Of `linux/netlink.h` and `linux/inet_diag.h`.
+const BY_FAMILY: u16 = 20;
+const ERROR: u16 = 2;
+const DONE: u16 = 3;
+const INFO: u16 = 2;
+const HEADER_BYTES: usize = 16;
+const SOCKET_BYTES: usize = 72;
+
+/// Asks for all connections of a family, each with its `tcp_info`: `nlmsghdr` and `inet_diag_req_v2`.
+fn request(family: AddressFamily) -> [u8; 72] {
+    const REQUEST_DUMP: u16 = 0x301;
+    const TCP: u8 = 6;
+    /// Established, or the other end has closed; by the states of `net/tcp_states.h`.
+    const CONNECTED: u32 = 1 << 1 | 1 << 8;
+    let mut message = [0; 72];
+    message[..4].copy_from_slice(&72u32.to_ne_bytes());
+    message[4..6].copy_from_slice(&BY_FAMILY.to_ne_bytes());
+    message[6..8].copy_from_slice(&REQUEST_DUMP.to_ne_bytes());
+    message[16] = u8::try_from(family.as_raw()).unwrap_or(0);
+    message[17] = TCP;
+    message[18] = 1 << (INFO - 1);
+    message[20..24].copy_from_slice(&CONNECTED.to_ne_bytes());
+    message
+}
+
+/// Takes in a datagram of answers; `false` where it was the last.
+fn parse(mut rest: &[u8], sockets: &mut BySocket) -> io::Result<bool> {
+    while let Some((length, kind)) = u32_at(rest, 0).zip(u16_at(rest, 4)) {
+        let length = length as usize;
+        let Some(answer) = rest.get(HEADER_BYTES..length) else {
+            return Err(Errno::BADMSG);
+        };
+        match kind {
+            DONE => return Ok(false),
+            ERROR => return Err(Errno::NOTSUP),
+            BY_FAMILY => sockets.extend(parse_socket(answer)),
+            _ => {}
+        }
+        rest = rest.get(length.next_multiple_of(4)..).unwrap_or_default();
+    }
+    Ok(true)
+}
+
+/// An `inet_diag_msg` and its attributes: the socket's inode number, and what it carried.
+fn parse_socket(answer: &[u8]) -> Option<(u64, u64)> {
+    let inode = u32_at(answer, SOCKET_BYTES - 4)?;
+    let mut rest = answer.get(SOCKET_BYTES..)?;
+    while let Some((length, kind)) = u16_at(rest, 0).zip(u16_at(rest, 2)) {
+        let length = usize::from(length);
+        if kind == INFO {
+            // Kernels from 4.1 on have both fields of `tcp_info`.
+            let info = rest.get(4..length)?;
+            let bytes = u64_at(info, 120)?.checked_add(u64_at(info, 128)?)?;
+            return Some((inode.into(), bytes));
+        }
+        rest = rest.get(length.max(4).next_multiple_of(4)..)?;
+    }
+    None
+}
+
+fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
+    Some(u16::from_ne_bytes(bytes.get(at..at + 2)?.try_into().ok()?))
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
+    Some(u32::from_ne_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
+}
+
+fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
+    Some(u64::from_ne_bytes(bytes.get(at..at + 8)?.try_into().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read as _, Write as _};
+    use std::net::{TcpListener, TcpStream};
+    use std::os::fd::AsRawFd as _;
+
+    use super::*;
+
+    /// A real connection, and the kernel's word for it.
+    #[test]
+    fn what_a_connection_carries_is_counted_by_its_socket() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut sender = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (mut receiver, _) = listener.accept().unwrap();
+        let roots = Roots::default();
+        let own = Folder::own(&roots.proc).unwrap();
+        let inode = |stream: &TcpStream| {
+            let link = std::fs::read_link(format!("/proc/self/fd/{}", stream.as_raw_fd())).unwrap();
+            let name = link.to_str().unwrap();
+            name.strip_prefix("socket:[").unwrap().strip_suffix(']').unwrap().parse().unwrap()
+        };
+        let inodes: [u64; 2] = [inode(&sender), inode(&receiver)];
+        let mut traffic = Traffic::default();
+        let mut sums = [SocketBytes::default(), SocketBytes::default()];
+        let mut carried = |now_ns| {
+            let at = |place: usize| {
+                traffic.add(&mut sums[place], (&roots, &own), &inodes[place..=place], now_ns)
+            };
+            [0, 1].map(at).map(Option::unwrap)
+        };
+        // What was sent is counted once it is acknowledged, the first packet of a connection with it.
+        assert_eq!(carried(0), [1, 0]);
+        let sent = [7; 100_000];
+        sender.write_all(&sent[..60_000]).unwrap();
+        receiver.read_exact(&mut [0; 60_000]).unwrap();
+        assert_eq!(carried(VALID_NS / 2), [1, 0], "the table still stands");
+        assert_eq!(carried(VALID_NS)[1], 60_000);
+        sender.write_all(&sent).unwrap();
+        receiver.read_exact(&mut [0; 100_000]).unwrap();
+        let [sent, received] = carried(2 * VALID_NS);
+        assert_eq!(received, 160_000);
+        assert!((60_001..=160_001).contains(&sent), "{sent}");
+    }
+
+    #[test]
+    fn answers_that_are_cut_or_lie_about_their_length_are_refused() {
+        let mut answer = vec![0u8; 16 + SOCKET_BYTES + 4 + 136];
+        let length = u32::try_from(answer.len()).unwrap();
+        answer[..4].copy_from_slice(&length.to_ne_bytes());
+        answer[4..6].copy_from_slice(&BY_FAMILY.to_ne_bytes());
+        answer[16 + 68..16 + 72].copy_from_slice(&41u32.to_ne_bytes());
+        answer[88..90].copy_from_slice(&140u16.to_ne_bytes());
+        answer[90..92].copy_from_slice(&INFO.to_ne_bytes());
+        answer[92 + 120] = 5;
+        answer[92 + 128] = 6;
+        let read = |bytes: &[u8]| {
+            let mut sockets = BySocket::default();
+            parse(bytes, &mut sockets).map(|more| (more, sockets.into_iter().collect::<Vec<_>>()))
+        };
+        assert_eq!(read(&answer), Ok((true, vec![(41, 11)])));
+        for cut in 6..answer.len() {
+            assert!(read(&answer[..cut]).is_err(), "cut to {cut}");
+        }
+        for length in [0u16, 1, 3, 139, 141, u16::MAX] {
+            answer[88..90].copy_from_slice(&length.to_ne_bytes());
+            assert!(read(&answer).is_ok_and(|(_, sockets)| sockets.is_empty()), "{length}");
+        }
+        answer[..4].copy_from_slice(&3u32.to_ne_bytes());
+        assert!(read(&answer).is_err());
+    }
+}
