@@ -11,6 +11,7 @@ use std::sync::Arc;
 use crate::model::name_facts::NameFacts;
 use crate::model::process::{AskedRelease, Parent};
 use crate::model::shared::equal;
+use crate::model::snapshot::ProcessType;
 use crate::model::{Gpu, GpuProcess, Identity, Process, Time};
 
 /// A row per GPU, and under MIG per instance: no process has more.
@@ -44,6 +45,7 @@ pub struct ProcessHistory {
     rows: Vec<RowHistory>,
     hidden: Vec<Hidden>,
     names: KnownNames,
+    may_have_display: bool,
 }
 
 /// What the names of a process tell, for as long as they stay the same.
@@ -137,6 +139,7 @@ impl ProcessHistory {
             rows: Vec::new(),
             hidden: Vec::new(),
             names: KnownNames::default(),
+            may_have_display: false,
         }
     }
 
@@ -144,6 +147,7 @@ impl ProcessHistory {
         let previous = self.last_seen;
         self.asked.clone_from(&process.asked);
         self.names.observe(process);
+        self.may_have_display = process.may_have_display();
         self.last_seen = moment.time;
         self.observe_cpu(process, previous, moment);
         let is_bridged = self.observe_stillness(moment);
@@ -197,9 +201,11 @@ impl ProcessHistory {
         self.io.observe(moment.time, bytes, None, moment.allowed_gap);
     }
 
-    /// Whether it draws a desktop.
+    /// Whether it draws a desktop, or on one, as the driver has it: a program with a window that also computes, with
+    /// a person's unsaved work in it.
     pub fn is_display(&self) -> bool {
-        self.names.facts.is_display
+        let draws = |row: &RowHistory| row.kind() == ProcessType::ComputeGraphics;
+        self.names.facts.is_display || self.may_have_display && self.rows.iter().any(draws)
     }
 
     /// What its names tell.

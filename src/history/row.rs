@@ -177,6 +177,8 @@ pub struct RowHistory {
     /// How a run that began now would have begun.
     before: Began,
     run: Option<UnusedRun>,
+    /// The longest run that ended with its use of the GPU, in seconds.
+    longest_pause: f64,
     /// CPU seconds of the process at the end of the run.
     cpu_at_until: Option<f64>,
     plateau: Option<Plateau>,
@@ -200,6 +202,7 @@ impl RowHistory {
             known_at: time,
             before: if is_witnessed { Began::Witnessed } else { Began::Unwitnessed },
             run: None,
+            longest_pause: 0.0,
             cpu_at_until: None,
             plateau: None,
             bursts: None,
@@ -247,7 +250,11 @@ impl RowHistory {
         self.last_use = Use::of(gpu, row);
         self.bursts = Bursts::observe(self.bursts, was_used, self.last_use, gpu, moment);
         match self.last_use {
-            Use::Used => self.end(Began::Witnessed, moment.time),
+            Use::Used => {
+                let paused = self.run.map_or(0.0, |run| run.seconds());
+                self.longest_pause = self.longest_pause.max(paused);
+                self.end(Began::Witnessed, moment.time);
+            }
             Use::DeviceUsed => self.end(Began::AfterDeviceUse, moment.time),
             Use::Unknown => self.let_pass(moment, cpu_total),
             Use::NotUsed(source) => {
@@ -281,6 +288,11 @@ impl RowHistory {
         self.run = None;
         self.before = before;
         self.known_at = known_at;
+    }
+
+    /// The longest time without use after which it used the GPU again, in seconds; 0 where none was seen.
+    pub fn longest_pause(&self) -> f64 {
+        self.longest_pause
     }
 
     /// Forgets what was known where the time since then is more than a gap may be.

@@ -49,6 +49,14 @@ impl Process {
     pub fn is_display(&self) -> bool {
         is_one_of(self, &NAMES.displays)
     }
+
+    /// Whether its environment names a display of this machine, X11's (`:0`) or Wayland's, or is not known.
+    pub fn may_have_display(&self) -> bool {
+        self.environment.as_deref().is_none_or(|variables| {
+            variables.contains_key("WAYLAND_DISPLAY")
+                || variables.get("DISPLAY").is_some_and(|name| name.starts_with(':'))
+        })
+    }
 }
 
 /// The name under which a program is on the list of those that are never killed, or on one's `own`: that of

@@ -135,6 +135,9 @@ pub struct SuspectEvidence {
     /// How long ago that is, in seconds.
     #[schemars(range(min = 0))]
     pub inactive_seconds: Option<f64>,
+    /// The longest time without use after which it went back to work, in seconds; absent where none was seen.
+    #[schemars(range(min = 0))]
+    pub paused_seconds: Option<f64>,
     /// The state of a stopped process, `T`, as in /proc.
     pub state: Option<char>,
     /// The parent and the process group's leader are gone, or the notebook's server is.
@@ -169,6 +172,9 @@ impl SuspectEvidence {
         }
         if let (Some(percent), Some(life)) = (self.lifetime_percent, self.lifetime_seconds) {
             parts.push(format!("GPU busy {percent}% of {} by accounting", span(life)));
+        }
+        if let Some(paused) = self.paused_seconds {
+            parts.push(format!("went back to work after {} before", span(paused)));
         }
         if let Some(inactive) = self.inactive_seconds {
             parts.push(format!("notebook last active {} ago", span(inactive)));

@@ -19,8 +19,12 @@
 //!   debugger. The time before it went on does not count against it either;
 //! - a zombie or dead one (`Z`, `X`), or one in uninterruptible sleep (`D`) for two minutes: it cannot
 //!   use a GPU nor be ended, and is another kind's business. A shorter `D` is reading a disk;
-//! - what draws a desktop, whatever the driver lists it as;
+//! - what draws a desktop, whatever the driver lists it as, and what draws on one and computes (Blender, a browser's
+//!   GPU process): in both of the driver's lists, with a display in its environment;
 //! - whose descendant is at work on a GPU. What descendants do on the CPU counts as its own.
+//!
+//! A process that went back to work after a pause, a client that waits for its round or a worker for its queue, will
+//! do so again: it is idle once this pause is half as long again as its longest one. Until then it is a suspect.
 //!
 //! One finding for a process, over all the GPUs on which it is idle. Where it is at work on another GPU,
 //! nothing is offered that would end it.
@@ -85,6 +89,8 @@ pub(super) const DEFAULTS: Settings = Settings {
     ..Settings::NONE
 };
 
+/// A pause has to be so many times as long as the longest after which the process went back to work.
+const LONGER_THAN_PAUSES: f64 = 1.5;
 /// A run of fewer samples is a coincidence.
 const LEAST_SAMPLES: u64 = 3;
 
@@ -251,13 +257,18 @@ enum IdleAnswer {
 }
 
 impl IdleCandidate<'_> {
-    /// How long without use it takes, in seconds.
-    fn needed(&self) -> f64 {
+    /// For how long the settings ask, in seconds.
+    fn asked(&self) -> f64 {
         let duration = self.settings.duration.seconds();
         match self.cell {
             Some(_) => duration.max(self.settings.max_busy.seconds()),
             None => duration,
         }
+    }
+
+    /// How long without use it takes, in seconds.
+    fn needed(&self) -> f64 {
+        self.asked().max(LONGER_THAN_PAUSES * self.row.longest_pause())
     }
 
     fn judge(&self) -> IdleAnswer {
@@ -299,14 +310,15 @@ impl IdleCandidate<'_> {
         }
         let cpu = known.cpu();
         let is_known = |at: Time| seen.snapshot.time.seconds_since(at) <= OLDEST_CPU_SECONDS;
-        let mean = cpu.known_at().filter(|at| is_known(*at)).and_then(|_| cpu.mean(needed));
-        let Some(mean) = mean.filter(|mean| mean.seconds >= needed * LEAST_CPU_SHARE) else {
+        let asked = self.asked();
+        let mean = cpu.known_at().filter(|at| is_known(*at)).and_then(|_| cpu.mean(asked));
+        let Some(mean) = mean.filter(|mean| mean.seconds >= asked * LEAST_CPU_SHARE) else {
             return IdleAnswer::Unknown(UndecidedReason::NoCpu { pid });
         };
         let is_active = self.it.is_active();
         let most = self.settings.max_cpu_percent.0;
         let most = if is_active { most * 1.25 } else { most };
-        if mean.percent >= most || is_at_work(known, most, needed) {
+        if mean.percent >= most || is_at_work(known, most, asked) {
             return IdleAnswer::No;
         }
         let is_covered = is_covered(run.coverage(), is_active);
@@ -349,6 +361,7 @@ impl IdleCandidate<'_> {
         Candidate {
             max_cpu_percent: self.settings.max_cpu_percent.0,
             is_undecidable: self.is_kernel_unknown(),
+            longest_pause: self.row.longest_pause(),
             ..self.it.candidate(gpus, (since, began), samples, self.needed())
         }
     }

@@ -426,6 +426,7 @@ impl<'a> ProcessInput<'a> {
             samples,
             needed,
             max_cpu_percent: f64::INFINITY,
+            longest_pause: 0.0,
             is_undecidable: false,
         }
     }

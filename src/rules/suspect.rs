@@ -5,7 +5,8 @@
 //! history: that a notebook's server calls it idle for longer than the rule asks for, that a process has
 //! used next to no CPU in all its life or, by the driver's accounting, next to none of its GPUs, that it is
 //! stopped; or that it was seen unused for some seconds. Who used a GPU for most of its life has to be seen
-//! unused for as long as one that was seen at work just before.
+//! unused for as long as one that was seen at work just before, and who went back to work after a pause, for longer
+//! than that.
 //!
 //! Never a suspect: a process with a finding, one that is kept, one that is busy now on any GPU or on the
 //! CPU, and one that the rule could not decide later either. Unknown is no reason to suspect a process.
@@ -60,6 +61,8 @@ pub(super) struct Candidate {
     pub(super) needed: f64,
     /// With this CPU use or more it is at work.
     pub(super) max_cpu_percent: f64,
+    /// The longest time after which it went back to work, in seconds; 0 where none was seen.
+    pub(super) longest_pause: f64,
     /// The rule will not be able to tell then either.
     pub(super) is_undecidable: bool,
 }
@@ -72,6 +75,7 @@ impl Candidate {
         for it in of_one {
             joined.samples = joined.samples.min(it.samples);
             joined.needed = joined.needed.max(it.needed);
+            joined.longest_pause = joined.longest_pause.max(it.longest_pause);
             joined.max_cpu_percent = joined.max_cpu_percent.min(it.max_cpu_percent);
         }
         Some(joined)
@@ -220,7 +224,7 @@ impl SuspectInput<'_> {
         };
         let is_settled = self.age_seconds().is_none_or(|age| age >= share);
         // What it uses of the CPU tells only from the second sample on.
-        is_settled && has_cpu && self.watched_seconds() >= least
+        is_settled && has_cpu && self.watched_seconds() >= least.max(self.candidate.longest_pause)
     }
 
     /// How long it was seen so, with the time before the first sample of which the driver told; seconds.
@@ -298,6 +302,7 @@ impl SuspectInput<'_> {
             lifetime_seconds: self.life.map(|life| self.now.seconds_since(life.since).max(0.0)),
             last_activity: inactive_seconds.and(self.process.last_activity()),
             inactive_seconds,
+            paused_seconds: Some(candidate.longest_pause).filter(|seconds| *seconds > 0.0),
             state: None,
             job_gone: (candidate.kind == Kind::Orphan).then_some(true),
         }

@@ -23,9 +23,10 @@ const KEEP: &str = "GPUMEM_KEEP";
 const VALUE_BYTES: usize = 512;
 
 /// The names that are kept, sorted.
-const NAMES: [&str; 46] = [
+const NAMES: [&str; 48] = [
     "CONDA_DEFAULT_ENV",
     "CUDA_VISIBLE_DEVICES",
+    "DISPLAY",
     "GPUMEM_KEEP",
     "GPUMEM_RELEASE_SIGNAL",
     "GROUP_RANK",
@@ -65,6 +66,7 @@ const NAMES: [&str; 46] = [
     "TF_GPU_ALLOCATOR",
     "TORCHELASTIC_RESTART_COUNT",
     "TORCHELASTIC_RUN_ID",
+    "WAYLAND_DISPLAY",
     "WORLD_SIZE",
     "XLA_CLIENT_MEM_FRACTION",
     "XLA_PYTHON_CLIENT_ALLOCATOR",

@@ -1,5 +1,7 @@
 //! Processes that come, go, sleep, stop and share, as processes do.
 
+use std::sync::Arc;
+
 use gpumem::api::model::{PidNamespace, Process, ProcessType};
 
 use super::super::doing::{gone, resting, working};
@@ -192,6 +194,17 @@ pub const FAMILIES: &[Family] = &[
             let (bytes, gpu) = (s.random.whole(low, high) * 2 * MIB, s.gpu);
             s.act_on(process, &[gpu], ProcessType::Graphics, move |_, _| resting(bytes).cpu(1.0));
         }
+    }),
+    family("unsaved_work_on_a_display", "A program with a window also computes, and waits.", |s| {
+        let words = s.random.pick(&["blender scene.blend", "chrome --type=gpu-process", "code"]);
+        let display = s.random.pick(&[("DISPLAY", ":0"), ("WAYLAND_DISPLAY", "wayland-1")]);
+        let environment = [(display.0.into(), display.1.into())].into_iter().collect();
+        let process = someone(&mut s.random, words);
+        let process = Process { environment: Some(Arc::new(environment)), ..process };
+        let (bytes, stop, gpu) = (s.gib(1.5, 6.0), s.long_idle(), s.gpu);
+        s.act_on(process, &[gpu], ProcessType::ComputeGraphics, move |t, _| {
+            if t < stop { working(bytes) } else { resting(bytes) }
+        });
     }),
     family(
         "clients_of_mps",

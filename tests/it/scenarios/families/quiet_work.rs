@@ -1,6 +1,8 @@
 //! Work that looks like waste: pauses, waits, light and heavy kernels, caps and heat.
 
-use gpumem::api::model::{Process, ProcessType};
+use std::sync::Arc;
+
+use gpumem::api::model::{Descendants, Process, ProcessType};
 
 use super::super::doing::{gone, resting, working};
 use super::super::people::{argv, child, contain, daemon, notebook, server, someone, trainer};
@@ -84,6 +86,40 @@ pub const FAMILIES: &[Family] = &[
                 working(bytes).sm(12.0).cpu(10.0)
             } else {
                 resting(bytes)
+            }
+        });
+    }),
+    family(
+        "federated_client",
+        "It waits longer for each round, and goes back to work each time.",
+        |s| {
+            s.minutes(90.0, 150.0);
+            s.every(15.0);
+            let (process, bytes) = (trainer(&mut s.random), s.gib(2.0, 20.0));
+            // The first is shorter than the rule's duration.
+            let (mut pause, mut next, mut stop) = (s.random.range(300.0, 540.0), 200.0, 0.0);
+            s.act(process, move |t, random| {
+                if t >= next {
+                    stop = t + random.range(40.0, 120.0);
+                    next = stop + pause;
+                    pause *= random.range(1.0, 1.4);
+                }
+                if t < stop { working(bytes).sm(60.0) } else { resting(bytes).cpu(0.5) }
+            });
+        },
+    ),
+    family("pipe_before_it", "The program before it in the pipe prepares on the CPU.", |s| {
+        let (process, bytes, stop) = (trainer(&mut s.random), s.gib(2.0, 12.0), s.long_idle());
+        let (cpu, pid) = (s.random.range(40.0, 400.0), process.pid);
+        s.act(process, move |t, _| if t < stop { working(bytes) } else { resting(bytes).cpu(0.3) });
+        s.edit_each(move |t, snapshot| {
+            for it in snapshot.processes.iter_mut().filter(|it| it.pid == pid) {
+                it.descendants = Some(Arc::new(Descendants {
+                    count: Some(0),
+                    cpu_percent: Some(cpu),
+                    cpu_seconds: Some(t * cpu / 100.0),
+                    ..Descendants::default()
+                }));
             }
         });
     }),
