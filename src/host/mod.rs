@@ -28,6 +28,8 @@ mod owner;
 mod proc;
 pub mod python;
 mod secrets;
+#[cfg(test)]
+pub(crate) mod testing;
 
 pub use gpu::device_files::{DeviceFile, read_device_files};
 pub use gpu::holders::Holders;

@@ -106,31 +106,15 @@ fn find_in_namespace(roots: &Roots, kernel: &OpenedProcess, number: u32) -> Star
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
+    use crate::host::testing::{FakeProc, StatLine};
 
-    /// A proc file system of (pid, parent, start, state, numbers, pid namespace).
-    fn proc(processes: &[(u32, u32, u64, char, &str, &str)]) -> (tempfile::TempDir, Roots) {
-        let folder = tempfile::tempdir().unwrap();
-        for (pid, parent, start, state, numbers, namespace) in processes {
-            let own = folder.path().join(pid.to_string());
-            std::fs::create_dir_all(own.join("ns")).unwrap();
-            let stat = format!(
-                "{pid} (x) {state} {parent} 1 1 0 0 0 0 0 0 0 0 0 0 0 20 0 1 0 {start} 0 0 0 0 0 0 0 0\n"
-            );
-            std::fs::write(own.join("stat"), stat).unwrap();
-            let status = format!("Uid:\t0\t0\nNSpid:\t{}\n", numbers.replace(' ', "\t"));
-            std::fs::write(own.join("status"), status).unwrap();
-            std::os::unix::fs::symlink(namespace, own.join("ns/pid")).unwrap();
-        }
-        let roots = Roots {
-            proc: folder.path().to_owned(),
-            dev: "/nonexistent".into(),
-            ..Roots::default()
-        };
-        (folder, roots)
-    }
+    /// A process's (pid, parent, start, state, numbers, pid namespace).
+    type Seen = (u32, u32, u64, char, &'static str, &'static str);
 
-    const INIT: (u32, u32, u64, char, &str, &str) = (1, 0, 1, 'S', "1", "a");
+    const INIT: Seen = (1, 0, 1, 'S', "1", "a");
 
     /// What is found, and of one who is alive its pid and start.
     #[derive(PartialEq, Debug)]
@@ -140,10 +124,17 @@ mod tests {
         Unknown,
     }
 
-    fn find(processes: &[(u32, u32, u64, char, &str, &str)], number: u32) -> Found {
-        let (_folder, roots) = proc(processes);
-        let kernel = OpenedProcess::open(&roots, 90).unwrap().unwrap();
-        match find_starter(&roots, &kernel, number) {
+    fn find(processes: &[Seen], number: u32) -> Found {
+        let proc = FakeProc::new();
+        fs::remove_dir(proc.folder(1)).unwrap();
+        for &(pid, ppid, start, state, numbers, namespace) in processes {
+            proc.stat(pid, &StatLine { state, ppid, start, ..StatLine::ASLEEP });
+            let numbers = numbers.replace(' ', "\t");
+            proc.put(pid, "status", format!("Uid:\t0\t0\nNSpid:\t{numbers}\n"));
+            proc.link(pid, "ns/pid", namespace);
+        }
+        let kernel = OpenedProcess::open(&proc, 90).unwrap().unwrap();
+        match find_starter(&proc, &kernel, number) {
             Starter::Alive(process) => Found::Alive(process.pid, process.start_ticks),
             Starter::Gone => Found::Gone,
             Starter::Unknown => Found::Unknown,

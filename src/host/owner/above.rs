@@ -309,7 +309,10 @@ fn has_word(command: &[u8], word: &[u8]) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::symlink;
+
     use super::*;
+    use crate::host::testing::{FakeProc, StatLine};
 
     #[test]
     fn a_step_daemon_names_its_job() {
@@ -377,22 +380,17 @@ mod tests {
         }
     }
 
-    /// A proc file system of (pid, short name, argv).
-    fn proc(processes: &[(u32, &str, &str)]) -> tempfile::TempDir {
-        let folder = tempfile::tempdir().unwrap();
-        for (pid, comm, command) in processes {
-            let own = folder.path().join(pid.to_string());
-            std::fs::create_dir_all(&own).unwrap();
-            let stat = format!(
-                "{pid} ({comm}) S 1 1 1 0 0 0 0 0 0 0 0 0 0 0 20 0 1 0 9 0 0 0 0 0 0 0 0\n"
-            );
-            std::fs::write(own.join("stat"), stat).unwrap();
-            std::fs::write(own.join("cmdline"), command.replace(' ', "\0")).unwrap();
+    /// Processes by their pid, short name and argv.
+    fn seen(processes: &[(u32, &'static str, &str)]) -> FakeProc {
+        let fake = FakeProc::new();
+        std::fs::remove_dir(fake.folder(1)).unwrap();
+        for &(pid, comm, command) in processes {
+            fake.stat(pid, &StatLine { comm, ..StatLine::ASLEEP });
+            fake.put(pid, "cmdline", command.replace(' ', "\0"));
         }
-        std::fs::create_dir_all(folder.path().join("self/ns")).unwrap();
-        let namespace = folder.path().join("self/ns/pid");
-        std::os::unix::fs::symlink("pid:[4026531836]", namespace).unwrap();
-        folder
+        std::fs::create_dir_all(fake.proc.join("self/ns")).unwrap();
+        symlink("pid:[4026531836]", fake.proc.join("self/ns/pid")).unwrap();
+        fake
     }
 
     #[test]
@@ -400,8 +398,7 @@ mod tests {
         let init = (1, "systemd", "/sbin/init");
         let keeper = (5, "slurmstepd", "/usr/sbin/slurmstepd infinity");
         let title = |pid| (pid, "slurmstepd", "slurmstepd: [7.batch]");
-        let is_over =
-            |processes: &[_], job| Jobs::default().is_over(job, proc(processes).path(), 1);
+        let is_over = |processes: &[_], job| Jobs::default().is_over(job, &seen(processes).proc, 1);
         assert_eq!(is_over(&[init, keeper, title(6)], "7"), Some(false));
         assert_eq!(is_over(&[init, keeper, title(6)], "8"), Some(true));
         // Others' processes are hidden, or a daemon does not say of which job it is.
@@ -409,21 +406,21 @@ mod tests {
         let mute = (6, "slurmstepd", "/usr/sbin/slurmstepd");
         assert_eq!(is_over(&[init, mute], "8"), None);
         // In a container the machine's daemons are out of sight.
-        let inside = proc(&[init]);
-        let namespace = inside.path().join("self/ns/pid");
+        let inside = seen(&[init]);
+        let namespace = inside.proc.join("self/ns/pid");
         std::fs::remove_file(&namespace).unwrap();
-        std::os::unix::fs::symlink("pid:[4026532000]", namespace).unwrap();
-        assert_eq!(Jobs::default().is_over("8", inside.path(), 1), None);
+        symlink("pid:[4026532000]", namespace).unwrap();
+        assert_eq!(Jobs::default().is_over("8", &inside.proc, 1), None);
     }
 
     #[test]
     fn that_a_daemon_is_gone_is_not_remembered() {
-        let none = proc(&[(1, "init", "init")]);
-        let one = proc(&[(1, "init", "init"), (6, "slurmstepd", "[7.0]")]);
+        let none = seen(&[(1, "init", "init")]);
+        let one = seen(&[(1, "init", "init"), (6, "slurmstepd", "[7.0]")]);
         let mut jobs = Jobs::default();
-        assert_eq!(jobs.is_over("7", none.path(), 1), Some(true));
-        assert_eq!(jobs.is_over("7", one.path(), 2), Some(false));
-        assert_eq!(jobs.is_over("7", none.path(), 3), Some(false));
-        assert_eq!(jobs.is_over("7", none.path(), 3 + JOBS_NS), Some(true));
+        assert_eq!(jobs.is_over("7", &none.proc, 1), Some(true));
+        assert_eq!(jobs.is_over("7", &one.proc, 2), Some(false));
+        assert_eq!(jobs.is_over("7", &none.proc, 3), Some(false));
+        assert_eq!(jobs.is_over("7", &none.proc, 3 + JOBS_NS), Some(true));
     }
 }

@@ -278,6 +278,7 @@ fn number(status: &[u8], name: &[u8]) -> Option<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::host::testing::{FakeProc, StatLine};
 
     #[test]
     fn this_process_knows_itself() {
@@ -296,53 +297,45 @@ mod tests {
         assert_eq!(read_guarded(&roots, u32::MAX), Ok(None));
     }
 
-    /// A folder of a process, by its stat's state and the content of its status.
-    fn proc(state: char, status: &str) -> (tempfile::TempDir, Roots) {
-        let folder = tempfile::tempdir().unwrap();
-        let task = folder.path().join("7/task/7");
-        fs::create_dir_all(&task).unwrap();
-        let stat = format!("7 (x) {state} 1 7 7 0 -1 0 0 0 0 0 1 1 0 0 20 0 1 0 55 0 0 0 0 0 0 0");
-        fs::write(folder.path().join("7/stat"), &stat).unwrap();
-        fs::write(folder.path().join("7/status"), status).unwrap();
-        fs::write(folder.path().join("7/cmdline"), "python\0train.py\0").unwrap();
-        fs::write(task.join("stat"), stat).unwrap();
-        let roots = Roots {
-            proc: folder.path().to_owned(),
-            dev: "/nonexistent".into(),
-            root: "/nonexistent".into(),
-        };
-        (folder, roots)
+    /// A process by its stat's state and the content of its status.
+    fn seven(state: char, status: &str) -> FakeProc {
+        let fake = FakeProc::new();
+        fake.stat(7, &StatLine { state, start: 55, ..StatLine::ASLEEP });
+        fake.put(7, "status", status);
+        fake.put(7, "cmdline", "python\0train.py\0");
+        let stat = fs::read(fake.folder(7).join("stat")).unwrap();
+        fake.put(7, "task/7/stat", stat);
+        fake
     }
 
     #[test]
     fn what_is_missing_is_unknown() {
-        let (folder, roots) = proc('S', "Tgid:\t9\nUid:\t1000\t0\t0\t0");
-        let guarded = read_guarded(&roots, 7).unwrap().unwrap();
+        let proc = seven('S', "Tgid:\t9\nUid:\t1000\t0\t0\t0");
+        let guarded = read_guarded(&proc, 7).unwrap().unwrap();
         assert_eq!((guarded.start_ticks, guarded.uid), (55, None));
         assert_eq!(guarded.is_process, Some(false), "a thread's number");
         assert_eq!((guarded.oom_score_adj, guarded.executable), (None, None));
         assert_eq!(guarded.command.map(|it| it.len()), Some(2));
-        fs::write(folder.path().join("7/oom_score_adj"), "-1000\n").unwrap();
-        let guarded = read_guarded(&roots, 7).unwrap().unwrap();
+        proc.put(7, "oom_score_adj", "-1000\n");
+        let guarded = read_guarded(&proc, 7).unwrap().unwrap();
         assert_eq!(guarded.oom_score_adj, Some(-1000));
-        fs::write(folder.path().join("7/stat"), "7 (x").unwrap();
-        assert!(read_guarded(&roots, 7).is_err());
+        proc.put(7, "stat", "7 (x");
+        assert!(read_guarded(&proc, 7).is_err());
     }
 
     #[test]
     fn a_blocked_process_is_shown_with_its_wait_channel() {
-        let (folder, roots) = proc('D', "");
-        assert_eq!(read_guarded(&roots, 7).unwrap().unwrap().command, None);
-        assert_eq!(read_wait_channel(&roots, 7).as_deref(), Some("?"));
-        let wchan = folder.path().join("7/task/7/wchan");
+        let proc = seven('D', "");
+        assert_eq!(read_guarded(&proc, 7).unwrap().unwrap().command, None);
+        assert_eq!(read_wait_channel(&proc, 7).as_deref(), Some("?"));
         for (content, channel) in
             [("uvm_spin_loop", "uvm_spin_loop"), ("0", "?"), ("\x1b[31m", "?")]
         {
-            fs::write(&wchan, content).unwrap();
-            assert_eq!(read_wait_channel(&roots, 7).as_deref(), Some(channel));
+            proc.put(7, "task/7/wchan", content);
+            assert_eq!(read_wait_channel(&proc, 7).as_deref(), Some(channel));
         }
-        let (_folder, roots) = proc('S', "");
-        assert_eq!(read_wait_channel(&roots, 7), None);
+        let proc = seven('S', "");
+        assert_eq!(read_wait_channel(&proc, 7), None);
     }
 
     #[test]

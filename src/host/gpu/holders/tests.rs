@@ -3,11 +3,10 @@
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::symlink;
-use std::path::{Path, PathBuf};
-
-use tempfile::TempDir;
+use std::path::Path;
 
 use super::*;
+use crate::host::testing::{FakeProc, StatLine};
 
 const SECOND: u64 = SECOND_NS;
 const OTHER_UID: [u32; 0] = [];
@@ -15,23 +14,20 @@ const OTHER_UID: [u32; 0] = [];
 const KERNEL_THREAD: u32 = 0x0020_0000;
 const EXITING: u32 = 4;
 
-/// A folder that looks like /proc and /dev.
-struct Fake {
-    _folder: TempDir,
-    roots: Roots,
+/// Files of /dev that processes hold open.
+struct Fake(FakeProc);
+
+impl std::ops::Deref for Fake {
+    type Target = FakeProc;
+
+    fn deref(&self) -> &FakeProc {
+        &self.0
+    }
 }
 
 impl Fake {
-    /// With a first process, as every /proc that hides none has.
     fn new() -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let roots = Roots {
-            proc: folder.path().join("proc"),
-            dev: folder.path().join("dev"),
-            ..Roots::default()
-        };
-        fs::create_dir_all(&roots.dev).unwrap();
-        let fake = Self { _folder: folder, roots };
+        let fake = Self(FakeProc::new());
         fake.process(1, &["null"]);
         fake
     }
@@ -40,32 +36,23 @@ impl Fake {
         Holders::new(self.roots.clone())
     }
 
-    fn folder(&self, pid: u32) -> PathBuf {
-        self.roots.proc.join(pid.to_string())
-    }
-
     /// A process that holds these files of /dev open.
     fn process(&self, pid: u32, files: &[&str]) {
         fs::create_dir_all(self.folder(pid).join("fd")).unwrap();
-        self.stat(pid, 'S', 0, 100);
+        self.is(pid, 'S', 0);
         for file in files {
-            self.open(pid, self.roots.dev.join(file));
+            self.open(pid, self.dev.join(file));
         }
     }
 
-    fn stat(&self, pid: u32, state: char, flags: u32, start: u64) {
-        let line = format!(
-            "{pid} (x) {state} 1 {pid} {pid} 0 -1 {flags} 1 0 0 0 5 0 0 0 20 0 1 0 {start} 4096 3 9 1 1 7 0 0\n"
-        );
-        fs::create_dir_all(self.folder(pid)).unwrap();
-        fs::write(self.folder(pid).join("stat"), line).unwrap();
+    fn is(&self, pid: u32, state: char, flags: u32) {
+        self.stat(pid, &StatLine { state, flags, start: 100, ..StatLine::ASLEEP });
     }
 
     /// Opens one more file.
     fn open(&self, pid: u32, target: impl AsRef<Path>) {
-        let fd = self.folder(pid).join("fd");
-        let number = fs::read_dir(&fd).unwrap().count();
-        symlink(target, fd.join(number.to_string())).unwrap();
+        let number = fs::read_dir(self.folder(pid).join("fd")).unwrap().count();
+        self.link(pid, &format!("fd/{number}"), target);
     }
 
     fn close_all(&self, pid: u32) {
@@ -76,14 +63,13 @@ impl Fake {
 
     /// A process whose descriptors cannot be read: not even root reads a folder that is none.
     fn unreadable(&self, pid: u32, state: char, flags: u32) {
-        self.stat(pid, state, flags, 100);
-        fs::write(self.folder(pid).join("fd"), "").unwrap();
+        self.is(pid, state, flags);
+        self.put(pid, "fd", "");
     }
 
     fn maps(&self, pid: u32, file: &str) {
-        let file = self.roots.dev.join(file);
-        let line = format!("7f00-7f01 rw-s 00000000 00:06 5   {}\n", file.display());
-        fs::write(self.folder(pid).join("maps"), line).unwrap();
+        let file = self.dev.join(file);
+        self.put(pid, "maps", format!("7f00-7f01 rw-s 00000000 00:06 5   {}\n", file.display()));
     }
 }
 
@@ -100,9 +86,9 @@ fn holders_of_a_device_file_are_found_and_no_others() {
     fake.open(73, std::ffi::OsStr::from_bytes(b"/dev/\xff\n\x1b[2J"));
     // gpumem itself holds what NVML opens.
     fake.process(74, &["nvidia0"]);
-    symlink("74", fake.roots.proc.join("self")).unwrap();
+    symlink("74", fake.proc.join("self")).unwrap();
     for stranger in ["70x", "-70", "99999999999999", "sys", "\u{1b}[2J"] {
-        fs::create_dir(fake.roots.proc.join(stranger)).unwrap();
+        fs::create_dir(fake.proc.join(stranger)).unwrap();
     }
 
     let mut holders = fake.holders();
@@ -125,7 +111,7 @@ fn a_new_process_is_looked_at_again_while_it_is_young() {
     holders.refresh(105 * SECOND, false);
     assert_eq!(holders.pids(), [80], "at the first listing");
 
-    fake.open(70, fake.roots.dev.join("nvidia0"));
+    fake.open(70, fake.dev.join("nvidia0"));
     holders.refresh(110 * SECOND - 1, false);
     assert_eq!(holders.pids(), [80], "not on every sample");
     holders.refresh(110 * SECOND, false);
@@ -181,7 +167,7 @@ fn everybody_is_looked_at_every_half_minute_and_when_asked() {
     let mut holders = fake.holders();
     holders.refresh(100 * SECOND, false);
     // They were there before; nothing tells that anything has changed.
-    fake.open(70, fake.roots.dev.join("nvidia0"));
+    fake.open(70, fake.dev.join("nvidia0"));
     fake.close_all(80);
     holders.refresh(129 * SECOND, false);
     assert_eq!(holders.pids(), [80]);
@@ -191,7 +177,7 @@ fn everybody_is_looked_at_every_half_minute_and_when_asked() {
     fake.close_all(70);
     holders.refresh(131 * SECOND, true);
     assert_eq!(holders.pids(), OTHER_UID);
-    fake.open(70, fake.roots.dev.join("nvidia0"));
+    fake.open(70, fake.dev.join("nvidia0"));
     holders.refresh(132 * SECOND, true);
     assert_eq!(holders.pids(), OTHER_UID, "not as often as somebody asks");
     holders.refresh(136 * SECOND, false);
@@ -281,17 +267,17 @@ fn what_is_mapped_is_looked_for_on_demand_only() {
     assert_eq!(look(&mut holders, 1, false), OTHER_UID);
     assert_eq!(look(&mut holders, 2, true), [70]);
     let process = |start_ticks| Process { pid: 70, start_ticks, ..Process::default() };
-    let file = fake.roots.dev.join("nvidia0");
+    let file = fake.dev.join("nvidia0");
     let files = holders.mapped_files(&process(Some(100))).unwrap();
     assert_eq!(**files, [Arc::from(file.to_str().unwrap())]);
     assert_eq!(holders.mapped_files(&process(Some(101))), None);
     assert_eq!(holders.mapped_files(&process(None)), None);
 
     // One that is stuck is not asked, and what was known stands.
-    fake.stat(70, 'D', 0, 100);
-    fs::write(fake.folder(70).join("maps"), "").unwrap();
+    fake.is(70, 'D', 0);
+    fake.put(70, "maps", "");
     assert_eq!(look(&mut holders, 32, false), [70]);
-    fake.stat(70, 'S', 0, 100);
+    fake.is(70, 'S', 0);
     assert_eq!(look(&mut holders, 62, false), OTHER_UID);
     fake.maps(70, "nvidia0");
     assert_eq!(look(&mut holders, 92, false), OTHER_UID);
@@ -306,7 +292,7 @@ fn a_proc_that_cannot_be_listed_changes_nothing() {
     fake.process(70, &["nvidia0"]);
     let mut holders = fake.holders();
     holders.refresh(SECOND, false);
-    fs::rename(&fake.roots.proc, fake.roots.dev.join("away")).unwrap();
+    fs::rename(&fake.proc, fake.dev.join("away")).unwrap();
     holders.refresh(40 * SECOND, true);
     assert_eq!((holders.pids(), holders.unread()), (vec![70], Some(0)));
 }

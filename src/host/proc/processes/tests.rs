@@ -3,106 +3,44 @@
 use std::fs;
 use std::io::{BufRead, BufReader, Write as _};
 use std::os::unix::fs::symlink;
-use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::*;
 use crate::host::read_clocks;
+use crate::host::testing::{FakeProc, StatLine};
 use crate::model::Time;
 use crate::model::snapshot::Jupyter;
 
 const SECOND: u64 = 1_000_000_000;
 
-/// A folder that looks like /proc and /dev, removed at the end.
-struct Fake(Roots);
-
-impl Fake {
-    /// With a GPU or without, and with a first process, as every /proc that hides none has.
-    fn new(has_gpu: bool) -> Self {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let name = format!("gpumem-host-{}-{number}", std::process::id());
-        let root = std::env::temp_dir().join(name);
-        let fake =
-            Self(Roots { proc: root.join("proc"), dev: root.join("dev"), root: root.join("root") });
-        fs::create_dir_all(fake.0.proc.join("1")).unwrap();
-        fs::create_dir_all(&fake.0.dev).unwrap();
-        if has_gpu {
-            fs::write(fake.0.dev.join("nvidia0"), "").unwrap();
-        }
-        fake
+/// A machine with a GPU or without.
+fn machine(has_gpu: bool) -> FakeProc {
+    let fake = FakeProc::new();
+    if has_gpu {
+        fs::write(fake.dev.join("nvidia0"), "").unwrap();
     }
-
-    fn processes(&self) -> Processes {
-        Processes::new(self.0.clone())
-    }
-
-    /// Writes a file of a process; its folder comes with the first one.
-    fn write(&self, pid: u32, name: &str, content: impl AsRef<[u8]>) {
-        let folder = self.0.proc.join(pid.to_string());
-        fs::create_dir_all(&folder).unwrap();
-        fs::write(folder.join(name), content).unwrap();
-    }
-
-    fn stat(&self, pid: u32, stat: &FakeStat) {
-        let FakeStat { comm, state, ppid, group, session, terminal, flags, ticks, start, stack } =
-            stat;
-        let line = format!(
-            "{pid} ({comm}) {state} {ppid} {group} {session} {terminal} -1 {flags} 1 0 0 0 {ticks} 0 0 0 \
-             20 0 4 0 {start} 4096 3 99 1 1 {stack} 0 0\n"
-        );
-        self.write(pid, "stat", line);
-    }
-
-    fn open_file(&self, pid: u32, number: u32, target: impl AsRef<Path>) {
-        let folder = self.0.proc.join(pid.to_string()).join("fd");
-        fs::create_dir_all(&folder).unwrap();
-        symlink(target, folder.join(number.to_string())).unwrap();
-    }
-
-    /// As when a process dies: what was kept open answers nothing more, and the folder is gone.
-    fn end(&self, pid: u32) {
-        self.write(pid, "stat", "");
-        fs::remove_dir_all(self.0.proc.join(pid.to_string())).unwrap();
-    }
+    fake
 }
 
-impl Drop for Fake {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(self.0.proc.parent().unwrap());
-    }
+fn table(fake: &FakeProc) -> Processes {
+    Processes::new(fake.roots.clone())
 }
 
-#[derive(Clone, Copy)]
-struct FakeStat {
-    comm: &'static str,
-    state: char,
-    ppid: u32,
-    group: u32,
-    session: u32,
-    terminal: u32,
-    flags: u32,
-    ticks: u64,
-    start: u64,
-    stack: u64,
-}
-
-const TRAIN: FakeStat = FakeStat {
+const TRAIN: StatLine = StatLine {
     comm: "train",
-    state: 'S',
     ppid: 60,
     group: 70,
     session: 60,
     terminal: 0x8803,
-    flags: 0,
     ticks: 500,
+    threads: 4,
     start: 12_345,
     stack: 0x7ffc,
+    ..StatLine::ASLEEP
 };
 
 /// The one process of a sample in which there is nothing else.
@@ -119,21 +57,21 @@ fn words(command: &Process) -> Vec<&str> {
 
 #[test]
 fn a_process_is_filled_as_far_as_proc_shows() {
-    let fake = Fake::new(true);
+    let fake = machine(true);
     fake.stat(70, &TRAIN);
-    fake.write(70, "status", "Name:\ttrain\nUid:\t0\t5\t5\t5\nNSpid:\t70\n");
-    fake.write(70, "cmdline", "python\0-m\0ipykernel\0");
-    fake.write(70, "maps", "1-2 r--p 0 08:01 9 /v/libtorch_cuda.so\n");
-    let folder = fake.0.proc.join("70");
+    fake.put(70, "status", "Name:\ttrain\nUid:\t0\t5\t5\t5\nNSpid:\t70\n");
+    fake.put(70, "cmdline", "python\0-m\0ipykernel\0");
+    fake.put(70, "maps", "1-2 r--p 0 08:01 9 /v/libtorch_cuda.so\n");
+    let folder = fake.folder(70);
     symlink("/usr/bin/python3 (deleted)", folder.join("exe")).unwrap();
-    let dev = |name: &str| fake.0.dev.join(name);
+    let dev = |name: &str| fake.dev.join(name);
     for (number, name) in ["null", "nvidiactl", "nvidia0", "nvidia0 (deleted)"].iter().enumerate() {
-        fake.open_file(70, number as u32, dev(name));
+        fake.link(70, &format!("fd/{number}"), dev(name));
     }
-    fake.open_file(70, 9, "socket:[123]");
-    fake.write(60, "status", "Name:\tbash\nNSpid:\t60\n");
+    fake.link(70, "fd/9", "socket:[123]");
+    fake.put(60, "status", "Name:\tbash\nNSpid:\t60\n");
 
-    let mut processes = fake.processes();
+    let mut processes = table(&fake);
     assert!(processes.has_gpu_device_files());
     let mut process = only(processes.sample(&[70], SECOND));
     let files = process.gpu_files.take().unwrap();
@@ -177,14 +115,14 @@ fn a_process_is_filled_as_far_as_proc_shows() {
 
 #[test]
 fn what_may_not_be_read_is_unknown() {
-    let fake = Fake::new(true);
+    let fake = machine(true);
     fake.stat(70, &TRAIN);
     // A file where a folder should be, and a folder where a file should be, cannot be read either.
-    fake.write(70, "fd", "");
+    fake.put(70, "fd", "");
     for name in ["status", "cmdline", "maps", "exe"] {
-        fs::create_dir(fake.0.proc.join("70").join(name)).unwrap();
+        fs::create_dir(fake.folder(70).join(name)).unwrap();
     }
-    let process = only(fake.processes().sample(&[70], SECOND));
+    let process = only(table(&fake).sample(&[70], SECOND));
     assert_eq!(process.gpu_files, None);
     assert_eq!((process.uid, process.user), (None, None));
     assert_eq!((process.command, process.executable), (None, None));
@@ -196,15 +134,15 @@ fn what_may_not_be_read_is_unknown() {
 
 #[test]
 fn open_files_prove_nothing_on_a_machine_without_device_files() {
-    let fake = Fake::new(false);
+    let fake = machine(false);
     fake.stat(70, &TRAIN);
-    fake.open_file(70, 0, "/dev/null");
-    let mut processes = fake.processes();
+    fake.link(70, "fd/0", "/dev/null");
+    let mut processes = table(&fake);
     assert!(!processes.has_gpu_device_files());
     assert_eq!(only(processes.sample(&[70], SECOND)).gpu_files, None);
 
     // The driver is loaded later on.
-    fs::write(fake.0.dev.join("nvidiactl"), "").unwrap();
+    fs::write(fake.dev.join("nvidiactl"), "").unwrap();
     let process = only(processes.sample(&[70], 40 * SECOND));
     assert!(processes.has_gpu_device_files());
     assert_eq!(process.gpu_files.as_deref(), Some(&[][..]));
@@ -212,10 +150,10 @@ fn open_files_prove_nothing_on_a_machine_without_device_files() {
 
 #[test]
 fn cpu_use_is_that_between_two_samples() {
-    let fake = Fake::new(false);
+    let fake = machine(false);
     let hz = rustix::param::clock_ticks_per_second();
     fake.stat(70, &TRAIN);
-    let mut processes = fake.processes();
+    let mut processes = table(&fake);
     assert_eq!(only(processes.sample(&[70], SECOND)).cpu_percent, None);
     for (ticks, now, percent) in [
         (500 + hz, 3 * SECOND, 50.0),
@@ -227,7 +165,7 @@ fn cpu_use_is_that_between_two_samples() {
         (500, 2 * SECOND, 300.0),
         (600, 6 * SECOND, 0.25 * 10_000.0 / hz as f64),
     ] {
-        fake.stat(70, &FakeStat { ticks, ..TRAIN });
+        fake.stat(70, &StatLine { ticks, ..TRAIN });
         let process = only(processes.sample(&[70], now));
         assert_eq!(process.cpu_percent, Some(percent), "{ticks} at {now}");
         assert_eq!(process.cpu_seconds, Some(ticks as f64 / hz as f64));
@@ -236,14 +174,14 @@ fn cpu_use_is_that_between_two_samples() {
 
 #[test]
 fn a_process_that_rests_is_looked_at_every_few_seconds() {
-    let fake = Fake::new(false);
+    let fake = machine(false);
     let hz = rustix::param::clock_ticks_per_second();
     fake.stat(70, &TRAIN);
-    let mut processes = fake.processes();
+    let mut processes = table(&fake);
     for now in [1, 11, 32, 43] {
         processes.sample(&[70], now * SECOND);
     }
-    fake.stat(70, &FakeStat { ticks: TRAIN.ticks + 2 * hz, ..TRAIN });
+    fake.stat(70, &StatLine { ticks: TRAIN.ticks + 2 * hz, ..TRAIN });
     for (now, percent) in [(45, 0.0), (46, 0.0), (47, 50.0), (48, 0.0)] {
         let process = only(processes.sample(&[70], now * SECOND));
         assert_eq!(process.cpu_percent, Some(percent), "at {now} s");
@@ -254,16 +192,16 @@ fn a_process_that_rests_is_looked_at_every_few_seconds() {
 
 #[test]
 fn a_pid_that_is_given_out_again_is_another_process() {
-    let fake = Fake::new(false);
+    let fake = machine(false);
     fake.stat(70, &TRAIN);
-    fake.write(70, "cmdline", "old\0");
-    let mut processes = fake.processes();
+    fake.put(70, "cmdline", "old\0");
+    let mut processes = table(&fake);
     assert_eq!(words(&only(processes.sample(&[70], SECOND))), ["old"]);
 
     // Between two samples.
     fake.end(70);
-    fake.stat(70, &FakeStat { start: 99, ticks: 900, ..TRAIN });
-    fake.write(70, "cmdline", "new\0");
+    fake.stat(70, &StatLine { start: 99, ticks: 900, ..TRAIN });
+    fake.put(70, "cmdline", "new\0");
     let process = only(processes.sample(&[70], 2 * SECOND));
     assert_eq!((process.start_ticks, words(&process)), (Some(99), vec!["new"]));
     assert_eq!(process.cpu_percent, None, "of another process");
@@ -271,20 +209,20 @@ fn a_pid_that_is_given_out_again_is_another_process() {
     // With a sample between.
     fake.end(70);
     assert_eq!(processes.sample(&[70], 3 * SECOND).gone, [70]);
-    fake.stat(70, &FakeStat { start: 100, ..TRAIN });
+    fake.stat(70, &StatLine { start: 100, ..TRAIN });
     let process = only(processes.sample(&[70], 4 * SECOND));
     assert_eq!((process.start_ticks, process.cpu_percent), (Some(100), None));
 }
 
 #[test]
 fn what_seldom_changes_is_read_when_it_is_due() {
-    let fake = Fake::new(false);
+    let fake = machine(false);
     fake.stat(70, &TRAIN);
-    fake.write(70, "cmdline", "one\0");
-    let mut processes = fake.processes();
+    fake.put(70, "cmdline", "one\0");
+    let mut processes = table(&fake);
     let first = only(processes.sample(&[70], SECOND));
 
-    fake.write(70, "cmdline", "two\0");
+    fake.put(70, "cmdline", "two\0");
     let second = only(processes.sample(&[70], 2 * SECOND));
     let (Some(a), Some(b)) = (&first.command, &second.command) else {
         panic!("no command");
@@ -296,48 +234,48 @@ fn what_seldom_changes_is_read_when_it_is_due() {
     processes.sample(&[70], 35 * SECOND);
 
     // Its name, or its stack, shows that it runs another program.
-    fake.write(70, "cmdline", "three\0");
-    fake.stat(70, &FakeStat { comm: "a) (b", ..TRAIN });
+    fake.put(70, "cmdline", "three\0");
+    fake.stat(70, &StatLine { comm: "a) (b", ..TRAIN });
     let process = only(processes.sample(&[70], 36 * SECOND));
     assert_eq!(words(&process), ["three"]);
     assert_eq!(process.comm.as_deref(), Some("a) (b"));
-    fake.write(70, "cmdline", "four\0");
-    fake.stat(70, &FakeStat { comm: "a) (b", stack: 1, ..TRAIN });
+    fake.put(70, "cmdline", "four\0");
+    fake.stat(70, &StatLine { comm: "a) (b", stack: 1, ..TRAIN });
     assert_eq!(words(&only(processes.sample(&[70], 37 * SECOND))), ["four"]);
 }
 
 #[test]
 fn the_framework_is_looked_up_again_while_a_program_loads() {
-    let fake = Fake::new(false);
+    let fake = machine(false);
     fake.stat(70, &TRAIN);
-    fake.write(70, "maps", "");
-    let mut processes = fake.processes();
+    fake.put(70, "maps", "");
+    let mut processes = table(&fake);
     let mut framework = |now: u64| {
         let process = only(processes.sample(&[70], now * SECOND));
         process.framework.map(|framework| framework.to_string())
     };
     assert_eq!(framework(1), None);
-    fake.write(70, "maps", "1-2 r--p 0 08:01 9 /v/libtorch_cuda.so\n");
+    fake.put(70, "maps", "1-2 r--p 0 08:01 9 /v/libtorch_cuda.so\n");
     assert_eq!(framework(4), None);
     assert_eq!(framework(6).as_deref(), Some("pytorch"));
     let vllm = "1-2 r--p 0 08:01 9 /v/vllm/_C.abi3.so\n1-2 r--p 0 08:01 9 /lib/libcuda.so.1\n";
-    fake.write(70, "maps", vllm);
+    fake.put(70, "maps", vllm);
     assert_eq!(framework(10).as_deref(), Some("pytorch"));
     assert_eq!(framework(20).as_deref(), Some("vllm"));
     // What runs now has nothing of that loaded.
-    fake.write(70, "maps", "");
+    fake.put(70, "maps", "");
     assert_eq!(framework(24).as_deref(), Some("vllm"));
-    fake.stat(70, &FakeStat { stack: 1, ..TRAIN });
+    fake.stat(70, &StatLine { stack: 1, ..TRAIN });
     assert_eq!(framework(33), None);
 }
 
 #[test]
 fn a_process_stuck_in_a_driver_is_not_asked_for_its_memory() {
-    let fake = Fake::new(false);
-    fake.stat(70, &FakeStat { state: 'D', ..TRAIN });
-    fake.write(70, "cmdline", "stuck\0");
-    fake.write(70, "maps", "1-2 r--p 0 08:01 9 /v/libtorch_cuda.so\n");
-    let mut processes = fake.processes();
+    let fake = machine(false);
+    fake.stat(70, &StatLine { state: 'D', ..TRAIN });
+    fake.put(70, "cmdline", "stuck\0");
+    fake.put(70, "maps", "1-2 r--p 0 08:01 9 /v/libtorch_cuda.so\n");
+    let mut processes = table(&fake);
     for now in [1, 2, 60] {
         let process = only(processes.sample(&[70], now * SECOND));
         assert_eq!((process.state, words(&process)), (Some('D'), vec![]));
@@ -349,32 +287,32 @@ fn a_process_stuck_in_a_driver_is_not_asked_for_its_memory() {
     assert_eq!(words(&process), ["stuck"]);
     assert_eq!(process.framework.as_deref(), Some("pytorch"));
     // What is known stays known.
-    fake.stat(70, &FakeStat { state: 'D', ..TRAIN });
+    fake.stat(70, &StatLine { state: 'D', ..TRAIN });
     assert_eq!(words(&only(processes.sample(&[70], 120 * SECOND))), ["stuck"]);
 }
 
 #[test]
 fn a_process_held_up_while_it_exits_is_known_as_it_was() {
-    let fake = Fake::new(true);
+    let fake = machine(true);
     fake.stat(70, &TRAIN);
-    fake.write(70, "cmdline", "train\0");
-    fake.write(70, "maps", "1-2 r--p 0 08:01 9 /v/libtorch_cuda.so\n");
-    fake.open_file(70, 0, fake.0.dev.join("nvidia0"));
-    let folder = fake.0.proc.join("70");
+    fake.put(70, "cmdline", "train\0");
+    fake.put(70, "maps", "1-2 r--p 0 08:01 9 /v/libtorch_cuda.so\n");
+    fake.link(70, "fd/0", fake.dev.join("nvidia0"));
+    let folder = fake.folder(70);
     symlink("/usr/bin/train", folder.join("exe")).unwrap();
-    let mut processes = fake.processes();
+    let mut processes = table(&fake);
     let before = only(processes.sample(&[70], SECOND));
     assert_eq!(before.gpu_files.as_deref().map(<[_]>::len), Some(1));
 
     // Its memory map and files are gone, and at last its executable.
     for name in ["cmdline", "maps"] {
-        fake.write(70, name, "");
+        fake.put(70, name, "");
     }
     fs::remove_dir_all(folder.join("fd")).unwrap();
     fs::create_dir(folder.join("fd")).unwrap();
     fs::remove_file(folder.join("exe")).unwrap();
     for (flags, state, now) in [(4, 'D', 60), (4, 'R', 120), (0, 'Z', 400)] {
-        fake.stat(70, &FakeStat { flags, state, stack: 0, ..TRAIN });
+        fake.stat(70, &StatLine { flags, state, stack: 0, ..TRAIN });
         let after = only(processes.sample(&[70], now * SECOND));
         assert_eq!(after.gpu_files, None, "which are open cannot be seen");
         assert_eq!(after.command, before.command);
@@ -385,57 +323,57 @@ fn a_process_held_up_while_it_exits_is_known_as_it_was() {
 
 #[test]
 fn leaders_and_parents_are_read() {
-    let fake = Fake::new(false);
-    let mut processes = fake.processes();
-    let mut relations = |stat: FakeStat, now: u64| {
+    let fake = machine(false);
+    let mut processes = table(&fake);
+    let mut relations = |stat: StatLine, now: u64| {
         fake.stat(70, &stat);
         let process = only(processes.sample(&[70], now * SECOND));
         (process.parent_is_reaper, process.group_leader_alive, process.session_leader_alive)
     };
     let named = |name: &str, inner: u32| format!("Name:\t{name}\nNSpid:\t60\t{inner}\n");
-    fake.write(60, "status", named("bash", 60));
-    fake.write(61, "status", named("systemd", 61));
+    fake.put(60, "status", named("bash", 60));
+    fake.put(61, "status", named("systemd", 61));
 
     // A worker of a group whose leader is gone.
-    let worker = FakeStat { group: 69, ..TRAIN };
+    let worker = StatLine { group: 69, ..TRAIN };
     assert_eq!(relations(worker, 1), (Some(false), Some(false), Some(true)));
     // Its session's leader goes too.
-    fs::remove_dir_all(fake.0.proc.join("60")).unwrap();
+    fs::remove_dir_all(fake.proc.join("60")).unwrap();
     assert_eq!(relations(worker, 2).2, Some(false));
     // A leader outside this pid namespace, and a parent that is there.
-    let outside = FakeStat { group: 0, session: 0, ppid: 0, start: 2, ..TRAIN };
+    let outside = StatLine { group: 0, session: 0, ppid: 0, start: 2, ..TRAIN };
     assert_eq!(relations(outside, 3), (None, None, None));
     // A container's first process adopts, whatever its name; so do init and a user's systemd.
-    fake.write(60, "status", named("python3", 1));
+    fake.put(60, "status", named("python3", 1));
     for (ppid, start, adopts) in [(60, 3, true), (61, 4, true), (1, 5, true)] {
-        let child = FakeStat { ppid, start, ..TRAIN };
+        let child = StatLine { ppid, start, ..TRAIN };
         assert_eq!(relations(child, start).0, Some(adopts), "{ppid}");
     }
     // Seen to change its parent: only who adopts orphans becomes one later on.
-    fake.write(62, "status", named("anything", 62));
-    fake.write(60, "status", named("bash", 60));
-    assert_eq!(relations(FakeStat { start: 6, ..TRAIN }, 6).0, Some(false));
-    let adopted = FakeStat { start: 6, ppid: 62, ..TRAIN };
+    fake.put(62, "status", named("anything", 62));
+    fake.put(60, "status", named("bash", 60));
+    assert_eq!(relations(StatLine { start: 6, ..TRAIN }, 6).0, Some(false));
+    let adopted = StatLine { start: 6, ppid: 62, ..TRAIN };
     assert_eq!(relations(adopted, 7).0, Some(true));
     assert_eq!(relations(adopted, 60).0, Some(true));
 }
 
 #[test]
 fn what_is_no_stat_file_is_an_error_and_what_is_absent_is_not() {
-    let fake = Fake::new(false);
-    fake.write(70, "stat", "70 (torn) S 1 2");
-    fs::create_dir(fake.0.proc.join("72")).unwrap();
-    fs::write(fake.0.proc.join("73"), "").unwrap();
-    fake.stat(74, &FakeStat { group: 74, ..TRAIN });
+    let fake = machine(false);
+    fake.put(70, "stat", "70 (torn) S 1 2");
+    fs::create_dir(fake.proc.join("72")).unwrap();
+    fs::write(fake.proc.join("73"), "").unwrap();
+    fake.stat(74, &StatLine { group: 74, ..TRAIN });
     let released = "75 (x) X 0 -1 -1 0 -1 0 0 0 0 0 0 0 0 0 20 0 0 0 9 0 0 0 0 0 0 0 0\n";
-    fake.write(75, "stat", released);
-    let mut processes = fake.processes();
+    fake.put(75, "stat", released);
+    let mut processes = table(&fake);
     for now in [1, 2] {
         let sample = processes.sample(&[70, 71, 72, 73, 74, 75, u32::MAX], now * SECOND);
         let pids: Vec<u32> = sample.processes.iter().map(|process| process.pid).collect();
         assert_eq!(pids, [74]);
         assert_eq!(sample.gone, [71, 72, 75, u32::MAX]);
-        let path = |pid: &str| fake.0.proc.join(pid);
+        let path = |pid: &str| fake.proc.join(pid);
         assert_eq!(
             sample.unreadable,
             [
@@ -448,13 +386,13 @@ fn what_is_no_stat_file_is_an_error_and_what_is_absent_is_not() {
 
 #[test]
 fn what_is_hidden_is_not_reported_as_gone() {
-    let fake = Fake::new(false);
-    fs::remove_dir(fake.0.proc.join("1")).unwrap();
-    fake.stat(70, &FakeStat { group: 69, ..TRAIN });
-    let sample = fake.processes().sample(&[70, 71], SECOND);
+    let fake = machine(false);
+    fs::remove_dir(fake.proc.join("1")).unwrap();
+    fake.stat(70, &StatLine { group: 69, ..TRAIN });
+    let sample = table(&fake).sample(&[70, 71], SECOND);
     assert_eq!(sample.processes[0].group_leader_alive, None);
     assert!(sample.gone.is_empty());
-    let path = fake.0.proc.join("71");
+    let path = fake.proc.join("71");
     assert_eq!(sample.unreadable, [(71, HostError::Hidden { path })]);
 }
 
@@ -500,40 +438,52 @@ fn until(processes: &mut Processes, pid: u32, mut is_so: impl FnMut(&Process) ->
 }
 
 #[test]
-fn a_child_is_known_by_its_own_name() {
-    let child = Running::new("sleep", &["600"]);
-    let mut processes = Processes::new(Roots::default());
-    let process = until(&mut processes, child.pid(), |process| {
-        words(process) == ["sleep", "600"] && process.state == Some('S')
-    });
-    assert_eq!(process.ppid, Some(std::process::id()));
-    assert_eq!(process.uid, Some(rustix::process::getuid().as_raw()));
-    assert!(process.user.is_some());
-    assert_eq!(process.parent_is_reaper, Some(std::process::id() == 1));
-    assert!(process.executable.is_some_and(|path| path.starts_with('/')));
-    assert_eq!((process.threads, process.cpu_seconds), (Some(1), Some(0.0)));
-    assert!(process.rss_bytes.is_some_and(|bytes| bytes > 0));
-    let now = std::time::SystemTime::now();
-    let now = now.duration_since(std::time::UNIX_EPOCH).unwrap().as_secs() as i64;
-    let started = process.start_time.unwrap().unix_seconds();
-    assert!((now - 120..=now + 2).contains(&started), "{started} of {now}");
-}
-
-#[test]
-fn a_child_that_dies_is_a_zombie_and_then_gone() {
-    let mut child = Running::new("sleep", &["600"]);
+fn a_real_child_is_the_same_through_its_life() {
+    // It waits for a line before each step, so that it is seen before.
+    let script = "read line; printf renamed > /proc/$$/comm; read line; exec sleep 600";
+    let mut child = Running::new("sh", &["-c", script]);
     let pid = child.pid();
     let mut processes = Processes::new(Roots::default());
-    until(&mut processes, pid, |process| words(process) == ["sleep", "600"]);
-    child.signal(Signal::KILL);
-    let process = until(&mut processes, pid, |process| process.state == Some('Z'));
-    assert_eq!(words(&process), ["sleep", "600"], "as it was");
+    let first = until(&mut processes, pid, |process| words(process).len() == 3);
+    assert_eq!(first.ppid, Some(std::process::id()));
+    assert_eq!(first.uid, Some(rustix::process::getuid().as_raw()));
+    assert!(first.user.is_some());
+    assert_eq!(first.parent_is_reaper, Some(std::process::id() == 1));
+    assert!(first.executable.as_deref().is_some_and(|path| path.starts_with('/')));
+    assert_eq!((first.threads, first.cpu_seconds), (Some(1), Some(0.0)));
+    assert!(first.rss_bytes.is_some_and(|bytes| bytes > 0));
+    let now = std::time::SystemTime::now();
+    let now = now.duration_since(std::time::UNIX_EPOCH).unwrap().as_secs() as i64;
+    let started = first.start_time.unwrap().unix_seconds();
+    assert!((now - 120..=now + 2).contains(&started), "{started} of {now}");
+    assert_ne!(first.comm.as_deref(), Some("renamed"));
 
+    let mut next_line = || child.0.stdin.as_mut().unwrap().write_all(b"\n").unwrap();
+    next_line();
+    let renamed = until(&mut processes, pid, |process| process.comm.as_deref() == Some("renamed"));
+    next_line();
+    let sleep = until(&mut processes, pid, |process| {
+        words(process) == ["sleep", "600"] && process.state == Some('S')
+    });
+    assert_eq!(sleep.comm.as_deref(), Some("sleep"));
+    assert_ne!(first.executable, sleep.executable);
+
+    child.signal(Signal::STOP);
+    until(&mut processes, pid, |process| process.state == Some('T'));
+    child.signal(Signal::CONT);
+    until(&mut processes, pid, |process| process.state == Some('S'));
+
+    child.signal(Signal::KILL);
+    let dead = until(&mut processes, pid, |process| process.state == Some('Z'));
+    assert_eq!(words(&dead), ["sleep", "600"], "as it was");
+    for later in [renamed, sleep, dead] {
+        assert_eq!(later.identity(), first.identity());
+    }
     let mut fresh = Processes::new(Roots::default());
     let zombie = until(&mut fresh, pid, |_| true);
     assert_eq!((zombie.state, &zombie.command), (Some('Z'), &None));
     assert_eq!((zombie.executable, zombie.gpu_files), (None, None));
-    assert_eq!(zombie.start_ticks, process.start_ticks);
+    assert_eq!(zombie.start_ticks, first.start_ticks);
 
     child.0.wait().unwrap();
     for processes in [&mut processes, &mut fresh] {
@@ -543,56 +493,19 @@ fn a_child_that_dies_is_a_zombie_and_then_gone() {
 }
 
 #[test]
-fn a_stopped_child_is_seen_to_be() {
-    let child = Running::new("sleep", &["600"]);
-    let mut processes = Processes::new(Roots::default());
-    child.signal(Signal::STOP);
-    until(&mut processes, child.pid(), |process| process.state == Some('T'));
-    child.signal(Signal::CONT);
-    until(&mut processes, child.pid(), |process| process.state == Some('S'));
-}
-
-#[test]
 fn a_visit_that_is_due_reads_the_folder_of_the_process_and_of_no_other() {
-    let fake = Fake::new(false);
+    let fake = machine(false);
     fake.stat(7, &TRAIN);
-    fake.write(7, "cmdline", "train\0");
-    let mut processes = fake.processes();
+    fake.put(7, "cmdline", "train\0");
+    let mut processes = table(&fake);
     only(processes.sample(&[7], SECOND));
     // It has died, and its number is another's by the time of the visit.
     fake.end(7);
-    fake.stat(7, &FakeStat { start: 77_777, ..TRAIN });
-    fake.write(7, "cmdline", "stranger\0");
+    fake.stat(7, &StatLine { start: 77_777, ..TRAIN });
+    fake.put(7, "cmdline", "stranger\0");
     let process = only(processes.sample(&[7], 90 * SECOND));
     assert_eq!((process.start_ticks, words(&process)), (Some(77_777), vec!["stranger"]));
     assert_eq!(process.cpu_percent, None, "nothing is known of it from before");
-}
-
-#[test]
-fn a_child_that_executes_another_program_keeps_its_identity() {
-    // It waits for a line, so that it is seen before.
-    let mut child = Running::new("sh", &["-c", "read line; exec sleep 600"]);
-    let pid = child.pid();
-    let mut processes = Processes::new(Roots::default());
-    let before = until(&mut processes, pid, |process| words(process).len() == 3);
-    drop(child.0.stdin.take());
-    let after = until(&mut processes, pid, |process| words(process) == ["sleep", "600"]);
-    assert_eq!(before.identity(), after.identity());
-    assert_eq!(after.comm.as_deref(), Some("sleep"));
-    assert_ne!(before.executable, after.executable);
-}
-
-#[test]
-fn a_child_that_renames_itself_is_seen_to() {
-    let script = "read line; printf renamed > /proc/$$/comm; read line";
-    let mut child = Running::new("sh", &["-c", script]);
-    let mut processes = Processes::new(Roots::default());
-    let before = until(&mut processes, child.pid(), |process| words(process).len() == 3);
-    assert_ne!(before.comm.as_deref(), Some("renamed"));
-    child.0.stdin.as_mut().unwrap().write_all(b"\n").unwrap();
-    let after =
-        until(&mut processes, child.pid(), |process| process.comm.as_deref() == Some("renamed"));
-    assert_eq!(before.identity(), after.identity());
 }
 
 #[test]

@@ -1,18 +1,14 @@
 //! Over folders made to look like /proc and a cgroup's.
 
 use std::fs;
-use std::os::unix::fs::symlink;
-
-use tempfile::TempDir;
 
 use super::*;
-use crate::host::{Holders, Roots};
+use crate::host::Holders;
+use crate::host::testing::{FakeProc, StatLine};
 use crate::model::process::{Container, Slurm};
 
-/// A folder that looks like /proc and the file system around it.
 struct Fake {
-    _folder: TempDir,
-    roots: Roots,
+    proc: FakeProc,
     around: Surroundings,
     holders: Holders,
     now_ns: u64,
@@ -20,40 +16,26 @@ struct Fake {
 
 impl Fake {
     fn new() -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let roots = Roots {
-            proc: folder.path().join("proc"),
-            dev: folder.path().join("dev"),
-            root: folder.path().join("root"),
-        };
-        fs::create_dir_all(roots.proc.join("1")).unwrap();
+        let proc = FakeProc::new();
         Self {
-            around: Surroundings::new(roots.clone()),
-            holders: Holders::new(roots.clone()),
-            roots,
-            _folder: folder,
+            around: Surroundings::new(proc.roots.clone()),
+            holders: Holders::new(proc.roots.clone()),
+            proc,
             now_ns: VALID_NS,
         }
     }
 
     /// A process that holds this socket.
     fn process(&self, pid: u32, ppid: u32, session: u32, socket: u64) {
-        let folder = self.roots.proc.join(pid.to_string());
-        for name in ["fd", "ns", "net"] {
-            fs::create_dir_all(folder.join(name)).unwrap();
-        }
-        let line = format!(
-            "{pid} (x) S {ppid} {pid} {session} 0 -1 0 1 0 0 0 5 0 0 0 20 0 1 0 7 4096 3 9 1 1 7 0 0\n"
-        );
-        fs::write(folder.join("stat"), line).unwrap();
-        fs::write(folder.join("cmdline"), format!("program{pid}\0-x\0")).unwrap();
-        symlink("net:[1]", folder.join("ns/net")).unwrap();
-        symlink(format!("socket:[{socket}]"), folder.join("fd/3")).unwrap();
+        self.proc.stat(pid, &StatLine { ppid, session, ..StatLine::ASLEEP });
+        self.proc.put(pid, "cmdline", format!("program{pid}\0-x\0"));
+        self.proc.link(pid, "ns/net", "net:[1]");
+        self.proc.link(pid, "fd/3", format!("socket:[{socket}]"));
         let lines: String = [8, 9]
             .iter()
             .map(|inode| format!("0: 0100007F:1F9{inode} 0:0 0A 0:0 0:0 0 0 0 {inode} 1\n"))
             .collect();
-        fs::write(folder.join("net/tcp"), format!("heading\n{lines}")).unwrap();
+        self.proc.put(pid, "net/tcp", format!("heading\n{lines}"));
     }
 
     fn relatives(&mut self, process: &Process) -> Vec<(u32, Relation, String)> {
@@ -93,7 +75,7 @@ fn those_of_its_line_and_of_its_session_are_looked_at() {
         [(71, Relation::Ancestor, eight.to_owned()), (73, Relation::Descendant, nine.to_owned()),]
     );
     // It is looked at again after half a minute, and not before.
-    fs::remove_file(fake.roots.proc.join("71/fd/3")).unwrap();
+    fs::remove_file(fake.proc.proc.join("71/fd/3")).unwrap();
     fake.now_ns += VALID_NS - 1;
     assert_eq!(fake.relatives(&process(72)).len(), 2);
     fake.now_ns += 1;
@@ -126,7 +108,7 @@ fn the_others_of_its_service_or_container_are_looked_at() {
     fake.process(70, 1, 70, 1);
     fake.process(80, 1, 80, 8);
     let cgroup = "/system.slice/llm.service";
-    let folder = fake.roots.root.join("sys/fs/cgroup").join(&cgroup[1..]);
+    let folder = fake.proc.root.join("sys/fs/cgroup").join(&cgroup[1..]);
     fs::create_dir_all(&folder).unwrap();
     fs::write(folder.join("cgroup.procs"), "70\n80\n99\n").unwrap();
     let of = |cgroup: &str, unit: Option<&str>| Process {

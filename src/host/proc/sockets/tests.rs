@@ -5,9 +5,8 @@ use std::net::TcpListener;
 use std::os::unix::fs::symlink;
 use std::process::{Command, Stdio};
 
-use tempfile::TempDir;
-
 use super::*;
+use crate::host::testing::FakeProc;
 
 fn listens(line: Option<SocketLine>) -> Option<(u64, Bound)> {
     match line {
@@ -94,55 +93,55 @@ fn what_linux_does_not_write_is_nothing() {
     }
 }
 
-/// A folder that looks like /proc.
-struct Fake {
-    _folder: TempDir,
-    roots: Roots,
+/// Processes with sockets.
+struct Fake(FakeProc);
+
+impl std::ops::Deref for Fake {
+    type Target = FakeProc;
+
+    fn deref(&self) -> &FakeProc {
+        &self.0
+    }
 }
 
 impl Fake {
     fn new() -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let roots = Roots {
-            proc: folder.path().to_owned(),
-            dev: folder.path().join("dev"),
-            ..Roots::default()
-        };
-        let fake = Self { _folder: folder, roots };
-        fake.process("self", &[], [1, 1]);
+        let fake = Self(FakeProc::new());
+        fake.process(2, &[], [1, 1]);
+        symlink("2", fake.proc.join("self")).unwrap();
         fake
     }
 
     /// A process with these sockets, in these namespaces of network and mounts.
-    fn process(&self, name: &str, sockets: &[u64], namespaces: [u64; 2]) {
-        let folder = self.roots.proc.join(name);
-        for name in ["fd", "ns", "net"] {
-            fs::create_dir_all(folder.join(name)).unwrap();
+    fn process(&self, pid: u32, sockets: &[u64], namespaces: [u64; 2]) {
+        for name in ["fd", "net"] {
+            fs::create_dir_all(self.folder(pid).join(name)).unwrap();
         }
         for (kind, number) in ["net", "mnt"].iter().zip(namespaces) {
-            symlink(format!("{kind}:[{number}]"), folder.join("ns").join(kind)).unwrap();
+            self.link(pid, &format!("ns/{kind}"), format!("{kind}:[{number}]"));
         }
         for inode in sockets {
-            let target = format!("socket:[{inode}]");
-            symlink(target, folder.join("fd").join(inode.to_string())).unwrap();
+            self.link(pid, &format!("fd/{inode}"), format!("socket:[{inode}]"));
         }
     }
 
     fn table(&self, pid: u32, name: &str, lines: &str) {
-        let table = self.roots.proc.join(format!("{pid}/net/{name}"));
-        fs::write(table, format!("heading\n{lines}")).unwrap();
+        self.put(pid, &format!("net/{name}"), format!("heading\n{lines}"));
+    }
+
+    fn opened(&self, pid: u32) -> Folder {
+        Folder::open(&self.proc, pid).unwrap()
     }
 
     fn holds(&self, pid: u32, address: &str) -> Option<bool> {
-        let folder = Folder::open(&self.roots.proc, pid).unwrap();
-        holds_listener(&self.roots, &folder, address.parse().unwrap())
+        holds_listener(self, &self.opened(pid), address.parse().unwrap())
     }
 }
 
 #[test]
 fn only_the_one_who_listens_alone_holds_a_listener() {
     let fake = Fake::new();
-    fake.process("70", &[7, 8], [1, 1]);
+    fake.process(70, &[7, 8], [1, 1]);
     let loopback = word([127, 0, 0, 1]);
     let zero = word([0; 4]);
     let other = word([192, 168, 1, 5]);
@@ -171,7 +170,7 @@ fn only_the_one_who_listens_alone_holds_a_listener() {
 #[test]
 fn who_is_bound_to_the_very_address_goes_before_who_is_bound_to_all() {
     let fake = Fake::new();
-    fake.process("70", &[7], [1, 1]);
+    fake.process(70, &[7], [1, 1]);
     let loopback = word([127, 0, 0, 1]);
     let mapped = word([0; 4]).repeat(2) + &word([0, 0, 0xff, 0xff]) + &loopback;
     let all6 = word([0; 4]).repeat(4);
@@ -199,7 +198,7 @@ fn what_cannot_be_read_is_unknown_and_what_is_elsewhere_is_not_here() {
     let line = tcp(&word([127, 0, 0, 1]), 8888, "0A", 7);
     let port = "127.0.0.1:8888";
     for (pid, namespaces) in [(70, [1, 1]), (71, [2, 1]), (72, [1, 2])] {
-        fake.process(&pid.to_string(), &[7], namespaces);
+        fake.process(pid, &[7], namespaces);
         fake.table(pid, "tcp", &line);
     }
     assert_eq!(fake.holds(70, port), Some(true));
@@ -207,16 +206,12 @@ fn what_cannot_be_read_is_unknown_and_what_is_elsewhere_is_not_here() {
     assert_eq!(fake.holds(72, port), Some(true), "in another file system");
 
     // Not even root reads a folder that is none.
-    let fd = fake.roots.proc.join("70/fd");
-    fs::remove_dir_all(&fd).unwrap();
-    fs::write(&fd, "").unwrap();
+    fs::remove_dir_all(fake.proc.join("70/fd")).unwrap();
+    fake.put(70, "fd", "");
     assert_eq!(fake.holds(70, port), None);
-    let shares = |pid| {
-        let folder = Folder::open(&fake.roots.proc, pid).unwrap();
-        shares_network(&fake.roots, &folder)
-    };
+    let shares = |pid| shares_network(&fake, &fake.opened(pid));
     assert_eq!([shares(70), shares(71)], [Some(true), Some(false)]);
-    fs::remove_file(fake.roots.proc.join("71/ns/net")).unwrap();
+    fs::remove_file(fake.proc.join("71/ns/net")).unwrap();
     assert_eq!(shares(71), None);
     // More sockets than are read.
     let other = tcp(&word([127, 0, 0, 1]), 1, "0A", 9);
@@ -228,7 +223,7 @@ fn what_cannot_be_read_is_unknown_and_what_is_elsewhere_is_not_here() {
 fn tables_are_read_once_a_minute_for_each_network() {
     let fake = Fake::new();
     for (pid, sockets, network) in [(70, &[7][..], 1), (71, &[8], 1), (72, &[7], 2), (73, &[], 1)] {
-        fake.process(&pid.to_string(), sockets, [network, 1]);
+        fake.process(pid, sockets, [network, 1]);
     }
     let line = tcp(&word([192, 168, 1, 5]), 8888, "0A", 7);
     fake.table(70, "tcp", &line);
@@ -236,8 +231,8 @@ fn tables_are_read_once_a_minute_for_each_network() {
     fake.table(71, "tcp", &tcp(&word([127, 0, 0, 1]), 9, "0A", 8));
     let mut listening = Listening::default();
     let has = |listening: &mut Listening, pid| {
-        let folder = Folder::open(&fake.roots.proc, pid).unwrap();
-        let held = read_held(&folder, &fake.roots.dev).unwrap();
+        let folder = fake.opened(pid);
+        let held = read_held(&folder, &fake.dev).unwrap();
         let listens = listening.read(&folder, held.sockets.as_ref());
         listens.unwrap().at_all
     };
@@ -249,7 +244,7 @@ fn tables_are_read_once_a_minute_for_each_network() {
     assert_eq!(has(&mut listening, 71), Some(false), "for a minute");
     listening.begin(VALID_NS);
     assert_eq!(has(&mut listening, 71), Some(true), "by its own");
-    let folder = Folder::open(&fake.roots.proc, 71).unwrap();
+    let folder = fake.opened(71);
     assert_eq!(listening.read(&folder, None), Ok(Listens::default()));
     let partial = Sockets { inodes: vec![5], is_partial: true };
     assert_eq!(listening.read(&folder, Some(&partial)), Ok(Listens::default()));
@@ -258,7 +253,7 @@ fn tables_are_read_once_a_minute_for_each_network() {
 #[test]
 fn the_addresses_they_listen_on_are_listed_services_first() {
     let fake = Fake::new();
-    fake.process("70", &[3, 4, 5, 6, 7, 8], [1, 1]);
+    fake.process(70, &[3, 4, 5, 6, 7, 8], [1, 1]);
     let zero = word([0; 4]);
     let lines = tcp(&zero, 41_234, "0A", 3)
         + &tcp(&word([127, 0, 0, 1]), 8000, "0A", 4)
@@ -267,8 +262,8 @@ fn the_addresses_they_listen_on_are_listed_services_first() {
     let packets = UNIX.replace(" 0001 01", " 0005 01");
     let lines = format!("{UNIX} 6 /run/x.sock\n{packets} 7 @cuda-uvmfd-1-70\n{UNIX} 8 @x\n");
     fake.table(70, "unix", &lines);
-    let folder = Folder::open(&fake.roots.proc, 70).unwrap();
-    let held = read_held(&folder, &fake.roots.dev).unwrap();
+    let folder = fake.opened(70);
+    let held = read_held(&folder, &fake.dev).unwrap();
     let listens = Listening::default().read(&folder, held.sockets.as_ref()).unwrap();
     // Without CUDA's own.
     let held = held.sockets.unwrap();

@@ -1,28 +1,16 @@
 //! Over folders made to look like /proc; time is data.
 
 use std::fs;
-use std::path::PathBuf;
-
-use tempfile::TempDir;
 
 use super::*;
+use crate::host::testing::{FakeProc, StatLine};
 
 const SECOND: u64 = 1_000_000_000;
 
-/// A folder that looks like /proc.
 struct Fake {
-    folder: TempDir,
+    proc: FakeProc,
     tree: Tree,
     now_ns: u64,
-}
-
-/// Who a process is, and the clock ticks that it used itself and waited for.
-struct Line {
-    pid: u32,
-    ppid: u32,
-    start: u64,
-    own: u64,
-    waited: i64,
 }
 
 fn known(pid: u32) -> Process {
@@ -31,45 +19,35 @@ fn known(pid: u32) -> Process {
 
 impl Fake {
     fn new() -> Self {
-        let mut fake =
-            Self { folder: tempfile::tempdir().unwrap(), tree: Tree::new(), now_ns: SECOND };
+        let mut fake = Self { proc: FakeProc::new(), tree: Tree::new(), now_ns: SECOND };
         fake.tree.ticks_per_second = 100;
         fake.put(1, 0, 1, 0);
         fake
     }
 
-    fn stat(&self, pid: u32) -> PathBuf {
-        self.folder.path().join(pid.to_string())
-    }
-
-    fn write(&self, line: &Line) {
-        let Line { pid, ppid, start, own, waited } = line;
-        fs::create_dir_all(self.stat(*pid)).unwrap();
-        let text = format!(
-            "{pid} (a b) S {ppid} {pid} {pid} 0 -1 0 1 0 0 0 {own} 0 0 {waited} 20 0 1 0 {start} 4096 3 9 1 1 7 0 0\n"
-        );
-        fs::write(self.stat(*pid).join("stat"), text).unwrap();
-    }
-
-    /// A process that has used this much.
-    fn put(&self, pid: u32, ppid: u32, own: u64, waited: i64) {
-        self.write(&Line { pid, ppid, start: 7, own, waited });
+    /// A process that has used this many clock ticks itself, and waited for children that did.
+    fn put(&self, pid: u32, ppid: u32, ticks: u64, waited: i64) {
+        self.proc.stat(pid, &StatLine { ppid, ticks, waited, ..StatLine::ASLEEP });
     }
 
     fn end(&self, pid: u32) {
-        fs::remove_dir_all(self.stat(pid)).unwrap();
+        fs::remove_dir_all(self.proc.folder(pid)).unwrap();
+    }
+
+    fn listed(&self) -> Folder {
+        Folder::list(&self.proc.roots.proc).unwrap()
     }
 
     /// The next folder with its number is another one, and does not get the number of this one's.
     fn replace(&self, pid: u32) {
-        let old = self.folder.path().join(format!("old-{pid}"));
-        fs::rename(self.stat(pid), old).unwrap();
+        let old = self.proc.roots.proc.join(format!("old-{pid}"));
+        fs::rename(self.proc.folder(pid), old).unwrap();
     }
 
     /// What the descendants of these come to at the next listing, five seconds later.
     fn list_and_update(&mut self, pids: &[u32]) -> Vec<Descendants> {
         self.now_ns += 5 * SECOND;
-        let proc = Folder::list(self.folder.path()).unwrap();
+        let proc = self.listed();
         let listing = proc.processes().unwrap();
         self.tree.update(&proc, &listing);
         self.update(pids)
@@ -77,7 +55,7 @@ impl Fake {
 
     fn update(&mut self, pids: &[u32]) -> Vec<Descendants> {
         let mut processes: Vec<Process> = pids.iter().map(|&pid| known(pid)).collect();
-        let proc = Folder::list(self.folder.path()).unwrap();
+        let proc = self.listed();
         self.tree.fill(Some(&proc), &mut processes, |_| None, self.now_ns);
         processes.into_iter().map(|process| (*process.descendants.unwrap()).clone()).collect()
     }
@@ -126,12 +104,9 @@ fn what_children_and_theirs_use_is_summed_up() {
 #[test]
 fn what_the_others_of_a_process_group_do_counts_with_it() {
     let mut fake = Fake::new();
-    let put = |fake: &Fake, pid: u32, group: u32, own: u64, io: u64| {
-        fake.put(pid, 1, own, 0);
-        let stat = fs::read_to_string(fake.stat(pid).join("stat")).unwrap();
-        let line = stat.replacen(&format!("S 1 {pid}"), &format!("S 1 {group}"), 1);
-        fs::write(fake.stat(pid).join("stat"), line).unwrap();
-        fs::write(fake.stat(pid).join("io"), format!("rchar: {io}\nwchar: 5\n")).unwrap();
+    let put = |fake: &Fake, pid: u32, group: u32, ticks: u64, io: u64| {
+        fake.proc.stat(pid, &StatLine { group, ticks, ..StatLine::ASLEEP });
+        fake.proc.put(pid, "io", format!("rchar: {io}\nwchar: 5\n"));
     };
     // prep.py (80) | infer.py (81, on the GPU), and a stranger.
     put(&fake, 80, 80, 100, 1000);
@@ -139,7 +114,7 @@ fn what_the_others_of_a_process_group_do_counts_with_it() {
     put(&fake, 90, 90, 500, 3000);
     fake.put(82, 81, 0, 0);
     let sum = |fake: &mut Fake| {
-        let proc = Folder::list(fake.folder.path()).unwrap();
+        let proc = fake.listed();
         fake.now_ns += 30 * SECOND;
         fake.tree.update(&proc, &proc.processes().unwrap());
         let process = Process { process_group: Some(80), ..known(81) };
@@ -194,7 +169,7 @@ impl Fake {
     /// These as they are read now.
     fn read(&self, pids: &[u32]) -> Vec<Process> {
         let read = |&pid: &u32| {
-            let text = fs::read(self.stat(pid).join("stat")).unwrap();
+            let text = fs::read(self.proc.folder(pid).join("stat")).unwrap();
             let stat = parse_stat(&text).unwrap();
             Process {
                 pid,
@@ -210,7 +185,7 @@ impl Fake {
     fn sample(&mut self, pids: &[u32]) -> Descendants {
         self.now_ns += SECOND;
         let mut processes = self.read(pids);
-        let proc = Folder::list(self.folder.path()).unwrap();
+        let proc = self.listed();
         self.tree.fill(Some(&proc), &mut processes, |_| None, self.now_ns);
         (*processes.remove(0).descendants.unwrap()).clone()
     }
@@ -232,7 +207,7 @@ fn what_a_process_used_before_it_was_adopted_is_not_its_new_parent_s() {
     fake.put(80, 70, 310, 0);
     fake.now_ns += 4 * SECOND;
     let mut processes = fake.read(&[70, 80]);
-    let proc = Folder::list(fake.folder.path()).unwrap();
+    let proc = fake.listed();
     let listing = proc.processes().unwrap();
     fake.tree.update(&proc, &listing);
     let now_ns = fake.now_ns + SECOND;
@@ -248,7 +223,7 @@ fn a_number_that_is_given_again_is_another_process() {
     fake.put(71, 70, 1000, 0);
     assert_eq!(fake.list_and_update(&[70])[0].cpu_seconds, Some(10.0));
     fake.replace(71);
-    fake.write(&Line { pid: 71, ppid: 1, start: 9, own: 5000, waited: 0 });
+    fake.proc.stat(71, &StatLine { start: 9, ticks: 5000, ..StatLine::ASLEEP });
     fake.assert_used(70, 0, 0.0, 10.0);
     // A watched one, too.
     let other = Process { pid: 70, start_ticks: Some(8), ..Process::default() };

@@ -6,15 +6,15 @@ use crate::model::process::Parent;
 
 const ID: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
 
-const SHELL: FakeStat = FakeStat { comm: "bash", start: 500, ..TRAIN };
+const SHELL: StatLine = StatLine { comm: "bash", start: 500, ..TRAIN };
 
 /// A process of a shell, which is there, too.
-fn with_parent() -> Fake {
-    let fake = Fake::new(false);
+fn with_parent() -> FakeProc {
+    let fake = machine(false);
     fake.stat(70, &TRAIN);
     fake.stat(60, &SHELL);
-    fake.write(60, "status", "Name:\tbash\nNSpid:\t60\n");
-    fake.write(60, "cmdline", "bash\0-l\0");
+    fake.put(60, "status", "Name:\tbash\nNSpid:\t60\n");
+    fake.put(60, "cmdline", "bash\0-l\0");
     fake
 }
 
@@ -30,16 +30,16 @@ fn bash() -> Parent {
 
 #[test]
 fn a_container_is_named_by_its_runtime_s_files() {
-    let fake = Fake::new(false);
+    let fake = machine(false);
     fake.stat(70, &TRAIN);
-    fake.write(70, "cgroup", format!("0::/system.slice/docker-{ID}.scope\n"));
-    fake.write(70, "status", "Name:\ttrain\nUid:\t0\t0\t0\t0\nNSpid:\t70\t1\n");
-    fake.write(70, "environ", "RANK=0\0API_TOKEN=hidden\0");
-    let folder = fake.0.root.join("var/lib/docker/containers").join(ID);
+    fake.put(70, "cgroup", format!("0::/system.slice/docker-{ID}.scope\n"));
+    fake.put(70, "status", "Name:\ttrain\nUid:\t0\t0\t0\t0\nNSpid:\t70\t1\n");
+    fake.put(70, "environ", "RANK=0\0API_TOKEN=hidden\0");
+    let folder = fake.root.join("var/lib/docker/containers").join(ID);
     fs::create_dir_all(&folder).unwrap();
     fs::write(folder.join("config.v2.json"), r#"{"Name":"/trainer"}"#).unwrap();
 
-    let mut processes = fake.processes();
+    let mut processes = table(&fake);
     let process = until(&mut processes, 70, |process| {
         let container = process.container.as_deref().unwrap();
         container.name.is_some()
@@ -58,22 +58,22 @@ fn a_container_is_named_by_its_runtime_s_files() {
 #[test]
 fn a_place_follows_its_cgroup_and_the_environment_stays() {
     let fake = with_parent();
-    fake.write(70, "cgroup", "0::/system.slice/ssh.service\n");
-    fake.write(70, "environ", "RANK=0\0");
-    let mut processes = fake.processes();
+    fake.put(70, "cgroup", "0::/system.slice/ssh.service\n");
+    fake.put(70, "environ", "RANK=0\0");
+    let mut processes = table(&fake);
     let process = only(processes.sample(&[70], SECOND));
     assert_eq!(process.systemd_unit.as_deref(), Some("ssh.service"));
     assert_eq!(process.cgroup.as_deref(), Some("/system.slice/ssh.service"));
 
-    fake.write(70, "cgroup", "0::/system.slice/slurmstepd.scope/job_7/step_0/user/task_0\n");
-    fake.write(70, "environ", "title\0");
+    fake.put(70, "cgroup", "0::/system.slice/slurmstepd.scope/job_7/step_0/user/task_0\n");
+    fake.put(70, "environ", "title\0");
     let process = only(processes.sample(&[70], 40 * SECOND));
     assert_eq!(process.systemd_unit, None);
     assert_eq!(process.slurm.unwrap().job_id.as_deref(), Some("7"));
     assert_eq!(process.environment.unwrap().len(), 1, "as it was given");
 
     // Another program, another environment.
-    fake.stat(70, &FakeStat { stack: 0x7ffd, ..TRAIN });
+    fake.stat(70, &StatLine { stack: 0x7ffd, ..TRAIN });
     let process = only(processes.sample(&[70], 44 * SECOND));
     assert_eq!(process.environment.as_deref(), Some(&Default::default()));
 }
@@ -81,23 +81,23 @@ fn a_place_follows_its_cgroup_and_the_environment_stays() {
 #[test]
 fn what_waits_in_a_driver_keeps_its_environment_to_itself() {
     let fake = with_parent();
-    fake.write(70, "environ", "RANK=0\0");
-    fake.stat(70, &FakeStat { state: 'D', ..TRAIN });
-    let mut processes = fake.processes();
+    fake.put(70, "environ", "RANK=0\0");
+    fake.stat(70, &StatLine { state: 'D', ..TRAIN });
+    let mut processes = table(&fake);
     assert_eq!(only(processes.sample(&[70], SECOND)).environment, None);
     fake.stat(70, &TRAIN);
     assert!(only(processes.sample(&[70], 2 * SECOND)).environment.is_some());
 
     // So does a parent with its argv.
-    fake.stat(60, &FakeStat { state: 'D', ..SHELL });
-    let parent = only(fake.processes().sample(&[70], SECOND)).parent.unwrap();
+    fake.stat(60, &StatLine { state: 'D', ..SHELL });
+    let parent = only(table(&fake).sample(&[70], SECOND)).parent.unwrap();
     assert_eq!((parent.comm.as_deref(), &parent.command), (Some("bash"), &None));
 }
 
 #[test]
 fn who_started_it_is_its_parent_and_stays_so() {
     let fake = with_parent();
-    let mut processes = fake.processes();
+    let mut processes = table(&fake);
     let process = only(processes.sample(&[70], SECOND));
     assert_eq!(process.parent.as_deref(), Some(&bash()));
     let before = process.parent.unwrap();
@@ -106,9 +106,9 @@ fn who_started_it_is_its_parent_and_stays_so() {
 
     // The shell ends, and another adopts what it has started.
     fake.end(60);
-    fake.stat(55, &FakeStat { comm: "manager", ..SHELL });
-    fake.write(55, "status", "Name:\tmanager\nNSpid:\t55\n");
-    fake.stat(70, &FakeStat { ppid: 55, ..TRAIN });
+    fake.stat(55, &StatLine { comm: "manager", ..SHELL });
+    fake.put(55, "status", "Name:\tmanager\nNSpid:\t55\n");
+    fake.stat(70, &StatLine { ppid: 55, ..TRAIN });
     let process = only(processes.sample(&[70], 44 * SECOND));
     assert_eq!(process.parent_is_reaper, Some(true));
     assert_eq!(process.parent.as_deref(), Some(&bash()));
@@ -118,29 +118,29 @@ fn who_started_it_is_its_parent_and_stays_so() {
 fn who_only_adopted_it_or_came_later_did_not_start_it() {
     let fake = with_parent();
     // As seen for the first time after the shell's end.
-    fake.write(1, "status", "Name:\tsystemd\nNSpid:\t1\n");
-    fake.stat(1, &FakeStat { comm: "systemd", start: 1, ..SHELL });
-    fake.stat(70, &FakeStat { ppid: 1, ..TRAIN });
-    assert_eq!(only(fake.processes().sample(&[70], SECOND)).parent, None);
+    fake.put(1, "status", "Name:\tsystemd\nNSpid:\t1\n");
+    fake.stat(1, &StatLine { comm: "systemd", start: 1, ..SHELL });
+    fake.stat(70, &StatLine { ppid: 1, ..TRAIN });
+    assert_eq!(only(table(&fake).sample(&[70], SECOND)).parent, None);
 
     fake.stat(70, &TRAIN);
     let later = TRAIN.start + 1;
-    fake.stat(60, &FakeStat { start: later, ..SHELL });
-    assert_eq!(only(fake.processes().sample(&[70], SECOND)).parent, None);
-    fake.stat(60, &FakeStat { start: TRAIN.start, ..SHELL });
-    assert!(only(fake.processes().sample(&[70], SECOND)).parent.is_some());
+    fake.stat(60, &StatLine { start: later, ..SHELL });
+    assert_eq!(only(table(&fake).sample(&[70], SECOND)).parent, None);
+    fake.stat(60, &StatLine { start: TRAIN.start, ..SHELL });
+    assert!(only(table(&fake).sample(&[70], SECOND)).parent.is_some());
 }
 
 #[test]
 fn a_driver_behind_files_is_known_by_what_this_process_holds() {
-    let fake = Fake::new(false);
+    let fake = machine(false);
     fake.stat(70, &TRAIN);
-    fake.open_file(70, 0, "/dev/null");
-    assert!(!fake.processes().has_gpu_device_files());
+    fake.link(70, "fd/0", "/dev/null");
+    assert!(!table(&fake).has_gpu_device_files());
     // As in a container that was given no device file, with NVML opened.
-    symlink("90", fake.0.proc.join("self")).unwrap();
-    fake.open_file(90, 3, fake.0.dev.join("nvidiactl"));
-    let mut processes = fake.processes();
+    symlink("90", fake.proc.join("self")).unwrap();
+    fake.link(90, "fd/3", fake.dev.join("nvidiactl"));
+    let mut processes = table(&fake);
     assert!(processes.has_gpu_device_files());
     let process = only(processes.sample(&[70], SECOND));
     assert_eq!(process.gpu_files.as_deref(), Some(&[][..]));

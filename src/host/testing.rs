@@ -1,0 +1,110 @@
+//! A folder of made-up processes that looks like /proc, with /dev and the machine's files beside it.
+
+use std::fs;
+use std::ops::Deref;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+
+use tempfile::TempDir;
+
+use super::Roots;
+
+/// Removed at the end.
+pub struct FakeProc {
+    _folder: TempDir,
+    pub roots: Roots,
+}
+
+/// What a process's stat line says.
+#[derive(Clone, Copy)]
+pub struct StatLine {
+    pub comm: &'static str,
+    pub state: char,
+    pub ppid: u32,
+    pub group: u32,
+    pub session: u32,
+    pub terminal: u32,
+    pub flags: u32,
+    pub ticks: u64,
+    pub waited: i64,
+    pub threads: u32,
+    pub start: u64,
+    pub stack: u64,
+}
+
+impl StatLine {
+    /// As a group or session: the process's own.
+    const OWN: u32 = u32::MAX;
+
+    /// A process that sleeps, in a group and session of its own.
+    pub const ASLEEP: Self = Self {
+        comm: "x",
+        state: 'S',
+        ppid: 1,
+        group: Self::OWN,
+        session: Self::OWN,
+        terminal: 0,
+        flags: 0,
+        ticks: 5,
+        waited: 0,
+        threads: 1,
+        start: 7,
+        stack: 7,
+    };
+}
+
+impl Deref for FakeProc {
+    type Target = Roots;
+
+    fn deref(&self) -> &Roots {
+        &self.roots
+    }
+}
+
+impl FakeProc {
+    /// With a folder of the first process, as every /proc that hides none has.
+    pub fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let [proc, dev, root] = ["proc", "dev", "root"].map(|name| folder.path().join(name));
+        let fake = Self { _folder: folder, roots: Roots { proc, dev, root } };
+        fs::create_dir_all(fake.folder(1)).unwrap();
+        fs::create_dir_all(&fake.dev).unwrap();
+        fake
+    }
+
+    pub fn folder(&self, pid: u32) -> PathBuf {
+        self.proc.join(pid.to_string())
+    }
+
+    /// Writes a file of a process, its folders with it.
+    pub fn put(&self, pid: u32, name: &str, content: impl AsRef<[u8]>) {
+        let path = self.folder(pid).join(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, content).unwrap();
+    }
+
+    /// Makes a link of a process, its folders with it.
+    pub fn link(&self, pid: u32, name: &str, target: impl AsRef<Path>) {
+        let path = self.folder(pid).join(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        symlink(target, path).unwrap();
+    }
+
+    pub fn stat(&self, pid: u32, stat: &StatLine) {
+        let StatLine { comm, state, ppid, group, session, terminal, flags, ticks, .. } = stat;
+        let StatLine { waited, threads, start, stack, .. } = stat;
+        let [group, session] =
+            [group, session].map(|it| if *it == StatLine::OWN { &pid } else { it });
+        let line = format!(
+            "{pid} ({comm}) {state} {ppid} {group} {session} {terminal} -1 {flags} 1 0 0 0 {ticks} 0 0 {waited} \
+             20 0 {threads} 0 {start} 4096 3 99 1 1 {stack} 0 0\n"
+        );
+        self.put(pid, "stat", line);
+    }
+
+    /// As when a process dies: what was kept open answers nothing more, and the folder is gone.
+    pub fn end(&self, pid: u32) {
+        self.put(pid, "stat", "");
+        fs::remove_dir_all(self.folder(pid)).unwrap();
+    }
+}
