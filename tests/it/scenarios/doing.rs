@@ -1,5 +1,9 @@
 //! What a process does at one moment, before any noise of measurement.
 
+use std::ops::Range;
+
+use super::random::Random;
+
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Presence {
     /// Nowhere: not yet born, or gone.
@@ -64,6 +68,28 @@ pub fn spinning(bytes: u64) -> Doing {
 
 pub fn gone() -> Doing {
     Doing { presence: Presence::Gone, ..resting(0) }
+}
+
+/// Does this until a time, and that from then on.
+pub fn until(time: f64, before: Doing, after: Doing) -> impl Fn(f64, &mut Random) -> Doing {
+    move |t, _| if t < time { before } else { after }
+}
+
+/// Does this between two times, and that before and after.
+pub fn during(
+    times: Range<f64>,
+    within: Doing,
+    outside: Doing,
+) -> impl Fn(f64, &mut Random) -> Doing {
+    move |t, _| if times.contains(&t) { within } else { outside }
+}
+
+/// Does each until its time, and at last that.
+pub fn phases<const N: usize>(
+    each: [(f64, Doing); N],
+    last: Doing,
+) -> impl Fn(f64, &mut Random) -> Doing {
+    move |t, _| each.iter().find(|(end, _)| t < *end).map_or(last, |(_, doing)| *doing)
 }
 
 impl Doing {

@@ -141,6 +141,38 @@ impl Stage {
         self.gpu = self.gpu.min(gpus - 1);
     }
 
+    pub fn trainer(&mut self) -> Process {
+        people::trainer(&mut self.random)
+    }
+
+    pub fn notebook(&mut self) -> Process {
+        people::notebook(&mut self.random)
+    }
+
+    pub fn someone(&mut self, words: &str) -> Process {
+        people::someone(&mut self.random, words)
+    }
+
+    pub fn server(&mut self, words: &str, framework: Option<&str>) -> Process {
+        people::server(&mut self.random, words, framework)
+    }
+
+    pub fn daemon(&mut self, words: &str, unit: &str) -> Process {
+        people::daemon(&mut self.random, words, unit)
+    }
+
+    pub fn child(&mut self, parent: &Process) -> Process {
+        people::child(&mut self.random, parent)
+    }
+
+    pub fn contain(&mut self, process: Process) -> Process {
+        people::contain(&mut self.random, process)
+    }
+
+    pub fn submit(&mut self, process: Process) -> Process {
+        people::submit(&mut self.random, process)
+    }
+
     /// Makes the process as old as `hours`, at the most.
     fn age(&mut self, process: &mut Process, hours: f64) {
         if process.start_time.is_none() {
@@ -219,6 +251,18 @@ impl Stage {
             for snapshot in snapshots {
                 edit(snapshot.time.seconds_since(began), snapshot);
             }
+        });
+    }
+
+    /// Changes every GPU in each snapshot.
+    pub fn edit_gpus(&mut self, edit: impl Fn(&mut Gpu) + 'static) {
+        self.edit_each(move |_, snapshot| snapshot.gpus.iter_mut().for_each(&edit));
+    }
+
+    /// Changes a process in each snapshot.
+    pub fn edit_process(&mut self, pid: u32, edit: impl Fn(f64, &mut Process) + 'static) {
+        self.edit_each(move |t, snapshot| {
+            snapshot.processes.iter_mut().filter(|it| it.pid == pid).for_each(|it| edit(t, it));
         });
     }
 

@@ -2,8 +2,7 @@
 
 use gpumem::api::model::{Process, ProcessType};
 
-use super::super::doing::{gone, resting, working};
-use super::super::people::{child, notebook, submit, trainer};
+use super::super::doing::{gone, resting, until, working};
 use super::super::scenario::Subject;
 use super::super::stage::{MIB, Stage};
 use super::{Family, family};
@@ -21,37 +20,36 @@ fn minutes_ago(s: &mut Stage) -> f64 {
 
 /// A process that works, and from `at` on is in a state that it does not leave.
 fn falls_into(s: &mut Stage, process: Process, state: char, bytes: u64, at: f64) -> u32 {
-    s.act(process, move |t, _| if t < at { working(bytes) } else { resting(bytes).state(state) })
+    s.act(process, until(at, working(bytes), resting(bytes).state(state)))
 }
 
 pub const FAMILIES: &[Family] = &[
     family("stopped_in_a_terminal", "Ctrl-Z: the trainer is stopped and keeps its memory.", |s| {
-        let (mut process, bytes, at) = (trainer(&mut s.random), s.gib(2.0, 20.0), minutes_ago(s));
+        let (mut process, bytes, at) = (s.trainer(), s.gib(2.0, 20.0), minutes_ago(s));
         process.terminal = Some("pts/12".into());
         let pid = falls_into(s, process, 'T', bytes, at);
         s.accuse("stopped", pid, STOPPED);
     }),
     family("stopped_by_a_scheduler", "The scheduler suspended the job with SIGSTOP.", |s| {
-        let process = trainer(&mut s.random);
-        let (process, bytes, at) =
-            (submit(&mut s.random, process), s.gib(2.0, 20.0), minutes_ago(s));
+        let process = s.trainer();
+        let (process, bytes, at) = (s.submit(process), s.gib(2.0, 20.0), minutes_ago(s));
         let pid = falls_into(s, process, 'T', bytes, at);
         s.accuse("stopped", pid, STOPPED);
     }),
     family("stopped_with_little", "A stopped process holds no more than its context.", |s| {
         let bytes = s.random.whole(150, 400) * 2 * MIB;
-        let (process, at) = (trainer(&mut s.random), minutes_ago(s));
+        let (process, at) = (s.trainer(), minutes_ago(s));
         let pid = falls_into(s, process, 'T', bytes, at);
         s.accuse("stopped", pid, STOPPED);
     }),
     family("stopped_all_along", "It was stopped before anybody looked.", |s| {
         s.minutes(8.0, 40.0);
-        let (process, bytes) = (trainer(&mut s.random), s.gib(2.0, 20.0));
+        let (process, bytes) = (s.trainer(), s.gib(2.0, 20.0));
         let pid = falls_into(s, process, 'T', bytes, -1.0);
         s.accuse("stopped", pid, STOPPED);
     }),
     family("stopped_again", "Stopped, resumed, and stopped for good.", |s| {
-        let (process, bytes, at) = (trainer(&mut s.random), s.gib(2.0, 20.0), minutes_ago(s));
+        let (process, bytes, at) = (s.trainer(), s.gib(2.0, 20.0), minutes_ago(s));
         let pid = s.act(process, move |t, _| {
             if t > at || (at - 500.0..at - 200.0).contains(&t) {
                 resting(bytes).state('T')
@@ -62,21 +60,20 @@ pub const FAMILIES: &[Family] = &[
         s.accuse("stopped", pid, STOPPED);
     }),
     family("stopped_beside_another", "A stopped process on a GPU that somebody else uses.", |s| {
-        let (process, bytes, at) = (trainer(&mut s.random), s.gib(2.0, 5.0), minutes_ago(s));
+        let (process, bytes, at) = (s.trainer(), s.gib(2.0, 5.0), minutes_ago(s));
         let pid = falls_into(s, process, 'T', bytes, at);
         s.accuse("stopped", pid, STOPPED);
-        let (other, held) = (trainer(&mut s.random), s.gib(2.0, 6.0));
+        let (other, held) = (s.trainer(), s.gib(2.0, 6.0));
         s.act(other, move |_, _| working(held).sm(90.0));
     }),
     family(
         "stopped_orphan",
         "A stopped worker whose job is gone: one accusation is enough.",
         |s| {
-            let (process, bytes, at) = (trainer(&mut s.random), s.gib(2.0, 10.0), minutes_ago(s));
-            let worker = child(&mut s.random, &process);
-            let pid = s.act(worker, move |t, _| {
-                if t < at { working(bytes) } else { resting(bytes).state('T').adopted_by(1) }
-            });
+            let (process, bytes, at) = (s.trainer(), s.gib(2.0, 10.0), minutes_ago(s));
+            let worker = s.child(&process);
+            let pid =
+                s.act(worker, until(at, working(bytes), resting(bytes).state('T').adopted_by(1)));
             s.accuse("orphan", pid, &["idle", "stopped"]);
             s.labels.kill_ok.insert(pid, true);
         },
@@ -85,14 +82,8 @@ pub const FAMILIES: &[Family] = &[
         "dead_and_listed",
         "NVML lists a pid that does not exist, in the host's pid namespace.",
         |s| {
-            let (process, bytes, at) = (trainer(&mut s.random), s.gib(2.0, 20.0), minutes_ago(s));
-            let pid =
-                s.act(
-                    process,
-                    move |t, _| {
-                        if t < at { working(bytes) } else { resting(bytes).missing() }
-                    },
-                );
+            let (process, bytes, at) = (s.trainer(), s.gib(2.0, 20.0), minutes_ago(s));
+            let pid = s.act(process, until(at, working(bytes), resting(bytes).missing()));
             s.labels.severity = Some("critical");
             s.accuse("dead", pid, DEAD);
             s.labels.allowed.push(("unattributed", Subject::Gpu(s.gpu as u32)));
@@ -101,14 +92,14 @@ pub const FAMILIES: &[Family] = &[
     family("dead_since_before", "The pid was gone before anybody looked.", |s| {
         s.minutes(5.0, 30.0);
         s.labels.severity = Some("critical");
-        let (process, bytes) = (trainer(&mut s.random), s.gib(2.0, 20.0));
+        let (process, bytes) = (s.trainer(), s.gib(2.0, 20.0));
         let pid = s.act(process, move |_, _| resting(bytes).missing());
         s.accuse("dead", pid, DEAD);
         s.labels.allowed.push(("unattributed", Subject::Gpu(s.gpu as u32)));
     }),
     family("dead_zombie", "A zombie's memory is still on the GPU.", |s| {
         s.labels.severity = Some("critical");
-        let (process, bytes, at) = (trainer(&mut s.random), s.gib(2.0, 20.0), minutes_ago(s));
+        let (process, bytes, at) = (s.trainer(), s.gib(2.0, 20.0), minutes_ago(s));
         let pid = falls_into(s, process, 'Z', bytes, at);
         s.accuse("dead", pid, DEAD);
     }),
@@ -117,12 +108,12 @@ pub const FAMILIES: &[Family] = &[
         "The job was started again while its zombie is still listed.",
         |s| {
             s.labels.severity = Some("critical");
-            let (process, bytes, at) = (trainer(&mut s.random), s.gib(2.0, 6.0), minutes_ago(s));
-            let next = trainer(&mut s.random);
+            let (process, bytes, at) = (s.trainer(), s.gib(2.0, 6.0), minutes_ago(s));
+            let next = s.trainer();
             let next = s.born(Process { command: process.command.clone(), ..next }, at + 60.0);
             let pid = falls_into(s, process, 'Z', bytes, at);
             s.accuse("dead", pid, DEAD);
-            s.act(next, move |t, _| if t < at + 60.0 { gone() } else { working(bytes) });
+            s.act(next, until(at + 60.0, gone(), working(bytes)));
         },
     ),
     family("dead_twice", "Two ranks are gone, and NVML lists both on their GPUs.", |s| {
@@ -130,24 +121,27 @@ pub const FAMILIES: &[Family] = &[
         s.labels.severity = Some("critical");
         let (bytes, at) = (s.gib(2.0, 14.0), minutes_ago(s));
         for gpu in 0..2 {
-            let process = trainer(&mut s.random);
-            let pid = s.act_on(process, &[gpu], ProcessType::Compute, move |t, _| {
-                if t < at { working(bytes) } else { resting(bytes).missing() }
-            });
+            let process = s.trainer();
+            let pid = s.act_on(
+                process,
+                &[gpu],
+                ProcessType::Compute,
+                until(at, working(bytes), resting(bytes).missing()),
+            );
             s.accuse("dead", pid, DEAD);
             s.labels.allowed.push(("unattributed", Subject::Gpu(gpu as u32)));
         }
     }),
     family("stuck_in_the_driver", "A process sleeps in the driver and cannot be woken.", |s| {
         s.labels.severity = Some("critical");
-        let (process, bytes, at) = (trainer(&mut s.random), s.gib(2.0, 20.0), minutes_ago(s));
+        let (process, bytes, at) = (s.trainer(), s.gib(2.0, 20.0), minutes_ago(s));
         let pid = falls_into(s, process, 'D', bytes, at);
         s.accuse("stuck", pid, &["idle"]);
     }),
     family("stuck_with_little", "A notebook kernel is stuck with no more than a context.", |s| {
         s.labels.severity = Some("critical");
         let bytes = s.random.whole(150, 400) * 2 * MIB;
-        let (process, at) = (notebook(&mut s.random), minutes_ago(s));
+        let (process, at) = (s.notebook(), minutes_ago(s));
         let pid = s.act(process, move |t, _| {
             if t < at {
                 working(bytes).notebook("busy", t)
@@ -160,16 +154,19 @@ pub const FAMILIES: &[Family] = &[
     family("stuck_on_several_gpus", "A process that holds several GPUs is stuck.", |s| {
         s.gpus(4);
         s.labels.severity = Some("critical");
-        let (process, bytes, at) = (trainer(&mut s.random), s.gib(2.0, 14.0), minutes_ago(s));
-        let pid = s.act_on(process, &[0, 1, 2, 3], ProcessType::Compute, move |t, _| {
-            if t < at { working(bytes) } else { resting(bytes).state('D') }
-        });
+        let (process, bytes, at) = (s.trainer(), s.gib(2.0, 14.0), minutes_ago(s));
+        let pid = s.act_on(
+            process,
+            &[0, 1, 2, 3],
+            ProcessType::Compute,
+            until(at, working(bytes), resting(bytes).state('D')),
+        );
         s.accuse("stuck", pid, &["idle"]);
     }),
     family("stuck_since_before", "It was stuck before anybody looked.", |s| {
         s.minutes(5.0, 30.0);
         s.labels.severity = Some("critical");
-        let (process, bytes) = (trainer(&mut s.random), s.gib(2.0, 20.0));
+        let (process, bytes) = (s.trainer(), s.gib(2.0, 20.0));
         let pid = falls_into(s, process, 'D', bytes, -1.0);
         s.accuse("stuck", pid, &["idle"]);
     }),

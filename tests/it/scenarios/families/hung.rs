@@ -3,7 +3,6 @@
 use gpumem::api::model::ProcessType;
 
 use super::super::doing::{Doing, spinning, working};
-use super::super::people::trainer;
 use super::super::stage::{MIB, Stage};
 use super::{Family, family};
 
@@ -22,7 +21,7 @@ fn then_spins(t: f64, at: f64, bytes: u64, level: f64) -> Doing {
 
 pub const FAMILIES: &[Family] = &[
     family("hung_single", "A kernel spins for ever on one GPU, after normal work.", |s| {
-        let (process, bytes, at) = (trainer(&mut s.random), s.gib(4.0, 30.0), hang(s));
+        let (process, bytes, at) = (s.trainer(), s.gib(4.0, 30.0), hang(s));
         let level = s.random.range(88.0, 98.0);
         let pid = s.act(process, move |t, _| then_spins(t, at, bytes, level));
         s.accuse("hung", pid, &[]);
@@ -35,7 +34,7 @@ pub const FAMILIES: &[Family] = &[
             s.gpus(count);
             let (bytes, at) = (s.gib(4.0, 30.0), hang(s));
             for gpu in 0..count {
-                let process = trainer(&mut s.random);
+                let process = s.trainer();
                 let late = s.random.range(0.0, 20.0);
                 let pid = s.act_on(process, &[gpu], ProcessType::Compute, move |t, _| {
                     then_spins(t, at - late, bytes, 94.0)
@@ -46,14 +45,14 @@ pub const FAMILIES: &[Family] = &[
     ),
     family("hung_across_gpus", "One process hangs on all its GPUs.", |s| {
         s.gpus(4);
-        let (process, bytes, at) = (trainer(&mut s.random), s.gib(4.0, 30.0), hang(s));
+        let (process, bytes, at) = (s.trainer(), s.gib(4.0, 30.0), hang(s));
         let pid = s.act_on(process, &[0, 1, 2, 3], ProcessType::Compute, move |t, _| {
             then_spins(t, at, bytes, 93.0)
         });
         s.accuse("hung", pid, &[]);
     }),
     family("hung_with_falling_clocks", "The clocks fall as the GPU finds nothing to do.", |s| {
-        let (process, bytes, at) = (trainer(&mut s.random), s.gib(4.0, 30.0), hang(s));
+        let (process, bytes, at) = (s.trainer(), s.gib(4.0, 30.0), hang(s));
         let pid = s.act(process, move |t, _| then_spins(t, at, bytes, 92.0));
         s.weather(move |t, gpu| {
             if t > at + 300.0 {
@@ -64,12 +63,12 @@ pub const FAMILIES: &[Family] = &[
     }),
     family("hung_without_process_utilization", "The driver does not tell processes apart.", |s| {
         s.machine.has_process_use = false;
-        let (process, bytes, at) = (trainer(&mut s.random), s.gib(4.0, 30.0), hang(s));
+        let (process, bytes, at) = (s.trainer(), s.gib(4.0, 30.0), hang(s));
         let pid = s.act(process, move |t, _| then_spins(t, at, bytes, 92.0));
         s.accuse("hung", pid, &[]);
     }),
     family("hung_after_pauses", "The work before had checkpoints and evaluations in it.", |s| {
-        let (process, bytes, at) = (trainer(&mut s.random), s.gib(4.0, 30.0), hang(s));
+        let (process, bytes, at) = (s.trainer(), s.gib(4.0, 30.0), hang(s));
         let pid = s.act(process, move |t, _| {
             let pauses = t < at - 60.0 && t % 500.0 > 430.0;
             if pauses { working(bytes).sm(15.0).cpu(200.0) } else { then_spins(t, at, bytes, 95.0) }
@@ -80,9 +79,9 @@ pub const FAMILIES: &[Family] = &[
         "hung_beside_an_idle_context",
         "Somebody else's small context is on the GPU as well.",
         |s| {
-            let (process, bytes, at) = (trainer(&mut s.random), s.gib(4.0, 10.0), hang(s));
+            let (process, bytes, at) = (s.trainer(), s.gib(4.0, 10.0), hang(s));
             let pid = s.act(process, move |t, _| then_spins(t, at, bytes, 92.0));
-            let (other, held) = (trainer(&mut s.random), s.random.whole(150, 300) * 2 * MIB);
+            let (other, held) = (s.trainer(), s.random.whole(150, 300) * 2 * MIB);
             s.act(other, move |_, _| super::super::doing::resting(held));
             s.accuse("hung", pid, &[]);
         },

@@ -2,8 +2,8 @@
 
 use gpumem::api::model::{Process, ProcessType};
 
-use super::super::doing::{gone, resting, working};
-use super::super::people::{self, argv, notebook, trainer};
+use super::super::doing::{gone, resting, until, working};
+use super::super::people::argv;
 use super::super::stage::{GIB, Stage};
 use super::{Family, family};
 
@@ -11,12 +11,7 @@ use super::{Family, family};
 fn stops(stage: &mut Stage, process: Process, bytes: u64, stop: f64) -> u32 {
     let level = stage.random.range(40.0, 95.0);
     let cpu = stage.random.range(0.0, 2.0);
-    stage.act(
-        process,
-        move |t, _| {
-            if t < stop { working(bytes).sm(level) } else { resting(bytes).cpu(cpu) }
-        },
-    )
+    stage.act(process, until(stop, working(bytes).sm(level), resting(bytes).cpu(cpu)))
 }
 
 pub const FAMILIES: &[Family] = &[
@@ -24,7 +19,7 @@ pub const FAMILIES: &[Family] = &[
         "idle_notebook_after_training",
         "A notebook kernel trained, then sits idle with the model still on the GPU.",
         |s| {
-            let (kernel, bytes, stop) = (notebook(&mut s.random), s.gib(3.0, 20.0), s.long_idle());
+            let (kernel, bytes, stop) = (s.notebook(), s.gib(3.0, 20.0), s.long_idle());
             let pid = s.act(kernel, move |t, _| {
                 if t < stop {
                     working(bytes).notebook("busy", t)
@@ -39,15 +34,15 @@ pub const FAMILIES: &[Family] = &[
         "idle_script_holding_model",
         "A script has finished its work and waits for ever.",
         |s| {
-            let (process, bytes, stop) = (trainer(&mut s.random), s.gib(1.3, 20.0), s.long_idle());
+            let (process, bytes, stop) = (s.trainer(), s.gib(1.3, 20.0), s.long_idle());
             let pid = stops(s, process, bytes, stop);
             s.accuse("idle", pid, &[]);
         },
     ),
     family("idle_shared_gpu", "One process idles while another keeps the same GPU busy.", |s| {
-        let (process, bytes, stop) = (trainer(&mut s.random), s.gib(2.0, 5.0), s.long_idle());
+        let (process, bytes, stop) = (s.trainer(), s.gib(2.0, 5.0), s.long_idle());
         let pid = stops(s, process, bytes, stop);
-        let (other, held) = (trainer(&mut s.random), s.gib(2.0, 6.0));
+        let (other, held) = (s.trainer(), s.gib(2.0, 6.0));
         s.act(other, move |_, _| working(held).sm(92.0));
         s.accuse("idle", pid, &[]);
     }),
@@ -56,7 +51,7 @@ pub const FAMILIES: &[Family] = &[
         "The driver does not tell processes apart, and the whole GPU shows no use.",
         |s| {
             s.machine.has_process_use = false;
-            let (process, bytes, stop) = (trainer(&mut s.random), s.gib(2.0, 12.0), s.long_idle());
+            let (process, bytes, stop) = (s.trainer(), s.gib(2.0, 12.0), s.long_idle());
             let pid = stops(s, process, bytes, stop);
             s.accuse("idle", pid, &[]);
         },
@@ -67,11 +62,14 @@ pub const FAMILIES: &[Family] = &[
         |s| {
             let count = s.random.pick(&[2, 4]);
             s.gpus(count);
-            let (process, bytes, stop) = (trainer(&mut s.random), s.gib(2.0, 12.0), s.long_idle());
+            let (process, bytes, stop) = (s.trainer(), s.gib(2.0, 12.0), s.long_idle());
             let gpus: Vec<usize> = (0..count).collect();
-            let pid = s.act_on(process, &gpus, ProcessType::Compute, move |t, _| {
-                if t < stop { working(bytes) } else { resting(bytes) }
-            });
+            let pid = s.act_on(
+                process,
+                &gpus,
+                ProcessType::Compute,
+                until(stop, working(bytes), resting(bytes)),
+            );
             s.accuse("idle", pid, &[]);
         },
     ),
@@ -81,7 +79,7 @@ pub const FAMILIES: &[Family] = &[
         |s| {
             s.minutes(35.0, 60.0);
             let start = s.at(0.15, 0.3);
-            let (process, bytes) = (trainer(&mut s.random), s.gib(2.0, 12.0));
+            let (process, bytes) = (s.trainer(), s.gib(2.0, 12.0));
             let process = s.born(process, start);
             let loading = s.random.range(40.0, 120.0);
             let pid = s.act(process, move |t, _| {
@@ -102,15 +100,9 @@ pub const FAMILIES: &[Family] = &[
         "idle_with_a_heartbeat",
         "A thread logs every few seconds; nothing else happens.",
         |s| {
-            let (process, bytes, stop) = (trainer(&mut s.random), s.gib(2.0, 20.0), s.long_idle());
+            let (process, bytes, stop) = (s.trainer(), s.gib(2.0, 20.0), s.long_idle());
             let cpu = s.random.range(3.0, 12.0);
-            let pid =
-                s.act(
-                    process,
-                    move |t, _| {
-                        if t < stop { working(bytes) } else { resting(bytes).cpu(cpu) }
-                    },
-                );
+            let pid = s.act(process, until(stop, working(bytes), resting(bytes).cpu(cpu)));
             s.accuse("idle", pid, &[]);
         },
     ),
@@ -119,7 +111,7 @@ pub const FAMILIES: &[Family] = &[
         "The recorder loses a sample now and then, and once two in a row.",
         |s| {
             s.lost = 0.06;
-            let (process, bytes, stop) = (trainer(&mut s.random), s.gib(2.0, 20.0), s.long_idle());
+            let (process, bytes, stop) = (s.trainer(), s.gib(2.0, 20.0), s.long_idle());
             let pid = stops(s, process, bytes, stop);
             s.edit(|snapshots, _| {
                 let third_last = snapshots.len() - 8;
@@ -130,7 +122,7 @@ pub const FAMILIES: &[Family] = &[
     ),
     family("idle_from_the_beginning", "It was idle before anybody looked.", |s| {
         s.minutes(20.0, 40.0);
-        let (process, bytes) = (trainer(&mut s.random), s.gib(2.0, 20.0));
+        let (process, bytes) = (s.trainer(), s.gib(2.0, 20.0));
         let pid = stops(s, process, bytes, -1.0);
         s.accuse("idle", pid, &[]);
     }),
@@ -138,8 +130,7 @@ pub const FAMILIES: &[Family] = &[
         "idle_preallocated_notebook",
         "A notebook took most of the GPU at its first operation, and its user has left.",
         |s| {
-            let (mut kernel, bytes, stop) =
-                (notebook(&mut s.random), s.share(0.75, 0.93), s.long_idle());
+            let (mut kernel, bytes, stop) = (s.notebook(), s.share(0.75, 0.93), s.long_idle());
             kernel.framework = Some(s.random.pick(&["tensorflow", "jax"]).into());
             let pid = s.act(kernel, move |t, _| {
                 if t < stop {
@@ -153,18 +144,18 @@ pub const FAMILIES: &[Family] = &[
     ),
     family("idle_twice", "Two processes on one GPU are idle, and a third one works.", |s| {
         for _ in 0..2 {
-            let (process, bytes, stop) = (trainer(&mut s.random), s.gib(1.5, 3.0), s.long_idle());
+            let (process, bytes, stop) = (s.trainer(), s.gib(1.5, 3.0), s.long_idle());
             let pid = stops(s, process, bytes, stop);
             s.accuse("idle", pid, &[]);
         }
-        let (other, held) = (trainer(&mut s.random), s.gib(2.0, 4.0));
+        let (other, held) = (s.trainer(), s.gib(2.0, 4.0));
         s.act(other, move |_, _| working(held).sm(88.0));
     }),
     family(
         "idle_with_hiccups",
         "The driver fails to tell of utilization in single samples.",
         |s| {
-            let (process, bytes, stop) = (trainer(&mut s.random), s.gib(2.0, 20.0), s.long_idle());
+            let (process, bytes, stop) = (s.trainer(), s.gib(2.0, 20.0), s.long_idle());
             let pid = stops(s, process, bytes, stop);
             s.edit(|snapshots, _| {
                 for snapshot in snapshots.iter_mut().skip(7).step_by(29) {
@@ -184,8 +175,7 @@ pub const FAMILIES: &[Family] = &[
         "idle_offline_batch",
         "vLLM used as a library, without a socket, has finished its batch.",
         |s| {
-            let (mut process, bytes, stop) =
-                (trainer(&mut s.random), s.share(0.6, 0.9), s.long_idle());
+            let (mut process, bytes, stop) = (s.trainer(), s.share(0.6, 0.9), s.long_idle());
             process.framework = Some("vllm".into());
             process.command = argv("python offline_batch.py --input prompts.jsonl");
             let pid = stops(s, process, bytes, stop);
@@ -193,15 +183,15 @@ pub const FAMILIES: &[Family] = &[
         },
     ),
     family("idle_in_a_container", "A container's process, seen from the host, is idle.", |s| {
-        let process = trainer(&mut s.random);
-        let process = people::contain(&mut s.random, process);
+        let process = s.trainer();
+        let process = s.contain(process);
         let (bytes, stop) = (s.gib(2.0, 20.0), s.long_idle());
         let pid = stops(s, process, bytes, stop);
         s.accuse("idle", pid, &[]);
     }),
     family("idle_in_a_slurm_job", "A batch job forgot to end.", |s| {
-        let process = trainer(&mut s.random);
-        let process = people::submit(&mut s.random, process);
+        let process = s.trainer();
+        let process = s.submit(process);
         let (bytes, stop) = (s.gib(2.0, 20.0), s.long_idle());
         let pid = stops(s, process, bytes, stop);
         s.accuse("idle", pid, &[]);
@@ -210,14 +200,14 @@ pub const FAMILIES: &[Family] = &[
         "idle_notebook_of_an_unknown_server",
         "A notebook kernel does nothing, nobody can ask its server, and it may wait for something.",
         |s| {
-            let (kernel, bytes, stop) = (notebook(&mut s.random), s.gib(2.0, 20.0), s.long_idle());
+            let (kernel, bytes, stop) = (s.notebook(), s.gib(2.0, 20.0), s.long_idle());
             stops(s, kernel, bytes, stop);
         },
     ),
     family("idle_seen_every_two_seconds", "A close look at an idle process.", |s| {
         s.minutes(22.0, 25.0);
         s.every(2.0);
-        let (process, bytes, stop) = (trainer(&mut s.random), s.gib(2.0, 20.0), s.long_idle());
+        let (process, bytes, stop) = (s.trainer(), s.gib(2.0, 20.0), s.long_idle());
         let pid = stops(s, process, bytes, stop);
         s.accuse("idle", pid, &[]);
     }),
@@ -226,7 +216,7 @@ pub const FAMILIES: &[Family] = &[
         "It worked in bursts with pauses of minutes, and the last pause has no end.",
         |s| {
             s.minutes(40.0, 60.0);
-            let (process, bytes, stop) = (trainer(&mut s.random), s.gib(2.0, 20.0), s.long_idle());
+            let (process, bytes, stop) = (s.trainer(), s.gib(2.0, 20.0), s.long_idle());
             let pid = s.act(process, move |t, _| {
                 if t < stop && t % 420.0 < 200.0 { working(bytes) } else { resting(bytes) }
             });
@@ -237,7 +227,7 @@ pub const FAMILIES: &[Family] = &[
         "idle_row_without_memory_for_a_moment",
         "The driver once does not tell what the idle process holds.",
         |s| {
-            let (process, bytes, stop) = (trainer(&mut s.random), s.gib(2.0, 20.0), s.long_idle());
+            let (process, bytes, stop) = (s.trainer(), s.gib(2.0, 20.0), s.long_idle());
             let pid = stops(s, process, bytes, stop);
             s.edit(|snapshots, _| {
                 for snapshot in snapshots.iter_mut().rev().skip(3).step_by(31) {

@@ -3,14 +3,13 @@
 use gpumem::api::model::ProcessType;
 
 use super::super::doing::{Doing, working};
-use super::super::people::trainer;
 use super::super::random::Random;
 use super::super::stage::{GIB, MIB, Stage};
 use super::{Family, family};
 
 /// A trainer whose memory follows a curve over time, in the steps that the driver allocates.
 fn grows(s: &mut Stage, mut curve: impl FnMut(f64, &mut Random) -> f64 + 'static) -> u32 {
-    let process = trainer(&mut s.random);
+    let process = s.trainer();
     let level = s.random.range(65.0, 93.0);
     let pid = s.act(process, move |t, random| at_work(curve(t, random), level));
     s.accuse("leak", pid, &[]);
@@ -100,7 +99,7 @@ pub const FAMILIES: &[Family] = &[
         let (base, growth) = room(s);
         let end = s.end();
         grows(s, move |t, _| base + growth * t / end);
-        let (other, held) = (trainer(&mut s.random), s.share(0.05, 0.12));
+        let (other, held) = (s.trainer(), s.share(0.05, 0.12));
         s.act(other, move |_, random| working(held + random.whole(0, 20) * 2 * MIB).sm(50.0));
     }),
     family("leak_to_the_brim", "It will be out of memory within minutes.", |s| {
@@ -115,7 +114,7 @@ pub const FAMILIES: &[Family] = &[
         s.minutes(40.0, 80.0);
         s.gpus(2);
         let (base, growth) = room(s);
-        let (process, end) = (trainer(&mut s.random), s.end());
+        let (process, end) = (s.trainer(), s.end());
         let pid = s.act_on(process, &[0, 1], ProcessType::Compute, move |t, _| {
             at_work(base + growth * t / end, 88.0)
         });

@@ -16,7 +16,6 @@ mod reserved;
 mod unattributed;
 
 use super::doing::working;
-use super::people::trainer;
 use super::random::Random;
 use super::scenario::{Scenario, Subject};
 use super::stage::{MIB, Stage};
@@ -44,7 +43,7 @@ const fn family(name: &'static str, story: &'static str, set: fn(&mut Stage)) ->
 
 /// A trainer whose memory follows a curve over time, in the steps that the driver allocates.
 fn moves(s: &mut Stage, mut curve: impl FnMut(f64, &mut Random) -> f64 + 'static) -> u32 {
-    let process = trainer(&mut s.random);
+    let process = s.trainer();
     let level = s.random.range(65.0, 93.0);
     s.act(process, move |t, random| {
         working(curve(t, random).max(0.0) as u64 / (2 * MIB) * (2 * MIB)).sm(level)

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use gpumem::api::model::{Parent, Process, ProcessType};
 
-use super::super::doing::{gone, resting, working};
-use super::super::people::{self, argv, child, trainer};
+use super::super::doing::{gone, resting, until, working};
+use super::super::people::argv;
 use super::super::stage::{MIB, Stage};
 use super::{Family, family};
 
@@ -14,9 +14,9 @@ const ALSO: &[&str] = &["idle"];
 
 /// A trainer that is killed at `death`, and workers that then sleep for ever.
 fn killed(s: &mut Stage, death: f64, adopter: u32, workers: usize, small: Option<u64>) {
-    let (parent, bytes) = (trainer(&mut s.random), s.gib(3.0, 14.0));
+    let (parent, bytes) = (s.trainer(), s.gib(3.0, 14.0));
     for _ in 0..workers {
-        let worker = child(&mut s.random, &parent);
+        let worker = s.child(&parent);
         let pid = s.act(worker, move |t, _| {
             let rests = resting(small.unwrap_or(0));
             let rests = if small.is_none() { rests.unknown_bytes() } else { rests };
@@ -24,7 +24,7 @@ fn killed(s: &mut Stage, death: f64, adopter: u32, workers: usize, small: Option
         });
         s.accuse("orphan", pid, ALSO);
     }
-    s.act(parent, move |t, _| if t < death { working(bytes) } else { gone() });
+    s.act(parent, until(death, working(bytes), gone()));
 }
 
 /// When the job died: long enough ago to be called an orphan.
@@ -60,12 +60,15 @@ pub const FAMILIES: &[Family] = &[
         |s| {
             s.gpus(2);
             let (death, bytes) = (death(s), s.gib(4.0, 14.0));
-            let launcher = people::someone(&mut s.random, "torchrun --nproc_per_node 2 train.py");
+            let launcher = s.someone("torchrun --nproc_per_node 2 train.py");
             for gpu in 0..2 {
-                let rank = child(&mut s.random, &launcher);
-                let pid = s.act_on(rank, &[gpu], ProcessType::Compute, move |t, _| {
-                    if t < death { working(bytes) } else { resting(bytes).adopted_by(1) }
-                });
+                let rank = s.child(&launcher);
+                let pid = s.act_on(
+                    rank,
+                    &[gpu],
+                    ProcessType::Compute,
+                    until(death, working(bytes), resting(bytes).adopted_by(1)),
+                );
                 s.accuse("orphan", pid, ALSO);
             }
         },
@@ -74,7 +77,7 @@ pub const FAMILIES: &[Family] = &[
         "orphan_on_a_shared_gpu",
         "A worker that was left behind shares the GPU with somebody's training.",
         |s| {
-            let (other, held) = (trainer(&mut s.random), s.gib(2.0, 5.0));
+            let (other, held) = (s.trainer(), s.gib(2.0, 5.0));
             s.act(other, move |_, _| working(held));
             let death = death(s);
             killed(s, death, 1, 1, Some(400 * MIB));
@@ -97,13 +100,13 @@ pub const FAMILIES: &[Family] = &[
         "orphan_hidden",
         "NVML lists nobody; an orphan has the device file of a GPU with memory in use open.",
         |s| {
-            let (parent, bytes, death) = (trainer(&mut s.random), s.gib(3.0, 14.0), death(s));
-            let worker = child(&mut s.random, &parent);
+            let (parent, bytes, death) = (s.trainer(), s.gib(3.0, 14.0), death(s));
+            let worker = s.child(&parent);
             let pid = s.act(worker, move |t, _| {
                 let rests = resting(0).unlisted();
                 if t < death { rests.cpu(70.0) } else { rests.cpu(0.0).adopted_by(1) }
             });
-            s.act(parent, move |t, _| if t < death { working(bytes) } else { gone() });
+            s.act(parent, until(death, working(bytes), gone()));
             let gpu = s.gpu;
             s.hide(gpu, move |t| if t < death { 0 } else { bytes });
             s.accuse("orphan", pid, &[]);
@@ -126,13 +129,13 @@ pub const FAMILIES: &[Family] = &[
                     "/usr/local/bin/ollama runner --model /m --port 40123",
                 ),
             ]);
-            let server = people::server(&mut s.random, front, Some("vllm"));
+            let server = s.server(front, Some("vllm"));
             let (bytes, death) = (s.share(0.5, 0.88), death(s));
             let has_a_script = s.random.chance(0.5);
             let port = s.random.whole(30_000, 60_000);
             let listening_on =
                 s.random.chance(0.7).then(|| [format!("tcp:[::]:{port}").into()].into());
-            let engine = child(&mut s.random, &server);
+            let engine = s.child(&server);
             let script = s.random.whole(3_000, 400_000) as u32;
             let engine = Process {
                 process_group: if has_a_script { Some(script) } else { engine.process_group },
@@ -145,12 +148,7 @@ pub const FAMILIES: &[Family] = &[
                 let rests = resting(bytes).adopted_by(1).of_a_script(has_a_script);
                 if t < death { working(bytes).sm(30.0) } else { rests }
             });
-            s.act(
-                server,
-                move |t, _| {
-                    if t < death { resting(0).cpu(20.0).unlisted() } else { gone() }
-                },
-            );
+            s.act(server, until(death, resting(0).cpu(20.0).unlisted(), gone()));
             s.accuse("orphan", pid, ALSO);
         },
     ),
@@ -159,17 +157,16 @@ pub const FAMILIES: &[Family] = &[
         "The engine that is left has no memory of its own: its workers have it.",
         |s| {
             let (bytes, death) = (s.gib(4.0, 14.0), death(s));
-            let server = people::server(&mut s.random, "vllm serve m -tp 2", Some("vllm"));
+            let server = s.server("vllm serve m -tp 2", Some("vllm"));
             let (engine, front) = (s.random.whole(3_000, 400_000) as u32, server.pid);
             for rank in 0..2 {
                 let worker = Process {
                     ppid: Some(engine),
                     command: argv(&format!("VLLM::Worker_TP{rank}")),
-                    ..child(&mut s.random, &server)
+                    ..s.child(&server)
                 };
-                let pid = s.act(worker, move |t, _| {
-                    if t < death { working(bytes / 2).sm(30.0) } else { resting(bytes / 2) }
-                });
+                let pid =
+                    s.act(worker, until(death, working(bytes / 2).sm(30.0), resting(bytes / 2)));
                 s.edit_each(move |t, snapshot| {
                     let (ppid, is_left) = if t < death { (front, false) } else { (1, true) };
                     if let Some(worker) = snapshot.processes.iter_mut().find(|it| it.pid == pid) {
@@ -190,7 +187,7 @@ pub const FAMILIES: &[Family] = &[
         "orphan_after_its_work",
         "A job that nohup kept has finished, and its process does not end.",
         |s| {
-            let (process, bytes, stop) = (trainer(&mut s.random), s.gib(2.0, 14.0), s.long_idle());
+            let (process, bytes, stop) = (s.trainer(), s.gib(2.0, 14.0), s.long_idle());
             let group = s.random.whole(3_000, 400_000) as u32;
             let process = Process {
                 process_group: Some(group),
@@ -198,9 +195,10 @@ pub const FAMILIES: &[Family] = &[
                 terminal: None,
                 ..process
             };
-            let pid = s.act(process, move |t, _| {
-                if t < stop { working(bytes).adopted_by(1) } else { resting(bytes).adopted_by(1) }
-            });
+            let pid = s.act(
+                process,
+                until(stop, working(bytes).adopted_by(1), resting(bytes).adopted_by(1)),
+            );
             s.accuse("orphan", pid, ALSO);
         },
     ),
@@ -208,9 +206,9 @@ pub const FAMILIES: &[Family] = &[
         "orphan_of_a_dead_parent_that_is_listed",
         "NVML lists the killed trainer, whose memory its workers keep.",
         |s| {
-            let (parent, bytes, death) = (trainer(&mut s.random), s.gib(3.0, 14.0), death(s));
+            let (parent, bytes, death) = (s.trainer(), s.gib(3.0, 14.0), death(s));
             for _ in 0..2 {
-                let worker = child(&mut s.random, &parent);
+                let worker = s.child(&parent);
                 let pid = s.act(worker, move |t, _| {
                     let rests = resting(0).unlisted();
                     if t < death { rests.cpu(70.0) } else { rests.cpu(0.0).adopted_by(1) }
@@ -220,13 +218,7 @@ pub const FAMILIES: &[Family] = &[
                 s.allow(pid, &["orphan"]);
                 s.labels.kill_ok.insert(pid, true);
             }
-            let dead =
-                s.act(
-                    parent,
-                    move |t, _| {
-                        if t < death { working(bytes) } else { resting(bytes).missing() }
-                    },
-                );
+            let dead = s.act(parent, until(death, working(bytes), resting(bytes).missing()));
             s.accuse("dead", dead, &["idle", "orphan"]);
         },
     ),

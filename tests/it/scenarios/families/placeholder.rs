@@ -1,7 +1,6 @@
 //! Programs that hold a GPU and do no work of their own there, and who only looks like one.
 
 use super::super::doing::{resting, working};
-use super::super::people::someone;
 use super::{Family, family};
 
 /// Fake work: for a moment of each period the GPU is busy, at hardly any power.
@@ -12,7 +11,7 @@ fn is_burst(t: f64, period: f64) -> bool {
 pub const FAMILIES: &[Family] = &[
     family("placeholder_keep_gpu", "keep-gpu holds a GPU and keeps it warm once a minute.", |s| {
         s.minutes(65.0, 90.0);
-        let process = someone(&mut s.random, "python /opt/conda/bin/keep-gpu --interval 60");
+        let process = s.someone("python /opt/conda/bin/keep-gpu --interval 60");
         let (bytes, period) = (s.gib(2.0, 30.0), s.random.range(30.0, 120.0));
         let pid = s.act(process, move |t, _| {
             if is_burst(t, period) {
@@ -25,7 +24,7 @@ pub const FAMILIES: &[Family] = &[
     }),
     family("placeholder_gpu_burn", "gpu_burn was left to run on a GPU for days.", |s| {
         s.minutes(65.0, 90.0);
-        let mut process = someone(&mut s.random, "./gpu_burn -m 90% 604800");
+        let mut process = s.someone("./gpu_burn -m 90% 604800");
         process.framework = None;
         process.executable = Some("/home/lab/gpu-burn/gpu_burn".into());
         let bytes = s.share(0.85, 0.9);
@@ -37,7 +36,7 @@ pub const FAMILIES: &[Family] = &[
         "nVertake runs somebody's training and fills up the memory meanwhile.",
         |s| {
             let words = "python /opt/conda/bin/nvertake --filled 0.9 run train.py --model keep-gpu";
-            let (process, bytes) = (someone(&mut s.random, words), s.share(0.85, 0.9));
+            let (process, bytes) = (s.someone(words), s.share(0.85, 0.9));
             s.act(process, move |_, _| working(bytes).sm(70.0));
         },
     ),

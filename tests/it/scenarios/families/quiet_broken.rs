@@ -2,19 +2,18 @@
 
 use gpumem::api::model::Snapshot;
 
-use super::super::doing::{resting, working};
-use super::super::people::trainer;
+use super::super::doing::{resting, until, working};
 use super::super::stage::{GIB, MIB, Stage};
 use super::{Family, family};
 
 /// A process that has not used the GPU for long, were it only known.
 fn would_be_idle(s: &mut Stage) -> u32 {
-    let (process, bytes, stop) = (trainer(&mut s.random), s.gib(2.0, 12.0), s.long_idle());
-    s.act(process, move |t, _| if t < stop { working(bytes) } else { resting(bytes) })
+    let (process, bytes, stop) = (s.trainer(), s.gib(2.0, 12.0), s.long_idle());
+    s.act(process, until(stop, working(bytes), resting(bytes)))
 }
 
 fn works(s: &mut Stage) -> u32 {
-    let (process, bytes) = (trainer(&mut s.random), s.gib(2.0, 12.0));
+    let (process, bytes) = (s.trainer(), s.gib(2.0, 12.0));
     s.act(process, move |_, _| working(bytes))
 }
 
@@ -29,11 +28,9 @@ pub const FAMILIES: &[Family] = &[
     family("no_utilization_at_all", "Neither the process's use nor the GPU's is told.", |s| {
         s.machine.has_process_use = false;
         would_be_idle(s);
-        s.edit_each(|_, snapshot| {
-            for gpu in &mut snapshot.gpus {
-                gpu.gpu_percent = None;
-                gpu.memory_percent = None;
-            }
+        s.edit_gpus(|gpu| {
+            gpu.gpu_percent = None;
+            gpu.memory_percent = None;
         });
     }),
     family(
@@ -42,7 +39,7 @@ pub const FAMILIES: &[Family] = &[
         |s| {
             s.machine.has_process_use = false;
             would_be_idle(s);
-            let (other, bytes) = (trainer(&mut s.random), s.gib(2.0, 4.0));
+            let (other, bytes) = (s.trainer(), s.gib(2.0, 4.0));
             s.act(other, move |_, _| working(bytes));
         },
     ),
@@ -115,7 +112,7 @@ pub const FAMILIES: &[Family] = &[
     }),
     family("one_row_unknown", "Memory is missing, and one row does not say what it holds.", |s| {
         works(s);
-        let (process, gpu) = (trainer(&mut s.random), s.gpu);
+        let (process, gpu) = (s.trainer(), s.gpu);
         s.act(process, |_, _| working(0).sm(10.0).unknown_bytes());
         s.hide(gpu, |_| 3 * GIB);
     }),
@@ -135,9 +132,8 @@ pub const FAMILIES: &[Family] = &[
         },
     ),
     family("slept_for_an_hour", "The machine slept while a process rested.", |s| {
-        let (process, bytes, stop) =
-            (trainer(&mut s.random), s.gib(2.0, 12.0), s.before_end(330.0, 480.0));
-        s.act(process, move |t, _| if t < stop { working(bytes) } else { resting(bytes) });
+        let (process, bytes, stop) = (s.trainer(), s.gib(2.0, 12.0), s.before_end(330.0, 480.0));
+        s.act(process, until(stop, working(bytes), resting(bytes)));
         let after = s.random.whole(150, 280) as f64;
         let (end, asleep) = (s.end(), s.random.range(4000.0, 20_000.0));
         s.edit(move |snapshots, _| {
@@ -154,8 +150,8 @@ pub const FAMILIES: &[Family] = &[
         "The machine was suspended for half an hour; it tells so itself.",
         |s| {
             let (process, bytes, stop) =
-                (trainer(&mut s.random), s.gib(2.0, 12.0), s.before_end(330.0, 480.0));
-            s.act(process, move |t, _| if t < stop { working(bytes) } else { resting(bytes) });
+                (s.trainer(), s.gib(2.0, 12.0), s.before_end(330.0, 480.0));
+            s.act(process, until(stop, working(bytes), resting(bytes)));
             s.edit(|snapshots, _| {
                 let from = snapshots.len() - 4;
                 for snapshot in snapshots.iter_mut() {
@@ -169,8 +165,8 @@ pub const FAMILIES: &[Family] = &[
         },
     ),
     family("clock_set_back", "The clock is set back by two hours.", |s| {
-        let (process, bytes, stop) = (trainer(&mut s.random), s.gib(2.0, 12.0), s.long_idle());
-        s.act(process, move |t, _| if t < stop { working(bytes) } else { resting(bytes) });
+        let (process, bytes, stop) = (s.trainer(), s.gib(2.0, 12.0), s.long_idle());
+        s.act(process, until(stop, working(bytes), resting(bytes)));
         s.edit(|snapshots, _| {
             let interval = snapshots[1].time.seconds_since(snapshots[0].time);
             let from = snapshots.len() - ((300.0 / interval) as usize).clamp(1, 60);
@@ -181,7 +177,7 @@ pub const FAMILIES: &[Family] = &[
         "another_boot",
         "The machine was booted again in the middle, and the pid is in use again.",
         |s| {
-            let (process, bytes) = (trainer(&mut s.random), s.gib(2.0, 12.0));
+            let (process, bytes) = (s.trainer(), s.gib(2.0, 12.0));
             s.act(process, move |_, _| resting(bytes));
             let boot = s.random.uuid();
             s.edit(move |snapshots, _| {
@@ -228,10 +224,8 @@ pub const FAMILIES: &[Family] = &[
     }),
     family("no_list_of_processes", "The process list cannot be read; memory is in use.", |s| {
         works(s);
-        s.edit_each(|_, snapshot| {
-            for gpu in &mut snapshot.gpus {
-                gpu.processes = None;
-            }
+        s.edit_gpus(|gpu| {
+            gpu.processes = None;
         });
     }),
     family(
@@ -240,7 +234,7 @@ pub const FAMILIES: &[Family] = &[
         |s| {
             s.minutes(40.0, 60.0);
             let (process, bytes, stop) =
-                (trainer(&mut s.random), s.gib(2.0, 12.0), s.before_end(1500.0, 1700.0));
+                (s.trainer(), s.gib(2.0, 12.0), s.before_end(1500.0, 1700.0));
             let back = s.before_end(300.0, 400.0);
             s.act(process, move |t, _| {
                 // Nobody saw that it worked during the hole.
@@ -273,21 +267,17 @@ pub const FAMILIES: &[Family] = &[
         "Neither total nor used memory is told, as on integrated GPUs.",
         |s| {
             works(s);
-            s.edit_each(|_, snapshot| {
-                for gpu in &mut snapshot.gpus {
-                    gpu.memory = None;
-                }
+            s.edit_gpus(|gpu| {
+                gpu.memory = None;
             });
         },
     ),
     family("no_power", "Power is not told, and the GPU is at full use.", |s| {
-        let (process, bytes) = (trainer(&mut s.random), s.gib(2.0, 12.0));
+        let (process, bytes) = (s.trainer(), s.gib(2.0, 12.0));
         s.act(process, move |_, _| working(bytes).sm(100.0));
-        s.edit_each(|_, snapshot| {
-            for gpu in &mut snapshot.gpus {
-                gpu.power_watts = None;
-                gpu.power_limit_watts = None;
-            }
+        s.edit_gpus(|gpu| {
+            gpu.power_watts = None;
+            gpu.power_limit_watts = None;
         });
     }),
     family("strangers_without_cpu_time", "/proc hides what other users' processes do.", |s| {

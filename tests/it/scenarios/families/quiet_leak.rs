@@ -2,8 +2,7 @@
 
 use std::f64::consts::TAU;
 
-use super::super::doing::{gone, resting, working};
-use super::super::people::{server, trainer};
+use super::super::doing::{during, gone, resting, working};
 use super::super::stage::{GIB, MIB};
 use super::{Family, family, moves, part};
 
@@ -97,7 +96,7 @@ pub const FAMILIES: &[Family] = &[
     family("kv_cache_fills", "A server's KV cache fills to its cap within the first half.", |s| {
         s.minutes(45.0, 80.0);
         let words = "python -m sglang.launch_server --model-path m --port 30000";
-        let process = server(&mut s.random, words, Some("sglang"));
+        let process = s.server(words, Some("sglang"));
         let (base, cache, full) = (part(s, 0.2, 0.4), part(s, 0.2, 0.4), s.at(0.15, 0.45));
         s.act(process, move |t, random| {
             let load = random.range(10.0, 80.0);
@@ -117,7 +116,7 @@ pub const FAMILIES: &[Family] = &[
         s.minutes(40.0, 60.0);
         let end = s.end();
         for _ in 0..3 {
-            let (process, base) = (trainer(&mut s.random), s.gib(1.5, 3.0));
+            let (process, base) = (s.trainer(), s.gib(1.5, 3.0));
             let growth = s.random.range(40.0, 190.0) * MIB as f64;
             s.act(process, move |t, _| {
                 working((base as f64 + growth * t / end) as u64 / (2 * MIB) * (2 * MIB)).sm(40.0)
@@ -128,7 +127,7 @@ pub const FAMILIES: &[Family] = &[
         "preallocated_and_busy",
         "TensorFlow took 95 % at its first operation, and works.",
         |s| {
-            let (mut process, bytes) = (trainer(&mut s.random), s.share(0.90, 0.95));
+            let (mut process, bytes) = (s.trainer(), s.share(0.90, 0.95));
             process.framework = Some("tensorflow".into());
             s.act(process, move |_, _| working(bytes).sm(80.0));
         },
@@ -139,12 +138,10 @@ pub const FAMILIES: &[Family] = &[
         let period = s.end() / 5.0;
         for run in 0..5u32 {
             let begin = f64::from(run) * period;
-            let process = trainer(&mut s.random);
+            let process = s.trainer();
             let process = s.born(process, begin);
             let bytes = base + u64::from(run) * GIB;
-            s.act(process, move |t, _| {
-                if (begin..begin + period).contains(&t) { working(bytes) } else { gone() }
-            });
+            s.act(process, during(begin..begin + period, working(bytes), gone()));
         }
     }),
     family(
@@ -166,7 +163,7 @@ pub const FAMILIES: &[Family] = &[
         "It grew while it worked, minutes ago, and keeps what it has.",
         |s| {
             s.minutes(40.0, 60.0);
-            let (process, bytes, stop) = (trainer(&mut s.random), s.gib(4.0, 10.0), s.long_idle());
+            let (process, bytes, stop) = (s.trainer(), s.gib(4.0, 10.0), s.long_idle());
             let pid = s.act(process, move |t, _| {
                 if t < stop {
                     working((bytes as f64 * (0.3 + 0.7 * t / stop)) as u64)
@@ -189,8 +186,7 @@ pub const FAMILIES: &[Family] = &[
     ),
     family("leaker_that_left", "It grew until it ended.", |s| {
         s.minutes(50.0, 80.0);
-        let (process, bytes, at) =
-            (trainer(&mut s.random), s.gib(4.0, 12.0), s.before_end(100.0, 900.0));
+        let (process, bytes, at) = (s.trainer(), s.gib(4.0, 12.0), s.before_end(100.0, 900.0));
         s.act(process, move |t, _| {
             if t < at { working((bytes as f64 * (0.2 + 0.8 * t / at)) as u64) } else { gone() }
         });

@@ -4,8 +4,7 @@ use std::sync::Arc;
 
 use gpumem::api::model::{PidNamespace, Process, ProcessType};
 
-use super::super::doing::{gone, resting, working};
-use super::super::people::{child, daemon, notebook, someone, trainer};
+use super::super::doing::{during, gone, phases, resting, until, working};
 use super::super::stage::MIB;
 use super::{Family, family};
 
@@ -15,23 +14,15 @@ pub const FAMILIES: &[Family] = &[
         "Stopped, and resumed after a minute and a half at the most.",
         |s| {
             s.every(10.0);
-            let (process, bytes, at) =
-                (trainer(&mut s.random), s.share(0.2, 0.7), s.before_end(70.0, 400.0));
+            let (process, bytes, at) = (s.trainer(), s.share(0.2, 0.7), s.before_end(70.0, 400.0));
             let pause = s.random.range(40.0, 85.0);
-            s.act(process, move |t, _| {
-                if (at..at + pause).contains(&t) {
-                    resting(bytes).state('T')
-                } else {
-                    working(bytes)
-                }
-            });
+            s.act(process, during(at..at + pause, resting(bytes).state('T'), working(bytes)));
         },
     ),
     family("stopped_again_and_again", "A limiter stops it for half a minute at a time.", |s| {
         s.minutes(12.0, 20.0);
         s.every(5.0);
-        let (process, bytes, every) =
-            (trainer(&mut s.random), s.share(0.2, 0.7), s.random.range(60.0, 130.0));
+        let (process, bytes, every) = (s.trainer(), s.share(0.2, 0.7), s.random.range(60.0, 130.0));
         s.act(
             process,
             move |t, _| {
@@ -40,14 +31,14 @@ pub const FAMILIES: &[Family] = &[
         );
     }),
     family("stopped_without_memory", "A stopped process that holds no GPU memory any more.", |s| {
-        let (process, at) = (someone(&mut s.random, "python monitor.py"), s.at(0.2, 0.4));
+        let (process, at) = (s.someone("python monitor.py"), s.at(0.2, 0.4));
         s.act(process, move |t, _| {
             let rests = resting(0).unlisted();
             if t < at { rests } else { rests.state('T') }
         });
     }),
     family("short_sleeps_on_nfs", "Asleep on a slow file system in one sample of three.", |s| {
-        let (process, bytes) = (trainer(&mut s.random), s.share(0.2, 0.7));
+        let (process, bytes) = (s.trainer(), s.share(0.2, 0.7));
         let mut turn = 0;
         s.act(process, move |_, _| {
             turn += 1;
@@ -59,71 +50,45 @@ pub const FAMILIES: &[Family] = &[
         "Uninterruptible for a minute and a half, then at work again.",
         |s| {
             s.every(10.0);
-            let (process, bytes, at) =
-                (trainer(&mut s.random), s.share(0.2, 0.7), s.before_end(90.0, 400.0));
-            s.act(process, move |t, _| {
-                if (at..at + 85.0).contains(&t) {
-                    resting(bytes).state('D')
-                } else {
-                    working(bytes)
-                }
-            });
+            let (process, bytes, at) = (s.trainer(), s.share(0.2, 0.7), s.before_end(90.0, 400.0));
+            s.act(process, during(at..at + 85.0, resting(bytes).state('D'), working(bytes)));
         },
     ),
     family("zombie_for_a_sample", "It exits, and is a zombie until its parent looks.", |s| {
         s.every(10.0);
-        let (process, bytes, at) = (trainer(&mut s.random), s.share(0.2, 0.7), s.at(0.5, 0.9));
-        s.act(process, move |t, _| {
-            if t < at {
-                working(bytes)
-            } else if t < at + 10.0 {
-                resting(bytes).state('Z')
-            } else {
-                gone()
-            }
-        });
+        let (process, bytes, at) = (s.trainer(), s.share(0.2, 0.7), s.at(0.5, 0.9));
+        s.act(
+            process,
+            phases([(at, working(bytes)), (at + 10.0, resting(bytes).state('Z'))], gone()),
+        );
     }),
     family(
         "missing_for_a_sample",
         "It was gone from /proc when it was read, and from NVML in the next sample.",
         |s| {
-            let (process, bytes, at) = (trainer(&mut s.random), s.share(0.2, 0.7), s.at(0.5, 0.9));
+            let (process, bytes, at) = (s.trainer(), s.share(0.2, 0.7), s.at(0.5, 0.9));
             let interval = s.interval();
-            s.act(process, move |t, _| {
-                if t < at {
-                    working(bytes)
-                } else if t < at + interval {
-                    resting(bytes).missing()
-                } else {
-                    gone()
-                }
-            });
+            s.act(
+                process,
+                phases([(at, working(bytes)), (at + interval, resting(bytes).missing())], gone()),
+            );
         },
     ),
     family("dying_at_the_end", "It became a zombie in the very last sample.", |s| {
-        let (process, bytes, at) =
-            (trainer(&mut s.random), s.share(0.2, 0.7), s.end() - s.interval() * 0.7);
-        s.act(process, move |t, _| if t < at { working(bytes) } else { resting(bytes).state('Z') });
+        let (process, bytes, at) = (s.trainer(), s.share(0.2, 0.7), s.end() - s.interval() * 0.7);
+        s.act(process, until(at, working(bytes), resting(bytes).state('Z')));
     }),
     family(
         "pid_reuse",
         "An idle process exits and a new one gets its pid: the clock starts afresh.",
         |s| {
             s.minutes(25.0, 45.0);
-            let (process, bytes) = (trainer(&mut s.random), s.gib(2.0, 12.0));
+            let (process, bytes) = (s.trainer(), s.gib(2.0, 12.0));
             let (stop, at) = (s.before_end(900.0, 1100.0), s.before_end(200.0, 480.0));
-            let next = trainer(&mut s.random);
+            let next = s.trainer();
             let next = s.born(Process { pid: process.pid, ..next }, at);
-            s.act(process, move |t, _| {
-                if t < stop {
-                    working(bytes)
-                } else if t < at {
-                    resting(bytes)
-                } else {
-                    gone()
-                }
-            });
-            s.act(next, move |t, _| if t < at { gone() } else { resting(bytes) });
+            s.act(process, phases([(stop, working(bytes)), (at, resting(bytes))], gone()));
+            s.act(next, until(at, gone(), resting(bytes)));
         },
     ),
     family(
@@ -131,9 +96,9 @@ pub const FAMILIES: &[Family] = &[
         "Seen from a container: NVML's pids are foreign, and most memory is others'.",
         |s| {
             s.machine.host.pid_namespace = Some(PidNamespace::Container);
-            let (process, bytes) = (trainer(&mut s.random), s.gib(2.0, 5.0));
+            let (process, bytes) = (s.trainer(), s.gib(2.0, 5.0));
             s.act(process, move |_, _| working(bytes));
-            let (stranger, held) = (trainer(&mut s.random), s.gib(2.0, 5.0));
+            let (stranger, held) = (s.trainer(), s.gib(2.0, 5.0));
             s.act(stranger, move |_, _| resting(held).missing());
             let gpu = s.gpu;
             s.hide(gpu, move |_| held);
@@ -150,47 +115,43 @@ pub const FAMILIES: &[Family] = &[
         },
     ),
     family("below_a_gibibyte", "It is idle, and what it holds is not worth a word.", |s| {
-        let (process, stop) = (trainer(&mut s.random), s.long_idle());
+        let (process, stop) = (s.trainer(), s.long_idle());
         let bytes = s.random.whole(250, 430) * 2 * MIB;
-        s.act(process, move |t, _| if t < stop { working(bytes) } else { resting(bytes) });
+        s.act(process, until(stop, working(bytes), resting(bytes)));
     }),
     family("context_only", "A notebook that only imported the framework.", |s| {
-        let (kernel, bytes) = (notebook(&mut s.random), s.random.whole(140, 300) * 2 * MIB);
+        let (kernel, bytes) = (s.notebook(), s.random.whole(140, 300) * 2 * MIB);
         s.act(kernel, move |_, _| resting(bytes).notebook("idle", -5000.0));
     }),
     family("came_minutes_ago", "It appeared a few minutes before the end, and loads.", |s| {
         let start = s.before_end(150.0, 480.0);
-        let process = trainer(&mut s.random);
+        let process = s.trainer();
         let (process, bytes) = (s.born(process, start), s.gib(2.0, 12.0));
-        s.act(process, move |t, _| if t < start { gone() } else { resting(bytes) });
+        s.act(process, until(start, gone(), resting(bytes)));
     }),
     family("recorded_for_five_minutes", "Too short a recording to call anybody idle.", |s| {
         s.minutes(4.0, 8.0);
-        let (process, bytes) = (trainer(&mut s.random), s.gib(2.0, 12.0));
+        let (process, bytes) = (s.trainer(), s.gib(2.0, 12.0));
         s.act(process, move |_, _| resting(bytes));
     }),
     family("idle_for_some_minutes", "It has not used the GPU for seven or eight minutes.", |s| {
-        let (process, bytes, stop) =
-            (trainer(&mut s.random), s.gib(2.0, 12.0), s.before_end(300.0, 490.0));
-        s.act(process, move |t, _| if t < stop { working(bytes) } else { resting(bytes) });
+        let (process, bytes, stop) = (s.trainer(), s.gib(2.0, 12.0), s.before_end(300.0, 490.0));
+        s.act(process, until(stop, working(bytes), resting(bytes)));
     }),
     family("went_and_freed", "It finished, and all its memory came back.", |s| {
-        let (process, bytes, at) = (trainer(&mut s.random), s.gib(2.0, 12.0), s.at(0.3, 0.7));
-        s.act(process, move |t, _| if t < at { working(bytes) } else { gone() });
+        let (process, bytes, at) = (s.trainer(), s.gib(2.0, 12.0), s.at(0.3, 0.7));
+        s.act(process, until(at, working(bytes), gone()));
     }),
     family("idle_then_back", "Idle for twenty minutes, and then at work again.", |s| {
         s.minutes(45.0, 60.0);
-        let (process, bytes, at) =
-            (trainer(&mut s.random), s.gib(2.0, 12.0), s.before_end(60.0, 400.0));
-        s.act(process, move |t, _| {
-            if (at - 1200.0..at).contains(&t) { resting(bytes) } else { working(bytes) }
-        });
+        let (process, bytes, at) = (s.trainer(), s.gib(2.0, 12.0), s.before_end(60.0, 400.0));
+        s.act(process, during(at - 1200.0..at, resting(bytes), working(bytes)));
     }),
     family("a_desktop", "Xorg and a compositor hold a GiB and draw seldom.", |s| {
         for (words, low, high) in
             [("/usr/lib/xorg/Xorg vt2", 600, 640), ("/usr/bin/gnome-shell", 80, 150)]
         {
-            let process = daemon(&mut s.random, words, "gdm.service");
+            let process = s.daemon(words, "gdm.service");
             let (bytes, gpu) = (s.random.whole(low, high) * 2 * MIB, s.gpu);
             s.act_on(process, &[gpu], ProcessType::Graphics, move |_, _| resting(bytes).cpu(1.0));
         }
@@ -199,24 +160,26 @@ pub const FAMILIES: &[Family] = &[
         let words = s.random.pick(&["blender scene.blend", "chrome --type=gpu-process", "code"]);
         let display = s.random.pick(&[("DISPLAY", ":0"), ("WAYLAND_DISPLAY", "wayland-1")]);
         let environment = [(display.0.into(), display.1.into())].into_iter().collect();
-        let process = someone(&mut s.random, words);
+        let process = s.someone(words);
         let process = Process { environment: Some(Arc::new(environment)), ..process };
         let (bytes, stop, gpu) = (s.gib(1.5, 6.0), s.long_idle(), s.gpu);
-        s.act_on(process, &[gpu], ProcessType::ComputeGraphics, move |t, _| {
-            if t < stop { working(bytes) } else { resting(bytes) }
-        });
+        s.act_on(
+            process,
+            &[gpu],
+            ProcessType::ComputeGraphics,
+            until(stop, working(bytes), resting(bytes)),
+        );
     }),
     family(
         "clients_of_mps",
         "Clients of the Multi-Process Service, whose use is booked to the server.",
         |s| {
             let words = "nvidia-cuda-mps-server";
-            let server =
-                Process { listening: Some(false), ..daemon(&mut s.random, words, "mps.service") };
+            let server = Process { listening: Some(false), ..s.daemon(words, "mps.service") };
             s.act(server, |_, _| working(30 * MIB).sm(70.0).cpu(5.0));
             let gpu = s.gpu;
             for _ in 0..2 {
-                let (client, bytes) = (trainer(&mut s.random), s.gib(1.5, 3.0));
+                let (client, bytes) = (s.trainer(), s.gib(1.5, 3.0));
                 s.act_on(client, &[gpu], ProcessType::Mps, move |_, _| resting(bytes).cpu(9.0));
             }
         },
@@ -225,9 +188,9 @@ pub const FAMILIES: &[Family] = &[
         "workers_of_a_living_trainer",
         "DataLoader workers that never use the GPU; their trainer does.",
         |s| {
-            let (parent, bytes) = (trainer(&mut s.random), s.share(0.2, 0.7));
+            let (parent, bytes) = (s.trainer(), s.share(0.2, 0.7));
             for _ in 0..3 {
-                let worker = child(&mut s.random, &parent);
+                let worker = s.child(&parent);
                 s.act(worker, |_, _| resting(0).unknown_bytes().cpu(70.0));
             }
             s.act(parent, move |_, _| working(bytes));
@@ -238,8 +201,8 @@ pub const FAMILIES: &[Family] = &[
         "The old workers exit half a minute after their trainer; a new one follows.",
         |s| {
             s.every(10.0);
-            let (parent, bytes, at) = (trainer(&mut s.random), s.share(0.2, 0.7), s.at(0.4, 0.8));
-            let worker = child(&mut s.random, &parent);
+            let (parent, bytes, at) = (s.trainer(), s.share(0.2, 0.7), s.at(0.4, 0.8));
+            let worker = s.child(&parent);
             s.act(worker, move |t, _| {
                 let rests = resting(0).unknown_bytes();
                 if t < at {
@@ -250,14 +213,14 @@ pub const FAMILIES: &[Family] = &[
                     gone()
                 }
             });
-            s.act(parent, move |t, _| if t < at { working(bytes) } else { gone() });
-            let next = trainer(&mut s.random);
+            s.act(parent, until(at, working(bytes), gone()));
+            let next = s.trainer();
             let next = s.born(next, at + 40.0);
-            s.act(next, move |t, _| if t < at + 40.0 { gone() } else { working(bytes) });
+            s.act(next, until(at + 40.0, gone(), working(bytes)));
         },
     ),
     family("in_a_debugger", "Its owner looks at it in a debugger.", |s| {
-        let (process, bytes, at) = (trainer(&mut s.random), s.gib(2.0, 12.0), s.long_idle());
+        let (process, bytes, at) = (s.trainer(), s.gib(2.0, 12.0), s.long_idle());
         let pid = s.act(
             process,
             move |t, _| {
@@ -271,7 +234,7 @@ pub const FAMILIES: &[Family] = &[
         "A vLLM server under nohup, without its shell, waits for requests.",
         |s| {
             let words = "vllm serve m --port 8000";
-            let process = super::super::people::server(&mut s.random, words, Some("vllm"));
+            let process = s.server(words, Some("vllm"));
             let group = s.random.whole(3_000, 400_000) as u32;
             let process = Process { process_group: Some(group), session: Some(group), ..process };
             let bytes = s.share(0.5, 0.9);
@@ -283,7 +246,7 @@ pub const FAMILIES: &[Family] = &[
         "freed_some_minutes_ago",
         "It rests, and gave a part of its memory back minutes ago.",
         |s| {
-            let (process, bytes, stop) = (trainer(&mut s.random), s.gib(4.0, 12.0), s.long_idle());
+            let (process, bytes, stop) = (s.trainer(), s.gib(4.0, 12.0), s.long_idle());
             let freed = s.before_end(120.0, 450.0);
             let pid = s.act(process, move |t, _| {
                 if t < stop {
@@ -299,43 +262,30 @@ pub const FAMILIES: &[Family] = &[
     ),
     family("stopped_for_long_and_resumed", "Stopped for twenty minutes, and at work again.", |s| {
         s.minutes(40.0, 60.0);
-        let (process, bytes, at) =
-            (trainer(&mut s.random), s.gib(2.0, 12.0), s.before_end(100.0, 500.0));
-        s.act(process, move |t, _| {
-            if (at - 1200.0..at).contains(&t) { resting(bytes).state('T') } else { working(bytes) }
-        });
+        let (process, bytes, at) = (s.trainer(), s.gib(2.0, 12.0), s.before_end(100.0, 500.0));
+        s.act(process, during(at - 1200.0..at, resting(bytes).state('T'), working(bytes)));
     }),
     family("stuck_and_saved", "In the driver for ten minutes, and at work again.", |s| {
         s.minutes(40.0, 60.0);
-        let (process, bytes, at) =
-            (trainer(&mut s.random), s.gib(2.0, 12.0), s.before_end(100.0, 500.0));
-        s.act(process, move |t, _| {
-            if (at - 600.0..at).contains(&t) { resting(bytes).state('D') } else { working(bytes) }
-        });
+        let (process, bytes, at) = (s.trainer(), s.gib(2.0, 12.0), s.before_end(100.0, 500.0));
+        s.act(process, during(at - 600.0..at, resting(bytes).state('D'), working(bytes)));
     }),
     family("zombie_that_was_reaped", "A zombie for ten minutes, until its parent looked.", |s| {
         s.minutes(40.0, 60.0);
-        let (process, bytes, at) =
-            (trainer(&mut s.random), s.gib(2.0, 12.0), s.before_end(100.0, 500.0));
-        s.act(process, move |t, _| {
-            if t < at - 600.0 {
-                working(bytes)
-            } else if t < at {
-                resting(bytes).state('Z')
-            } else {
-                gone()
-            }
-        });
+        let (process, bytes, at) = (s.trainer(), s.gib(2.0, 12.0), s.before_end(100.0, 500.0));
+        s.act(
+            process,
+            phases([(at - 600.0, working(bytes)), (at, resting(bytes).state('Z'))], gone()),
+        );
     }),
     family(
         "orphans_that_left",
         "Workers outlived their trainer for ten minutes, and are gone.",
         |s| {
             s.minutes(40.0, 60.0);
-            let (parent, bytes, at) =
-                (trainer(&mut s.random), s.gib(2.0, 12.0), s.before_end(100.0, 500.0));
+            let (parent, bytes, at) = (s.trainer(), s.gib(2.0, 12.0), s.before_end(100.0, 500.0));
             for _ in 0..2 {
-                let worker = child(&mut s.random, &parent);
+                let worker = s.child(&parent);
                 s.act(worker, move |t, _| {
                     let rests = resting(0).unknown_bytes();
                     if t < at - 600.0 {
@@ -347,7 +297,7 @@ pub const FAMILIES: &[Family] = &[
                     }
                 });
             }
-            s.act(parent, move |t, _| if t < at - 600.0 { working(bytes) } else { gone() });
+            s.act(parent, until(at - 600.0, working(bytes), gone()));
         },
     ),
     family(
@@ -356,16 +306,10 @@ pub const FAMILIES: &[Family] = &[
         |s| {
             s.minutes(15.0, 30.0);
             s.every(10.0);
-            let (process, bytes, at) =
-                (trainer(&mut s.random), s.gib(2.0, 12.0), s.before_end(30.0, 85.0));
+            let (process, bytes, at) = (s.trainer(), s.gib(2.0, 12.0), s.before_end(30.0, 85.0));
             let group = s.random.whole(3_000, 400_000) as u32;
             let process = Process { process_group: Some(group), session: Some(group), ..process };
-            s.act(
-                process,
-                move |t, _| {
-                    if t < at { working(bytes) } else { resting(bytes).adopted_by(1) }
-                },
-            );
+            s.act(process, until(at, working(bytes), resting(bytes).adopted_by(1)));
         },
     ),
 ];

@@ -4,66 +4,51 @@ use std::sync::Arc;
 
 use gpumem::api::model::{Descendants, Process, ProcessType};
 
-use super::super::doing::{gone, resting, working};
-use super::super::people::{argv, child, contain, daemon, notebook, server, someone, trainer};
+use super::super::doing::{during, gone, resting, until, working};
+use super::super::people::argv;
 use super::super::stage::{MIB, Stage};
 use super::{Family, family};
 
 /// A server that listens and is asked nothing.
 fn waits(s: &mut Stage, words: &str, framework: Option<&str>) {
-    let (process, bytes) = (server(&mut s.random, words, framework), s.share(0.3, 0.9));
+    let (process, bytes) = (s.server(words, framework), s.share(0.3, 0.9));
     let cpu = s.random.range(0.2, 4.0);
     s.act(process, move |_, _| resting(bytes).cpu(cpu));
 }
 
 pub const FAMILIES: &[Family] = &[
     family("steady_training", "Nothing but work.", |s| {
-        let (process, bytes) = (trainer(&mut s.random), s.share(0.2, 0.95));
+        let (process, bytes) = (s.trainer(), s.share(0.2, 0.95));
         s.act(process, move |_, _| working(bytes).sm(92.0));
     }),
     family(
         "dataloader_stall",
         "Data loading holds up the GPU for eight minutes, with much CPU.",
         |s| {
-            let (process, bytes) = (trainer(&mut s.random), s.share(0.2, 0.7));
+            let (process, bytes) = (s.trainer(), s.share(0.2, 0.7));
             let stall = s.before_end(200.0, 480.0);
-            s.act(
-                process,
-                move |t, _| {
-                    if t < stall { working(bytes) } else { resting(bytes).cpu(400.0) }
-                },
-            );
+            s.act(process, until(stall, working(bytes), resting(bytes).cpu(400.0)));
         },
     ),
     family("long_cpu_phase", "A phase on the CPU lasts for twenty minutes; the GPU waits.", |s| {
         s.minutes(40.0, 60.0);
-        let (process, bytes) = (trainer(&mut s.random), s.share(0.2, 0.7));
+        let (process, bytes) = (s.trainer(), s.share(0.2, 0.7));
         let (begin, cpu) = (s.before_end(1000.0, 1500.0), s.random.range(60.0, 1200.0));
-        s.act(
-            process,
-            move |t, _| {
-                if t < begin { working(bytes) } else { resting(bytes).cpu(cpu) }
-            },
-        );
+        s.act(process, until(begin, working(bytes), resting(bytes).cpu(cpu)));
     }),
     family("single_core_preprocessing", "A third of a core tokenizes for half an hour.", |s| {
         s.minutes(40.0, 60.0);
         let (process, bytes, begin) =
-            (trainer(&mut s.random), s.share(0.2, 0.7), s.before_end(1000.0, 1500.0));
+            (s.trainer(), s.share(0.2, 0.7), s.before_end(1000.0, 1500.0));
         let cpu = s.random.range(30.0, 60.0);
-        s.act(
-            process,
-            move |t, _| {
-                if t < begin { working(bytes) } else { resting(bytes).cpu(cpu) }
-            },
-        );
+        s.act(process, until(begin, working(bytes), resting(bytes).cpu(cpu)));
     }),
     family(
         "checkpoint_pauses",
         "It writes checkpoints for three minutes, partly asleep on the disk.",
         |s| {
             let (process, bytes, every) =
-                (trainer(&mut s.random), s.share(0.2, 0.7), s.random.range(500.0, 900.0));
+                (s.trainer(), s.share(0.2, 0.7), s.random.range(500.0, 900.0));
             let pause = s.random.range(100.0, 200.0);
             s.act(process, move |t, random| {
                 if t % every < every - pause {
@@ -77,8 +62,7 @@ pub const FAMILIES: &[Family] = &[
         },
     ),
     family("low_duty_inference", "A request every few minutes.", |s| {
-        let (process, bytes, every) =
-            (trainer(&mut s.random), s.gib(2.0, 20.0), s.random.range(120.0, 420.0));
+        let (process, bytes, every) = (s.trainer(), s.gib(2.0, 20.0), s.random.range(120.0, 420.0));
         let mut next = 0.0;
         s.act(process, move |t, _| {
             if t >= next {
@@ -95,7 +79,7 @@ pub const FAMILIES: &[Family] = &[
         |s| {
             s.minutes(90.0, 150.0);
             s.every(15.0);
-            let (process, bytes) = (trainer(&mut s.random), s.gib(2.0, 20.0));
+            let (process, bytes) = (s.trainer(), s.gib(2.0, 20.0));
             // The first is shorter than the rule's duration.
             let (mut pause, mut next, mut stop) = (s.random.range(300.0, 540.0), 200.0, 0.0);
             s.act(process, move |t, random| {
@@ -109,29 +93,26 @@ pub const FAMILIES: &[Family] = &[
         },
     ),
     family("pipe_before_it", "The program before it in the pipe prepares on the CPU.", |s| {
-        let (process, bytes, stop) = (trainer(&mut s.random), s.gib(2.0, 12.0), s.long_idle());
+        let (process, bytes, stop) = (s.trainer(), s.gib(2.0, 12.0), s.long_idle());
         let (cpu, pid) = (s.random.range(40.0, 400.0), process.pid);
-        s.act(process, move |t, _| if t < stop { working(bytes) } else { resting(bytes).cpu(0.3) });
-        s.edit_each(move |t, snapshot| {
-            for it in snapshot.processes.iter_mut().filter(|it| it.pid == pid) {
-                it.descendants = Some(Arc::new(Descendants {
-                    count: Some(0),
-                    cpu_percent: Some(cpu),
-                    cpu_seconds: Some(t * cpu / 100.0),
-                    ..Descendants::default()
-                }));
-            }
+        s.act(process, until(stop, working(bytes), resting(bytes).cpu(0.3)));
+        s.edit_process(pid, move |t, it| {
+            it.descendants = Some(Arc::new(Descendants {
+                count: Some(0),
+                cpu_percent: Some(cpu),
+                cpu_seconds: Some(t * cpu / 100.0),
+                ..Descendants::default()
+            }));
         });
     }),
     family("light_use_without_end", "One or two percent, all the time.", |s| {
-        let (process, bytes) = (trainer(&mut s.random), s.gib(2.0, 20.0));
+        let (process, bytes) = (s.trainer(), s.gib(2.0, 20.0));
         s.act(process, move |_, random| {
             resting(bytes).sm(random.range(1.0, 2.5)).traffic(0.0).cpu(3.0)
         });
     }),
     family("video_transcoding", "Only the encoder works.", |s| {
-        let process =
-            someone(&mut s.random, "ffmpeg -hwaccel cuda -i rtsp://camera -c:v h264_nvenc out.mp4");
+        let process = s.someone("ffmpeg -hwaccel cuda -i rtsp://camera -c:v h264_nvenc out.mp4");
         let (bytes, level) = (s.gib(1.3, 3.0), s.random.whole(20, 70) as u32);
         let pid = s.act(process, move |_, _| resting(bytes).cpu(12.0));
         s.edit_each(move |_, snapshot| {
@@ -144,8 +125,7 @@ pub const FAMILIES: &[Family] = &[
         });
     }),
     family("thinking_notebook", "Its user reads and tries something every few minutes.", |s| {
-        let (kernel, bytes, every) =
-            (notebook(&mut s.random), s.gib(2.0, 20.0), s.random.range(200.0, 460.0));
+        let (kernel, bytes, every) = (s.notebook(), s.gib(2.0, 20.0), s.random.range(200.0, 460.0));
         s.act(kernel, move |t, _| {
             let since = t % every;
             if since < 25.0 {
@@ -160,7 +140,7 @@ pub const FAMILIES: &[Family] = &[
         "Its user edits and plots on the CPU; the GPU waits.",
         |s| {
             let (kernel, bytes, stop) =
-                (notebook(&mut s.random), s.gib(2.0, 20.0), s.before_end(900.0, 1500.0));
+                (s.notebook(), s.gib(2.0, 20.0), s.before_end(900.0, 1500.0));
             let last = s.before_end(60.0, 460.0);
             s.act(kernel, move |t, _| {
                 if t < stop {
@@ -174,8 +154,7 @@ pub const FAMILIES: &[Family] = &[
         },
     ),
     family("notebook_busy_on_the_cpu", "A cell computes on the CPU for half an hour.", |s| {
-        let (kernel, bytes, stop) =
-            (notebook(&mut s.random), s.gib(2.0, 20.0), s.before_end(900.0, 1500.0));
+        let (kernel, bytes, stop) = (s.notebook(), s.gib(2.0, 20.0), s.before_end(900.0, 1500.0));
         s.act(kernel, move |t, _| {
             let at_work = working(bytes).notebook("busy", t);
             if t < stop { at_work } else { resting(bytes).cpu(100.0).notebook("busy", stop) }
@@ -208,17 +187,12 @@ pub const FAMILIES: &[Family] = &[
         "download_with_the_model_loaded",
         "It reads and writes, and its GPU waits for that.",
         |s| {
-            let (process, bytes, stop) = (trainer(&mut s.random), s.gib(2.0, 12.0), s.long_idle());
+            let (process, bytes, stop) = (s.trainer(), s.gib(2.0, 12.0), s.long_idle());
             let (rate, pid) = (s.random.range(3e6, 40e6), process.pid);
-            s.act(
-                process,
-                move |t, _| if t < stop { working(bytes) } else { resting(bytes).cpu(4.0) },
-            );
-            s.edit_each(move |t, snapshot| {
-                for it in snapshot.processes.iter_mut().filter(|it| it.pid == pid) {
-                    // Looked at twice a minute.
-                    it.io_bytes = Some(((t / 30.0).floor() * 30.0 * rate) as u64);
-                }
+            s.act(process, until(stop, working(bytes), resting(bytes).cpu(4.0)));
+            s.edit_process(pid, move |t, it| {
+                // Looked at twice a minute.
+                it.io_bytes = Some(((t / 30.0).floor() * 30.0 * rate) as u64);
             });
         },
     ),
@@ -227,14 +201,14 @@ pub const FAMILIES: &[Family] = &[
         "The API server is its container's first process, which adopts orphans, and waits with its engine.",
         |s| {
             let words = s.random.pick(&["vllm serve m --port 8000", "python -m app"]);
-            let front = server(&mut s.random, words, Some("vllm"));
-            let front = contain(&mut s.random, Process { namespace_pid: Some(1), ..front });
+            let front = s.server(words, Some("vllm"));
+            let front = s.contain(Process { namespace_pid: Some(1), ..front });
             let bytes = s.share(0.3, 0.9);
             let engine = Process {
                 command: argv("VLLM::EngineCore"),
                 parent_is_reaper: Some(true),
                 namespace_pid: Some(s.random.whole(40, 900) as u32),
-                ..child(&mut s.random, &front)
+                ..s.child(&front)
             };
             s.act(engine, move |_, _| resting(bytes));
             s.act(front, move |_, _| resting(0).unlisted());
@@ -245,8 +219,8 @@ pub const FAMILIES: &[Family] = &[
         "The engine holds the model; the API server that listens is its parent.",
         |s| {
             let words = "python -m vllm.entrypoints.openai.api_server --model m --port 8000";
-            let api = server(&mut s.random, words, Some("vllm"));
-            let engine = child(&mut s.random, &api);
+            let api = s.server(words, Some("vllm"));
+            let engine = s.child(&api);
             let (engine, bytes) =
                 (Process { command: argv("VLLM::EngineCore"), ..engine }, s.share(0.5, 0.9));
             s.act(engine, move |_, _| resting(bytes).cpu(3.0));
@@ -255,15 +229,15 @@ pub const FAMILIES: &[Family] = &[
     ),
     family("served_in_a_container", "vLLM waits in a container, seen from the host.", |s| {
         let words = "python3 -m vllm.entrypoints.openai.api_server --model m";
-        let process = server(&mut s.random, words, Some("vllm"));
-        let (process, bytes) = (contain(&mut s.random, process), s.share(0.6, 0.9));
+        let process = s.server(words, Some("vllm"));
+        let (process, bytes) = (s.contain(process), s.share(0.6, 0.9));
         s.act(process, move |_, _| resting(bytes).cpu(3.0));
     }),
     family(
         "nohup_active",
         "Training under nohup, adopted by init and without its shell, but hard at work.",
         |s| {
-            let (process, bytes) = (trainer(&mut s.random), s.share(0.2, 0.7));
+            let (process, bytes) = (s.trainer(), s.share(0.2, 0.7));
             let group = s.random.whole(3_000, 400_000) as u32;
             let process = Process {
                 process_group: Some(group),
@@ -278,7 +252,7 @@ pub const FAMILIES: &[Family] = &[
         "nohup_with_short_pauses",
         "Adopted by init, at work, with a pause of a minute now and then.",
         |s| {
-            let (process, bytes) = (trainer(&mut s.random), s.share(0.2, 0.7));
+            let (process, bytes) = (s.trainer(), s.share(0.2, 0.7));
             let every = s.random.range(200.0, 500.0);
             s.every(15.0);
             s.act(process, move |t, _| {
@@ -295,7 +269,7 @@ pub const FAMILIES: &[Family] = &[
         "daemon_with_a_living_leader",
         "A user's service is reparented to systemd; it leads its own group and works.",
         |s| {
-            let process = daemon(&mut s.random, "/opt/app/worker --gpu", "worker.service");
+            let process = s.daemon("/opt/app/worker --gpu", "worker.service");
             let bytes = s.share(0.2, 0.6);
             s.act(process, move |t, _| {
                 if t % 300.0 < 100.0 { working(bytes).sm(50.0) } else { resting(bytes).cpu(8.0) }
@@ -303,7 +277,7 @@ pub const FAMILIES: &[Family] = &[
         },
     ),
     family("in_tmux", "A job in tmux, whose server was adopted by init.", |s| {
-        let (process, bytes) = (trainer(&mut s.random), s.share(0.2, 0.7));
+        let (process, bytes) = (s.trainer(), s.share(0.2, 0.7));
         let process =
             Process { terminal: Some("pts/7".into()), session_leader_alive: Some(true), ..process };
         s.act(process, move |_, _| working(bytes));
@@ -313,7 +287,7 @@ pub const FAMILIES: &[Family] = &[
         "The power limit is lowered to a little more than half, and the work goes on.",
         |s| {
             let (process, bytes, at) =
-                (trainer(&mut s.random), s.share(0.2, 0.7), s.before_end(800.0, 1400.0));
+                (s.trainer(), s.share(0.2, 0.7), s.before_end(800.0, 1400.0));
             s.act(process, move |_, _| working(bytes).sm(98.0).load(1.1));
             let cap = s.random.range(0.52, 0.62);
             s.weather(move |t, gpu| {
@@ -332,7 +306,7 @@ pub const FAMILIES: &[Family] = &[
         "The power limit is lowered to a third, and memory traffic goes on.",
         |s| {
             let (process, bytes, at) =
-                (trainer(&mut s.random), s.share(0.2, 0.7), s.before_end(800.0, 1400.0));
+                (s.trainer(), s.share(0.2, 0.7), s.before_end(800.0, 1400.0));
             s.act(process, move |_, _| working(bytes).sm(98.0).load(1.1));
             let cap = s.random.range(0.28, 0.33);
             s.weather(move |t, gpu| {
@@ -348,8 +322,7 @@ pub const FAMILIES: &[Family] = &[
         },
     ),
     family("thermal_slowdown", "It is too hot: the clocks fall, and the power with them.", |s| {
-        let (process, bytes, at) =
-            (trainer(&mut s.random), s.share(0.2, 0.7), s.before_end(800.0, 1400.0));
+        let (process, bytes, at) = (s.trainer(), s.share(0.2, 0.7), s.before_end(800.0, 1400.0));
         s.act(process, move |_, _| working(bytes).sm(98.0));
         let share = s.random.range(0.5, 0.65);
         s.weather(move |t, gpu| {
@@ -365,7 +338,7 @@ pub const FAMILIES: &[Family] = &[
         "light_kernels_from_the_start",
         "Full use at little power, and never anything else.",
         |s| {
-            let (process, bytes) = (trainer(&mut s.random), s.share(0.1, 0.5));
+            let (process, bytes) = (s.trainer(), s.share(0.1, 0.5));
             let load = s.random.range(0.08, 0.2);
             s.act(process, move |_, _| working(bytes).sm(100.0).load(load).traffic(0.05));
         },
@@ -375,7 +348,7 @@ pub const FAMILIES: &[Family] = &[
         "A phase of full use at 60 % of the power, with much traffic.",
         |s| {
             let (process, bytes, at) =
-                (trainer(&mut s.random), s.share(0.2, 0.7), s.before_end(800.0, 1400.0));
+                (s.trainer(), s.share(0.2, 0.7), s.before_end(800.0, 1400.0));
             let load = s.random.range(0.5, 0.62);
             s.act(process, move |t, _| {
                 let at_work = working(bytes).sm(98.0);
@@ -387,25 +360,25 @@ pub const FAMILIES: &[Family] = &[
         "low_power_for_some_minutes",
         "Synchronisation at full use and little power, for six minutes.",
         |s| {
-            let (process, bytes, at) =
-                (trainer(&mut s.random), s.share(0.2, 0.7), s.before_end(200.0, 400.0));
-            s.act(process, move |t, _| {
-                if t < at {
-                    working(bytes).sm(97.0)
-                } else {
-                    working(bytes).sm(100.0).load(0.1).traffic(0.02)
-                }
-            });
+            let (process, bytes, at) = (s.trainer(), s.share(0.2, 0.7), s.before_end(200.0, 400.0));
+            s.act(
+                process,
+                until(
+                    at,
+                    working(bytes).sm(97.0),
+                    working(bytes).sm(100.0).load(0.1).traffic(0.02),
+                ),
+            );
         },
     ),
     family(
         "the_heavy_one_leaves",
         "Of two on a GPU the heavy one exits; the light one goes on at full use.",
         |s| {
-            let (light, heavy) = (trainer(&mut s.random), trainer(&mut s.random));
+            let (light, heavy) = (s.trainer(), s.trainer());
             let (bytes, held, at) = (s.gib(2.0, 5.0), s.gib(2.0, 6.0), s.before_end(800.0, 1400.0));
             s.act(light, move |_, _| working(bytes).sm(100.0).load(0.12).traffic(0.1));
-            s.act(heavy, move |t, _| if t < at { working(held).sm(96.0) } else { gone() });
+            s.act(heavy, until(at, working(held).sm(96.0), gone()));
         },
     ),
     family(
@@ -413,7 +386,7 @@ pub const FAMILIES: &[Family] = &[
         "It works on one GPU and holds a small context on another.",
         |s| {
             s.gpus(2);
-            let (process, bytes) = (trainer(&mut s.random), s.share(0.2, 0.6));
+            let (process, bytes) = (s.trainer(), s.share(0.2, 0.6));
             let (main, other) = (s.gpu, 1 - s.gpu);
             let small = s.random.whole(120, 290) * 2 * MIB;
             let pid =
@@ -444,22 +417,22 @@ pub const FAMILIES: &[Family] = &[
         "A collective waited for fifteen minutes for a slow rank, and went on.",
         |s| {
             s.minutes(45.0, 60.0);
-            let (process, bytes, at) =
-                (trainer(&mut s.random), s.gib(2.0, 12.0), s.before_end(100.0, 500.0));
-            s.act(process, move |t, _| {
-                if (at - 900.0..at).contains(&t) {
-                    working(bytes).sm(100.0).load(0.1).traffic(0.0)
-                } else {
-                    working(bytes).sm(95.0)
-                }
-            });
+            let (process, bytes, at) = (s.trainer(), s.gib(2.0, 12.0), s.before_end(100.0, 500.0));
+            s.act(
+                process,
+                during(
+                    at - 900.0..at,
+                    working(bytes).sm(100.0).load(0.1).traffic(0.0),
+                    working(bytes).sm(95.0),
+                ),
+            );
         },
     ),
     family(
         "preallocated_and_hardly_used",
         "JAX took most of the GPU at its first operation, and uses little of it.",
         |s| {
-            let (mut process, bytes) = (trainer(&mut s.random), s.share(0.75, 0.92));
+            let (mut process, bytes) = (s.trainer(), s.share(0.75, 0.92));
             process.framework = Some("jax".into());
             s.act(process, move |_, _| working(bytes).sm(6.0).cpu(30.0));
         },
@@ -468,14 +441,14 @@ pub const FAMILIES: &[Family] = &[
         "full_to_the_last_and_busy",
         "It has taken all that there is but a little, and works.",
         |s| {
-            let (process, free) = (trainer(&mut s.random), s.random.whole(60, 120) * 2 * MIB);
+            let (process, free) = (s.trainer(), s.random.whole(60, 120) * 2 * MIB);
             let model = &s.machine.model;
             let bytes = model.total_bytes - model.reserved_bytes - free;
             s.act(process, move |_, _| working(bytes).sm(96.0));
         },
     ),
     family("nearly_full_and_busy", "It fills the GPU nearly to the last, and works.", |s| {
-        let (process, bytes) = (trainer(&mut s.random), s.share(0.95, 0.96));
+        let (process, bytes) = (s.trainer(), s.share(0.95, 0.96));
         s.act(process, move |_, _| working(bytes).sm(96.0));
     }),
 ];

@@ -4,14 +4,13 @@ use std::sync::Arc;
 
 use gpumem::api::model::{Container, PidNamespace, Reservation, Slurm};
 
-use super::super::doing::{gone, resting, working};
-use super::super::people::someone;
+use super::super::doing::{during, gone, resting, working};
 use super::super::stage::{MIB, Stage};
 use super::{Family, family};
 
 /// The batch script of a job that was given the GPU of the story.
 fn job(s: &mut Stage) -> Reservation {
-    let shell = someone(&mut s.random, "/bin/bash /var/spool/slurmd/slurm_script");
+    let shell = s.someone("/bin/bash /var/spool/slurmd/slurm_script");
     Reservation {
         pid: shell.pid,
         user: shell.user,
@@ -85,14 +84,9 @@ pub const FAMILIES: &[Family] = &[
             long(s);
             let (job, since) = (job(s), long_ago(s));
             let (begins, ends) = (since + 60.0, s.before_end(120.0, 1200.0));
-            let (process, bytes) = (someone(&mut s.random, "python prepare.py"), s.share(0.1, 0.5));
+            let (process, bytes) = (s.someone("python prepare.py"), s.share(0.1, 0.5));
             s.give(job, since);
-            s.act(
-                process,
-                move |t, _| {
-                    if (begins..ends).contains(&t) { working(bytes) } else { gone() }
-                },
-            );
+            s.act(process, during(begins..ends, working(bytes), gone()));
         },
     ),
     family(
@@ -102,7 +96,7 @@ pub const FAMILIES: &[Family] = &[
             long(s);
             let (job, since) = (job(s), long_ago(s));
             s.give(job, since);
-            let process = someone(&mut s.random, "./render --tiles 64");
+            let process = s.someone("./render --tiles 64");
             s.act(process, |_, _| resting(0).cpu(40.0).unlisted());
             s.hide(s.gpu, |_| 400 * MIB);
         },

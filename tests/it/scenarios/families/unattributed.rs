@@ -1,7 +1,7 @@
 //! Memory in use that no process on the list has.
 
-use super::super::doing::{gone, resting, working};
-use super::super::people::{argv, someone, trainer};
+use super::super::doing::{gone, resting, until, working};
+use super::super::people::argv;
 use super::super::stage::{GIB, Stage};
 use super::{Family, family};
 
@@ -17,15 +17,10 @@ pub const FAMILIES: &[Family] = &[
         "NVML lists no process; a hidden one has the device file open.",
         |s| {
             let (gpu, bytes, at) = (s.gpu, s.gib(2.0, 12.0), since(s));
-            let mut process = someone(&mut s.random, "/usr/bin/python3 agent.py");
+            let mut process = s.someone("/usr/bin/python3 agent.py");
             process.framework = None;
             let process = s.born(process, at);
-            s.act(
-                process,
-                move |t, _| {
-                    if t < at { gone() } else { resting(0).cpu(0.3).unlisted() }
-                },
-            );
+            s.act(process, until(at, gone(), resting(0).cpu(0.3).unlisted()));
             s.hide(gpu, move |t| if t < at { 0 } else { bytes });
             s.accuse_gpu(gpu);
         },
@@ -50,7 +45,7 @@ pub const FAMILIES: &[Family] = &[
         "A process that is listed holds a part of it, and works.",
         |s| {
             let (gpu, bytes, at) = (s.gpu, s.gib(2.0, 5.0), since(s));
-            let (process, held) = (trainer(&mut s.random), s.gib(2.0, 5.0));
+            let (process, held) = (s.trainer(), s.gib(2.0, 5.0));
             s.act(process, move |_, _| working(held));
             s.hide(gpu, move |t| if t < at { 0 } else { bytes });
             s.accuse_gpu(gpu);
@@ -62,11 +57,9 @@ pub const FAMILIES: &[Family] = &[
         |s| {
             let (gpu, bytes) = (s.gpu, s.gib(4.0, 9.0));
             s.hide(gpu, move |_| bytes);
-            s.edit_each(|_, snapshot| {
-                for gpu in &mut snapshot.gpus {
-                    if let Some(memory) = &mut gpu.memory {
-                        memory.used_bytes += memory.reserved_bytes.take().unwrap_or(0);
-                    }
+            s.edit_gpus(|gpu| {
+                if let Some(memory) = &mut gpu.memory {
+                    memory.used_bytes += memory.reserved_bytes.take().unwrap_or(0);
                 }
             });
             s.accuse_gpu(gpu);
@@ -74,14 +67,14 @@ pub const FAMILIES: &[Family] = &[
     ),
     family("unattributed_after_a_crash", "The trainer crashed, and its memory stayed.", |s| {
         let (gpu, bytes, at) = (s.gpu, s.gib(2.0, 12.0), since(s));
-        let process = trainer(&mut s.random);
-        s.act(process, move |t, _| if t < at { working(bytes) } else { gone() });
+        let process = s.trainer();
+        s.act(process, until(at, working(bytes), gone()));
         s.hide(gpu, move |t| if t < at { 0 } else { bytes });
         s.accuse_gpu(gpu);
     }),
     family("unattributed_held_by_a_monitor_only", "Only a monitor has the device open.", |s| {
         let (gpu, bytes) = (s.gpu, s.gib(2.0, 12.0));
-        let mut monitor = someone(&mut s.random, "nvtop");
+        let mut monitor = s.someone("nvtop");
         monitor.framework = None;
         monitor.gpu_files = argv(&format!("/dev/nvidiactl /dev/nvidia{gpu}"));
         s.act(monitor, |_, _| resting(0).cpu(3.0).unlisted());
