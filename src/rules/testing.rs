@@ -46,6 +46,23 @@ pub(super) enum Says {
 /// A change of a scene.
 pub(super) type Change = fn(&mut Scene);
 
+/// Its start is not known, so it may be anybody.
+pub(super) fn unidentified(scene: &mut Scene) {
+    let process = scene.process(PID);
+    (process.start_ticks, process.start_time) = (None, None);
+}
+
+/// What it uses of the CPU is not known.
+pub(super) fn cpu_untold(scene: &mut Scene) {
+    let process = scene.process(PID);
+    (process.cpu_percent, process.cpu_seconds) = (None, None);
+}
+
+/// It is this program.
+pub(super) fn runs(scene: &mut Scene, executable: &str) {
+    scene.process(PID).executable = Some(executable.into());
+}
+
 /// What it is called, what a kind is to say of it, and how it comes about.
 pub(super) type Case = (&'static str, Says, Change);
 

@@ -14,8 +14,7 @@ fn idle() -> Scene {
 
 fn kinds(engine: &Engine) -> Vec<(Kind, Vec<Kind>)> {
     let also = |finding: &Finding| finding.also.iter().map(|also| also.kind).collect();
-    let findings = engine.findings().iter();
-    findings.map(|finding| (finding.kind, also(finding))).collect()
+    engine.findings().iter().map(|finding| (finding.kind, also(finding))).collect()
 }
 
 #[test]

@@ -61,12 +61,6 @@ fn it_is_found_with_its_rate_its_beginning_and_its_end() {
     assert_eq!((finding.kind, finding.severity), (Kind::Leak, Severity::Warning));
     assert!(finding.since.seconds_since(start) < 60.0);
     assert_eq!(finding.actions, [Action::Notify]);
-    assert!(
-        finding.message.starts_with("python train.py (4242) has grown by 6")
-            && finding.message.ends_with("at this rate"),
-        "{}",
-        finding.message
-    );
     let evidence = |name: &str| number(finding, name);
     let seconds = evidence("out_of_memory_seconds").unwrap();
     // 70.2 GiB are free: 1198 minutes.
@@ -124,12 +118,17 @@ fn the_thresholds_are_the_settings() {
 }
 
 #[test]
-fn a_desktop_and_what_the_driver_does_not_report_are_never_accused() {
+fn a_desktop_a_pinned_card_and_what_the_driver_does_not_report_are_never_accused() {
     let (mut desktop, mut engine) = (scene(), engine_of("leak"));
     desktop.row(0, PID).kind = ProcessType::Graphics;
     grow(&mut desktop, &mut engine, 0, 40, 100 * MIB);
     assert_eq!(engine.findings(), []);
     assert_eq!(engine.undecided(), []);
+    // There is no room to leak into.
+    let (mut pinned, mut engine) = (scene(), engine_of("leak"));
+    pinned.row(0, PID).used_bytes = Some(77 * GIB);
+    grow(&mut pinned, &mut engine, 0, 60, 20 * MIB);
+    assert_eq!(engine.findings(), []);
 
     let mut unknown = scene();
     unknown.row(0, PID).used_bytes = None;
@@ -152,8 +151,6 @@ fn a_leak_that_stopped_loses_forecast_and_severity_within_minutes() {
     grow(&mut scene, &mut engine, 0, 8, 0);
     let finding = only(&engine);
     assert_eq!(finding.severity, Severity::Info);
-    let start = "python train.py (4242) stopped growing 1";
-    assert!(finding.message.starts_with(start), "{}", finding.message);
     let evidence = |name: &str| number(finding, name);
     assert_eq!(evidence("out_of_memory_seconds"), None);
     let stopped = evidence("stopped_seconds").unwrap();
@@ -177,12 +174,6 @@ fn a_leak_that_pauses_keeps_its_finding_and_not_its_severity() {
     assert_eq!((&paused.id, paused.severity), (&found.id, Severity::Info));
     assert_eq!(paused.since, found.since);
     assert_eq!(number(paused, "out_of_memory_seconds"), None);
-    assert!(
-        paused.message.contains(" stopped growing 2")
-            && paused.message.ends_with(", with pauses of up to 4m 00s"),
-        "{}",
-        paused.message
-    );
     for _ in 0..3 {
         grow(&mut scene, &mut engine, 0, 6, 100 * MIB);
         grow(&mut scene, &mut engine, 0, 4, 0);
@@ -233,14 +224,6 @@ fn a_tenth_that_came_back_ends_it_at_once() {
 }
 
 #[test]
-fn a_pinned_card_has_no_room_to_leak_into() {
-    let (mut scene, mut engine) = (scene(), engine_of("leak"));
-    scene.row(0, PID).used_bytes = Some(77 * GIB);
-    grow(&mut scene, &mut engine, 0, 60, 20 * MIB);
-    assert_eq!(engine.findings(), []);
-}
-
-#[test]
 fn a_restart_is_a_new_process() {
     let (mut scene, mut engine) = (scene(), engine_of("leak"));
     for run in 0..6 {
@@ -267,5 +250,4 @@ fn one_finding_names_all_gpus_on_which_it_leaks() {
     }
     let finding = only(&engine);
     assert_eq!(finding.gpus.len(), 2);
-    assert!(finding.message.contains("a minute on GPU 1 (and on one more)"), "{}", finding.message);
 }

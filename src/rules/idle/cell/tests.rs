@@ -7,7 +7,7 @@ use crate::model::dice::Dice;
 use crate::model::finding::{Action, Kind};
 use crate::model::process::Descendants;
 use crate::model::snapshot::Jupyter;
-use crate::rules::testing::{Change, PID, engine_of, facts, reasons, written};
+use crate::rules::testing::{Change, PID, cpu_untold, engine_of, facts, reasons, written};
 use crate::rules::{Engine, RuleSet as AllSettings};
 use crate::units::{GIB, Span};
 
@@ -82,13 +82,7 @@ fn a_cell_that_sleeps_all_night_is_idle_after_two_hours_and_stays_so() {
     assert_eq!(accused.len(), samples, "it does not flicker");
     let [finding] = engine.findings() else { panic!("{:?}", engine.findings()) };
     assert_eq!(finding.actions, [Action::Notify]);
-    assert!(
-        finding.message.ends_with(", while its cell ran with no CPU and no GPU use"),
-        "{}",
-        finding.message
-    );
     assert_eq!(facts(finding)["busy_seconds"], finding.duration_seconds);
-    assert!(finding.advice[0].starts_with("ask its owner"));
     assert_eq!(engine.undecided(), []);
     assert_eq!(engine.pending(), []);
 }
@@ -158,14 +152,7 @@ fn what_begins_to_work_is_let_go_at_once() {
 #[test]
 fn what_is_not_known_decides_nothing() {
     let cases: [(&str, Change, &str); 3] = [
-        (
-            "CPU",
-            |scene| {
-                let process = scene.process(PID);
-                (process.cpu_seconds, process.cpu_percent) = (None, None);
-            },
-            "the CPU use of process 4242 is not known",
-        ),
+        ("CPU", cpu_untold, "the CPU use of process 4242 is not known"),
         (
             "the descendants' CPU",
             |scene| {
