@@ -4,14 +4,13 @@ use std::sync::Arc;
 
 use super::*;
 use crate::history::testing::Scene;
-use crate::model::finding::Severity;
 use crate::model::snapshot::PidNamespace;
 use crate::model::{Identity, Start};
 use crate::units::GIB;
 use crate::watch::findings;
 use crate::watch::sample;
 use crate::watch::state::Event;
-use crate::watch::testing::{events, keys, note, press, screen_of, see, selected_pid};
+use crate::watch::testing::{keys, note, screen_of, see, selected_pid};
 use crate::watch::text::clock;
 use crate::watch::update::findings::select;
 use crate::watch::update::update;
@@ -343,29 +342,4 @@ fn an_unresolved_pid_has_a_page_that_gives_the_reason_and_shows_no_process() {
     assert_eq!(app.page.as_ref().unwrap().about, About::Process(who));
     assert!(text(&app).starts_with("pid 7: not resolved"));
     assert!(!text(&app).contains("train.py"), "{}", text(&app));
-}
-
-#[test]
-fn no_page_and_no_list_panics_at_any_size() {
-    let mut scene = machine();
-    let mut app = watching(&mut scene);
-    keys(&mut app, "<Tab>");
-    for severity in [Severity::Info, Severity::Critical] {
-        for finding in &mut Arc::make_mut(&mut app.screenful.as_mut().unwrap().sample).findings {
-            finding.severity = severity;
-        }
-        for columns in [0, 1, 39, 40, 41, 72, 100, 220] {
-            for rows in [0, 1, 9, 10, 11, 24, 70] {
-                update(&mut app, Event::Resize(columns, rows));
-                for line in
-                    ["G<Enter>", "<Esc>", "<Tab>g<Enter>", "<Esc>", "<Tab>j<Enter>", "<Esc><Tab>"]
-                {
-                    for key in events(line) {
-                        press(&mut app, key);
-                    }
-                    crate::watch::view::draw(&app, &mut Buffer::empty(app.area));
-                }
-            }
-        }
-    }
 }

@@ -101,7 +101,7 @@ mod tests {
         }
     }
 
-    fn drawn(mut gpu: Gpu, held: &[(Option<u64>, UseVerdict)], is_ascii: bool) -> String {
+    fn drawn(mut gpu: Gpu, held: &[(Option<u64>, UseVerdict)]) -> String {
         let rows = held.iter().map(|&(used_bytes, verdict)| {
             let row = GpuProcess { used_bytes, ..GpuProcess::default() };
             (row, verdict)
@@ -114,33 +114,15 @@ mod tests {
         let styles = Styles { theme: Theme::Terminal, has_color: false };
         let mut writer = LineWriter::new(&mut canvas, area, 0);
         bar(shares.whole.as_ref(), false, 10, styles, &mut writer);
-        if is_ascii {
-            ascii::replace(&mut canvas);
-        }
         lines(&canvas).concat()
-    }
-
-    #[test]
-    fn a_bar_distinguishes_its_shares_also_in_ascii() {
-        use UseVerdict::{InUse, Reclaimable, Suspected};
-        // In any order of the rows it is the same bar.
-        let rows =
-            [(Some(10), Reclaimable), (Some(10), InUse), (Some(20), Suspected), (Some(20), InUse)];
-        let full = gpu(80, Some(10));
-        assert_eq!(drawn(full.clone(), &rows, false), "■■■▬▬□▒▒░·");
-        assert_eq!(drawn(full, &rows, true), "###~~!==-.");
-        let little = gpu(1, Some(0));
-        assert_eq!(drawn(little, &[(Some(1), InUse)], false), "■·········");
-        assert_eq!(drawn(gpu(0, Some(0)), &[], false), "··········");
-        assert_eq!(drawn(Gpu::default(), &[], false), "-         ");
     }
 
     #[test]
     fn what_is_not_known_is_not_called_unattributed() {
         let (known, unknown) = ((Some(40), UseVerdict::InUse), (None, UseVerdict::InUse));
-        let some = drawn(gpu(60, Some(10)), &[known, unknown], false);
+        let some = drawn(gpu(60, Some(10)), &[known, unknown]);
         assert_eq!(some, "■■■■▚▚░···");
-        assert_eq!(drawn(gpu(60, None), &[known], false), "■■■■▚▚····");
+        assert_eq!(drawn(gpu(60, None), &[known]), "■■■■▚▚····");
     }
 
     #[test]

@@ -172,19 +172,3 @@ impl Plot {
         LineWriter::new(canvas, line, 0).text(&left, style).at_end("now", style);
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::units::{GIB, MIB};
-
-    #[test]
-    fn a_processs_scale_is_round_and_a_little_above_the_most() {
-        let top = |most| Scale::above(most).top;
-        assert_eq!(top(10 * GIB), (12 * GIB) as f64);
-        assert_eq!(top(12 * GIB), (16 * GIB) as f64);
-        assert_eq!(top(16 * GIB), (24 * GIB) as f64);
-        assert_eq!(top(486 * MIB), (768 * MIB) as f64);
-        assert!(top(0) > 0.0 && top(u64::MAX) >= 2f64.powi(63));
-    }
-}

@@ -18,12 +18,12 @@ use crate::watch::sample;
 use crate::watch::sample::dice::Dice;
 use crate::watch::state::Event;
 use crate::watch::testing::{events, keys, press, screen as app, see};
+use crate::watch::theme::Theme;
 use crate::watch::update::update;
 use crate::watch::view_model::Screenful;
 
 mod charts;
 mod gpus;
-mod styles;
 mod waste;
 
 /// From the smallest that has panels to a large one.
@@ -270,12 +270,19 @@ fn of_a_gpu_that_is_not_read_no_findings_are_none() {
 }
 
 #[test]
-fn without_colour_there_is_none() {
+fn without_colour_there_is_none_and_a_theme_changes_no_word() {
     let mut snapshot = sample::snapshot(4, 2);
     sample::lose(&mut snapshot, 1);
     let mut app = showing(snapshot, 120, 40);
-    app.setup.has_color = false;
     app.setup.replay = Some("demo".to_owned());
+    keys(&mut app, "j j");
+    let plain = text(&render(&app));
+    for theme in Theme::ALL {
+        for has_color in [true, false] {
+            (app.theme, app.setup.has_color) = (theme, has_color);
+            assert_eq!(text(&render(&app)), plain, "{theme:?} {has_color}");
+        }
+    }
     let buffer = render(&app);
     assert!(buffer.content.iter().all(|cell| cell.fg == Color::Reset && cell.bg == Color::Reset));
     // What colour would say is in words and in weight.

@@ -1,14 +1,12 @@
 //! What the sheet looks like, on plans made by hand.
 
-use crossterm::event::KeyCode;
-
 use super::*;
 use crate::reclaim::Outcome;
 use crate::units::GIB;
 use crate::watch::reclaim_worker::{Proposal, ReclaimProgress, TargetStage};
 use crate::watch::sample;
 use crate::watch::state::Event;
-use crate::watch::testing::{keys, press, screen_of, see, tick};
+use crate::watch::testing::{keys, screen_of, see, tick};
 use crate::watch::update::update;
 use crate::watch::view::tests::check;
 
@@ -82,24 +80,6 @@ fn of_a_recording_it_notes_that_nothing_will_be_sent() {
     plan(&mut app);
     keys(&mut app, "y");
     check("plan-recording-40x10", &app);
-}
-
-#[test]
-fn no_size_of_the_screen_panics() {
-    for columns in (0..=130).step_by(7) {
-        for rows in 0..=20 {
-            let mut app = app(columns, rows, None);
-            plan(&mut app);
-            for key in ['j', 'y', 'u', 's', 'G'] {
-                press(&mut app, KeyCode::Char(key));
-                let area = Rect::new(0, 0, columns, rows);
-                let mut buffer = Buffer::empty(area);
-                let styles = Styles { theme: app.theme, has_color: false };
-                draw(&app, styles, area, &mut buffer);
-                crate::watch::view::draw(&app, &mut buffer);
-            }
-        }
-    }
 }
 
 #[test]

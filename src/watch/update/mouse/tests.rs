@@ -165,21 +165,6 @@ fn a_gpu_filters_the_table_and_again_lifts_that() {
 }
 
 #[test]
-fn hints_do_what_their_keys_do() {
-    let mut app = showing(sample::snapshot(1, 2));
-    click(&mut app, hint(Context::Main, "Sort"), 0);
-    assert_eq!(app.mode, Mode::ChooseSort);
-    // The letters of the columns are there now.
-    let help = hint(Context::Main, "Help");
-    for mode in [Mode::Main, Mode::Help(0), Mode::Main] {
-        assert_eq!(click(&mut app, help, 0), Some(Effect::Draw));
-        assert_eq!(app.mode, mode);
-    }
-    let gap = (119, 39);
-    assert_eq!(click(&mut app, gap, 0), None);
-}
-
-#[test]
 fn every_key_in_the_bar_can_be_clicked_at_every_width() {
     for (width, words) in [
         (40, &["Help", "Filter", "Kill", "Quit"][..]),
@@ -267,24 +252,4 @@ fn what_is_typed_is_not_disturbed_and_other_buttons_do_nothing() {
         assert_eq!(wheel(&mut app, at), None);
     }
     assert_eq!((&app.mode, app.table.selected()), (&before, None));
-}
-
-#[test]
-fn no_place_on_no_screen_panics() {
-    for (columns, rows) in [(0, 0), (1, 1), (39, 9), (40, 10), (120, 40)] {
-        let mut app = showing(sample::snapshot(3, 9));
-        update(&mut app, Event::Resize(columns, rows));
-        for x in [0, 1, 39, 40, 119, 120, u16::MAX] {
-            for y in [0, 1, 5, 9, 10, 39, 40, u16::MAX] {
-                for kind in [
-                    MouseEventKind::Down(MouseButton::Left),
-                    MouseEventKind::ScrollDown,
-                    MouseEventKind::ScrollUp,
-                ] {
-                    send(&mut app, kind, (x, y), 0);
-                    app.mode = Mode::Main;
-                }
-            }
-        }
-    }
 }

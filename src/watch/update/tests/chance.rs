@@ -9,6 +9,7 @@ use crossterm::event::{KeyEvent, MouseButton, MouseEvent, MouseEventKind};
 use ratatui::buffer::Buffer;
 use unicode_width::UnicodeWidthStr;
 
+use super::every_key::opened;
 use super::*;
 use crate::model::Time;
 use crate::reclaim::target::Step;
@@ -62,6 +63,77 @@ fn nothing_that_happens_breaks_the_screen() {
     places.retain(|_, is_seen| !*is_seen);
     assert!(places.is_empty(), "the dice never came to {places:?}");
     assert_eq!(themes.len(), Theme::ALL.len());
+}
+
+/// What can be opened is opened at each size, and scrolled, and every corner of it clicked.
+#[test]
+fn no_size_breaks_what_can_be_opened() {
+    let lines = [
+        "j<Enter>G",
+        "<Esc>",
+        "<Tab>g<Enter>G",
+        "<Esc>",
+        "<Tab>",
+        "<F2>jj",
+        "<Esc>",
+        "?G",
+        "<Esc>",
+        "iG",
+        "<Esc>",
+        "sG",
+        "<Esc>",
+        "jjGyujs",
+        "<Esc><Esc>",
+        "@now<Esc>",
+        "o<Esc>",
+        "v",
+    ];
+    let mut app = opened(Context::Main);
+    let mut seen = BTreeSet::new();
+    for columns in (0..=130).step_by(7).chain([1, 39, 40, 41, 220]) {
+        for rows in (0..=20).step_by(5).chain([1, 9, 11, 24, 70]) {
+            update(&mut app, Event::Resize(columns, rows));
+            for line in lines {
+                if line.ends_with("yujs")
+                    && let Some(Effect::Reclaim(ReclaimRequest::Plan(question))) =
+                        press(&mut app, KeyCode::Char('x'))
+                {
+                    let plan = Ok(sample::proposal((4000..4020).map(sample::target).collect()));
+                    let number = question.number;
+                    update(&mut app, Event::Reclaim(ReclaimProgress::Planned { number, plan }));
+                    update(&mut app, Event::Drawn);
+                }
+                for key in events(line) {
+                    press(&mut app, key);
+                    seen.insert(app.context() as u8);
+                    seen.extend(matches!(app.mode, Mode::Help(_)).then_some(u8::MAX));
+                }
+                let mut canvas = Buffer::empty(app.area);
+                draw(&app, &mut canvas);
+                whole(&canvas);
+            }
+            for (column, row) in [
+                (0, 0),
+                (0, rows),
+                (columns, 0),
+                (columns, rows),
+                (columns / 2, rows / 2),
+                (u16::MAX, u16::MAX),
+            ] {
+                for kind in [
+                    MouseEventKind::Down(MouseButton::Left),
+                    MouseEventKind::ScrollDown,
+                    MouseEventKind::ScrollUp,
+                ] {
+                    let modifiers = KeyModifiers::NONE;
+                    let event = MouseEvent { kind, column, row, modifiers };
+                    update(&mut app, Event::Mouse { now: Duration::ZERO, event });
+                    app.mode = Mode::Main;
+                }
+            }
+        }
+    }
+    assert_eq!(seen.len(), 5, "a context that was never opened");
 }
 
 /// A screen, what is written to it, and what it shows.
