@@ -11,6 +11,8 @@
 //! - memory traffic goes on: lighter kernels than before are work;
 //! - the power limit was lowered beneath what it drew, and it draws much of that;
 //! - the GPU is hot and its clock fell, or the clock is far below what it was: it was slowed down;
+//! - another rank of its job is at work on the CPU or on a GPU, and not in the same state: rank 0 that validates for a
+//!   quarter of an hour keeps the others in a collective for as long;
 //! - a kernel that was light from the start: nothing has fallen. A process that hung before it was first
 //!   seen cannot be told from one.
 //!
@@ -26,15 +28,16 @@ use std::fmt::Write as _;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::lasting::{LEAST_COVERAGE, is_covered};
+use super::lasting::{LEAST_COVERAGE, NOW_SECONDS, is_at_work, is_covered};
 use super::rule::{
     ProcessInput, RuleInput, RuleKind, RuleOutput, SEVERITY, Settings, Told, seconds,
 };
 use super::subject;
 use super::undecided_reason::UndecidedReason;
 use crate::history::power::{FULL_PERCENT, LEAST_WORK_SECONDS, LOW_SHARE};
-use crate::history::{Device, LowPowerPhase, RowHistory, Work};
+use crate::history::{Device, LowPowerPhase, RowHistory, Use, Work};
 use crate::model::evidence::{Evidence, KindEvidence, samples};
+use crate::model::family::{families, member};
 use crate::model::finding::{FindingGpu, Kind, Severity};
 use crate::model::program::file_name;
 use crate::model::{Gpu, Process, Time};
@@ -83,6 +86,8 @@ const TRACE_OF_TRAFFIC: f64 = 3.0;
 const SHARE_OF_LIMIT: f64 = 0.6;
 /// In full use, a GPU that draws less than this share of its limit runs a kernel that does next to nothing.
 const LIGHT_SHARE: f64 = 0.3;
+/// With as much of a core a rank is at work on the CPU. Percent.
+const WORK_CPU_PERCENT: f64 = 20.0;
 /// From here on GPUs slow down for heat.
 const HOT_CELSIUS: f64 = 80.0;
 /// A hot GPU with a clock below this share of before is slowed down.
@@ -227,9 +232,32 @@ fn process(it: ProcessInput<'_>, verdicts: &mut RuleOutput) {
             });
         }
     }
+    if !hung.is_empty() && job_is_at_work(it) {
+        return;
+    }
     if let Some(told) = told(it, hung) {
         verdicts.find(it.seen.finding(Some(it.process), told));
     }
+}
+
+/// Whether another process of its job is at work, and does not spin as it does.
+fn job_is_at_work(it: ProcessInput<'_>) -> bool {
+    let (history, snapshot) = (it.seen.history, it.seen.snapshot);
+    let families = families(snapshot);
+    let job = member(&families, it.process.pid);
+    let others = job.into_iter().flat_map(|job| &job.members);
+    let others = others.filter(|pid| **pid != it.process.pid);
+    let known = others.filter_map(|pid| history.process(snapshot.process(*pid)?.identity()));
+    known.into_iter().any(|other| {
+        let spins = |row: &RowHistory| {
+            let phase = history.device_of(row).low_power_phase();
+            phase.is_some_and(|phase| phase.who == other.identity())
+        };
+        let uses = |row: &RowHistory| row.last_use() == Use::Used;
+        !other.rows().is_empty()
+            && !other.rows().iter().any(spins)
+            && (other.rows().iter().any(uses) || is_at_work(other, WORK_CPU_PERCENT, NOW_SECONDS))
+    })
 }
 
 /// Whether enough of a low-power phase was seen.

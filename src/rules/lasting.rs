@@ -17,7 +17,7 @@ pub(super) const OLDEST_CPU_SECONDS: f64 = 60.0;
 pub(super) const LEAST_CPU_SHARE: f64 = 0.75;
 
 /// What a process does now is looked at for so long. Seconds.
-const NOW_SECONDS: f64 = 90.0;
+pub(super) const NOW_SECONDS: f64 = 90.0;
 /// What it reads and writes is told twice a minute, and over less time than this not known. Seconds.
 const LEAST_IO_SECONDS: f64 = 60.0;
 /// Who reads and writes more than this is at work: a download, a checkpoint to a slow disk. Bytes a second.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use gpumem::api::model::{PidNamespace, Process, ProcessType};
 
-use super::super::doing::{during, gone, phases, resting, until, working};
+use super::super::doing::{during, gone, phases, resting, spinning, until, working};
 use super::super::stage::MIB;
 use super::{Family, family};
 
@@ -170,6 +170,27 @@ pub const FAMILIES: &[Family] = &[
             until(stop, working(bytes), resting(bytes)),
         );
     }),
+    family(
+        "rank_zero_validates",
+        "One rank validates for a quarter of an hour; the others wait in a collective.",
+        |s| {
+            s.minutes(50.0, 70.0);
+            let count = s.random.pick(&[2, 4, 8]);
+            s.gpus(count);
+            let (bytes, at) = (s.gib(4.0, 30.0), s.before_end(900.0, 1300.0));
+            let launcher = s.someone("torchrun --nproc_per_node 8 train.py");
+            let on_gpu = s.random.chance(0.5);
+            for gpu in 0..count {
+                let rank = s.child(&launcher);
+                s.act_on(rank, &[gpu], ProcessType::Compute, move |t, _| match (t < at, gpu) {
+                    (true, _) => working(bytes).sm(94.0),
+                    (false, 0) if on_gpu => working(bytes).sm(60.0),
+                    (false, 0) => resting(bytes).cpu(100.0),
+                    (false, _) => spinning(bytes),
+                });
+            }
+        },
+    ),
     family(
         "clients_of_mps",
         "Clients of the Multi-Process Service, whose use is booked to the server.",
