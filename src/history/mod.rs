@@ -312,7 +312,7 @@ impl History {
                     continue;
                 };
                 let is_listed = known.rows().iter().any(|row| row.device() == device);
-                let holds_file = gpu.is_open_in(process);
+                let holds_file = gpu.may_be_held_by(process);
                 if is_listed || holds_file == Some(false) {
                     known.observe_hidden(device, gpu, Some(false), moment);
                     continue;

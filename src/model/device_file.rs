@@ -1,5 +1,6 @@
 //! A GPU's device file, `/dev/nvidiaN`: N is the GPU's minor number, which need not be its index.
 
+use super::program::file_name;
 use super::{Gpu, Process};
 
 /// N of `nvidiaN`; `None` of the driver's other files.
@@ -25,8 +26,24 @@ impl Gpu {
         Some(files.any(|file| minor_number_of(file) == number))
     }
 
+    /// Whether a process that NVML does not list here may hold memory of it all the same: see
+    /// [`Process::may_hold_gpu_memory`].
+    pub fn may_be_held_by(&self, process: &Process) -> Option<bool> {
+        Some(process.may_hold_gpu_memory()? && self.is_open_in(process)?)
+    }
+
     fn device_number(&self) -> u32 {
         self.minor_number.unwrap_or(self.index)
+    }
+}
+
+impl Process {
+    /// Whether it has the file of a driver's memory management open, as each process with a context has and each one
+    /// forked from it; who only reads NVML has not (Linux: `nvidia-uvm`; WSL's and Jetson's drivers have one file for
+    /// all). `None` where its files may not be read.
+    pub fn may_hold_gpu_memory(&self) -> Option<bool> {
+        let manages = |path: &str| matches!(file_name(path), "nvidia-uvm" | "dxg" | "nvmap");
+        Some(self.gpu_files.as_ref()?.iter().any(|path| manages(path)))
     }
 }
 
@@ -60,5 +77,10 @@ mod tests {
         ] {
             assert_eq!(gpu(None).is_open_in(&process(files)), is_open, "{files:?}");
         }
+        let held = |files| gpu(None).may_be_held_by(&process(Some(files)));
+        assert_eq!(held(&["/dev/nvidiactl", "/dev/nvidia1"]), Some(false), "it reads NVML");
+        assert_eq!(held(&["/dev/nvidia-uvm", "/dev/nvidia1"]), Some(true));
+        assert_eq!(held(&["/dev/nvidia-uvm", "/dev/nvidia0"]), Some(false));
+        assert_eq!(gpu(None).may_be_held_by(&process(None)), None);
     }
 }

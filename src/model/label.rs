@@ -166,7 +166,7 @@ impl Gpu {
 }
 
 impl Snapshot {
-    /// The processes that hold a GPU device file open and that NVML lists on no GPU. Monitors and the
+    /// The processes that may hold GPU memory by their open files and that NVML lists on no GPU. Monitors and the
     /// driver's daemons are none: they have no memory of their own there.
     pub fn unlisted_holders(&self) -> impl Iterator<Item = &Process> {
         let rows = || self.gpus.iter().flat_map(|gpu| gpu.processes.iter());
@@ -175,7 +175,7 @@ impl Snapshot {
         let mut listed = HashSet::with_capacity(count);
         listed.extend(rows().flatten().map(|row| row.pid));
         self.processes.iter().filter(move |process| {
-            let holds = process.gpu_files.as_ref().is_some_and(|it| !it.is_empty());
+            let holds = process.may_hold_gpu_memory() == Some(true);
             holds && !listed.contains(&process.pid) && !process.is_monitor()
         })
     }

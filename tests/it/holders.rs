@@ -102,7 +102,7 @@ fn a_worker_that_outlived_its_trainer_is_named() {
     };
     // What a trainer and its DataLoader worker look like from outside: one opens the device, the other
     // has inherited it.
-    let script = "exec 3< /dev/nvidia0 4< /dev/nvidiactl; sleep 600 < /dev/null > /dev/null & echo $!; read wait";
+    let script = "exec 3< /dev/nvidia0 4< /dev/nvidia-uvm; sleep 600 < /dev/null > /dev/null & echo $!; read wait";
     let mut trainer = namespace.shell(script);
     let worker = Stranger(trainer.line().parse().unwrap());
     let trainer_pid = trainer.running.pid();
@@ -121,7 +121,7 @@ fn a_worker_that_outlived_its_trainer_is_named() {
     let snapshot = namespace.snapshot(&machine);
     assert_eq!(snapshot.pids(0), [u64::from(trainer_pid)]);
     let process = snapshot.process(worker.0);
-    assert_eq!(process["gpu_files"], json!(["/dev/nvidia0", "/dev/nvidiactl"]));
+    assert_eq!(process["gpu_files"], json!(["/dev/nvidia-uvm", "/dev/nvidia0"]));
     assert_eq!(process["command"], json!(["sleep", "600"]));
     assert_eq!(process["process_group"], trainer_pid);
     assert_eq!(process["group_leader_alive"], false);
@@ -158,7 +158,7 @@ fn a_worker_that_outlived_its_trainer_is_named() {
     let orphan = orphan.unwrap_or_else(|| panic!("{verdict}"));
     assert_eq!(orphan["process"]["pid"], worker.0);
     assert_eq!(orphan["evidence"]["listed"], false);
-    assert_eq!(orphan["evidence"]["gpu_files"], json!(["/dev/nvidia0", "/dev/nvidiactl"]));
+    assert_eq!(orphan["evidence"]["gpu_files"], json!(["/dev/nvidia-uvm", "/dev/nvidia0"]));
     if snapshot.0["host"]["pid_namespace"] == "host" {
         let dead = findings.iter().find(|it| it["kind"] == "dead");
         assert_eq!(dead.unwrap()["process"]["pid"], trainer_pid, "{verdict}");

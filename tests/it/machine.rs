@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader, Lines, Write as _};
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::Instant;
@@ -174,9 +175,14 @@ impl Recording {
 pub struct Running(pub Child);
 
 impl Running {
-    /// Starts a program without input or output.
+    /// Starts a program without input or output, in a process group of its own, as a shell does: what this test does
+    /// is none of its work.
     pub fn start(command: &mut Command) -> Self {
-        let null = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        let null = command
+            .process_group(0)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
         Self(null.spawn().unwrap())
     }
 
@@ -207,7 +213,8 @@ pub struct Talking {
 
 impl Talking {
     pub fn start(command: &mut Command) -> Self {
-        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let mut child =
+            command.process_group(0).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let input = child.stdin.take().unwrap();
         let output = BufReader::new(child.stdout.take().unwrap());
         Self { running: Running(child), input, output }

@@ -124,7 +124,7 @@ fn hostile() -> (tempfile::TempDir, PathBuf) {
             "slurm": {"job_id": "812", "job_name": "-gpu:0"}, "framework": "jax"})),
         {"pid": 15, "unresolved": "user:ben of another namespace", "user": "ben", "uid": 1002},
         process(16, "ben", 1002, &["holder"], json!({
-            "gpu_files": ["/dev/nvidia1"], "systemd_unit": "a b.service"})),
+            "gpu_files": ["/dev/nvidia1", "/dev/nvidia-uvm"], "systemd_unit": "a b.service"})),
     ]);
     let row = |pid: u32, gib: u64| json!({"pid": pid, "type": "compute", "used_bytes": gib * GIB, "sm_percent": 0});
     let gpu = |index: u32, used: u64, rows: Value| {

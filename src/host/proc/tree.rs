@@ -33,6 +33,7 @@ const MOST_ANCESTORS: usize = 16;
 #[derive(Debug)]
 pub(in crate::host) struct Tree {
     ticks_per_second: u64,
+    own_pid: u32,
     nodes: HashMap<u32, Node>,
     /// By parent, of those that are not the kernel's own.
     children: HashMap<u32, Vec<u32>>,
@@ -74,6 +75,7 @@ impl Tree {
     pub(in crate::host) fn new() -> Self {
         Self {
             ticks_per_second: rustix::param::clock_ticks_per_second().max(1),
+            own_pid: std::process::id(),
             nodes: HashMap::new(),
             children: HashMap::new(),
             groups: HashMap::new(),
@@ -176,7 +178,9 @@ impl Tree {
             let count = family.len() - 1;
             let group = process.process_group.and_then(|group| self.groups.get(&group));
             let known: HashSet<u32> = family.iter().copied().collect();
-            let others = group.into_iter().flatten().filter(|pid| !known.contains(pid));
+            // What gpumem does is no work of the script that it was started by.
+            let is_other = |pid: &&u32| !known.contains(pid) && **pid != self.own_pid;
+            let others = group.into_iter().flatten().filter(is_other);
             family.extend(others.take(MOST));
             for &pid in &family {
                 if !used.contains_key(&pid) {

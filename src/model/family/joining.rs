@@ -260,7 +260,7 @@ impl<'a> Joining<'a> {
         !gpus.iter().any(|gpu| lists(gpu, holder.pid))
             && gpus.iter().filter(|gpu| lists(gpu, dead)).any(|gpu| {
                 // Its index is no proof.
-                gpu.minor_number.is_some() && gpu.is_open_in(holder) == Some(true)
+                gpu.minor_number.is_some() && gpu.may_be_held_by(holder) == Some(true)
             })
     }
 

@@ -189,7 +189,7 @@ fn different_users_are_never_one() {
 fn a_dead_trainer_and_its_workers_are_one() {
     let dead = Process { pid: 90, ..Process::default() };
     let worker = |pid| Process {
-        gpu_files: Some(Arc::from([Arc::from("/dev/nvidia0"), "/dev/nvidiactl".into()])),
+        gpu_files: Some(Arc::from([Arc::from("/dev/nvidia0"), "/dev/nvidia-uvm".into()])),
         group_leader_alive: Some(false),
         ..process(pid, 90, 50)
     };

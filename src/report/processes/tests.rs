@@ -68,7 +68,7 @@ fn below_gpus(snapshot: &Snapshot, width: Option<usize>) -> String {
 #[test]
 fn a_hidden_holder_is_a_row_with_its_evidence_and_the_memory_adds_up() {
     let mut holder = process(900, "python worker.py");
-    let files = ["/dev/nvidiactl", "/dev/nvidia1", "/dev/nvidia0"];
+    let files = ["/dev/nvidia-uvm", "/dev/nvidia1", "/dev/nvidia0"];
     holder.gpu_files = Some(files.iter().map(|&file| file.into()).collect());
     let mut snapshot = snapshot(
         vec![gpu(0, 20 * GIB, vec![row(800, Some(5 * GIB))]), gpu(1, 0, Vec::new())],

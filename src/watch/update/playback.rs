@@ -334,7 +334,10 @@ fn newer(app: &mut App, seek_target: SeekTarget) -> Option<Effect> {
         }
         return set_out(app, seek_target);
     }
-    let newest = app.timeline.newest()?;
+    // A recording that begins again has none yet; that it is paused is seen.
+    let Some(newest) = app.timeline.newest() else {
+        return Some(Effect::Draw);
+    };
     match seek_target {
         SeekTarget::Beginning => note(app, "no other finding has begun since"),
         _ if app.is_live() => show(app, newest),
@@ -348,7 +351,9 @@ fn newer(app: &mut App, seek_target: SeekTarget) -> Option<Effect> {
 
 /// Goes beyond the timeline's beginning, where there is something and it can be had again.
 fn older(app: &mut App, seek_target: SeekTarget) -> Option<Effect> {
-    let oldest = app.timeline.oldest()?;
+    let Some(oldest) = app.timeline.oldest() else {
+        return Some(Effect::Draw);
+    };
     if can_rewind_before(app, oldest) {
         return rewind(app, seek_target);
     }

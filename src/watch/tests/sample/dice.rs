@@ -82,7 +82,9 @@ impl Dice {
                 cpu_percent: Some(f64::from_bits(self.0)),
                 rss_bytes: self.bytes(),
                 unresolved: self.chance().then(|| self.name()),
-                gpu_files: self.chance().then(|| vec![self.name(); 5].into()),
+                gpu_files: self
+                    .chance()
+                    .then(|| vec![self.name(), "/dev/nvidia-uvm".into(), self.name()].into()),
                 namespace_pid: self.chance().then_some(u32::MAX),
                 systemd_unit: self.chance().then(|| self.name()),
                 framework_version: self.chance().then(|| self.name()),
