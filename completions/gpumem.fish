@@ -214,7 +214,7 @@ reserved\t''
 unattributed\t''
 pressure\t''"
 complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l signal -d 'The first signal, instead of TERM: INT, HUP, QUIT, USR1, USR2 or KILL' -x -k -a "(__fish_gpumem_values)"
-complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l grace -d 'How long each signal may take before the next one, instead of the default: 10s, 35s for the launcher of a distributed run' -x -k -a "(__fish_gpumem_values)"
+complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l grace -d 'How long each signal may take before the next one, instead of the default: 30s, 35s for the launcher of a distributed run' -x -k -a "(__fish_gpumem_values)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l window -d 'How long to sample this machine before the plan [default: 30s, or 2s where the stored history reaches far enough back for every rule, or if processes are named]' -x -k -a "(__fish_gpumem_values)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l replay -d 'Read a recording (.jsonl, .jsonl.zst, or - for standard input) instead of this machine' -r -F
 complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l nvml-library -d 'The NVML library to load, instead of the loader\'s libnvidia-ml.so.1' -r -F
@@ -240,7 +240,7 @@ complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -l utc -d 'Show time
 complete -c gpumem -n "__fish_gpumem_using_subcommand reap" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c gpumem -n "__fish_gpumem_using_subcommand kill" -l where -d 'Only what fits all of these terms: \'user:ann gpu:0 idle>10m mem>4GiB\', as after / in watch' -x -k -a "(__fish_gpumem_values)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand kill" -l signal -d 'The first signal, instead of TERM: INT, HUP, QUIT, USR1, USR2 or KILL' -x -k -a "(__fish_gpumem_values)"
-complete -c gpumem -n "__fish_gpumem_using_subcommand kill" -l grace -d 'How long each signal may take before the next one, instead of the default: 10s, 35s for the launcher of a distributed run' -x -k -a "(__fish_gpumem_values)"
+complete -c gpumem -n "__fish_gpumem_using_subcommand kill" -l grace -d 'How long each signal may take before the next one, instead of the default: 30s, 35s for the launcher of a distributed run' -x -k -a "(__fish_gpumem_values)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand kill" -l nvml-library -d 'The NVML library to load, instead of the loader\'s libnvidia-ml.so.1' -r -F
 complete -c gpumem -n "__fish_gpumem_using_subcommand kill" -l nvml-timeout -d 'How long one GPU may take to answer; then it is shown as stale, and the others are sampled on' -x -k -a "(__fish_gpumem_values)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand kill" -l config -d 'The configuration file, instead of /etc/gpumem/config.toml and ~/.config/gpumem/config.toml' -r -F

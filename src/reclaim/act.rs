@@ -27,6 +27,13 @@ use crate::model::{Snapshot, Time};
 /// `RestartSec=`, a shell's `sleep 1`).
 const LOOK_OUT_SECONDS: f64 = 5.0;
 
+/// After its time is up a process that still writes is looked at again so often, in seconds.
+const WRITING_SECONDS: f64 = 5.0;
+/// Less than this written since the last look is no checkpoint.
+const LEAST_WRITTEN: u64 = 1 << 20;
+/// No process is waited for longer than this after the first signal, in seconds.
+const MOST_WRITING_SECONDS: f64 = 600.0;
+
 /// For how long it may be unknown whether the rule holds before the act is given up, in seconds.
 pub const PATIENCE_SECONDS: f64 = 30.0;
 
@@ -78,6 +85,8 @@ pub struct Act {
     first_deed: Option<Time>,
     /// Since when it is not known whether the rule holds.
     unknown_since: Option<Time>,
+    /// What those who are alive had written when it was last looked at.
+    written: u64,
     /// The members were made to go on, so that they are stopped no longer.
     has_continued: bool,
     /// Who was sent which signal.
@@ -107,10 +116,11 @@ enum ActStage {
     Due(usize),
     /// A step was taken, and has until then.
     Taken(usize, Time),
-    /// No process should hold anything now.
+    /// No process should hold anything now; who takes memory again is dealt with from where it was.
     Verifying {
         since: Time,
         freed: Option<(u64, Time)>,
+        resume: Box<ActStage>,
     },
     Over(Outcome),
 }
@@ -140,6 +150,7 @@ impl Act {
             baseline: None,
             first_deed: None,
             unknown_since: None,
+            written: 0,
             has_continued: false,
             signalled: Vec::new(),
             is_shut: false,
@@ -218,7 +229,9 @@ impl Act {
                 ActStage::Fresh => self.begin(moment, control),
                 ActStage::Due(step) => self.take_step(step, moment, control, record)?,
                 ActStage::Taken(step, until) => self.watch(step, until, moment, control),
-                ActStage::Verifying { since, freed } => self.verify(since, freed, moment, control),
+                ActStage::Verifying { since, freed, resume } => {
+                    self.verify((since, freed, resume), moment, control)
+                }
                 ActStage::Over(outcome) => NextMove::End(outcome),
             };
             match next {
@@ -333,6 +346,7 @@ impl Act {
             return Ok(self.settle(place, outcome));
         }
         self.first_deed.get_or_insert(moment.now);
+        self.written = self.written_bytes(control);
         let taken =
             NextMove::Go(ActStage::Taken(place, moment.now.plus_seconds(step.grace_seconds())));
         Ok(match begun {
@@ -413,11 +427,32 @@ impl Act {
         if moment.now < until {
             return NextMove::Wait(until);
         }
+        if step.may_save() && self.still_writes(moment.now, control) {
+            let later = moment.now.plus_seconds(WRITING_SECONDS);
+            self.stage = ActStage::Taken(place, later);
+            return NextMove::Wait(later);
+        }
         match step.expired(&self.scene(moment.snapshot, control)) {
             StepEffect::Pending | StepEffect::Over => next,
             StepEffect::Ends(outcome) => NextMove::End(outcome),
             StepEffect::Settled(outcome) => self.settle(place, outcome),
         }
+    }
+
+    /// What those who are alive have written in all.
+    fn written_bytes(&mut self, control: &mut dyn ProcessControl) -> u64 {
+        let alive = self.held.alive(control).into_iter();
+        let pids: Vec<u32> = alive.filter_map(|it| Some(self.held.get(it)?.pid)).collect();
+        let written = |pid| control.read_guarded(pid)?.written_bytes;
+        pids.into_iter().filter_map(written).fold(0, u64::saturating_add)
+    }
+
+    /// Whether one of them goes on writing, a checkpoint say, and may be waited for.
+    fn still_writes(&mut self, now: Time, control: &mut dyn ProcessControl) -> bool {
+        let now_written = self.written_bytes(control);
+        let before = std::mem::replace(&mut self.written, now_written);
+        let waited = self.first_deed.map_or(0.0, |since| now.seconds_since(since));
+        waited < MOST_WRITING_SECONDS && self.written.saturating_sub(before) >= LEAST_WRITTEN
     }
 
     /// Hears what came of what was asked, and writes it down.
@@ -470,20 +505,28 @@ impl Act {
                 && matches!(self.compare(moment), Some(Back::Yes(_)))
         };
         let is_done = step.is_none_or(Step::ends_processes) && (alive.is_empty() || is_back());
-        is_done.then_some(NextMove::Go(ActStage::Verifying { since: moment.now, freed: None }))
+        let resume = Box::new(self.stage.clone());
+        let verifying = ActStage::Verifying { since: moment.now, freed: None, resume };
+        is_done.then_some(NextMove::Go(verifying))
     }
 
     fn verify(
         &mut self,
-        since: Time,
-        freed: Option<(u64, Time)>,
+        (since, freed, resume): (Time, Option<(u64, Time)>, Box<ActStage>),
         moment: StepInput<'_>,
         control: &mut dyn ProcessControl,
     ) -> NextMove {
-        let freed = freed.or_else(|| match self.compare(moment) {
-            Some(Back::Yes(bytes)) => Some((bytes, moment.snapshot.time)),
-            _ => None,
-        });
+        // Whoever lives on may take the memory again.
+        if !self.family(moment.snapshot, control).is_empty()
+            && hold_anything(&self.target, moment.snapshot) == Some(true)
+        {
+            return NextMove::Go(*resume);
+        }
+        let freed = match self.compare(moment) {
+            Some(Back::Yes(bytes)) => freed.or(Some((bytes, moment.snapshot.time))),
+            Some(Back::NotYet(_)) => None,
+            None => freed,
+        };
         let seconds =
             if self.is_shut { 0.0 } else { self.target.respawn_seconds.max(LOOK_OUT_SECONDS) };
         let look_out = since.plus_seconds(seconds);
@@ -504,7 +547,7 @@ impl Act {
                 NextMove::End(Outcome::Freed { bytes, ms })
             }
             (Some(_), None) | (None, Some(_)) => {
-                self.stage = ActStage::Verifying { since, freed };
+                self.stage = ActStage::Verifying { since, freed, resume };
                 NextMove::Wait(look_out)
             }
             (None, None) if moment.now >= deadline => {

@@ -64,6 +64,7 @@ fn guarded_by_snapshot(process: &Process) -> Option<Guarded> {
         command: process.command.clone(),
         environment: process.environment.clone(),
         gpu_files: process.gpu_files.clone(),
+        written_bytes: None,
     })
 }
 

@@ -5,6 +5,10 @@
 //! of the one that was ended is its successor; one with another command is, where NVML lists it on a GPU
 //! of the target and the same parent, service or container started it. Nothing is sent to a successor: it is in no plan.
 //!
+//! One that takes memory on a GPU of the target is, too, where it is of the same user and has the command of the one
+//! that was ended, wherever it stands: a process that forks when it is told to end, or starts itself again in a
+//! session of its own, leaves its place.
+//!
 //! Whoever has lost its parent has another one that only adopted it, and adopts others: of those, only one of
 //! the same user counts, in a session of its own or in that of the process that it follows. What an ended login has left
 //! is in that login's session.
@@ -84,7 +88,9 @@ impl Respawn {
             let is_managed = |place: &&FormerPlace| manager.is_some() && place.manager == manager;
             let kernels = || self.places.iter().filter(|place| place.is_kernel);
             let siblings = || self.places.iter().filter(is_sibling);
-            if siblings().next().is_none()
+            let takes = shown.is_some() && is_taking(it.pid);
+            if !takes
+                && siblings().next().is_none()
                 && kernels().next().is_none()
                 && !self.places.iter().any(|place| is_managed(&place))
             {
@@ -102,12 +108,13 @@ impl Respawn {
                         && (facts.session == Some(it.pid) || facts.session == place.session)
             };
             let siblings_like_it = siblings().filter(started_it);
-            if siblings_like_it.chain(kernels()).any(|it| is_same(&it)) {
+            let movers = self.places.iter().filter(|it| takes && it.uid == facts.uid);
+            if siblings_like_it.chain(kernels()).chain(movers).any(|it| is_same(&it)) {
                 return Some(it.pid);
             }
             let has_place = siblings().any(|place| !place.is_orphan)
                 || self.places.iter().any(|place| is_managed(&place));
-            if has_place && shown.is_some() && is_taking(it.pid) {
+            if has_place && takes {
                 return Some(it.pid);
             }
         }

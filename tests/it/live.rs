@@ -99,8 +99,7 @@ fn it_names_real_processes_rightly() {
     assert!(process["executable"].as_str().unwrap().ends_with("sleep"), "{process}");
     assert!(process["start_ticks"].as_u64().is_some() && process["start_time"].is_string());
     assert_eq!(process["parent_is_reaper"], false);
-    let group = rustix::process::getpgrp().as_raw_nonzero().get();
-    assert_eq!(process["process_group"], group);
+    assert_eq!(process["process_group"], sleep.pid());
 
     let Some(python) = support::python_with(&["ipykernel"]) else {
         return;

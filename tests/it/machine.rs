@@ -178,11 +178,11 @@ impl Running {
     /// Starts a program without input or output, in a process group of its own, as a shell does: what this test does
     /// is none of its work.
     pub fn start(command: &mut Command) -> Self {
-        let null = command
-            .process_group(0)
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null());
+        // setsid starts another process where it leads a group.
+        if command.get_program() != "setsid" {
+            command.process_group(0);
+        }
+        let null = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         Self(null.spawn().unwrap())
     }
 

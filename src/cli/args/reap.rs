@@ -139,7 +139,7 @@ pub struct HowToKill {
     #[arg(long, value_name = "SIGNAL")]
     pub signal: Option<Signal>,
 
-    /// How long each signal may take before the next one, instead of the default: 10s, 35s for the
+    /// How long each signal may take before the next one, instead of the default: 30s, 35s for the
     /// launcher of a distributed run
     #[arg(long, value_name = "DURATION")]
     pub grace: Option<Span>,

@@ -14,6 +14,7 @@ use crate::host::machine::clocks::read_host;
 use crate::host::proc::cmdline::CMDLINE_BYTES;
 use crate::host::proc::environ::{ENVIRON_BYTES, parse_whole_environ};
 use crate::host::proc::folder::{Folder, ProcEntry, is_gone};
+use crate::host::proc::io_counters::{IO_BYTES, parse_written};
 use crate::host::proc::stat::{STAT_BYTES, parse_stat};
 use crate::host::proc::status::{SignalMasks, owner_uid, parse_signal_masks};
 use crate::host::{HostError, Roots, parse_cmdline};
@@ -59,6 +60,8 @@ pub struct Guarded {
     pub environment: Option<Arc<BTreeMap<Arc<str>, Arc<str>>>>,
     /// The GPU device files that it holds open; `None` where its descriptors may not be read.
     pub gpu_files: Option<Arc<[Arc<str>]>>,
+    /// What it has written in all, by write(2) and its like; `None` where that may not be read.
+    pub written_bytes: Option<u64>,
 }
 
 impl Guarded {
@@ -156,6 +159,9 @@ pub fn read_guarded(roots: &Roots, pid: u32) -> Result<Option<Guarded>, HostErro
     }
     if has_memory && folder.read(c"environ", &mut content, ENVIRON_BYTES).is_ok() {
         guarded.environment = parse_whole_environ(&content);
+    }
+    if folder.read(c"io", &mut content, IO_BYTES).is_ok() {
+        guarded.written_bytes = parse_written(&content);
     }
     guarded.gpu_files = read_held(&folder, &roots.dev).ok().and_then(|held| held.gpu_files);
     Ok(Some(guarded))

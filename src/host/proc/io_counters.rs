@@ -9,14 +9,20 @@ pub const IO_BYTES: usize = 512;
 
 /// What was read and written in all; `None` where the file does not tell both.
 pub fn parse_io(content: &[u8]) -> Option<u64> {
+    field(content, "rchar:")?.checked_add(parse_written(content)?)
+}
+
+/// What was written.
+pub fn parse_written(content: &[u8]) -> Option<u64> {
+    field(content, "wchar:")
+}
+
+fn field(content: &[u8], name: &str) -> Option<u64> {
     let text = std::str::from_utf8(content).ok()?;
-    let field = |name: &str| -> Option<u64> {
-        // A line without its newline was cut, and its number with it.
-        let mut lines = text.split_inclusive('\n');
-        let value = lines.find_map(|line| line.strip_suffix('\n')?.strip_prefix(name))?;
-        value.trim().parse().ok()
-    };
-    field("rchar:")?.checked_add(field("wchar:")?)
+    // A line without its newline was cut, and its number with it.
+    let mut lines = text.split_inclusive('\n');
+    let value = lines.find_map(|line| line.strip_suffix('\n')?.strip_prefix(name))?;
+    value.trim().parse().ok()
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::*;
 use crate::host::Guarded;
@@ -56,7 +57,8 @@ impl ActScene {
         Self::planned(processes, &[], guard)
     }
 
-    fn planned(processes: &[Process], findings: &[Finding], guard: Guard) -> Self {
+    fn planned(processes: &[Process], findings: &[Finding], mut guard: Guard) -> Self {
+        guard.policy.grace.get_or_insert(Duration::from_secs(10));
         let rows: Vec<(u32, u64)> = processes.iter().map(|it| (it.pid, GIB)).collect();
         let seen = snapshot(at(0.0), processes, vec![gpu(0, &rows, 0)]);
         let mut plan = plan_of(findings, &seen, &guard);
@@ -353,6 +355,39 @@ fn to_exit_is_not_to_free() {
     play.now = 10.0;
     let holders = vec![71];
     assert_eq!(play.advance(), ActProgress::Ended(Outcome::ExitedNotFreed { holders }));
+}
+
+#[test]
+fn who_takes_the_memory_again_is_not_done_with() {
+    let mut play = ActScene::named(&[python()], guard());
+    ends_on(&mut play, 70, &[KILL]);
+    play.advance();
+    let mut free = python();
+    free.gpu_files = Some(Arc::default());
+    play.now = 2.0;
+    play.shows(vec![free], vec![gpu(0, &[], 0)]);
+    assert!(matches!(play.advance(), ActProgress::Waiting { .. }));
+    // Three seconds later it holds as much as before.
+    assert_eq!(play.at(5.0), ActProgress::Waiting { until: at(10.0) });
+    assert!(matches!(play.play_on(), Outcome::Freed { .. }));
+    assert_eq!(play.sent(), [(70, TERM), (70, KILL)]);
+}
+
+#[test]
+fn who_still_writes_is_waited_for() {
+    for (writes_for, killed_at) in [(0, 10), (7, 15), (22, 30), (5000, 600)] {
+        let mut play = ActScene::found(Kind::Idle, &[python()]);
+        ends_on(&mut play, 70, &[KILL]);
+        for second in 0..=killed_at {
+            let written = u64::min(second, writes_for) << 21;
+            let mut it = play.control.get();
+            it.processes.get_mut(&70).unwrap().written_bytes = Some(written);
+            drop(it);
+            assert!(!play.sent().contains(&(70, KILL)), "{writes_for}: before {second}");
+            play.at(second as f64);
+        }
+        assert!(play.sent().contains(&(70, KILL)), "{writes_for}");
+    }
 }
 
 #[test]

@@ -138,7 +138,7 @@ fn a_target_has_its_processes_reasons_and_steps() {
         .collect();
     assert_eq!(
         signals,
-        [(Signal::Term, Recipients::Family, 10.0), (Signal::Kill, Recipients::Family, 5.0)]
+        [(Signal::Term, Recipients::Family, 30.0), (Signal::Kill, Recipients::Family, 5.0)]
     );
     let json = serde_json::to_string(&plan).unwrap();
     assert!(json.contains(r#""step":"signal","signal":"TERM","whom":"family""#), "{json}");

@@ -50,7 +50,14 @@ impl Step {
             }
             Self::Advise { command } => return command.to_string(),
         };
-        format!("{what}; wait {}", Span::from_seconds(self.grace_seconds()))
+        let wait = Span::from_seconds(self.grace_seconds());
+        let longer = if self.may_save() { ", longer while it writes" } else { "" };
+        format!("{what}; wait {wait}{longer}")
+    }
+
+    /// Whether those it is done to may save their work before they end.
+    pub(super) fn may_save(&self) -> bool {
+        matches!(self, Self::Signal { signal, .. } if *signal != Signal::Kill)
     }
 
     /// What to type, where that is all.

@@ -11,8 +11,8 @@ use crate::reclaim::process_control::{Handle, NotSent};
 use crate::reclaim::target::{Deed, LedgerProcess, Recipients, Step, Target, listed};
 use crate::reclaim::verify::Outcome;
 
-/// What a process may take to end itself, in seconds (as earlyoom has it).
-const GRACE_SECONDS: f64 = 10.0;
+/// What a process may take to end itself, in seconds (as Kubernetes has it): many write a checkpoint first.
+const GRACE_SECONDS: f64 = 30.0;
 /// torchrun and DeepSpeed wait 30 s for their workers before they kill them (torch:
 /// `distributed/elastic/multiprocessing/api.py`).
 const LAUNCHER_SECONDS: f64 = 35.0;

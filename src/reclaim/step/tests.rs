@@ -218,8 +218,8 @@ fn who_insists_chooses_signal_and_wait() {
         steps.collect::<Vec<_>>()
     };
     let kill = (Signal::Kill, 5.0);
-    assert_eq!(steps(None, None), [(Signal::Term, 10.0), kill]);
-    assert_eq!(steps(Some(Signal::Int), Some(30)), [(Signal::Int, 30.0), kill]);
+    assert_eq!(steps(None, None), [(Signal::Term, 30.0), kill]);
+    assert_eq!(steps(Some(Signal::Int), Some(20)), [(Signal::Int, 20.0), kill]);
     assert_eq!(steps(Some(Signal::Kill), None), [kill]);
 }
 

@@ -41,7 +41,7 @@ fn play_world() -> ActScene {
 
 #[test]
 fn what_was_adopted_meanwhile_does_not_take_its_place() {
-    let started_again = |change: fn(&mut Guarded)| {
+    let started_again = |takes: bool, change: fn(&mut Guarded)| {
         let mut play = ActScene::found(Kind::Idle, &[python()]);
         ends_on(&mut play, 70, &[TERM]);
         let (pid, mut next) = born(&play, 95, 1, 95);
@@ -49,14 +49,20 @@ fn what_was_adopted_meanwhile_does_not_take_its_place() {
         play.advance();
         play.control.get().processes.insert(pid, next);
         play.now = 1.0;
-        play.shows(Vec::new(), vec![gpu(0, &[], 0)]);
+        let again = Process { start_ticks: Some(9095), ..process(95, "python train.py") };
+        let rows: &[(u32, u64)] = if takes { &[(95, GIB)] } else { &[] };
+        play.shows(vec![again], vec![gpu(0, rows, 0)]);
         matches!(play.advance(), ActProgress::Ended(Outcome::Respawned { pid: 95, .. }))
     };
-    assert!(started_again(|_| {}));
-    assert!(started_again(|next| next.session = Some(70)));
+    assert!(started_again(false, |_| {}));
+    assert!(started_again(false, |next| next.session = Some(70)));
     // Another login has left the same command, or another user.
-    assert!(!started_again(|next| next.session = Some(93)));
-    assert!(!started_again(|next| next.uid = Some(OWNER + 1)));
+    assert!(!started_again(false, |next| next.session = Some(93)));
+    assert!(!started_again(false, |next| next.uid = Some(OWNER + 1)));
+    // It forked, or started itself again, in a session of its own, and holds the GPU.
+    assert!(started_again(true, |next| next.session = Some(93)));
+    assert!(!started_again(true, |next| next.uid = Some(OWNER + 1)));
+    assert!(!started_again(true, |next| next.command = None));
 }
 
 #[test]

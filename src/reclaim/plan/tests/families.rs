@@ -98,7 +98,7 @@ fn a_run_is_ended_by_its_launcher_and_whole() {
         to.collect::<Vec<_>>(),
         [
             (Recipients::Launcher, 35.0),
-            (Recipients::Family, 10.0),
+            (Recipients::Family, 30.0),
             (Recipients::Launcher, 5.0),
             (Recipients::Family, 5.0)
         ]
