@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::guard::Guard;
-use super::launcher::is_launcher;
+use super::launcher::launcher_of;
 use super::plan::{Plan, PlanInput, Why, plan};
 use super::policy::Policy;
 use crate::host::{Guarded, Ourselves};
@@ -39,7 +39,7 @@ pub fn plan_by_snapshot(
     policy.all_users = true;
     let guard = Guard { policy, ourselves };
     let known = snapshot.processes.iter();
-    let launchers = known.clone().filter_map(launcher_of);
+    let launchers = known.clone().filter_map(|rank| guarded_launcher(rank, snapshot));
     let facts: BTreeMap<u32, Guarded> = launchers
         .chain(known.filter_map(|process| Some((process.pid, guarded_by_snapshot(process)?))))
         .collect();
@@ -69,8 +69,8 @@ fn guarded_by_snapshot(process: &Process) -> Option<Guarded> {
 }
 
 /// What a snapshot tells of the launcher of a rank. Whose it is it does not tell: the rank's, mostly.
-fn launcher_of(rank: &Process) -> Option<(u32, Guarded)> {
-    let parent = rank.parent.as_deref().filter(|it| is_launcher(it))?;
+fn guarded_launcher(rank: &Process, snapshot: &Snapshot) -> Option<(u32, Guarded)> {
+    let parent = launcher_of(rank, snapshot)?;
     let program = parent.command.as_deref().and_then(<[_]>::first);
     let guarded = Guarded {
         start_ticks: parent.start_ticks?,

@@ -1,10 +1,14 @@
-//! Which programs launch the ranks of a distributed run, and who leads a family. Pure.
+//! Who launches the ranks of a distributed run, and who leads a family. Pure.
+//!
+//! A launcher ends all ranks where one ends, or starts it again. It is known by its name, or by what it is to the ranks:
+//! the parent of several whose variables number them, as MPI's proxies are whose names nobody lists.
 
 use std::sync::Arc;
 
 use super::target::TargetProcess;
-use crate::model::Process;
+use crate::model::program::file_name;
 use crate::model::snapshot::Parent;
+use crate::model::{Process, Snapshot};
 
 /// Programs, and modules of Python, that start the ranks of a run and end them when they are told to.
 const LAUNCHERS: &[&str] = &[
@@ -23,6 +27,13 @@ const LAUNCHERS: &[&str] = &[
     "deepspeed.launcher.launch",
     "accelerate.commands.launch",
 ];
+
+/// The variables that number the ranks of a run, of which each launcher sets some.
+const RANKS: &[&str] =
+    &["RANK", "PMI_RANK", "OMPI_COMM_WORLD_RANK", "LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK"];
+
+/// Ranks that somebody typed into a shell, or into a script, end by themselves.
+const SHELLS: &[&str] = &["bash", "sh", "dash", "zsh", "fish", "ksh", "tcsh", "csh"];
 
 /// The member that the others depend on: the parent of the most, else who leads their group or
 /// session, else the oldest.
@@ -44,9 +55,30 @@ pub(super) fn leader(members: &[TargetProcess], processes: &[&Process]) -> u32 {
         .map_or(0, |it| it.pid)
 }
 
-/// Whether who started a family is the launcher of a run, and not a shell or a daemon.
-pub(super) fn is_launcher(parent: &Parent) -> bool {
-    launches(parent.command.as_deref())
+/// The launcher of a run that a process is a rank of, while it lives; a shell or a daemon is none.
+pub(super) fn launcher_of<'a>(rank: &'a Process, snapshot: &Snapshot) -> Option<&'a Arc<Parent>> {
+    let parent = rank.parent.as_ref().filter(|it| rank.ppid == Some(it.pid))?;
+    let is_launcher = || launches(parent.command.as_deref()) || has_ranks(parent, rank, snapshot);
+    is_launcher().then_some(parent)
+}
+
+/// Whether a parent has another child of the same run, with the next number or the one before.
+fn has_ranks(parent: &Parent, rank: &Process, snapshot: &Snapshot) -> bool {
+    let program = parent.command.as_deref().and_then(<[_]>::first);
+    let program = program.or(parent.comm.as_ref()).map_or("", |it| file_name(it));
+    // Slurm's daemon is not a user's to signal.
+    if rank.slurm.is_some() || SHELLS.contains(&program.trim_start_matches('-')) {
+        return false;
+    }
+    let number = |process: &Process, name: &str| -> Option<u32> {
+        process.environment.as_deref()?.get(name)?.parse().ok()
+    };
+    let is_next = |other: &Process, name: &&&str| {
+        let numbers = number(rank, name).zip(number(other, name));
+        numbers.is_some_and(|(own, other)| own.abs_diff(other) == 1)
+    };
+    let mut siblings = snapshot.processes.iter().filter(|it| it.ppid == Some(parent.pid));
+    siblings.any(|other| RANKS.iter().any(|name| is_next(other, &name)))
 }
 
 /// Whether a command starts the ranks of a run: the program, or for an interpreter the script or the

@@ -15,7 +15,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::guard::{Call, Guard, Protection};
-use super::launcher::{is_launcher, leader};
+use super::launcher::{launcher_of, leader};
 use super::policy::{Targets, WORKING_CPU_PERCENT};
 use super::select::{Accused, found, named};
 use super::step::{self, FamilyInput};
@@ -253,7 +253,7 @@ impl Plan {
 /// joins them otherwise.
 fn by_launcher(seen: &PlanInput<'_>) -> Vec<Family> {
     let mut families: Vec<Family> = seen.families.to_vec();
-    let launcher_of = |pid: u32| living_launcher(seen.snapshot.process(pid)?);
+    let launcher_of = |pid: u32| launcher_of(seen.snapshot.process(pid)?, seen.snapshot);
     let mut runs: Vec<(Arc<Parent>, Vec<usize>)> = Vec::new();
     for (index, family) in families.iter().enumerate() {
         let parents = family.members.iter().filter_map(|&pid| launcher_of(pid));
@@ -279,12 +279,6 @@ fn by_launcher(seen: &PlanInput<'_>) -> Vec<Family> {
     }
     families.retain(|family| !family.members.is_empty());
     families
-}
-
-/// The launcher of a run that a process is a rank of, while it lives.
-fn living_launcher(process: &Process) -> Option<&Arc<Parent>> {
-    let parent = process.parent.as_ref()?;
-    (process.ppid == Some(parent.pid) && is_launcher(parent)).then_some(parent)
 }
 
 /// Makes a target of what belongs together, or says why not.
@@ -331,7 +325,7 @@ fn target(
         // Others of the family live on: the memory of the dead is theirs.
         dead.clear();
     }
-    let launcher = accused.iter().find_map(|it| living_launcher(it.process));
+    let launcher = accused.iter().find_map(|it| launcher_of(it.process, seen.snapshot));
     if let Some(parent) = launcher.filter(|_| !is_whole) {
         others.append(&mut unasked);
         let program = words(parent.command.as_deref(), parent.comm.as_ref());

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use super::guard::{Guard, Protection};
-use super::launcher::is_launcher;
+use super::launcher::launcher_of;
 use super::plan::{PlanInput, Refused, Why, name};
 use super::policy::{FindingSelector, ProcessNames};
 use super::release::{self, ReleaseBy, ReleaseWay};
-use crate::model::Process;
 use crate::model::finding::{Ends, Finding, Kind};
 use crate::model::selector::Selected;
+use crate::model::{Process, Snapshot};
 
 /// A process that is asked for, and what was found of it.
 pub(super) struct Accused<'a> {
@@ -55,7 +55,7 @@ pub(super) fn named<'a>(
         }
         // A launcher holds no GPU; to name it is to name its ranks.
         let is_its = |process: &&Process| {
-            process.ppid == Some(pid) && process.parent.as_deref().is_some_and(is_launcher)
+            launcher_of(process, seen.snapshot).is_some_and(|launcher| launcher.pid == pid)
         };
         let mut ranks = seen.snapshot.processes.iter().filter(is_its).peekable();
         if ranks.peek().is_none() {
@@ -164,7 +164,7 @@ pub(super) fn found<'a>(
         let process =
             seen.snapshot.process(about.pid).filter(|process| process.identity() == about.identity);
         let fits = |process: &Process| {
-            (selector.names.is_empty() || has_name(process, &selector.names))
+            (selector.names.is_empty() || has_name(process, &selector.names, seen.snapshot))
                 && fits(selected, process, Some(finding))
         };
         if !process.is_none_or(fits) {
@@ -245,11 +245,10 @@ fn fits(selected: Option<&Selected>, process: &Process, finding: Option<&Finding
 }
 
 /// Whether one of the names is that of a process, or of the launcher of its run.
-fn has_name(process: &Process, names: &ProcessNames) -> bool {
-    let is_rank_of = |pid: u32| process.ppid == Some(pid);
-    let is_launched = process.parent.as_deref().is_some_and(is_launcher);
+fn has_name(process: &Process, names: &ProcessNames, snapshot: &Snapshot) -> bool {
+    let is_rank = || launcher_of(process, snapshot).is_some_and(|it| names.pids.contains(&it.pid));
     names.pids.contains(&process.pid)
-        || (is_launched && names.pids.iter().any(|&pid| is_rank_of(pid)))
+        || is_rank()
         || names.kernels.iter().any(|it| is_kernel(process, it))
         || names.notebooks.iter().any(|it| is_notebook(process, it))
 }

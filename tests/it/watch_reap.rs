@@ -30,7 +30,7 @@ fn planned(stage: &Stage, holder: &Holder) -> Terminal {
     let text = terminal.wait_for("plan", |text| text.contains("y kill it"));
     for words in [
         format!("kill {}", holder.pid),
-        format!("SIGTERM to {}; wait 10s", holder.pid),
+        format!("SIGTERM to {}; wait 30s", holder.pid),
         "will kill 1 process; should free 2.0 GiB".to_owned(),
     ] {
         assert!(text.contains(&words), "no {words}:\n{text}");

@@ -1,6 +1,32 @@
 //! Families are ended whole or not at all: runs, sessions, trainers and their workers.
 
 use super::*;
+use crate::reclaim::launcher::launcher_of;
+
+#[test]
+fn a_launcher_is_known_by_its_ranks_whatever_it_is_called() {
+    let launched_by = |program: &str, numbers: [&str; 2]| {
+        let run = Run::of(|processes| {
+            for (process, number) in processes.iter_mut().zip(numbers) {
+                let parent = process.parent.clone().unwrap();
+                let command = Some([Arc::from(program), "--control-port".into()].into());
+                process.parent = Some(Arc::new(Parent { command, ..(*parent).clone() }));
+                process.environment =
+                    Some(Arc::new([(Arc::from("PMI_RANK"), Arc::from(number))].into()));
+            }
+        });
+        launcher_of(&run.seen.processes[0], &run.seen).is_some()
+    };
+    for program in ["/usr/bin/hydra_pmi_proxy", "prted", "python"] {
+        assert!(launched_by(program, ["0", "1"]), "{program}");
+        assert!(launched_by(program, ["7", "6"]), "{program}");
+        // A rank's own workers have its number; what is not next to it is of another run.
+        assert!(!launched_by(program, ["0", "0"]), "{program}");
+        assert!(!launched_by(program, ["0", "4"]), "{program}");
+        assert!(!launched_by(program, ["0", "x"]), "{program}");
+    }
+    assert!(!launched_by("-bash", ["0", "1"]) && !launched_by("/bin/sh", ["0", "1"]));
+}
 
 /// Two ranks that torchrun started, in sessions of their own, and a worker of the first.
 fn run() -> (Vec<Process>, Vec<Gpu>) {
