@@ -1185,7 +1185,7 @@ _gpumem() {
             return 0
             ;;
         gpumem__subcmd__release)
-            opts="-y -n -h --where --yes --dry-run --wait --no-gc --references --all-users --kept --json --no-store --nvml-library --nvml-timeout --config --color --utc --store-dir --help"
+            opts="-y -n -h --where --yes --dry-run --wait --idle-for --force --no-gc --references --all-users --kept --json --no-store --nvml-library --nvml-timeout --config --color --utc --store-dir --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1196,6 +1196,10 @@ _gpumem() {
                     return 0
                     ;;
                 --wait)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --idle-for)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

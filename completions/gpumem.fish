@@ -257,6 +257,7 @@ complete -c gpumem -n "__fish_gpumem_using_subcommand kill" -l utc -d 'Show time
 complete -c gpumem -n "__fish_gpumem_using_subcommand kill" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c gpumem -n "__fish_gpumem_using_subcommand release" -l where -d 'Only what fits all of these terms: \'user:ann gpu:0 idle>10m mem>4GiB\', as after / in watch' -x -k -a "(__fish_gpumem_values)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand release" -l wait -d 'How long each process may take' -x -k -a "(__fish_gpumem_values)"
+complete -c gpumem -n "__fish_gpumem_using_subcommand release" -l idle-for -d 'How long an inference server must be seen to do no request before it is asked to unload' -x -k -a "(__fish_gpumem_values)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand release" -l nvml-library -d 'The NVML library to load, instead of the loader\'s libnvidia-ml.so.1' -r -F
 complete -c gpumem -n "__fish_gpumem_using_subcommand release" -l nvml-timeout -d 'How long one GPU may take to answer; then it is shown as stale, and the others are sampled on' -x -k -a "(__fish_gpumem_values)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand release" -l config -d 'The configuration file, instead of /etc/gpumem/config.toml and ~/.config/gpumem/config.toml' -r -F
@@ -266,6 +267,7 @@ never\t'Never'"
 complete -c gpumem -n "__fish_gpumem_using_subcommand release" -l store-dir -d 'The directory of the stored history, instead of /var/lib/gpumem/store and ~/.local/state/gpumem/store' -r -f -a "(__fish_complete_directories)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand release" -s y -l yes -d 'Do not ask'
 complete -c gpumem -n "__fish_gpumem_using_subcommand release" -s n -l dry-run -d 'Print the plan and do not ask'
+complete -c gpumem -n "__fish_gpumem_using_subcommand release" -l force -d 'Ask a server also where that ends requests (TorchServe), or host memory may not hold its weights (vLLM)'
 complete -c gpumem -n "__fish_gpumem_using_subcommand release" -l no-gc -d 'Do not run Python\'s garbage collector first (it runs finalizers of the program\'s objects)'
 complete -c gpumem -n "__fish_gpumem_using_subcommand release" -l references -d 'List what still holds memory: the largest tensors by name and size, never their values'
 complete -c gpumem -n "__fish_gpumem_using_subcommand release" -l all-users -d 'Include other users\' processes'

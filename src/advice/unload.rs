@@ -69,8 +69,6 @@ pub struct UnloadApi {
     pub idle: Vec<Question>,
     /// The same of each model.
     pub idle_model: Option<Question>,
-    /// Whether it has to be idle in two looks, two seconds apart.
-    pub is_seen_twice: bool,
     /// It has no request that shows whether it is idle, or unloading ends what runs: nothing may be connected.
     pub is_idle_unconnected: bool,
     /// What counts as use, and so is asked of each model just before the deed, once.
@@ -87,6 +85,8 @@ pub struct UnloadApi {
     pub needs_host_memory: bool,
     /// Why only a person who names it may ask for it.
     pub risk: Option<String>,
+    /// What is lost by it: a person has to insist.
+    pub loses: Option<String>,
     /// The first version in which it is safe.
     pub since: Option<(u32, u32)>,
     /// A flag of its command line without which it frees nothing.
@@ -135,8 +135,10 @@ pub struct Question {
     models: Option<ModelList>,
     /// These of its metrics are zero.
     zero: Vec<String>,
-    /// One of its metrics that moves with use.
+    /// One of its metrics that moves with use; it may come with the first use.
     mark: Option<String>,
+    /// Where in JSON stands what moves with use; it may be missing.
+    mark_at: Option<String>,
 }
 
 /// What JSON has to show at a pointer: that it is there, or more.
@@ -308,7 +310,8 @@ impl UnloadServer {
 
     /// The port of its metrics, where they have one of their own.
     pub fn metrics_port(&self, command: &[Arc<str>]) -> Option<u16> {
-        let named = values(command, self.metrics_port_flag.as_ref()?);
+        let flag = self.metrics_port_flag.as_deref();
+        let named = flag.into_iter().flat_map(|flag| values(command, flag));
         named.filter_map(|value| value.parse().ok()).last().or(self.metrics_port)
     }
 }
@@ -462,14 +465,20 @@ impl Question {
                 false => another("a page that is another server's"),
             };
         }
-        if !self.zero.is_empty() {
+        if !self.zero.is_empty() || self.mark.is_some() {
             let count = answer.metrics(&self.zero)?;
             if count != 0.0 {
                 let why = format!("{count} requests running or waiting");
                 return Err(AnswerVerdict::Busy(why));
             }
             if let Some(mark) = &self.mark {
-                known.marks.push(answer.metrics(slice::from_ref(mark))?.to_string());
+                let moved = answer.metrics(slice::from_ref(mark)).map(|count| count.to_string());
+                // A counter may come with the first use, where the others show that these are its metrics.
+                let may_be_absent = !self.zero.is_empty();
+                known.marks.push(moved.or_else(|error| match may_be_absent {
+                    true => Ok(String::new()),
+                    false => Err(error),
+                })?);
             }
             return Ok(());
         }
@@ -484,6 +493,9 @@ impl Question {
         }
         if let Some(at) = &self.version {
             known.version = version(text(&value, at)?);
+        }
+        if let Some(at) = &self.mark_at {
+            known.marks.push(value.pointer(at).map(Value::to_string).unwrap_or_default());
         }
         match &self.models {
             Some(models) => models.load(&value, known),

@@ -33,6 +33,8 @@ const MOST_PROBES: usize = 16;
 const PROBE_TIME: Duration = Duration::from_secs(10);
 /// A release may take no longer; a kernel that is asked stays asked.
 const MOST_WAIT: Duration = Duration::from_secs(3600);
+/// For no longer than this a server is looked at.
+const MOST_IDLE: Duration = Duration::from_secs(3600);
 
 pub(super) fn run(args: &ReleaseArgs, global: &Global) -> anyhow::Result<Exit> {
     match plan(args, global) {
@@ -54,6 +56,10 @@ fn asked(args: &ReleaseArgs) -> Result<ReapArgs, UsageError> {
             "--wait must be longer than 0 and not longer than {most}; write 30s"
         )));
     }
+    if args.idle_for.0 > MOST_IDLE {
+        let most = Span(MOST_IDLE);
+        return Err(UsageError(format!("--idle-for must not be longer than {most}; write 1m")));
+    }
     let mut asked = ReapArgs {
         terms: args.terms.clone(),
         how: HowToKill { all_users: args.all_users, kept: args.kept, ..HowToKill::default() },
@@ -62,7 +68,9 @@ fn asked(args: &ReleaseArgs) -> Result<ReapArgs, UsageError> {
             collects: !args.no_gc,
             references: args.references,
             is_named: true,
+            insists: args.force,
             wait_ms: u64::try_from(args.wait.0.as_millis()).unwrap_or(u64::MAX),
+            idle_ms: u64::try_from(args.idle_for.0.as_millis()).unwrap_or(u64::MAX),
             pci_bus_ids: Vec::new(),
         }),
         ..ReapArgs::default()

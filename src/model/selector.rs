@@ -360,6 +360,16 @@ impl Selector {
             _ => None,
         })
     }
+
+    /// The fields of which it looks for a whole text (`=`) with a star in it, as who writes a pattern does.
+    pub fn fields_with_star(&self) -> impl Iterator<Item = Field> {
+        self.terms.iter().filter_map(|term| match &term.test {
+            Test::Text { field, whole: true, any } => {
+                any.iter().any(|needle| needle.typed().contains('*')).then_some(*field)
+            }
+            _ => None,
+        })
+    }
 }
 
 impl Test {

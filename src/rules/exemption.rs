@@ -168,17 +168,20 @@ pub(super) fn kept_by(
     })
 }
 
-/// The processes that exemptions are for on any of their GPUs, once for each of those: whoever ends processes
-/// leaves them alone.
+/// The processes that exemptions are for on any of their GPUs, and their parents, of which less is known, where they
+/// are for them for certain: whoever ends processes leaves them alone.
 pub fn exempt_processes(keeps: &[Exemption], snapshot: &Snapshot) -> Vec<Exempt> {
     let mut exempt = Vec::new();
     // Mostly there are none, and many processes.
     let processes = snapshot.processes.iter().filter(|_| !keeps.is_empty());
-    for process in processes {
+    let parents: Vec<Process> = processes.clone().filter_map(parent_of).collect();
+    let parents = parents.iter().map(|it| (it, true));
+    for (process, is_parent) in processes.map(|it| (it, false)).chain(parents) {
         let places = places_of(process, &[], snapshot);
         let is_for = |keep: &&Exemption| {
             let mut answers = places.iter().filter_map(|(_, input)| keep.protects(input));
-            !keep.is_expired(snapshot.time) && answers.next().is_some()
+            let is_for_it = answers.any(|is_certain| is_certain || !is_parent);
+            !keep.is_expired(snapshot.time) && is_for_it
         };
         exempt.extend(keeps.iter().filter(is_for).map(|keep| Exempt {
             identity: process.identity(),
@@ -189,6 +192,26 @@ pub fn exempt_processes(keeps: &[Exemption], snapshot: &Snapshot) -> Vec<Exempt>
         }));
     }
     exempt
+}
+
+/// What is known of a process's parent, which may be the launcher of a run: where it runs and whose it is, is what its
+/// child has.
+fn parent_of(child: &Process) -> Option<Process> {
+    let parent = child.parent.as_deref().filter(|it| child.ppid == Some(it.pid))?;
+    Some(Process {
+        pid: parent.pid,
+        start_ticks: parent.start_ticks,
+        comm: parent.comm.clone(),
+        command: parent.command.clone(),
+        user: child.user.clone(),
+        uid: child.uid,
+        cgroup: child.cgroup.clone(),
+        container: child.container.clone(),
+        kubernetes: child.kubernetes.clone(),
+        slurm: child.slurm.clone(),
+        systemd_unit: child.systemd_unit.clone(),
+        ..Process::default()
+    })
 }
 
 /// Whether any exemption may be for a process, wherever it is: of one that was just born not all is known.

@@ -48,6 +48,13 @@ impl<'de> Deserialize<'de> for Scope {
                 "{text:?} {why}; write {name}= and the whole name"
             )));
         }
+        // It would match nobody, and keep nobody.
+        if let Some(field) = selector.fields_with_star().find(|field| OWNERS.contains(field)) {
+            let name = field.spec().names[0];
+            return Err(de::Error::custom(format!(
+                "{text:?} has a * in {name}=, which compares whole names; leave the term out to mean everybody"
+            )));
+        }
         Ok(Self { selector: Some(selector) })
     }
 }

@@ -195,7 +195,9 @@ pub fn options(wait_ms: u64) -> ReleaseOptions {
         collects: true,
         references: false,
         is_named: true,
+        insists: false,
         wait_ms,
+        idle_ms: 2_500,
         pci_bus_ids: Vec::new(),
     }
 }

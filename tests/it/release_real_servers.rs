@@ -15,7 +15,7 @@ use std::time::Duration;
 use gpumem::api::host::Roots;
 use gpumem::api::model::Snapshot;
 use gpumem::api::reclaim::{
-    NotReleased, ReleaseBy, ReleaseWay, ServerUnload, find_release as find,
+    NotReleased, ReleaseBy, ReleaseOptions, ReleaseWay, ServerUnload, find_release as find,
     perform_release as perform, probe_release as probe,
 };
 use serde_json::{Value, json};
@@ -136,7 +136,7 @@ impl Server {
                     self.machine.play(&one_gpu(&[]));
                 }
             });
-            let arguments = ["release", "--yes", "--json", &pid];
+            let arguments = ["release", "--yes", "--json", "--idle-for=3s", "--force", &pid];
             let mut command = self.machine.command(&arguments);
             command.env("STATE_DIRECTORY", self.machine.path("state"));
             let output = support::finish(&mut command);
@@ -266,6 +266,11 @@ fn llama_cpp_with_one_model_is_left_alone() {
     assert_eq!(status, 200, "{answer}");
 }
 
+/// TorchServe is asked only by who insists.
+fn insisting() -> ReleaseOptions {
+    ReleaseOptions { insists: true, ..options(60_000) }
+}
+
 /// Sleeps for as many seconds as it is sent.
 const HANDLER: &str = "
 import time
@@ -296,12 +301,12 @@ fn torchserve(more: &[&str]) -> Option<(Server, u16)> {
         Command::new("python3").args(["-c", ARCHIVE]).current_dir(machine.path("")),
     );
     assert_eq!(made.code, 0, "{made:?}");
-    let [inference, metrics, grpc, management_grpc, workers] =
-        [(); 5].map(|()| support::free_port());
+    let [inference, grpc, management_grpc, workers] = [(); 4].map(|()| support::free_port());
     let configuration = format!(
         "inference_address=http://127.0.0.1:{inference}\n\
          management_address=http://127.0.0.1:8081\n\
-         metrics_address=http://127.0.0.1:{metrics}\n\
+         metrics_address=http://127.0.0.1:8082\n\
+         metrics_mode=prometheus\n\
          grpc_inference_port={grpc}\n\
          grpc_management_port={management_grpc}\n\
          initial_worker_port={workers}\n\
@@ -355,13 +360,20 @@ fn torchserve_scales_its_workers_down_at_rest_only() {
     let way = server.way(held);
     assert_eq!(&*unload(&way).server, "torchserve");
     assert_eq!(Some(way.pid), child_of(server.running.pid()));
-    let probed = probe(&Roots::default(), &way, &options(60_000));
+    // Its metrics count requests from the first one on; before, it is not known to rest.
+    let unknown = probe(&Roots::default(), &way, &insisting());
+    assert!(
+        matches!(&unknown, Err(NotReleased::Refused(why)) if why.contains("ts_inference_requests")),
+        "{unknown:?}"
+    );
+    assert_eq!(ask(inference, "POST", "/predictions/tiny", "0").0, 200);
+    let probed = probe(&Roots::default(), &way, &insisting());
     assert!(probed.is_ok(), "{probed:?}");
 
     // Its management shows no request that runs, only those that wait; and it would end the worker at once.
     let at_work = send(inference, "POST", "/predictions/tiny", "6");
     thread::sleep(Duration::from_millis(200));
-    let answer = perform(&Roots::default(), &way, &options(60_000));
+    let answer = perform(&Roots::default(), &way, &insisting());
     assert!(
         matches!(&answer, Err(NotReleased::Busy(why)) if why.contains("a client is connected to it")),
         "{answer:?}"
@@ -385,7 +397,7 @@ fn torchserve_scales_its_workers_down_at_rest_only() {
     // As it is started by default it wants a key.
     let (server, _) = torchserve(&[]).unwrap();
     let held = worker(&server).unwrap();
-    let answer = perform(&Roots::default(), &server.way(held), &options(60_000));
+    let answer = perform(&Roots::default(), &server.way(held), &insisting());
     assert!(
         matches!(&answer, Err(NotReleased::Refused(why)) if why.contains("needs a key")),
         "{answer:?}"

@@ -62,7 +62,6 @@ const PROGRAMS: &[Program] = &[
         &["--http-port=PORT", "--metrics-port=METRICS"],
         "POST /v2/repository/models",
     ),
-    program("torchserve", "frontend.py", &["org.pytorch.serve.ModelServer"], "PUT /models"),
     program("comfyui", "ComfyUI/main.py", &["--port", "PORT"], "POST /free"),
     program(
         "stable-diffusion-webui",
@@ -372,10 +371,28 @@ fn a_server_at_work_is_not_touched() {
     );
 }
 
+/// It rests whenever it is looked at, and has completed a request since.
+#[test]
+fn a_server_in_use_is_not_touched() {
+    with_each(
+        |program| program.row != "llama.cpp",
+        |python, program| {
+            let server = StandIn::start(python, program, "used");
+            let answer = performed(&server.way(), 30_000);
+            assert!(
+                matches!(&answer, Err(NotReleased::Busy(why)) if why.contains("a request was done")),
+                "{}: {answer:?}",
+                program.row
+            );
+            server.assert_untouched();
+        },
+    );
+}
+
 /// The servers without a request that shows it, and those of which unloading ends what runs.
 #[test]
 fn a_server_to_which_a_client_is_connected_is_not_touched() {
-    let gated = ["ollama", "llama.cpp", "torchserve"];
+    let gated = ["ollama", "llama.cpp"];
     with_each(
         |program| gated.contains(&program.row),
         |python, program| {

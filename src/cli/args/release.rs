@@ -40,6 +40,14 @@ pub struct ReleaseArgs {
     #[arg(long, value_name = "DURATION", default_value = "10s")]
     pub wait: Span,
 
+    /// How long an inference server must be seen to do no request before it is asked to unload
+    #[arg(long, value_name = "DURATION", default_value = "1m")]
+    pub idle_for: Span,
+
+    /// Ask a server also where that ends requests (TorchServe), or host memory may not hold its weights (vLLM)
+    #[arg(long)]
+    pub force: bool,
+
     /// Do not run Python's garbage collector first (it runs finalizers of the program's objects)
     #[arg(long)]
     pub no_gc: bool,

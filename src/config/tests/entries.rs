@@ -155,6 +155,7 @@ fn a_mistake_in_an_entry_is_reported_with_its_line_and_key() {
         ("where = 'gpu:0 train.py'", "rule.where: \"gpu:0 train.py\" has a word that names"),
         ("where = 'user=ann idle>10m'", "rule.where: \"user=ann idle>10m\" asks for idle"),
         ("where = 'gpu:0 user:ann'", "rule.where: \"gpu:0 user:ann\" has user: with a part"),
+        ("where = 'user=*'", "rule.where: \"user=*\" has a * in user=, which compares whole names"),
         ("where = '!job:81'", "rule.where: \"!job:81\" has job: with a part of a name"),
         ("until = 'soon'", "keep.until: \"soon\" is not allowed; write a date"),
         ("until = 12:00:00", "keep.until: the date is not allowed; write a date"),

@@ -23,6 +23,9 @@ use crate::model::{Gpu, Process, Snapshot, Time};
 /// How long a release may take, unless somebody says otherwise.
 const DEFAULT_WAIT_MS: u64 = 10_000;
 
+/// For how long an inference server must be seen to do no request, unless somebody says otherwise.
+pub const DEFAULT_IDLE_MS: u64 = 60_000;
+
 /// Who gives memory back and lives on, and how.
 #[derive(Clone, PartialEq, Eq, Debug, JsonSchema, Serialize, Deserialize)]
 pub struct ReleaseWay {
@@ -142,8 +145,12 @@ pub struct ReleaseOptions {
     pub references: bool,
     /// A person named the target.
     pub is_named: bool,
+    /// That person accepts that something is lost, or that host memory may not suffice.
+    pub insists: bool,
     /// How long it may take, in milliseconds.
     pub wait_ms: u64,
+    /// For how long before that an inference server must be seen to do no request, in milliseconds.
+    pub idle_ms: u64,
     /// PCI bus ids of the GPUs on which NVML lists the process.
     pub pci_bus_ids: Vec<Arc<str>>,
 }
@@ -155,9 +162,16 @@ impl ReleaseOptions {
             collects: true,
             references: false,
             is_named: false,
+            insists: false,
             wait_ms: DEFAULT_WAIT_MS,
+            idle_ms: DEFAULT_IDLE_MS,
             pci_bus_ids: Vec::new(),
         }
+    }
+
+    /// How long a server may take, with the time in which it is looked at, in milliseconds.
+    pub(super) fn server_ms(&self) -> u64 {
+        self.wait_ms.saturating_add(self.idle_ms)
     }
 }
 

@@ -29,8 +29,12 @@ pub(in crate::reclaim) fn step(
     holders: &[&Process],
     snapshot: &Snapshot,
 ) -> Step {
+    let milliseconds = match way.by {
+        ReleaseBy::Server(_) => options.server_ms(),
+        _ => options.wait_ms,
+    };
     let grace_seconds =
-        options.wait_ms as f64 / 1000.0 + settle_seconds(&way, options) + SLACK_SECONDS;
+        milliseconds as f64 / 1000.0 + settle_seconds(&way, options) + SLACK_SECONDS;
     let mut pci_bus_ids = Vec::new();
     for gpu in &snapshot.gpus {
         let mut rows = gpu.processes.iter().flatten();

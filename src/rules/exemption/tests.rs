@@ -45,6 +45,28 @@ fn snapshot(process: Process) -> Snapshot {
     snapshot
 }
 
+#[test]
+fn a_launcher_that_holds_no_gpu_is_kept_by_what_is_known_of_it() {
+    use crate::model::snapshot::Parent;
+    let parent = Parent {
+        pid: 60,
+        start_ticks: Some(900),
+        command: Some(["torchrun".into(), "nightly.py".into()].into()),
+        ..Parent::default()
+    };
+    let rank = Process { ppid: Some(60), parent: Some(Arc::new(parent)), ..process() };
+    let seen = snapshot(rank);
+    let kept = |terms: &str| -> Vec<u32> {
+        exempt_processes(&[keep(terms)], &seen).iter().map(|it| it.identity.pid).collect()
+    };
+    assert_eq!(kept("command:nightly"), [60]);
+    assert_eq!(kept("user=ann"), [42, 60]);
+    assert_eq!(kept("user=ben"), [0; 0]);
+    // What is not known of the rank protects it; of its launcher nearly everything is not.
+    assert_eq!(kept("framework=jax"), [42]);
+    assert_eq!(kept("gpu:1"), [42]);
+}
+
 /// A finding about the snapshot's process on these GPUs; about the GPUs where it has none.
 fn finding(snapshot: &Snapshot, gpus: &[u32]) -> Finding {
     let on = |index: &u32| FindingGpu { index: *index, uuid: None, used_bytes: Some(1 << 30) };

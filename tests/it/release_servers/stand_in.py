@@ -5,6 +5,7 @@ request to RECORD, who holds its memory to READY, listens on PORTS (on what --ud
 
 idle      rests; its context's 256 MiB stay, or its runner ends
 busy      works
+used      rests at each look, and completes a request each second
 lies      rests, answers as one that unloads, and frees nothing
 hangs     rests, and does not answer what would unload it
 key       answers 401 to what would unload it
@@ -27,6 +28,10 @@ import urllib.parse
 name, manner = (sys.argv[1:3] + [""])[:2]
 RECORD, READY, SCENE = (os.environ[key] for key in ("RECORD", "READY", "SCENE"))
 BUSY = manner == "busy"
+
+
+def completed():
+    return int(time.monotonic()) if manner == "used" else 5
 
 
 class Server:
@@ -77,7 +82,7 @@ class Ollama(Server):
             return 200, "Ollama is running"
         if request == "GET /api/ps":
             # One that works has been used again since.
-            expires = time.time_ns() if BUSY else 1
+            expires = time.time_ns() if BUSY else completed()
             return 200, {"models": self.models({"name": "m:1b", "size_vram": 9, "expires_at": f"{expires}"})}
         if request == "POST /api/generate" and body == {"model": "m:1b", "keep_alive": 0}:
             return self.unload({"done_reason": "unload"})
@@ -91,6 +96,7 @@ class Vllm(Server):
             return 200, (
                 f'# TYPE vllm:num_requests_running gauge\nvllm:num_requests_running{{engine="0"}} {float(BUSY)}\n'
                 f'vllm:num_requests_waiting{{engine="0",model_name="a}} 7"}} 0.0\n'
+                f'vllm:request_success_total{{engine="0",finished_reason="stop"}} {completed()}\n'
             )
         if os.environ.get("DEV_MODE") == "0":
             return None
@@ -100,7 +106,6 @@ class Vllm(Server):
             return self.unload("")
 
 
-
 class Sglang(Server):
     paused = False
 
@@ -108,7 +113,7 @@ class Sglang(Server):
         if request == "GET /server_info":
             return 200, {"version": "0.5.23", "enable_memory_saver": True}
         if request == "GET /metrics":
-            return 200, f"sglang:num_running_reqs{{a=\"b\"}} {float(BUSY)}\nsglang:num_queue_reqs 0.0\n"
+            return 200, f"sglang:num_running_reqs{{a=\"b\"}} {float(BUSY)}\nsglang:num_queue_reqs 0.0\nsglang:num_requests_total {completed()}\n"
         if request == "POST /pause_generation" and body == {"mode": "in_place"}:
             self.paused = True
             return 200, {}
@@ -116,7 +121,6 @@ class Sglang(Server):
             return self.unload()
         if request == "POST /continue_generation":
             return 200, {}
-
 
 
 class LlamaCpp(Server):
@@ -132,36 +136,24 @@ class LlamaCpp(Server):
             return self.unload({"success": True})
 
 
-
 class Triton(Server):
     def route(self, request, body):
         if request == "GET /v2":
             return 200, {"name": "triton", "extensions": ["classification", "model_repository"]}
         if request == "GET /metrics":
-            return 200, f'nv_inference_pending_request_count{{model="m"}} {int(BUSY)}\nnv_inference_exec_count{{model="m"}} 5\n'
+            return 200, f'nv_inference_pending_request_count{{model="m"}} {int(BUSY)}\nnv_inference_exec_count{{model="m"}} {completed()}\n'
         if request == "POST /v2/repository/index" and body == {"ready": True}:
             return 200, self.models({"name": "m", "version": "1", "state": "READY"})
         if request == "POST /v2/repository/models/m/unload":
             return self.unload("")
 
 
-class Torchserve(Server):
-    has_runner = True
-
-    def route(self, request, body):
-        if request == "GET /models?limit=100":
-            return 200, {"models": [{"modelName": "m", "modelUrl": "m.mar"}]}
-        if request == "GET /models/m":
-            workers = self.models({"id": "9000", "status": "READY", "gpu": True})
-            return 200, [{"modelName": "m", "workers": workers, "jobQueueStatus": {"pendingRequests": int(BUSY)}}]
-        if request == "PUT /models/m?min_worker=0&max_worker=0&synchronous=true":
-            return self.unload({"status": "Workers scaled"})
-
-
 class Comfyui(Server):
     def route(self, request, body):
         if request == "GET /system_stats":
             return 200, {"system": {"comfyui_version": "0.3.70"}, "devices": [{"vram_free": 1}]}
+        if request == "GET /history?max_items=1":
+            return 200, {f"{completed()}": {"outputs": {}}}
         if request == "GET /queue":
             return 200, {"queue_running": [[0, "id"]] if BUSY else [], "queue_pending": []}
         if request == "POST /free" and body == {"unload_models": True, "free_memory": True}:
@@ -173,19 +165,14 @@ class Webui(Server):
         if request == "GET /sdapi/v1/memory":
             return 200, {"ram": {}, "cuda": {}}
         if request == "GET /sdapi/v1/progress?skip_current_image=true":
-            return 200, {"progress": 0, "state": {"job_count": -1 if BUSY else 0}}
+            return 200, {"progress": 0, "state": {"job_count": -1 if BUSY else 0, "job_timestamp": f"{completed()}"}}
         if request == "POST /sdapi/v1/unload-checkpoint":
             return self.unload()
 
 
-
-
-
-
-
 SERVERS = {
     "ollama": Ollama, "vllm": Vllm, "sglang": Sglang, "llama.cpp": LlamaCpp, "triton-server": Triton,
-    "torchserve": Torchserve, "comfyui": Comfyui, "stable-diffusion-webui": Webui,
+    "comfyui": Comfyui, "stable-diffusion-webui": Webui,
 }
 
 

@@ -13,7 +13,9 @@ fn options() -> ReleaseOptions {
         collects: true,
         references: false,
         is_named: false,
+        insists: false,
         wait_ms: 10_000,
+        idle_ms: 0,
         pci_bus_ids: Vec::new(),
     }
 }

@@ -1,9 +1,10 @@
 //! What a server is asked, in order, and what follows from its answers. Knows no network and no clock: a
 //! [`ServerChannel`] has both.
 //!
-//! First it is proved that this is the server, then that it may be asked, then that it rests, in two looks where
-//! one does not show it; then it unloads; then it is seen to have. Whatever is not seen counts as work. Nothing
-//! but the unloading itself changes anything, and that is sent once.
+//! First it is proved that this is the server, then that it may be asked, then that it rests: nothing runs or waits at any
+//! look, and what moves with each request that is done has not moved, for as long as the options say. Then it unloads;
+//! then it is seen to have. Whatever is not seen counts as work. Nothing but the unloading itself changes anything, and
+//! that is sent once.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +13,7 @@ use crate::advice::unload::{
     AnswerVerdict, Known, Question, ServerRequest, UnloadAnswer, UnloadApi, UnloadServer,
 };
 use crate::reclaim::release::{NotReleased, ReleaseAnswer, ReleaseOptions, ReleaseReport};
-use crate::units::{Bytes, Span};
+use crate::units::Bytes;
 
 /// How long a question may take that only looks.
 const LOOK: Duration = Duration::from_secs(3);
@@ -76,7 +77,7 @@ impl<'a, C: ServerChannel> Conversation<'a, C> {
     pub fn run(mut self, is_deed: bool) -> ReleaseAnswer {
         self.check_terms()?;
         self.identify()?;
-        self.prove_idle()?;
+        self.prove_idle(is_deed)?;
         self.check_host_memory()?;
         if is_deed {
             self.unload()?;
@@ -90,11 +91,15 @@ impl<'a, C: ServerChannel> Conversation<'a, C> {
 
     /// What needs no question.
     fn check_terms(&self) -> AskResult {
-        let title = &self.row.title;
+        let (title, name) = (&self.row.title, &self.row.name);
         if let (Some(risk), false) = (&self.api.risk, self.options.is_named) {
             return Err(NotReleased::Refused(format!(
-                "{title} unloads only when a person names it, because {risk}; to do it: gpumem release {}",
-                self.row.name
+                "{title} unloads only when a person names it, because {risk}; to do it: gpumem release {name}"
+            )));
+        }
+        if let (Some(loss), false) = (&self.api.loses, self.options.insists) {
+            return Err(NotReleased::Refused(format!(
+                "{title} unloads only when a person insists, because {loss}; to do it: gpumem release --force {name}"
             )));
         }
         let Some(flag) = &self.api.flag else {
@@ -128,27 +133,22 @@ impl<'a, C: ServerChannel> Conversation<'a, C> {
         }
     }
 
-    /// In two looks where one is not enough.
-    fn prove_idle(&mut self) -> AskResult {
+    /// By two looks, and where it is to unload then, by as many as there is time for.
+    fn prove_idle(&mut self, is_deed: bool) -> AskResult {
         self.read_idle_answers()?;
         self.check_connections()?;
-        if !self.api.is_seen_twice {
-            return Ok(());
-        }
         let first = self.known.clone();
-        if self.channel.left() <= BETWEEN {
-            return Err(NotReleased::TimedOut(format!(
-                "{title} has to be seen idle twice, {} apart, and there was no time for that; nothing was sent to \
-                 unload it; give it longer (--wait)",
-                Span(BETWEEN),
-                title = self.row.title,
-            )));
-        }
-        self.channel.pause(BETWEEN);
-        self.read_idle_answers()?;
-        self.check_connections()?;
-        if (&first.marks, &first.models) != (&self.known.marks, &self.known.models) {
-            return Err(self.busy("it was used in the last two seconds"));
+        let idle = Duration::from_millis(self.options.idle_ms);
+        let mut left = if is_deed { idle } else { idle.min(BETWEEN) };
+        while !left.is_zero() {
+            let pause = left.min(BETWEEN);
+            left -= pause;
+            self.channel.pause(pause);
+            self.read_idle_answers()?;
+            self.check_connections()?;
+            if (&first.marks, &first.models) != (&self.known.marks, &self.known.models) {
+                return Err(self.busy("a request was done while it was looked at"));
+            }
         }
         Ok(())
     }
@@ -195,11 +195,14 @@ impl<'a, C: ServerChannel> Conversation<'a, C> {
         let title = &self.row.title;
         let available = self.channel.available_bytes();
         match (self.held_bytes, available) {
-            (Some(held), Some(available)) if available >= held => Ok(()),
+            // What it holds is mostly cache, which is not moved, and how much is weights nobody tells.
+            (Some(held), Some(available)) if available >= held || self.options.insists => Ok(()),
             (Some(held), Some(available)) => Err(NotReleased::Refused(format!(
-                "{title} would move up to {} of weights to host memory, which has {} available; free host memory first",
+                "{title} would move its weights, a part of {}, to host memory, which has {} available; where you know that \
+                 they fit: gpumem release --force {}",
                 Bytes(held),
-                Bytes(available)
+                Bytes(available),
+                self.row.name
             ))),
             _ => Err(NotReleased::Refused(format!(
                 "{title} would move its weights to host memory, and it is not known whether there is room; see free -h"

@@ -154,7 +154,7 @@ impl<'a> LiveChannel<'a> {
             metrics_port: row.metrics_port(&command),
             listener,
             command,
-            deadline: Deadline::after(Duration::from_millis(options.wait_ms)),
+            deadline: Deadline::after(Duration::from_millis(options.server_ms())),
         })
     }
 }
