@@ -441,6 +441,7 @@ mod tests {
         "wait",
         "wait_free",
         "grace",
+        "idle_for",
         "speed",
         "size",
         "keys",
