@@ -435,29 +435,3 @@ fn user(finding: &Finding) -> String {
     let user = process.and_then(|process| process.user.as_deref());
     user.map_or_else(String::new, |user| clean(user, 12).into_owned())
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::watch::sample;
-
-    #[test]
-    fn a_finding_is_selected_by_place_and_known_by_its_id() {
-        let snapshot = sample::snapshot(1, 3);
-        let mut findings: Vec<Finding> =
-            (0..3).map(|at| sample::finding(&snapshot, 0, at)).collect();
-        let mut list = FindingsState::default();
-        assert!(list.selected_of(&findings).is_none());
-        for (place, selected) in [(1, 1), (9, 2), (0, 0)] {
-            list.select(place, &findings);
-            let (at, finding) = list.selected_of(&findings).unwrap();
-            assert_eq!((at, &finding.id), (selected, &findings[selected].id));
-        }
-        findings.rotate_left(1);
-        assert_eq!(list.selected_of(&findings).unwrap().0, 2, "it has moved");
-        findings.pop();
-        assert!(list.selected_of(&findings).is_none(), "it has ceased");
-        list.select(0, &[]);
-        assert_eq!(list.selected, None);
-    }
-}

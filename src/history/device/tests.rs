@@ -17,19 +17,13 @@ fn watched(change: impl Fn(&mut Scene, usize)) -> (Scene, History) {
 }
 
 #[test]
-fn unattributed_is_what_no_row_holds() {
+fn unattributed_is_what_no_row_holds_and_fuller_is_less_than_that_free() {
     let (scene, history) = watched(|_, _| {});
     let device = history.device(&scene.now.gpus[0]).unwrap();
     let stretch = device.unattributed(10 * GIB).unwrap();
     assert_eq!((stretch.samples, stretch.seconds()), (20, 190.0));
     assert_eq!(device.unattributed(10 * GIB + 1), None);
     assert_eq!(device.total_bytes(), Some(80 * GIB));
-}
-
-#[test]
-fn fuller_than_is_less_than_that_free() {
-    let (scene, history) = watched(|_, _| {});
-    let device = history.device(&scene.now.gpus[0]).unwrap();
     assert_eq!(device.fuller_than(50 * GIB), None);
     assert_eq!(device.fuller_than(50 * GIB + 1).unwrap().samples, 20);
     assert_eq!(device.fuller_than(0), None);

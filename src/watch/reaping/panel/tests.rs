@@ -6,7 +6,7 @@ use crate::units::GIB;
 use crate::watch::reclaim_worker::{Proposal, ReclaimProgress, TargetStage};
 use crate::watch::sample;
 use crate::watch::state::Event;
-use crate::watch::testing::{keys, screen_of, see, tick};
+use crate::watch::testing::{keys, screen, see, tick};
 use crate::watch::update::update;
 use crate::watch::view::tests::check;
 
@@ -29,8 +29,8 @@ const LINES: &[&str] = &[
     "will kill 2 processes; should free 9.0 GiB; 1 skipped",
 ];
 
-fn app(columns: u16, rows: u16, replay: Option<&str>) -> App {
-    let mut app = screen_of(replay, 2, (columns, rows));
+fn app() -> App {
+    let mut app = screen(80, 24);
     see(&mut app, 1, sample::snapshot(2, 3));
     app
 }
@@ -51,7 +51,7 @@ fn plan(app: &mut App) {
 
 #[test]
 fn a_plan_its_countdown_and_what_is_carried_out() {
-    let mut app = app(80, 24, None);
+    let mut app = app();
     plan(&mut app);
     check("plan-80x24", &app);
     keys(&mut app, "y");
@@ -75,17 +75,9 @@ fn a_plan_its_countdown_and_what_is_carried_out() {
 }
 
 #[test]
-fn of_a_recording_it_notes_that_nothing_will_be_sent() {
-    let mut app = app(40, 10, Some("demo"));
-    plan(&mut app);
-    keys(&mut app, "y");
-    check("plan-recording-40x10", &app);
-}
-
-#[test]
 fn marks_that_the_table_does_not_show_and_an_old_plan_are_noted() {
     let title = |app: &App| scope_text(app, app.reaping.dialog.as_ref().unwrap());
-    let mut app = app(80, 24, None);
+    let mut app = app();
     keys(&mut app, "  x");
     assert_eq!(title(&app), "2 marked processes");
     keys(&mut app, "<Esc>");

@@ -5,24 +5,6 @@ use crate::watch::keys;
 use crate::watch::layout::hints;
 
 #[test]
-fn a_running_plan_shows_its_present_state_whatever_time_is_shown() {
-    let mut app = showing(None);
-    see(&mut app, 1, later(2.0));
-    let number = begun(&mut app);
-    on_progress(&mut app, ReclaimProgress::Begun { number });
-    keys(&mut app, "<Esc>[");
-    assert_eq!(app.screenful.as_ref().unwrap().snapshot.time, later(0.0).time);
-    let effect = see(&mut app, 5, later(4.0));
-    assert!(
-        matches!(&effect, Some(Effect::Reclaim(ReclaimRequest::Observe(sample))) if sample.snapshot.time == later(4.0).time),
-        "{effect:?}"
-    );
-    let stage = TargetStage::Waiting { until: later(10.0).time };
-    on_progress(&mut app, ReclaimProgress::Target { number, place: 0, stage });
-    assert_eq!(app.batch_hint().unwrap(), "killing 1 of 2, 6s");
-}
-
-#[test]
 fn what_is_carried_out_can_be_undone_and_stopped() {
     let mut app = showing(None);
     let number = begun(&mut app);
@@ -84,10 +66,18 @@ fn a_running_plan_is_checked_and_shown_with_every_sample() {
             "    pending",
         ]
     );
-    // It goes on behind the table, and x comes back to it.
+    // It goes on behind the table, of which another time may be shown, and x comes back to it.
     assert_eq!(keys(&mut app, "<Esc>"), Some(Effect::Draw));
     assert_eq!(app.mode, Mode::Main);
+    keys(&mut app, "[");
+    assert_eq!(app.shown_time(), Some(later(0.0).time));
     assert_eq!(app.batch_hint().unwrap(), "killing 1 of 2: SIGTERM to 4001, 7s");
+    let effect = see(&mut app, 8, later(5.0));
+    assert!(
+        matches!(&effect, Some(Effect::Reclaim(ReclaimRequest::Observe(sample))) if sample.snapshot.time == later(5.0).time),
+        "{effect:?}"
+    );
+    keys(&mut app, "L");
     assert_eq!(keys(&mut app, "x"), Some(Effect::Draw));
     assert_eq!((&app.mode, &app.reaping.dialog), (&Mode::Plan, &None));
     keys(&mut app, "<Esc>");

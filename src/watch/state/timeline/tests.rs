@@ -59,21 +59,6 @@ fn marks(timeline: &Timeline) -> Vec<u64> {
 }
 
 #[test]
-fn a_finding_begins_where_it_was_not_before() {
-    let mut timeline = Timeline::default();
-    let began: Vec<u64> = (0..20)
-        .map(|second| push(&mut timeline, second, 4, false))
-        .filter(|mark| mark.has_beginning)
-        .map(|mark| mark.number)
-        .collect();
-    assert_eq!(began, [10]);
-    assert_eq!(timeline.beginning_after(3).map(|mark| mark.number), Some(10));
-    assert_eq!(timeline.beginning_after(10), None);
-    assert_eq!(timeline.beginning_before(19), Some(10));
-    assert_eq!(timeline.beginning_before(10), None);
-}
-
-#[test]
 fn it_is_asked_by_number_and_by_time() {
     let mut timeline = Timeline::default();
     for second in 0..5 {

@@ -26,17 +26,15 @@ fn job() -> App {
         process.process_group = Some(process.pid);
         process.ppid = Some(1);
     }
-    let mut launcher = Process {
+    snapshot.processes.push(Process {
         pid: 3000,
         start_ticks: Some(1),
         comm: Some("torchrun".into()),
         uid: Some(1000),
         process_group: Some(3000),
-        gpu_files: None,
+        state: Some('S'),
         ..Process::default()
-    };
-    launcher.state = Some('S');
-    snapshot.processes.push(launcher);
+    });
     for (child, parent, ticks) in [(0, 3000, 1), (4, 3000, 1), (5, 4100, 1000)] {
         let process = &mut snapshot.processes[child];
         process.ppid = Some(parent);
