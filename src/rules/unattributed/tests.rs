@@ -1,5 +1,3 @@
-//! Each clause of the rule, on scenes made by hand.
-
 use super::*;
 use crate::history::testing::Scene;
 use crate::model::GpuProcess;
