@@ -177,9 +177,7 @@ fn what_a_gpu_does_not_report_is_a_limit_and_what_fails_is_unknown() {
 
 #[test]
 fn in_a_pid_namespace_pids_are_doubted() {
-    let Some(unshare) = find("unshare", "util-linux") else {
-        return;
-    };
+    let unshare = or_skip!(find("unshare", "util-linux"));
     let arguments = if rustix::process::geteuid().is_root() {
         &["-pf", "--mount-proc"][..]
     } else {

@@ -156,9 +156,7 @@ fn a_limit_alone_is_decided_by_the_first_sample() {
 
 #[test]
 fn a_limit_alone_reads_nobodys_files() {
-    let Some(strace) = support::find("strace", "strace") else {
-        return;
-    };
+    let strace = or_skip!(support::find("strace", "strace"));
     let holder = Running::sleep();
     let machine = Machine::new(&one_gpu(&[holder.pid()]));
     let trace = machine.path("trace");

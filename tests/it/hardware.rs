@@ -65,9 +65,7 @@ fn the_real_driver_and_a_real_pytorch_process() {
     }
     assert!(run(&["--version"]).stdout.contains("driver "));
 
-    let Some(python) = support::python_with(&["torch"]) else {
-        return;
-    };
+    let python = or_skip!(support::python_with(&["torch"]));
     let mut command = Command::new(python);
     let child = command.args(["-c", TORCH]).stdout(Stdio::piped()).spawn().unwrap();
     let mut child = Running(child);

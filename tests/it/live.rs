@@ -101,9 +101,7 @@ fn it_names_real_processes_rightly() {
     assert_eq!(process["parent_is_reaper"], false);
     assert_eq!(process["process_group"], sleep.pid());
 
-    let Some(python) = support::python_with(&["ipykernel"]) else {
-        return;
-    };
+    let python = or_skip!(support::python_with(&["ipykernel"]));
     let program = machine.path("train.py");
     std::fs::write(&program, "import time\ntime.sleep(600)\n").unwrap();
     let train = Running::start(Command::new(&python).arg(&program));

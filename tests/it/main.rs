@@ -3,6 +3,16 @@
 // clippy.toml allows these in `#[test]` functions, and not in what those call.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stderr)]
 
+/// What there is; where there is none, why has been printed, and the test is over.
+macro_rules! or_skip {
+    ($found:expr) => {
+        match $found {
+            Some(found) => found,
+            None => return,
+        }
+    };
+}
+
 mod accounting;
 mod bombs;
 mod cli;

@@ -344,9 +344,7 @@ pub struct Kernel {
 /// The last one ends the server.
 #[test]
 fn a_servers_notebooks_are_known_for_as_long_as_it_lives() {
-    let Some(mut server) = Server::start(&[&format!("--IdentityProvider.token={TOKEN}")]) else {
-        return;
-    };
+    let mut server = or_skip!(Server::start(&[&format!("--IdentityProvider.token={TOKEN}")]));
     one_is_named_with_its_server_and_what_it_does(&server);
     a_busy_one_is_not_accused_and_an_idle_one_is_named(&server);
     a_dead_servers_file_leads_to_no_stranger(&mut server);
@@ -468,9 +466,7 @@ fn a_server_that_takes_a_password_only_is_reported() {
     // The hash of a password that nobody types.
     let password = "--PasswordIdentityProvider.hashed_password=sha1:0123456789ab:\
                     0123456789012345678901234567890123456789";
-    let Some(server) = Server::start(&[password, "--IdentityProvider.token="]) else {
-        return;
-    };
+    let server = or_skip!(Server::start(&[password, "--IdentityProvider.token="]));
     // Its file does not even tell that it has a password.
     assert_eq!(server.file["token"], "");
     // Nobody may ask it for a kernel, so one is started as it would be.

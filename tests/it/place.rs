@@ -46,9 +46,7 @@ fn in_namespace(machine: &Machine, unshare: &[String], script: &str) -> Command 
 
 #[test]
 fn a_process_of_another_namespace_has_both_pids() {
-    let Some(unshare) = unshare("p") else {
-        return;
-    };
+    let unshare = or_skip!(unshare("p"));
     let mut command = Command::new(&unshare[0]);
     command.args(&unshare[1..]).args(["sh", "-c", "sleep 600; :"]);
     let running = Running::start(&mut command);
@@ -82,9 +80,7 @@ const QUICK: &str = "[rules.idle]\nmin_memory = \"1GiB\"\nduration = \"2s\"\n";
 
 #[test]
 fn inside_a_namespace_a_pid_that_no_process_has_is_unresolved() {
-    let Some(unshare) = unshare("p") else {
-        return;
-    };
+    let unshare = or_skip!(unshare("p"));
     let machine = Machine::new(&idle_gpu(&[3_999_999, 4_000_000]));
     machine.configure(QUICK);
     let within = |arguments: &str| {
@@ -118,9 +114,7 @@ const TWO_LOCAL_PROCESSES: &str = r#"
 
 #[test]
 fn inside_a_namespace_only_who_holds_a_device_file_is_believed() {
-    let Some(unshare) = unshare("pm") else {
-        return;
-    };
+    let unshare = or_skip!(unshare("pm"));
     let machine = Machine::new(&idle_gpu(&[1_111_111, 2_222_222, 4_000_000]));
     machine.configure(QUICK);
     let run = |arguments: &str| {
@@ -205,9 +199,7 @@ impl Drop for Group {
 
 #[test]
 fn a_parent_and_its_forked_workers_are_one_family_also_when_it_is_dead() {
-    let Some(python) = support::python_with(&["os"]) else {
-        return;
-    };
+    let python = or_skip!(support::python_with(&["os"]));
     let program = "import os, time\n\
         for _ in range(2):\n    \
             if os.fork() == 0: time.sleep(600)\n\

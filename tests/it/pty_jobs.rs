@@ -117,9 +117,7 @@ fn a_shell_gets_its_terminal_back_and_gives_it_again() {
         // Its shell waits for this one, which stops at once.
         "bash -c '\"$GPUMEM\" watch --demo; true'",
     ] {
-        let Some(mut terminal) = shell() else {
-            return;
-        };
+        let mut terminal = or_skip!(shell());
         let at_prompt = settled(&terminal);
         assert!(at_prompt.contains("other screen false"), "{at_prompt}");
         terminal.press(&format!("{line}\n"));
@@ -165,9 +163,7 @@ fn assert_killed(terminal: &mut Terminal, first: &str, at_prompt: &str) {
 
 #[test]
 fn in_the_background_it_leaves_the_terminal_alone_and_can_be_ended() {
-    let Some((mut terminal, at_prompt)) = stopped() else {
-        return;
-    };
+    let (mut terminal, at_prompt) = or_skip!(stopped());
     terminal.press("bg\n");
     assert_eq!(prompt(&terminal, 3), at_prompt);
     // It stops again, for want of the terminal. A shell that has not heard of it yet does not continue it
@@ -179,18 +175,14 @@ fn in_the_background_it_leaves_the_terminal_alone_and_can_be_ended() {
 
 #[test]
 fn what_is_typed_for_the_shell_does_not_keep_it_from_its_end() {
-    let Some((mut terminal, at_prompt)) = stopped() else {
-        return;
-    };
+    let (mut terminal, at_prompt) = or_skip!(stopped());
     // The second line lies in the terminal while gpumem has been continued and is in the background.
     assert_killed(&mut terminal, "bg; sleep 1\n", &at_prompt);
 }
 
 #[test]
 fn a_shell_that_is_quick_finds_it_running() {
-    let Some(mut terminal) = shell() else {
-        return;
-    };
+    let mut terminal = or_skip!(shell());
     let at_prompt = settled(&terminal);
     // The shell waits for the one that is stopped first, which is not gpumem.
     terminal.press("bash -c '\"$GPUMEM\" watch --demo; true'\n");

@@ -101,9 +101,7 @@ fn shown(server: &Server) -> (Value, Value) {
 /// Each leaves the server without a kernel for the next one; the last ends the server.
 #[test]
 fn a_server_is_asked_for_its_kernels_and_nobody_else() {
-    let Some(mut server) = server(&[]) else {
-        return;
-    };
+    let mut server = or_skip!(server(&[]));
     an_idle_kernel_is_shut(&server);
     the_command_has_a_kernel_shut_and_shows_what_was_freed(&server);
     one_that_has_become_busy_is_left_to_who_named_it(&server);
@@ -269,9 +267,7 @@ fn what_a_kernel_has_forked_does_not_cost_the_kernel(server: &Server) {
 #[test]
 fn a_kernel_of_a_server_that_takes_a_password_is_left_to_it() {
     let hashed = format!("--PasswordIdentityProvider.hashed_password={HASHED}");
-    let Some(server) = Server::start(&[&hashed, "--IdentityProvider.token="]) else {
-        return;
-    };
+    let server = or_skip!(Server::start(&[&hashed, "--IdentityProvider.token="]));
     let url = format!("http://localhost:{}/", server.file["port"]);
     let mut login = Command::new(&server.python);
     login.arg(script("login.py")).args([&url, PASSWORD, "a.ipynb"]);
@@ -323,9 +319,7 @@ fn one_whose_server_has_died_since_is_signalled(server: &mut Server) {
 #[test]
 fn a_server_that_does_not_answer_is_reported_once() {
     let place = Place::new();
-    let Some(fake) = place.fake_server(&["deaf"]) else {
-        return;
-    };
+    let fake = or_skip!(place.fake_server(&["deaf"]));
     let (outcome, past) = Stage::new(&[fake.kernel]).end();
     assert!(outcome.to_string().contains("in its notebook"), "{outcome:?}");
     let requests = fs::read_to_string(place.path("requests")).unwrap();
@@ -357,9 +351,7 @@ fn a_kernel_of_another_program_in_the_servers_folder_is_not_asked_for() {
         "--ServerApp.allow_external_kernels=True".to_owned(),
         format!("--ServerApp.external_connection_dir={folder}"),
     ];
-    let Some(server) = server(&[&allow[0], &allow[1]]) else {
-        return;
-    };
+    let server = or_skip!(server(&[&allow[0], &allow[1]]));
     let id = "0a1b2c3d-0123-4567-89ab-00aa11bb22cc";
     let file = external.path().join(format!("kernel-{id}.json"));
     let code = format!(
@@ -398,9 +390,7 @@ fn pid_of(file: &std::path::Path) -> Option<u32> {
 
 #[test]
 fn a_kernel_of_papermill_is_a_batch_and_papermill_reports_that_it_failed() {
-    let Some(python) = support::python_with(&["papermill", "ipykernel"]) else {
-        return;
-    };
+    let python = or_skip!(support::python_with(&["papermill", "ipykernel"]));
     let place = Place::new();
     let mut batch = place.run_through(&python, &["-m", "papermill", "a.ipynb", "out.ipynb"]);
     let mut stage = Stage::new(&[batch.kernel]);

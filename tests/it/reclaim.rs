@@ -267,9 +267,7 @@ pub fn is_freed(outcome: &Outcome) -> bool {
 
 #[test]
 fn one_that_forks_while_it_is_killed_is_killed_with_its_children() {
-    let Some(python) = python_with(&["signal"]) else {
-        return;
-    };
+    let python = or_skip!(python_with(&["signal"]));
     let mut stage = Stage::new(&[]);
     let device = stage.dev().join("nvidia0");
     // Bounded by themselves: so many, for so long. They inherit the open GPU.
@@ -315,9 +313,7 @@ while True: signal.pause()"
 
 #[test]
 fn a_family_in_one_group_is_ended_whole() {
-    let Some(python) = python_with(&["signal"]) else {
-        return;
-    };
+    let python = or_skip!(python_with(&["signal"]));
     let script = "signal.signal(signal.SIGTERM, signal.SIG_IGN)
 for _ in range(3):
     if os.fork() == 0:
@@ -340,9 +336,7 @@ while True: signal.pause()";
 
 #[test]
 fn who_saves_after_a_signal_is_not_sent_it_again() {
-    let Some(python) = python_with(&["signal"]) else {
-        return;
-    };
+    let python = or_skip!(python_with(&["signal"]));
     let folder = tempfile::tempdir().unwrap();
     let told = folder.path().join("told");
     // The leader saves for longer than it has; its workers do not end by themselves.
@@ -374,9 +368,7 @@ while True: signal.pause()"
 
 #[test]
 fn a_worker_that_a_subreaper_took_in_is_ended_and_the_subreaper_is_not() {
-    let Some(python) = python_with(&["ctypes"]) else {
-        return;
-    };
+    let python = or_skip!(python_with(&["ctypes"]));
     // PR_SET_CHILD_SUBREAPER is 36. The trainer, in a session of its own, dies and leaves a worker.
     let script = "import ctypes
 ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)
@@ -402,9 +394,7 @@ time.sleep(60)";
 
 #[test]
 fn a_zombie_with_a_live_thread_is_not_dead() {
-    let Some(python) = python_with(&["ctypes", "threading"]) else {
-        return;
-    };
+    let python = or_skip!(python_with(&["ctypes", "threading"]));
     let script = "import ctypes, threading
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
 def rest():
@@ -426,9 +416,7 @@ ctypes.CDLL(None).pthread_exit(None)";
 
 #[test]
 fn one_that_is_started_again_is_reported() {
-    let Some(python) = python_with(&["signal"]) else {
-        return;
-    };
+    let python = or_skip!(python_with(&["signal"]));
     let script = "import subprocess
 print('ready', flush=True)
 while True: subprocess.call(['sleep', '61'])";

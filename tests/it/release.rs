@@ -60,10 +60,8 @@ fn release(stage: &Stage, arguments: &[&str]) -> Output {
 
 #[test]
 fn a_process_that_announces_a_signal_gives_memory_back_and_lives() {
-    let Some(stage) = Stage::new() else { return };
-    let Some(holder) = announcing(&stage, "os.replace(after, scene)") else {
-        return;
-    };
+    let stage = or_skip!(Stage::new());
+    let holder = or_skip!(announcing(&stage, "os.replace(after, scene)"));
     let pid = holder.pid.to_string();
     // Its page names the way, though nothing was found of it.
     let page = crate::support::finish(&mut stage.command(&["explain", &pid]));
@@ -108,10 +106,8 @@ fn who_gives_nothing_back_or_dies_in_the_middle_has_released_nothing() {
         ("pass", "nothing_to_release", true),
         ("os.replace(after, scene); os._exit(0)", "exited", false),
     ] {
-        let Some(stage) = Stage::new() else { return };
-        let Some(holder) = announcing(&stage, handler) else {
-            return;
-        };
+        let stage = or_skip!(Stage::new());
+        let holder = or_skip!(announcing(&stage, handler));
         let output = release(&stage, &["--yes", &holder.pid.to_string()]);
         assert_eq!(output.code, 1, "{output:?}");
         assert_eq!(outcome(&output)["outcome"], expected, "{output:?}");
@@ -122,7 +118,7 @@ fn who_gives_nothing_back_or_dies_in_the_middle_has_released_nothing() {
 
 #[test]
 fn a_signal_without_a_handler_is_not_sent() {
-    let Some(stage) = Stage::new() else { return };
+    let stage = or_skip!(Stage::new());
     // `sleep` inherits the variable and has no handler: the signal would end it.
     let holder = stage.holder("export GPUMEM_RELEASE_SIGNAL=USR2;");
     let pid = holder.pid.to_string();
@@ -139,7 +135,7 @@ fn a_signal_without_a_handler_is_not_sent() {
 
 #[test]
 fn what_has_no_way_in_is_shown_what_helps_instead() {
-    let Some(stage) = Stage::new() else { return };
+    let stage = or_skip!(Stage::new());
     let holder = stage.holder("");
     let pid = holder.pid.to_string();
     let mut command = stage.command(&["release", "--yes", &pid]);

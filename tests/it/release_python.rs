@@ -255,9 +255,7 @@ asyncio.run(main())
 
 #[test]
 fn a_server_s_loop_gives_its_cache_back_and_goes_on() {
-    let Some(program) = Program::start(LOOP) else {
-        return;
-    };
+    let program = or_skip!(Program::start(LOOP));
     assert_eq!(program.held_gib(), 8);
     assert!(program.probe().is_ok());
     assert_eq!((program.held_gib(), program.releases()), (8, 0));
@@ -277,9 +275,7 @@ fn a_server_s_loop_gives_its_cache_back_and_goes_on() {
 
 #[test]
 fn what_is_found_in_a_snapshot_is_the_program_that_is_entered() {
-    let Some(program) = Program::start(LOOP) else {
-        return;
-    };
+    let program = or_skip!(Program::start(LOOP));
     let snapshot = program.machine.run(&["ps", "--json"]);
     let snapshot: gpumem::api::model::Snapshot = serde_json::from_str(&snapshot.stdout).unwrap();
     let process = snapshot.processes.iter().find(|it| it.pid == program.pid());
@@ -302,9 +298,7 @@ const ASLEEP: &[(&str, &str)] = &[
 #[test]
 fn who_sleeps_is_left_and_runs_nothing_later() {
     let is_left = |name: &str, source: &str| {
-        let Some(program) = Program::start(source) else {
-            return;
-        };
+        let program = or_skip!(Program::start(source));
         let began = Instant::now();
         let answer = program.perform(800);
         assert!(matches!(answer, Err(NotReleased::TimedOut(_))), "{name}: {answer:?}");
@@ -337,9 +331,7 @@ fn who_sleeps_is_left_and_runs_nothing_later() {
 
 #[test]
 fn who_computes_is_asked_between_two_bytecodes() {
-    let Some(busy) = Program::start("ready()\nwhile True:\n    pass") else {
-        return;
-    };
+    let busy = or_skip!(Program::start("ready()\nwhile True:\n    pass"));
     assert!(busy.perform(20_000).is_ok());
     assert_eq!((busy.releases(), busy.held_gib()), (1, 2));
     busy.assert_nothing_is_left();
@@ -354,9 +346,7 @@ fn another_version_or_no_python_is_refused_in_words() {
         assert!(why.contains("no python3.14"), "{why}");
         assert_eq!(no_way_in(program.probe()), why);
     }
-    let Some(older) = support::find("python3", "python3") else {
-        return;
-    };
+    let older = or_skip!(support::find("python3", "python3"));
     let program = Program::start_by(Command::new(older), plain).unwrap();
     let version = Command::new("python3").arg("--version").output().unwrap();
     if !version.stdout.starts_with(b"Python 3.14") {
@@ -375,9 +365,7 @@ fn another_version_or_no_python_is_refused_in_words() {
 
 #[test]
 fn who_has_said_no_is_left() {
-    let Some(interpreter) = python(14) else {
-        return;
-    };
+    let interpreter = or_skip!(python(14));
     let mut command = without_capabilities(&interpreter);
     command.env("PYTHON_DISABLE_REMOTE_DEBUG", "1");
     let program = Program::start_by(command, LOOP).unwrap();
@@ -405,9 +393,7 @@ fn who_ends_or_becomes_another_program_in_the_middle_is_let_go() {
     {
         // While the recipe runs.
         let begun = format!("def leave(*_):\n    {call}\ntorch.cuda.empty_cache = leave\n{LOOP}");
-        let Some(program) = Program::start(&begun) else {
-            return;
-        };
+        let program = or_skip!(Program::start(&begun));
         let why = no_way_in(program.perform(20_000));
         assert!(why.starts_with("it has exited"), "{name}: {why}");
         // Before it has begun: a signal's handler comes before it.
@@ -444,9 +430,7 @@ fn an_answer_that_no_recipe_writes_is_refused() {
         "sys.exit()",
     ] {
         let source = format!("torch.cuda.memory_allocated = lambda: {answer}\n{LOOP}");
-        let Some(program) = Program::start(&source) else {
-            return;
-        };
+        let program = or_skip!(Program::start(&source));
         let answer = program.perform(20_000);
         let is_known = match &answer {
             Err(NotReleased::Refused(_)) | Err(NotReleased::TimedOut(_)) => false,
@@ -486,9 +470,7 @@ fn the_script_lies_where_the_process_sees_it_and_nobody_else_may_write() {
         let keep = format!(
             "mkdir -p /run/kept && mount --bind \"$PWD\" /run/kept && {script} cd /run/kept && exec \"$@\""
         );
-        let Some(command) = in_namespaces("-m", &keep) else {
-            return;
-        };
+        let command = or_skip!(in_namespaces("-m", &keep));
         let listing = "def places():\n    return sorted(p for d in ('/tmp', '/var/tmp', '/dev/shm') for p in os.listdir(d) if p.startswith('gpumem-'))\nreal = torch.cuda.empty_cache\ndef empty():\n    open('places', 'w').write(str([d for d in ('/tmp', '/var/tmp', '/dev/shm') if any(p.startswith('gpumem-') for p in os.listdir(d))]))\ntorch.cuda.empty_cache = empty";
         let program = Program::start_by(command, &format!("{listing}\n{LOOP}")).unwrap();
         let answer = program.perform(20_000);
@@ -505,9 +487,7 @@ fn the_script_lies_where_the_process_sees_it_and_nobody_else_may_write() {
 
 #[test]
 fn threads_are_known_by_their_numbers_in_their_own_namespace() {
-    let Some(command) = in_namespaces("-pf", "exec \"$@\"") else {
-        return;
-    };
+    let command = or_skip!(in_namespaces("-pf", "exec \"$@\""));
     let program = Program::start_by(command, LOOP).unwrap();
     // The one that was started waits for it.
     let path = format!("/proc/{0}/task/{0}/children", program.pid());
@@ -521,9 +501,7 @@ fn threads_are_known_by_their_numbers_in_their_own_namespace() {
 #[test]
 fn one_with_a_second_interpreter_is_refused_by_its_own() {
     let source = format!("import _interpreters\nother = _interpreters.create()\n{LOOP}");
-    let Some(program) = Program::start(&source) else {
-        return;
-    };
+    let program = or_skip!(Program::start(&source));
     let why = refused(program.perform(20_000));
     assert!(why.contains("main thread"), "{why}");
     assert_eq!(program.releases(), 0);
@@ -545,9 +523,7 @@ except KeyboardInterrupt:
     open("interrupted", "w").close()
 time.sleep(600)
 "#;
-    let Some(program) = Program::start(source) else {
-        return;
-    };
+    let program = or_skip!(Program::start(source));
     thread::scope(|scope| {
         scope.spawn(|| program.perform(20_000));
         wait_until("the recipe runs", || program.machine.path("slow").exists());
@@ -563,9 +539,7 @@ fn another_user_s_process_is_entered_with_that_user_s_rights_over_files() {
         support::skip("a process of another user", "run as root");
         return;
     }
-    let Some(interpreter) = python(14) else {
-        return;
-    };
+    let interpreter = or_skip!(python(14));
     let setpriv = support::find("setpriv", "util-linux").unwrap();
     let mut command = Command::new(setpriv);
     command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]);
@@ -575,9 +549,7 @@ fn another_user_s_process_is_entered_with_that_user_s_rights_over_files() {
     let source = format!(
         "real = torch.cuda.empty_cache\ndef empty():\n    import glob\n    open('owner', 'w').write(str({{(os.stat(p).st_uid, oct(os.stat(p).st_mode & 0o777)) for d in glob.glob('/tmp/gpumem-*/release.py') if os.access(d, os.R_OK) for p in [d, os.path.dirname(d)]}}))\n    real()\ntorch.cuda.empty_cache = empty\n{LOOP}"
     );
-    let Some(program) = Program::start_in_open_folder(command, &source) else {
-        return;
-    };
+    let program = or_skip!(Program::start_in_open_folder(command, &source));
     let answer = program.perform(20_000);
     assert!(answer.is_ok(), "{answer:?} {}", program.errors());
     let owner = fs::read_to_string(program.machine.path("owner")).unwrap();
@@ -689,9 +661,7 @@ fn an_impostor_has_no_right_and_holds_nobody_up() {
         support::skip("an interpreter of another user", "run as root");
         return;
     }
-    let Some(compiler) = support::find("cc", "gcc") else {
-        return;
-    };
+    let compiler = or_skip!(support::find("cc", "gcc"));
     let folder = tempfile::tempdir().unwrap();
     let everybody = std::os::unix::fs::PermissionsExt::from_mode(0o777);
     fs::set_permissions(folder.path(), everybody).unwrap();
@@ -793,9 +763,7 @@ fn the_handler_that_is_pasted_gives_back_between_steps_and_while_idle() {
     let asked_before = "os.kill(os.getpid(), signal.SIGUSR2)\nassert torch.released == 0\nready()\nwith gpu_is_idle():\n    time.sleep(600)";
     let serves = "import asyncio\nasync def main():\n    loop = asyncio.get_running_loop()\n    loop.add_signal_handler(signal.SIGUSR2, release_gpu_memory)\n    ready()\n    await asyncio.sleep(600)\nasyncio.run(main())";
     for (name, source) in [("steps", steps), ("waits", waits), ("serves", serves)] {
-        let Some(program) = cooperating("USR2", source) else {
-            return;
-        };
+        let program = or_skip!(cooperating("USR2", source));
         assert!(handles(&program, Signal::USR2), "{name}");
         for times in 1..=3 {
             procs::send(program.pid(), Signal::USR2);
@@ -818,9 +786,7 @@ fn the_handler_that_is_pasted_gives_back_between_steps_and_while_idle() {
 
 #[test]
 fn the_handlers_for_pools_of_the_driver_trim_them() {
-    let Some(compiler) = support::find("cc", "gcc") else {
-        return;
-    };
+    let compiler = or_skip!(support::find("cc", "gcc"));
     // Of two GPUs the program has a context on the second.
     let driver = r#"
 #include <stdio.h>
@@ -846,9 +812,7 @@ int cuMemPoolTrimTo(void *pool, unsigned long keep) {
     assert!(built.unwrap().success());
     let modules = "import types\nsys.modules['jax'] = types.SimpleNamespace(clear_caches=lambda: open('cleared', 'w').close())\nsys.modules['tensorflow'] = types.SimpleNamespace()\n";
     let main = "ready()\nwith gpu_is_idle():\n    while True:\n        time.sleep(600)";
-    let Some(python) = support::find("python3", "python3") else {
-        return;
-    };
+    let python = or_skip!(support::find("python3", "python3"));
     for is_loaded in [true, false] {
         let mut command = Command::new(&python);
         command.env("GPUMEM_RELEASE_SIGNAL", "HUP");

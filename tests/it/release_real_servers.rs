@@ -182,9 +182,7 @@ const ENDLESS: &str =
 
 #[test]
 fn llama_cpp_as_a_router_unloads_at_rest_only_and_loads_again() {
-    let Some(server) = llama(&["--models-dir", "models"]) else {
-        return;
-    };
+    let server = or_skip!(llama(&["--models-dir", "models"]));
     let (router, port) = (server.running.pid(), server.port);
     let state = || {
         let (_, models) = ask(port, "GET", "/models", "");
@@ -249,9 +247,7 @@ fn llama_cpp_as_a_router_unloads_at_rest_only_and_loads_again() {
 
 #[test]
 fn llama_cpp_with_one_model_is_left_alone() {
-    let Some(server) = llama(&["--model", "models/tiny.gguf"]) else {
-        return;
-    };
+    let server = or_skip!(llama(&["--model", "models/tiny.gguf"]));
     let pid = server.running.pid();
     let way = server.way(pid);
     for answer in [probe, perform].map(|it| it(&Roots::default(), &way, &options(60_000))) {
@@ -348,9 +344,7 @@ fn worker(server: &Server) -> Option<u32> {
 
 #[test]
 fn torchserve_scales_its_workers_down_at_rest_only() {
-    let Some((server, inference)) = torchserve(&["--disable-token-auth"]) else {
-        return;
-    };
+    let (server, inference) = or_skip!(torchserve(&["--disable-token-auth"]));
     let state = || {
         let (_, model) = ask(8081, "GET", "/models/tiny", "");
         serde_json::from_str::<Value>(&model).unwrap()[0].clone()

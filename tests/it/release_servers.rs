@@ -240,9 +240,7 @@ fn with_each(
     wanted: impl Fn(&Program) -> bool + Sync,
     test: impl Fn(&PathBuf, &'static Program) + Sync,
 ) {
-    let Some(python) = support::python_with(&["http.server"]) else {
-        return;
-    };
+    let python = or_skip!(support::python_with(&["http.server"]));
     thread::scope(|scope| {
         for program in PROGRAMS.iter().filter(|it| wanted(it)) {
             let (python, test) = (&python, &test);
@@ -282,9 +280,7 @@ fn each_server_unloads_and_nvml_shows_what_came_back() {
 
 #[test]
 fn a_server_with_a_certificate_of_its_own_or_on_a_unix_socket_is_asked_as_any() {
-    let Some(python) = support::python_with(&["http.server", "ssl"]) else {
-        return;
-    };
+    let python = or_skip!(support::python_with(&["http.server", "ssl"]));
     if support::find("openssl", "openssl").is_none() {
         return;
     }
@@ -325,9 +321,7 @@ fn a_server_with_a_certificate_of_its_own_or_on_a_unix_socket_is_asked_as_any() 
 
 #[test]
 fn a_stranger_on_a_servers_unix_socket_is_sent_nothing() {
-    let Some(python) = support::python_with(&["http.server"]) else {
-        return;
-    };
+    let python = or_skip!(support::python_with(&["http.server"]));
     let server = StandIn::start(&python, &LOCAL, "idle");
     let way = server.way();
     let socket = server.machine.path("s");
@@ -487,9 +481,7 @@ fn what_does_not_answer_as_the_server_does_is_asked_nothing_more() {
 
 #[test]
 fn a_stranger_who_has_its_port_is_not_connected_to() {
-    let Some(python) = support::python_with(&["http.server"]) else {
-        return;
-    };
+    let python = or_skip!(support::python_with(&["http.server"]));
     let mut server = StandIn::start(&python, the("comfyui"), "idle");
     let way = server.way();
     server.running = None;
@@ -522,9 +514,7 @@ fn a_stranger_who_has_its_port_is_not_connected_to() {
 
 #[test]
 fn what_a_server_lacks_is_a_refusal_in_words() {
-    let Some(python) = support::python_with(&["http.server"]) else {
-        return;
-    };
+    let python = or_skip!(support::python_with(&["http.server"]));
     for (environment, words) in [
         (("VERSION", "0.16.2"), "vLLM 0.16.2 aborts running requests"),
         (("VERSION", "dev"), "the version of vLLM is not known"),

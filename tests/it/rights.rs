@@ -171,9 +171,7 @@ fn a_program_with_more_rights_than_its_caller_loads_nothing_for_it() {
     if !is_root() {
         return;
     }
-    let Some(setcap) = support::find("setcap", "libcap2-bin") else {
-        return;
-    };
+    let setcap = or_skip!(support::find("setcap", "libcap2-bin"));
     let folder = folder();
     let machine = Machine::new(&one_gpu(&[]));
     mode(&machine.path(""), 0o755);
@@ -331,9 +329,7 @@ os.waitpid(pid, 0)";
 
 #[test]
 fn a_process_of_a_container_without_root_is_its_users() {
-    let Some(python) = support::find("python3", "python3").filter(|_| is_root()) else {
-        return;
-    };
+    let python = or_skip!(support::find("python3", "python3").filter(|_| is_root()));
     let mut parent = Command::new(python);
     parent.args(["-c", CONTAINED]).stdout(Stdio::piped());
     let mut parent = Running(parent.spawn().unwrap());

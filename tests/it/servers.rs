@@ -260,9 +260,7 @@ fn finding(checked: &Value, pid: u32) -> &Value {
 #[test]
 fn whoever_serves_is_left_alone_and_a_training_that_listens_is_not() {
     let modules = ["uvicorn", "gunicorn", "gradio", "debugpy"];
-    let Some(place) = ServerScripts::new(&modules) else {
-        return;
-    };
+    let place = or_skip!(ServerScripts::new(&modules));
     let socket = place.path("ts.sock.9000");
     let socket = socket.to_str().unwrap();
     let start = |arguments: &[&str]| place.start(arguments, port());
@@ -392,9 +390,7 @@ fn assert_advised(checked: &Value, pid: u32, words: &str) {
 
 #[test]
 fn workers_belong_to_what_starts_them_again() {
-    let Some(place) = ServerScripts::new(&["celery", "distributed"]) else {
-        return;
-    };
+    let place = or_skip!(ServerScripts::new(&["celery", "distributed"]));
     let celery = ["-m", "celery", "-A", "tasks", "worker", "--concurrency", "1"];
     let celery = place.start(&celery, port());
     let at = port();
@@ -421,9 +417,7 @@ fn workers_belong_to_what_starts_them_again() {
 
 #[test]
 fn actors_of_ray_belong_to_ray() {
-    let Some(place) = ServerScripts::new(&["ray"]) else {
-        return;
-    };
+    let place = or_skip!(ServerScripts::new(&["ray"]));
     let driver = place.start(&["actor.py"], port()).when_ready();
     let workers = [driver.below("ray::Holder"), driver.below("ray::IDLE")];
     let machine = Machine::new(&one_gpu(&workers));

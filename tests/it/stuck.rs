@@ -23,9 +23,7 @@ time.sleep(600)";
 
 #[test]
 fn a_killed_process_whose_thread_waits_for_a_file_system_is_stuck() {
-    let Some(python) = support::find("python3", "python3") else {
-        return;
-    };
+    let python = or_skip!(support::find("python3", "python3"));
     let folder = tempfile::tempdir().unwrap();
     let mut server = Command::new(&python);
     server.args(["-c", HANGING]).arg(folder.path()).stdin(Stdio::null()).stdout(Stdio::piped());
@@ -37,9 +35,7 @@ fn a_killed_process_whose_thread_waits_for_a_file_system_is_stuck() {
         support::skip("a file system that hangs", "as root, with the kernel module fuse");
         return;
     }
-    let Some(namespace) = Namespace::new() else {
-        return;
-    };
+    let namespace = or_skip!(Namespace::new());
     let mut holder = namespace.command(python.to_str().unwrap());
     holder.args(["-c", PROGRAM]).arg(folder.path());
     let mut holder = Running(holder.spawn().unwrap());

@@ -180,9 +180,7 @@ fn a_day_of_it_on_one_screen() {
     if support::find("bash", "bash").is_none() {
         return;
     }
-    let Some(stage) = Stage::new() else {
-        return;
-    };
+    let stage = or_skip!(Stage::new());
     let holder = stage.holder(OBEYS);
     let other = Running::sleep();
     stage.machine.play(&two(other.pid(), holder.pid));

@@ -45,9 +45,7 @@ fn quit(terminal: &mut Terminal) {
 
 #[test]
 fn a_yes_kills_it_and_the_screen_shows_what_was_freed() {
-    let Some(stage) = Stage::new() else {
-        return;
-    };
+    let stage = or_skip!(Stage::new());
     let holder = stage.holder(OBEYS);
     let mut terminal = planned(&stage, &holder);
     stage.release(&holder, Duration::ZERO);
@@ -73,12 +71,8 @@ fn a_yes_kills_it_and_the_screen_shows_what_was_freed() {
 
 #[test]
 fn a_yes_has_it_release_memory_and_it_lives() {
-    let Some(stage) = Stage::new() else {
-        return;
-    };
-    let Some(holder) = announcing(&stage, "os.replace(after, scene)") else {
-        return;
-    };
+    let stage = or_skip!(Stage::new());
+    let holder = or_skip!(announcing(&stage, "os.replace(after, scene)"));
     let mut terminal = watching(&stage, &holder);
     terminal.press("R");
     let text = terminal.wait_for("plan", |text| text.contains("y ask it"));
@@ -113,9 +107,7 @@ fn a_yes_has_it_release_memory_and_it_lives() {
 
 #[test]
 fn one_with_no_way_in_is_shown_why_and_nobody_is_asked() {
-    let Some(stage) = Stage::new() else {
-        return;
-    };
+    let stage = or_skip!(Stage::new());
     let holder = stage.holder(OBEYS);
     let mut terminal = watching(&stage, &holder);
     terminal.press("R");
@@ -130,9 +122,7 @@ fn one_with_no_way_in_is_shown_why_and_nobody_is_asked() {
 
 #[test]
 fn what_is_undone_or_left_is_left_alive() {
-    let Some(stage) = Stage::new() else {
-        return;
-    };
+    let stage = or_skip!(Stage::new());
     let holder = stage.holder(OBEYS);
     let mut terminal = planned(&stage, &holder);
     terminal.press("y");
@@ -152,9 +142,7 @@ fn what_is_undone_or_left_is_left_alive() {
 
 #[test]
 fn another_signal_is_chosen_and_planned() {
-    let Some(stage) = Stage::new() else {
-        return;
-    };
+    let stage = or_skip!(Stage::new());
     let holder = stage.holder(IGNORES);
     let mut terminal = planned(&stage, &holder);
     // The last one.
@@ -173,9 +161,7 @@ fn another_signal_is_chosen_and_planned() {
 
 #[test]
 fn quitting_in_the_middle_shows_what_was_sent() {
-    let Some(stage) = Stage::new() else {
-        return;
-    };
+    let stage = or_skip!(Stage::new());
     let holder = stage.holder(IGNORES);
     let mut terminal = planned(&stage, &holder);
     terminal.press("y");
@@ -190,9 +176,7 @@ fn quitting_in_the_middle_shows_what_was_sent() {
 
 #[test]
 fn stopping_in_the_middle_stays_and_shows_what_was_sent() {
-    let Some(stage) = Stage::new() else {
-        return;
-    };
+    let stage = or_skip!(Stage::new());
     let holder = stage.holder(IGNORES);
     let mut terminal = planned(&stage, &holder);
     terminal.press("y");
@@ -211,9 +195,7 @@ fn stopping_in_the_middle_stays_and_shows_what_was_sent() {
 
 #[test]
 fn a_picture_sends_nothing_whatever_keys_it_is_of() {
-    let Some(stage) = Stage::new() else {
-        return;
-    };
+    let stage = or_skip!(Stage::new());
     let holder = stage.holder(OBEYS);
     for keys in ["jxyy", "jxyyyyyy", "jxy<down>sy"] {
         let arguments = ["watch", "--no-store", "--once", "--keys", keys];
@@ -237,12 +219,8 @@ fn planned_by_rule(stage: &Stage, holder: &Holder) -> Terminal {
 
 #[test]
 fn what_the_rules_find_no_longer_when_the_yes_comes_is_left() {
-    let Some(stage) = Stage::new() else {
-        return;
-    };
-    let Some(holder) = idle(&stage, OBEYS) else {
-        return;
-    };
+    let stage = or_skip!(Stage::new());
+    let holder = or_skip!(idle(&stage, OBEYS));
     let mut terminal = planned_by_rule(&stage, &holder);
     stage.machine.play(&scene(holder.pid, 80));
     // The detail below the plan says what is so now.

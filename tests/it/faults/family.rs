@@ -128,9 +128,7 @@ fn accused(check: &Output) -> Vec<Value> {
 
 #[test]
 fn a_family_of_which_a_gpu_cannot_be_read_is_neither_accused_nor_ended() {
-    let Some(namespace) = Namespace::new() else {
-        return;
-    };
+    let namespace = or_skip!(Namespace::new());
     let family = Family::start(&namespace);
     let stage =
         |fault| Stage { namespace: &namespace, machine: Machine::new(&scene(&family, fault)) };
@@ -173,9 +171,7 @@ fn a_family_of_which_a_gpu_cannot_be_read_is_neither_accused_nor_ended() {
 
 #[test]
 fn what_was_found_before_a_list_failed_is_not_acted_upon() {
-    let Some(namespace) = Namespace::new() else {
-        return;
-    };
+    let namespace = or_skip!(Namespace::new());
     let family = Family::start(&namespace);
     let stage = Stage { namespace: &namespace, machine: Machine::new(&scene(&family, None)) };
     // All was seen for eleven minutes, and only then a list fails.

@@ -10,10 +10,8 @@ use crate::support;
 
 #[test]
 fn programs_that_run_a_notebook_through_are_a_batch() {
-    let Some(python) = support::python_with(&["papermill", "nbconvert", "nbclient", "ipykernel"])
-    else {
-        return;
-    };
+    let python =
+        or_skip!(support::python_with(&["papermill", "nbconvert", "nbclient", "ipykernel"]));
     // One after the other: each looks for ports that are free, and its kernel takes them a while later.
     for (arguments, application) in [
         (&["-m", "papermill", "a.ipynb", "out.ipynb"] as &[&str], "papermill"),

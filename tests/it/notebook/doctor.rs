@@ -31,9 +31,7 @@ fn name(file: &Value, pid: u32) -> String {
 
 #[test]
 fn a_server_is_asked_with_its_token_and_what_it_leaves_behind_is_stale() {
-    let Some(server) = Server::start(&[&format!("--IdentityProvider.token={TOKEN}")]) else {
-        return;
-    };
+    let server = or_skip!(Server::start(&[&format!("--IdentityProvider.token={TOKEN}")]));
     let name = name(&server.file, server.running.pid());
     wait_until("the server answers", || {
         about(&server.place, &name).is_some_and(|(verdict, _)| verdict == "ok")
@@ -55,9 +53,7 @@ fn a_server_that_hangs_and_one_that_only_claims_https_are_limits() {
         (&["good", "port=1"], "does not listen on port 1"),
     ] {
         let place = Place::new();
-        let Some(fake) = place.fake_server(arguments) else {
-            return;
-        };
+        let fake = or_skip!(place.fake_server(arguments));
         let name = format!("(process {})", fake.server.pid());
         let (verdict, check) = about(&place, &name).unwrap();
         assert_eq!(verdict, "limited", "{check}");

@@ -30,9 +30,7 @@ fn a_port_that_the_server_does_not_hold_is_not_spoken_to() {
     let stranger = TcpListener::bind("127.0.0.1:0").unwrap();
     stranger.set_nonblocking(true).unwrap();
     let port = stranger.local_addr().unwrap().port();
-    let Some(fake) = place.fake_server(&["good", &format!("port={port}")]) else {
-        return;
-    };
+    let fake = or_skip!(place.fake_server(&["good", &format!("port={port}")]));
     let shown = shown_of(fake.kernel);
     assert_error(&shown, &format!("does not listen on port {port}"));
     assert_eq!(stranger.accept().unwrap_err().kind(), ErrorKind::WouldBlock);
@@ -47,9 +45,7 @@ fn another_process_on_the_servers_socket_is_not_spoken_to() {
     let sock = place.path("nccl-socket-s");
     let stranger = std::os::unix::net::UnixListener::bind(&sock).unwrap();
     let sock = format!("sock={}", json!(sock.to_str().unwrap()));
-    let Some(fake) = place.fake_server(&["good", &sock]) else {
-        return;
-    };
+    let fake = or_skip!(place.fake_server(&["good", &sock]));
     let shown = shown_of(fake.kernel);
     assert_error(&shown, "another process listens");
     let mut sent = Vec::new();
@@ -60,9 +56,7 @@ fn another_process_on_the_servers_socket_is_not_spoken_to() {
 #[test]
 fn the_token_goes_to_the_server_and_a_redirect_is_not_followed() {
     let place = Place::new();
-    let Some(good) = place.fake_server(&["good"]) else {
-        return;
-    };
+    let good = or_skip!(place.fake_server(&["good"]));
     let shown = shown_of(good.kernel);
     assert_eq!(shown["notebook_path"], "late.ipynb", "{shown}");
     assert_eq!(shown["execution_state"], "busy");
@@ -86,9 +80,7 @@ fn the_token_goes_to_the_server_and_a_redirect_is_not_followed() {
 #[test]
 fn what_a_slow_server_answers_comes_with_a_later_sample() {
     let place = Place::new();
-    let Some(slow) = place.fake_server(&["slow"]) else {
-        return;
-    };
+    let slow = or_skip!(place.fake_server(&["slow"]));
     let machine = Machine::new(&one_gpu(&[slow.kernel]));
     let shown = jupyter_at_once(&machine, slow.kernel);
     assert_eq!(shown["asking"], true, "{shown}");
@@ -100,9 +92,7 @@ fn what_a_slow_server_answers_comes_with_a_later_sample() {
 #[test]
 fn a_proxy_of_the_environment_is_not_asked() {
     let place = Place::new();
-    let Some(fake) = place.fake_server(&["good"]) else {
-        return;
-    };
+    let fake = or_skip!(place.fake_server(&["good"]));
     let proxy = TcpListener::bind("127.0.0.1:0").unwrap();
     proxy.set_nonblocking(true).unwrap();
     let url = format!("http://{}", proxy.local_addr().unwrap());
@@ -127,9 +117,7 @@ fn what_a_server_answers_badly_is_reported_and_the_notebook_stays_named() {
         ("good", "token=\"a\\nb\"", "refused"),
     ] {
         let place = Place::new();
-        let Some(fake) = place.fake_server(&[manner, change]) else {
-            return;
-        };
+        let fake = or_skip!(place.fake_server(&[manner, change]));
         let shown = shown_of(fake.kernel);
         let error = shown["server_error"].as_str().unwrap_or_default();
         assert!(error.contains(expected), "{manner} {change}: {shown}");
@@ -143,9 +131,7 @@ fn what_a_server_answers_badly_is_reported_and_the_notebook_stays_named() {
 fn a_server_that_hangs_holds_up_no_sample() {
     let holds_up_none = |manner: &str| {
         let place = Place::new();
-        let Some(fake) = place.fake_server(&[manner]) else {
-            return;
-        };
+        let fake = or_skip!(place.fake_server(&[manner]));
         let machine = Machine::new(&one_gpu(&[fake.kernel]));
         // The first sample does not wait for it.
         let mut shown = Value::Null;

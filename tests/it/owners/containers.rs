@@ -46,13 +46,9 @@ fn a_container_of_runc_is_stopped_by_its_id() {
     if !is_root() {
         return;
     }
-    let Some(runc) = support::find("runc", "runc") else {
-        return;
-    };
+    let runc = or_skip!(support::find("runc", "runc"));
     let folder = tempfile::tempdir().unwrap();
-    let Some(root) = tree(folder.path()) else {
-        return;
-    };
+    let root = or_skip!(tree(folder.path()));
     let made = Command::new(&runc).arg("spec").current_dir(folder.path()).status();
     assert!(made.unwrap().success());
     let config = folder.path().join("config.json");
@@ -100,9 +96,7 @@ fn a_container_of_containerd_is_stopped_in_its_namespace() {
         return;
     };
     let folder = tempfile::tempdir().unwrap();
-    let Some(root) = tree(folder.path()) else {
-        return;
-    };
+    let root = or_skip!(tree(folder.path()));
     let at = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
     let config = format!(
         "version = 2\nroot = {:?}\nstate = {:?}\ndisabled_plugins = [\"io.containerd.grpc.v1.cri\"]\n\
@@ -156,9 +150,7 @@ fn a_container_of_podman_is_stopped_by_its_name() {
         return;
     }
     let folder = tempfile::tempdir().unwrap();
-    let Some(root) = tree(folder.path()) else {
-        return;
-    };
+    let root = or_skip!(tree(folder.path()));
     let mut containers = Vec::new();
     for which in ["a", "b"] {
         let name = format!("gpumem-{}-{which}", std::process::id());

@@ -158,9 +158,7 @@ fn is_host(process: &Value) -> bool {
 
 #[test]
 fn what_scancel_gets_kills_that_and_nothing_else() {
-    let Some(cluster) = Cluster::start() else {
-        return;
-    };
+    let cluster = or_skip!(Cluster::start());
     // Three tasks, of which one has the array's number for its own.
     let array = cluster.submit("--array=3-5", "echo $$ >pid.$SLURM_ARRAY_TASK_ID; exec sleep 600");
     let tasks = ["3", "4", "5"].map(|task| pid_in(&cluster.path(&format!("pid.{task}"))));
@@ -225,9 +223,7 @@ fn what_scancel_gets_kills_that_and_nothing_else() {
 
 #[test]
 fn what_a_job_that_is_over_has_left_is_nobodys() {
-    let Some(cluster) = Cluster::start() else {
-        return;
-    };
+    let cluster = or_skip!(Cluster::start());
     let job = cluster.submit(
         "",
         "setsid sh -c 'echo $$ >pid.left; exec sleep 600' &\nwhile [ ! -s pid.left ]; do sleep 0.1; done",

@@ -37,9 +37,7 @@ fn done(stage: &Stage) -> Vec<Value> {
 
 #[test]
 fn one_that_obeys_is_asked_and_its_memory_is_seen_to_come_back() {
-    let Some(stage) = Stage::new() else {
-        return;
-    };
+    let stage = or_skip!(Stage::new());
     let holder = stage.holder(OBEYS);
     stage.release(&holder, Duration::ZERO);
     let output = stage.reap(&holder, &[]);
@@ -68,9 +66,7 @@ fn one_that_obeys_is_asked_and_its_memory_is_seen_to_come_back() {
 
 #[test]
 fn one_that_ignores_it_is_killed_after_the_grace() {
-    let Some(stage) = Stage::new() else {
-        return;
-    };
+    let stage = or_skip!(Stage::new());
     let holder = stage.holder(IGNORES);
     stage.release(&holder, Duration::ZERO);
     let pid = holder.pid.to_string();
@@ -83,9 +79,7 @@ fn one_that_ignores_it_is_killed_after_the_grace() {
 
 #[test]
 fn what_is_named_and_does_not_fit_is_left_alone() {
-    let Some(stage) = Stage::new() else {
-        return;
-    };
+    let stage = or_skip!(Stage::new());
     let holder = stage.holder(OBEYS);
     stage.release(&holder, Duration::ZERO);
     let pid = holder.pid.to_string();
@@ -104,9 +98,7 @@ fn what_is_named_and_does_not_fit_is_left_alone() {
 
 #[test]
 fn one_that_is_stopped_is_made_to_go_on() {
-    let Some(stage) = Stage::new() else {
-        return;
-    };
+    let stage = or_skip!(Stage::new());
     let holder = stage.holder(OBEYS);
     send(holder.pid, Signal::STOP);
     support::wait_until("it is stopped", || state(holder.pid) == Some('T'));
@@ -123,9 +115,7 @@ fn one_that_is_stopped_is_made_to_go_on() {
 
 #[test]
 fn memory_that_comes_back_late_is_waited_for() {
-    let Some(stage) = Stage::new() else {
-        return;
-    };
+    let stage = or_skip!(Stage::new());
     let holder = stage.holder(OBEYS);
     stage.release(&holder, Duration::from_secs(2));
     let output = stage.reap(&holder, &["--signal", "INT"]);
@@ -138,9 +128,7 @@ fn memory_that_comes_back_late_is_waited_for() {
 
 #[test]
 fn memory_that_stays_is_no_success() {
-    let Some(stage) = Stage::new() else {
-        return;
-    };
+    let stage = or_skip!(Stage::new());
     let holder = stage.holder(OBEYS);
     // It is taken away when it has ended, and the driver goes on listing it.
     let child = std::sync::Arc::clone(&holder.child);
@@ -159,9 +147,7 @@ fn memory_that_stays_is_no_success() {
 
 #[test]
 fn a_full_disk_stops_the_reaper_and_nothing_is_sent() {
-    let Some(stage) = Stage::new() else {
-        return;
-    };
+    let stage = or_skip!(Stage::new());
     let state = stage.machine.path("state");
     fs::create_dir(&state).unwrap();
     let mut mount = stage.namespace.command("mount");
@@ -180,9 +166,7 @@ fn a_full_disk_stops_the_reaper_and_nothing_is_sent() {
 
 #[test]
 fn there_is_one_reaper_at_a_time() {
-    let Some(stage) = Stage::new() else {
-        return;
-    };
+    let stage = or_skip!(Stage::new());
     let holder = stage.holder(OBEYS);
     fs::create_dir(stage.machine.path("state")).unwrap();
     let lock = File::create(stage.machine.path("state/reap.lock")).unwrap();
@@ -195,9 +179,7 @@ fn there_is_one_reaper_at_a_time() {
 
 #[test]
 fn interrupted_it_sends_nothing_more_and_shows_what_it_sent() {
-    let Some(stage) = Stage::new() else {
-        return;
-    };
+    let stage = or_skip!(Stage::new());
     let holder = stage.holder(IGNORES);
     let reaper = stage.waiting(&holder);
     send(reaper.id(), Signal::INT);
@@ -216,9 +198,7 @@ fn interrupted_it_sends_nothing_more_and_shows_what_it_sent() {
 
 #[test]
 fn killed_in_the_middle_it_leaves_what_was_sent() {
-    let Some(stage) = Stage::new() else {
-        return;
-    };
+    let stage = or_skip!(Stage::new());
     let holder = stage.holder(IGNORES);
     let reaper = stage.waiting(&holder);
     send(reaper.id(), Signal::KILL);
@@ -245,9 +225,7 @@ fn asked(stage: &Stage, holder: &Holder) -> Terminal {
 
 #[test]
 fn on_a_terminal_it_asks_and_only_yes_is_yes() {
-    let Some(stage) = Stage::new() else {
-        return;
-    };
+    let stage = or_skip!(Stage::new());
     let holder = stage.holder(OBEYS);
     for answer in ["n\r", "\r", "maybe\r", "\u{4}"] {
         let mut terminal = asked(&stage, &holder);
@@ -266,9 +244,7 @@ fn on_a_terminal_it_asks_and_only_yes_is_yes() {
 
 #[test]
 fn who_has_gone_before_the_answer_is_gone() {
-    let Some(stage) = Stage::new() else {
-        return;
-    };
+    let stage = or_skip!(Stage::new());
     let holder = stage.holder(OBEYS);
     let mut terminal = asked(&stage, &holder);
     holder.end();
@@ -323,12 +299,8 @@ const BY_RULE: &[&str] = &["reap", "--yes", "--json", "--window", "4s"];
 
 #[test]
 fn what_a_rule_found_is_ended_at_once_by_who_confirms_it() {
-    let Some(stage) = Stage::new() else {
-        return;
-    };
-    let Some(holder) = idle(&stage, OBEYS) else {
-        return;
-    };
+    let stage = or_skip!(Stage::new());
+    let holder = or_skip!(idle(&stage, OBEYS));
     // More would be too many for a service.
     have_acted(&stage);
     stage.release(&holder, Duration::ZERO);
@@ -344,12 +316,8 @@ fn what_a_rule_found_is_ended_at_once_by_who_confirms_it() {
 
 #[test]
 fn activity_in_the_grace_cancels() {
-    let Some(stage) = Stage::new() else {
-        return;
-    };
-    let Some(holder) = idle(&stage, IGNORES) else {
-        return;
-    };
+    let stage = or_skip!(Stage::new());
+    let holder = or_skip!(idle(&stage, IGNORES));
     let reaper = stage
         .command(&[BY_RULE, &["--grace", "60s"]].concat())
         .stdin(Stdio::null())
@@ -393,12 +361,8 @@ fn left_stopped(stage: &Stage) -> Option<Holder> {
 
 #[test]
 fn who_goes_on_already_and_another_process_of_that_number_are_not_touched() {
-    let Some(stage) = Stage::new() else {
-        return;
-    };
-    let Some(victim) = left_stopped(&stage) else {
-        return;
-    };
+    let stage = or_skip!(Stage::new());
+    let victim = or_skip!(left_stopped(&stage));
     // As if the number had been given to another process since.
     let ledger = fs::read_to_string(stage.ledger()).unwrap();
     let start = &stage.lines()[1]["processes"][0]["start_ticks"];
@@ -416,9 +380,7 @@ fn who_goes_on_already_and_another_process_of_that_number_are_not_touched() {
 
 #[test]
 fn what_cannot_be_decided_is_reported() {
-    let Some(stage) = Stage::new() else {
-        return;
-    };
+    let stage = or_skip!(Stage::new());
     let holder = stage.holder(OBEYS);
     let output = stage.run(&["reap", "--yes", "--window", "1s"]);
     assert_eq!(output.code, 0, "{output:?}");

@@ -77,9 +77,7 @@ fn blind_is_never_green() {
 
 #[test]
 fn without_a_yes_nothing_is_sent() {
-    let Some(stage) = Stage::new() else {
-        return;
-    };
+    let stage = or_skip!(Stage::new());
     let holder = stage.holder(OBEYS);
     let pid = holder.pid.to_string();
     for arguments in [
@@ -103,9 +101,7 @@ fn without_a_yes_nothing_is_sent() {
 
 #[test]
 fn a_dry_run_ends_with_the_code_of_the_real_one() {
-    let Some(stage) = Stage::new() else {
-        return;
-    };
+    let stage = or_skip!(Stage::new());
     let kept = stage.holder_by(&["env", "GPUMEM_KEEP=2999-12-31"], OBEYS);
     let kept = kept.pid.to_string();
     // Each with an audit log of its own, all at once.
@@ -164,9 +160,7 @@ fn a_dry_run_ends_with_the_code_of_the_real_one() {
 
 #[test]
 fn who_started_gpumem_is_never_touched() {
-    let Some(stage) = Stage::new() else {
-        return;
-    };
+    let stage = or_skip!(Stage::new());
     let gpumem = stage.command(&["reap", "--yes", "--json", "--pid"]);
     // It becomes its own victim's child.
     let mut parent = stage.namespace.command("sh");
@@ -189,9 +183,7 @@ fn who_started_gpumem_is_never_touched() {
 
 #[test]
 fn what_its_owner_keeps_is_kept() {
-    let Some(stage) = Stage::new() else {
-        return;
-    };
+    let stage = or_skip!(Stage::new());
     let holder = stage.holder_by(&["env", "GPUMEM_KEEP=2999-12-31"], OBEYS);
     let output = stage.reap(&holder, &[]);
     assert_eq!(output.code, 1, "{output:?}");

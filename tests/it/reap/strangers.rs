@@ -127,9 +127,7 @@ time.sleep(600)";
 
 #[test]
 fn a_keep_that_was_written_over_is_unknown_and_not_absent() {
-    let Some(python) = support::find("python3", "python3") else {
-        return;
-    };
+    let python = or_skip!(support::find("python3", "python3"));
     let mut command = Command::new(python);
     command.args(["-c", TITLED]).env("GPUMEM_KEEP", "yes").stdout(Stdio::piped());
     let mut program = Running(command.spawn().unwrap());

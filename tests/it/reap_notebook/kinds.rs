@@ -5,10 +5,7 @@ use super::*;
 
 #[test]
 fn a_server_without_token_and_password_is_shown_what_its_own_pages_carry() {
-    let Some(server) = Server::start(&["--IdentityProvider.token=", "--ServerApp.password="])
-    else {
-        return;
-    };
+    let server = or_skip!(Server::start(&["--IdentityProvider.token=", "--ServerApp.password="]));
     let kernel = idle(&server);
     // It refuses who does not come from a page of its own.
     let path = format!("/api/kernels/{}", kernel.id);
@@ -20,9 +17,7 @@ fn a_server_without_token_and_password_is_shown_what_its_own_pages_carry() {
 fn a_server_on_a_unix_socket_is_asked() {
     let folder = tempfile::tempdir().unwrap();
     let sock = folder.path().join("s");
-    let Some(server) = server(&[&format!("--ServerApp.sock={}", sock.display())]) else {
-        return;
-    };
+    let server = or_skip!(server(&[&format!("--ServerApp.sock={}", sock.display())]));
     is_shut(&server, &idle(&server));
 }
 
@@ -40,14 +35,10 @@ fn is_shut(server: &Server, kernel: &Kernel) {
 #[test]
 fn a_server_with_a_certificate_of_its_own_is_asked() {
     let folder = tempfile::tempdir().unwrap();
-    let Some([certificate, key]) = support::certificate(folder.path()) else {
-        return;
-    };
+    let [certificate, key] = or_skip!(support::certificate(folder.path()));
     let flags =
         [format!("--ServerApp.certfile={certificate}"), format!("--ServerApp.keyfile={key}")];
-    let Some(server) = server(&[&flags[0], &flags[1]]) else {
-        return;
-    };
+    let server = or_skip!(server(&[&flags[0], &flags[1]]));
     assert_eq!(server.file["secure"], true);
     let kernel = idle(&server);
     let machine = Machine::new(&one_gpu(&[kernel.pid]));
@@ -88,9 +79,7 @@ print(json.load(urllib.request.urlopen(request))['kernel']['id'])
 
 #[test]
 fn a_server_in_a_network_of_its_own_is_asked_from_within() {
-    let Some(python) = support::python_with(&["jupyter_server", "ipykernel"]) else {
-        return;
-    };
+    let python = or_skip!(support::python_with(&["jupyter_server", "ipykernel"]));
     let (Some(unshare), Some(nsenter)) =
         (support::find("unshare", "util-linux"), support::find("nsenter", "util-linux"))
     else {
@@ -157,9 +146,7 @@ fn left_alone(kernel: u32) -> Value {
 
 #[test]
 fn voila_and_its_kernels_are_left_to_their_dashboard() {
-    let Some(python) = support::python_with(&["voila", "ipykernel"]) else {
-        return;
-    };
+    let python = or_skip!(support::python_with(&["voila", "ipykernel"]));
     let place = Place::new();
     let notebook = json!({
         "cells": [{"cell_type": "code", "execution_count": null, "id": "a", "metadata": {},
@@ -191,9 +178,7 @@ fn voila_and_its_kernels_are_left_to_their_dashboard() {
 
 #[test]
 fn a_kernel_of_a_kernel_gateway_is_left_to_its_client() {
-    let Some(python) = support::python_with(&["kernel_gateway", "ipykernel"]) else {
-        return;
-    };
+    let python = or_skip!(support::python_with(&["kernel_gateway", "ipykernel"]));
     let place = Place::new();
     let port = support::free_port();
     let mut command = place.command(&python);
@@ -214,9 +199,7 @@ fn a_kernel_of_a_kernel_gateway_is_left_to_its_client() {
 
 #[test]
 fn a_kernel_that_a_person_typed_is_recognised_and_not_found_for_its_end() {
-    let Some(python) = support::python_with(&["ipykernel"]) else {
-        return;
-    };
+    let python = or_skip!(support::python_with(&["ipykernel"]));
     let place = Place::new();
     let mut command = place.command(&python);
     let running = Running::start(command.args(["-m", "ipykernel"]));

@@ -37,9 +37,7 @@ fn no_signal_goes_to_who_was_given_the_number() {
         race();
         return;
     }
-    let Some(unshare) = find("unshare", "util-linux") else {
-        return;
-    };
+    let unshare = or_skip!(find("unshare", "util-linux"));
     let flags = match rustix::process::geteuid().is_root() {
         true => "-pf",
         false => "-rpf",

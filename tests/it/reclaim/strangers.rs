@@ -104,9 +104,7 @@ fn children(of: u32) -> Vec<u32> {
 
 #[test]
 fn a_neighbour_that_forks_while_the_target_obeys_is_left_alone() {
-    let Some(python) = python_with(&["signal"]) else {
-        return;
-    };
+    let python = or_skip!(python_with(&["signal"]));
     Login::new(&python, OBEYS, "").end_idle(Duration::from_secs(3));
 }
 
@@ -128,9 +126,7 @@ while True: signal.pause()
 
 #[test]
 fn a_launcher_is_not_ended_for_one_of_its_ranks() {
-    let Some(python) = python_with(&["signal"]) else {
-        return;
-    };
+    let python = or_skip!(python_with(&["signal"]));
     let folder = tempfile::tempdir().unwrap();
     let (launcher, pids) = (folder.path().join("torchrun"), folder.path().join("pids"));
     fs::write(&launcher, LAUNCHER).unwrap();
@@ -163,9 +159,7 @@ fn a_launcher_is_not_ended_for_one_of_its_ranks() {
 
 #[test]
 fn what_a_handler_starts_goes_on_when_the_memory_is_back() {
-    let Some(python) = python_with(&["signal"]) else {
-        return;
-    };
+    let python = or_skip!(python_with(&["signal"]));
     let folder = tempfile::tempdir().unwrap();
     let (pid, saved) = (folder.path().join("pid"), folder.path().join("saved"));
     // It outlives its parent, and the memory's return.
@@ -240,9 +234,7 @@ fn what_was_freed_is_reported_though_another_was_started() {
 
 #[test]
 fn a_child_that_is_kept_and_was_born_meanwhile_is_left_alone() {
-    let Some(python) = python_with(&["signal"]) else {
-        return;
-    };
+    let python = or_skip!(python_with(&["signal"]));
     let is_left_alone = |is_listed: bool| {
         let folder = tempfile::tempdir().unwrap();
         let pid = folder.path().join("pid");

@@ -28,9 +28,7 @@ fn python_with_torch() -> Option<PathBuf> {
 
 #[test]
 fn one_idle_rank_of_torchrun_ends_neither_the_launcher_nor_the_other_rank() {
-    let Some(python) = python_with_torch() else {
-        return;
-    };
+    let python = or_skip!(python_with_torch());
     let folder = tempfile::tempdir().unwrap();
     let train = folder.path().join("train.py");
     fs::write(&train, TRAIN).unwrap();

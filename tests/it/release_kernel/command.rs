@@ -127,9 +127,7 @@ impl Notebook {
 
 #[test]
 fn a_notebook_with_cache_only_gives_it_back_and_lives() {
-    let Some(mut notebook) = Notebook::open(CACHE, IDLE) else {
-        return;
-    };
+    let mut notebook = or_skip!(Notebook::open(CACHE, IDLE));
     one_that_is_named_gives_its_cache_back_and_keeps_its_variables(&mut notebook);
     notebook.again("second", AGAIN);
     a_rule_that_finds_cache_only_ends_with_the_kernel_alive(&mut notebook);
@@ -186,9 +184,7 @@ fn a_rule_that_finds_cache_only_ends_with_the_kernel_alive(notebook: &mut Notebo
 
 #[test]
 fn a_notebook_with_live_tensors_keeps_them_until_a_rule_has_it_shut() {
-    let Some(mut notebook) = Notebook::open(LIVE, IDLE) else {
-        return;
-    };
+    let mut notebook = or_skip!(Notebook::open(LIVE, IDLE));
     a_later_gpumem_does_not_take_a_release_for_the_users_work(&notebook);
     notebook.again("second", AGAIN);
     unattended_a_rule_releases_once_and_kills_nobody(&notebook);

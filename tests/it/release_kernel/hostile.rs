@@ -45,9 +45,7 @@ fn check(modes: &[Case], is_asked: bool) {
     thread::scope(|scope| {
         for (mode, expected, word) in modes {
             scope.spawn(move || {
-                let Some(hostile) = Hostile::start(mode, &[]) else {
-                    return;
-                };
+                let hostile = or_skip!(Hostile::start(mode, &[]));
                 let is_right = |answer: &ReleaseAnswer| {
                     expected(answer) && format!("{answer:?}").contains(word)
                 };
@@ -142,9 +140,7 @@ fn a_kernel_on_a_unix_socket_is_asked_there() {
 
 #[test]
 fn a_port_that_a_stranger_has_is_not_spoken_to() {
-    let Some(stranger) = Hostile::start("silent", &[]) else {
-        return;
-    };
+    let stranger = or_skip!(Hostile::start("silent", &[]));
     let file = fs::read(stranger.place.path("kernel-hostile.json")).unwrap();
     let file: Value = serde_json::from_slice(&file).unwrap();
     let port = file["shell_port"].to_string();
@@ -158,9 +154,7 @@ fn a_port_that_a_stranger_has_is_not_spoken_to() {
 /// Each leaves the kernel as the next one needs it; the last ends it.
 #[test]
 fn a_real_kernel_that_is_in_the_way_of_a_release() {
-    let Some(kernel) = RawKernel::start("kernel-raw.json") else {
-        return;
-    };
+    let kernel = or_skip!(RawKernel::start("kernel-raw.json"));
     let mut client = kernel.client();
     a_wrong_key_is_silence_and_changes_nothing(&kernel, &mut client);
     one_that_runs_a_cell_or_is_stopped_is_left_alone(&kernel, &mut client);
@@ -283,9 +277,7 @@ fn a_file_is_read_with_the_rights_of_its_owner() {
     if !rustix::process::geteuid().is_root() {
         return;
     }
-    let Some(python) = python() else {
-        return;
-    };
+    let python = or_skip!(python());
     let place = Place::new();
     let home = place.path("home");
     fs::create_dir(&home).unwrap();

@@ -5,9 +5,7 @@ use super::*;
 /// Question 3: PyTorch after a model's use.
 #[test]
 fn pytorch_after_a_models_use_gives_its_cache_back() {
-    let Some(kernel) = RawKernel::start("kernel-raw.json") else {
-        return;
-    };
+    let kernel = or_skip!(RawKernel::start("kernel-raw.json"));
     let mut client = kernel.client();
     client.run(
         "import torch\nM = 1 << 20\nmodel = torch.nn.Linear(1024, 1024).cuda()\n\
@@ -59,9 +57,7 @@ fn a_probe_changes_nothing(kernel: &RawKernel, client: &mut Client) {
 /// Question 1: Keras on TensorFlow 2 in a notebook.
 #[test]
 fn keras_on_tensorflow_2_gives_nothing_back_and_says_why() {
-    let Some(kernel) = RawKernel::start("kernel-keras.json") else {
-        return;
-    };
+    let kernel = or_skip!(RawKernel::start("kernel-keras.json"));
     let mut client = kernel.client();
     client.run("import keras\nmodel = keras.Model(5 << 20)\nhistory = model.fit(20 << 20)");
     let whole = kernel.used().unwrap();
@@ -81,9 +77,7 @@ fn keras_on_tensorflow_2_gives_nothing_back_and_says_why() {
 /// Question 2: TensorFlow 1's sessions after `fit`.
 #[test]
 fn a_session_of_tensorflow_1_gives_nothing_back_closed_or_not() {
-    let Some(kernel) = RawKernel::start("kernel-session.json") else {
-        return;
-    };
+    let kernel = or_skip!(RawKernel::start("kernel-session.json"));
     let mut client = kernel.client();
     client.run(
         "import os\nos.environ['FAKE_TENSORFLOW_1'] = '1'\nimport tensorflow as tf\n\
@@ -102,9 +96,7 @@ fn a_session_of_tensorflow_1_gives_nothing_back_closed_or_not() {
 
 #[test]
 fn cupy_numba_and_jax_give_back_what_they_can() {
-    let Some(kernel) = RawKernel::start("kernel-arrays.json") else {
-        return;
-    };
+    let kernel = or_skip!(RawKernel::start("kernel-arrays.json"));
     let mut client = kernel.client();
     client.run(
         "import cupy, numba, jax, fake_gpu\nM = 1 << 20\na, b = cupy.empty(30 * M), cupy.empty(60 * M)\n\
@@ -168,9 +160,7 @@ fn stream_ordered_pools_are_trimmed_through_the_loaded_driver() {
 
 #[test]
 fn what_still_holds_memory_is_named_and_never_shown() {
-    let Some(kernel) = RawKernel::start("kernel-names.json") else {
-        return;
-    };
+    let kernel = or_skip!(RawKernel::start("kernel-names.json"));
     let mut client = kernel.client();
     client.run(
         "import torch\nM = 1 << 20\nbig = torch.empty(50 * M, device='cuda')\nview = big.view()\n\

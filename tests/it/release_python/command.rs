@@ -17,9 +17,7 @@ impl Program {
 
 #[test]
 fn a_python_that_runs_is_named_by_its_pid_and_one_that_sleeps_times_out() {
-    let Some(program) = Program::start(LOOP) else {
-        return;
-    };
+    let program = or_skip!(Program::start(LOOP));
     if program.machine.snapshot(0).0["host"]["pid_namespace"] != "host" {
         let output = program.release(&["--yes"]);
         assert_eq!(output.json()["targets"], json!([]), "{output:?}");

@@ -16,9 +16,7 @@ impl StandIn {
 
 #[test]
 fn a_server_is_named_by_its_pid_and_unloads_only_when_it_rests() {
-    let Some(python) = support::find("python3", "python3") else {
-        return;
-    };
+    let python = or_skip!(support::find("python3", "python3"));
     let is_released = |manner: &str, expected: &str, deeds: usize| {
         let server = StandIn::start(&python, the("comfyui"), manner);
         let output = server.release(&server.pid().to_string());
