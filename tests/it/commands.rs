@@ -5,7 +5,6 @@ use serde_json::json;
 
 use crate::machine::{Machine, Running, one_gpu};
 use crate::procs;
-use crate::support;
 
 #[test]
 fn what_is_printed_can_be_typed() {
@@ -26,9 +25,7 @@ fn what_is_printed_can_be_typed() {
     assert_eq!(finding["commands"], json!([command]));
     let words: Vec<&str> = command.split(' ').skip(1).collect();
     let more: &[&str] = if is_host { &["--yes"] } else { &[] };
-    let mut typed = machine.command(&[&words[..], more].concat());
-    typed.env("STATE_DIRECTORY", machine.path("state"));
-    let typed = support::finish(&mut typed);
+    let typed = machine.act(&[&words[..], more].concat());
     // The mock driver goes on listing it, so that the memory is not seen to come back.
     let expected: &[i32] = if is_host { &[0, 1] } else { &[0] };
     assert!(expected.contains(&typed.code), "{typed:?}");

@@ -86,8 +86,7 @@ fn an_exemption_keeps_its_processes_until_it_ends() {
 fn a_size_without_a_unit_is_refused_with_file_line_and_key() {
     for (value, printed) in [("8", "8"), ("\"8\"", "\"8\""), ("1073741824", "1073741824")] {
         let toml = format!("[rules.idle]\nmin_memory = {value}\n");
-        let output = under(&toml, &["config", "check"]);
-        assert_eq!(output.code, 2, "{output:?}");
+        let output = under(&toml, &["config", "check"]).exits(2);
         let message = format!(
             "config.toml:2: rules.idle.min_memory: {printed} is not allowed; write a size such as \"1GiB\""
         );
@@ -102,8 +101,7 @@ fn a_config_test_shows_what_each_rule_would_have_found_and_when() {
          [[rule]]\nname = \"off\"\nkind = \"idle\"\nenabled = false\n\
          [[keep]]\nwhere = \"user=dora\"\nrules = [\"dora-naps\"]\nreason = \"thesis week\"\n";
     let arguments = ["config", "test", "--replay", NOTEBOOK];
-    let output = under(toml, &[&arguments[..], &["--json"]].concat());
-    assert_eq!(output.code, 0, "{output:?}");
+    let output = under(toml, &[&arguments[..], &["--json"]].concat()).exits(0);
     let document = output.json();
     assert_eq!(document["schema"], "gpumem.test/1");
     let events = document["events"].as_array().unwrap();

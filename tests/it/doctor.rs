@@ -210,9 +210,7 @@ fn in_a_pid_namespace_pids_are_doubted() {
 #[test]
 fn a_plain_user_gets_a_list_of_what_stays_hidden() {
     const NOBODY: u32 = 65_534;
-    if !rustix::process::geteuid().is_root() {
-        return skip("root", "only root can become somebody else");
-    }
+    or_skip!(support::root("root"));
     // Where nobody may go.
     let folder = tempfile::tempdir().unwrap();
     let open = |path: &Path| fs::set_permissions(path, Permissions::from_mode(0o755)).unwrap();

@@ -61,8 +61,7 @@ fn a_living_process_is_explained_and_its_end_noticed() {
     let pid = child.pid();
     let machine = Machine::new(&one_gpu(&[pid]));
     let typed = pid.to_string();
-    let output = machine.run(&["explain", &typed, "--window", "200ms", "--no-store"]);
-    assert_eq!(output.code, 0, "{output:?}");
+    let output = machine.run(&["explain", &typed, "--window", "200ms", "--no-store"]).exits(0);
     for part in [
         &*format!("sleep 600 (pid {pid})"),
         "2.0 GiB of 80.0 GiB",
@@ -74,12 +73,10 @@ fn a_living_process_is_explained_and_its_end_noticed() {
     // Nothing is waited for: what the first sample tells is the page.
     let page = machine.run(&["explain", &typed, "--json", "--no-store"]);
     assert_eq!(page.json()["window_seconds"], 0.0, "{page:?}");
-    let gpu = machine.run(&["explain", "gpu:0", "--no-store"]);
-    assert_eq!(gpu.code, 0, "{gpu:?}");
+    let gpu = machine.run(&["explain", "gpu:0", "--no-store"]).exits(0);
     assert!(gpu.stdout.contains(&typed), "{gpu:?}");
     machine.play(&one_gpu(&[]));
-    let gone = machine.run(&["explain", &typed, "--window", "200ms", "--no-store"]);
-    assert_eq!(gone.code, 2, "{gone:?}");
+    let gone = machine.run(&["explain", &typed, "--window", "200ms", "--no-store"]).exits(2);
     assert!(gone.stderr.contains("NVML lists no process on any GPU"), "{gone:?}");
 }
 
@@ -88,7 +85,6 @@ fn a_gpu_that_cannot_be_read_is_blindness() {
     let lost = one_gpu(&[]).fault(mock_nvml::scene::Fault::error("*", 15));
     let machine = Machine::new(&lost);
     for typed in ["gpu:0", "4242"] {
-        let output = machine.run(&["explain", typed, "--window", "100ms", "--no-store"]);
-        assert_eq!(output.code, 3, "{output:?}");
+        machine.run(&["explain", typed, "--window", "100ms", "--no-store"]).exits(3);
     }
 }

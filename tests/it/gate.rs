@@ -164,8 +164,7 @@ fn a_limit_alone_reads_nobodys_files() {
         let gpumem = machine.command(arguments);
         let mut command = Command::new(&strace);
         command.args(["-f", "-qq", "-e", "trace=openat", "-o"]).arg(&trace);
-        let output = support::finish(support::before(&mut command, &gpumem));
-        assert_eq!(output.code, 0, "{output:?}");
+        support::finish(support::before(&mut command, &gpumem)).exits(0);
         let own = format!("\"/proc/{}\"", holder.pid());
         let trace = std::fs::read_to_string(&trace).unwrap();
         trace.lines().filter(|line| line.contains(&own)).count()

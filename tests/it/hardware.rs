@@ -32,8 +32,7 @@ time.sleep(600)
 static GPU: Mutex<()> = Mutex::new(());
 
 fn snapshot() -> Value {
-    let output = run(&["ps", "--json"]);
-    assert_eq!(output.code, 0, "{output:?}");
+    let output = run(&["ps", "--json"]).exits(0);
     output.json()
 }
 
@@ -87,8 +86,7 @@ fn the_real_driver_and_a_real_pytorch_process() {
     });
     if let Some(file) = env::var_os("GPUMEM_TEST_GPU_RECORD") {
         let file = file.to_str().unwrap();
-        let record = run(&["record", file, "--interval", "1s", "--duration", "20s"]);
-        assert_eq!(record.code, 0, "{record:?}");
+        run(&["record", file, "--interval", "1s", "--duration", "20s"]).exits(0);
         assert!(fs::read_to_string(file).unwrap().lines().count() >= 19);
     }
 }

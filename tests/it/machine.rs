@@ -69,6 +69,17 @@ impl Machine {
         support::finish(&mut self.command(arguments))
     }
 
+    /// The same, by what is typed after `gpumem`.
+    pub fn typed(&self, line: &str) -> Output {
+        self.run(&line.split(' ').collect::<Vec<_>>())
+    }
+
+    /// The same, which may leave a state behind in a folder of the machine's.
+    pub fn act(&self, arguments: &[&str]) -> Output {
+        let mut command = self.command(arguments);
+        support::finish(command.env("STATE_DIRECTORY", self.path("state")))
+    }
+
     /// `gpumem record` with these arguments.
     pub fn record(&self, more: &[&str]) -> Recording {
         Recording::start(&mut self.command(&[&["record"], more].concat()))

@@ -193,8 +193,7 @@ pub fn jupyter(machine: &Machine, pid: u32) -> Value {
 
 /// What gpumem shows of a kernel in the last of several samples.
 fn jupyter_later(machine: &Machine, pid: u32) -> Value {
-    let output = machine.run(&["record", "--interval", "200ms", "--duration", "4s"]);
-    assert_eq!(output.code, 0, "{output:?}");
+    let output = machine.run(&["record", "--interval", "200ms", "--duration", "4s"]).exits(0);
     assert_no_secret(&[&output.stdout, &output.stderr]);
     let last = output.stdout.lines().last().unwrap();
     jupyter_of(&serde_json::from_str(last).unwrap(), pid)
@@ -308,8 +307,7 @@ impl Server {
     fn over_tls(&self, request: &str) -> String {
         let mut command = Command::new(&self.python);
         command.args(["-c", OVER_TLS, &self.port().to_string(), request]);
-        let output = support::finish(&mut command);
-        assert_eq!(output.code, 0, "{output:?}");
+        let output = support::finish(&mut command).exits(0);
         output.stdout
     }
 
@@ -397,15 +395,9 @@ fn one_is_named_with_its_server_and_what_it_does(server: &Server) {
     let text = machine.run(&["ps"]);
     assert!(text.stdout.contains("deep/thought.ipynb"), "{text:?}");
     let recording = machine.path("recording.jsonl");
-    let record = machine.run(&[
-        "record",
-        recording.to_str().unwrap(),
-        "--interval",
-        "100ms",
-        "--duration",
-        "1s",
-    ]);
-    assert_eq!(record.code, 0, "{record:?}");
+    let record = machine
+        .run(&["record", recording.to_str().unwrap(), "--interval", "100ms", "--duration", "1s"])
+        .exits(0);
     let recorded = fs::read_to_string(&recording).unwrap();
     assert!(recorded.contains("deep/thought.ipynb"), "{recorded}");
     assert_no_secret(&[&text.stdout, &text.stderr, &record.stderr, &recorded]);
@@ -533,17 +525,9 @@ fn a_dead_servers_file_leads_to_no_stranger(server: &mut Server) {
     assert_eq!(shown["server_alive"], Value::Null, "once is not twice: {shown}");
     // Seen twice, it is gone, and the kernel without it an orphan.
     machine.configure("[rules.orphan]\nduration = \"1s\"\n");
-    let check = machine.run(&[
-        "check",
-        "--json",
-        "--window",
-        "16s",
-        "--interval",
-        "500ms",
-        "--kind",
-        "orphan",
-    ]);
-    assert_eq!(check.code, 1, "{check:?}");
+    let check = machine
+        .run(&["check", "--json", "--window", "16s", "--interval", "500ms", "--kind", "orphan"])
+        .exits(1);
     let verdict = check.json();
     assert_eq!(verdict["findings"][0]["kind"], "orphan", "{verdict}");
     let message = verdict["findings"][0]["message"].as_str().unwrap();

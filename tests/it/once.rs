@@ -37,8 +37,7 @@ fn a_recording_is_shown_at_its_end() {
 #[test]
 fn sizes_are_as_asked_or_as_the_shell_has_them() {
     for (size, columns, rows) in [("40x10", 40, 10), ("1x1", 1, 1), ("200x60", 200, 60)] {
-        let output = demo(&["--size", size]);
-        assert_eq!(output.code, 0, "{output:?}");
+        let output = demo(&["--size", size]).exits(0);
         assert_eq!(output.stdout.lines().count(), rows, "{size}");
         assert!(output.stdout.lines().all(|line| line.width() <= columns), "{size}");
     }
@@ -100,7 +99,6 @@ fn blind_is_3() {
     assert!(none.stderr.starts_with("gpumem: no NVIDIA driver found"), "{none:?}");
 
     let lost = Machine::new(&one_gpu(&[]).fault(Fault::error("*", 15).on(0)));
-    let lost = lost.run(&["watch", "--once", "--interval", "100ms", "--no-store"]);
-    assert_eq!(lost.code, 3, "{lost:?}");
+    let lost = lost.run(&["watch", "--once", "--interval", "100ms", "--no-store"]).exits(3);
     assert!(lost.stdout.contains("lost"), "{lost:?}");
 }

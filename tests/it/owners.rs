@@ -39,11 +39,7 @@ fn command(step: &Value) -> &str {
     step["command"].as_str().unwrap()
 }
 
-/// Whether these tests may start daemons and containers.
-fn is_root() -> bool {
-    let is_root = rustix::process::geteuid().is_root();
-    if !is_root {
-        support::skip("the right to start daemons and containers", "run as root");
-    }
-    is_root
+/// What it takes to start daemons and containers.
+fn root() -> Option<()> {
+    support::root("the right to start daemons and containers")
 }

@@ -87,8 +87,7 @@ fn inside_a_namespace_a_pid_that_no_process_has_is_unresolved() {
         let script = format!("\"$@\" {arguments}");
         support::finish(&mut in_namespace(&machine, &unshare, &script))
     };
-    let output = within("ps --json");
-    assert_eq!(output.code, 0, "{output:?}");
+    let output = within("ps --json").exits(0);
     let snapshot = output.json();
     assert_eq!(snapshot["host"]["pid_namespace"], "container");
     for process in snapshot["processes"].as_array().unwrap() {

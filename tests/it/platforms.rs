@@ -68,24 +68,14 @@ fn the_limit_of_a_cgroup_is_not_the_gpus_memory() {
     // The 100 MiB that are left of the limit are no pressure on the GPU, and the 60 GiB are somebody's.
     let toml = "rules.pressure.duration = \"1s\"\nrules.unattributed.duration = \"1s\"\n";
     machine.configure(toml);
-    let arguments = [
-        "check",
-        "--json",
-        "--window",
-        "4s",
-        "--interval",
-        "200ms",
-        "--kind",
-        "pressure,unattributed",
-        "--max-used",
-        "61GiB",
-    ];
-    let quiet = machine.run(&arguments);
+    let check =
+        "check --json --window 4s --interval 200ms --kind pressure,unattributed --max-used 61GiB";
+    let quiet = machine.typed(check);
     assert_eq!((quiet.code, &quiet.json()["findings"]), (0, &json!([])), "{quiet:?}");
     // What nobody on a list holds is found there as anywhere.
     let machine = Machine::new(&Scene::new().gpu(gpu(15 * GIB)));
     machine.configure(toml);
-    let found = machine.run(&arguments).json();
+    let found = machine.typed(check).json();
     let found: Vec<&str> = found["findings"]
         .as_array()
         .unwrap()
@@ -218,8 +208,7 @@ fn a_gpu_that_shares_the_machines_memory_is_judged_by_its_processes() {
     assert_eq!(snapshot.row(0, child.pid())["used_bytes"], 20 * GIB);
 
     machine.configure("[rules.idle]\nmin_memory = \"1GiB\"\nduration = \"2s\"\n");
-    let check = machine.run(&["check", "--json", "--window", "4s", "--interval", "200ms"]);
-    assert_eq!(check.code, 1, "{check:?}");
+    let check = machine.run(&["check", "--json", "--window", "4s", "--interval", "200ms"]).exits(1);
     let finding = &check.json()["findings"][0];
     assert_eq!((&finding["kind"], &finding["memory_bytes"]), (&json!("idle"), &json!(20 * GIB)));
 

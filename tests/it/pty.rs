@@ -370,9 +370,7 @@ fn signals_end_it_with_the_terminal_restored() {
 
 #[test]
 fn it_stops_and_continues_like_any_program() {
-    if support::find("bash", "bash").is_none() {
-        return;
-    }
+    or_skip!(support::find("bash", "bash"));
     let mut terminal = demo_in(Terminal::SHELL, 24, 80);
     for stop_by_key in [true, false] {
         if stop_by_key {
@@ -391,8 +389,7 @@ fn it_stops_and_continues_like_any_program() {
 
 #[test]
 fn it_wants_a_terminal() {
-    let output = support::run(&["watch", "--demo"]);
-    assert_eq!(output.code, 2, "{output:?}");
+    let output = support::run(&["watch", "--demo"]).exits(2);
     assert!(
         output.stderr.contains("terminal") && output.stderr.contains("gpumem ps"),
         "{output:?}"
@@ -607,17 +604,9 @@ fn the_stored_history_is_there_with_the_first_sample() {
     machine.configure("[rules.idle]\nduration = \"2500ms\"\n");
     let folder = machine.path("store");
     let folder = folder.to_str().unwrap();
-    let recorded = machine.run(&[
-        "record",
-        "--store",
-        "--store-dir",
-        folder,
-        "--interval",
-        "100ms",
-        "--duration",
-        "4s",
-    ]);
-    assert_eq!(recorded.code, 0, "{recorded:?}");
+    machine
+        .typed(&format!("record --store --store-dir {folder} --interval 100ms --duration 4s"))
+        .exits(0);
     // A second sample does not come.
     let watch = ["watch", "--interval", "1h", "--store-dir", folder];
     let mut terminal = Terminal::start(&[], &machine.command(&watch), 40, 160);

@@ -10,7 +10,6 @@ mod strangers;
 
 pub use acts::{idle, scene};
 
-use std::io::{BufRead as _, BufReader};
 use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -110,13 +109,14 @@ impl Stage {
     /// Starts a reaper that waits for a process which ignores it.
     fn waiting(&self, holder: &Holder) -> Child {
         let pid = holder.pid.to_string();
-        let reaper = self
-            .command(&["reap", "--yes", "--json", "--grace", "60s", "--pid", &pid])
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
+        self.waiting_by(&["reap", "--yes", "--json", "--grace", "60s", "--pid", &pid])
+    }
+
+    /// The same, of whoever these arguments find.
+    fn waiting_by(&self, arguments: &[&str]) -> Child {
+        let mut command = self.command(arguments);
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let reaper = command.spawn().unwrap();
         support::wait_until("something was sent", || self.events().contains(&"done".into()));
         reaper
     }
@@ -131,11 +131,8 @@ pub struct Holder {
 impl Holder {
     /// Starts a program that says `ready`.
     fn start(command: &mut Command) -> Self {
-        let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
-        let mut line = String::new();
-        let stdout = child.stdout.take().unwrap();
-        BufReader::new(stdout).read_line(&mut line).unwrap();
-        assert_eq!(line.trim(), "ready");
+        let (child, line) = support::hear(command);
+        assert_eq!(line, "ready");
         Self { pid: child.id(), child: Arc::new(Mutex::new(child)) }
     }
 

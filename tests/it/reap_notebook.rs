@@ -142,9 +142,7 @@ fn the_command_has_a_kernel_shut_and_shows_what_was_freed(server: &Server) {
         // The test may be over.
         let _ = one_gpu(&[]).write(&scene);
     });
-    let mut command = machine.command(&["reap", "--yes", "--json", "--kernel", &kernel.id]);
-    command.env("STATE_DIRECTORY", machine.path("state"));
-    let output = support::finish(&mut command);
+    let output = machine.act(&["reap", "--yes", "--json", "--kernel", &kernel.id]);
     let ledger = fs::read_to_string(machine.path("state/reap.jsonl")).unwrap_or_default();
     assert_no_secret(&[&output.stdout, &output.stderr, &ledger]);
     let report = output.json();
@@ -271,8 +269,7 @@ fn a_kernel_of_a_server_that_takes_a_password_is_left_to_it() {
     let url = format!("http://localhost:{}/", server.file["port"]);
     let mut login = Command::new(&server.python);
     login.arg(script("login.py")).args([&url, PASSWORD, "a.ipynb"]);
-    let login = support::finish(&mut login);
-    assert_eq!(login.code, 0, "{login:?}");
+    let login = support::finish(&mut login).exits(0);
     let kernel = server.kernel(login.stdout.trim());
     let mut stage = Stage::new(&[kernel.pid]);
     // Its file does not tell that it takes a password, so that the plan asks, and sends nothing after.

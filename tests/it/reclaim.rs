@@ -3,7 +3,6 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::{BufRead as _, BufReader};
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
@@ -25,7 +24,7 @@ use gpumem::api::reclaim::{
     Policy, Protection, Recheck, Signal, StepInput, Target, Targets, perform_requests, pids, plan,
 };
 
-use crate::support::{python_with, skip};
+use crate::support::{self, python_with};
 
 mod chance;
 mod reuse;
@@ -211,11 +210,8 @@ struct Cast(Child);
 impl Cast {
     /// Starts a program in a session of its own; it says `ready` when it is.
     fn new(command: &mut Command) -> Self {
-        let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
-        let mut line = String::new();
-        let stdout = child.stdout.as_mut().unwrap();
-        BufReader::new(stdout).read_line(&mut line).unwrap();
-        assert_eq!(line.trim(), "ready");
+        let (child, line) = support::hear(command);
+        assert_eq!(line, "ready");
         Self(child)
     }
 
@@ -405,7 +401,7 @@ threading.Thread(target=rest).start()
 ctypes.CDLL(None).pthread_exit(None)";
     let cast = Cast::python(&python, script);
     let mut stage = Stage::new(&[cast.pid()]);
-    crate::support::wait_until("its first thread has ended", || {
+    support::wait_until("its first thread has ended", || {
         let snapshot = stage.look();
         snapshot.process(cast.pid()).and_then(|it| it.state) == Some('Z')
     });
@@ -437,10 +433,7 @@ while True: subprocess.call(['sleep', '61'])";
 
 #[test]
 fn without_the_right_to_it_is_tried_once() {
-    if !rustix::process::geteuid().is_root() {
-        skip("root", "to become somebody else takes it");
-        return;
-    }
+    or_skip!(support::root("root"));
     let mut command = Command::new("sh");
     let mut cast = Cast::new(command.args(["-c", "echo ready; exec sleep 63"]));
     let pid = cast.pid();

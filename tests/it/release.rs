@@ -67,8 +67,7 @@ fn a_process_that_announces_a_signal_gives_memory_back_and_lives() {
     let page = crate::support::finish(&mut stage.command(&["explain", &pid]));
     let typed = format!("to free what it caches: `gpumem release {pid}`");
     assert!(page.stdout.contains(&typed), "{page:?}");
-    let planned = release(&stage, &[&pid]);
-    assert_eq!(planned.code, 0, "{planned:?}");
+    let planned = release(&stage, &[&pid]).exits(0);
     let document = planned.json();
     assert_eq!(document["status"], "planned");
     assert_eq!(document["released_bytes"], Value::Null);
@@ -79,8 +78,7 @@ fn a_process_that_announces_a_signal_gives_memory_back_and_lives() {
     assert!(proved.contains("has a handler"), "{proved}");
     assert!(stage.lines().is_empty(), "nothing was done so far");
 
-    let done = release(&stage, &["--yes", &pid]);
-    assert_eq!(done.code, 0, "{done:?}");
+    let done = release(&stage, &["--yes", &pid]).exits(0);
     let released = outcome(&done);
     assert_eq!(released["outcome"], "released", "{done:?}");
     assert_eq!(released["bytes"], json!(2 * GIB - GIB / 2));
@@ -92,8 +90,7 @@ fn a_process_that_announces_a_signal_gives_memory_back_and_lives() {
     assert_eq!(intended["way"]["pid"], json!(holder.pid));
 
     // The ledger has it: nobody is held up again for nothing.
-    let again = release(&stage, &["--yes", &pid]);
-    assert_eq!(again.code, 1, "{again:?}");
+    let again = release(&stage, &["--yes", &pid]).exits(1);
     assert_eq!(outcome(&again)["outcome"], "refused", "{again:?}");
     assert!(holder.is_alive());
     let history = crate::support::finish(&mut stage.command(&["reap", "--history"]));
@@ -108,8 +105,7 @@ fn who_gives_nothing_back_or_dies_in_the_middle_has_released_nothing() {
     ] {
         let stage = or_skip!(Stage::new());
         let holder = or_skip!(announcing(&stage, handler));
-        let output = release(&stage, &["--yes", &holder.pid.to_string()]);
-        assert_eq!(output.code, 1, "{output:?}");
+        let output = release(&stage, &["--yes", &holder.pid.to_string()]).exits(1);
         assert_eq!(outcome(&output)["outcome"], expected, "{output:?}");
         assert_eq!(output.json()["released_bytes"], 0, "{output:?}");
         assert_eq!(holder.is_alive(), lives, "{expected}");
@@ -123,8 +119,7 @@ fn a_signal_without_a_handler_is_not_sent() {
     let holder = stage.holder("export GPUMEM_RELEASE_SIGNAL=USR2;");
     let pid = holder.pid.to_string();
     for arguments in [&["--dry-run", &*pid][..], &["--yes", &*pid]] {
-        let output = release(&stage, arguments);
-        assert_eq!(output.code, 1, "{output:?}");
+        let output = release(&stage, arguments).exits(1);
         let outcome = outcome(&output);
         assert_eq!(outcome["outcome"], "refused", "{output:?}");
         assert!(outcome["why"].as_str().unwrap().contains("no handler"));
@@ -139,13 +134,11 @@ fn what_has_no_way_in_is_shown_what_helps_instead() {
     let holder = stage.holder("");
     let pid = holder.pid.to_string();
     let mut command = stage.command(&["release", "--yes", &pid]);
-    let output = crate::support::finish(&mut command);
-    assert_eq!(output.code, 1, "{output:?}");
+    let output = crate::support::finish(&mut command).exits(1);
     assert!(output.stdout.contains("no way in: "), "{output:?}");
     assert!(output.stdout.contains("instead: "), "{output:?}");
     assert!(output.stdout.contains(&format!("gpumem explain {pid}")));
-    let unknown = release(&stage, &["--yes", "no-such.ipynb"]);
-    assert_eq!(unknown.code, 1, "{unknown:?}");
+    let unknown = release(&stage, &["--yes", "no-such.ipynb"]).exits(1);
     assert_eq!(unknown.json()["refused"][0]["why"]["why"], "no_target");
     assert!(holder.is_alive());
 }
@@ -202,9 +195,7 @@ pub fn options(wait_ms: u64) -> ReleaseOptions {
 /// the process is sent a signal exactly where it handles it, and always lives.
 #[test]
 fn a_signal_is_sent_only_where_there_is_a_handler_at_that_moment() {
-    if find("python3", "python3").is_none() {
-        return;
-    }
+    or_skip!(find("python3", "python3"));
     let roots = Roots::default();
     for seed in 0..6 {
         let mut random = Random::new("announced", seed);

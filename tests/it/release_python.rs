@@ -535,10 +535,7 @@ time.sleep(600)
 
 #[test]
 fn another_user_s_process_is_entered_with_that_user_s_rights_over_files() {
-    if !rustix::process::geteuid().is_root() {
-        support::skip("a process of another user", "run as root");
-        return;
-    }
+    or_skip!(support::root("a process of another user"));
     let interpreter = or_skip!(python(14));
     let setpriv = support::find("setpriv", "util-linux").unwrap();
     let mut command = Command::new(setpriv);
@@ -571,10 +568,7 @@ fn probe_under(program: &Program, scope: &str) -> ReleaseAnswer {
 
 #[test]
 fn root_runs_what_only_root_can_change_and_else_the_user_does() {
-    if !rustix::process::geteuid().is_root() {
-        support::skip("an interpreter of root's", "run as root");
-        return;
-    }
+    or_skip!(support::root("an interpreter of root's"));
     let (safe, shared) = (tempfile::tempdir_in("/var/lib").unwrap(), tempfile::tempdir().unwrap());
     for folder in [&safe, &shared] {
         let everybody = std::os::unix::fs::PermissionsExt::from_mode(0o755);
@@ -657,10 +651,7 @@ int main(int argc, char **argv) {
 
 #[test]
 fn an_impostor_has_no_right_and_holds_nobody_up() {
-    if !rustix::process::geteuid().is_root() {
-        support::skip("an interpreter of another user", "run as root");
-        return;
-    }
+    or_skip!(support::root("an interpreter of another user"));
     let compiler = or_skip!(support::find("cc", "gcc"));
     let folder = tempfile::tempdir().unwrap();
     let everybody = std::os::unix::fs::PermissionsExt::from_mode(0o777);

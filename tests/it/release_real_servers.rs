@@ -137,9 +137,7 @@ impl Server {
                 }
             });
             let arguments = ["release", "--yes", "--json", "--idle-for=3s", "--force", &pid];
-            let mut command = self.machine.command(&arguments);
-            command.env("STATE_DIRECTORY", self.machine.path("state"));
-            let output = support::finish(&mut command);
+            let output = self.machine.act(&arguments);
             is_over.store(true, Ordering::Relaxed);
             output
         });
@@ -157,8 +155,7 @@ fn llama(arguments: &[&str]) -> Option<Server> {
     fs::write(machine.path("tiny_gguf.py"), include_str!("release_servers/tiny_gguf.py")).unwrap();
     let mut model = Command::new(python);
     model.args(["tiny_gguf.py", "models/tiny.gguf"]);
-    let made = support::finish(model.current_dir(machine.path("")));
-    assert_eq!(made.code, 0, "{made:?}");
+    support::finish(model.current_dir(machine.path(""))).exits(0);
     let port = support::free_port();
     let mut command = Command::new(program);
     command
@@ -293,10 +290,8 @@ fn torchserve(more: &[&str]) -> Option<(Server, u16)> {
     support::find("java", "default-jre-headless")?;
     let machine = Machine::new(&one_gpu(&[]));
     fs::write(machine.path("handler.py"), HANDLER).unwrap();
-    let made = support::finish(
-        Command::new("python3").args(["-c", ARCHIVE]).current_dir(machine.path("")),
-    );
-    assert_eq!(made.code, 0, "{made:?}");
+    support::finish(Command::new("python3").args(["-c", ARCHIVE]).current_dir(machine.path("")))
+        .exits(0);
     let [inference, grpc, management_grpc, workers] = [(); 4].map(|()| support::free_port());
     let configuration = format!(
         "inference_address=http://127.0.0.1:{inference}\n\

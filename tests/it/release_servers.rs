@@ -236,13 +236,10 @@ fn performed(way: &ReleaseWay, wait_ms: u64) -> ReleaseAnswer {
 }
 
 /// Runs a test with each of the programs at once.
-fn with_each(
-    wanted: impl Fn(&Program) -> bool + Sync,
-    test: impl Fn(&PathBuf, &'static Program) + Sync,
-) {
+fn with_each(test: impl Fn(&PathBuf, &'static Program) + Sync) {
     let python = or_skip!(support::python_with(&["http.server"]));
     thread::scope(|scope| {
-        for program in PROGRAMS.iter().filter(|it| wanted(it)) {
+        for program in PROGRAMS {
             let (python, test) = (&python, &test);
             scope.spawn(move || test(python, program));
         }
@@ -251,39 +248,34 @@ fn with_each(
 
 #[test]
 fn each_server_unloads_and_nvml_shows_what_came_back() {
-    with_each(
-        |_| true,
-        |python, program| {
-            let server = StandIn::start(python, program, "idle");
-            let row = program.row;
-            let way = server.way();
-            assert_eq!(unload(&way).held_bytes, Some(2 * GIB), "{row}");
-            let answer = probed(&way);
-            assert!(answer.is_ok(), "{row}: {answer:?}");
-            server.assert_untouched();
-            assert_eq!(server.held_bytes(), 2 * GIB);
-            let answer = performed(&way, 30_000);
-            let Ok(report) = answer else {
-                panic!("{row}: {answer:?} {:?}", server.asked());
-            };
-            assert_eq!(server.deeds(), 1, "{row}: {:?}", server.asked());
-            let left = server.held_bytes();
-            assert!(left == 0 || left == CONTEXT_BYTES, "{row}: {left}");
-            // It goes on listening, and there is a way back.
-            assert!(TcpStream::connect(("127.0.0.1", server.port)).is_ok(), "{row}");
-            let wake = report.wake.unwrap();
-            let base = format!("http://127.0.0.1:{}/", server.port);
-            assert!(!wake.contains("curl") || wake.contains(&base), "{row}: {wake}");
-        },
-    );
+    with_each(|python, program| {
+        let server = StandIn::start(python, program, "idle");
+        let row = program.row;
+        let way = server.way();
+        assert_eq!(unload(&way).held_bytes, Some(2 * GIB), "{row}");
+        let answer = probed(&way);
+        assert!(answer.is_ok(), "{row}: {answer:?}");
+        server.assert_untouched();
+        assert_eq!(server.held_bytes(), 2 * GIB);
+        let answer = performed(&way, 30_000);
+        let Ok(report) = answer else {
+            panic!("{row}: {answer:?} {:?}", server.asked());
+        };
+        assert_eq!(server.deeds(), 1, "{row}: {:?}", server.asked());
+        let left = server.held_bytes();
+        assert!(left == 0 || left == CONTEXT_BYTES, "{row}: {left}");
+        // It goes on listening, and there is a way back.
+        assert!(TcpStream::connect(("127.0.0.1", server.port)).is_ok(), "{row}");
+        let wake = report.wake.unwrap();
+        let base = format!("http://127.0.0.1:{}/", server.port);
+        assert!(!wake.contains("curl") || wake.contains(&base), "{row}: {wake}");
+    });
 }
 
 #[test]
 fn a_server_with_a_certificate_of_its_own_or_on_a_unix_socket_is_asked_as_any() {
     let python = or_skip!(support::python_with(&["http.server", "ssl"]));
-    if support::find("openssl", "openssl").is_none() {
-        return;
-    }
+    or_skip!(support::find("openssl", "openssl"));
     let asked_as_any = |program: &'static Program, base: &str| {
         let server = StandIn::start(&python, program, "busy");
         let answer = performed(&server.way(), 30_000);
@@ -342,140 +334,101 @@ fn a_stranger_on_a_servers_unix_socket_is_sent_nothing() {
 
 #[test]
 fn a_server_at_work_is_not_touched() {
-    with_each(
-        |_| true,
-        |python, program| {
-            let server = StandIn::start(python, program, "busy");
-            let way = server.way();
-            let answer = performed(&way, 30_000);
+    with_each(|python, program| {
+        let server = StandIn::start(python, program, "busy");
+        let way = server.way();
+        let answer = performed(&way, 30_000);
+        assert!(matches!(&answer, Err(NotReleased::Busy(_))), "{}: {answer:?}", program.row);
+        assert_eq!(server.deeds(), 0, "{:?}", server.asked());
+        // llama.cpp's slots count as use, and are asked at the deed.
+        if program.row != "llama.cpp" {
+            server.assert_untouched();
+            let answer = probed(&way);
             assert!(matches!(&answer, Err(NotReleased::Busy(_))), "{}: {answer:?}", program.row);
-            assert_eq!(server.deeds(), 0, "{:?}", server.asked());
-            // llama.cpp's slots count as use, and are asked at the deed.
-            if program.row != "llama.cpp" {
-                server.assert_untouched();
-                let answer = probed(&way);
-                assert!(
-                    matches!(&answer, Err(NotReleased::Busy(_))),
-                    "{}: {answer:?}",
-                    program.row
-                );
-            }
-            assert_eq!(server.held_bytes(), 2 * GIB);
-        },
-    );
+        }
+        assert_eq!(server.held_bytes(), 2 * GIB);
+    });
 }
 
 /// It rests whenever it is looked at, and has completed a request since.
 #[test]
 fn a_server_in_use_is_not_touched() {
-    with_each(
-        |program| program.row != "llama.cpp",
-        |python, program| {
-            let server = StandIn::start(python, program, "used");
-            let answer = performed(&server.way(), 30_000);
-            assert!(
-                matches!(&answer, Err(NotReleased::Busy(why)) if why.contains("a request was done")),
-                "{}: {answer:?}",
-                program.row
-            );
-            server.assert_untouched();
-        },
-    );
+    with_each(|python, program| {
+        if program.row == "llama.cpp" {
+            return;
+        }
+        let server = StandIn::start(python, program, "used");
+        let answer = performed(&server.way(), 30_000);
+        assert!(
+            matches!(&answer, Err(NotReleased::Busy(why)) if why.contains("a request was done")),
+            "{}: {answer:?}",
+            program.row
+        );
+        server.assert_untouched();
+    });
 }
 
 /// The servers without a request that shows it, and those of which unloading ends what runs.
 #[test]
 fn a_server_to_which_a_client_is_connected_is_not_touched() {
     let gated = ["ollama", "llama.cpp"];
-    with_each(
-        |program| gated.contains(&program.row),
-        |python, program| {
-            let server = StandIn::start(python, program, "idle");
-            let way = server.way();
-            let client = TcpStream::connect(("127.0.0.1", server.port)).unwrap();
-            let answer = performed(&way, 30_000);
-            let Err(NotReleased::Busy(why)) = &answer else {
-                panic!("{}: {answer:?}", program.row);
-            };
-            // A busy server may not have heard yet that one that asked before has left.
-            assert!(why.contains("connected to it"), "{why}");
-            server.assert_untouched();
-            drop(client);
-            wait_until("it may be asked", || probed(&way).is_ok());
-        },
-    );
+    with_each(|python, program| {
+        if !gated.contains(&program.row) {
+            return;
+        }
+        let server = StandIn::start(python, program, "idle");
+        let way = server.way();
+        let client = TcpStream::connect(("127.0.0.1", server.port)).unwrap();
+        let answer = performed(&way, 30_000);
+        let Err(NotReleased::Busy(why)) = &answer else {
+            panic!("{}: {answer:?}", program.row);
+        };
+        // A busy server may not have heard yet that one that asked before has left.
+        assert!(why.contains("connected to it"), "{why}");
+        server.assert_untouched();
+        drop(client);
+        wait_until("it may be asked", || probed(&way).is_ok());
+    });
 }
 
 #[test]
-fn one_that_answers_and_frees_nothing_is_seen_by_nvml_only() {
-    with_each(
-        |_| true,
-        |python, program| {
-            let server = StandIn::start(python, program, "lies");
-            let answer = performed(&server.way(), 30_000);
-            assert!(answer.is_ok(), "{}: {answer:?}", program.row);
-            assert_eq!((server.deeds(), server.held_bytes()), (1, 2 * GIB));
-        },
-    );
-}
-
-#[test]
-fn one_that_hangs_is_not_waited_for() {
-    with_each(
-        |_| true,
-        |python, program| {
-            let server = StandIn::start(python, program, "hangs");
+fn one_that_does_not_do_as_the_server_does_is_told_from_it() {
+    // The manner, how long it is waited for, what the answer begins with and has, and what it was asked to do.
+    for (manner, wait_ms, name, words, deeds) in [
+        // NVML sees that nothing came back.
+        ("lies", 30_000, "Ok(", "", 1),
+        ("hangs", 12_000, "Err(TimedOut(", "it may still do so", 1),
+        // It is left with the command.
+        ("key", 30_000, "Err(Refused(", "needs a key", 0),
+        ("garbage", 30_000, "Err(NoWayIn(", "", 0),
+        ("redirect", 30_000, "Err(NoWayIn(", "", 0),
+        ("huge", 30_000, "Err(NoWayIn(", "", 0),
+    ] {
+        with_each(|python, program| {
+            let server = StandIn::start(python, program, manner);
             let way = server.way();
             let begun = Instant::now();
-            let answer = performed(&way, 12_000);
-            let Err(NotReleased::TimedOut(why)) = &answer else {
-                panic!("{}: {answer:?}", program.row);
-            };
-            assert!(why.contains("it may still do so"), "{why}");
+            let answer = performed(&way, wait_ms);
             assert!(begun.elapsed() < Duration::from_secs(40), "{:?}", begun.elapsed());
-            assert_eq!(server.deeds(), 1);
-        },
-    );
-}
-
-#[test]
-fn one_that_wants_a_key_is_left_with_the_command() {
-    with_each(
-        |_| true,
-        |python, program| {
-            let server = StandIn::start(python, program, "key");
-            let answer = performed(&server.way(), 30_000);
-            let Err(NotReleased::Refused(why)) = &answer else {
-                panic!("{}: {answer:?}", program.row);
-            };
-            let base = format!("http://127.0.0.1:{}/", server.port);
+            let (row, told) = (program.row, format!("{answer:?}"));
+            // A machine that is busy may not read as much as is read in the time.
+            let is_slow = manner == "huge" && matches!(&answer, Err(NotReleased::TimedOut(_)));
             assert!(
-                why.contains("needs a key") && why.contains("$KEY") && why.contains(&base),
-                "{why}"
+                told.starts_with(name) && told.contains(words) || is_slow,
+                "{row} {manner}: {told}"
             );
-            assert_eq!(server.held_bytes(), 2 * GIB);
-        },
-    );
-}
-
-#[test]
-fn what_does_not_answer_as_the_server_does_is_asked_nothing_more() {
-    for manner in ["garbage", "redirect", "huge"] {
-        with_each(
-            |_| true,
-            |python, program| {
-                let server = StandIn::start(python, program, manner);
-                let answer = performed(&server.way(), 30_000);
-                // A machine that is busy may not read as much as is read in the time.
-                let is_slow = manner == "huge" && matches!(&answer, Err(NotReleased::TimedOut(_)));
-                assert!(
-                    matches!(&answer, Err(NotReleased::NoWayIn(_))) || is_slow,
-                    "{} {manner}: {answer:?}",
-                    program.row
-                );
-                assert_eq!(server.asked().len(), 1, "{manner}: {:?}", server.asked());
-            },
-        );
+            if manner == "key" {
+                let base = format!("http://127.0.0.1:{}/", server.port);
+                assert!(told.contains("$KEY") && told.contains(&base), "{told}");
+            } else if deeds == 0 {
+                assert_eq!(server.asked().len(), 1, "{row} {manner}: {:?}", server.asked());
+            } else {
+                assert_eq!(server.deeds(), deeds, "{row} {manner}");
+            }
+            if manner != "hangs" {
+                assert_eq!(server.held_bytes(), 2 * GIB, "{row} {manner}");
+            }
+        });
     }
 }
 

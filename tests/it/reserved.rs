@@ -44,9 +44,7 @@ fn findings(machine: &Machine) -> Vec<Value> {
 
 #[test]
 fn a_job_that_was_given_a_gpu_and_runs_nothing_on_it_is_reported() {
-    if !rustix::process::geteuid().is_root() {
-        return support::skip("a step daemon, which is root's", "run as root");
-    }
+    or_skip!(support::root("a step daemon, which is root's"));
     let folder = tempfile::tempdir().unwrap();
     let (job, other) = ("90812", "90813");
     let given = [("SLURM_JOB_ID", job), ("SLURM_JOB_GPUS", "0")];

@@ -3,24 +3,15 @@
 //! plain user's tests do what a plain user can.
 
 use std::fs::{self, Permissions};
-use std::io::{BufRead as _, BufReader};
 use std::os::unix::fs::{PermissionsExt as _, chown};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use crate::machine::{Machine, Running, one_gpu};
 use crate::support::{self, Output, clean_environment, finish, skip};
 
 const NOBODY: u32 = 65534;
-
-fn is_root() -> bool {
-    let is_root = rustix::process::geteuid().is_root();
-    if !is_root {
-        skip("root", "run the tests as root, in a container");
-    }
-    is_root
-}
 
 /// A folder that root owns, and everybody may look into.
 fn folder() -> tempfile::TempDir {
@@ -48,9 +39,7 @@ fn refused(output: &Output, words: &[&str]) {
 
 #[test]
 fn root_obeys_no_configuration_that_others_may_write() {
-    if !is_root() {
-        return;
-    }
+    or_skip!(support::root("root"));
     let folder = folder();
     let good = write(&folder.path().join("a.toml"), "[sample]\ninterval = \"1s\"\n", 0o644);
     let check = |file: &Path| {
@@ -92,9 +81,7 @@ fn root_obeys_no_configuration_that_others_may_write() {
 
 #[test]
 fn root_is_not_led_by_the_home_that_sudo_kept() {
-    if !is_root() {
-        return;
-    }
+    or_skip!(support::root("root"));
     let home = folder();
     let config = home.path().join(".config/gpumem");
     fs::create_dir_all(&config).unwrap();
@@ -107,8 +94,7 @@ fn root_is_not_led_by_the_home_that_sudo_kept() {
     };
     refused(&run(&["rules"]), &["is refused", "uid 65534", "sudo -H"]);
     refused(&run(&["config", "check"]), &["is refused"]);
-    let paths = run(&["config", "path"]);
-    assert_eq!(paths.code, 0, "{paths:?}");
+    let paths = run(&["config", "path"]).exits(0);
     assert!(paths.stdout.contains("config.toml (refused: "), "{paths:?}");
 }
 
@@ -129,9 +115,7 @@ fn a_plain_users_files_are_the_users_own_affair() {
 
 #[test]
 fn root_runs_no_command_and_keeps_no_state_that_others_may_change() {
-    if !is_root() {
-        return;
-    }
+    or_skip!(support::root("root"));
     let folder = folder();
     let hook = write(&folder.path().join("tell"), "#!/bin/sh\n", 0o755);
     let config = folder.path().join("a.toml");
@@ -168,9 +152,7 @@ fn root_runs_no_command_and_keeps_no_state_that_others_may_change() {
 
 #[test]
 fn a_program_with_more_rights_than_its_caller_loads_nothing_for_it() {
-    if !is_root() {
-        return;
-    }
+    or_skip!(support::root("root"));
     let setcap = or_skip!(support::find("setcap", "libcap2-bin"));
     let folder = folder();
     let machine = Machine::new(&one_gpu(&[]));
@@ -229,9 +211,7 @@ const WITH_CACHE: &str = "mount --bind \"$1\" /etc/ld.so.cache; shift; exec \"$@
 
 #[test]
 fn a_program_with_more_rights_than_its_caller_shows_no_environment_of_others() {
-    if !is_root() {
-        return;
-    }
+    or_skip!(support::root("root"));
     let programs = [
         ("setcap", "libcap2-bin"),
         ("ldconfig", "libc-bin"),
@@ -277,8 +257,7 @@ fn a_program_with_more_rights_than_its_caller_shows_no_environment_of_others() {
         command.args(["setpriv", "--reuid", &id, "--regid", &id, "--clear-groups"]);
         command.arg(&program).args(["watch", "--once=text", "--no-store"]);
         command.args(["--size", "200x50", "--keys", "je"]);
-        let output = finish(&mut command);
-        assert_eq!(output.code, 0, "{output:?}");
+        let output = finish(&mut command).exits(0);
         let title = format!("environment of {}", process.pid());
         assert!(output.stdout.contains(&title), "{output:?}");
         output.stdout
@@ -329,13 +308,10 @@ os.waitpid(pid, 0)";
 
 #[test]
 fn a_process_of_a_container_without_root_is_its_users() {
-    let python = or_skip!(support::find("python3", "python3").filter(|_| is_root()));
-    let mut parent = Command::new(python);
-    parent.args(["-c", CONTAINED]).stdout(Stdio::piped());
-    let mut parent = Running(parent.spawn().unwrap());
-    let mut line = String::new();
-    BufReader::new(parent.0.stdout.take().unwrap()).read_line(&mut line).unwrap();
-    let pid: u32 = line.trim().parse().unwrap();
+    or_skip!(support::root("root"));
+    let python = or_skip!(support::find("python3", "python3"));
+    let (parent, pid) = support::hear(Command::new(python).args(["-c", CONTAINED]));
+    let (mut parent, pid) = (Running(parent), pid.parse().unwrap());
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     assert!(status.contains("Uid:\t100004"), "{status}");
     let snapshot = Machine::new(&one_gpu(&[pid])).snapshot(0);

@@ -61,8 +61,8 @@ fn reap(replay: &str, all: &Pids, more: &[&str]) -> Pids {
 
 /// The processes in the table of the screen.
 fn watch(replay: &str, more: &[&str]) -> Pids {
-    let output = run(&[&["watch", "--once", "--size=200x60", "--replay", replay], more].concat());
-    assert_eq!(output.code, 0, "{output:?}");
+    let output =
+        run(&[&["watch", "--once", "--size=200x60", "--replay", replay], more].concat()).exits(0);
     let lines = output
         .stdout
         .lines()

@@ -335,8 +335,7 @@ fn whoever_serves_is_left_alone_and_a_training_that_listens_is_not() {
         assert_eq!(kinds(&checked, pid), ["idle"], "{} {checked}", command_line(pid));
     }
     let reap = ["reap", "--yes", "--json", "--interval", "500ms", "--window", "5s"];
-    let mut reap = machine.command(&reap);
-    let output = support::finish(reap.env("STATE_DIRECTORY", machine.path("state")));
+    let output = machine.act(&reap);
     let planned = &output.json()["targets"];
     for &pid in &servers {
         assert!(lives(pid), "{} {output:?}", command_line(pid));
@@ -435,9 +434,7 @@ fn actors_of_ray_belong_to_ray() {
     }
     // A person who names one is told the same, and nothing is sent.
     let pid = workers[0].to_string();
-    let mut command = machine.command(&["kill", "--yes", &pid]);
-    let output = support::finish(command.env("STATE_DIRECTORY", machine.path("state")));
-    assert_eq!(output.code, 1, "{output:?}");
+    let output = machine.act(&["kill", "--yes", &pid]).exits(1);
     // Where pids are not the host's, that is said first.
     let words = ["ray.kill(ACTOR)", "pids here are not the host's"];
     let is_printed = words.iter().any(|words| output.stdout.contains(words));

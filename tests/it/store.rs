@@ -46,19 +46,8 @@ fn start_recorder(machine: &Machine, interval: &str) -> Child {
 /// A check of the idle rule alone, by a short look and what is stored.
 fn check(machine: &Machine, more: &[&str]) -> Output {
     let folder = store(machine);
-    let arguments = [
-        "check",
-        "--json",
-        "--kind",
-        "idle",
-        "--window",
-        "200ms",
-        "--interval",
-        "100ms",
-        "--store-dir",
-        &folder,
-    ];
-    machine.run(&[&arguments[..], more].concat())
+    let look = ["--window", "200ms", "--interval", "100ms", "--store-dir", &folder];
+    machine.run(&[&["check", "--json", "--kind", "idle"], &look[..], more].concat())
 }
 
 fn accused(output: &Output) -> Vec<u64> {
@@ -112,8 +101,7 @@ fn what_is_stored_decides_at_once() {
         .process(Process::compute(idle.pid(), 20 * GIB))
         .process(Process::compute(busy.pid(), 20 * GIB).sm(80));
     let machine = machine(&Scene::new().gpu(gpu));
-    let recorded = record(&machine, &["--duration", "4s"]);
-    assert_eq!(recorded.code, 0, "{recorded:?}");
+    record(&machine, &["--duration", "4s"]).exits(0);
 
     let verdict = check(&machine, &[]);
     assert_eq!((verdict.code, verdict.stderr.as_str()), (1, ""), "{verdict:?}");
@@ -131,11 +119,9 @@ fn what_is_stored_decides_at_once() {
 
     // As the store is fresh, the default is one look and not half a minute.
     let folder = store(&machine);
-    let recorded = record(&machine, &["--duration", "500ms"]);
-    assert_eq!(recorded.code, 0, "{recorded:?}");
+    record(&machine, &["--duration", "500ms"]).exits(0);
     let before = machine.counts();
-    let looked = machine.run(&["check", "--kind", "idle", "--store-dir", &folder]);
-    assert_eq!(looked.code, 1, "{looked:?}");
+    machine.run(&["check", "--kind", "idle", "--store-dir", &folder]).exits(1);
     let name = ("nvmlDeviceGetMemoryInfo_v2".to_owned(), Some(0));
     let samples = machine.counts()[&name] - before[&name];
     assert!((1..=3).contains(&samples), "{samples}");
@@ -170,8 +156,7 @@ fn every_snapshot_is_in_the_store_when_a_signal_ends_it() {
     let replayed = support::run(&["ps", "--replay", segment.to_str().unwrap()]);
     assert!(replayed.stdout.contains("sleep 600"), "{replayed:?}");
     if let Some(zstd) = support::find("zstd", "zstd") {
-        let tested = support::finish(std::process::Command::new(zstd).arg("-t").arg(&segment));
-        assert_eq!(tested.code, 0, "{tested:?}");
+        support::finish(std::process::Command::new(zstd).arg("-t").arg(&segment)).exits(0);
     }
 }
 
@@ -199,16 +184,14 @@ fn a_recorder_that_is_killed_leaves_a_store_with_nothing_false() {
     let mut children = children;
     let gone = children.pop().unwrap().pid();
     machine.play(&one_gpu(&pids[..59]));
-    let output = check(&machine, &[]);
-    assert_eq!(output.code, 1, "{output:?}");
+    let output = check(&machine, &[]).exits(1);
     let accused = accused(&output);
     assert_eq!(accused.len(), 59);
     assert!(!accused.contains(&u64::from(gone)), "it is no more");
 
     // The next recorder goes on beside what was left.
     let before = segments(&folder);
-    let recorded = record(&machine, &["--duration", "300ms"]);
-    assert_eq!(recorded.code, 0, "{recorded:?}");
+    record(&machine, &["--duration", "300ms"]).exits(0);
     assert_eq!(segments(&folder).len(), before.len() + 1);
 }
 
@@ -233,14 +216,12 @@ fn a_store_has_one_recorder() {
     let folder = machine.path("store");
     let mut first = start_recorder(&machine, "100ms");
     wait_until("it records", || !segments(&folder).is_empty());
-    let second = record(&machine, &["--duration", "1s"]);
-    assert_eq!(second.code, 3, "{second:?}");
+    let second = record(&machine, &["--duration", "1s"]).exits(3);
     let pid = format!("the gpumem with pid {} is recording to it", first.id());
     assert!(second.stderr.contains(&pid), "{second:?}");
     first.kill().unwrap();
     first.wait().unwrap();
-    let third = record(&machine, &["--duration", "200ms"]);
-    assert_eq!(third.code, 0, "{third:?}");
+    record(&machine, &["--duration", "200ms"]).exits(0);
 }
 
 #[test]
@@ -249,22 +230,20 @@ fn the_ring_stays_within_its_size() {
     let pids: Vec<u32> = children.iter().map(Running::pid).collect();
     let machine = machine(&one_gpu(&pids));
     let folder = machine.path("store");
-    let recorded = record(&machine, &["--duration", "500ms", "--store-size", "1MiB"]);
-    assert_eq!(recorded.code, 0, "{recorded:?}");
+    record(&machine, &["--duration", "500ms", "--store-size", "1MiB"]).exits(0);
     // What a former recorder left counts, too, and goes first.
     for day in 10..20 {
         let old = folder.join(format!("202001{day}T000000.000Z.jsonl.zst"));
         fs::write(old, vec![0; 300_000]).unwrap();
     }
-    let recorded =
-        record(&machine, &["--duration", "500ms", "--store-size", "1MiB", "--store-age", "10000d"]);
-    assert_eq!(recorded.code, 0, "{recorded:?}");
+
+    record(&machine, &["--duration", "500ms", "--store-size", "1MiB", "--store-age", "10000d"])
+        .exits(0);
     assert!(bytes(&folder) <= 1 << 20, "{}", bytes(&folder));
     let names = segments(&folder);
     assert!(names.len() == 5, "{names:?}");
     assert!(names[0].ends_with("20200117T000000.000Z.jsonl.zst"), "{names:?}");
-    let recorded = record(&machine, &["--duration", "300ms"]);
-    assert_eq!(recorded.code, 0, "{recorded:?}");
+    record(&machine, &["--duration", "300ms"]).exits(0);
     assert_eq!(segments(&folder).len(), 3, "by age, too");
 }
 
@@ -295,16 +274,10 @@ fn a_history_that_is_not_of_this_machine_or_of_another_time_is_not_used() {
         assert_eq!((output.code, accused(&output)), (0, vec![]), "{output:?}");
         assert!(output.stderr.contains(message), "{output:?}");
         assert_eq!(output.json()["undecided"][0]["rule"], "idle");
-        let quiet = machine.run(&[
-            "check",
-            "--quiet",
-            "--kind",
-            "idle",
-            "--window",
-            "0s",
-            "--store-dir",
-            &store(&machine),
-        ]);
+        let quiet = machine.typed(&format!(
+            "check --quiet --kind idle --window 0s --store-dir {}",
+            store(&machine)
+        ));
         assert_eq!((quiet.code, quiet.stderr.as_str()), (0, ""));
         // As it was.
         let next = std::cell::RefCell::new(kept.into_iter());
@@ -362,21 +335,13 @@ fn what_cannot_be_a_store_is_wrong_usage() {
 #[test]
 fn the_service_and_the_configuration_are_obeyed() {
     let machine = machine(&one_gpu(&[]));
-    let recorder = |machine: &Machine| {
-        let mut command = machine.command(&["record", "--store", "--duration", "600ms"]);
-        command.env("STATE_DIRECTORY", machine.path("state"));
-        support::finish(&mut command)
-    };
+    let recorder = |machine: &Machine| machine.act(&["record", "--store", "--duration", "600ms"]);
     let folder = machine.path("state/store");
-    let once = recorder(&machine);
-    assert_eq!(once.code, 0, "{once:?}");
+    let once = recorder(&machine).exits(0);
     assert!(once.stderr.contains("recorded 1 snapshot to"), "5 s by default: {once:?}");
     machine.configure("[sample]\ninterval = \"100ms\"\n");
-    let often = recorder(&machine);
-    assert_eq!(often.code, 0, "{often:?}");
+    let often = recorder(&machine).exits(0);
     assert!(snapshots(&folder).len() >= 4, "{often:?}");
-    let mut command = machine.command(&["check", "--json", "--window", "0s"]);
-    command.env("STATE_DIRECTORY", machine.path("state"));
-    let verdict = support::finish(&mut command).json();
+    let verdict = machine.act(&["check", "--json", "--window", "0s"]).json();
     assert!(verdict["window_seconds"].as_f64() > Some(0.3), "{verdict}");
 }

@@ -61,8 +61,7 @@ fn a_killed_process_whose_thread_waits_for_a_file_system_is_stuck() {
         recording.push('\n');
     }
     let mut check = machine.command(&["check", "--json", "--replay", "-"]);
-    let verdict = finish_with_input(&mut check, recording.as_bytes());
-    assert_eq!(verdict.code, 1, "{verdict:?}");
+    let verdict = finish_with_input(&mut check, recording.as_bytes()).exits(1);
     let verdict = verdict.json();
     let [finding] = verdict["findings"].as_array().unwrap().as_slice() else {
         panic!("{verdict}");

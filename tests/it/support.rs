@@ -1,9 +1,9 @@
 //! What the tests share: running the binary, finding real programs, comparing generated files.
 
-use std::io::Write as _;
+use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 use std::{env, fs, thread};
@@ -18,6 +18,13 @@ pub struct Output {
 }
 
 impl Output {
+    /// The same, which has to have exited with this code.
+    #[track_caller]
+    pub fn exits(self, code: i32) -> Self {
+        assert_eq!(self.code, code, "{self:?}");
+        self
+    }
+
     /// Standard output as one JSON document, which is valid by the schema that it names.
     pub fn json(&self) -> serde_json::Value {
         let document = serde_json::from_str(&self.stdout);
@@ -114,6 +121,23 @@ pub fn skip(what: &str, why: &str) {
         "{what} is missing ({why}), and nothing may be skipped here"
     );
     eprintln!("skipped: {what} is missing ({why})");
+}
+
+/// Whether the tests run as root; `None`, after a printed reason, where they do not.
+pub fn root(what: &str) -> Option<()> {
+    let is_root = rustix::process::geteuid().is_root();
+    if !is_root {
+        skip(what, "run as root");
+    }
+    is_root.then_some(())
+}
+
+/// Starts a program, and waits for the first line that it prints.
+pub fn hear(command: &mut Command) -> (Child, String) {
+    let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+    (child, line.trim_end().to_owned())
 }
 
 /// A program on the search path; `None`, after a printed reason, where there is none.

@@ -58,16 +58,7 @@ fn a_suspect_is_listed_changes_no_exit_code_and_is_never_reaped() {
     assert!(first.starts_with("nothing to reclaim"), "{ps:?}");
     assert_eq!(ps.code, 0);
     // Nothing takes it, not even where everybody's idle are asked for.
-    let reap = machine.run(&[
-        "reap",
-        "--yes",
-        "--json",
-        "--all-users",
-        "--kind",
-        "idle",
-        "--window",
-        "1s",
-    ]);
+    let reap = machine.typed("reap --yes --json --all-users --kind idle --window 1s");
     assert_eq!(reap.json()["targets"], json!([]), "{reap:?}");
     // The command that is named decides it.
     let command = suspect["command"].as_str().unwrap();

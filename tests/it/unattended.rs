@@ -224,8 +224,7 @@ fn it_ends_at_once_where_there_is_no_driver() {
 #[test]
 fn what_cannot_be_meant_together_is_refused() {
     for more in [&["--yes"][..], &["--pid", "1"], &["--kind", "idle"], &["--json"]] {
-        let output = crate::support::run(&[&["reap", "--watch"], more].concat());
-        assert_eq!(output.code, 2, "{output:?}");
+        crate::support::run(&[&["reap", "--watch"], more].concat()).exits(2);
     }
 }
 
@@ -236,8 +235,7 @@ fn what_the_configuration_never_kills_a_plan_skips_too() {
     let planned = |toml: &str| {
         fs::write(&path, toml).unwrap();
         let path = path.to_str().unwrap();
-        let output = crate::support::run(&["reap", "--demo", "--json", "--config", path]);
-        assert_eq!(output.code, 0, "{output:?}");
+        let output = crate::support::run(&["reap", "--demo", "--json", "--config", path]).exits(0);
         let targets = output.json()["targets"].as_array().unwrap().clone();
         let is_it = |target: &Value| target["leader"] == 448_016;
         targets.iter().any(is_it)

@@ -46,8 +46,7 @@ fn the_page_is_what_explain_prints_to_the_letter() {
             // The page has a margin of one column.
             let pid = pid.to_string();
             let mut explain = command(&["explain", "--replay", recording, &pid]);
-            let explained = finish(explain.env("COLUMNS", "98"));
-            assert_eq!(explained.code, 0, "{explained:?}");
+            let explained = finish(explain.env("COLUMNS", "98")).exits(0);
             let page = shown(recording, "100x200", &format!("/pid:{pid}<Enter>j<Enter>"));
             let lines: Vec<&str> = page.lines().collect();
             let page: Vec<&str> = lines[1..lines.len() - 1]
@@ -177,9 +176,7 @@ fn keys_answer_while_the_whole_driver_hangs() {
 
 #[test]
 fn a_day_of_it_on_one_screen() {
-    if support::find("bash", "bash").is_none() {
-        return;
-    }
+    or_skip!(support::find("bash", "bash"));
     let stage = or_skip!(Stage::new());
     let holder = stage.holder(OBEYS);
     let other = Running::sleep();

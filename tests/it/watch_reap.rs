@@ -199,8 +199,7 @@ fn a_picture_sends_nothing_whatever_keys_it_is_of() {
     let holder = stage.holder(OBEYS);
     for keys in ["jxyy", "jxyyyyyy", "jxy<down>sy"] {
         let arguments = ["watch", "--no-store", "--once", "--keys", keys];
-        let output = support::finish(&mut stage.command(&arguments));
-        assert_eq!(output.code, 0, "{output:?}");
+        let output = support::finish(&mut stage.command(&arguments)).exits(0);
         let title = format!("kill {}", holder.pid);
         assert!(output.stdout.contains(&title), "{output:?}");
     }

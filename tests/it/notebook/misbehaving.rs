@@ -146,22 +146,18 @@ fn a_server_that_hangs_holds_up_no_sample() {
             (&["explain", &fake.kernel.to_string()], "asking its server; its details"),
         ] {
             wait_until("it is said that its server is being asked", || {
-                let output = machine.run(command);
-                assert_eq!(output.code, 0, "{output:?}");
+                let output = machine.run(command).exits(0);
                 output.stdout.contains(words)
             });
         }
         // A later one says what became of it.
         let recording = machine.path("recording.jsonl");
-        let record = machine.run(&[
-            "record",
-            recording.to_str().unwrap(),
-            "--interval",
-            "200ms",
-            "--duration",
-            "5s",
-        ]);
-        assert_eq!(record.code, 0, "{record:?}");
+        let record = machine
+            .typed(&format!(
+                "record {} --interval 200ms --duration 5s",
+                recording.to_str().unwrap()
+            ))
+            .exits(0);
         let recorded = fs::read_to_string(&recording).unwrap();
         let reason = "it did not answer GET api/sessions in time";
         assert!(recorded.contains(reason), "{manner}: {recorded}");
@@ -175,9 +171,7 @@ fn a_server_that_hangs_holds_up_no_sample() {
 
 #[test]
 fn others_files_are_not_read_for_a_user() {
-    if !rustix::process::getuid().is_root() {
-        return support::skip("root", "a process of another user's is started");
-    }
+    or_skip!(support::root("root"));
     let place = Place::new();
     // Into it, though it need not see what lies there.
     fs::set_permissions(place.path(""), fs::Permissions::from_mode(0o777)).unwrap();
@@ -205,9 +199,7 @@ fn a_server_in_another_pid_namespace_is_found_by_its_own_number() {
     else {
         return;
     };
-    if !rustix::process::getuid().is_root() {
-        return support::skip("root", "a pid namespace is made");
-    }
+    or_skip!(support::root("root"));
     let place = Place::new();
     let mut command = place.command(&unshare);
     command

@@ -6,7 +6,7 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 
-use super::{command, is_root, pid_in, seen};
+use super::{command, pid_in, root, seen};
 use crate::machine::Running;
 use crate::procs::lives;
 use crate::support::{self, wait_until};
@@ -43,9 +43,7 @@ impl Drop for AtEnd {
 
 #[test]
 fn a_container_of_runc_is_stopped_by_its_id() {
-    if !is_root() {
-        return;
-    }
+    or_skip!(root());
     let runc = or_skip!(support::find("runc", "runc"));
     let folder = tempfile::tempdir().unwrap();
     let root = or_skip!(tree(folder.path()));
@@ -87,9 +85,7 @@ fn a_container_of_runc_is_stopped_by_its_id() {
 
 #[test]
 fn a_container_of_containerd_is_stopped_in_its_namespace() {
-    if !is_root() {
-        return;
-    }
+    or_skip!(root());
     let (Some(daemon), Some(_)) =
         (support::find("containerd", "containerd"), support::find("ctr", "containerd"))
     else {
@@ -146,9 +142,8 @@ fn a_container_of_containerd_is_stopped_in_its_namespace() {
 
 #[test]
 fn a_container_of_podman_is_stopped_by_its_name() {
-    if !is_root() || support::find("podman", "podman").is_none() {
-        return;
-    }
+    or_skip!(root());
+    or_skip!(support::find("podman", "podman"));
     let folder = tempfile::tempdir().unwrap();
     let root = or_skip!(tree(folder.path()));
     let mut containers = Vec::new();

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::{command, is_root, pid_in, seen};
+use super::{command, pid_in, root, seen};
 use crate::machine::{Machine, Running, one_gpu};
 use crate::procs::lives;
 use crate::support::{self, wait_until};
@@ -23,9 +23,7 @@ struct Cluster {
 impl Cluster {
     /// `None`, after a printed reason, where there is none to be had.
     fn start() -> Option<Self> {
-        if !is_root() {
-            return None;
-        }
+        root()?;
         let munged = support::find("munged", "munge")?;
         let controller = support::find("slurmctld", "slurm-wlm")?;
         let daemon = support::find("slurmd", "slurm-wlm")?;

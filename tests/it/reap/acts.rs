@@ -1,7 +1,7 @@
 //! What is ended, what comes back, and what is written of it.
 
 use std::fs::{self, File};
-use std::process::{Child, Stdio};
+use std::process::Child;
 use std::time::Duration;
 
 use mock_nvml::scene::{Gpu, Process, Scene};
@@ -40,8 +40,7 @@ fn one_that_obeys_is_asked_and_its_memory_is_seen_to_come_back() {
     let stage = or_skip!(Stage::new());
     let holder = stage.holder(OBEYS);
     stage.release(&holder, Duration::ZERO);
-    let output = stage.reap(&holder, &[]);
-    assert_eq!(output.code, 0, "{output:?}");
+    let output = stage.reap(&holder, &[]).exits(0);
     let document = output.json();
     assert_eq!(document["status"], "done");
     assert_eq!(document["freed_bytes"], 2 * GIB);
@@ -70,8 +69,7 @@ fn one_that_ignores_it_is_killed_after_the_grace() {
     let holder = stage.holder(IGNORES);
     stage.release(&holder, Duration::ZERO);
     let pid = holder.pid.to_string();
-    let output = stage.run(&["kill", &pid, "--yes", "--grace", "1s"]);
-    assert_eq!(output.code, 0, "{output:?}");
+    let output = stage.run(&["kill", &pid, "--yes", "--grace", "1s"]).exits(0);
     assert!(output.stdout.contains(&format!("{pid}: freed 2.0 GiB in ")), "{output:?}");
     assert!(output.stdout.ends_with("freed 2.0 GiB; 1 of 1 done\n"), "{output:?}");
     assert_eq!(done(&stage), [json!(["TERM"]), json!(["KILL"])]);
@@ -91,8 +89,7 @@ fn what_is_named_and_does_not_fit_is_left_alone() {
         assert!(holder.is_alive() && stage.events().is_empty(), "{terms}");
     }
     let terms = format!("--where=user:{own} mem>1GiB gpu:0");
-    let output = stage.run(&["kill", &pid, "--yes", &terms]);
-    assert_eq!(output.code, 0, "{output:?}");
+    stage.run(&["kill", &pid, "--yes", &terms]).exits(0);
     assert!(!holder.is_alive());
 }
 
@@ -155,8 +152,7 @@ fn a_full_disk_stops_the_reaper_and_nothing_is_sent() {
     mount.args(["-t", "tmpfs", "-o", "size=4k,mode=0700", "none"]).arg(&state);
     assert_eq!(support::finish(&mut mount).code, 0);
     let holder = stage.holder(OBEYS);
-    let output = stage.reap(&holder, &[]);
-    assert_eq!(output.code, 1, "{output:?}");
+    let output = stage.reap(&holder, &[]).exits(1);
     assert!(output.stderr.contains("cannot write to the audit log"), "{output:?}");
     assert!(output.stderr.contains("the action was not carried out"), "{output:?}");
     let document = output.json();
@@ -171,8 +167,7 @@ fn there_is_one_reaper_at_a_time() {
     fs::create_dir(stage.machine.path("state")).unwrap();
     let lock = File::create(stage.machine.path("state/reap.lock")).unwrap();
     flock(&lock, FlockOperation::LockExclusive).unwrap();
-    let output = stage.reap(&holder, &[]);
-    assert_eq!(output.code, 1, "{output:?}");
+    let output = stage.reap(&holder, &[]).exits(1);
     assert!(output.stderr.contains("another reaper is running"), "{output:?}");
     assert!(holder.is_alive() && !stage.ledger().exists());
 }
@@ -203,8 +198,7 @@ fn killed_in_the_middle_it_leaves_what_was_sent() {
     let reaper = stage.waiting(&holder);
     send(reaper.id(), Signal::KILL);
     assert_eq!(finish(reaper).0, Signal::KILL.as_raw());
-    let history = stage.run(&["reap", "--history"]);
-    assert_eq!(history.code, 0, "{history:?}");
+    let history = stage.run(&["reap", "--history"]).exits(0);
     let line = history.stdout.lines().nth(1).unwrap();
     assert!(line.contains(&format!("SIGTERM to {}", holder.pid)), "{history:?}");
     assert!(line.contains("not known: gpumem exited before it"), "{history:?}");
@@ -318,14 +312,7 @@ fn what_a_rule_found_is_ended_at_once_by_who_confirms_it() {
 fn activity_in_the_grace_cancels() {
     let stage = or_skip!(Stage::new());
     let holder = or_skip!(idle(&stage, IGNORES));
-    let reaper = stage
-        .command(&[BY_RULE, &["--grace", "60s"]].concat())
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    support::wait_until("it was asked", || stage.events().contains(&"done".into()));
+    let reaper = stage.waiting_by(&[BY_RULE, &["--grace", "60s"]].concat());
     stage.machine.play(&scene(holder.pid, 80));
     let (_, output) = finish(reaper);
     let expected = json!({"outcome": "rule_no_longer_true"});
@@ -372,8 +359,7 @@ fn who_goes_on_already_and_another_process_of_that_number_are_not_touched() {
     fs::write(stage.ledger(), ledger.replace(&old, &new)).unwrap();
     let another = stage.holder(OBEYS);
     stage.release(&another, Duration::ZERO);
-    let output = stage.reap(&another, &[]);
-    assert_eq!(output.code, 0, "{output:?}");
+    let output = stage.reap(&another, &[]).exits(0);
     assert!(!output.stderr.contains("SIGCONT"), "{output:?}");
     assert_eq!(state(victim.pid), Some('T'));
 }
@@ -382,8 +368,7 @@ fn who_goes_on_already_and_another_process_of_that_number_are_not_touched() {
 fn what_cannot_be_decided_is_reported() {
     let stage = or_skip!(Stage::new());
     let holder = stage.holder(OBEYS);
-    let output = stage.run(&["reap", "--yes", "--window", "1s"]);
-    assert_eq!(output.code, 0, "{output:?}");
+    let output = stage.run(&["reap", "--yes", "--window", "1s"]).exits(0);
     assert!(output.stdout.contains("undecided: idle: "), "{output:?}");
     assert!(output.stdout.ends_with("nothing to kill\n"), "{output:?}");
     assert!(holder.is_alive());

@@ -12,8 +12,7 @@ use crate::support::{self, run};
 
 /// The leaders of the targets that are planned in the demo.
 fn planned(more: &[&str]) -> Vec<u64> {
-    let output = run(&[&["reap", "--demo", "--json"], more].concat());
-    assert_eq!(output.code, 0, "{output:?}");
+    let output = run(&[&["reap", "--demo", "--json"], more].concat()).exits(0);
     let document = output.json();
     assert_eq!(document["status"], "planned");
     let targets = document["targets"].as_array().unwrap();
@@ -64,13 +63,12 @@ fn what_is_asked_for_changes_the_steps() {
 
 #[test]
 fn blind_is_never_green() {
-    let none = run(&["reap", "--json", "--nvml-library", "/nonexistent/libnvidia-ml.so.1"]);
-    assert_eq!(none.code, 3, "{none:?}");
+    let none =
+        run(&["reap", "--json", "--nvml-library", "/nonexistent/libnvidia-ml.so.1"]).exits(3);
     assert_eq!(none.json()["status"], "error");
     let lost = Machine::new(&one_gpu(&[]).fault(Fault::error("*", 15)));
     for more in [&[][..], &["--yes"]] {
-        let lost = lost.run(&[&["reap", "--json", "--window", "0s"], more].concat());
-        assert_eq!(lost.code, 3, "{lost:?}");
+        let lost = lost.run(&[&["reap", "--json", "--window", "0s"], more].concat()).exits(3);
         assert_eq!(lost.json()["status"], "error");
     }
 }
@@ -174,8 +172,7 @@ fn who_started_gpumem_is_never_touched() {
             None => parent.env_remove(name),
         };
     }
-    let output = support::finish(&mut parent);
-    assert_eq!(output.code, 1, "{output:?}");
+    let output = support::finish(&mut parent).exits(1);
     let document = output.json();
     assert_eq!(document["status"], "incomplete");
     assert_eq!(document["refused"][0]["why"]["protection"]["reason"], "ancestor");
@@ -185,8 +182,7 @@ fn who_started_gpumem_is_never_touched() {
 fn what_its_owner_keeps_is_kept() {
     let stage = or_skip!(Stage::new());
     let holder = stage.holder_by(&["env", "GPUMEM_KEEP=2999-12-31"], OBEYS);
-    let output = stage.reap(&holder, &[]);
-    assert_eq!(output.code, 1, "{output:?}");
+    let output = stage.reap(&holder, &[]).exits(1);
     let refused = &output.json()["refused"][0]["why"]["protection"];
     assert_eq!(refused["reason"], "kept_by_owner");
     assert!(holder.is_alive());
@@ -194,31 +190,25 @@ fn what_its_owner_keeps_is_kept() {
 
 #[test]
 fn of_another_user_only_on_request() {
-    if !rustix::process::geteuid().is_root() {
-        support::skip("root", "a process of another user takes it");
-        return;
-    }
+    or_skip!(support::root("root"));
     let (Some(stage), Some(_)) = (Stage::new(), support::find("setpriv", "util-linux")) else {
         return;
     };
     let other_user = ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups"];
     let holder = stage.holder_by(&other_user, OBEYS);
-    let output = stage.reap(&holder, &[]);
-    assert_eq!(output.code, 1, "{output:?}");
+    let output = stage.reap(&holder, &[]).exits(1);
     let refused = &output.json()["refused"][0]["why"]["protection"];
     assert_eq!(*refused, json!({"reason": "other_user", "uid": 65534}));
     assert!(holder.is_alive());
     // The owner has a name, and what is to be added exists.
     let pid = holder.pid.to_string();
-    let refused = stage.run(&["kill", "--yes", &pid]);
-    assert_eq!(refused.code, 1, "{refused:?}");
+    let refused = stage.run(&["kill", "--yes", &pid]).exits(1);
     let why = format!("skipped: {pid} nobody (sleep ");
     assert!(refused.stdout.contains(&why), "{refused:?}");
     let why = "): it belongs to nobody; add --all-users\n";
     assert!(refused.stdout.contains(why), "{refused:?}");
     stage.release(&holder, Duration::ZERO);
-    let output = stage.run(&["kill", "--yes", "--all-users", &pid]);
-    assert_eq!(output.code, 0, "{output:?}");
+    let output = stage.run(&["kill", "--yes", "--all-users", &pid]).exits(0);
     assert!(output.stdout.contains("freed 2.0 GiB in "), "{output:?}");
     assert!(!holder.is_alive());
 }

@@ -1,9 +1,8 @@
 //! The binary, and somebody else's training that the same ended login has left.
 
 use std::fs;
-use std::io::{BufRead as _, BufReader};
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -39,12 +38,9 @@ impl Left {
     fn new(stage: &Stage) -> Self {
         let witness = stage.machine.path("witness");
         let mut command = stage.namespace.command("setsid");
-        command.args(["bash", "-c", LOGIN, "login"]).arg(&witness);
-        let mut login = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
-        let mut line = String::new();
-        let mut stdout = BufReader::new(login.stdout.take().unwrap());
-        stdout.read_line(&mut line).unwrap();
-        let (idle, training) = line.trim().split_once(' ').unwrap();
+        let (mut login, line) =
+            support::hear(command.args(["bash", "-c", LOGIN, "login"]).arg(&witness));
+        let (idle, training) = line.split_once(' ').unwrap();
         login.wait().unwrap();
         Self { idle: idle.parse().unwrap(), training: training.parse().unwrap(), witness, login }
     }
@@ -129,11 +125,9 @@ time.sleep(600)";
 fn a_keep_that_was_written_over_is_unknown_and_not_absent() {
     let python = or_skip!(support::find("python3", "python3"));
     let mut command = Command::new(python);
-    command.args(["-c", TITLED]).env("GPUMEM_KEEP", "yes").stdout(Stdio::piped());
-    let mut program = Running(command.spawn().unwrap());
-    let mut line = String::new();
-    BufReader::new(program.0.stdout.take().unwrap()).read_line(&mut line).unwrap();
-    assert_eq!(line, "titled\n");
+    let (program, line) = support::hear(command.args(["-c", TITLED]).env("GPUMEM_KEEP", "yes"));
+    assert_eq!(line, "titled");
+    let program = Running(program);
     let pid = program.pid();
     let facts = read_guarded(&Roots::default(), pid).unwrap().unwrap();
     assert_eq!(facts.environment, None);

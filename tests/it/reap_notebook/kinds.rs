@@ -85,9 +85,7 @@ fn a_server_in_a_network_of_its_own_is_asked_from_within() {
     else {
         return;
     };
-    if !rustix::process::getuid().is_root() {
-        return support::skip("root", "namespaces are made");
-    }
+    or_skip!(support::root("root"));
     let place = Place::new();
     fs::create_dir_all(place.path("work")).unwrap();
     let mut command = place.command(&unshare);
@@ -131,8 +129,7 @@ fn a_server_in_a_network_of_its_own_is_asked_from_within() {
 fn left_alone(kernel: u32) -> Value {
     let machine = Machine::new(&one_gpu(&[kernel]));
     machine.configure("[rules.idle]\nmin_memory = \"1GiB\"\nduration = \"2s\"\n");
-    let check = machine.run(&["check", "--json", "--window", "6s", "--interval", "200ms"]);
-    assert_eq!(check.code, 0, "{check:?}");
+    let check = machine.run(&["check", "--json", "--window", "6s", "--interval", "200ms"]).exits(0);
     let undecided = &check.json()["undecided"];
     let words = undecided.to_string();
     assert!(words.contains("what the notebook's kernel"), "{words}");

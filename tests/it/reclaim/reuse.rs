@@ -57,8 +57,8 @@ fn no_signal_goes_to_who_was_given_the_number() {
             .arg(std::env::current_exe().unwrap())
             .args([NAME, "--exact", "--nocapture", "--test-threads=1"])
             .env(INSIDE, "1"),
-    );
-    assert_eq!(output.code, 0, "{output:?}");
+    )
+    .exits(0);
     assert!(output.stdout.contains("1 passed"), "{output:?}");
     assert!(output.stderr.contains(" races"), "{output:?}");
 }

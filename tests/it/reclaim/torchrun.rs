@@ -22,7 +22,7 @@ fn python_with_torch() -> Option<PathBuf> {
     if found.is_ok_and(|status| status.success()) {
         return Some(python);
     }
-    skip("torch", "apt-get install python3-torch");
+    support::skip("torch", "apt-get install python3-torch");
     None
 }
 

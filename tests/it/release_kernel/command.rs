@@ -139,8 +139,7 @@ fn one_that_is_named_gives_its_cache_back_and_keeps_its_variables(notebook: &mut
     let before = notebook.client.state();
     assert_eq!(notebook.used(), Some(2 * GIB + 300 * MIB));
     let active: Time = notebook.model()["last_activity"].as_str().unwrap().parse().unwrap();
-    let output = notebook.run(&["release", "thought.ipynb", "--yes", "--json"]);
-    assert_eq!(output.code, 0, "{output:?}");
+    let output = notebook.run(&["release", "thought.ipynb", "--yes", "--json"]).exits(0);
     let released = outcome(&output);
     assert_eq!(released["outcome"], "released", "{output:?}");
     assert_eq!(released["bytes"], json!(2 * GIB));
@@ -167,8 +166,8 @@ fn one_that_is_named_gives_its_cache_back_and_keeps_its_variables(notebook: &mut
 
 fn a_rule_that_finds_cache_only_ends_with_the_kernel_alive(notebook: &mut Notebook) {
     let before = notebook.client.state();
-    let output = notebook.run(&["reap", "--kind", "idle", "--yes", "--json", "--window", "4s"]);
-    assert_eq!(output.code, 0, "{output:?}");
+    let output =
+        notebook.run(&["reap", "--kind", "idle", "--yes", "--json", "--window", "4s"]).exits(0);
     let released = outcome(&output);
     assert_eq!(
         (&released["outcome"], &released["bytes"]),
@@ -193,8 +192,8 @@ fn a_notebook_with_live_tensors_keeps_them_until_a_rule_has_it_shut() {
 }
 
 fn a_rule_that_still_holds_after_the_release_has_the_server_shut_the_kernel(notebook: &Notebook) {
-    let output = notebook.run(&["reap", "--kind", "idle", "--yes", "--json", "--window", "4s"]);
-    assert_eq!(output.code, 0, "{output:?}");
+    let output =
+        notebook.run(&["reap", "--kind", "idle", "--yes", "--json", "--window", "4s"]).exits(0);
     assert_eq!(outcome(&output)["outcome"], "freed", "{output:?}");
     assert_eq!(notebook.deeds(), ["release", "shut_kernel"]);
     assert_eq!(notebook.model(), Value::Null);

@@ -121,9 +121,7 @@ fn a_kernel_in_a_container_is_asked_within_its_network_and_its_files() {
     let (Some(python), Some(unshare)) = (python(), support::find("unshare", "util-linux")) else {
         return;
     };
-    if !rustix::process::getuid().is_root() {
-        return support::skip("root", "namespaces are made");
-    }
+    or_skip!(support::root("root"));
     let (place, machine) = (Place::new(), Machine::new(&Scene::new()));
     let file = place.path("kernel-inside.json");
     let mut command = place.command(&unshare);

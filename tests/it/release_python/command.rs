@@ -9,9 +9,7 @@ impl Program {
     fn release(&self, more: &[&str]) -> support::Output {
         let pid = self.pid().to_string();
         let arguments = [&["release", "--json", &pid], more].concat();
-        let mut command = self.machine.command(&arguments);
-        command.env("STATE_DIRECTORY", self.machine.path("state"));
-        support::finish(&mut command)
+        self.machine.act(&arguments)
     }
 }
 
@@ -23,13 +21,11 @@ fn a_python_that_runs_is_named_by_its_pid_and_one_that_sleeps_times_out() {
         assert_eq!(output.json()["targets"], json!([]), "{output:?}");
         return;
     }
-    let planned = program.release(&["--dry-run"]);
-    assert_eq!(planned.code, 0, "{planned:?}");
+    let planned = program.release(&["--dry-run"]).exits(0);
     let step = &planned.json()["targets"][0]["steps"][0];
     assert_eq!(step["way"]["by"], "python", "{planned:?}");
     assert_eq!((program.held_gib(), program.releases()), (8, 0));
-    let output = program.release(&["--yes", "--wait", "20s"]);
-    assert_eq!(output.code, 0, "{output:?}");
+    let output = program.release(&["--yes", "--wait", "20s"]).exits(0);
     let released = outcome(&output);
     assert_eq!(
         (&released["outcome"], &released["bytes"]),
@@ -40,8 +36,7 @@ fn a_python_that_runs_is_named_by_its_pid_and_one_that_sleeps_times_out() {
     assert_eq!((program.held_gib(), program.releases()), (2, 1));
 
     let sleeps = Program::start("ready()\ntime.sleep(600)").unwrap();
-    let output = sleeps.release(&["--yes", "--wait", "1s"]);
-    assert_eq!(output.code, 1, "{output:?}");
+    let output = sleeps.release(&["--yes", "--wait", "1s"]).exits(1);
     assert_eq!(outcome(&output)["outcome"], "timed_out", "{output:?}");
     // What was prepared for it is taken back: nothing runs later.
     sleeps.wake();

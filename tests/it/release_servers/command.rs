@@ -8,9 +8,7 @@ use crate::reap::outcome;
 impl StandIn {
     fn release(&self, target: &str) -> support::Output {
         let arguments = ["release", target, "--yes", "--json", "--wait", "10s"];
-        let mut command = self.machine.command(&arguments);
-        command.env("STATE_DIRECTORY", self.machine.path("state"));
-        support::finish(&mut command)
+        self.machine.act(&arguments)
     }
 }
 
