@@ -215,8 +215,11 @@ fn watch(
     }
     // What a slow GPU takes of the look is added to it.
     let window = SampleWindow { interval: INTERVAL, length: patience, begins_answered: true };
+    let rows = policy_from_args::rows(args);
     let mut last = None;
     session::sample(live, window, |snapshot| {
+        // Whoever names a GPU that there is not need not wait for the rest.
+        rows.check_gpus(&snapshot.gpus)?;
         engine.observe(&snapshot);
         let has_enough = args.window.is_none() && is_clear(targets, &snapshot);
         last = Some(snapshot);
