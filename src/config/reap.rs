@@ -63,7 +63,7 @@ pub struct ReapConfig {
     /// So many acts
     #[serde(deserialize_with = "most")]
     pub most: usize,
-    /// within this time.
+    /// within this time, in which a process that works is asked at most once to release memory.
     pub within: Span,
     /// A program by its whole path, and its arguments; empty where there is none.
     #[serde(deserialize_with = "command")]
@@ -135,8 +135,8 @@ pub(super) fn action(entry: &Entry<'_>, kind: Kind) -> Result<Response, ConfigEr
             "what {kind} finds is never killed unattended; write \"notify\""
         ))),
         Response::Release if !kind.may_be_released() => Err(entry.error(format!(
-            "what {kind} finds is not asked to release memory; write \"notify\", or let a rule of idle or \
-             server-idle have this action"
+            "what {kind} finds is not asked to release memory; write \"notify\", or let a rule of idle, \
+             server-idle or pressure have this action"
         ))),
         response => Ok(response),
     }

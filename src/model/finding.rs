@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::evidence::Evidence;
 use super::identity::Identity;
 use super::keep::KeptBy;
+use super::process::Process;
 use super::time::Time;
 
 /// How bad a finding is.
@@ -132,9 +133,10 @@ impl Kind {
         matches!(self.ends(), Ends::Always | Ends::Configured)
     }
 
-    /// Whether what a rule of it finds may be asked to release memory: it rests, and lives on.
+    /// Whether what a rule of it finds may be asked to release memory: it rests, and lives on; on a GPU that is nearly
+    /// full, who has announced a signal for that and works.
     pub const fn may_be_released(self) -> bool {
-        matches!(self, Self::Idle | Self::ServerIdle)
+        matches!(self, Self::Idle | Self::ServerIdle | Self::Pressure)
     }
 }
 
@@ -269,6 +271,25 @@ pub struct FindingProcess {
     /// The whole of who it is.
     #[serde(skip)]
     pub identity: Identity,
+}
+
+impl FindingProcess {
+    /// The process as a finding carries it; one that has ended by the names that it had, and by no start: what has
+    /// its number is another one.
+    pub fn of(process: &Process) -> Self {
+        let (user, command) = match process.ended() {
+            Some(ended) => (&ended.user, &ended.command),
+            None => (&process.user, &process.command),
+        };
+        Self {
+            pid: process.pid,
+            start_ticks: process.start_ticks,
+            start_time: process.start_time,
+            user: user.clone(),
+            command: command.clone(),
+            identity: process.identity(),
+        }
+    }
 }
 
 /// What gpumem may do about a finding by default.

@@ -244,7 +244,7 @@ fn recheck_by(
     has_acted: bool,
 ) -> Recheck {
     let has_begun_work = || !has_acted && at_plan.has_begun_work(&act.alive(), sample.snapshot);
-    if act.target().is_found() && has_begun_work() {
+    if act.target().is_found() && !act.target().may_work() && has_begun_work() {
         return Recheck::NoLonger;
     }
     match &sample.found {

@@ -101,7 +101,11 @@ fn of_members(
         let still = |because: &&Because| {
             let is_it = |finding: &&Finding| {
                 let whose: Option<Identity> = finding.process.as_ref().map(|it| it.identity);
-                finding.rule == because.rule && whose == identity
+                // What is said of a GPU is said of whoever was asked on it.
+                let mut on = member.gpus.iter();
+                let mut is_on = || on.any(|on| finding.gpus.iter().any(|it| it.index == on.index));
+                finding.rule == because.rule
+                    && (whose == identity || (finding.process.is_none() && is_on()))
             };
             found.iter().any(is_it)
         };

@@ -181,6 +181,7 @@ pub(super) fn found<'a>(
                 }
                 continue;
             }
+            Ends::Never if is_released => {}
             Ends::Never => {
                 if by_name || matches!(kind, Kind::Dead | Kind::Stuck) {
                     refuse(Why::NeverTaken { kind });

@@ -52,6 +52,14 @@ impl Target {
         self.call() == Call::Rule
     }
 
+    /// Whether it is asked while it works: its GPU is nearly full, and it has announced a signal for that.
+    pub(super) fn may_work(&self) -> bool {
+        match &self.reason {
+            Reason::Found { findings } => findings.iter().all(|it| it.kind == Kind::Pressure),
+            Reason::Named => false,
+        }
+    }
+
     /// Whether it is only asked to release memory.
     pub fn is_release(&self) -> bool {
         let is_release = |step: &Step| matches!(step, Step::Release { .. });

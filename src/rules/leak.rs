@@ -27,7 +27,7 @@ use super::undecided_reason::UndecidedReason;
 use crate::history::growth::{Demand, Trend, Verdict};
 use crate::history::{Device, RowHistory};
 use crate::model::evidence::{Evidence, Exhaustion, KindEvidence, samples};
-use crate::model::finding::{Action, Finding, FindingGpu, Kind, Severity};
+use crate::model::finding::{Action, Finding, FindingGpu, FindingProcess, Kind, Severity};
 use crate::model::snapshot::ProcessType;
 use crate::model::{Gpu, GpuProcess, Process};
 use crate::units::{Bytes, MIB, Span};
@@ -314,7 +314,7 @@ fn finding(it: ProcessInput<'_>, leaks: Vec<LeakOn>) -> Option<Finding> {
             .iter()
             .try_fold(0u64, |sum, gpu| Some(sum.saturating_add(gpu.used_bytes?))),
         gpus,
-        process: Some(subject::process(process)),
+        process: Some(FindingProcess::of(process)),
         evidence: Evidence::new(evidence),
         message,
         advice: advice(process),

@@ -18,7 +18,9 @@ use super::suspect::Candidate;
 use super::undecided_reason::{Doubts, UndecidedReason};
 use crate::history::{Began, Device, HighStretch, History, ProcessHistory, RowHistory};
 use crate::model::evidence::Evidence;
-use crate::model::finding::{Action, Ends, Finding, FindingGpu, Kind, Pending, Severity};
+use crate::model::finding::{
+    Action, Ends, Finding, FindingGpu, FindingProcess, Kind, Pending, Severity,
+};
 use crate::model::{Gpu, GpuProcess, Identity, Process, Snapshot, Time};
 use crate::units::{Bytes, Percent, Span};
 
@@ -337,7 +339,7 @@ impl<'a> RuleInput<'a> {
             resolved_at: None,
             memory_bytes: subject::sum(&told.gpus),
             gpus: told.gpus,
-            process: process.map(subject::process),
+            process: process.map(FindingProcess::of),
             evidence: told.evidence,
             message: told.message,
             advice: told.advice,

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use unicode_width::UnicodeWidthChar as _;
 
-use crate::model::finding::{FindingGpu, FindingProcess};
+use crate::model::finding::FindingGpu;
 use crate::model::pool::{is_ray_idle, is_spawned};
 use crate::model::program::{file_name, is_interpreter};
 use crate::model::{Identity, Process, Start};
@@ -36,23 +36,6 @@ pub(super) fn id(rule: &str, gpus: &[FindingGpu], process: Option<&Process>) -> 
         None => Ok(()),
     };
     id.into()
-}
-
-/// The process as a finding carries it; one that has ended by the names that it had, and by no start: what has
-/// its number is another one.
-pub(super) fn process(process: &Process) -> FindingProcess {
-    let (user, command) = match process.ended() {
-        Some(ended) => (&ended.user, &ended.command),
-        None => (&process.user, &process.command),
-    };
-    FindingProcess {
-        pid: process.pid,
-        start_ticks: process.start_ticks,
-        start_time: process.start_time,
-        user: user.clone(),
-        command: command.clone(),
-        identity: process.identity(),
-    }
 }
 
 /// `GPU 0`, `GPUs 0 and 1`, `GPUs 0, 1 and 2`, `8 GPUs`.

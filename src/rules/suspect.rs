@@ -21,7 +21,7 @@ use super::exemption::{self, KeepRules};
 use super::subject;
 use crate::history::counter::Mean;
 use crate::history::{Began, History, ProcessHistory, RowHistory, Use};
-use crate::model::finding::FindingGpu;
+use crate::model::finding::{FindingGpu, FindingProcess};
 use crate::model::processes_by_pid::ProcessesByPid;
 use crate::model::snapshot::ProcessType;
 use crate::model::suspect::{SeenSoFar, StillMissing, Suspect, SuspectEvidence};
@@ -326,7 +326,7 @@ impl SuspectInput<'_> {
         Suspect {
             rule: Arc::clone(&candidate.rule),
             kind,
-            process: subject::process(self.process),
+            process: FindingProcess::of(self.process),
             memory_bytes: subject::sum(&candidate.gpus),
             since: candidate.since,
             seen_seconds: seconds,

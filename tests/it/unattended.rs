@@ -9,13 +9,13 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
-use mock_nvml::scene::Scene;
+use mock_nvml::scene::{Gpu, Process, Scene};
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::machine::{Machine, Running, one_gpu};
+use crate::machine::{GIB, Machine, Running, Talking, one_gpu};
 use crate::procs::{self, state};
-use crate::support::{clean_environment, gpumem, wait_until};
+use crate::support::{clean_environment, find, gpumem, wait_until};
 
 /// A stopped process is a finding after a second; nobody is written to.
 const TELLS: &str = "[sample]\ninterval = \"200ms\"\n[reap]\nwarn = \"1s\"\ngrace = \"1s\"\n\
@@ -243,4 +243,65 @@ fn what_the_configuration_never_kills_a_plan_skips_too() {
     assert!(planned(""));
     assert!(!planned("[reap]\nnever = [\"python3.12\"]\n"));
     assert!(planned("[reap]\nnever = [\"python3\", \"ython3.12\"]\n"));
+}
+
+/// Trains, and frees what it caches when it is told: here, by saying so to the test, which plays the driver.
+const TRAINS: &str = r#"
+import os, signal, sys
+def clean(*_):
+    with open(sys.argv[1], "a") as file:
+        file.write("cleaned\n")
+if len(sys.argv) > 1:
+    signal.signal(signal.SIGUSR2, clean)
+print("ready", flush=True)
+while True:
+    sum(range(10000))
+"#;
+
+#[test]
+fn on_a_full_gpu_training_that_announced_a_signal_cleans_up_and_goes_on() {
+    let Some(python) = find("python3", "python3") else {
+        return;
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let cleaned = folder.path().join("cleaned");
+    let start = |announces: bool| {
+        let mut command = Command::new(&python);
+        command.args(["-u", "-c", TRAINS]);
+        if announces {
+            command.arg(&cleaned).env("GPUMEM_RELEASE_SIGNAL", "USR2");
+        }
+        let mut trains = Talking::start(&mut command);
+        assert_eq!(trains.line(), "ready");
+        trains
+    };
+    // The other one would die of the signal.
+    let (announced, other) = (start(true), start(false));
+    let scene = |gib: u64| {
+        let gpu = Gpu::new("NVIDIA H100 80GB HBM3")
+            .total(80 * GIB)
+            .process(Process::compute(announced.running.pid(), gib * GIB))
+            .process(Process::compute(other.running.pid(), 2 * GIB));
+        Scene::new().gpu(gpu)
+    };
+    let cleans = "[sample]\ninterval = \"200ms\"\n[reap]\nwithin = \"10m\"\n\
+                  [rules.pressure]\nmin_free = \"79GiB\"\nduration = \"1s\"\naction = \"release\"\n";
+    let service = Service::start(&scene(9), cleans);
+    service.wait_for_message("READY=1");
+    wait_until("it was told", || fs::read_to_string(&cleaned).is_ok_and(|it| it == "cleaned\n"));
+    service.machine.play(&scene(3));
+    let log = service.machine.path("state").join("reap.jsonl");
+    let outcome = || -> Option<Value> {
+        let text = fs::read_to_string(&log).ok()?;
+        let mut entries = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+        entries.find(|it| it["outcome"].is_string())
+    };
+    wait_until("the audit log has what came back", || outcome().is_some());
+    let outcome = outcome().unwrap();
+    assert_eq!((&outcome["outcome"], &outcome["bytes"]), (&"released".into(), &(6 * GIB).into()));
+    // The GPU is as full as before for the other; who was asked is not asked again so soon.
+    thread::sleep(Duration::from_secs(2));
+    assert_eq!(fs::read_to_string(&cleaned).unwrap(), "cleaned\n");
+    assert!(procs::lives(announced.running.pid()) && procs::lives(other.running.pid()));
+    service.end();
 }

@@ -15,12 +15,13 @@ use crate::cli::reap::text;
 use crate::config::reap::{ReapConfig, Response};
 use crate::host::Guarded;
 use crate::model::family::families;
-use crate::model::finding::{Finding, Severity};
-use crate::model::{Identity, Snapshot, Time};
+use crate::model::finding::{Finding, FindingProcess, Severity};
+use crate::model::{Gpu, Identity, Process, Snapshot, Time};
 use crate::reclaim::ledger::{self, Actor, Deed, Failure};
 use crate::reclaim::plan::{PlanInput, pids};
 use crate::reclaim::policy::ReapPace;
 use crate::reclaim::recheck::is_work;
+use crate::reclaim::release::{ReleaseBy, find as find_release};
 use crate::reclaim::target::{Reason, Step, TargetProcess};
 use crate::reclaim::warnings::WarningDue;
 use crate::reclaim::{
@@ -123,6 +124,8 @@ pub(super) struct ReapScheduler {
     /// Findings whose processes were asked to release memory, and when they may be again: never, or where they
     /// were busy, later.
     asked: HashMap<Arc<str>, Option<Time>>,
+    /// Processes that were asked while they worked, and until when they are not asked again.
+    cleaned: HashMap<Identity, Time>,
     /// Findings of which it was said why nothing is done.
     skip_logged: HashSet<Arc<str>>,
     /// What was last said of what stands in the way of everything.
@@ -147,6 +150,7 @@ impl ReapScheduler {
             pending_notices: HashSet::new(),
             undelivered: HashMap::new(),
             asked: HashMap::new(),
+            cleaned: HashMap::new(),
             skip_logged: HashSet::new(),
             last_error: None,
         }
@@ -321,6 +325,8 @@ impl ReapScheduler {
                 && is_seen(finding, &self.snapshot)
         };
         let due: Vec<Finding> = self.engine.unkept().filter(is_due).cloned().collect();
+        self.cleaned.retain(|_, until| now < *until);
+        let due: Vec<Finding> = due.into_iter().flat_map(|it| self.of_processes(it)).collect();
         if due.is_empty() {
             return;
         }
@@ -335,8 +341,34 @@ impl ReapScheduler {
         }
         let mut targets = plan.targets.into_iter();
         if let Some(target) = targets.find(Target::is_release) {
+            let asked = target.members.iter().map(TargetProcess::identity);
+            let until = now.plus_seconds(self.reap.within.0.as_secs_f64());
+            let until: Vec<(Identity, Time)> = asked.map(|identity| (identity, until)).collect();
             self.begin((target, Response::Release), guard, now, system);
+            if self.acting.is_some() {
+                self.cleaned.extend(until);
+            }
         }
+    }
+
+    /// What is found on a GPU, of each process there that has announced a signal to release memory on and was not
+    /// asked lately; a finding about a process as it is.
+    fn of_processes(&self, finding: Finding) -> Vec<Finding> {
+        if finding.process.is_some() {
+            return vec![finding];
+        }
+        let is_on = |gpu: &&Gpu| finding.gpus.iter().any(|on| on.index == gpu.index);
+        let gpus = self.snapshot.gpus.iter().filter(is_on);
+        let pids = gpus.flat_map(|gpu| gpu.processes.iter().flatten()).map(|row| row.pid);
+        let processes = pids.filter_map(|pid| self.snapshot.process(pid));
+        let may_be_asked = |process: &&Process| {
+            let way = find_release(process, &self.snapshot);
+            matches!(way.map(|way| way.by), Ok(ReleaseBy::Signal { .. }))
+                && !self.cleaned.contains_key(&process.identity())
+        };
+        let asked = processes.filter(may_be_asked);
+        let of = |it| Finding { process: Some(FindingProcess::of(it)), ..finding.clone() };
+        asked.map(of).collect()
     }
 
     /// Whether its process was asked since it is found, by an earlier gpumem.
@@ -435,9 +467,13 @@ impl ReapScheduler {
             return;
         };
         if response == Response::Release {
+            // Of a GPU that is nearly full it is each process that is asked once in a while, and not the finding.
+            let ids = self.engine.findings().iter().filter(|it| it.process.is_none());
+            let of_gpus: Vec<Arc<str>> = ids.map(|it| Arc::clone(&it.id)).collect();
+            let findings = findings.into_iter().filter(|id| !of_gpus.contains(id));
             let again = matches!(outcome, Outcome::Busy { .. } | Outcome::TimedOut { .. });
             let again = again.then(|| now.plus_seconds(BUSY_SECONDS));
-            let asked = findings.into_iter().map(|finding| (finding, again));
+            let asked = findings.map(|finding| (finding, again));
             return self.asked.extend(asked);
         }
         // Whoever is at work again is warned again, should it cease; the others were tried.

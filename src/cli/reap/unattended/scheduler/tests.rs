@@ -509,6 +509,25 @@ fn a_rule_with_action_release_asks_once_and_kills_no_process() {
     assert!(!log.contains("kill"), "{log}");
 }
 
+/// At work on a GPU of 80 GiB that is nearly full.
+#[test]
+fn on_a_full_gpu_who_announced_a_signal_is_asked_while_it_works_and_not_too_often() {
+    let cleans =
+        "[rules.pressure]\naction = \"release\"\nmin_free = \"79GiB\"\n[reap]\nwithin = \"20m\"\n";
+    let at_work = |it: Process| Process { cpu_percent: Some(100.0), ..it };
+    let plain = at_work(process(71, "python train.py"));
+    let kept = Process { environment: None, ..at_work(process(72, "python train.py")) };
+    let mut day = Day::new(cleans, vec![at_work(announcing(70)), plain, kept]);
+    day.stage.control.get().answer = Some(RequestResult::Released(Ok(ReleaseReport::default())));
+    for (seconds, asked) in [(50.0, 0), (1000.0, 1), (2000.0, 2), (4100.0, 4)] {
+        day.until(seconds);
+        let control = day.stage.control.get();
+        assert_eq!(control.asked.len(), asked, "{seconds}: {:#?}", day.stage.log);
+        let is_it = |it: &Request| matches!(it, Request::Release { way, .. } if way.pid == 70);
+        assert!(control.asked.iter().all(is_it) && control.sent.is_empty());
+    }
+}
+
 #[test]
 fn what_is_busy_is_asked_again_later() {
     let (day, asked) = asked_by(1000.0, Err(NotReleased::Busy("a cell runs".to_owned())));
