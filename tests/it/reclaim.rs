@@ -2,10 +2,10 @@
 //! is made here; what Linux shows is what there is.
 
 use std::collections::BTreeMap;
-use std::fs;
+use std::fs::{self, File};
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::process::CommandExt as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::thread;
@@ -24,6 +24,7 @@ use gpumem::api::reclaim::{
     Policy, Protection, Recheck, Signal, StepInput, Target, Targets, perform_requests, pids, plan,
 };
 
+use crate::scenarios::random::Random;
 use crate::support::{self, python_with};
 
 mod chance;
@@ -46,6 +47,8 @@ pub struct Stage {
     hidden: Vec<u32>,
     /// Whose children NVML lists, too.
     heirs_of: Vec<u32>,
+    /// NVML lists whoever has the device file open, and no other.
+    lists_holders: bool,
     begun: Instant,
     folder: tempfile::TempDir,
 }
@@ -65,6 +68,7 @@ impl Stage {
             listed: listed.to_vec(),
             hidden: Vec::new(),
             heirs_of: Vec::new(),
+            lists_holders: false,
             begun: Instant::now(),
             folder: tempfile::tempdir().unwrap(),
         }
@@ -74,7 +78,7 @@ impl Stage {
     pub fn dev(&self) -> PathBuf {
         let path = self.folder.path().join("dev");
         fs::create_dir_all(&path).unwrap();
-        fs::write(path.join("nvidia0"), "").unwrap();
+        File::options().create(true).append(true).open(path.join("nvidia0")).unwrap();
         path
     }
 
@@ -91,7 +95,10 @@ impl Stage {
         let mut snapshot = Snapshot::new(self.now());
         snapshot.host = read_host(&Roots::default());
         snapshot.host.pid_namespace = Some(PidNamespace::Host);
-        let mut listed = self.listed.clone();
+        let mut listed = match self.lists_holders {
+            true => holders(&self.dev().join("nvidia0")),
+            false => self.listed.clone(),
+        };
         if !self.heirs_of.is_empty() {
             let all = read_all(&Roots::default()).unwrap();
             let is_heir = |ppid: u32| self.heirs_of.contains(&ppid);
@@ -186,6 +193,16 @@ impl Stage {
         let target = self.target();
         self.act(target)
     }
+}
+
+/// Who has a file open, as the kernel tells.
+fn holders(path: &Path) -> Vec<u32> {
+    let all = read_all(&Roots::default()).unwrap();
+    let holds = |pid: u32| {
+        let files = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+        files.filter_map(|it| fs::read_link(it.path()).ok()).any(|link| link == path)
+    };
+    all.iter().map(|it| it.pid).filter(|&pid| holds(pid)).collect()
 }
 
 /// The signals that were sent to a process, by the ledger.
@@ -360,6 +377,76 @@ while True: signal.pause()"
     for pid in family {
         assert_eq!(sent(&past, pid), [Signal::Term, Signal::Kill], "{pid}");
     }
+}
+
+/// Holds a file as a process holds a GPU, and does this when it is told to end.
+const TAKES: &str = r#"
+import os, signal, sys, time
+path, manner, delay = sys.argv[1], sys.argv[2], float(sys.argv[3])
+held = open(path)
+def told(*_):
+    global held
+    if manner == "exits": os._exit(0)
+    if manner == "ignores": return
+    held.close()
+    if manner == "takes_again":
+        time.sleep(delay)
+        held = open(path)
+        return
+    if os.fork() == 0:
+        os.setsid()
+        time.sleep(delay)
+        if manner == "starts_again":
+            os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
+        held = open(path)
+        while True: signal.pause()
+    os._exit(0)
+signal.signal(signal.SIGTERM, told)
+print("ready", flush=True)
+while True: signal.pause()
+"#;
+
+/// Whatever a process does about it, and when: freed means that a while later nobody of it holds anything.
+#[test]
+fn freed_means_that_nobody_has_taken_it_again() {
+    let python = or_skip!(python_with(&["signal"]));
+    const MANNERS: [&str; 5] = ["exits", "ignores", "takes_again", "forks", "starts_again"];
+    thread::scope(|scope| {
+        for seed in 0..10 {
+            let python = &python;
+            scope.spawn(move || {
+                let mut random = Random::new("freed", seed);
+                let manner = MANNERS[seed as usize % MANNERS.len()];
+                let delay = random.range(0.1, 3.0);
+                let mut stage = Stage::new(&[]);
+                let file = stage.dev().join("nvidia0");
+                let mut command = Command::new(python);
+                command.args(["-c", TAKES]).arg(&file).args([manner, &delay.to_string()]);
+                let cast = Cast::new(command.process_group(0));
+                // Another program of the same user holds the GPU, too, and lives.
+                let other = "import os, sys, time\nheld = open(sys.argv[1])\nprint('ready', flush=True)\ntime.sleep(60)";
+                let mut command = Command::new(python);
+                let mut innocent = Cast::new(command.args(["-c", other]).arg(&file).process_group(0));
+                stage.lists_holders = true;
+                stage.guard.policy.targets = Targets::of_pids(&[cast.pid()]).unwrap();
+                stage.guard.policy.grace = Some(Duration::from_secs(4));
+                let (outcome, past) = stage.end();
+                thread::sleep(Duration::from_secs(1));
+                let mut left = holders(&file);
+                left.retain(|&pid| pid != innocent.pid());
+                let case = format!("{manner} after {delay:.1} s: {outcome:?}, left {left:?}");
+                assert_eq!(is_freed(&outcome), left.is_empty(), "{case}");
+                let ends = ["exits", "ignores", "takes_again"].contains(&manner);
+                assert_eq!(is_freed(&outcome), ends, "{case}");
+                let kills = sent(&past, cast.pid()).contains(&Signal::Kill);
+                assert_eq!(kills, ["ignores", "takes_again"].contains(&manner), "{case}");
+                assert!(innocent.is_alive() && sent(&past, innocent.pid()).is_empty(), "{case}");
+                for pid in left {
+                    crate::procs::send(pid, rustix::process::Signal::KILL);
+                }
+            });
+        }
+    });
 }
 
 #[test]

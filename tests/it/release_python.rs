@@ -55,9 +55,10 @@ class cuda:
     def empty_cache():
         global cached, released
         cached, released = 0, released + 1
+        _write()
+        # Last: whoever waits for it may send the next signal then.
         with open("released", "a") as file:
             file.write(sys.modules["__main__"].__dict__.get("mark", "x"))
-        _write()
 "#;
 
 /// What each program begins with: a module, a variable that must survive, and a signal that wakes it.
