@@ -434,6 +434,7 @@ fn freed_means_that_nobody_has_taken_it_again() {
                 thread::sleep(Duration::from_secs(1));
                 let mut left = holders(&file);
                 left.retain(|&pid| pid != innocent.pid());
+                left.iter().for_each(|&pid| crate::procs::send(pid, rustix::process::Signal::KILL));
                 let case = format!("{manner} after {delay:.1} s: {outcome:?}, left {left:?}");
                 assert_eq!(is_freed(&outcome), left.is_empty(), "{case}");
                 let ends = ["exits", "ignores", "takes_again"].contains(&manner);
@@ -441,9 +442,6 @@ fn freed_means_that_nobody_has_taken_it_again() {
                 let kills = sent(&past, cast.pid()).contains(&Signal::Kill);
                 assert_eq!(kills, ["ignores", "takes_again"].contains(&manner), "{case}");
                 assert!(innocent.is_alive() && sent(&past, innocent.pid()).is_empty(), "{case}");
-                for pid in left {
-                    crate::procs::send(pid, rustix::process::Signal::KILL);
-                }
             });
         }
     });
