@@ -414,11 +414,12 @@ pub struct RulesArgs {
 /// The action of a `[[rule]]` or of a kind's own rule is what `gpumem reap --watch` does about its
 /// findings:
 /// "notify" (the default: notify the owner), "release" (notify the owner and ask the process to release
-/// memory, as `gpumem release` does; never kill; for idle and server-idle) or "reap" (warn the owner, then
+/// memory, as `gpumem release` does; never kill; for idle, server-idle and pressure, where each process on the GPU is
+/// asked that has announced a signal for that, while it works) or "reap" (warn the owner, then
 /// kill; for orphan, stopped, hung, idle and leak). `[reap]` sets how: warn (15m: from the first warning to the last), grace
 /// (1m: from the last warning to the kill), settle (15s: a pause after each kill), most (3 kills)
 /// within
-/// (10m), notify (a program by its whole path and its arguments, run without a shell, with the finding as
+/// (10m; nor is a process that works asked twice in that time), notify (a program by its whole path and its arguments, run without a shell, with the finding as
 /// JSON on its standard input; it has 10s, and if it fails the owner does not count as warned)
 /// and never (file names of programs that are never
 /// killed, not by `gpumem reap` and `gpumem kill` either).
