@@ -26,6 +26,10 @@ use crate::model::process::Descendants;
 /// So many of those who work with one process are looked at.
 const MOST: usize = 4096;
 
+/// So many others of one process group are looked at, those with the lowest numbers: a thousand ranks of one group are
+/// not looked at a thousand times each.
+const MOST_OF_GROUP: usize = 64;
+
 /// So many generations are climbed.
 const MOST_ANCESTORS: usize = 16;
 
@@ -118,6 +122,10 @@ impl Tree {
                 members.entry(place.unwrap_or(0)).or_default().push(pid);
             }
         }
+        for members in self.groups.values_mut() {
+            members.sort_unstable();
+            members.truncate(MOST_OF_GROUP);
+        }
     }
 
     /// Whether the process was there when /proc was last listed.
@@ -181,7 +189,7 @@ impl Tree {
             // What gpumem does is no work of the script that it was started by.
             let is_other = |pid: &&u32| !known.contains(pid) && **pid != self.own_pid;
             let others = group.into_iter().flatten().filter(is_other);
-            family.extend(others.take(MOST));
+            family.extend(others);
             for &pid in &family {
                 if !used.contains_key(&pid) {
                     let mut read =

@@ -126,6 +126,11 @@ fn what_the_others_of_a_process_group_do_counts_with_it() {
     assert_eq!(sum(&mut fake), (Some(1), Some(1.0), Some(1005)));
     put(&fake, 80, 80, 400, 9000);
     assert_eq!(sum(&mut fake), (Some(1), Some(4.0), Some(9005)));
+    // Of a large group only so many are looked at: here 80 and 62 more beside the process itself.
+    for pid in 200..400 {
+        put(&fake, pid, 80, 100, 0);
+    }
+    assert_eq!(sum(&mut fake), (Some(1), Some(66.0), Some(9005 + 62 * 5)));
 }
 
 #[test]
