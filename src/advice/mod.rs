@@ -23,7 +23,7 @@ use crate::model::Process;
 use crate::model::program::file_name;
 
 pub use owner::{owner, owner_of};
-pub use place::{place_lines, quote};
+pub use place::{place_lines, quote, thaw};
 
 /// What a program is given to give memory back by itself when it is asked: a signal's handler in Python, to paste.
 /// A process that has announced a signal (`GPUMEM_RELEASE_SIGNAL`) and handles it is sent that; this is the other end.

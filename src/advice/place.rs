@@ -15,7 +15,9 @@ const LONGEST_NAME: usize = 253;
 /// stopped is let go on first. Empty where nothing is known to run it.
 pub fn place_lines(process: &Process) -> Vec<String> {
     let mut lines = Vec::new();
-    if process.state == Some('T') {
+    if let Some(line) = thaw(process) {
+        lines.push(line);
+    } else if process.is_stopped() {
         lines.push(format!("it is stopped, continue it: `kill -CONT {}`", process.pid));
     }
     if is_notebook(process) {
@@ -35,6 +37,16 @@ pub fn place_lines(process: &Process) -> Vec<String> {
     }
     lines.extend(owner(process).map(|owner| owner.line));
     lines
+}
+
+/// What lets a process go on that is frozen with its cgroup; `None` where it is not.
+pub fn thaw(process: &Process) -> Option<String> {
+    let cgroup = process.cgroup.as_deref().filter(|_| process.frozen == Some(true))?;
+    let file = quote(&format!("/sys/fs/cgroup{cgroup}/cgroup.freeze"));
+    let by_hand = file.map_or_else(String::new, |file| format!(", or `echo 0 > {file}`"));
+    Some(format!(
+        "thaw it by what froze it: `docker unpause`, `podman unpause`, `systemctl thaw`{by_hand}"
+    ))
 }
 
 /// Whether a person works in this process through a notebook; one that a program runs is a batch job.

@@ -170,6 +170,7 @@ impl Subject<'_> {
                 }
                 _ => "its main thread has exited, and others still run".to_owned(),
             }),
+            Some(_) if process.frozen == Some(true) => Some("frozen with its cgroup".to_owned()),
             letter => letter.map(state),
         });
         more.extend(process.threads.map(|count| number_of(count, "thread")));

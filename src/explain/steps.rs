@@ -158,7 +158,7 @@ fn general(process: &Process, gpus: &[OnGpu<'_>], is_past_talking_to: bool) -> V
                 .map(|line| plain(WhenPossible::End, line.text.to_string()));
             if let Some(end) = &mut end {
                 let pid = process.pid;
-                end.text.push_str(&if state == Some(STOPPED) {
+                end.text.push_str(&if state == Some(STOPPED) && process.frozen != Some(true) {
                     format!(
                         " (`kill -TERM {pid}; kill -CONT {pid}`: it handles the first once it \
                         continues)"
@@ -205,7 +205,7 @@ fn more(row: &Framework, shown: usize) -> ExplainStep {
 
 /// Whether a step lets a stopped process go on.
 fn goes_on(step: &ExplainStep) -> bool {
-    step.text.contains("`kill -CONT")
+    step.text.contains("`kill -CONT") || step.text.starts_with("thaw it")
 }
 
 /// Whether a step ends a stopped process by signals.

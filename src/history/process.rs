@@ -32,6 +32,7 @@ pub struct ProcessHistory {
     /// When gpumem last asked it to release memory.
     asked: Option<Arc<AskedRelease>>,
     asked_cpu: AskedCpu,
+    cpu_wait: CpuWait,
     cpu: Counter,
     /// `cpu` holds what the descendants used, too.
     counts_descendants: bool,
@@ -119,6 +120,23 @@ impl AskedCpu {
     }
 }
 
+/// What a process waited for a processor since that was first known, in seconds.
+#[derive(Clone, Copy, Debug, Default)]
+struct CpuWait {
+    last: Option<f64>,
+    seconds: f64,
+}
+
+impl CpuWait {
+    fn observe(&mut self, total: Option<f64>) -> f64 {
+        if let (Some(now), Some(last)) = (total, self.last) {
+            self.seconds += (now - last).max(0.0);
+        }
+        self.last = total.or(self.last);
+        self.seconds
+    }
+}
+
 impl ProcessHistory {
     pub(super) fn new(identity: Identity, time: Time) -> Self {
         Self {
@@ -129,6 +147,7 @@ impl ProcessHistory {
             resumed_at: None,
             asked: None,
             asked_cpu: AskedCpu::default(),
+            cpu_wait: CpuWait::default(),
             cpu: Counter::default(),
             counts_descendants: false,
             still: None,
@@ -166,7 +185,8 @@ impl ProcessHistory {
     }
 
     /// Takes in what the process used of the CPU and, where they were looked at, its descendants: who lets
-    /// others work is at work. Where they were looked at in vain, nothing is known of the sum.
+    /// others work is at work. Where they were looked at in vain, nothing is known of the sum. Who waits for its turn on
+    /// a host that is full would have run: that counts as use.
     fn observe_cpu(&mut self, process: &Process, previous: Time, moment: SampleTime) {
         let own = (process.cpu_seconds, process.cpu_percent);
         let (seconds, percent) = match process.descendants.as_deref() {
@@ -185,6 +205,8 @@ impl ProcessHistory {
         }
         let asked = self.asked.as_deref();
         let asked = asked.filter(|it| it.overlaps(previous, moment.time, 0.0));
+        let waited = self.cpu_wait.observe(process.cpu_wait_seconds);
+        let seconds = seconds.map(|seconds| seconds + waited);
         let seconds = self.asked_cpu.without(seconds, asked);
         self.cpu.observe(moment.time, seconds, percent, moment.allowed_gap);
     }

@@ -70,6 +70,10 @@ pub struct Process {
     /// CPU time in total, in seconds.
     #[schemars(range(min = 0))]
     pub cpu_seconds: Option<f64>,
+    /// How long its first thread could have run and waited for a processor, in total, in seconds
+    /// (`/proc/PID/schedstat`).
+    #[schemars(range(min = 0))]
+    pub cpu_wait_seconds: Option<f64>,
     /// Resident host memory, in bytes.
     pub rss_bytes: Option<u64>,
     /// Number of threads.
@@ -101,6 +105,9 @@ pub struct Process {
     pub libraries: Option<Arc<[Arc<str>]>>,
     /// Its cgroup: the path in the unified hierarchy, or in that of memory.
     pub cgroup: Option<Arc<str>>,
+    /// Its cgroup is frozen, as by `docker pause` or `systemctl freeze`. Looked at every half minute; absent where
+    /// that is not known, as in a hierarchy of the first version.
+    pub frozen: Option<bool>,
     /// The container it runs in.
     pub container: Option<Arc<Container>>,
     /// The Kubernetes pod it runs in.
@@ -179,12 +186,19 @@ impl Process {
     }
 
     /// The state by which it can go on: of what is left where its first thread has ended. Where that is not known, an
-    /// end which the others do not follow is one that they cannot.
+    /// end which the others do not follow is one that they cannot. Who is frozen with its cgroup sleeps, as the kernel has
+    /// it; it is stopped.
     pub fn live_state(&self) -> Option<char> {
         match self.has_threads_left() {
             true => self.left_thread_state.or(Some('D')),
+            false if self.frozen == Some(true) => Some('T'),
             false => self.state,
         }
+    }
+
+    /// Whether it was stopped, by a signal or with its cgroup.
+    pub fn is_stopped(&self) -> bool {
+        self.live_state() == Some('T')
     }
 
     /// Whether who started it is gone, and with it the leader of its process group: nothing is left of

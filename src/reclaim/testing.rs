@@ -107,7 +107,12 @@ pub fn finding(kind: Kind, process: &Process) -> Finding {
             identity: process.identity(),
         }),
         memory_bytes: Some(GIB),
-        evidence: Evidence::new(StoppedEvidence { state: 'T', samples: 9, terminal: None }),
+        evidence: Evidence::new(StoppedEvidence {
+            state: 'T',
+            samples: 9,
+            terminal: None,
+            is_frozen: false,
+        }),
         message: format!("{} is {kind}", process.pid),
         advice: Vec::new(),
         actions,

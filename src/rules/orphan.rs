@@ -207,7 +207,7 @@ fn process(it: ProcessInput<'_>, verdicts: &mut RuleOutput) {
         advice: lines(process),
     };
     let mut finding = seen.finding(Some(process), told);
-    if process.state != Some('T') {
+    if !process.is_stopped() {
         finding.actions.push(Action::Terminate);
     }
     verdicts.find(finding);
@@ -352,7 +352,7 @@ fn is_its_units_daemon(process: &Process, snapshot: &Snapshot) -> bool {
 
 fn lines(process: &Process) -> Vec<String> {
     let mut lines = Vec::new();
-    if process.state == Some('T') {
+    if process.is_stopped() && process.frozen != Some(true) {
         let pid = process.pid;
         lines.push(format!(
             "kill it: `kill -TERM {pid}; kill -CONT {pid}` (while stopped it does not handle the first)"

@@ -1,6 +1,6 @@
 //! `stopped`: a process is stopped by a signal or a terminal (`T`) while it holds memory on a GPU.
 //!
-//! Ctrl-Z, a shell that gave it no terminal to read from, or `kill -STOP`. Every sample of the duration
+//! Ctrl-Z, a shell that gave it no terminal to read from, `kill -STOP`, or a frozen cgroup (`docker pause`). Every sample of the duration
 //! has to show it; one that does not begins the time anew.
 //!
 //! Never stopped: a process that a debugger holds (`t`), which is somebody's work; one that holds nothing
@@ -16,7 +16,7 @@ use serde::Serialize;
 use super::lasting::{held, wait};
 use super::rule::{ProcessInput, RuleKind, RuleOutput, SEVERITY, Settings, Told, seconds};
 use super::subject;
-use crate::advice::quote;
+use crate::advice::{self, quote};
 use crate::history::RowHistory;
 use crate::model::Process;
 use crate::model::evidence::{Evidence, KindEvidence, samples};
@@ -41,18 +41,21 @@ pub static KIND: RuleKind = RuleKind {
 /// What says that a process was stopped.
 #[derive(Clone, PartialEq, Debug, JsonSchema, Serialize)]
 pub struct StoppedEvidence {
-    /// `T`, as in /proc.
+    /// `T`.
     pub state: char,
     /// Samples in which it was so without a break.
     pub samples: u64,
     /// Its controlling terminal, where it has one: `fg` there would let it go on.
     pub terminal: Option<Arc<str>>,
+    /// Frozen with its cgroup, which `/proc` calls asleep.
+    #[serde(rename = "frozen")]
+    pub is_frozen: bool,
 }
 
 impl KindEvidence for StoppedEvidence {
     fn words(&self) -> String {
-        let mut words =
-            format!("suspended ({}: Ctrl-Z, SIGSTOP) in all {}", self.state, samples(self.samples));
+        let how = if self.is_frozen { "its cgroup is frozen" } else { "T: Ctrl-Z, SIGSTOP" };
+        let mut words = format!("suspended ({how}) in all {}", samples(self.samples));
         if let Some(terminal) = &self.terminal {
             let _ = write!(words, ", on {terminal}");
         }
@@ -86,7 +89,8 @@ fn process(it: ProcessInput<'_>, verdicts: &mut RuleOutput) {
         subject::held(&gpus),
     );
     let terminal = it.process.terminal.clone();
-    let evidence = StoppedEvidence { state: 'T', samples: streak.samples, terminal };
+    let is_frozen = it.process.frozen == Some(true);
+    let evidence = StoppedEvidence { state: 'T', samples: streak.samples, terminal, is_frozen };
     let told = Told {
         severity: settings.severity,
         gpus,
@@ -94,13 +98,16 @@ fn process(it: ProcessInput<'_>, verdicts: &mut RuleOutput) {
         until: streak.until,
         evidence: Evidence::new(evidence),
         message,
-        advice: advice(it.process),
+        advice: lines(it.process),
     };
     verdicts.find(it.seen.finding(Some(it.process), told));
 }
 
-fn advice(process: &Process) -> Vec<String> {
+fn lines(process: &Process) -> Vec<String> {
     let pid = process.pid;
+    if let Some(line) = advice::thaw(process) {
+        return vec![line];
+    }
     let mut advice = Vec::new();
     let job = process.slurm.as_deref().filter(|it| it.over != Some(true));
     if let Some(job) = job.and_then(|it| quote(&it.id()?)) {

@@ -227,6 +227,11 @@ impl Surroundings {
         }
         self.relate(entry, &stat, false);
         self.measure(entry, &stat, now_ns);
+        // Who waits for a processor stands in the queue, or ran meanwhile.
+        if stat.state == 'R' || entry.moved_ns == now_ns {
+            let waited = read_cpu_wait(proc, entry.process.pid);
+            entry.process.cpu_wait_seconds = waited.or(entry.process.cpu_wait_seconds);
+        }
         (entry.process.left_thread_state, entry.process.wchan) = (None, None);
         true
     }
@@ -394,6 +399,16 @@ impl Surroundings {
         self.leaders.insert(leader, exists);
         exists
     }
+}
+
+/// How long the first thread has waited in a run queue: the second number of `schedstat`, in nanoseconds (Linux's
+/// `Documentation/scheduler/sched-stats.rst`).
+fn read_cpu_wait(proc: &Folder, pid: u32) -> Option<f64> {
+    let mut content = [0; 64];
+    let length = proc.file_of(pid, "schedstat", &mut content).ok()?;
+    let text = std::str::from_utf8(&content[..length]).ok()?;
+    let waited_ns: u64 = text.split_ascii_whitespace().nth(1)?.parse().ok()?;
+    Some(hundredths(waited_ns as f64 / SECOND_NS as f64))
 }
 
 fn hundredths(number: f64) -> f64 {

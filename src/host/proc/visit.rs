@@ -1,6 +1,7 @@
 //! A visit to a watched process: all that its stat does not tell is read through its folder. When a visit is due is
 //! in `entry`.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use rustix::io;
@@ -15,6 +16,7 @@ use crate::host::proc::folder::{Folder, if_readable, is_gone};
 use crate::host::proc::framework::read_framework;
 use crate::host::proc::io_counters::{IO_BYTES, parse_io};
 use crate::host::proc::notebook::parse_kernel;
+use crate::host::proc::small_file::read_text;
 use crate::host::proc::stat::Stat;
 use crate::host::proc::status::{owner_uid, parse_status};
 use crate::model::Process;
@@ -27,6 +29,9 @@ const YOUNG_VISITS: u32 = 3;
 
 /// In every so many visits after those the libraries are looked at: thousands of mappings take a millisecond.
 const VISITS_TO_LIBRARIES: u32 = 10;
+
+/// The longest `cgroup.events` that is read: it has two lines.
+const EVENTS_BYTES: u64 = 1024;
 
 /// The thread through which a process's files and memory are seen: its first one, or what is left.
 #[derive(Clone, Copy)]
@@ -66,6 +71,8 @@ impl Surroundings {
             now_ns,
         };
         entry.whereabouts.renew(&mut entry.process, cgroup, &mut around, &mut self.content);
+        let cgroup = entry.process.cgroup.as_deref();
+        entry.process.frozen = cgroup.and_then(|cgroup| is_frozen(&self.roots.root, cgroup));
         entry.is_memory_unread = !has_memory;
         entry.visits = entry.visits.saturating_add(1);
         let is_young = entry.visits <= YOUNG_VISITS;
@@ -157,6 +164,15 @@ impl Surroundings {
 }
 
 /// Sets a text, keeping the one that is shared where it is the same.
+/// Whether a cgroup of the unified hierarchy is frozen; `None` where it is none, or is not under this one's root.
+fn is_frozen(root: &Path, cgroup: &str) -> Option<bool> {
+    let is_above = cgroup.split('/').any(|part| part == "..");
+    let events = root.join("sys/fs/cgroup").join(cgroup.trim_start_matches('/'));
+    let events = (!is_above).then(|| read_text(&events.join("cgroup.events"), EVENTS_BYTES))??;
+    let frozen = events.lines().find_map(|line| line.strip_prefix("frozen "));
+    frozen.map(|frozen| frozen.trim() == "1")
+}
+
 fn set(text: &mut Option<Arc<str>>, new: Option<&str>) {
     if text.as_deref() != new {
         *text = new.map(Arc::from);

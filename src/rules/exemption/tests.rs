@@ -88,7 +88,12 @@ fn finding(snapshot: &Snapshot, gpus: &[u32]) -> Finding {
             identity: process.identity(),
         }),
         memory_bytes: None,
-        evidence: Evidence::new(StoppedEvidence { state: 'T', samples: 1, terminal: None }),
+        evidence: Evidence::new(StoppedEvidence {
+            state: 'T',
+            samples: 1,
+            terminal: None,
+            is_frozen: false,
+        }),
         message: String::new(),
         advice: Vec::new(),
         actions: vec![Action::Notify, Action::Terminate],

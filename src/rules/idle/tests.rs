@@ -774,6 +774,22 @@ fn what_is_done_now_counts_whatever_the_mean_is() {
 }
 
 #[test]
+fn who_waits_for_a_processor_would_have_worked() {
+    for (waits, found) in [(0.0, 1), (0.1, 1), (0.6, 0)] {
+        let mut scene = Scene::new(1, 10.0);
+        scene.holder(PID, &[0], 8 * GIB);
+        scene.process(PID).cpu_percent = Some(5.0);
+        let mut engine = judge(&mut scene, 10.0);
+        for sample in 1..120 {
+            // What it waited before it was first looked at is nothing that was seen.
+            scene.process(PID).cpu_wait_seconds = Some(9_000.0 + f64::from(sample) * 10.0 * waits);
+            engine.observe(scene.step());
+        }
+        assert_eq!(count(&engine, Kind::Idle), found, "{waits}");
+    }
+}
+
+#[test]
 fn who_reads_and_writes_works() {
     for (bytes_a_second, found) in [(0, 1), (100_000, 1), (5_000_000, 0)] {
         let mut scene = Scene::new(1, 10.0);

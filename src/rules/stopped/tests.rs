@@ -42,11 +42,29 @@ fn it_is_found_after_the_duration_and_never_ended() {
     assert_eq!(finding.duration_seconds, 120.0);
     assert_eq!(
         finding.evidence,
-        Evidence::new(StoppedEvidence { state: 'T', samples: 13, terminal: Some("pts/3".into()) })
+        Evidence::new(StoppedEvidence {
+            state: 'T',
+            samples: 13,
+            terminal: Some("pts/3".into()),
+            is_frozen: false
+        })
     );
     assert_eq!(finding.actions, [Action::Notify]);
     assert!(finding.advice[0].contains("fg") && finding.advice[1].contains("kill -CONT 4242"));
     assert_eq!(engine.pending(), []);
+}
+
+#[test]
+fn what_is_frozen_with_its_cgroup_is_stopped_and_not_idle() {
+    let mut scene = Scene::new(1, 10.0);
+    scene.holder(PID, &[0], 20 * GIB);
+    let process = scene.process(PID);
+    (process.frozen, process.cgroup) = (Some(true), Some("/system.slice/docker-a.scope".into()));
+    let engine = judge(&mut scene, 1_200.0);
+    let finding = only(&engine, Kind::Stopped);
+    assert_eq!(finding.actions, [Action::Notify]);
+    assert!(finding.advice[0].starts_with("thaw it") && finding.advice.len() == 1, "{finding:?}");
+    assert_eq!(count(&engine, Kind::Idle), 0);
 }
 
 #[test]

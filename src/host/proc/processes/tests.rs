@@ -493,6 +493,45 @@ fn a_real_child_is_the_same_through_its_life() {
 }
 
 #[test]
+fn two_on_one_processor_wait_for_each_other() {
+    let spin = || Running::new("sh", &["-c", "while :; do :; done"]);
+    let both = [spin(), spin()];
+    let mut first = rustix::thread::CpuSet::new();
+    first.set(0);
+    for one in &both {
+        // The first may be none of this test's; then they share what they have with everybody else.
+        let _ = rustix::thread::sched_setaffinity(Some(Pid::from_child(&one.0)), &first);
+    }
+    let mut processes = Processes::new(Roots::default());
+    until(&mut processes, both[0].pid(), |it| {
+        it.cpu_wait_seconds.is_some_and(|waited| waited > 0.05)
+    });
+}
+
+#[test]
+fn who_is_frozen_with_its_cgroup_is_stopped() {
+    for (path, events, frozen, state) in [
+        ("/a.scope", "populated 1\nfrozen 1\n", Some(true), 'T'),
+        ("/a.scope", "populated 1\nfrozen 0\n", Some(false), 'S'),
+        ("/../a.scope", "populated 1\nfrozen 1\n", None, 'S'),
+        ("/other", "frozen 1\n", None, 'S'),
+    ] {
+        let fake = machine(false);
+        fake.stat(70, &StatLine { state: 'S', ..TRAIN });
+        fake.put(70, "cgroup", format!("0::{path}\n"));
+        let folder = fake.root.join("sys/fs/cgroup/a.scope");
+        fs::create_dir_all(&folder).unwrap();
+        fs::write(folder.join("cgroup.events"), events).unwrap();
+        let process = only(table(&fake).sample(&[70], SECOND));
+        assert_eq!(
+            (process.frozen, process.live_state()),
+            (frozen, Some(state)),
+            "{path} {events}"
+        );
+    }
+}
+
+#[test]
 fn a_visit_that_is_due_reads_the_folder_of_the_process_and_of_no_other() {
     let fake = machine(false);
     fake.stat(7, &TRAIN);
