@@ -130,7 +130,7 @@ complete -c gpumem -n "__fish_gpumem_using_subcommand explain" -l color -d 'When
 always\t'Always'
 never\t'Never'"
 complete -c gpumem -n "__fish_gpumem_using_subcommand explain" -l store-dir -d 'The directory of the stored history, instead of /var/lib/gpumem/store and ~/.local/state/gpumem/store' -r -f -a "(__fish_complete_directories)"
-complete -c gpumem -n "__fish_gpumem_using_subcommand explain" -l snippet -d 'Print a signal handler in Python, to paste into a program, by which it gives cached memory back when `gpumem release` asks; for PyTorch, TensorFlow, JAX and CuPy'
+complete -c gpumem -n "__fish_gpumem_using_subcommand explain" -l snippet -d 'Print a signal handler in Python, to paste into a program, by which it gives cached memory back when `gpumem release` asks; for PyTorch, TensorFlow, JAX and CuPy. With --framework tensorflow: training in a child process that saves and ends when asked, as TensorFlow\'s own pool is returned with its process only'
 complete -c gpumem -n "__fish_gpumem_using_subcommand explain" -l json -d 'Print the page as JSON (gpumem.explain/1)'
 complete -c gpumem -n "__fish_gpumem_using_subcommand explain" -l no-store -d 'Do not use the history that `gpumem record --store` keeps'
 complete -c gpumem -n "__fish_gpumem_using_subcommand explain" -l demo -d 'Use the built-in recording: four GPUs, training, an idle notebook, a leak, an orphan'

@@ -30,6 +30,9 @@ pub use place::{place_lines, quote, thaw};
 /// It is code for people to read and change: short, of the standard library, and without gpumem.
 pub const SNIPPET: &str = include_str!("snippet.py");
 
+/// The same for TensorFlow, whose pool is given back with its process only: a child that saves and ends.
+pub const TENSORFLOW_SNIPPET: &str = include_str!("snippet_tensorflow.py");
+
 /// One thing to know or to do.
 #[derive(PartialEq, Eq, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]

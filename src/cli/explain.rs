@@ -46,7 +46,12 @@ pub(super) fn run(args: &Explain, global: &Global) -> anyhow::Result<Exit> {
         ascii: !locale_is_utf8(),
     };
     if args.snippet {
-        return print(advice::SNIPPET).map(|()| Exit::Clean);
+        let named = args.framework.as_deref();
+        named.map(frameworks).transpose()?;
+        let named = named.and_then(advice::find);
+        let ends = named.is_some_and(|it| it.name.starts_with("tensorflow"));
+        let snippet = if ends { advice::TENSORFLOW_SNIPPET } else { advice::SNIPPET };
+        return print(snippet).map(|()| Exit::Clean);
     }
     if let Some(name) = &args.framework {
         return put(&frameworks(name)?, args.json, look).map(|()| Exit::Clean);

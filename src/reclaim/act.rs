@@ -17,6 +17,7 @@ use super::ledger::{self, Actor, Failure, LedgerEntry, LedgerEvent, LedgerSink};
 use super::past_release::PastRelease;
 use super::policy::Signal;
 use super::process_control::{Handle, NotOpened, ProcessControl, RequestResult};
+use super::release::ReleaseReport;
 use super::step::{Started, StepContext, StepEffect, StepState};
 use super::target::{Deed, LedgerProcess, Recipients, Step, Target, TargetProcess};
 use super::verify::{Back, Baseline, DEADLINE_SECONDS, Outcome, ReleaseMeter, hold_anything};
@@ -504,7 +505,9 @@ impl Act {
                 && hold_anything(&self.target, moment.snapshot) == Some(false)
                 && matches!(self.compare(moment), Some(Back::Yes(_)))
         };
-        let is_done = step.is_none_or(Step::ends_processes) && (alive.is_empty() || is_back());
+        let ends = step.is_none_or(Step::ends_processes);
+        let may_end = ends || step.is_some_and(Step::may_be_answered_by_an_end);
+        let is_done = may_end && alive.is_empty() || ends && is_back();
         let resume = Box::new(self.stage.clone());
         let verifying = ActStage::Verifying { since: moment.now, freed: None, resume };
         is_done.then_some(NextMove::Go(verifying))
@@ -532,19 +535,31 @@ impl Act {
         let look_out = since.plus_seconds(seconds);
         let deadline = since.plus_seconds(DEADLINE_SECONDS.max(seconds));
         let successor = self.held.successor(&self.target, moment.snapshot, control);
+        let ms_until = |at: Time| u64::try_from(at - self.first_deed.unwrap_or(since)).unwrap_or(0);
+        // Nothing of the plan ends a process: it did so itself when it was asked.
+        let was_asked = !self.target.steps.iter().any(Step::ends_processes);
+        let ended = |bytes, at, why: String| {
+            let report = ReleaseReport { why: Some(why.into()), ..ReleaseReport::default() };
+            let (ms, report) = (ms_until(at), Box::new(report));
+            NextMove::End(Outcome::Released { bytes, ms, report })
+        };
         match (freed, successor) {
-            (Some((bytes, _)), Some(pid)) => {
+            (Some((bytes, at)), Some(pid)) => {
                 let taken = self.taken_by(pid, moment.snapshot);
                 let bytes = bytes.saturating_sub(taken);
-                NextMove::End(Outcome::Respawned { pid, bytes })
+                if bytes == 0 || !was_asked {
+                    return NextMove::End(Outcome::Respawned { pid, bytes });
+                }
+                ended(bytes, at, format!("it ended, and {pid} goes on in its place"))
             }
             (None, Some(pid)) if moment.now >= look_out => {
                 NextMove::End(Outcome::Respawned { pid, bytes: 0 })
             }
+            (Some((bytes, at)), None) if moment.now >= look_out && was_asked => {
+                ended(bytes, at, "it ended".to_owned())
+            }
             (Some((bytes, at)), None) if moment.now >= look_out => {
-                let ms = at - self.first_deed.unwrap_or(since);
-                let ms = u64::try_from(ms).unwrap_or(0);
-                NextMove::End(Outcome::Freed { bytes, ms })
+                NextMove::End(Outcome::Freed { bytes, ms: ms_until(at) })
             }
             (Some(_), None) | (None, Some(_)) => {
                 self.stage = ActStage::Verifying { since, freed, resume };

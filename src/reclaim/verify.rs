@@ -76,7 +76,7 @@ pub enum Outcome {
     StillAlive,
     /// The pids are not the host's.
     OtherNamespace,
-    /// The process gave memory back, as NVML sees it, and lives on.
+    /// The process gave memory back, as NVML sees it, and lives on, or has ended by itself.
     Released {
         /// How much: the least of three samples after it was done.
         bytes: u64,

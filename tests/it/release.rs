@@ -98,16 +98,23 @@ fn a_process_that_announces_a_signal_gives_memory_back_and_lives() {
 }
 
 #[test]
-fn who_gives_nothing_back_or_dies_in_the_middle_has_released_nothing() {
-    for (handler, expected, lives) in [
-        ("pass", "nothing_to_release", true),
-        ("os.replace(after, scene); os._exit(0)", "exited", false),
-    ] {
+fn who_gives_nothing_back_has_released_nothing_and_who_ends_is_said_to() {
+    let ends = "import json; it = json.load(open(after)); it['gpus'][0]['processes'] = []; \
+                json.dump(it, open(after, 'w')); os.replace(after, scene); os._exit(0)";
+    for (handler, expected, lives) in
+        [("pass", "nothing_to_release", true), (ends, "released", false)]
+    {
         let stage = or_skip!(Stage::new());
         let holder = or_skip!(announcing(&stage, handler));
-        let output = release(&stage, &["--yes", &holder.pid.to_string()]).exits(1);
-        assert_eq!(outcome(&output)["outcome"], expected, "{output:?}");
-        assert_eq!(output.json()["released_bytes"], 0, "{output:?}");
+        let output = release(&stage, &["--yes", &holder.pid.to_string()]);
+        let outcome = outcome(&output);
+        assert_eq!(
+            (output.code == 0, &outcome["outcome"]),
+            (!lives, &expected.into()),
+            "{output:?}"
+        );
+        assert_eq!(output.json()["released_bytes"] == 0, lives, "{output:?}");
+        assert_eq!(outcome["why"] == "it ended", !lives, "{output:?}");
         assert_eq!(holder.is_alive(), lives, "{expected}");
     }
 }

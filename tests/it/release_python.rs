@@ -776,6 +776,87 @@ fn the_handler_that_is_pasted_gives_back_between_steps_and_while_idle() {
     }
 }
 
+/// A pool as TensorFlow's: with the first use of a GPU it takes what is needed, and it keeps that until its process
+/// ends, whatever is closed. What the driver then no longer lists, a child of it takes off the scene.
+const TENSORFLOW: &str = r#"
+import fcntl, json, os
+def _rows(change):
+    path = os.environ["GPUMEM_MOCK_SCENE"]
+    with open("lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with open(path) as file:
+            scene = json.load(file)
+        rows = scene["gpus"][0].setdefault("processes", [])
+        scene["gpus"][0]["processes"] = change(rows)
+        with open(path + ".part", "w") as file:
+            json.dump(scene, file)
+        os.rename(path + ".part", path)
+class Session:
+    def __init__(self, gib):
+        pid = os.getpid()
+        row = {"pid": pid, "used_bytes": gib << 30}
+        _rows(lambda rows: rows + [row])
+        alive, end = os.pipe()
+        if os.fork() == 0:
+            os.close(end)
+            os.read(alive, 1)
+            _rows(lambda rows: [row for row in rows if row["pid"] != pid])
+            os._exit(0)
+    def close(self):
+        pass
+"#;
+
+#[test]
+fn training_with_a_pool_that_is_never_returned_goes_on_in_another_process() {
+    let python = or_skip!(support::find("python3", "python3"));
+    // At first a batch too large: its pool is more than the work needs.
+    let trains = "def train():
+    import tensorflow
+    began = os.path.exists('checkpoint')
+    step = int(open('checkpoint').read()) if began else 0
+    session = tensorflow.Session(3 if began else 9)
+    open('began', 'a').write('%d %d\\n' % (os.getpid(), step))
+    session.close()
+    while not os.path.exists('enough'):
+        step += 1
+        time.sleep(0.01)
+        if asked_to_save():
+            open('checkpoint', 'w').write(str(step))
+            return False
+    return True
+if __name__ == '__main__':
+    open('ready', 'w').close()
+    train_in_children(train)
+    open('done', 'w').close()";
+    let printed = support::run(&["explain", "--framework", "tensorflow", "--snippet"]).exits(0);
+    let mut command = Command::new(python);
+    command.env("GPUMEM_RELEASE_SIGNAL", "USR2");
+    let source = format!("{}\n{trains}", printed.stdout);
+    let prepare = |machine: &Machine| {
+        fs::write(machine.path("tensorflow.py"), TENSORFLOW).unwrap();
+        let gpu = Gpu::new("NVIDIA H100 80GB HBM3").total(80 * GIB);
+        machine.play(&Scene::new().gpu(gpu));
+    };
+    let mut program = Program::start_with(command, &source, prepare).unwrap();
+    let began = || -> Vec<(u32, u64)> {
+        let text = fs::read_to_string(program.machine.path("began")).unwrap_or_default();
+        let lines = text.lines().map(|line| line.split_once(' ').unwrap());
+        lines.map(|(pid, step)| (pid.parse().unwrap(), step.parse().unwrap())).collect()
+    };
+    wait_until("a child trains", || began().len() == 1);
+    let first = began()[0].0;
+    let released = program.machine.run(&["release", &first.to_string(), "--yes"]);
+    let said = &released.exits(0).stdout;
+    assert!(said.contains("GiB in ") && !said.contains("nothing"), "{said}");
+    wait_until("another goes on", || began().len() == 2);
+    let (second, step) = began()[1];
+    assert!(second != first && step > 0, "{:?}", began());
+    fs::write(program.machine.path("enough"), "").unwrap();
+    wait_until("it is done", || program.machine.path("done").exists());
+    assert!(program.child.wait().unwrap().success());
+    assert_eq!(program.errors(), "");
+}
+
 #[test]
 fn the_handlers_for_pools_of_the_driver_trim_them() {
     let compiler = or_skip!(support::find("cc", "gcc"));

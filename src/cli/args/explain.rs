@@ -39,8 +39,9 @@ pub struct Explain {
     pub framework: Option<String>,
 
     /// Print a signal handler in Python, to paste into a program, by which it gives cached memory back when `gpumem
-    /// release` asks; for PyTorch, TensorFlow, JAX and CuPy
-    #[arg(long, conflicts_with_all = ["target", "framework", "json", "window", "replay", "demo"])]
+    /// release` asks; for PyTorch, TensorFlow, JAX and CuPy. With --framework tensorflow: training in a child process
+    /// that saves and ends when asked, as TensorFlow's own pool is returned with its process only
+    #[arg(long, conflicts_with_all = ["target", "json", "window", "replay", "demo"])]
     pub snippet: bool,
 
     /// Print the page as JSON (gpumem.explain/1)

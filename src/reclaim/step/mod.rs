@@ -24,7 +24,7 @@ use super::ledger::{LedgerEntry, LedgerError, LedgerEvent, LedgerSink};
 use super::past_release::PastRelease;
 use super::policy::{Policy, Signal};
 use super::process_control::{Handle, PerformRequest, ProcessControl, RequestResult};
-use super::release::{self as ways, ReleaseWay};
+use super::release::{self as ways, ReleaseBy, ReleaseWay};
 use super::target::{
     Deed, LedgerProcess, Recipients, Request, Step, Target, TargetProcess, listed,
 };
@@ -128,6 +128,12 @@ impl Step {
     /// memory is back. How much a release has to bring back it measures itself.
     pub(super) fn ends_processes(&self) -> bool {
         !matches!(self, Self::Release { .. })
+    }
+
+    /// Whether it asks a program that may answer by its end, as one does whose pool is never returned otherwise.
+    pub(super) fn may_be_answered_by_an_end(&self) -> bool {
+        let by_signal = |way: &ReleaseWay| matches!(way.by, ReleaseBy::Signal { .. });
+        matches!(self, Self::Release { way, .. } if by_signal(way))
     }
 }
 
