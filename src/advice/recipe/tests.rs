@@ -55,6 +55,21 @@ fn run(before: &str, after: &str) -> (ReleaseReport, Value) {
 }
 
 #[test]
+fn the_collector_runs_where_it_is_asked_to_and_nowhere_else() {
+    // Each object that is made starts it.
+    let before = "import gc, sys\nruns = []\ndef note(phase, info):\n    frame = sys._getframe()\n    \
+                  while frame is not None:\n        if phase == 'start' and frame.f_code.co_name == \
+                  '_recipe':\n            runs.append(1)\n        frame = frame.f_back\n\
+                  gc.callbacks.append(note)\ngc.set_threshold(1, 1, 1)\n";
+    for (collects, expected) in [(false, 0), (true, 2)] {
+        let options = RecipeOptions { collects, ..options() };
+        let (report, state) = run_with(&options, &[], before, "[len(runs), gc.isenabled()]");
+        assert!(report.is_ok(), "{report:?}");
+        assert_eq!(state, serde_json::json!([expected, true]));
+    }
+}
+
+#[test]
 fn nothing_is_loaded_or_made_for_it() {
     let (report, state) = run(
         "",
