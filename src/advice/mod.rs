@@ -94,6 +94,13 @@ pub struct Framework {
     pub at_end: Vec<Remark>,
 }
 
+impl Framework {
+    /// Whether anything returns memory to the driver while this process lives.
+    pub fn returns(&self, process: &Process) -> bool {
+        self.inside.iter().any(|line| line.applies(process))
+    }
+}
+
 /// How a kernel is ended that one of these applications started.
 #[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -180,7 +187,7 @@ pub fn stays_beside(process: &Process) -> Option<String> {
     let mut rows = beside(process).into_iter();
     // What launches and links takes through the framework.
     let takes = |row: &Framework| !matches!(&*row.name, "deepspeed" | "nccl" | "ray");
-    let row = rows.find(|row| takes(row) && row.inside.is_empty())?;
+    let row = rows.find(|row| takes(row) && !row.returns(process))?;
     let title = &row.title;
     Some(format!("{title} is loaded too: what that has taken goes back only when the process ends"))
 }
