@@ -894,7 +894,7 @@ _gpumem() {
             return 0
             ;;
         gpumem__subcmd__ps)
-            opts="-h --json --gpu --user --where --sort --by --replay --demo --nvml-library --nvml-timeout --config --color --utc --store-dir --help"
+            opts="-h --json --gpu --user --where --sort --by --no-store --replay --demo --nvml-library --nvml-timeout --config --color --utc --store-dir --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0

@@ -151,9 +151,9 @@ pub struct Stored {
 /// Show who holds GPU memory now
 ///
 /// One table of the GPUs and one of the processes that NVML lists on them. "-" means not known,
-/// never 0. The first line says how much memory is reclaimable, and how much is suspected: one
-/// look proves little, and FINDING marks processes that `gpumem check` would have to watch. With --json, the
-/// snapshot itself. With --by, totals instead.
+/// never 0. The first line says how much memory is reclaimable, and how much is suspected: without the
+/// history that `gpumem record --store` keeps one look proves little, and FINDING marks processes that
+/// `gpumem check` would have to watch. With --json, the snapshot itself. With --by, totals instead.
 #[derive(Args, Debug)]
 #[command(after_help = EXIT_CODES)]
 pub struct Ps {
@@ -181,6 +181,10 @@ pub struct Ps {
     /// memory first
     #[arg(long, value_name = "KEY", value_parser = terms::grouped(), conflicts_with = "sort")]
     pub by: Option<Field>,
+
+    /// Whether the stored history counts.
+    #[command(flatten)]
+    pub stored: Stored,
 
     /// Where snapshots come from.
     #[command(flatten)]
@@ -212,8 +216,8 @@ pub struct CheckArgs {
     #[arg(long)]
     pub json: bool,
 
-    /// How long to sample this machine [default: 30s, or 2s where the stored history reaches far
-    /// enough back for every rule; a single sample with --max-used or --max-unattributed]
+    /// How long to sample this machine [default: 30s, or 2s while `gpumem record --store` runs; a single
+    /// sample with --max-used or --max-unattributed]
     #[arg(long, value_name = "DURATION", conflicts_with_all = ["replay", "demo"])]
     pub window: Option<Span>,
 

@@ -25,7 +25,7 @@ use super::reap::json::ReapReport;
 use super::release::json::ReleaseDocument;
 use super::session::{self, SampleWindow};
 use super::watch::locale_is_utf8;
-use super::{config, live, print, recorded, style, terminal_width, warn, warn_of_damage};
+use super::{config, live, print, recorded, store, style, terminal_width, warn, warn_of_damage};
 use crate::model::Kind;
 use crate::model::json::document;
 use crate::report::check::{CheckOutcome, CheckReport};
@@ -33,9 +33,7 @@ use crate::rules::RuleSet;
 use crate::source::replay::PlaybackPace;
 use crate::units::Span;
 
-/// How long this machine is sampled where nothing is known of its past.
-const WINDOW: Span = Span(Duration::from_secs(30));
-/// And where the stored history leaves only the present to be seen.
+/// How long this machine is sampled where the stored history leaves only the present to be seen.
 const LOOK: Span = Span(Duration::from_secs(2));
 
 pub(super) fn run(args: &CheckArgs, global: &Global) -> anyhow::Result<Exit> {
@@ -156,7 +154,7 @@ fn observe(
         live = live.of_gpus_only();
     }
     let suffices = at_once || lock(verdict).feed(&live, args, global)?.suffices;
-    let patience = asked.unwrap_or(if suffices { LOOK } else { WINDOW });
+    let patience = asked.unwrap_or(if suffices { LOOK } else { store::WINDOW });
     if !at_once && !args.quiet && !args.json && io::stderr().is_terminal() {
         warn(&lock(verdict).purpose(patience));
     }

@@ -7,8 +7,7 @@ use super::args::Recorded;
 use super::reap::observe::{ConfiguredPolicy, PlanSource, plan_here, plan_there};
 use super::warn;
 use crate::config::Config;
-use crate::host::{Roots, read_ourselves};
-use crate::model::{Finding, Process, Snapshot};
+use crate::model::{Finding, Snapshot};
 use crate::reclaim::Plan;
 use crate::reclaim::commands::{self, NextSteps};
 use crate::rules::{RuleSet, serves};
@@ -59,13 +58,9 @@ impl CommandSource {
         findings.map(|finding| (Arc::clone(&finding.id), steps(finding))).collect()
     }
 
-    /// The command by which a process releases memory and lives on; `None` where no way is seen.
-    pub(super) fn release_of(&self, process: &Process, snapshot: &Snapshot) -> Option<String> {
-        let typed_by = match self.is_live {
-            true => Some(read_ourselves(&Roots::default()).ok()?.uid),
-            false => None,
-        };
-        commands::release_of(process, snapshot, serves, typed_by)
+    /// Who would type a command; `None` where that is whose the processes are.
+    pub(super) fn typed_by(&self) -> Option<u32> {
+        self.is_live.then(|| rustix::process::geteuid().as_raw())
     }
 
     /// The plan, and who would type what it comes to; `None` where there can be none.

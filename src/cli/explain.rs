@@ -70,7 +70,7 @@ pub(super) fn run(args: &Explain, global: &Global) -> anyhow::Result<Exit> {
     let all = seen.engine.findings();
     let commands = |findings: &mut [Finding], process: Option<&Process>| {
         source.fill_in(findings.iter_mut(), all, last);
-        source.release_of(process?, last)
+        judged::own_commands(&seen.engine, process, last, source.typed_by())
     };
     let page = page(&target, &found, seen.known(last, &commands));
     if !args.json {

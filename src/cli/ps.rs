@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 
-use super::args::{Global, Ps, Stored};
+use super::args::{Global, Ps};
 use super::exit::Exit;
 use super::selection::Selection;
 use super::watch::locale_is_utf8;
@@ -16,7 +16,7 @@ use crate::model::finding::{Finding, FindingProcess};
 use crate::model::json::{self, document};
 use crate::model::row::{ProcessRow, places};
 use crate::model::totals::Total;
-use crate::model::{self, Reclaimable, Snapshot};
+use crate::model::{self, Snapshot};
 use crate::report::processes::{self, RuleResults};
 use crate::report::totals::{self, TotalsReport};
 use crate::rules::Engine;
@@ -42,7 +42,7 @@ pub(super) fn run(args: &Ps, global: &Global) -> anyhow::Result<Exit> {
         Some(replay) => session::last(replay, |snapshot| {
             engine.iter_mut().for_each(|it| it.observe(snapshot));
         })?,
-        None => now(global, engine.as_mut(), selection.needs_history())?,
+        None => now(args, global, engine.as_mut(), selection.needs_history())?,
     };
     if let Some(engine) = &mut engine {
         let marks = judged::plan_marks(engine, &snapshot);
@@ -108,17 +108,19 @@ fn headline(engine: &Engine, shown: &Snapshot, is_blind: bool) -> Option<String>
         let shown = shown.process(process.pid);
         shown.is_some_and(|it| it.identity() == process.identity)
     };
-    let findings = engine.unkept().filter(|finding| finding.process.as_ref().is_some_and(is_shown));
+    let is_asked = |finding: &Finding| match &finding.process {
+        Some(process) if process.identity.is_certain() => is_shown(process),
+        _ => finding.gpus.iter().any(|on| shown.gpus.iter().any(|gpu| gpu.index == on.index)),
+    };
     let suspects = engine.suspects().iter().filter(|suspect| is_shown(&suspect.process));
-    let seconds = engine.history().span_seconds();
-    let sum = Reclaimable::new(findings, suspects, seconds);
+    let sum = engine.reclaimable_of(is_asked, suspects);
     let is_known = !is_blind && !shown.gpus.is_empty();
     (is_known || !sum.is_nothing()).then(|| sum.headline(!locale_is_utf8()))
 }
 
-/// This machine now. Of what was before, the engine is told what is stored where that is asked for: to read
-/// it takes longer than a look.
+/// This machine now. Of what was before, the engine is told what is stored.
 fn now(
+    args: &Ps,
     global: &Global,
     engine: Option<&mut Engine>,
     needs_history: bool,
@@ -129,12 +131,12 @@ fn now(
     };
     let ask = store::Ask {
         global,
-        stored: Stored::default(),
+        stored: args.stored,
         needed: store::longest(engine.settings()),
-        most_bytes: store::MOST_FOR_CHECK,
+        most_bytes: store::MOST_FOR_WATCH,
         quiet: false,
     };
-    if needs_history && store::feed(engine, &live, ask)?.first.is_none() {
+    if store::feed(engine, &live, ask)?.first.is_none() && needs_history {
         warn(
             "idle times and findings need a stored history (gpumem record --store) or longer \
             sampling (gpumem check); unknown values never match",

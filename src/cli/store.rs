@@ -45,6 +45,8 @@ const SAME_CLOCK_SECONDS: f64 = 1.0;
 pub(super) const MOST_FOR_CHECK: u64 = 128 * MIB;
 /// And `watch`, before its first frame: some hundreds of milliseconds.
 pub(super) const MOST_FOR_WATCH: u64 = 8 * MIB;
+/// How long a command samples this machine where nothing is known of its past.
+pub(super) const WINDOW: Span = Span(Duration::from_secs(30));
 /// Segments that are complained of one by one.
 const MOST_WARNINGS: usize = 3;
 
@@ -179,7 +181,7 @@ pub(super) struct Ask<'a> {
 pub(super) struct Fed {
     /// The time of the first snapshot; `None` where there was none.
     pub(super) first: Option<Time>,
-    /// It reaches from where the rules ask to about now: a short look decides.
+    /// A recorder is at work, and what it stored tells more than a long look would: a short one decides.
     pub(super) suffices: bool,
 }
 
@@ -255,7 +257,10 @@ pub(super) fn feed_each(
             }
         }
     }
-    fed.suffices = is_fresh(&latest, now) && engine.history().span_seconds() >= needed;
+    if is_fresh(&latest, now) {
+        engine.note_recorder();
+        fed.suffices = engine.history().span_seconds() >= needed.min(WINDOW.seconds());
+    }
     Ok(fed)
 }
 

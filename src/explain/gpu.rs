@@ -4,7 +4,7 @@ use super::page::{ExplainPage, Row, Section};
 use super::verdict::{Verdict, commands};
 use super::{KnownSoFar, course, steps, used, who};
 use crate::history::memory_series::MemorySeries;
-use crate::model::finding::Finding;
+use crate::model::finding::{Finding, OwnCommands};
 use crate::model::{Gpu, GpuProcess, Process, Snapshot};
 use crate::report::escape::escape;
 use crate::report::table::{Align, Table};
@@ -37,7 +37,7 @@ pub fn gpu(seen: KnownSoFar<'_>, place: usize, asked: Option<&Finding>) -> Expla
     page.sections.extend([facts, mig(gpu), held_by(last, gpu, &holders, &verdict.findings)]);
     page.sections.push(verdict.section(seen, |finding| finding.process.is_none()));
     page.sections.extend(steps::sections(&steps::of_gpu(&verdict.findings)));
-    page.sections.push(commands(&verdict.findings, None));
+    page.sections.push(commands(&verdict.findings, &OwnCommands::default()));
     page.sections.retain(|section| !section.rows.is_empty());
     (page.findings, page.gpu) = (verdict.findings, Some(gpu.clone()));
     page

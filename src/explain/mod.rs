@@ -19,7 +19,7 @@ mod verdict;
 use std::time::Duration;
 
 use crate::history::memory_series::{Courses, MemorySeries};
-use crate::model::finding::Finding;
+use crate::model::finding::{Finding, OwnCommands};
 use crate::model::{Identity, Process, Snapshot, Time};
 use crate::rules::{self, Engine};
 use crate::units::{Bytes, Span, number_of};
@@ -45,13 +45,12 @@ pub struct KnownSoFar<'k> {
     pub needed: Duration,
     /// How more history is to be had, where there is less than that.
     pub more: More,
-    /// Fills in what to type about findings, and returns the command by which a process releases memory and lives
-    /// on; a plan tells both.
+    /// Fills in what to type about findings, and returns what to type about a process itself; a plan tells both.
     pub commands: &'k FillIn<'k>,
 }
 
 /// What [`KnownSoFar::commands`] does.
-pub type FillIn<'k> = dyn Fn(&mut [Finding], Option<&Process>) -> Option<String> + 'k;
+pub type FillIn<'k> = dyn Fn(&mut [Finding], Option<&Process>) -> OwnCommands + 'k;
 
 /// How more history is to be had.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -73,16 +72,17 @@ impl KnownSoFar<'_> {
         page.errors = errors.filter(|it| it.gpu.is_none_or(&is_asked)).cloned().collect();
         if Duration::try_from_secs_f64(seconds).is_ok_and(|span| span < self.needed) {
             let (span, needed) = (Span::from_seconds(seconds), Span(self.needed));
-            let more = match self.more {
-                More::Nowhere => String::new(),
-                More::ByWindow => format!(
-                    "; `gpumem record --store` keeps one, and --window {} waits for it",
-                    needed.exact()
-                ),
-                More::ByWaiting => "; `gpumem record --store` keeps one".to_owned(),
+            let needed_is = needed.exact();
+            let keeps = match self.more != More::Nowhere && !self.engine.has_recorder() {
+                true => "; `gpumem record --store` keeps one",
+                false => "",
+            };
+            let waits = match self.more {
+                More::ByWindow => format!("; --window {needed_is} waits for it"),
+                More::Nowhere | More::ByWaiting => String::new(),
             };
             page.notes.push(format!(
-                "the history is {span} long, and some rules look back {needed}{more}"
+                "the history is {span} long, and some rules look back {needed}{keeps}{waits}"
             ));
         }
         page

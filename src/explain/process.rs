@@ -62,7 +62,7 @@ pub fn process(seen: KnownSoFar<'_>, pid: u32, asked: Option<&Finding>) -> Expla
     let hidden_on: Vec<u32> =
         on.iter().filter(|on| on.row.is_none()).map(|on| on.gpu.index).collect();
     let mut verdict = Verdict::of_process(seen, identity, (&gpus, &hidden_on), asked);
-    let release = (seen.commands)(&mut verdict.findings, Some(&process));
+    let own = (seen.commands)(&mut verdict.findings, Some(&process));
     let subject = Subject { seen, process: &process, on: &on, findings: &verdict.findings };
     let (title, mut facts) = subject.about();
     subject.gpus(&mut facts);
@@ -75,7 +75,7 @@ pub fn process(seen: KnownSoFar<'_>, pid: u32, asked: Option<&Finding>) -> Expla
     }));
     page.sections = vec![facts, verdict.section(seen, |_| true), subject.held_by()];
     page.sections.extend(steps::sections(&steps));
-    page.sections.push(commands(&verdict.findings, release));
+    page.sections.push(commands(&verdict.findings, &own));
     page.sections.retain(|section| !section.rows.is_empty());
     page.findings = verdict.findings;
     page.process = Some(process);

@@ -158,20 +158,18 @@ fn general(process: &Process, gpus: &[OnGpu<'_>], is_past_talking_to: bool) -> V
                 .map(|line| plain(WhenPossible::End, line.text.to_string()));
             if let Some(end) = &mut end {
                 let pid = process.pid;
-                end.text.push_str(&if state == Some(STOPPED) && process.frozen != Some(true) {
-                    format!(
+                if state == Some(STOPPED) && process.frozen != Some(true) {
+                    end.text.push_str(&format!(
                         " (`kill -TERM {pid}; kill -CONT {pid}`: it handles the first once it \
                         continues)"
-                    )
+                    ));
                 } else if process.namespace_pid == Some(1) {
                     // pid_namespaces(7): it gets no signal that it has no handler for, but this one.
-                    format!(
+                    end.text.push_str(&format!(
                         " (`kill {pid}`; as pid 1 of its pid namespace it may ignore that: `kill \
                         -KILL {pid}` kills everything in there)"
-                    )
-                } else {
-                    format!(" (`gpumem kill {pid}`)")
-                });
+                    ));
+                }
             }
             ends.extend(end);
         }

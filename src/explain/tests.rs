@@ -8,7 +8,7 @@ use unicode_width::UnicodeWidthStr as _;
 use super::*;
 use crate::advice;
 use crate::history::testing::Scene;
-use crate::model::finding::Undecided;
+use crate::model::finding::{OwnCommands, Undecided};
 use crate::model::json;
 use crate::model::snapshot::{Container, Jupyter, Kubernetes, PidNamespace, ReadError, Slurm};
 use crate::report::explain::{PageStyle, text as text_of};
@@ -38,7 +38,7 @@ impl Observed {
             last: &self.last,
             needed: self.engine.settings().longest(),
             more: self.more,
-            commands: &|_, _| None,
+            commands: &|_, _| OwnCommands::default(),
         }
     }
 }

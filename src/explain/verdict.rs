@@ -2,7 +2,7 @@
 
 use super::KnownSoFar;
 use super::page::{Row, Section};
-use crate::model::finding::{Finding, Kept, Pending, Undecided};
+use crate::model::finding::{Finding, Kept, OwnCommands, Pending, Undecided};
 use crate::model::{Identity, Kind};
 use crate::units::Span;
 
@@ -169,9 +169,9 @@ fn write(section: &mut Section, finding: &Finding) {
     }
 }
 
-/// What to type about what lasts, each command once, and to release memory whatever was found; nothing where it is
-/// only to open this page.
-pub(super) fn commands(findings: &[Finding], release: Option<String>) -> Section {
+/// What to type about what lasts, each command once, and about the process itself, where that says no more than it;
+/// nothing where it is only to open this page.
+pub(super) fn commands(findings: &[Finding], own: &OwnCommands) -> Section {
     let mut section = Section::new("What to type");
     let mut written: Vec<&str> = Vec::new();
     for command in findings.iter().flat_map(|finding| &finding.commands) {
@@ -181,10 +181,13 @@ pub(super) fn commands(findings: &[Finding], release: Option<String>) -> Section
         }
     }
     // A finding's names others of its job with it.
-    if let Some(command) = release
-        && !written.iter().any(|it| it.starts_with("gpumem release "))
-    {
+    let (releases, ends): (Vec<&str>, Vec<&str>) =
+        written.into_iter().partition(|it| it.starts_with("gpumem release "));
+    if let (Some(command), true) = (&own.release, releases.is_empty()) {
         section.item("to free what it caches: ", format!("`{command}`"));
+    }
+    if let (Some(command), true) = (&own.kill, ends.is_empty()) {
+        section.item("to end it: ", format!("`{command}`"));
     }
     section
 }

@@ -333,3 +333,13 @@ pub struct Undecided {
     /// Why, in words.
     pub reason: String,
 }
+
+/// What to type about a process itself.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct OwnCommands {
+    /// By which it gives back what it keeps and lives on: where a snapshot shows a way, and what it has loaded
+    /// returns memory by that way.
+    pub release: Option<String>,
+    /// Which ends it.
+    pub kill: Option<String>,
+}

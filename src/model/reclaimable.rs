@@ -16,9 +16,6 @@ use super::identity::Identity;
 use super::suspect::Suspect;
 use crate::units::{Bytes, number_of};
 
-/// Seconds of history below which no process was watched for long enough to be called needed.
-const FIRST_LOOK_SECONDS: f64 = 10.0;
-
 /// What is reclaimable, in numbers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, JsonSchema, Serialize)]
 pub struct Reclaimable {
@@ -36,9 +33,12 @@ pub struct Reclaimable {
     /// What one of them holds is not known.
     #[serde(skip)]
     is_least: bool,
-    /// The history is too short to find anything.
+    /// How many findings there are, reclaimable or not.
     #[serde(skip)]
-    is_first_look: bool,
+    pub findings: usize,
+    /// A rule that finds what `gpumem reap` takes by default could not be decided.
+    #[serde(skip)]
+    pub is_undecided: bool,
 }
 
 /// What a plan says of a finding that its rule offers.
@@ -83,12 +83,10 @@ impl Finding {
 }
 
 impl Reclaimable {
-    /// Sums up what every rule finds, also beside a worse finding of the same process, and the suspects,
-    /// after so many seconds of history.
+    /// Sums up what every rule finds, also beside a worse finding of the same process, and the suspects.
     pub fn new<'a>(
         findings: impl Iterator<Item = &'a Finding> + Clone,
         suspects: impl Iterator<Item = &'a Suspect>,
-        history_seconds: f64,
     ) -> Self {
         let identity = |finding: &Finding| Some(finding.process.as_ref()?.identity);
         let is_placeholder = |it: &&Finding| it.kind == Kind::Placeholder;
@@ -114,7 +112,6 @@ impl Reclaimable {
             users: users.len(),
             bytes: held.values().flatten().fold(0, |sum, bytes| sum.saturating_add(*bytes)),
             is_least: held.values().any(Option::is_none),
-            is_first_look: history_seconds < FIRST_LOOK_SECONDS,
             ..Self::default()
         };
         for suspect in suspects {
@@ -125,14 +122,14 @@ impl Reclaimable {
         sum
     }
 
-    /// Whether the history is long enough to find anything, or something was found.
+    /// Whether the rules were decided, or something was found.
     pub fn is_known(&self) -> bool {
-        self.processes > 0 || !self.is_first_look
+        self.processes > 0 || !self.is_undecided
     }
 
-    /// Whether there is neither anything reclaimable nor a suspect.
+    /// Whether there is neither a finding nor a suspect.
     pub fn is_nothing(&self) -> bool {
-        self.processes == 0 && self.suspected_processes == 0
+        self.processes + self.findings + self.suspected_processes == 0
     }
 
     /// `78.4 GiB reclaimable: 4 processes of 3 users · 12.0 GiB suspected`; with a comma for the dot where
@@ -152,13 +149,15 @@ impl Reclaimable {
         let least = if self.is_least { "at least " } else { "" };
         let bytes = Bytes(self.bytes);
         let (whole, short) = match self.processes {
+            0 if self.findings > 0 => {
+                let findings = number_of(self.findings, "finding");
+                (format!("{findings}, none reclaimable by default"), findings)
+            }
             0 => {
-                let text = if self.suspected_processes > 0 {
-                    "nothing to reclaim yet"
-                } else if self.is_first_look {
-                    "nothing to reclaim at a first look"
-                } else {
-                    "nothing to reclaim"
+                let text = match (self.is_undecided, self.suspected_processes) {
+                    (true, _) => "reclaimable: not known",
+                    (false, 0) => "nothing to reclaim",
+                    (false, _) => "nothing to reclaim yet",
                 };
                 (text.to_owned(), text.to_owned())
             }

@@ -90,8 +90,8 @@ impl fmt::Display for SeenSoFar {
 pub struct StillMissing {
     /// In whole seconds, begun ones too; 0 where the next samples tell.
     pub seconds: u64,
-    /// It was seen to begin; what was before the first sample, a stored history would know.
-    pub is_witnessed: bool,
+    /// It was seen to begin, or a recorder runs: no other history would know more.
+    pub is_recorded: bool,
 }
 
 impl fmt::Display for StillMissing {
@@ -100,7 +100,7 @@ impl fmt::Display for StillMissing {
             0 => f.write_str("can tell with the next samples")?,
             seconds => write!(f, "can tell in {}", Span(Duration::from_secs(seconds)))?,
         }
-        match self.is_witnessed {
+        match self.is_recorded {
             true => Ok(()),
             false => f.write_str("; `gpumem record --store` would know"),
         }

@@ -12,8 +12,7 @@ use super::policy::{FindingSelector, Policy, Release, Serves, Targets};
 use super::release::{self, ReleaseBy, ReleaseOptions};
 use super::target::{Reason, Step, Target};
 use crate::advice;
-use crate::model::finding::{Finding, Kind};
-use crate::model::snapshot::Jupyter;
+use crate::model::finding::{Finding, Kind, OwnCommands};
 use crate::model::{Process, Snapshot};
 
 /// The user who may ask anybody's process.
@@ -50,7 +49,13 @@ impl NextSteps {
     /// By a plan, as [`fill_in`] has it.
     pub fn new(finding: &Finding, plan: &Plan, snapshot: &Snapshot, typed_by: Option<u32>) -> Self {
         let target = plan.targets.iter().find(|it| it.is_for(finding));
-        let command = target.and_then(|target| kill(target, snapshot, typed_by));
+        let command = target.and_then(|target| {
+            let Reason::Found { findings } = &target.reason else {
+                return None;
+            };
+            let pids = findings.iter().map(|because| because.pid).collect();
+            kill(target, pids, snapshot, typed_by)
+        });
         let command = command.or_else(|| explain(finding));
         let ask_owner = ask_owner(finding, plan);
         let release = match &ask_owner {
@@ -69,20 +74,22 @@ impl NextSteps {
     }
 }
 
-/// The command that ends a target; `None` where it takes more than one, or cannot be typed.
-fn kill(target: &Target, snapshot: &Snapshot, typed_by: Option<u32>) -> Option<String> {
+/// The command that ends a target, which is about these processes; `None` where it takes more than one, or cannot
+/// be typed.
+fn kill(
+    target: &Target,
+    mut pids: Vec<u32>,
+    snapshot: &Snapshot,
+    typed_by: Option<u32>,
+) -> Option<String> {
     if target.is_advice() {
         let members = target.members.iter();
         let job: Vec<_> = members.filter_map(|it| snapshot.process(it.pid)).collect();
         return advice::owner_of(snapshot.process(target.leader)?, &job)?.command;
     }
-    let Reason::Found { findings } = &target.reason else {
-        return None;
-    };
-    let mut pids: Vec<u32> = match &target.launcher {
-        Some(launcher) => vec![launcher.pid],
-        None => findings.iter().map(|because| because.pid).collect(),
-    };
+    if let Some(launcher) = &target.launcher {
+        pids = vec![launcher.pid];
+    }
     pids.sort_unstable();
     pids.dedup();
     let is_others = |uid: u32| typed_by.is_some_and(|own| own != uid);
@@ -104,7 +111,8 @@ fn release(
     if !finding.kind.may_be_released() || !found.identity.is_certain() {
         return None;
     }
-    let process = |pid: u32| snapshot.process(pid).filter(|it| can_be_asked(it, snapshot));
+    let process =
+        |pid: u32| snapshot.process(pid).filter(|it| !is_busy(it) && can_be_asked(it, snapshot));
     process(found.pid).filter(|it| it.identity() == found.identity)?;
     let mut pids = vec![found.pid];
     if let Some(Reason::Found { findings }) = target.map(|it| &it.reason) {
@@ -125,47 +133,66 @@ fn release(
     Some(format!("gpumem release{option} {}", pids.join(" ")))
 }
 
-/// The command by which a process that holds memory of a GPU gives back what it keeps of it and lives on, whatever was
-/// found of it: where a snapshot shows a way, what it has loaded returns memory by that way, it is not at work, and
-/// whoever would type it may.
-pub fn release_of(
+/// Whether it is a kernel that runs a cell: it is asked nothing before that is interrupted.
+fn is_busy(process: &Process) -> bool {
+    let kernel = process.jupyter.as_deref();
+    kernel.is_some_and(|kernel| kernel.execution_state.as_deref() == Some("busy"))
+}
+
+/// What a process that holds memory of a GPU is told by name, whatever was found of it, where whoever would type it
+/// may; `policy` says what is kept.
+pub fn of_process(
     process: &Process,
     snapshot: &Snapshot,
-    serves: Serves,
+    policy: &Policy,
     typed_by: Option<u32>,
-) -> Option<String> {
-    let is_busy = |kernel: &Jupyter| kernel.execution_state.as_deref() == Some("busy");
+) -> OwnCommands {
     let rows = snapshot.gpus.iter().flat_map(|gpu| &gpu.processes).flatten();
     let mut rows = rows.filter(|row| row.pid == process.pid);
-    if !rows.any(|row| row.used_bytes != Some(0)) || process.jupyter.as_deref().is_some_and(is_busy)
-    {
-        return None;
-    }
-    let targets = Targets::of_pids(&[process.pid])?;
-    let policy = Policy {
-        release: Release::Only(ReleaseOptions { is_named: true, ..ReleaseOptions::by_rule() }),
-        ..Policy::new(targets, serves)
+    let may_type = match typed_by {
+        None | Some(ROOT) => true,
+        Some(_) => typed_by == process.uid,
     };
+    let Some(targets) = Targets::of_pids(&[process.pid]).filter(|_| may_type) else {
+        return OwnCommands::default();
+    };
+    let policy = Policy { targets, ..policy.clone() };
+    let holds = rows.any(|row| row.used_bytes != Some(0));
+    let release = (holds && !is_busy(process)).then(|| policy.clone());
+    let (plan, _) = plan_by_snapshot(policy, &[], snapshot);
+    let target = plan.targets.first();
+    OwnCommands {
+        release: release.and_then(|policy| release_of(process, snapshot, policy, typed_by)),
+        kill: target.and_then(|target| kill(target, vec![process.pid], snapshot, typed_by)),
+    }
+}
+
+fn release_of(
+    process: &Process,
+    snapshot: &Snapshot,
+    policy: Policy,
+    typed_by: Option<u32>,
+) -> Option<String> {
+    let release = Release::Only(ReleaseOptions { is_named: true, ..ReleaseOptions::by_rule() });
+    let policy = Policy { release, ..policy };
     let (plan, _) = plan_by_snapshot(policy, &[], snapshot);
     let steps = plan.targets.iter().flat_map(|target| &target.steps);
     let mut ways = steps.filter_map(|step| match step {
         Step::Release { way, .. } => Some(way),
         _ => None,
     });
-    let returns_memory = || advice::of(process).is_some_and(|row| !row.inside.is_empty());
+    let returns_memory = || advice::of(process).is_some_and(|row| row.returns(process));
     let is_certain = match ways.next()?.by {
         ReleaseBy::Server(_) | ReleaseBy::Signal { .. } => true,
         ReleaseBy::Kernel { .. } => returns_memory(),
         ReleaseBy::Python => release::python::is_shown(process) && returns_memory(),
     };
     let pid = process.pid;
-    let (own, uid) = (typed_by.or(process.uid), process.uid);
-    match own {
-        _ if !is_certain => None,
-        _ if own == uid => Some(format!("gpumem release {pid}")),
-        Some(ROOT) => Some(format!("gpumem release --all-users {pid}")),
-        _ => None,
-    }
+    let option = match typed_by.is_some() && typed_by != process.uid {
+        true => " --all-users",
+        false => "",
+    };
+    is_certain.then(|| format!("gpumem release{option} {pid}"))
 }
 
 /// Whether there is a way that a snapshot shows. Which version a Python is, only a look into it shows.

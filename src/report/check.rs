@@ -166,8 +166,9 @@ impl CheckReport {
     /// headline of ASCII characters only where they are asked for.
     pub fn to_text(&self, gpus: usize, style: Style, width: Option<usize>, ascii: bool) -> String {
         let mut out = String::new();
-        // Where it could not be measured, whether anything is reclaimable is not known.
-        if self.status != CheckOutcome::Error || !self.reclaimable.is_nothing() {
+        // Where it could not be measured, or no rule was asked, whether anything is reclaimable is not known.
+        let is_judged = self.rules_applied && self.status != CheckOutcome::Error;
+        if is_judged || !self.reclaimable.is_nothing() {
             out = style.heading(&self.reclaimable.headline(ascii)) + "\n\n";
         }
         // Writing to a String cannot fail.

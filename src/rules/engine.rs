@@ -21,7 +21,7 @@ use super::suspect::suspects;
 use super::undecided_reason::UndecidedReason;
 use crate::history::History;
 use crate::model::family::families;
-use crate::model::finding::{Action, Also, Finding, Kept, Pending, Undecided};
+use crate::model::finding::{Action, Also, Ends, Finding, Kept, Pending, Undecided};
 use crate::model::processes_by_pid::ProcessesByPid;
 use crate::model::reclaimable::PlanMark;
 use crate::model::{Gpu, Identity, Kind, Reclaimable, Snapshot, Suspect, Unread};
@@ -39,6 +39,7 @@ pub struct Engine {
     pending: Vec<Pending>,
     undecided: Vec<Undecided>,
     suspects: Vec<Suspect>,
+    has_recorder: bool,
 }
 
 impl Engine {
@@ -59,7 +60,18 @@ impl Engine {
 
     /// Forgets all that was seen; the settings stay.
     pub fn forget(&mut self) {
-        *self = Self::new(std::mem::take(&mut self.settings));
+        let (settings, has_recorder) = (std::mem::take(&mut self.settings), self.has_recorder);
+        *self = Self { has_recorder, ..Self::new(settings) };
+    }
+
+    /// Notes that a recorder keeps this machine's history, so that nobody is advised to run one.
+    pub fn note_recorder(&mut self) {
+        self.has_recorder = true;
+    }
+
+    /// Whether a recorder keeps this machine's history.
+    pub fn has_recorder(&self) -> bool {
+        self.has_recorder
     }
 
     /// Takes in the next snapshot and judges again. One of the same time as the last says nothing new.
@@ -77,6 +89,8 @@ impl Engine {
         let seen = (&self.history, snapshot, &processes);
         let keeps = self.settings.keep_rules();
         self.suspects = suspects(seen, &found, keeps, verdicts.candidates);
+        let has_recorder = self.has_recorder;
+        self.suspects.iter_mut().for_each(|it| it.missing.is_recorded |= has_recorder);
     }
 
     fn judge(&self, snapshot: &Snapshot) -> RuleOutput {
@@ -319,8 +333,23 @@ impl Engine {
 
     /// How much is reclaimable, and how much is suspected.
     pub fn reclaimable(&self) -> Reclaimable {
-        let seconds = self.history.span_seconds();
-        Reclaimable::new(self.unkept(), self.suspects().iter(), seconds)
+        self.reclaimable_of(|_| true, self.suspects.iter())
+    }
+
+    /// The same of some findings and suspects only.
+    pub fn reclaimable_of<'a>(
+        &'a self,
+        is_asked: impl Fn(&Finding) -> bool,
+        suspects: impl Iterator<Item = &'a Suspect>,
+    ) -> Reclaimable {
+        let is_asked = |finding: &&Finding| is_asked(finding);
+        let rules = self.settings.rules().iter();
+        let mut taken = rules.filter(|it| it.is_run() && it.kind().ends() == Ends::Always);
+        let is_in_doubt = |rule: &Rule| self.undecided.iter().any(|it| it.rule == rule.name);
+        let mut sum = Reclaimable::new(self.unkept().filter(is_asked), suspects);
+        sum.findings = self.findings().iter().filter(is_asked).count();
+        sum.is_undecided = taken.clone().next().is_none() || taken.any(is_in_doubt);
+        sum
     }
 
     /// The rules that could not be decided on the history so far.

@@ -337,7 +337,7 @@ impl SuspectInput<'_> {
             message: self.message().into(),
             missing: StillMissing {
                 seconds: due.seconds_since(self.now).ceil().max(0.0) as u64,
-                is_witnessed: candidate.began == Began::Witnessed,
+                is_recorded: candidate.began == Began::Witnessed,
             },
             command: command(candidate.kind, needed).into(),
             gpus: candidate.gpus.clone(),

@@ -10,7 +10,7 @@ use super::keys::KeyAction;
 use super::layout::Layout;
 use super::reaping;
 use super::reclaim_worker::ReclaimRequest;
-use super::state::{App, Effect, Focus, GONE, HIDDEN, Mode, NO_FINDING, NOTHING_SEEN};
+use super::state::{App, Effect, Focus, GONE, HIDDEN, Mode, NO_FINDING, NOTHING_SEEN, judged};
 use super::text::clock;
 use super::theme::Styles;
 use super::update::{gpus, playback};
@@ -23,12 +23,10 @@ use crate::model::finding::Finding;
 use crate::model::row::ProcessRow;
 use crate::model::totals::{Total, totals};
 use crate::model::{Identity, Snapshot, Time};
-use crate::reclaim::commands;
 use crate::report::environment;
 use crate::report::explain::{PageStyle, text as explain_text};
 use crate::report::style::{Emphasis, Style, pieces};
 use crate::report::totals as report_totals;
-use crate::rules::serves;
 
 /// The columns at each side of the text, where there are more than enough.
 const MARGIN: u16 = 1;
@@ -440,7 +438,7 @@ fn report(
         },
         commands: &|findings, process| {
             app.next_commands.fill_in(findings.iter_mut());
-            commands::release_of(process?, last, serves, me)
+            judged::own_commands(&app.judged.engine, process, last, me)
         },
     };
     match about {

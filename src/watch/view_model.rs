@@ -167,7 +167,7 @@ impl Screenful {
         undecided: Vec<Undecided>,
         idle_since: impl Fn(Identity, u32) -> Option<Time>,
     ) -> Self {
-        let reclaimable = Reclaimable::new(findings.iter(), [].iter(), f64::INFINITY);
+        let reclaimable = Reclaimable::new(findings.iter(), [].iter());
         let idle_since = idle_times(&snapshot, idle_since);
         let suspects = Vec::new();
         let sample =

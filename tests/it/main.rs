@@ -60,6 +60,7 @@ mod stuck;
 mod support;
 mod suspects;
 mod time_zone;
+mod truth;
 mod unattended;
 mod watch;
 mod watch_reap;

@@ -121,10 +121,22 @@ fn what_is_stored_decides_at_once() {
     let folder = store(&machine);
     record(&machine, &["--duration", "500ms"]).exits(0);
     let before = machine.counts();
-    machine.run(&["check", "--kind", "idle", "--store-dir", &folder]).exits(1);
+    let check = machine.run(&["check", "--kind", "idle", "--store-dir", &folder]).exits(1);
     let name = ("nvmlDeviceGetMemoryInfo_v2".to_owned(), Some(0));
     let samples = machine.counts()[&name] - before[&name];
     assert!((1..=3).contains(&samples), "{samples}");
+    // Who only looks says the same, and advises no recorder where one runs.
+    let first = |page: &str| page.lines().next().unwrap().to_owned();
+    let ps = machine.run(&["ps", "--store-dir", &folder]);
+    assert_eq!(first(&ps.stdout), first(&check.stdout));
+    let watch = machine.run(&["watch", "--once", "--size", "200x40", "--store-dir", &folder]);
+    assert!(first(&watch.stdout).contains(&first(&check.stdout)), "{watch:?}");
+    let pid = busy.pid().to_string();
+    let explain = machine.run(&["explain", &pid, "--store-dir", &folder]);
+    assert!(explain.stdout.contains("some rules look back"), "{explain:?}");
+    for page in [ps, check, explain] {
+        assert!(!page.stdout.contains("record --store"), "{page:?}");
+    }
 }
 
 #[test]

@@ -46,7 +46,7 @@ fn a_suspect_is_listed_changes_no_exit_code_and_is_never_reaped() {
     assert_eq!(text.code, 0);
     let first = text.stdout.lines().next().unwrap();
     // Whether there is a dot depends on the locale.
-    assert!(first.starts_with("nothing to reclaim yet") && first.ends_with("4.0 GiB suspected"));
+    assert!(first.starts_with("reclaimable: not known") && first.ends_with("4.0 GiB suspected"));
     assert!(text.stdout.contains("\nsuspect: idle: sleep 600 ("), "{text:?}");
     assert!(text.stdout.contains("no findings, 1 suspect on 1 GPU"), "{text:?}");
     for strict in [&["--fail-on", "info"][..], &["--kind", "idle"]] {
@@ -55,7 +55,7 @@ fn a_suspect_is_listed_changes_no_exit_code_and_is_never_reaped() {
     }
     let ps = machine.run(&["ps"]);
     let first = ps.stdout.lines().next().unwrap();
-    assert!(first.starts_with("nothing to reclaim"), "{ps:?}");
+    assert!(first.starts_with("reclaimable: not known"), "{ps:?}");
     assert_eq!(ps.code, 0);
     // Nothing takes it, not even where everybody's idle are asked for.
     let reap = machine.typed("reap --yes --json --all-users --kind idle --window 1s");
@@ -128,13 +128,13 @@ fn ps_marks_suspects_at_once() {
     wait_until("it is stopped", is_stopped);
     let ps = machine.run(&["ps"]);
     let first = ps.stdout.lines().next().unwrap();
-    assert!(first.starts_with("nothing to reclaim yet") && first.ends_with("2.0 GiB suspected"));
+    assert!(first.starts_with("reclaimable: not known") && first.ends_with("2.0 GiB suspected"));
     let marked: Vec<&str> = ps.stdout.lines().filter(|line| line.contains("? ")).collect();
     let [marked] = marked[..] else { panic!("{ps:?}") };
     assert!(marked.contains(&stopped.pid().to_string()), "{marked}");
     assert!(marked.contains("stopped? 0s of 2m"), "{marked}");
     let user = machine.run(&["ps", "--user", "nobody-of-this-name"]);
-    assert!(user.stdout.starts_with("nothing to reclaim at a first look\n"), "{user:?}");
+    assert!(user.stdout.starts_with("reclaimable: not known\n"), "{user:?}");
     // A configuration that cannot be read leaves ps without the rules, and nothing else.
     machine.configure("[rules.idel]\n");
     let without = machine.run(&["ps"]);

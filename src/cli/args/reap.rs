@@ -118,8 +118,8 @@ pub struct ReapArgs {
     )]
     pub watch: bool,
 
-    /// How long to sample this machine before the plan [default: 30s, or 2s where the stored history
-    /// reaches far enough back for every rule, or if processes are named]
+    /// How long to sample this machine before the plan [default: 30s, or 2s while `gpumem record --store`
+    /// runs, or if processes are named]
     #[arg(long, value_name = "DURATION", conflicts_with_all = ["replay", "demo"])]
     pub window: Option<Span>,
 

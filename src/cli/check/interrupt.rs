@@ -19,7 +19,7 @@ pub(super) fn report_on_signal(
     signals::end_on_second(&[SIGINT, SIGTERM])?;
     let verdict = Arc::clone(verdict);
     signals::on_thread(&[SIGINT, SIGTERM], move |signal| {
-        let verdict = verdict.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut verdict = verdict.lock().unwrap_or_else(PoisonError::into_inner);
         // The verdict is being printed, whole; it is the program's last deed.
         if verdict.is_concluded() {
             return true;

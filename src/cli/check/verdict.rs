@@ -13,7 +13,6 @@ use crate::cli::store::{self, Fed};
 use crate::cli::{UsageError, unreadable};
 use crate::history::Resets;
 use crate::model::finding::{Finding, Pending};
-use crate::model::reclaimable::PlanMark;
 use crate::model::selector::Selected;
 use crate::model::snapshot::ReadError;
 use crate::model::{Gpu, Identity, Reclaimable, Severity, Snapshot, Suspect, Time};
@@ -233,17 +232,17 @@ impl CheckVerdict {
     }
 
     /// What is known so far; with a `failure` it is an error, whatever it is.
-    pub(super) fn report(&self, failure: Option<&str>) -> CheckReport {
+    pub(super) fn report(&mut self, failure: Option<&str>) -> CheckReport {
+        let whole = self.last.as_ref().and_then(|last| last.whole.as_ref());
+        if let Some(whole) = whole {
+            let marks = judged::plan_marks(&self.engine, whole);
+            self.engine.mark_planned(&marks);
+        }
         let engine = &self.engine;
         let all = engine.findings().iter().chain(engine.resolved());
         let mut findings: Vec<Finding> = all.filter(|f| self.concerns(f)).cloned().collect();
-        let mut marks = Vec::new();
-        if let Some(whole) = self.last.as_ref().and_then(|last| last.whole.as_ref()) {
-            marks = judged::plan_marks(engine, whole);
-            let lasting = findings.iter_mut().filter(|it| it.resolved_at.is_none());
-            lasting.for_each(|finding| finding.mark_planned(&marks));
-            let findings = findings.iter_mut();
-            self.commands.fill_in(findings, engine.findings(), whole);
+        if let Some(whole) = whole {
+            self.commands.fill_in(findings.iter_mut(), engine.findings(), whole);
         }
         let suspects = self.suspects();
         let limits = self.last.as_ref().map_or_else(Vec::new, |last| last.limits.clone());
@@ -258,7 +257,7 @@ impl CheckVerdict {
                 .map_or(0.0, |(first, last)| last.seconds_since(first).max(0.0)),
             status: self.status(&findings, failure.is_some()),
             counts: Counts::of(&findings),
-            reclaimable: self.reclaimable(&findings, &suspects, &marks),
+            reclaimable: self.reclaimable(&findings, &suspects),
             rules_applied: !self.is_without_rules,
             findings,
             pending: self.pending(),
@@ -299,22 +298,14 @@ impl CheckVerdict {
     }
 
     /// What is reclaimable of the processes of these findings, by whatever is found of them.
-    fn reclaimable(
-        &self,
-        findings: &[Finding],
-        suspects: &[Suspect],
-        marks: &[PlanMark],
-    ) -> Reclaimable {
+    fn reclaimable(&self, findings: &[Finding], suspects: &[Suspect]) -> Reclaimable {
         let identity = |finding: &Finding| Some(finding.process.as_ref()?.identity);
         let concerned: HashSet<Identity> = findings.iter().filter_map(identity).collect();
-        let found = self
-            .engine
-            .unkept()
-            .filter(|finding| identity(finding).is_some_and(|it| concerned.contains(&it)));
-        let mut found: Vec<Finding> = found.cloned().collect();
-        found.iter_mut().for_each(|finding| finding.mark_planned(marks));
-        let seconds = self.engine.history().span_seconds();
-        Reclaimable::new(found.iter(), suspects.iter(), seconds)
+        let is_asked = |finding: &Finding| match identity(finding) {
+            Some(it) => concerned.contains(&it),
+            None => self.concerns(finding),
+        };
+        self.engine.reclaimable_of(is_asked, suspects.iter())
     }
 
     fn status(&self, findings: &[Finding], failed: bool) -> CheckOutcome {

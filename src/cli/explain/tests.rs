@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::*;
 use crate::history::testing::Scene;
 use crate::model::Selector;
+use crate::model::finding::OwnCommands;
 use crate::model::snapshot::{Memory, MigDevice};
 use crate::report::style::Style;
 use crate::units::GIB;
@@ -25,7 +26,7 @@ fn shown(seen: &SampledHistory, typed: &str) -> (ExplainPage, String) {
     let last = seen.last.as_ref().unwrap();
     let target = TypedTarget::parse(typed).unwrap();
     let found = target.find(seen, last).unwrap();
-    let page = page(&target, &found, seen.known(last, &|_, _| None));
+    let page = page(&target, &found, seen.known(last, &|_, _| OwnCommands::default()));
     let look = PageStyle { width: 80, style: Style::default(), ascii: false };
     let text = text(&page, look);
     (page, text)

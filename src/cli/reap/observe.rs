@@ -29,9 +29,7 @@ use crate::source::live::Live;
 use crate::source::replay::PlaybackPace;
 use crate::units::Span;
 
-/// How long this machine is looked at where nothing is known of its past.
-const WINDOW: Span = Span(Duration::from_secs(30));
-/// And where only the present is to be seen. A notebook's server answers within it, or is not asked.
+/// How long this machine is looked at where only the present is to be seen. A notebook's server answers within it, or is not asked.
 const LOOK: Span = Span(Duration::from_secs(2));
 /// Between the samples of a look.
 const INTERVAL: Duration = Duration::from_millis(500);
@@ -208,7 +206,7 @@ fn watch(
     fed: Fed,
 ) -> anyhow::Result<Snapshot> {
     let is_named = targets.is_named();
-    let usual = if is_named || fed.suffices { LOOK } else { WINDOW };
+    let usual = if is_named || fed.suffices { LOOK } else { store::WINDOW };
     let patience = args.window.unwrap_or(usual);
     if !is_named && io::stderr().is_terminal() {
         warn(&format!("looking for {patience} (--window)"));

@@ -125,10 +125,10 @@ fn the_headline_promises_what_a_plan_of_all_users_takes_and_no_more() {
     for seed in 1..=2000 {
         let mut dice = Dice(seed * 0x9e37_79b9);
         let (mut findings, seen, policy) = machine(&mut dice);
-        let whole = Reclaimable::new(findings.iter(), [].iter(), 700.0);
+        let whole = Reclaimable::new(findings.iter(), [].iter());
         let marks = marks(&findings, &seen, policy.clone());
         findings.iter_mut().for_each(|it| it.mark_planned(&marks));
-        let headline = Reclaimable::new(findings.iter(), [].iter(), 700.0);
+        let headline = Reclaimable::new(findings.iter(), [].iter());
 
         let families = families(&seen);
         let plan = plan_with(&findings, &seen, &families, &facts(&seen), &root(policy));
@@ -186,7 +186,7 @@ fn what_would_end_one_that_is_kept_is_skipped_and_the_reason_is_shown() {
     let why = found[0].skipped.as_deref().unwrap();
     assert!(why.contains("71 of its job have no finding"), "{why}");
     assert!(found[0].is_offered() && !found[0].is_reclaimable());
-    let sum = Reclaimable::new(found.iter(), [].iter(), 700.0);
+    let sum = Reclaimable::new(found.iter(), [].iter());
     assert_eq!((sum.bytes, sum.processes), (0, 0));
 
     policy.kept.clear();

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::*;
 use crate::model::Process;
-use crate::model::process::Slurm;
+use crate::model::process::{Jupyter, Slurm};
 use crate::reclaim::guard::Guard;
 use crate::reclaim::testing::{OWNER, at, finding, gpu, guard, plan_of, process, serves, snapshot};
 use crate::units::GIB;
@@ -180,30 +180,41 @@ fn what_can_give_memory_back_has_a_command_without_a_finding() {
         (python("python3.14t"), false),
     ] {
         let seen = on_gpu(std::slice::from_ref(&process));
-        let typed = release_of(&process, &seen, serves, Some(OWNER));
-        assert_eq!(typed.as_deref(), can.then_some("gpumem release 70"), "{process:?}");
+        let own = of_process(&process, &seen, &policy(serves), Some(OWNER));
+        assert_eq!(own.release.as_deref(), can.then_some("gpumem release 70"), "{process:?}");
+        // A kernel's server may start it again.
+        let may_end = process.jupyter.is_none();
+        assert_eq!(own.kill.as_deref(), may_end.then_some("gpumem kill 70"));
     }
 }
 
 #[test]
-fn what_is_not_held_or_not_theirs_has_no_command_to_release() {
+fn what_is_not_held_or_not_theirs_has_no_command_of_its_own() {
     let announced = announcing();
     let processes = std::slice::from_ref(&announced);
     let seen = on_gpu(processes);
-    let by = |seen: &Snapshot, typed_by| release_of(&announced, seen, serves, typed_by);
-    let whole = Some("gpumem release 70".to_owned());
-    assert_eq!(by(&seen, None), whole, "a recording's owner");
-    assert_eq!(by(&seen, Some(OWNER + 1)), None);
-    let as_root = Some("gpumem release --all-users 70".to_owned());
-    assert_eq!(by(&seen, Some(ROOT)), as_root);
+    let by = |seen: &Snapshot, typed_by| of_process(&announced, seen, &policy(serves), typed_by);
+    let both = |option: &str| OwnCommands {
+        release: Some(format!("gpumem release{option} 70")),
+        kill: Some(format!("gpumem kill{option} 70")),
+    };
+    assert_eq!(by(&seen, None), both(""), "a recording's owner");
+    assert_eq!(by(&seen, Some(OWNER + 1)), OwnCommands::default());
+    assert_eq!(by(&seen, Some(ROOT)), both(" --all-users"));
     let holds = |rows: &[(u32, u64)]| snapshot(at(0.0), processes, vec![gpu(0, rows, 0)]);
-    assert_eq!(by(&holds(&[]), None), None);
-    assert_eq!(by(&holds(&[(70, 0)]), None), None);
+    assert_eq!(by(&holds(&[(70, 0)]), None).release, None);
     // Its number may be a stranger's here.
     let unheld = Process { gpu_files: None, ..announced.clone() };
     let mut inside = on_gpu(std::slice::from_ref(&unheld));
     inside.host.pid_namespace = Some(crate::model::snapshot::PidNamespace::Container);
-    assert_eq!(by(&inside, None), None);
+    assert_eq!(by(&inside, None), OwnCommands::default());
     let own = Process { unresolved: Some("who knows".into()), ..announced.clone() };
-    assert_eq!(by(&on_gpu(&[own]), None), None);
+    assert_eq!(by(&on_gpu(&[own]), None), OwnCommands::default());
+    // What is kept is not ended, and may be asked.
+    let kept = Process {
+        environment: Some(Arc::new([(Arc::from("GPUMEM_KEEP"), Arc::from("forever"))].into())),
+        ..process(70, "python train.py")
+    };
+    let own = of_process(&kept, &on_gpu(std::slice::from_ref(&kept)), &policy(serves), None);
+    assert_eq!(own, OwnCommands::default());
 }

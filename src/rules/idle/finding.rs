@@ -63,8 +63,12 @@ impl KindEvidence for IdleEvidence {
 }
 
 /// What to do about a cell that does nothing; only its owner knows what it waits for.
-const SLEEPING_CELL: &str = "ask its owner: a cell that only sleeps or waits keeps the kernel busy and the \
-                             memory held; interrupt it, save what is needed";
+fn sleeping_cell(pid: u32) -> String {
+    format!(
+        "ask its owner: a cell that only sleeps or waits keeps the kernel busy and the memory held; interrupt it, \
+        then `gpumem release {pid}`: the variables stay"
+    )
+}
 
 /// A GPU on which a process is idle.
 pub(super) struct IdleOn<'a> {
@@ -105,7 +109,7 @@ pub(super) fn finding(it: ProcessInput<'_>, idle: Vec<IdleOn<'_>>) -> Option<Fin
     );
     let advice = restart_of_pool(process)
         .into_iter()
-        .chain(sleeps.then(|| SLEEPING_CELL.to_owned()))
+        .chain(sleeps.then(|| sleeping_cell(process.pid)))
         .chain(advice::steps(process))
         .collect();
     let evidence = Evidence::new(evidence);

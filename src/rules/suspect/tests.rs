@@ -446,7 +446,7 @@ fn what_reap_leaves_alone_is_not_counted() {
     let engine = judged(700.0);
     let all: Vec<Finding> = engine.unkept().cloned().collect();
     let bytes = |findings: &[Finding]| {
-        let sum = Reclaimable::new(findings.iter(), [].iter(), 700.0);
+        let sum = Reclaimable::new(findings.iter(), [].iter());
         (sum.processes, sum.bytes)
     };
     assert_eq!(bytes(&all), (2, 12 * GIB));
@@ -471,11 +471,17 @@ fn what_reap_leaves_alone_is_not_counted() {
 fn an_unknown_size_makes_the_sum_a_least_one() {
     let mut findings: Vec<Finding> = judged(700.0).unkept().cloned().collect();
     findings[0].memory_bytes = None;
-    let line = Reclaimable::new(findings.iter(), [].iter(), 700.0).headline(true);
+    let line = Reclaimable::new(findings.iter(), [].iter()).headline(true);
     assert!(line.starts_with("at least ") && line.ends_with("2 processes of 2 users"), "{line}");
-    let of = |seconds| Reclaimable::new([].iter(), [].iter(), seconds).headline(false);
-    assert_eq!(
-        (&*of(0.0), &*of(30.0)),
-        ("nothing to reclaim at a first look", "nothing to reclaim")
-    );
+    let of = |findings, is_undecided, suspected_processes| {
+        let mut sum = Reclaimable::default();
+        sum.findings = findings;
+        sum.is_undecided = is_undecided;
+        sum.suspected_processes = suspected_processes;
+        sum.headline(true)
+    };
+    assert_eq!(of(0, false, 0), "nothing to reclaim");
+    assert_eq!(of(0, true, 0), "reclaimable: not known");
+    assert_eq!(of(2, true, 0), "2 findings, none reclaimable by default");
+    assert_eq!(of(0, false, 1), "nothing to reclaim yet, 1 process suspected");
 }

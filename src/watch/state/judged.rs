@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use crate::history::memory_series::Courses;
+use crate::model::finding::OwnCommands;
 use crate::model::reclaimable::PlanMark;
-use crate::model::{Finding, Snapshot, Time};
+use crate::model::{Finding, Process, Snapshot, Time};
 use crate::reclaim::{Policy, by_snapshot, commands};
 use crate::rules::exemption::exempt_processes;
 use crate::rules::{Engine, serves};
@@ -15,13 +16,29 @@ pub(crate) fn plan_marks(engine: &Engine, snapshot: &Snapshot) -> Vec<PlanMark> 
         return Vec::new();
     }
     let found: Vec<Finding> = engine.unkept().cloned().collect();
+    by_snapshot::marks(&found, snapshot, policy(engine, snapshot))
+}
+
+/// What `reap --all-users` takes by default, but for what the configuration keeps.
+fn policy(engine: &Engine, snapshot: &Snapshot) -> Policy {
     let settings = engine.settings();
-    let policy = Policy {
+    Policy {
         never: settings.never().to_vec(),
         kept: exempt_processes(settings.keeps(), snapshot),
         ..commands::policy(serves)
-    };
-    by_snapshot::marks(&found, snapshot, policy)
+    }
+}
+
+/// What `typed_by` would type about a process of a snapshot that the engine has judged; `None` is its owner.
+pub(crate) fn own_commands(
+    engine: &Engine,
+    process: Option<&Process>,
+    snapshot: &Snapshot,
+    typed_by: Option<u32>,
+) -> OwnCommands {
+    let policy = policy(engine, snapshot);
+    let own = |process| commands::of_process(process, snapshot, &policy, typed_by);
+    process.map_or_else(OwnCommands::default, own)
 }
 
 /// What was judged, and when the last sample came.
