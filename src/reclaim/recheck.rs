@@ -38,8 +38,16 @@ pub fn is_work(cpu_seconds: f64, in_seconds: f64) -> bool {
 #[derive(Debug)]
 pub struct UsedAtPlan {
     time: Time,
-    /// CPU seconds, and bytes read and written, with those of who works with it, by who it is.
-    used: BTreeMap<Identity, (Option<f64>, Option<u64>)>,
+    used: BTreeMap<Identity, Used>,
+}
+
+/// What a process has used, with what those have who work with it.
+#[derive(Debug)]
+struct Used {
+    cpu_seconds: Option<f64>,
+    /// What it waited for a processor.
+    wait_seconds: Option<f64>,
+    io_bytes: Option<u64>,
 }
 
 impl UsedAtPlan {
@@ -54,23 +62,27 @@ impl UsedAtPlan {
         let seconds = snapshot.time.seconds_since(self.time);
         alive.iter().any(|member| {
             let now = snapshot.process(member.pid).map(used);
-            let (Some((cpu, io)), Some((cpu_then, io_then))) =
-                (now, self.used.get(&member.identity()))
-            else {
+            let (Some(now), Some(then)) = (now, self.used.get(&member.identity())) else {
                 return false;
             };
-            let cpu = cpu.zip(*cpu_then).is_some_and(|(now, then)| is_work(now - then, seconds));
-            let io = io.zip(*io_then);
-            cpu || io.is_some_and(|(now, then)| now.saturating_sub(then) >= LEAST_WORK_BYTES)
+            let cpu = now.cpu_seconds.zip(then.cpu_seconds).map(|(now, then)| now - then);
+            let waited = now.wait_seconds.zip(then.wait_seconds).map(|(now, then)| now - then);
+            let io = now.io_bytes.zip(then.io_bytes).map(|(now, then)| now.saturating_sub(then));
+            cpu.is_some_and(|cpu| is_work(cpu + waited.unwrap_or_default(), seconds))
+                || io.is_some_and(|bytes| bytes >= LEAST_WORK_BYTES)
         })
     }
 }
 
-fn used(process: &Process) -> (Option<f64>, Option<u64>) {
+fn used(process: &Process) -> Used {
     let others = process.descendants.as_deref();
     let cpu = others.and_then(|it| it.cpu_seconds).unwrap_or_default();
     let io = others.and_then(|it| it.io_bytes).unwrap_or_default();
-    (process.cpu_seconds.map(|own| own + cpu), process.io_bytes.map(|own| own.saturating_add(io)))
+    Used {
+        cpu_seconds: process.cpu_seconds.map(|own| own + cpu),
+        wait_seconds: process.cpu_wait_seconds,
+        io_bytes: process.io_bytes.map(|own| own.saturating_add(io)),
+    }
 }
 
 /// It is still true while each member that had the finding still has it; those that merely belong to

@@ -6,6 +6,7 @@ use crate::cli::reap::unattended::notify_command;
 use crate::config::reap::ReapConfig;
 use crate::config::{self, Config};
 use crate::model::Process;
+use crate::model::dice::Dice;
 use crate::model::process::AskedRelease;
 use crate::reclaim::Signal;
 use crate::reclaim::process_control::RequestResult;
@@ -87,6 +88,8 @@ struct Day {
     processes: Vec<Process>,
     /// The list cannot be read.
     is_blind: bool,
+    /// Who uses the GPU.
+    at_work: Vec<u32>,
     /// Why no notice is delivered.
     undelivered: Option<fn() -> Undelivered>,
     /// Every notice: when, of what.
@@ -116,6 +119,7 @@ impl Day {
             stage,
             processes,
             is_blind: false,
+            at_work: Vec::new(),
             undelivered: None,
             sent_notices: Vec::new(),
             seen: Vec::new(),
@@ -156,6 +160,9 @@ impl Day {
             drop(control);
             let rows: Vec<(u32, u64)> = self.processes.iter().map(|it| (it.pid, GIB)).collect();
             let mut gpu = gpu(0, &rows, 0);
+            for row in gpu.processes.iter_mut().flatten() {
+                row.sm_percent = Some(if self.at_work.contains(&row.pid) { 40 } else { 0 });
+            }
             if self.is_blind {
                 gpu.processes = None;
             }
@@ -239,6 +246,116 @@ fn who_works_after_the_last_warning_is_warned_again() {
             kinds.iter().filter(|it| matches!(it, NoticeKind::Warning | NoticeKind::LastWarning));
         assert_eq!(warned.count(), warnings, "{:?}", day.stage.log);
     }
+}
+
+/// What a process does from some moment on.
+#[derive(Clone, Copy, PartialEq, Debug)]
+enum BegunWork {
+    Gpu,
+    /// A share of a core.
+    Cpu(f64),
+    /// A share of a core on a host that is full, where it gets a tenth of that.
+    WaitsForCpu(f64),
+    /// Bytes a second, of which the host's side tells every half minute.
+    Reads(f64),
+}
+
+impl BegunWork {
+    /// How long it may have done so when it is sent a signal: 5 CPU seconds and a tenth of the last minutes, and
+    /// 50 MB, are no work yet.
+    fn unseen_seconds(self, grace: f64) -> f64 {
+        let of_cpu = |share: f64| f64::max(5.0, 0.1 * grace) / share;
+        2.0 * STEP
+            + match self {
+                Self::Gpu => 0.0,
+                Self::Cpu(share) | Self::WaitsForCpu(share) => of_cpu(share),
+                Self::Reads(rate) => 50e6 / rate + 30.0,
+            }
+    }
+
+    fn after(self, seconds: f64, process: &mut Process) {
+        process.cpu_seconds = Some(100.0);
+        process.cpu_wait_seconds = Some(100.0);
+        process.io_bytes = Some(100);
+        match self {
+            Self::Gpu => {}
+            Self::Cpu(share) => process.cpu_seconds = Some(100.0 + share * seconds),
+            Self::WaitsForCpu(share) => {
+                process.cpu_seconds = Some(100.0 + 0.1 * share * seconds);
+                process.cpu_wait_seconds = Some(100.0 + 0.9 * share * seconds);
+            }
+            Self::Reads(rate) => {
+                let told_seconds = (seconds / 30.0).floor() * 30.0;
+                process.io_bytes = Some(100 + (rate * told_seconds) as u64);
+            }
+        }
+    }
+}
+
+#[test]
+fn whoever_begins_to_work_at_any_moment_is_not_ended() {
+    let (mut ended, mut begun) = (0, 0);
+    for seed in 0..20 {
+        let mut dice = Dice::new(seed);
+        let mut between = |least: u64, most: u64| (least + dice.roll(most - least + 1)) as f64;
+        let (duration, warn, grace) = (between(1, 8), between(1, 4), between(30, 120));
+        let toml = format!(
+            "[rules.idle]\naction = \"reap\"\nduration = \"{duration}m\"\nmin_memory = \"512MiB\"\n\
+             [reap]\nnotify = [\"/bin/true\"]\nwarn = \"{warn}m\"\ngrace = \"{grace}s\"\nmost = 100\n"
+        );
+        let acted = 60.0 * (duration + warn) + grace;
+        // Nine of ten begin to do something, around the moment when they would be ended above all.
+        let people: Vec<(u32, Option<(f64, BegunWork)>)> = (70..80)
+            .map(|pid| {
+                let at = if pid % 2 == 0 { between(0, 1) * acted } else { acted + grace };
+                let at = at - between(0, grace as u64 * 2);
+                let does = match pid % 4 {
+                    0 => BegunWork::Gpu,
+                    1 => BegunWork::Cpu(between(5, 20) / 10.0),
+                    2 => BegunWork::WaitsForCpu(between(5, 10) / 10.0),
+                    _ => BegunWork::Reads(between(2, 50) * 1e6),
+                };
+                (pid, (pid != 79).then_some((at, does)))
+            })
+            .collect();
+        let processes = people.iter().map(|(pid, _)| process(*pid, "python train.py")).collect();
+        let mut day = Day::new(&toml, processes);
+        for (pid, _) in &people {
+            day.stage.control.get().ends_on.insert(*pid, vec![Signal::Term]);
+        }
+        while day.stage.now < acted + 300.0 {
+            let now = day.stage.now + STEP;
+            for process in &mut day.processes {
+                let does = people.iter().find(|(pid, _)| *pid == process.pid).unwrap().1;
+                let (seconds, does) = match does {
+                    Some((at, does)) => ((now - at).max(0.0), does),
+                    None => (0.0, BegunWork::Cpu(0.0)),
+                };
+                does.after(seconds, process);
+                let uses_gpu = seconds > 0.0 && does == BegunWork::Gpu;
+                day.at_work.retain(|pid| *pid != process.pid);
+                day.at_work.extend(uses_gpu.then_some(process.pid));
+            }
+            let before = day.sent().len();
+            day.until(now);
+            for (pid, signal) in day.sent().split_off(before) {
+                let does = people.iter().find(|(it, _)| *it == pid).unwrap().1;
+                ended += 1;
+                let Some((at, does)) = does.filter(|(at, _)| *at < now) else {
+                    continue;
+                };
+                begun += 1;
+                let worked = now - at;
+                assert!(
+                    worked <= does.unseen_seconds(grace),
+                    "seed {seed}: {signal} to {pid}, {worked} s after it began: {does:?}, {toml}\n{:?}",
+                    day.stage.log
+                );
+            }
+        }
+        assert!(day.sent().contains(&(79, Signal::Term)), "{:?}", day.stage.log);
+    }
+    assert!(begun > 0 && ended > 2 * begun, "{ended}, of whom {begun} had just begun");
 }
 
 #[test]
