@@ -3,9 +3,9 @@
 //!
 //! An owner is who runs a process and would start it again, or miss it: a Slurm job, a pod, a container,
 //! a machine of systemd-nspawn, a unit. What others share is never to be stopped for one of its processes
-//! (`model::unit`), and what only the process says of itself is no proof of whose it is. Names come from
-//! processes, so they are quoted for a shell; a name that cannot be typed as it is shown is left out,
-//! together with its command.
+//! (`model::unit`), and what only the process says of itself, or its user by a container of their own, is no
+//! proof of whose it is. Names come from processes, so they are quoted for a shell; a name that cannot be
+//! typed as it is shown is left out, together with its command.
 
 use std::sync::Arc;
 
@@ -24,11 +24,14 @@ pub struct Owner {
     pub command: Option<String>,
     /// The same as a sentence, commands in backquotes, without a full stop.
     pub line: String,
+    /// It is a unit of the user's own systemd, which that user may make and name: to others no reason to leave a
+    /// process alone.
+    pub is_by_user: bool,
 }
 
 impl Owner {
     fn new(name: impl Into<String>, command: Option<String>, line: impl Into<String>) -> Self {
-        Self { name: name.into(), command, line: line.into() }
+        Self { name: name.into(), command, line: line.into(), is_by_user: false }
     }
 
     /// With a command, and the words before it.
@@ -60,7 +63,10 @@ pub fn owner_of(process: &Process, job: &[&Process]) -> Option<Owner> {
     let is_bare = !process.container.as_deref().is_some_and(is_known);
     slurm(process)
         .or_else(|| pod(process))
-        .or_else(|| unit(process, job).filter(|_| is_bare))
+        .or_else(|| {
+            let unit = unit(process, job).filter(|_| is_bare)?;
+            Some(Owner { is_by_user: is_in_users_tree(process), ..unit })
+        })
         .or_else(|| container(process, job))
 }
 
@@ -85,7 +91,11 @@ fn slurm(process: &Process) -> Option<Owner> {
     if slurm.over == Some(true) {
         return None;
     }
-    let Some(job) = slurm.id().as_deref().and_then(quote) else {
+    // An array's number and a task's are the environment's word: typed only where the array is the job's own,
+    // of which the job's number would end all tasks.
+    let is_own_array = slurm.array_job_id.is_some() && slurm.array_job_id == slurm.job_id;
+    let id = if is_own_array { slurm.id() } else { slurm.job_id.as_deref().map(Into::into) };
+    let Some(job) = id.as_deref().and_then(quote) else {
         let line = "end its Slurm job with `scancel`; its number is not known";
         return Some(Owner::new("a Slurm job", None, line));
     };
@@ -182,20 +192,16 @@ fn container(process: &Process, job: &[&Process]) -> Option<Owner> {
     let which = called.or_else(|| id.clone());
     let runtime = container.runtime.as_deref();
     let space = container.namespace.as_deref();
+    let is_unnamed = which.is_none() && is_in_users_tree(process);
+    if container.user.is_some() || is_unnamed {
+        return None;
+    }
     let Some(command) = stop(runtime, space, which.as_deref(), container) else {
         return Some(unnamed(which, runtime, process));
     };
     let kind = if runtime == Some("nspawn") { "machine" } else { "container" };
     let name = format!("{kind} {}", which.as_deref().unwrap_or_default());
-    let user = match (container.user.as_deref(), runtime) {
-        (Some(user), _) => match quote(user) {
-            Some(user) => format!(", as {user}, whose it is"),
-            None => ", as the user whose it is".to_owned(),
-        },
-        (None, Some("podman")) if is_rootless(process) => ", as the user whose it is".to_owned(),
-        (None, Some("docker")) => String::new(),
-        (None, _) => ", as root".to_owned(),
-    };
+    let user = if runtime == Some("docker") { "" } else { ", as root" };
     let stop = format!("stop its {kind}, and all that runs in it{user}");
     let job: Vec<&Process> =
         job.iter().copied().filter(|it| it.container == process.container).collect();
@@ -218,10 +224,6 @@ fn container(process: &Process, job: &[&Process]) -> Option<Owner> {
         owner.line.push_str(&format!(
             ", or `lxc stop {which}` under LXD, `incus stop {which}` under Incus"
         ));
-    }
-    if !user.is_empty() && user != ", as root" {
-        // A command alone would be typed as whoever reads it, and find another's container or none.
-        owner.command = None;
     }
     Some(owner)
 }
@@ -281,6 +283,12 @@ fn starter(process: &Process) -> Option<String> {
 fn is_rootless(process: &Process) -> bool {
     let cgroup = process.cgroup.as_deref();
     cgroup.is_some_and(|cgroup| cgroup.contains("/user@"))
+}
+
+/// Whether it is in a user's login, or below that user's own manager.
+fn is_in_users_tree(process: &Process) -> bool {
+    let is_login = |cgroup: &str| cgroup.starts_with("/user.slice/");
+    is_rootless(process) || process.cgroup.as_deref().is_some_and(is_login)
 }
 
 /// As container programs take it: the first twelve of 64 digits; other ids are names.

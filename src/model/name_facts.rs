@@ -20,7 +20,7 @@ pub struct NameFacts {
     pub looks_like_a_server: bool,
     /// [`Process::mps_role`] of it alone.
     pub has_mps_role: bool,
-    /// Whether its program is on the list of those that are [`never_killed`].
+    /// Whether its program is on the list of those that are [`never_killed`], whoever's file it is.
     pub is_never_killed: bool,
     /// [`Process::placeholder`].
     pub placeholder: Option<&'static str>,
@@ -38,7 +38,7 @@ impl NameFacts {
             is_worker_of_a_server: process.is_worker_of_a_server(),
             looks_like_a_server: process.looks_like_a_server(),
             has_mps_role: process.mps_role(None).is_some(),
-            is_never_killed: never_killed(executable, comm, &[]).is_some(),
+            is_never_killed: never_killed(executable, None, comm, &[]).is_some(),
             placeholder: process.placeholder(),
             pool: process.pool(),
         }

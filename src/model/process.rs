@@ -64,6 +64,9 @@ pub struct Process {
     pub environment: Option<Arc<BTreeMap<Arc<str>, Arc<str>>>>,
     /// `/proc/PID/exe`.
     pub executable: Option<Arc<str>>,
+    /// Whether that file is root's, and no one else may write to it. Read only where it has the name of a program
+    /// that is never killed.
+    pub executable_is_roots: Option<bool>,
     /// CPU use since the last snapshot. Percent; one core is 100.
     #[schemars(range(min = 0))]
     pub cpu_percent: Option<f64>,
@@ -355,8 +358,8 @@ pub struct Container {
     pub runtime: Option<Arc<str>>,
     /// containerd's namespace: `k8s.io`, `moby`, `default`. Absent where it is not known.
     pub namespace: Option<Arc<str>>,
-    /// Whose runtime it is, where it is not root's (rootless): the user's name, or the number of one
-    /// without a name.
+    /// Who made it, where that is not root (rootless): the user's name, or the number of one without a name.
+    /// What such a container is called is that user's word, and not here.
     pub user: Option<Arc<str>>,
     /// 64 hexadecimal digits; the name of one of LXC, of systemd-nspawn or of runc by itself.
     pub id: Option<Arc<str>>,

@@ -1,8 +1,9 @@
 //! What a process is by the name of its program: an interpreter, a monitor, a display.
 //!
-//! Here are also the programs that are never killed. Monitors, the driver's own daemons and displays hold a GPU open and are no job. That is a guess that
-//! protects, by the name of the program file, else by what the process calls itself. Names are compared
-//! whole: a part of a name is somebody else's.
+//! Here are also the programs that are never killed: root's own files of these names, for any user may call a
+//! program of theirs so. Monitors, the driver's own daemons and displays hold a GPU open and are no job. That
+//! is a guess that protects, by the name of the program file, else by what the process calls itself. Names are
+//! compared whole: a part of a name is somebody else's.
 
 use std::sync::Arc;
 
@@ -59,17 +60,22 @@ impl Process {
     }
 }
 
-/// The name under which a program is on the list of those that are never killed, or on one's `own`: that of
-/// the file that it runs, else what it calls itself. Whole names only.
+/// The name under which a program is on the list of those that are never killed, where its file `is_roots` or
+/// that is not known, or on one's `own`: that of the file that it runs, else what it calls itself. Whole names
+/// only.
 pub fn never_killed<'a>(
     executable: Option<&'a str>,
+    is_roots: Option<bool>,
     comm: Option<&'a str>,
     own: &[Arc<str>],
 ) -> Option<&'a str> {
     let known = NAMES.never_killed.iter().chain(&NAMES.displays).map(String::as_str);
+    let known = known.filter(|_| is_roots != Some(false));
     let names = || known.clone().chain(own.iter().map(|name| &**name));
     let families = &NAMES.never_killed_families;
-    let is_family = |name: &str| families.iter().any(|family| name.starts_with(&**family));
+    let is_family = |name: &str| {
+        is_roots != Some(false) && families.iter().any(|family| name.starts_with(&**family))
+    };
     match executable {
         Some(path) => {
             let path = path.strip_suffix(" (deleted)").unwrap_or(path);

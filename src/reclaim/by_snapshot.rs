@@ -60,6 +60,7 @@ fn guarded_by_snapshot(process: &Process) -> Option<Guarded> {
         is_process: Some(true),
         oom_score_adj: Some(0),
         executable: process.executable.clone(),
+        executable_is_roots: process.executable_is_roots,
         comm: process.comm.clone(),
         command: process.command.clone(),
         environment: process.environment.clone(),

@@ -1,7 +1,7 @@
 //! Who is never touched, and why. Pure: what is to be known is read by [`crate::host`] and given.
 //!
 //! The same questions are asked when a plan is made and again at the deed. Programs are matched by the
-//! file that they run, whole names only; a part of a name is somebody else's. What is not known
+//! file that they run, where that is root's, whole names only; a part of a name is somebody else's. What is not known
 //! protects from a rule; from a person who names a process only what is known does, and what cannot be
 //! told of any process that may be signalled.
 
@@ -218,7 +218,8 @@ impl Guard {
             return Some(Protection::Replaced);
         }
         let executable = facts.executable.as_deref().or(known_executable);
-        if let Some(name) = never_killed(executable, facts.comm.as_deref(), &self.policy.never) {
+        let (is_roots, comm) = (facts.executable_is_roots, facts.comm.as_deref());
+        if let Some(name) = never_killed(executable, is_roots, comm, &self.policy.never) {
             return Some(Protection::from(KeptBy::Program { name: name.into() }));
         }
         match facts.oom_score_adj {

@@ -156,7 +156,9 @@ pub(super) fn kept_by(
         // A hundred names, of which it was seen that it has none.
         let may_be_one =
             !keep_rules.never.is_empty() || known.is_none_or(|known| known.names().is_never_killed);
-        let name = may_be_one.then(|| never_killed(executable, comm, keep_rules.never)).flatten();
+        let is_roots = process.executable_is_roots;
+        let name = || never_killed(executable, is_roots, comm, keep_rules.never);
+        let name = may_be_one.then(name).flatten();
         let program = name.map(|name| KeptBy::Program { name: name.into() });
         let is_server = || match known {
             Some(known) => server::is_server(process, known, snapshot),

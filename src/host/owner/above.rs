@@ -1,9 +1,11 @@
 //! What the ancestors of a process tell: the step daemon of its Slurm job, and what watches over its
 //! container.
 //!
-//! Both are programs of root's, or of the user whose container it is, and the links between parent and
-//! child are the kernel's own, while an environment is inherited and copied, and a cgroup may be shared or
-//! tell nothing. Next: `place` puts this together with what the cgroup tells.
+//! Both are programs of root's on this machine, and the links between parent and child are the kernel's own,
+//! while an environment is inherited and copied, and a cgroup may be shared or tell nothing. Any user may call
+//! a program of theirs so, or start one of root's under such a name (`su`), and whoever is root in a container
+//! has processes of root's: what such a one says is not believed. Next: `place` puts this together with what
+//! the cgroup tells.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -28,7 +30,7 @@ const STATUS_BYTES: usize = 16 << 10;
 /// How long the jobs that were found to have step daemons are believed, in nanoseconds.
 const JOBS_NS: u64 = 5_000_000_000;
 /// The program of a step (slurm: `src/slurmd/slurmstepd`).
-const STEP_DAEMON: &[u8] = b"slurmstepd";
+const STEP_DAEMON: &str = "slurmstepd";
 
 /// What is known of a process by its ancestors.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -39,7 +41,8 @@ pub(in crate::host) struct Above {
     pub first: Option<(u32, u64)>,
     /// What watches over its container says which one that is.
     pub container: Option<Container>,
-    /// Whose program that is, where it is not root's.
+    /// Who started the first process of its pid namespace, where that is not root: the namespace is that
+    /// user's own.
     pub user: Option<u32>,
 }
 
@@ -59,7 +62,8 @@ pub(in crate::host) struct SlurmStep {
 struct Ancestor {
     ppid: Option<u32>,
     start_ticks: u64,
-    is_step_daemon: bool,
+    /// The short name of a program that is not over.
+    comm: Option<Arc<str>>,
     /// Its argv and environment may be read without waiting for a driver.
     has_memory: bool,
     folder: Folder,
@@ -75,10 +79,30 @@ fn open(proc: &Path, pid: u32, content: &mut Vec<u8>) -> io::Result<Option<Ances
     Ok(Some(Ancestor {
         ppid: stat.ppid,
         start_ticks: stat.start_ticks,
-        is_step_daemon: stat.comm == STEP_DAEMON && !is_over,
+        comm: (!is_over).then(|| String::from_utf8_lossy(stat.comm).into()),
         has_memory: stat.has_memory(),
         folder,
     }))
+}
+
+impl Ancestor {
+    /// The name of the file that it runs; `None` where that may not be read, or was run from memory, as some
+    /// container runtimes are. Root's processes run no file that a user has named.
+    fn program(&self) -> Option<String> {
+        let name = |path: &[u8]| {
+            let path = String::from_utf8_lossy(path);
+            (!path.starts_with("/memfd:")).then(|| file_name(&path).to_owned())
+        };
+        self.folder.link(c"exe", name).ok().flatten()
+    }
+
+    fn is_step_daemon(&self) -> bool {
+        // Its own name says soonest that it is none.
+        self.comm.as_deref() == Some(STEP_DAEMON)
+            && self.folder.owner() == Ok(0)
+            // Debian's is `slurmstepd-wlm`.
+            && self.program().is_none_or(|program| program.starts_with(STEP_DAEMON))
+    }
 }
 
 /// How many pid namespaces a process is in, from ours down; 0 where that is not told.
@@ -110,11 +134,12 @@ pub(in crate::host) fn look_above(process: &Process, proc: &Path, content: &mut 
                     watcher(&ancestor, &mut above, content);
                     is_within = false;
                 }
-                0 => is_within = false,
+                0 => break,
                 _ => {}
             }
         }
-        if ancestor.is_step_daemon && ancestor.folder.owner() == Ok(0) {
+        // Whoever is root in a container may call a program so.
+        if !is_within && ancestor.is_step_daemon() {
             above.step = step(&ancestor, content)
                 .map(|step| SlurmStep { array: array(proc, below.0, &step.job, content), ..step });
             break;
@@ -175,25 +200,27 @@ pub(in crate::host) fn array_in(
     is_its.then_some(array)
 }
 
-/// What the parent of a container's first process says of the container.
+/// What the parent of a container's first process says of the container, where it is root's.
 fn watcher(parent: &Ancestor, above: &mut Above, content: &mut Vec<u8>) {
+    above.user = parent.folder.owner().ok().filter(|&uid| uid != 0);
+    if above.user.is_some() {
+        return;
+    }
     if !parent.has_memory || parent.folder.read(c"cmdline", content, CMDLINE_BYTES + 1).is_err() {
         return;
     }
     let Some(command) = parse_cmdline(content) else {
         return;
     };
-    above.container = watched(&command);
-    if above.container.is_some() {
-        above.user = parent.folder.owner().ok().filter(|&uid| uid != 0);
-    }
+    let program = parent.program();
+    above.container = watched(program.as_deref(), &command);
 }
 
-/// The container that a program watches over, by its arguments: Podman's and CRI-O's `conmon`,
+/// The container that a `program` watches over, by its arguments: Podman's and CRI-O's `conmon`,
 /// containerd's `containerd-shim-runc-v2`, `systemd-nspawn`, and `runc run` in the foreground.
-fn watched(command: &[Arc<str>]) -> Option<Container> {
-    let (program, arguments) = command.split_first()?;
-    let program = file_name(program);
+fn watched(program: Option<&str>, command: &[Arc<str>]) -> Option<Container> {
+    let (own_name, arguments) = command.split_first()?;
+    let program = program.unwrap_or_else(|| file_name(own_name));
     let after = |names: &[&str]| {
         let mut words = arguments.iter();
         while let Some(word) = words.next() {
@@ -290,7 +317,7 @@ fn read_jobs(proc: &Path) -> Option<Vec<Arc<str>>> {
             Err(errno) if is_gone(errno) => continue,
             Err(_) => return None,
         };
-        if process.is_step_daemon {
+        if process.is_step_daemon() {
             match step(&process, &mut content) {
                 Some(step) => jobs.push(step.job),
                 // One keeps the cgroup of them all (slurm: `slurmstepd infinity`).
@@ -342,7 +369,7 @@ mod tests {
     fn what_watches_over_a_container_names_it() {
         let of = |line: &str| {
             let command: Vec<Arc<str>> = line.split(' ').map(Arc::from).collect();
-            watched(&command).map(|it| {
+            watched(None, &command).map(|it| {
                 let all = [it.runtime, it.namespace, it.id, it.name];
                 all.map(|it| it.as_deref().unwrap_or("-").to_owned()).join(" ")
             })
@@ -393,8 +420,16 @@ mod tests {
         fake
     }
 
+    /// A step daemon is root's, and so are the folders of these tests only where root runs them.
+    fn is_root() -> bool {
+        rustix::process::geteuid().is_root()
+    }
+
     #[test]
     fn a_job_is_over_where_all_is_seen_and_no_daemon_of_it() {
+        if !is_root() {
+            return;
+        }
         let init = (1, "systemd", "/sbin/init");
         let keeper = (5, "slurmstepd", "/usr/sbin/slurmstepd infinity");
         let title = |pid| (pid, "slurmstepd", "slurmstepd: [7.batch]");
@@ -415,6 +450,9 @@ mod tests {
 
     #[test]
     fn that_a_daemon_is_gone_is_not_remembered() {
+        if !is_root() {
+            return;
+        }
         let none = seen(&[(1, "init", "init")]);
         let one = seen(&[(1, "init", "init"), (6, "slurmstepd", "[7.0]")]);
         let mut jobs = Jobs::default();

@@ -1,9 +1,11 @@
 //! `/proc/PID/cgroup`: the container, pod, Slurm job or systemd unit that a process runs in.
 //!
-//! Each component of a path is looked at by itself, from the front: where containers nest, the
-//! innermost is the one meant. What the path does not tell is `None`; within a cgroup namespace
-//! (cgroup_namespaces(7)) it may tell nothing at all, which does not mean that the process runs on the
-//! host. Names for the identifiers found here are looked up in `names`.
+//! Each component of a path is looked at by itself, from the front. Whoever may make cgroups gives them
+//! their names: below a user's systemd (`user@UID.service`) that is the user, and within a container whoever
+//! is root there. So no container, pod or job is known by a name below these, and of containers that nest
+//! the outermost is the one meant: only that is one of this machine's. What the path does not tell is `None`;
+//! within a cgroup namespace (cgroup_namespaces(7)) it may tell nothing at all, which does not mean that the
+//! process runs on the host. Names for the identifiers found here are looked up in `names`.
 
 use std::sync::Arc;
 
@@ -148,6 +150,8 @@ struct FoundOwner<'a> {
     unit: Option<&'a [u8]>,
     /// The unit was made for the container, so that it is the one to stop.
     unit_is_its_own: bool,
+    /// Below a user's systemd.
+    is_users: bool,
     /// A component that is no slice: what follows is not systemd's.
     has_left_systemd: bool,
 }
@@ -155,6 +159,9 @@ struct FoundOwner<'a> {
 impl<'a> FoundOwner<'a> {
     fn read_component(&mut self, component: &'a [u8], before: &'a [u8]) {
         self.take_unit(component);
+        if self.is_users || self.container.is_some() {
+            return;
+        }
         self.take_pod(component, before);
         self.take_slurm(component, before);
         if let Some((runtime, id)) = container(component) {
@@ -164,10 +171,8 @@ impl<'a> FoundOwner<'a> {
             self.unit_is_its_own = component.starts_with(b"libpod-payload-");
         } else if let Some(name) = lxc(component, before) {
             self.container = Some((Some("lxc"), name));
-            self.unit_is_its_own = false;
         } else if let Some(name) = nspawn(component) {
             self.container = Some((Some("nspawn"), name));
-            self.unit_is_its_own = false;
         }
     }
 
@@ -184,6 +189,7 @@ impl<'a> FoundOwner<'a> {
             self.unit = Some(component);
         }
         self.has_left_systemd = !is_manager;
+        self.is_users |= is_manager;
     }
 
     /// Kubelet's tree: `kubepods`, a class but for guaranteed ones, the pod.

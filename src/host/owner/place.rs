@@ -27,7 +27,7 @@ pub(in crate::host) struct Whereabouts {
     question: Option<NameQuestion>,
     /// What its ancestors tell. A step once seen above it stays: it was started by that.
     above: Above,
-    /// Whose container it is, where it is not root's.
+    /// Who made its pid namespace, where that is not root.
     user: Option<Arc<str>>,
     /// The job, and whether it is over: of that of its cgroup, of its ancestors, or of its environment.
     over: Option<bool>,
@@ -169,6 +169,7 @@ fn container(
             _ => true,
         };
     let is_unseen = known_place.is_none() && watched.is_none();
+    let is_named = names.is_some_and(|names| names.id.is_some());
     let named = names.filter(|_| is_unseen || known_place.is_some() || watched.is_some());
     if is_unseen && process.namespace_pid.is_none() {
         return None;
@@ -189,6 +190,8 @@ fn container(
         fill(&mut container.runtime, &watched.runtime);
         fill(&mut container.id, &watched.id);
         fill(&mut container.name, &watched.name);
+    }
+    if is_unseen && !is_named {
         container.user.clone_from(&known.user);
     }
     if let Some(named) = named {

@@ -10,7 +10,9 @@ use std::path::Path;
 
 use rustix::buffer::spare_capacity;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
-use rustix::fs::{CWD, Mode, OFlags, RawDir, fstat, openat, readlinkat_raw};
+use rustix::fs::{
+    AtFlags, CWD, Mode, OFlags, RawDir, StatxFlags, fstat, openat, readlinkat_raw, statx,
+};
 use rustix::io::{self, Errno};
 
 /// The longest path that a link in /proc is read to.
@@ -18,6 +20,9 @@ const LINK_BYTES: usize = 4096;
 
 /// Into so much room a file is read first: nearly all are shorter.
 const FIRST_BYTES: usize = 16 << 10;
+
+/// Group and others may write.
+const OTHERS_WRITE: u16 = 0o022;
 
 /// So many processes are listed; the kernel's own limit is four times that.
 pub const MOST_PROCESSES: usize = 1 << 20;
@@ -134,6 +139,17 @@ impl Folder {
         let mut buffer = [MaybeUninit::<u8>::uninit(); LINK_BYTES];
         let (target, _) = readlinkat_raw(&self.0, name, &mut buffer)?;
         Ok(each(target.strip_suffix(b" (deleted)").unwrap_or(target)))
+    }
+
+    /// Whether the file that a link leads to is root's, and no one else may write to it. What is known of it is
+    /// enough: its file system may never answer, and one of a user's own tells nobody else (`EACCES`).
+    pub fn leads_to_roots_file(&self, name: &CStr) -> Option<bool> {
+        let wanted = StatxFlags::UID | StatxFlags::MODE;
+        match statx(&self.0, name, AtFlags::STATX_DONT_SYNC, wanted) {
+            Ok(file) => Some(file.stx_uid == 0 && file.stx_mode & OTHERS_WRITE == 0),
+            Err(Errno::ACCESS) => Some(false),
+            Err(_) => None,
+        }
     }
 
     /// Calls `each` with the name of every entry, until it answers `false`.

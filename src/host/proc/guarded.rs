@@ -52,6 +52,8 @@ pub struct Guarded {
     pub oom_score_adj: Option<i32>,
     /// The program file, less the ` (deleted)` of one that was replaced.
     pub executable: Option<Arc<str>>,
+    /// [`Process::executable_is_roots`](crate::model::Process::executable_is_roots).
+    pub executable_is_roots: Option<bool>,
     /// The kernel's short name.
     pub comm: Option<Arc<str>>,
     /// argv.
@@ -153,6 +155,8 @@ pub fn read_guarded(roots: &Roots, pid: u32) -> Result<Option<Guarded>, HostErro
     }
     guarded.executable =
         folder.link(c"exe", |target| Arc::from(String::from_utf8_lossy(target))).ok();
+    guarded.executable_is_roots =
+        guarded.executable.as_ref().and_then(|_| folder.leads_to_roots_file(c"exe"));
     let limit = CMDLINE_BYTES + 1;
     if has_memory && folder.read(c"cmdline", &mut content, limit).is_ok() {
         guarded.command = parse_cmdline(&content);

@@ -20,6 +20,7 @@ use crate::host::proc::small_file::read_text;
 use crate::host::proc::stat::Stat;
 use crate::host::proc::status::{owner_uid, parse_status};
 use crate::model::Process;
+use crate::model::program::never_killed;
 
 /// How soon after a visit the next one is due, while a program loads.
 const YOUNG_NS: u64 = 5 * SECOND_NS;
@@ -140,7 +141,11 @@ impl Surroundings {
         match folder.link(c"exe", path) {
             // It has begun to exit: what it was stands.
             Err(errno) if is_gone(errno) => {}
-            link => set(&mut process.executable, if_readable(link)?.as_deref()),
+            link => {
+                set(&mut process.executable, if_readable(link)?.as_deref());
+                let name = never_killed(process.executable.as_deref(), None, None, &[]);
+                process.executable_is_roots = name.and_then(|_| folder.leads_to_roots_file(c"exe"));
+            }
         }
         let listens = self.listening.read(folder, held.sockets.as_ref())?;
         process.listening = listens.at_all;

@@ -84,6 +84,13 @@ fn programs_are_known_by_their_files_and_by_whole_names() {
     assert_eq!(name(&with(None, "nvidia-persiste")).as_deref(), Some("nvidia-persiste"));
     assert_eq!(name(&with(None, "tmux: server")).as_deref(), Some("tmux: server"));
 
+    // A user's program of such a name is one like others, and what the configuration names is not.
+    for executable in ["/home/ann/Xorg", "/tmp/sshd", "/home/ann/bin/systemd-train"] {
+        let own =
+            |is_roots| Guarded { executable_is_roots: is_roots, ..with(Some(executable), "x") };
+        assert_eq!(name(&own(Some(false))), None, "{executable}");
+        assert!(name(&own(Some(true))).is_some() && name(&own(None)).is_some(), "{executable}");
+    }
     let mut strict = guard();
     strict.policy.never = vec!["python3.11".into()];
     let found = by_facts(&strict, 70, &ordinary());

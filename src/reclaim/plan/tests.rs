@@ -16,6 +16,7 @@ use crate::reclaim::testing::{
 use crate::units::GIB;
 
 mod families;
+mod forged;
 
 fn pids(target: &Target) -> Vec<u32> {
     target.members.iter().map(|it| it.pid).collect()

@@ -19,7 +19,10 @@ pub(super) fn plan(
         return None;
     }
     let processes = candidate.processes;
-    let mut owners = processes.iter().filter_map(|it| advice::owner_of(it, processes));
+    let is_others = |it: &Process| it.uid != Some(candidate.guard.ourselves.uid);
+    let mut owners = processes.iter().filter_map(|it| {
+        advice::owner_of(it, processes).filter(|owner| !(owner.is_by_user && is_others(it)))
+    });
     let owned = owners.next().map(|owner| Arc::from(owner.way()));
     let restarted = || processes.iter().find_map(|it| restarted(it));
     let pooled = || processes.iter().find_map(|it| pooled(it, processes));

@@ -167,8 +167,12 @@ fn what_scancel_gets_kills_that_and_nothing_else() {
         assert_eq!(slurm["array_job_id"], *array, "{process}");
         assert_eq!(slurm["array_task_id"], task, "{process}");
         assert_eq!((&slurm["step_id"], &slurm["over"]), (&"batch".into(), &false.into()));
-        assert_eq!(command(&step), format!("scancel {array}_{task}"));
-        if slurm["job_id"] == *array {
+        // The array is the environment's word: typed where the job's own number would end all of it.
+        let is_last = slurm["job_id"] == *array;
+        let job = slurm["job_id"].as_str().unwrap();
+        let typed = if is_last { format!("{array}_{task}") } else { job.to_owned() };
+        assert_eq!(command(&step), format!("scancel {typed}"));
+        if is_last {
             last = Some((pid, command(&step).to_owned()));
         }
     }

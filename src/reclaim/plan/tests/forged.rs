@@ -1,0 +1,198 @@
+//! A user who calls cgroups, programs, parents and variables as those of others are called, by chance, beside
+//! innocents who have such in truth: nothing that is typed is about an innocent, and nothing forged shields.
+
+use std::fs;
+use std::os::unix::fs::chown;
+
+use rustix::process::geteuid;
+
+use super::*;
+use crate::advice;
+use crate::host::testing::{FakeProc, StatLine};
+use crate::host::{Guarded, Processes, read_guarded};
+use crate::model::Process;
+use crate::model::dice::Dice;
+
+const ID: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
+const POD: &str = "8f7e6d5c-4b3a-4210-8fed-cba987654321";
+const FORGER: u32 = 1000;
+
+/// What an innocent is known by: no line about a forger has one of these.
+const INNOCENT: [&str; 4] = ["0123456789ab", "888", "8f7e6d5c", "trainer"];
+
+/// One process of a machine, on the GPU, with the processes above it.
+struct Seen {
+    process: Process,
+    facts: Guarded,
+}
+
+/// Who is put into /proc: pid, parent, owner, its file, argv and the numbers it has in each namespace.
+struct Put<'a> {
+    pid: u32,
+    ppid: u32,
+    uid: u32,
+    comm: &'static str,
+    exe: &'a str,
+    argv: &'a str,
+    numbers: &'a str,
+}
+
+fn put_it(fake: &FakeProc, it: &Put<'_>) {
+    let start = u64::from(it.pid) * 10;
+    fake.stat(it.pid, &StatLine { comm: it.comm, ppid: it.ppid, start, ..StatLine::ASLEEP });
+    let uid = it.uid;
+    let status = format!(
+        "Name:\tx\nTgid:\t{}\nUid:\t{uid}\t{uid}\t{uid}\t{uid}\nNSpid:\t{}\n",
+        it.pid, it.numbers
+    );
+    fake.put(it.pid, "status", status);
+    fake.put(it.pid, "cmdline", it.argv.replace(' ', "\0"));
+    fake.put(it.pid, "oom_score_adj", "0\n");
+    fake.link(it.pid, "exe", it.exe);
+    chown(fake.folder(it.pid), Some(uid), Some(uid)).unwrap();
+}
+
+/// Process 70 as gpumem sees it.
+fn look(fake: &FakeProc) -> Seen {
+    let process = Processes::new(fake.roots.clone()).sample(&[70], 1).processes.remove(0);
+    let facts = read_guarded(fake, 70).unwrap().unwrap();
+    Seen { process: Process { gpu_files: super::process(70, "x").gpu_files, ..process }, facts }
+}
+
+fn pick<'a>(dice: &mut Dice, of: &[&'a str]) -> &'a str {
+    of[dice.place(of.len())]
+}
+
+/// A path of cgroups that a user can make: below their own systemd, or in their own container.
+fn forged_cgroup(dice: &mut Dice) -> String {
+    let claims = [
+        format!("docker-{ID}.scope"),
+        format!("libpod-{ID}.scope"),
+        format!("docker/{ID}"),
+        format!("lxc.payload.trainer/{ID}"),
+        "lxc/trainer".to_owned(),
+        "machine-trainer.scope".to_owned(),
+        "slurmstepd.scope/job_888/step_0/user/task_0".to_owned(),
+        "slurm/uid_5/job_888/step_batch".to_owned(),
+        format!(
+            "kubepods.slice/kubepods-pod{}.slice/cri-containerd-{ID}.scope",
+            POD.replace('-', "_")
+        ),
+        format!("kubepods/burstable/pod{POD}/{ID}"),
+        "trainer.service".to_owned(),
+        "user.slice".to_owned(),
+        "app.slice".to_owned(),
+    ];
+    let mut path = "/user.slice/user-1000.slice/user@1000.service".to_owned();
+    for _ in 0..dice.roll(4) {
+        path = format!("{path}/{}", claims[dice.place(claims.len())]);
+    }
+    path
+}
+
+/// A forger by chance, of program file `own`.
+fn forger(dice: &mut Dice, own: &std::path::Path) -> (FakeProc, String) {
+    let fake = FakeProc::new();
+    let exe = own.join(pick(dice, &["Xorg", "sshd", "dockerd", "systemd-trainer", "python3"]));
+    fs::write(&exe, "").unwrap();
+    chown(&exe, Some(FORGER), None).unwrap();
+    let exe = exe.to_str().unwrap();
+    let cgroup = match dice.roll(3) {
+        0 => "/user.slice/user-1000.slice/session-3.scope".to_owned(),
+        _ => forged_cgroup(dice),
+    };
+    // Their own program, or one of root's that a user may start under any name.
+    let (owner, file) = [(FORGER, exe), (0, "/usr/bin/su")][dice.place(2)];
+    let conmon = format!("conmon -c {ID} -n trainer");
+    let shim = format!("containerd-shim -namespace moby -id {ID}");
+    let (comm, argv) = [
+        ("slurmstepd", "slurmstepd:\u{1}[888.0]"),
+        ("conmon", &*conmon),
+        ("containerd-shim", &*shim),
+        ("runc", "runc run trainer"),
+    ][dice.place(4)];
+    let argv = argv.replace('\u{1}', " ");
+    let has_namespace = dice.roll(2) == 0;
+    let numbers = if has_namespace { "70\t1" } else { "70" };
+    let put = |pid, ppid, uid, comm, exe, argv: &str, numbers| {
+        put_it(&fake, &Put { pid, ppid, uid, comm, exe, argv, numbers });
+    };
+    put(1, 0, 0, "systemd", "/usr/lib/systemd/systemd", "/sbin/init", "1");
+    put(60, 1, owner, comm, file, &argv, "60");
+    // One more in the namespace, root there.
+    let is_deep = has_namespace && dice.roll(3) == 0;
+    let parent = if is_deep { 65 } else { 60 };
+    if is_deep {
+        put(65, 60, FORGER, "slurmstepd", exe, "slurmstepd [888.batch]", "65\t1");
+    }
+    put(70, parent, FORGER, "python3", exe, "python3 trainer.py", numbers);
+    fake.put(70, "cgroup", format!("0::{cgroup}\n"));
+    fake.put(
+        70,
+        "environ",
+        "SLURM_JOB_ID=888\0SLURM_STEP_ID=0\0SLURM_ARRAY_JOB_ID=888\0SLURM_ARRAY_TASK_ID=1\0\
+         POD_NAME=trainer\0POD_NAMESPACE=trainer\0SLURMD_NODENAME=n\0",
+    );
+    (fake, format!("{cgroup}, {numbers:?}, below {owner} {argv:?}, {exe}"))
+}
+
+#[test]
+fn nothing_that_a_user_forges_names_an_innocent_or_shields() {
+    if !geteuid().is_root() {
+        return;
+    }
+    let own = tempfile::tempdir().unwrap();
+    let rounds = std::env::var("GPUMEM_ROUNDS").ok().and_then(|it| it.parse().ok()).unwrap_or(300);
+    for seed in 1..=rounds {
+        let mut dice = Dice::new(seed);
+        let (fake, what) = forger(&mut dice, own.path());
+        let Seen { process, facts } = look(&fake);
+        for line in advice::place_lines(&process) {
+            // A unit of the user's own systemd, and of no other.
+            let is_own = line.contains("systemctl --user --machine=");
+            let is_innocent = INNOCENT.iter().any(|name| line.contains(name));
+            assert!(is_own || !is_innocent, "{seed}: {line}: {what}");
+        }
+        let seen = snapshot(at(0.0), &[process], vec![gpu(0, &[(70, GIB)], 0)]);
+        let mut guard = naming(&[70]);
+        (guard.ourselves.uid, guard.ourselves.may_signal_others) = (0, true);
+        guard.policy.all_users = true;
+        let plan = plan_with(&[], &seen, &[], &[(70, facts)].into(), &guard);
+        let steps = plan.targets.first().map(|it| it.steps.as_slice());
+        let is_ended = matches!(steps, Some([Step::Signal { .. }, ..]));
+        assert!(is_ended, "{seed}: {:?} {:?}: {what}", plan.refused, steps);
+    }
+}
+
+#[test]
+fn what_root_has_made_is_known_by_its_name() {
+    if !geteuid().is_root() {
+        return;
+    }
+    let job = "slurmstepd.scope/job_888/step_0/user/task_0";
+    for (cgroup, exe, argv, typed) in [
+        (format!("docker-{ID}.scope"), "bash", "bash", "docker stop 0123456789ab"),
+        (job.to_owned(), "bash", "bash", "scancel 888.0"),
+        ("slurmd.service".to_owned(), "slurmstepd", "slurmstepd: [888.0]", "scancel 888.0"),
+        ("x".to_owned(), "conmon", &*format!("conmon -c {ID} -n trainer"), "podman stop trainer"),
+        (
+            "x".to_owned(),
+            "containerd-shim-runc-v2",
+            &*format!("shim -namespace moby -id {ID}"),
+            "docker stop 0123456789ab",
+        ),
+    ] {
+        let fake = FakeProc::new();
+        let exe = format!("/usr/bin/{exe}");
+        let numbers = if typed.contains("scancel") { "70" } else { "70\t1" };
+        let (comm, file) = (if exe.contains("slurm") { "slurmstepd" } else { "x" }, &*exe);
+        put_it(&fake, &Put { pid: 60, ppid: 1, uid: 0, comm, exe: file, argv, numbers: "60" });
+        let (comm, exe, argv) = ("python3", "/usr/bin/python3", "python3 train.py");
+        put_it(&fake, &Put { pid: 70, ppid: 60, uid: 2000, comm, exe, argv, numbers });
+        fake.put(70, "cgroup", format!("0::/system.slice/{cgroup}\n"));
+        fake.put(70, "environ", "SLURM_JOB_ID=888\0");
+        let process = look(&fake).process;
+        let owner = advice::owner(&process).unwrap();
+        assert_eq!(owner.command.as_deref(), Some(typed), "{cgroup}: {process:?}");
+    }
+}
