@@ -171,7 +171,7 @@ pub struct Finding {
     pub memory_bytes: Option<u64>,
     /// What the verdict rests on; its fields depend on kind.
     pub evidence: Evidence,
-    /// The sentence a person reads. Holds names that a process chose: escape it for a terminal.
+    /// The sentence a person reads. One line: control and invisible characters of names in it are escaped.
     pub message: String,
     /// What would give the memory back, gentlest first.
     pub advice: Vec<String>,

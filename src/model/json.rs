@@ -3,7 +3,7 @@
 //! serde_json escapes what JSON demands (RFC 8259, section 7): the control characters below U+0020.
 //! Those above, and invisible characters, go out as they are, and whoever looks at the document
 //! with `cat` or in an editor is shown something else than what it holds. Here they are escaped as well
-//! (`\u202e`), which every parser reads as the same string. Next: `report::escape` does so for text.
+//! (`\u202e`), which every parser reads as the same string. Next: `escape` does so for text.
 
 use std::fmt::Write as _;
 

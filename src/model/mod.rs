@@ -16,6 +16,7 @@ pub mod balance;
 pub mod device_file;
 #[cfg(test)]
 pub mod dice;
+pub mod escape;
 pub mod evidence;
 pub mod family;
 pub mod field;

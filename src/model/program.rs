@@ -46,9 +46,15 @@ impl Process {
         is_one_of(self, &NAMES.monitors)
     }
 
-    /// Whether it draws a desktop.
+    /// Whether it draws a desktop: by the program file, which is root's, and by what it calls itself only where
+    /// that is not known.
     pub fn is_display(&self) -> bool {
-        is_one_of(self, &NAMES.displays)
+        match self.executable.as_deref() {
+            Some(path) => {
+                self.executable_is_roots != Some(false) && is_on(&NAMES.displays, file_name(path))
+            }
+            None => is_one_of(self, &NAMES.displays),
+        }
     }
 
     /// Whether its environment names a display of this machine, X11's (`:0`) or Wayland's, or is not known.
@@ -136,6 +142,12 @@ mod tests {
         }
         let display = of(&["/usr/lib/xorg/Xorg", ":0"], None, None);
         assert!(display.is_display() && !display.is_monitor());
+        // A user may call a program so.
+        assert!(!of(&["Xorg", ":0"], Some("/usr/bin/python3"), None).is_display());
+        let mut own = of(&["Xorg", ":0"], Some("/home/ann/Xorg"), None);
+        assert!(own.is_display());
+        own.executable_is_roots = Some(false);
+        assert!(!own.is_display());
     }
 
     #[test]

@@ -46,7 +46,7 @@ pub struct Suspect {
     #[serde(serialize_with = "as_text")]
     #[schemars(with = "String")]
     pub mark: SeenSoFar,
-    /// The sentence a person reads. Holds names that a process chose: escape it for a terminal.
+    /// The sentence a person reads. One line: control and invisible characters of names in it are escaped.
     pub message: Arc<str>,
     /// What is missing until a rule can tell.
     #[serde(serialize_with = "as_text")]

@@ -106,7 +106,7 @@ pub struct Because {
     pub pid: u32,
     /// When the state began.
     pub since: Time,
-    /// The sentence. Holds names that a process chose: escape it for a terminal.
+    /// The sentence. One line: control and invisible characters of names in it are escaped.
     pub message: String,
     /// What the verdict rests on.
     #[schemars(with = "serde_json::Map<String, serde_json::Value>")]

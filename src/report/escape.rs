@@ -1,40 +1,7 @@
-//! Makes text that a process chose harmless for a terminal.
-//!
-//! argv, names, paths and notebook names may hold escape sequences, newlines, and characters that
-//! reorder or hide what follows. Each is shown as `\n`, `\e`, `\u{…}`; nothing is dropped, so that
-//! two different names never look the same.
-
-use std::borrow::Cow;
-use std::fmt::Write as _;
-
-use crate::model::json::is_hostile;
+//! Text that a process chose, as a terminal shows it: escaped by [`escape`].
 
 pub use super::wrap::fit;
-
-/// Escapes what a terminal would act on: control characters (C0, C1, DEL) and the invisible ones of
-/// [`is_hostile`].
-pub fn escape(text: &str) -> Cow<'_, str> {
-    // Nearly all text is plain, and a look at bytes says so soonest.
-    let is_plain = text.bytes().all(|byte| matches!(byte, b' '..=b'~'));
-    if is_plain || !text.chars().any(is_hostile) {
-        return Cow::Borrowed(text);
-    }
-    let mut out = String::with_capacity(text.len() + 8);
-    for c in text.chars() {
-        match c {
-            '\n' => out.push_str("\\n"),
-            '\r' => out.push_str("\\r"),
-            '\t' => out.push_str("\\t"),
-            '\u{1b}' => out.push_str("\\e"),
-            c if is_hostile(c) => {
-                // Writing to a String cannot fail.
-                let _ = write!(out, "\\u{{{:x}}}", c as u32);
-            }
-            c => out.push(c),
-        }
-    }
-    Cow::Owned(out)
-}
+pub use crate::model::escape::escape;
 
 /// A command line as a person would read it: arguments joined by spaces, those that hold a space or
 /// nothing in quotes, all of it escaped.
@@ -80,16 +47,6 @@ pub fn program<S: AsRef<str>>(command: Option<&[S]>, comm: Option<&str>) -> Opti
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn nothing_that_a_terminal_acts_on_passes() {
-        assert_eq!(escape("plain — ünïcode 日本"), "plain — ünïcode 日本");
-        assert_eq!(
-            escape("a\x1b[31mred\nb\u{202e}c\u{9b}0m\x7f"),
-            "a\\e[31mred\\nb\\u{202e}c\\u{9b}0m\\u{7f}"
-        );
-        assert_eq!(escape("❤\u{fe0f} 👍\u{1f3fd} \u{2067}x"), "❤\\u{fe0f} 👍\\u{1f3fd} \\u{2067}x");
-    }
 
     #[test]
     fn a_command_line_shows_where_arguments_end() {

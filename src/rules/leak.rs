@@ -21,13 +21,13 @@ use std::fmt::Write as _;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::rule::{ProcessInput, RuleInput, RuleKind, RuleOutput, Settings, seconds};
+use super::rule::{ProcessInput, RuleInput, RuleKind, RuleOutput, Settings, Told, seconds};
 use super::subject;
 use super::undecided_reason::UndecidedReason;
 use crate::history::growth::{Demand, Trend, Verdict};
 use crate::history::{Device, RowHistory};
 use crate::model::evidence::{Evidence, Exhaustion, KindEvidence, samples};
-use crate::model::finding::{Action, Finding, FindingGpu, FindingProcess, Kind, Severity};
+use crate::model::finding::{Finding, FindingGpu, Kind, Severity};
 use crate::model::snapshot::ProcessType;
 use crate::model::{Gpu, GpuProcess, Process};
 use crate::units::{Bytes, MIB, Span};
@@ -302,29 +302,16 @@ fn finding(it: ProcessInput<'_>, leaks: Vec<LeakOn>) -> Option<Finding> {
         }
         same
     });
-    Some(Finding {
-        id: subject::id(&seen.rule.name, &gpus, Some(process)),
-        rule: seen.rule.name.clone(),
-        kind: Kind::Leak,
+    let told = Told {
         severity,
-        since,
-        duration_seconds: seen.snapshot.time.seconds_since(since),
-        resolved_at: None,
-        memory_bytes: gpus
-            .iter()
-            .try_fold(0u64, |sum, gpu| Some(sum.saturating_add(gpu.used_bytes?))),
         gpus,
-        process: Some(FindingProcess::of(process)),
+        since,
+        until: seen.snapshot.time,
         evidence: Evidence::new(evidence),
         message,
         advice: advice(process),
-        actions: vec![Action::Notify],
-        commands: Vec::new(),
-        also: Vec::new(),
-        kept_by: None,
-        skipped: None,
-        more_bytes: None,
-    })
+    };
+    Some(seen.finding(Some(process), told))
 }
 
 fn evidence(on: &LeakOn) -> LeakEvidence {

@@ -17,6 +17,7 @@ use super::subject;
 use super::suspect::Candidate;
 use super::undecided_reason::{Doubts, UndecidedReason};
 use crate::history::{Began, Device, HighStretch, History, ProcessHistory, RowHistory};
+use crate::model::escape::escape;
 use crate::model::evidence::Evidence;
 use crate::model::finding::{
     Action, Ends, Finding, FindingGpu, FindingProcess, Kind, Pending, Severity,
@@ -341,7 +342,8 @@ impl<'a> RuleInput<'a> {
             gpus: told.gpus,
             process: process.map(FindingProcess::of),
             evidence: told.evidence,
-            message: told.message,
+            // Who is sent it as a mail has nothing else between them and the names in it.
+            message: escape(&told.message).into_owned(),
             advice: told.advice,
             actions: vec![Action::Notify],
             commands: Vec::new(),

@@ -21,6 +21,7 @@ use super::exemption::{self, KeepRules};
 use super::subject;
 use crate::history::counter::Mean;
 use crate::history::{Began, History, ProcessHistory, RowHistory, Use};
+use crate::model::escape::escape;
 use crate::model::finding::{FindingGpu, FindingProcess};
 use crate::model::processes_by_pid::ProcessesByPid;
 use crate::model::snapshot::ProcessType;
@@ -334,7 +335,7 @@ impl SuspectInput<'_> {
             due,
             evidence: self.evidence(),
             mark: SeenSoFar { kind, seconds: seconds as u64, needed: Span::from_seconds(needed) },
-            message: self.message().into(),
+            message: escape(&self.message()).into(),
             missing: StillMissing {
                 seconds: due.seconds_since(self.now).ceil().max(0.0) as u64,
                 is_recorded: candidate.began == Began::Witnessed,

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::history::testing::Scene;
+use crate::model::finding::Action;
 use crate::rules::testing::{PID, engine_of, facts, written};
 use crate::rules::{Engine, RuleSet as AllSettings};
 use crate::units::GIB;

@@ -2,8 +2,10 @@ use std::sync::Arc;
 
 use super::*;
 use crate::history::testing::Scene;
+use crate::model::dice::Dice;
 use crate::model::finding::{Action, Severity};
-use crate::model::snapshot::Slurm;
+use crate::model::json::is_hostile;
+use crate::model::snapshot::{Jupyter, Slurm};
 use crate::rules::testing::written;
 use crate::rules::testing::{
     Found, Nothing, PID, assert_clean, count, cpu_untold, each, judge, judge_with, only, reasons,
@@ -136,4 +138,35 @@ fn settings_and_slurm_change_the_finding() {
     let engine = judge(&mut scene, 200.0);
     let advice = &only(&engine, Kind::Stopped).advice;
     assert!(advice[0].contains("scontrol resume 77"), "{advice:?}");
+}
+
+/// Every message goes into mails and logs as it stands.
+#[test]
+fn a_message_is_one_line_whatever_a_name_holds() {
+    let mut dice = Dice::new(7);
+    let pieces =
+        ["a", "train.py", "\n", "\r", "\t", "\u{1b}[2J", "\u{7f}", "\u{85}", "\u{9b}", "\u{202e}"];
+    for round in 0..60 {
+        let name: String =
+            (0..1 + dice.place(8)).map(|_| pieces[dice.place(pieces.len())]).collect();
+        let mut scene = all_along();
+        let process = scene.process(PID);
+        match round % 3 {
+            0 => process.command = Some([Arc::from(&*name), Arc::from("x")].into()),
+            1 => {
+                let jupyter =
+                    Jupyter { notebook_path: Some((&*name).into()), ..Jupyter::default() };
+                process.jupyter = Some(Arc::new(jupyter));
+            }
+            _ => (process.command, process.comm) = (None, Some((&*name).into())),
+        }
+        let mut engine = judge(&mut scene, 30.0);
+        let suspects = engine.suspects().to_vec();
+        scene.play(120.0, |snapshot| engine.observe(snapshot));
+        let found = only(&engine, Kind::Stopped).message.clone();
+        assert_eq!(suspects.len(), 1);
+        for message in [&*found, &*suspects[0].message] {
+            assert!(!message.contains(is_hostile), "{message:?}");
+        }
+    }
 }
