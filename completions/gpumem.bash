@@ -764,7 +764,7 @@ _gpumem() {
             return 0
             ;;
         gpumem__subcmd__kill)
-            opts="-y -h --where --yes --signal --grace --direct --all-users --graphics --kept --nvml-library --nvml-timeout --config --color --utc --store-dir --help"
+            opts="-y -n -h --where --yes --dry-run --signal --grace --direct --all-users --graphics --kept --no-store --nvml-library --nvml-timeout --config --color --utc --store-dir --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0

@@ -143,6 +143,7 @@ fn observe(
         }
         return lock(verdict).prove_gpus().map_err(Into::into);
     }
+    lock(verdict).check_users()?;
     let asked = if args.wait_free.is_empty() { args.window } else { Some(args.timeout) };
     let mut live = live(
         global,

@@ -11,7 +11,8 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 
-use self::target::{ExplainSubject, TypedTarget};
+use self::target::ExplainSubject;
+pub(super) use self::target::TypedTarget;
 use super::args::{Explain, Global};
 use super::commands::{self, CommandSource};
 use super::exit::Exit;
@@ -184,7 +185,7 @@ fn observe(
     seen.is_live = true;
     // A process and a GPU are there or not at the first sample; who wants their use asks for a window.
     let window = args.window.unwrap_or(match target {
-        TypedTarget::Finding(_) => LOOK,
+        TypedTarget::Name(_) => LOOK,
         _ => Span(Duration::ZERO),
     });
     let interval = config::load(global)?.sample.interval.0;

@@ -29,6 +29,7 @@ mod time_zone;
 mod version;
 mod watch;
 
+use std::ffi::OsString;
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -46,7 +47,7 @@ pub fn main() -> ExitCode {
     if let Some(words) = complete::requested(std::env::args_os()) {
         return complete::run(words).into();
     }
-    let cli = match Cli::try_parse() {
+    let cli = match Cli::try_parse_from(help_as_flag(std::env::args_os().collect())) {
         Ok(cli) => cli,
         Err(error) => {
             print_usage_error(&error);
@@ -68,6 +69,15 @@ pub fn main() -> ExitCode {
             Exit::of(&error).into()
         }
     }
+}
+
+/// `gpumem help kill` is `gpumem kill --help`.
+fn help_as_flag(mut arguments: Vec<OsString>) -> Vec<OsString> {
+    if arguments.get(1).is_some_and(|it| it == "help") {
+        arguments.remove(1);
+        arguments.push("--help".into());
+    }
+    arguments
 }
 
 fn run(cli: Cli) -> anyhow::Result<Exit> {

@@ -42,7 +42,10 @@ pub(super) fn run(args: &Ps, global: &Global) -> anyhow::Result<Exit> {
         Some(replay) => session::last(replay, |snapshot| {
             engine.iter_mut().for_each(|it| it.observe(snapshot));
         })?,
-        None => now(args, global, engine.as_mut(), selection.needs_history())?,
+        None => {
+            selection.check_users()?;
+            now(args, global, engine.as_mut(), selection.needs_history())?
+        }
     };
     if let Some(engine) = &mut engine {
         let marks = judged::plan_marks(engine, &snapshot);

@@ -28,13 +28,15 @@ use crate::model::json::document;
 use crate::reclaim::{Guard, Target};
 
 pub(super) fn kill(args: Kill, global: &Global) -> anyhow::Result<Exit> {
-    let args = ReapArgs {
-        pid: args.pid,
+    let asked = ReapArgs {
         terms: args.terms,
         yes: args.yes,
+        dry_run: args.dry_run,
         how: args.how,
+        stored: args.stored,
         ..ReapArgs::default()
     };
+    let args = asked.of_targets(&args.target)?;
     run_at(RefusalPlace::Kill, &args, global)
 }
 
@@ -118,7 +120,9 @@ fn run_at(place: RefusalPlace, args: &ReapArgs, global: &Global) -> anyhow::Resu
     Ok(match report.status {
         // Who types kill wants it done.
         ReapStatus::Planned
-            if is_refused || carried == Carried::Declined || place == RefusalPlace::Kill =>
+            if is_refused
+                || carried == Carried::Declined
+                || (place == RefusalPlace::Kill && !args.dry_run) =>
         {
             Exit::Findings
         }

@@ -60,7 +60,7 @@ fn asked(args: &ReleaseArgs) -> Result<ReapArgs, UsageError> {
         let most = Span(MOST_IDLE);
         return Err(UsageError(format!("--idle-for must not be longer than {most}; write 1m")));
     }
-    let mut asked = ReapArgs {
+    let asked = ReapArgs {
         terms: args.terms.clone(),
         how: HowToKill { all_users: args.all_users, kept: args.kept, ..HowToKill::default() },
         stored: args.stored,
@@ -75,16 +75,7 @@ fn asked(args: &ReleaseArgs) -> Result<ReapArgs, UsageError> {
         }),
         ..ReapArgs::default()
     };
-    for typed in &args.target {
-        match typed.parse() {
-            Ok(pid) => asked.pid.push(pid),
-            Err(_) if typed.trim().is_empty() => {
-                return Err(UsageError("a target is empty; write a PID".to_owned()));
-            }
-            Err(_) => asked.words.push(typed.clone()),
-        }
-    }
-    Ok(asked)
+    asked.of_targets(&args.target)
 }
 
 /// The plan, with what was proved of its targets.

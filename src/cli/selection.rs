@@ -4,6 +4,7 @@
 
 use super::UsageError;
 use super::args::Where;
+use crate::host::is_unknown_user;
 use crate::model::field::{Field, Needle, is_called};
 use crate::model::row::{Me, ProcessRow, RowPlace, places};
 use crate::model::selector::{NamedGpus, Selected, Selector};
@@ -22,7 +23,7 @@ pub(super) struct Selection {
     selector: Option<Selector>,
     by_gpu: Option<Selector>,
     me: Me,
-    is_of_users: bool,
+    users: Vec<String>,
 }
 
 impl Selection {
@@ -32,7 +33,7 @@ impl Selection {
         let by_user = Selector::of_field(Field::User, true, users);
         let terms = terms.terms.iter().cloned().map(Some);
         let selector = Selector::all([by_gpu.clone(), by_user].into_iter().chain(terms));
-        Self { selector, by_gpu, me: me(), is_of_users: !users.is_empty() }
+        Self { selector, by_gpu, me: me(), users: users.to_vec() }
     }
 
     /// All of it as one selector; `None` where it leaves nothing out.
@@ -54,6 +55,21 @@ impl Selection {
     pub(super) fn allows_gpu(&self, gpu: &Gpu) -> bool {
         let selector = self.selector.as_ref();
         selector.is_none_or(|selector| selector.allows_gpu(gpu))
+    }
+
+    /// Whether this machine has the users that were named.
+    ///
+    /// # Errors
+    ///
+    /// One was named that it does not know.
+    pub(super) fn check_users(&self) -> Result<(), UsageError> {
+        let is_number = |name: &str| name.bytes().all(|byte| byte.is_ascii_digit());
+        match self.users.iter().find(|name| !is_number(name) && is_unknown_user(name)) {
+            Some(name) => Err(UsageError(format!(
+                "--user {name}: there is no such user; `gpumem ps` shows who holds GPU memory"
+            ))),
+            None => Ok(()),
+        }
     }
 
     /// Whether the GPUs that were named exist.
@@ -169,7 +185,7 @@ impl Selection {
             }
         }
         selector.retain_gpus(snapshot);
-        has_all && selector.is_of_gpus() && !self.is_of_users
+        has_all && selector.is_of_gpus() && self.users.is_empty()
     }
 }
 

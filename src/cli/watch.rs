@@ -101,6 +101,7 @@ fn judged_live(
     needed: Duration,
     past: &mut Past,
 ) -> anyhow::Result<Live> {
+    Selection::new(&[], &args.user, &args.terms).check_users()?;
     let live = live(global, interval)?;
     let ask = store::Ask {
         global,

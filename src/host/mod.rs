@@ -47,6 +47,7 @@ pub use machine::rights::{
     Rights, Visibility, give_up_reading, has_gained_ids, has_gained_rights, read_rights, try_pidfd,
 };
 pub use owner::reservations::Reservations;
+pub use owner::users::is_unknown as is_unknown_user;
 pub use proc::cmdline::parse_cmdline;
 pub use proc::environment::read_environment;
 pub use proc::framework::{has_version_metadata, read_version};

@@ -43,6 +43,7 @@ pub use past_release::ReleaseLog;
 pub use plan::{Plan, Refused, plan};
 pub use policy::{FindingSelector, Policy, Signal, Targets};
 pub use process_control::{PidfdControl, ProcessControl};
+pub use select::called;
 pub use step::{ask_server, perform_requests};
 pub use target::Target;
 pub use verify::Outcome;

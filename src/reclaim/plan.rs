@@ -136,7 +136,7 @@ pub enum Why {
     Gone,
     /// It is about a GPU and no process.
     NoProcess,
-    /// Nothing on a GPU is called so: no notebook, kernel or server, and no finding.
+    /// Nothing on a GPU is called so: no GPU, notebook, kernel or server, and no finding.
     NoTarget {
         /// The name.
         name: Arc<str>,
@@ -194,7 +194,7 @@ impl fmt::Display for Why {
             Self::NoTarget { name } => write!(
                 f,
                 "nothing on a GPU is called {name}; write a PID, a notebook, a kernel's id, a \
-                finding's id or a server's name, as gpumem ps and gpumem check show them"
+                finding's id, gpu:0 or a server's name, as gpumem ps and gpumem check show them"
             ),
             Self::NotFound { name } => {
                 write!(f, "no kernel on a GPU is {name}; gpumem ps shows them")

@@ -11,6 +11,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::release::ReleaseOptions;
+use crate::model::field::Needle;
 use crate::model::finding::Ends;
 pub use crate::model::keep::Exempt;
 use crate::model::selector::Selected;
@@ -143,7 +144,10 @@ impl Targets {
     /// Whether a name may be that of a finding: of no process it has a colon.
     pub fn names_findings(&self) -> bool {
         match self {
-            Self::Named(named) => named.names().words.iter().any(|word| word.contains(':')),
+            Self::Named(named) => {
+                let mut words = named.names().words.iter();
+                words.any(|word| word.contains(':') && Needle::of_gpu(word).is_none())
+            }
             Self::Found(_) => false,
         }
     }
@@ -168,8 +172,8 @@ pub struct ProcessNames {
     pub notebooks: Vec<Arc<str>>,
     /// Notebook kernels by their ids.
     pub kernels: Vec<Arc<str>>,
-    /// Any of these: a notebook, a kernel, a finding by its id or the beginning of it, an inference server
-    /// by its name.
+    /// Any of these: a GPU, a notebook, a kernel, a finding by its id or the beginning of it, an inference
+    /// server by its name.
     pub words: Vec<Arc<str>>,
 }
 

@@ -5,8 +5,9 @@ use std::sync::Arc;
 use super::guard::{Guard, Protection};
 use super::launcher::launcher_of;
 use super::plan::{PlanInput, Refused, Why, name};
-use super::policy::{FindingSelector, ProcessNames};
+use super::policy::{FindingSelector, ProcessNames, Serves};
 use super::release::{self, ReleaseBy, ReleaseWay};
+use crate::model::field::{Needle, is_called};
 use crate::model::finding::{Ends, Finding, Kind};
 use crate::model::selector::Selected;
 use crate::model::{Process, Snapshot};
@@ -82,7 +83,7 @@ pub(super) fn named<'a>(
         }
     }
     for word in &names.words {
-        let found = called(seen, guard, word);
+        let found = called(word, seen.snapshot, seen.findings, guard.policy.serves);
         if found.is_empty() {
             let name = Arc::clone(word);
             refused.push(refused_name(None, Why::NoTarget { name }));
@@ -92,24 +93,33 @@ pub(super) fn named<'a>(
     accused
 }
 
-/// The processes that a word means: a notebook's, a kernel, an inference server's, or that of one finding.
-fn called<'a>(seen: &PlanInput<'a>, guard: &Guard, word: &str) -> Vec<&'a Process> {
-    let snapshot = seen.snapshot;
+/// The processes that a word means: those on a GPU, a notebook's, a kernel, an inference server's, or that of one
+/// finding.
+pub fn called<'a>(
+    word: &str,
+    snapshot: &'a Snapshot,
+    findings: &[Finding],
+    serves: Serves,
+) -> Vec<&'a Process> {
+    if let Some(gpu) = Needle::of_gpu(word) {
+        let gpus = snapshot.gpus.iter().filter(|it| is_called(it, &gpu, false, false));
+        let rows: Vec<u32> =
+            gpus.flat_map(|it| it.processes.iter().flatten()).map(|row| row.pid).collect();
+        return snapshot.processes.iter().filter(|it| rows.contains(&it.pid)).collect();
+    }
     let serves = |process: &Process| {
         let by_table = match release::find(process, snapshot) {
             Ok(ReleaseWay { by: ReleaseBy::Server(it), .. }) => *it.server == *word,
             _ => false,
         };
-        by_table
-            || (process.framework.as_deref() == Some(word)
-                && (guard.policy.serves)(process, snapshot))
+        by_table || (process.framework.as_deref() == Some(word) && serves(process, snapshot))
     };
     let is_it = |process: &&Process| {
         is_kernel(process, word) || is_notebook(process, word) || serves(process)
     };
     let mut found: Vec<&Process> = snapshot.processes.iter().filter(is_it).collect();
     let begun = |finding: &&Finding| !word.is_empty() && finding.id.starts_with(word);
-    let findings: Vec<&Finding> = seen.findings.iter().filter(begun).collect();
+    let findings: Vec<&Finding> = findings.iter().filter(begun).collect();
     let exact = findings.iter().find(|finding| *finding.id == *word);
     // The beginning of several is none of them.
     let finding = exact.or(findings.first().filter(|_| findings.len() == 1));

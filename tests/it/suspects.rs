@@ -133,7 +133,7 @@ fn ps_marks_suspects_at_once() {
     let [marked] = marked[..] else { panic!("{ps:?}") };
     assert!(marked.contains(&stopped.pid().to_string()), "{marked}");
     assert!(marked.contains("stopped? 0s of 2m"), "{marked}");
-    let user = machine.run(&["ps", "--user", "nobody-of-this-name"]);
+    let user = machine.run(&["ps", "--user", "nobody"]);
     assert!(user.stdout.starts_with("reclaimable: not known\n"), "{user:?}");
     // A configuration that cannot be read leaves ps without the rules, and nothing else.
     machine.configure("[rules.idel]\n");
@@ -151,7 +151,7 @@ fn a_selection_is_about_suspects_too() {
     let look = ["check", "--window", "1s", "--interval", "200ms", "--json"];
     for (selection, count) in [
         (&["--gpu", "0"][..], 1),
-        (&["--user", "nobody-of-this-name"], 0),
+        (&["--user", "nobody"], 0),
         (&["--where", "mem>1GiB"], 1),
         (&["--kind", "leak"], 0),
     ] {

@@ -4,9 +4,11 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use mock_nvml::scene::{Gpu, Process, Scene};
 use serde_json::Value;
 
-use crate::support::{command, finish};
+use crate::machine::{GIB, Machine, Running};
+use crate::support::{command, finish, run};
 
 /// Standard output of a command, wide enough that nothing is cut.
 fn page(arguments: &[&str], recording: &str) -> String {
@@ -79,4 +81,39 @@ fn every_page_says_the_same_of_the_same_recording() {
     for begins in ["nothing to reclaim", "reclaimable: not known", "1 finding, ", "826.0 MiB "] {
         assert!(headlines.iter().any(|it| it.starts_with(begins)), "{begins}: {headlines:?}");
     }
+}
+
+#[test]
+fn a_target_is_called_the_same_by_every_command() {
+    let (child, other) = (Running::sleep(), Running::sleep());
+    let process = |it: &Running| Process::compute(it.pid(), GIB);
+    let gpu = |uuid: &str, it: &Running| {
+        Gpu { uuid: Some(uuid.to_owned()), ..Gpu::default() }.process(process(it))
+    };
+    let machine = Machine::new(&Scene::new().gpu(gpu("GPU-aa", &child)).gpu(gpu("GPU-bb", &other)));
+    let (pid, others) = (child.pid().to_string(), other.pid().to_string());
+    for target in [&*pid, "gpu:0", "GPU:gpu-A", "GPU-aa"] {
+        let explain = machine.run(&["explain", target]).exits(0);
+        let kill = machine.run(&["kill", "-n", target]).exits(0);
+        // It is named, and cannot be asked.
+        let release = machine.run(&["release", "--dry-run", target]).exits(1);
+        for page in [explain, kill, release] {
+            assert!(page.stdout.contains(&pid) && !page.stdout.contains(&others), "{page:?}");
+        }
+    }
+    let both = machine.run(&["kill", "--dry-run", "gpu:0-1"]).exits(0);
+    assert!(both.stdout.contains(&pid) && both.stdout.contains(&others), "{both:?}");
+    let ps = machine.run(&["ps", "--gpu", "1-7"]).exits(0);
+    assert!(!ps.stdout.contains(&pid) && ps.stdout.contains(&others), "{ps:?}");
+    machine.run(&["kill", "-n", "gpu:2"]).exits(1);
+    machine.run(&["kill", "-n", ""]).exits(2);
+    for (name, of) in [("fine-tune.ipynb", "(pid 398120)"), ("vllm", "(pid 207344)")] {
+        let page = run(&["explain", "--demo", name]).exits(0);
+        assert!(page.stdout.lines().next().unwrap().ends_with(of), "{page:?}");
+    }
+    for command in ["ps", "check", "reap"] {
+        let unknown = machine.run(&[command, "--user", "nobody-of-this-name"]).exits(2);
+        assert!(unknown.stderr.contains("there is no such user"), "{unknown:?}");
+    }
+    assert_eq!(run(&["help", "kill"]).stdout, run(&["kill", "--help"]).stdout);
 }

@@ -19,10 +19,10 @@ use crate::units::Span;
 #[derive(Args, Debug)]
 #[command(after_help = EXIT_CODES)]
 pub struct Explain {
-    /// A process (4242), a GPU (gpu:0, GPU-…, MIG-…), or a finding's id, which check --json prints, or
-    /// the beginning of one that no other has
+    /// A PID, a notebook's path or the end of it, a kernel's id, a GPU (gpu:0, GPU-…, MIG-…), a finding's id, which
+    /// check --json prints, or the beginning of one that no other has, or the name of an inference server (vllm)
     #[arg(
-        value_name = "PID|GPU|FINDING",
+        value_name = "TARGET",
         required_unless_present_any = ["framework", "snippet"],
         conflicts_with = "framework"
     )]

@@ -3,6 +3,8 @@
 use clap::Args;
 
 use super::{EXIT_CODES, Recorded, Stored, Where};
+use crate::cli::UsageError;
+use crate::cli::explain::TypedTarget;
 use crate::model::Kind;
 use crate::reclaim::Signal;
 use crate::reclaim::release::ReleaseOptions;
@@ -55,7 +57,7 @@ pub struct ReapArgs {
     #[arg(long, value_name = "ID", value_delimiter = ',')]
     pub kernel: Vec<String>,
 
-    /// Targets of any kind, by whatever they are called; of `gpumem release`.
+    /// Targets of any kind, by whatever they are called; of `gpumem kill` and `gpumem release`.
     #[arg(skip)]
     pub(in crate::cli) words: Vec<String>,
 
@@ -162,28 +164,55 @@ pub struct HowToKill {
     pub kept: bool,
 }
 
+impl ReapArgs {
+    /// The same about what was typed as targets of a command.
+    ///
+    /// # Errors
+    ///
+    /// One cannot be anything.
+    pub(in crate::cli) fn of_targets(self, targets: &[String]) -> Result<Self, UsageError> {
+        let mut named = self;
+        for typed in targets {
+            match TypedTarget::parse(typed)? {
+                TypedTarget::Pid(pid) => named.pid.push(pid),
+                TypedTarget::Gpu(_) | TypedTarget::Name(_) => named.words.push(typed.clone()),
+            }
+        }
+        Ok(named)
+    }
+}
+
 /// Kill processes of yours that hold GPU memory, and verify that the memory came back
 ///
-/// The short form of `gpumem reap --pid`: it shows the plan and asks, unless --yes is given. It
+/// Shows the plan that `gpumem reap` makes of what is named, and asks, unless --yes is given. It
 /// exits with 1 if a named process is not killed, also because the answer is no.
 #[derive(Args, Debug)]
 #[command(after_help = EXIT_CODES)]
 pub struct Kill {
-    /// The processes
-    #[arg(value_name = "PID", required = true, value_parser = pid)]
-    pub pid: Vec<u32>,
+    /// A PID, a notebook's path or the end of it, a kernel's id, a finding's id, a GPU (gpu:0, gpu:2-4, GPU-…) for
+    /// all that is on it, or the name of an inference server (vllm)
+    #[arg(value_name = "TARGET", required = true)]
+    pub target: Vec<String>,
 
     /// What has to be so of them; what does not fit is left alone.
     #[command(flatten)]
     pub terms: Where,
 
     /// Do not ask
-    #[arg(short, long)]
+    #[arg(short, long, conflicts_with = "dry_run")]
     pub yes: bool,
+
+    /// Print the plan and do not ask
+    #[arg(short = 'n', long)]
+    pub dry_run: bool,
 
     /// How they are killed.
     #[command(flatten)]
     pub how: HowToKill,
+
+    /// Whether the stored history counts; it is read where a finding is named.
+    #[command(flatten)]
+    pub stored: Stored,
 }
 
 /// A pid as it is typed.

@@ -19,8 +19,8 @@ use crate::units::Span;
 #[derive(Args, Debug)]
 #[command(after_help = EXIT_CODES)]
 pub struct ReleaseArgs {
-    /// A PID, a notebook's path or the end of it, a kernel's id, a finding's id, or the name of an inference
-    /// server (vllm)
+    /// A PID, a notebook's path or the end of it, a kernel's id, a finding's id, a GPU (gpu:0, gpu:2-4, GPU-…) for
+    /// all that is on it, or the name of an inference server (vllm)
     #[arg(value_name = "TARGET", required = true)]
     pub target: Vec<String>,
 

@@ -195,6 +195,11 @@ impl CheckVerdict {
         }
     }
 
+    /// Whether this machine has the users that were named.
+    pub(super) fn check_users(&self) -> Result<(), UsageError> {
+        self.selection.check_users()
+    }
+
     /// Whether the GPUs that were named exist, once there is a machine to ask.
     ///
     /// # Errors

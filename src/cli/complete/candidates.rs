@@ -48,10 +48,8 @@ enum ValueKind {
     Gpus,
     /// Owners of processes.
     Users,
-    /// A process, a GPU or a finding.
+    /// A process, a GPU, a notebook, a kernel or a finding.
     Targets,
-    /// A process, a notebook, a kernel or a finding.
-    Releasable,
     /// Frameworks of the table of advice.
     Frameworks,
     /// Rules.
@@ -75,7 +73,6 @@ fn value_kind(command: &str, id: &str) -> Option<ValueKind> {
         (_, "pid") => ValueKind::Pids,
         (_, "gpu") => ValueKind::Gpus,
         (_, "user") => ValueKind::Users,
-        ("release", "target") => ValueKind::Releasable,
         (_, "target") => ValueKind::Targets,
         (_, "framework") => ValueKind::Frameworks,
         ("rules", "name") => ValueKind::Rules,
@@ -122,16 +119,17 @@ fn values(kind: ValueKind, cursor: &Cursor) -> Vec<OfferedValue> {
     let sources = Sources::of(cursor);
     let observed = || now(&sources);
     match kind {
-        ValueKind::Pids => {
+        ValueKind::Pids | ValueKind::Targets => {
             let typed = cursor.values(cursor.id());
-            let mut found = pids(&observed(), true);
+            let mut found = match kind {
+                ValueKind::Pids => pids(&observed(), true),
+                _ => targets(&sources, &cursor.typed),
+            };
             found.retain(|candidate| !typed.contains(&&*candidate.value));
             found
         }
         ValueKind::Gpus => gpus(&observed(), &cursor.typed, ""),
         ValueKind::Users => users(&observed()),
-        ValueKind::Targets => targets(&sources, &cursor.typed),
-        ValueKind::Releasable => releasable(&sources, &cursor.typed),
         ValueKind::Frameworks => advice::frameworks()
             .iter()
             .map(|row| OfferedValue::new(&*row.name, &*row.title))
@@ -309,7 +307,7 @@ fn users(snapshot: &Snapshot) -> Vec<OfferedValue> {
     found.into_iter().map(candidate).collect()
 }
 
-/// Processes and GPUs; findings where a name is begun, for those take a history.
+/// Processes, GPUs, notebooks and kernels; findings where a name is begun, for those take a history.
 fn targets(sources: &Sources, typed: &str) -> Vec<OfferedValue> {
     let is_kind = |kind: &Kind| !typed.is_empty() && kind.name().starts_with(typed);
     let is_finding = typed.contains(':') && !typed.starts_with("gpu:");
@@ -319,17 +317,6 @@ fn targets(sources: &Sources, typed: &str) -> Vec<OfferedValue> {
     let snapshot = now(sources);
     let mut found = pids(&snapshot, false);
     found.extend(gpus(&snapshot, typed, "gpu:"));
-    found
-}
-
-/// What may be asked to release memory: processes, and once something is typed findings, notebooks and
-/// kernels.
-fn releasable(sources: &Sources, typed: &str) -> Vec<OfferedValue> {
-    if typed.contains(':') {
-        return findings(sources).unwrap_or_default();
-    }
-    let snapshot = now(sources);
-    let mut found = pids(&snapshot, true);
     found.extend(notebooks(&snapshot));
     found.extend(kernels(&snapshot));
     found

@@ -141,10 +141,10 @@ mod tests {
     #[test]
     fn the_argument_at_the_cursor_is_found() {
         for (words, command, id, head, typed) in [
-            (&["gpumem", "kill", ""][..], "kill", "pid", "", ""),
-            (&["gpumem", "kill", "42", "31"], "kill", "pid", "", "31"),
-            (&["gpumem", "kill", "--yes", ""], "kill", "pid", "", ""),
-            (&["gpumem", "kill", "--", ""], "kill", "pid", "", ""),
+            (&["gpumem", "kill", ""][..], "kill", "target", "", ""),
+            (&["gpumem", "kill", "42", "31"], "kill", "target", "", "31"),
+            (&["gpumem", "kill", "--yes", ""], "kill", "target", "", ""),
+            (&["gpumem", "kill", "--", ""], "kill", "target", "", ""),
             (&["/opt/gpumem", "ps", "--gpu", ""], "ps", "gpu", "", ""),
             (&["gpumem", "ps", "--gpu=0"], "ps", "gpu", "", "0"),
             (&["gpumem", "ps", "--gpu", "0,1,GPU-"], "ps", "gpu", "0,1,", "GPU-"),
@@ -188,7 +188,7 @@ mod tests {
         let words = ["gpumem", "--config", "my.toml", "kill", "--all-users", "7", "8", ""];
         let cursor = find(&words.map(str::to_owned)).unwrap();
         assert_eq!(cursor.value("config"), Some("my.toml"));
-        assert_eq!(cursor.values("pid"), ["7", "8"]);
+        assert_eq!(cursor.values("target"), ["7", "8"]);
         assert!(cursor.is_set("all_users") && !cursor.is_set("yes"));
         assert_eq!(cursor.value("no such argument"), None);
     }

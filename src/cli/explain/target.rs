@@ -3,12 +3,13 @@
 //! What there is not is wrong usage, and the message lists what there is; what cannot be told because a
 //! GPU could not be read is blindness.
 
-use crate::cli::selection::{names, no_such_gpu};
+use crate::cli::selection::no_such_gpu;
 use crate::cli::{UsageError, unreadable};
 use crate::explain;
-use crate::model::field::Needle;
+use crate::model::field::{Needle, is_called};
 use crate::model::finding::Finding;
 use crate::model::{Gpu, Snapshot};
+use crate::reclaim::called;
 use crate::rules;
 
 use super::SampledHistory;
@@ -16,16 +17,15 @@ use super::SampledHistory;
 /// More processes, or findings, than this are not listed in a message.
 const MOST_LISTED: usize = 8;
 
+/// What was typed, for any command.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) enum TypedTarget {
+pub(in crate::cli) enum TypedTarget {
     /// `4242`.
     Pid(u32),
-    /// `gpu:0`.
-    Index(u32),
-    /// `GPU-…` or `MIG-…`, or the beginning of one.
-    Uuid(String),
-    /// A finding's id, or the beginning of one.
-    Finding(String),
+    /// `gpu:0`, `GPU-…` or `MIG-…`, or the beginning of one.
+    Gpu(Needle),
+    /// A finding's id, or the beginning of one; a notebook, a kernel or an inference server.
+    Name(String),
 }
 
 /// What it is; with the finding, where one was asked about.
@@ -43,29 +43,17 @@ impl TypedTarget {
     /// # Errors
     ///
     /// It is none of these.
-    pub(super) fn parse(typed: &str) -> Result<Self, UsageError> {
-        let misuse = || {
-            UsageError(format!(
-                "{typed:?} is no process, GPU or finding; write 4242, gpu:0, GPU-… or an id that \
-                 `gpumem check --json` prints"
-            ))
-        };
-        let lower = typed.to_ascii_lowercase();
-        if typed.is_empty() {
-            Err(misuse())
-        } else if typed.bytes().all(|byte| byte.is_ascii_digit()) {
-            typed.parse().map(Self::Pid).map_err(|_| misuse())
-        } else if let Some(rest) = lower.strip_prefix("gpu:") {
-            match rest.parse() {
-                Ok(index) => Ok(Self::Index(index)),
-                Err(_) if Needle::new(rest).is_uuid() => Ok(Self::Uuid(rest.to_owned())),
-                Err(_) => Err(misuse()),
-            }
-        } else if Needle::new(&*lower).is_uuid() {
-            Ok(Self::Uuid(lower))
-        } else {
-            Ok(Self::Finding(typed.to_owned()))
+    pub(in crate::cli) fn parse(typed: &str) -> Result<Self, UsageError> {
+        if typed.trim().is_empty() {
+            return Err(UsageError("a target is empty; write a PID".to_owned()));
         }
+        if typed.bytes().all(|byte| byte.is_ascii_digit()) {
+            return typed
+                .parse()
+                .map(Self::Pid)
+                .map_err(|_| UsageError(format!("{typed} is no pid; `gpumem ps` lists them")));
+        }
+        Ok(Needle::of_gpu(typed).map_or_else(|| Self::Name(typed.to_owned()), Self::Gpu))
     }
 
     /// Finds it in what has been seen.
@@ -80,28 +68,22 @@ impl TypedTarget {
     ) -> anyhow::Result<ExplainSubject> {
         match self {
             Self::Pid(pid) => find_pid(*pid, seen, last),
-            Self::Index(index) => {
-                let place = last.gpus.iter().position(|gpu| gpu.index == *index);
-                let place =
-                    place.ok_or_else(|| no_such_gpu(&format!("gpu:{index}"), &last.gpus))?;
-                Ok(ExplainSubject::Gpu(place, None))
-            }
-            Self::Uuid(uuid) => find_uuid(uuid, last).map_err(Into::into),
-            Self::Finding(id) => find_finding(id, seen, last).map_err(Into::into),
+            Self::Gpu(gpu) => find_gpu(gpu, last).map_err(Into::into),
+            Self::Name(name) => find_named(name, seen, last).map_err(Into::into),
         }
     }
 
     /// What should be said of how it was found.
     pub(super) fn notes(&self, found: &ExplainSubject, last: &Snapshot) -> Vec<String> {
-        let (Self::Uuid(uuid), ExplainSubject::Gpu(place, _)) = (self, found) else {
+        let (Self::Gpu(needle), ExplainSubject::Gpu(place, _)) = (self, found) else {
             return Vec::new();
         };
-        let Some(gpu) = last.gpus.get(*place).filter(|_| uuid.starts_with("mig")) else {
+        let Some(gpu) = last.gpus.get(*place).filter(|_| needle.is_uuid()) else {
             return Vec::new();
         };
         let device = gpu.mig_devices.iter().find(|device| {
             let own = device.uuid.as_deref();
-            own.is_some_and(|own| Needle::new(uuid).is_uuid_of(own, false))
+            own.is_some_and(|own| needle.is_uuid_of(own, false))
         });
         let instance = device.and_then(|device| device.gpu_instance_id);
         instance
@@ -140,9 +122,10 @@ fn find_pid(pid: u32, seen: &SampledHistory, last: &Snapshot) -> anyhow::Result<
     Err(UsageError(message).into())
 }
 
-fn find_uuid(typed: &str, last: &Snapshot) -> Result<ExplainSubject, UsageError> {
-    let places: Vec<usize> =
-        (0..last.gpus.len()).filter(|&at| names(typed, &last.gpus[at])).collect();
+fn find_gpu(needle: &Needle, last: &Snapshot) -> Result<ExplainSubject, UsageError> {
+    let is_it = |at: &usize| is_called(&last.gpus[*at], needle, false, false);
+    let places: Vec<usize> = (0..last.gpus.len()).filter(is_it).collect();
+    let typed = needle.typed();
     match places[..] {
         [] => Err(no_such_gpu(typed, &last.gpus)),
         [place] => Ok(ExplainSubject::Gpu(place, None)),
@@ -150,8 +133,31 @@ fn find_uuid(typed: &str, last: &Snapshot) -> Result<ExplainSubject, UsageError>
             let which: Vec<String> =
                 places.iter().map(|&at| format!("gpu:{}", last.gpus[at].index)).collect();
             Err(UsageError(format!(
-                "{typed} is the beginning of more than one UUID ({}); write more of it",
+                "{typed} names more than one GPU ({}); write one of them",
                 which.join(", ")
+            )))
+        }
+    }
+}
+
+/// A finding, or else the process that is called so in the other commands.
+fn find_named(
+    name: &str,
+    seen: &SampledHistory,
+    last: &Snapshot,
+) -> Result<ExplainSubject, UsageError> {
+    if seen.findings().any(|finding| finding.id.starts_with(name)) {
+        return find_finding(name, seen, last);
+    }
+    let found = called(name, last, &[], rules::serves);
+    match found[..] {
+        [] => Err(no_such_finding(name, seen, last)),
+        [process] => Ok(ExplainSubject::Process(process.pid, None)),
+        _ => {
+            let pids = found.iter().map(|process| process.pid.to_string()).collect();
+            Err(UsageError(format!(
+                "{name} names more than one process ({}); write one of them",
+                list(pids)
             )))
         }
     }
@@ -212,7 +218,7 @@ fn no_such_finding(id: &str, seen: &SampledHistory, last: &Snapshot) -> UsageErr
     } else {
         format!("there are {}", ids(active))
     };
-    UsageError(format!("{id:?} is no finding's id, process or GPU (write 4242 or gpu:0); {there}"))
+    UsageError(format!("nothing is called {id}: no finding, notebook, kernel or server; {there}"))
 }
 
 fn ids<'f>(findings: impl Iterator<Item = &'f Finding>) -> String {
@@ -259,23 +265,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_typed_is_a_pid_a_gpu_or_a_finding() {
+    fn what_is_typed_is_a_pid_a_gpu_or_a_name() {
+        let gpu = |typed: &str| TypedTarget::Gpu(Needle::new(typed));
         for (typed, target) in [
             ("4242", TypedTarget::Pid(4242)),
             ("0", TypedTarget::Pid(0)),
-            ("gpu:0", TypedTarget::Index(0)),
-            ("GPU:12", TypedTarget::Index(12)),
-            ("GPU-3f", TypedTarget::Uuid("gpu-3f".into())),
-            ("gpu:GPU-3F", TypedTarget::Uuid("gpu-3f".into())),
-            ("mig-1", TypedTarget::Uuid("mig-1".into())),
-            ("idle:GPU-3f:42:7", TypedTarget::Finding("idle:GPU-3f:42:7".into())),
-            ("idle", TypedTarget::Finding("idle".into())),
+            ("gpu:0", gpu("0")),
+            ("GPU:12", gpu("12")),
+            ("gpu:2-4", gpu("2-4")),
+            ("GPU-3f", gpu("GPU-3f")),
+            ("gpu:GPU-3F", gpu("gpu-3f")),
+            ("mig-1", gpu("mig-1")),
+            ("idle:GPU-3f:42:7", TypedTarget::Name("idle:GPU-3f:42:7".into())),
+            ("vllm", TypedTarget::Name("vllm".into())),
         ] {
             assert_eq!(TypedTarget::parse(typed).ok(), Some(target), "{typed}");
         }
-        for wrong in ["", "99999999999", "gpu:", "gpu:x", "gpu:-1"] {
-            let error = TypedTarget::parse(wrong).unwrap_err().to_string();
-            assert!(error.contains("write 4242, gpu:0"), "{error}");
+        for wrong in ["", " ", "99999999999"] {
+            assert!(TypedTarget::parse(wrong).is_err(), "{wrong}");
         }
     }
 }

@@ -104,7 +104,7 @@ fn the_beginning_of_a_uuid_is_read_as_by_a_selector() {
                 assert_eq!(last.gpus[place].index, gpu.index, "{typed}");
             }
             ([], Err(error)) => assert!(error.to_string().contains("no such GPU"), "{error}"),
-            (_, Err(error)) => assert!(error.to_string().contains("more than one UUID"), "{error}"),
+            (_, Err(error)) => assert!(error.to_string().contains("more than one GPU"), "{error}"),
             (_, Ok(found)) => panic!("{typed}: {found:?}"),
         }
     }

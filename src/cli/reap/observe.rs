@@ -108,6 +108,7 @@ impl Observation {
             None => {
                 let machine = live.insert(crate::cli::live(global, INTERVAL)?);
                 let rows = policy_from_args::rows(args);
+                rows.check_users()?;
                 let is_clear = targets.is_named() && !targets.names_findings();
                 let fed = if is_clear && !rows.needs_history() {
                     Fed::default()

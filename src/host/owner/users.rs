@@ -11,6 +11,11 @@ use nix::unistd::{Uid, User};
 /// How long a failure of the name service is taken as its answer.
 const RETRY_NS: u64 = 60_000_000_000;
 
+/// Whether the name service knows no user of this name; where it fails, there may be one.
+pub fn is_unknown(name: &str) -> bool {
+    matches!(User::from_name(name), Ok(None))
+}
+
 /// The names that have been asked for.
 #[derive(Debug, Default)]
 pub struct Users(HashMap<u32, UserAnswer>);

@@ -1,5 +1,7 @@
 //! A text that is looked for in what a row says.
 
+use std::ops::RangeInclusive;
+
 /// A text that is looked for, whatever the case.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Needle {
@@ -51,6 +53,23 @@ impl Needle {
     pub(super) fn number(&self) -> Option<u32> {
         let is_digits = self.typed.bytes().all(|byte| byte.is_ascii_digit());
         self.typed.parse().ok().filter(|_| is_digits)
+    }
+
+    /// The numbers that it is, one or several: `2`, `2-4`.
+    pub(super) fn numbers(&self) -> Option<RangeInclusive<u32>> {
+        match self.typed.split_once('-') {
+            Some((first, last)) => Some(Self::new(first).number()?..=Self::new(last).number()?),
+            None => self.number().map(|number| number..=number),
+        }
+    }
+
+    /// What a word asks for that can only be meant as a GPU: `gpu:0`, `gpu:GPU-3f`, `GPU-3f`.
+    pub fn of_gpu(word: &str) -> Option<Self> {
+        let needle = Self::new(word);
+        match needle.lower.strip_prefix("gpu:") {
+            Some(rest) => Some(Self::new(rest)),
+            None => needle.is_uuid().then_some(needle),
+        }
     }
 
     /// Whether a UUID is it, or begins with it.

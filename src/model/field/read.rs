@@ -134,8 +134,14 @@ fn gpu_is(row: &ProcessRow<'_>, needle: &Needle, whole: bool) -> Option<bool> {
     if needle.typed().is_empty() {
         return Some(false);
     }
-    if let Some(index) = needle.number() {
-        return row.is_on(index);
+    if let Some(indices) = needle.numbers() {
+        let gpus = row.snapshot.gpus.iter().map(|gpu| gpu.index);
+        let on: Vec<Option<bool>> =
+            gpus.filter(|it| indices.contains(it)).map(|index| row.is_on(index)).collect();
+        return match on.contains(&Some(true)) {
+            true => Some(true),
+            false => (!on.contains(&None)).then_some(false),
+        };
     }
     if needle.is_uuid() {
         let mut answer = Some(false);
@@ -167,8 +173,8 @@ pub fn is_called(gpu: &Gpu, needle: &Needle, whole: bool, all: bool) -> bool {
     if needle.typed().is_empty() {
         return false;
     }
-    if let Some(index) = needle.number() {
-        return gpu.index == index;
+    if let Some(indices) = needle.numbers() {
+        return indices.contains(&gpu.index);
     }
     let parts = || gpu.mig_devices.iter().filter(|_| !all);
     if needle.is_uuid() {

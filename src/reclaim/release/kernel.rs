@@ -131,7 +131,8 @@ fn refusal(error: &ChannelError) -> NotReleased {
         ChannelError::Silent => {
             let ms = PROBE_TIME.as_millis();
             let why = format!(
-                "the kernel did not answer within {ms} ms: it is running a cell, or hangs; try again when it is idle"
+                "the kernel did not answer within {ms} ms: it is running a cell, hangs, or does not accept the key \
+                in its connection file; try again when it is idle"
             );
             NotReleased::Busy(why)
         }

@@ -115,7 +115,7 @@ fn a_dry_run_ends_with_the_code_of_the_real_one() {
         (&["reap", "--pid", &kept], 1),
         (&["reap", "--pid", &kept, "--pid", "1"], 1),
         (&["reap", "--pid", &kept, "--json"], 1),
-        (&["reap", "--pid", &kept, "--user", "no-such-user"], 0),
+        (&["reap", "--pid", &kept, "--user", "no-such-user"], 2),
         (&["reap", "--kernel", "no"], 1),
         (&["reap", "--notebook", "no.ipynb"], 1),
         (&["reap", "--kind", "leak", "--window", "0s"], 0),
