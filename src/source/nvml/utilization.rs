@@ -13,7 +13,11 @@ use crate::model::snapshot::GpuProcess;
 /// The driver keeps this much of them.
 const KEPT_BY_DRIVER: Duration = Duration::from_secs(10);
 
-/// The highest utilization of one process since the last sample.
+/// The longest time between two samples that a driver takes: 1/6 to 1 s, by the product (`nvml.h`,
+/// `nvmlDeviceGetUtilizationRates`). That a shorter time has none says nothing of a process.
+const LONGEST_PERIOD: Duration = Duration::from_secs(1);
+
+/// The highest utilization of one process in a time.
 #[derive(Clone, Copy, Default, Debug)]
 struct Peak {
     sm: Option<u32>,
@@ -28,7 +32,12 @@ pub(super) struct Utilization {
     samples: UtilizationSamples,
     /// The newest timestamp seen, on the driver's clock; 0 asks for all that it has.
     last_seen: u64,
+    /// Since the last snapshot by which a whole period had passed.
     peaks: HashMap<u32, Peak>,
+    /// How much of the time since then they cover.
+    covered: Duration,
+    /// The peaks before that; `None` where they are not known.
+    before: Option<HashMap<u32, Peak>>,
     /// Since the last snapshot every call succeeded.
     known: bool,
     /// Whether the driver supports the call; `None` where it was not asked, or failed otherwise.
@@ -102,15 +111,22 @@ impl Utilization {
                 return;
             }
         }
-        self.sampled += since.map_or(KEPT_BY_DRIVER, |since| since.min(KEPT_BY_DRIVER));
+        let newly_covered = since.map_or(KEPT_BY_DRIVER, |since| since.min(KEPT_BY_DRIVER));
+        self.sampled += newly_covered;
+        self.covered += newly_covered;
     }
 
-    /// Fills in what was gathered since the last snapshot, and begins anew. On a GPU that may be divided, that
-    /// there are no samples of a process proves nothing.
+    /// Fills in what was gathered since the last snapshot; where that is less than the driver's period, with the time
+    /// before it. On a GPU that may be divided, that there are no samples of a process proves nothing.
     pub(super) fn fill(&mut self, rows: &mut [GpuProcess], may_be_divided: bool) {
-        if std::mem::replace(&mut self.known, true) {
+        let is_whole = self.covered >= LONGEST_PERIOD;
+        let before = self.before.as_ref().filter(|_| !is_whole);
+        let is_known = std::mem::replace(&mut self.known, true);
+        if is_known {
             for row in rows {
-                let peak = match self.peaks.get(&row.pid) {
+                let earlier = before.and_then(|before| before.get(&row.pid));
+                let peak = match self.peaks.get(&row.pid).or(earlier) {
+                    None if !is_whole && before.is_none() => continue,
                     None if may_be_divided || row.gpu_instance_id.is_some() => continue,
                     None => Peak { sm: Some(0), ..Peak::default() },
                     // Only absurd samples: nothing is known.
@@ -123,7 +139,14 @@ impl Utilization {
                 row.decoder_percent = Some(peak.decoder);
             }
         }
-        self.peaks.clear();
+        if !is_known {
+            self.before = None;
+            self.peaks.clear();
+            self.covered = Duration::ZERO;
+        } else if is_whole {
+            self.before = Some(std::mem::take(&mut self.peaks));
+            self.covered = Duration::ZERO;
+        }
     }
 }
 
@@ -135,6 +158,29 @@ fn clock_was_set_back(then: (Instant, SystemTime), now: (Instant, SystemTime)) -
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn no_sample_in_less_than_a_period_is_no_zero() {
+        let mut utilization = Utilization::new();
+        let mut shown = |milliseconds: u64, sample: Option<u32>| {
+            let peak = |sm| Peak { sm: Some(sm), ..Peak::default() };
+            utilization.peaks.extend(sample.map(|sm| (7, peak(sm))));
+            utilization.covered += Duration::from_millis(milliseconds);
+            let mut rows = [GpuProcess { pid: 7, ..GpuProcess::default() }];
+            utilization.fill(&mut rows, false);
+            rows[0].sm_percent
+        };
+        // One sample a second, looked at four times as often: busy, then idle, then busy.
+        assert_eq!(shown(250, None), None);
+        assert_eq!([250, 250, 250].map(|time| shown(time, None)), [None, None, Some(0)]);
+        assert_eq!(shown(250, Some(30)), Some(30));
+        assert_eq!([250; 3].map(|time| shown(time, None)), [Some(30); 3]);
+        assert_eq!([250; 3].map(|time| shown(time, None)), [Some(30); 3]);
+        assert_eq!([250; 4].map(|time| shown(time, None)), [Some(0); 4]);
+        // As seldom as it is sampled: each look tells of its own time.
+        assert_eq!(shown(1000, Some(40)), Some(40));
+        assert_eq!([1000; 2].map(|time| shown(time, None)), [Some(0); 2]);
+    }
 
     #[test]
     fn a_clock_set_back_is_noticed_and_one_set_forward_is_harmless() {
