@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use mock_nvml::scene::{
-    Driver, Fault, Gpu, Growth, Process, ProcessKind, Sample, Scene, UtilizationClock,
+    Driver, Fault, Gpu, Growth, Memory, Process, ProcessKind, Sample, Scene, UtilizationClock,
 };
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
@@ -266,6 +266,61 @@ fn single_values_that_are_not_supported_are_absent() {
         assert!(snapshot.gpu(0).get(name).is_none(), "{name}: {snapshot:?}");
     }
     assert_eq!(snapshot.0["errors"], json!([]), "not supported is an answer");
+}
+
+#[test]
+fn what_cannot_be_true_of_a_gpu_is_unknown_and_no_gate_passes_by_it() {
+    let absurd = u32::MAX;
+    let gpu = Gpu {
+        power: Some(absurd.into()),
+        power_limit: Some(absurd.into()),
+        temperature: Some(60_000.into()),
+        clock: Some(absurd.into()),
+        fan: Some(absurd.into()),
+        ..Gpu::default()
+    };
+    let snapshot = Machine::new(&Scene::new().gpu(gpu)).snapshot(0);
+    for name in
+        ["power_watts", "power_limit_watts", "temperature_celsius", "sm_clock_mhz", "fan_percent"]
+    {
+        assert!(snapshot.gpu(0).get(name).is_none(), "{name}: {snapshot:?}");
+    }
+    // As Orin's library answers: SUCCESS, and nothing in it.
+    let nothing = Gpu {
+        memory: Some(Memory { total: 0.into(), reserved: 0.into(), ..Memory::default() }),
+        ..Gpu::default()
+    };
+    let nobody = [0, absurd].map(|pid| Process::compute(pid, 0));
+    let scene = Scene::new().gpu(nobody.into_iter().fold(nothing.clone(), Gpu::process));
+    let snapshot = Machine::new(&scene).snapshot(3);
+    let gpu = snapshot.gpu(0);
+    assert!(gpu.get("memory").is_none() && gpu.get("processes").is_none(), "{snapshot:?}");
+    let machine = Machine::new(&Scene::new().gpu(nothing));
+    for gate in [&["--max-used", "90%"][..], &["--max-unattributed", "1GiB"]] {
+        machine.run(&[&["check", "--window", "0s"], gate].concat()).exits(3);
+    }
+}
+
+#[test]
+fn what_one_call_does_not_tell_leaves_the_rest() {
+    let no_uuid = one_gpu(&[]).fault(Fault::error("nvmlDeviceGetUUID", 999));
+    let snapshot = Machine::new(&no_uuid).snapshot(0);
+    let gpu = snapshot.gpu(0);
+    assert_eq!(gpu["name"], "NVIDIA H100 80GB HBM3", "{snapshot:?}");
+    assert!(gpu.get("uuid").is_none() && gpu["minor_number"] == 0, "{snapshot:?}");
+    assert!(gpu["pci_bus_id"].is_string(), "{snapshot:?}");
+
+    // R450 and R460 list clients of MPS by a call without a version.
+    let client = Running::sleep();
+    let row = Process::compute(client.pid(), GIB).kind(ProcessKind::Mps);
+    let mut scene = Scene::new().gpu(Gpu::default().process(row)).driver(Driver::r470());
+    scene.driver.missing.push("nvmlDeviceGetMPSComputeRunningProcesses_v2".into());
+    // A library that cannot be closed.
+    scene.driver.missing.push("nvmlShutdown".into());
+    let folder = tempfile::tempdir().unwrap();
+    let library = mock_nvml::library_without(&scene.driver.missing, folder.path()).unwrap();
+    let snapshot = Machine::with_library(&scene, library).snapshot(0);
+    assert_eq!(snapshot.row(0, client.pid())["type"], "mps");
 }
 
 #[test]

@@ -80,6 +80,20 @@ impl Calls {
         self.judge(name, answer)
     }
 
+    /// Makes a call for a number that no GPU has higher than `most`; beyond, it is not known.
+    pub(super) fn at_most<E: Into<Code>>(
+        &mut self,
+        name: &'static str,
+        most: u32,
+        call: impl FnOnce() -> Result<u32, E>,
+    ) -> Option<u32> {
+        let value = self.value(name, call)?;
+        if value > most {
+            self.report(name, format!("the driver's answer cannot be true: {value}"));
+        }
+        Some(value).filter(|&value| value <= most)
+    }
+
     /// Makes a call for a text that every GPU has: where there is none, that is said, whatever the reason.
     pub(super) fn text<E: Into<Code>>(
         &mut self,

@@ -19,6 +19,12 @@ use super::rows;
 use super::utilization::Utilization;
 use crate::model::snapshot::{Gpu, GpuProcess, Memory, MigDevice, ReadError};
 
+/// More than any GPU draws, is as hot as, or runs at: a driver's garbage is beyond. A fan may exceed 100 % (`nvml.h`).
+const MOST_MILLIWATTS: u32 = 10_000_000;
+const MOST_CELSIUS: u32 = 200;
+const MOST_MHZ: u32 = 20_000;
+const MOST_FAN_PERCENT: u32 = 250;
+
 /// Settings that change by an administrator's hand, the power limit, and the slow fan.
 const SETTINGS_EVERY: Duration = Duration::from_secs(30);
 /// MPS is rare; where its list was empty, it is looked at this often.
@@ -146,10 +152,13 @@ impl DeviceReader {
             }
             most <= 100
         });
-        let power = calls.value("nvmlDeviceGetPowerUsage", || device.power_usage());
-        let temperature =
-            calls.value("nvmlDeviceGetTemperature", || device.temperature(TemperatureSensor::Gpu));
-        let clock = calls.value("nvmlDeviceGetClockInfo", || device.clock_info(Clock::SM));
+        let power =
+            calls.at_most("nvmlDeviceGetPowerUsage", MOST_MILLIWATTS, || device.power_usage());
+        let temperature = calls.at_most("nvmlDeviceGetTemperature", MOST_CELSIUS, || {
+            device.temperature(TemperatureSensor::Gpu)
+        });
+        let clock =
+            calls.at_most("nvmlDeviceGetClockInfo", MOST_MHZ, || device.clock_info(Clock::SM));
         let state = calls.value("nvmlDeviceGetPerformanceState", || device.performance_state());
         let mut mig_devices = Vec::new();
         if self.facts.mig_mode == Some(true) && !self.calls.is_silent() {
@@ -264,9 +273,12 @@ impl DeviceReader {
             }
         }
         facts.power_limit_watts = calls
-            .value("nvmlDeviceGetEnforcedPowerLimit", || device.enforced_power_limit())
+            .at_most("nvmlDeviceGetEnforcedPowerLimit", MOST_MILLIWATTS, || {
+                device.enforced_power_limit()
+            })
             .map(watts);
-        facts.fan_percent = calls.value("nvmlDeviceGetFanSpeed_v2", || device.fan_speed(0));
+        facts.fan_percent =
+            calls.at_most("nvmlDeviceGetFanSpeed_v2", MOST_FAN_PERCENT, || device.fan_speed(0));
         // Of a GPU that is silent nothing was asked.
         self.settings_failed = calls.errors.len() > errors_before || calls.is_silent();
     }

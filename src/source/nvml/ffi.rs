@@ -223,6 +223,17 @@ impl ProcessLists {
                     List::Graphics => &lib.nvmlDeviceGetGraphicsRunningProcesses_v3,
                     List::Mps => &lib.nvmlDeviceGetMPSComputeRunningProcesses_v3,
                 })?(device, count, buffer.cast()),
+                // R450 and R460 have one without a version, of their records.
+                Version::V2
+                    if list == List::Mps
+                        && lib.nvmlDeviceGetMPSComputeRunningProcesses_v2.is_err() =>
+                {
+                    some(&lib.nvmlDeviceGetMPSComputeRunningProcesses)?(
+                        device,
+                        count,
+                        buffer.cast(),
+                    )
+                }
                 Version::V2 => some::<nvmlProcessInfo_v2_t, _>(match list {
                     List::Compute => &lib.nvmlDeviceGetComputeRunningProcesses_v2,
                     List::Graphics => &lib.nvmlDeviceGetGraphicsRunningProcesses_v2,

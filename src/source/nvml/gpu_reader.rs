@@ -128,10 +128,11 @@ impl GpuReader {
         errors.extend(std::mem::take(&mut last.errors));
         let mut gpu = last.gpu.clone();
         if gpu.uuid.is_none() {
-            gpu.uuid.clone_from(&self.identity.uuid);
-            gpu.name.clone_from(&self.identity.name);
-            gpu.pci_bus_id.clone_from(&self.identity.pci_bus_id);
-            gpu.minor_number = self.identity.minor_number;
+            let known = self.identity.clone();
+            gpu.uuid = known.uuid;
+            gpu.name = gpu.name.or(known.name);
+            gpu.pci_bus_id = gpu.pci_bus_id.or(known.pci_bus_id);
+            gpu.minor_number = gpu.minor_number.or(known.minor_number);
         }
         if !std::mem::take(&mut self.fresh) || self.late {
             mark_stale(&mut gpu, now.saturating_duration_since(last.completed));

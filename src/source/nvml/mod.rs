@@ -278,6 +278,11 @@ fn open_now(library: Option<PathBuf>) -> Result<OpenedNvml, NvmlFailure> {
 }
 
 fn facts(nvml: nvml_wrapper::Nvml) -> Result<OpenedNvml, NvmlFailure> {
+    let nvml = Arc::new(nvml);
+    if nvml.lib().nvmlShutdown.is_err() {
+        // The wrapper calls it when it is dropped, and panics where there is none.
+        std::mem::forget(Arc::clone(&nvml));
+    }
     let gpus = nvml
         .device_count()
         .map_err(|error| NvmlFailure::answer("nvmlDeviceGetCount_v2", Code::from(error)))?;
@@ -293,7 +298,7 @@ fn facts(nvml: nvml_wrapper::Nvml) -> Result<OpenedNvml, NvmlFailure> {
         cuda_version: reported(&mut errors, "nvmlSystemGetCudaDriverVersion_v2", cuda_version)
             .map(|version| format!("{}.{}", version / 1000, version % 1000 / 10).into()),
     };
-    Ok(OpenedNvml { nvml: Arc::new(nvml), driver, errors, gpus })
+    Ok(OpenedNvml { nvml, driver, errors, gpus })
 }
 
 /// A value of the driver as a whole; that it is lacking is an error of every snapshot.

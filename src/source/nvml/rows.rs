@@ -101,7 +101,7 @@ pub(super) fn bound(rows: &mut [GpuProcess], memory: Option<Memory>) -> Option<S
 pub(super) fn contradiction(memory: Memory) -> Option<String> {
     let Memory { total_bytes: total, reserved_bytes, used_bytes: used, free_bytes: free } = memory;
     let reserved = reserved_bytes.unwrap_or_default();
-    (total > MOST_BYTES || used.max(free).max(reserved) > total).then(|| {
+    (total == 0 || total > MOST_BYTES || used.max(free).max(reserved) > total).then(|| {
         format!(
             "the driver's figures cannot be true: {used} bytes used, {free} free and {reserved} \
              reserved of {total}"
