@@ -6,8 +6,9 @@
 //! went; and for a notebook that its server calls it neither busy nor lately active, or that its `cell` has
 //! run for hours and done nothing. Of a kernel that waits for
 //! a network, another process or a person, CPU and files look as those of one that rests, so that nothing but
-//! its server's word counts: where the server does not say what it does, the rule is undecided. Where no server
-//! is behind a kernel, as in an editor, nothing could say it: it is found, and its end is not offered. A GPU that draws the
+//! its server's word counts: where the server does not say what it does, as of every kernel of another user, the finding
+//! says so, is of severity `info`, and its end is not offered. Nor is it where no server is behind a kernel, as in an
+//! editor. A GPU that draws the
 //! power of work is not believed to be unused. What is unknown makes the rule undecided.
 //!
 //! Never idle, whatever the numbers:
@@ -334,9 +335,6 @@ impl IdleCandidate<'_> {
         let Some(bytes) = self.row.used_bytes() else {
             return IdleAnswer::Unknown(UndecidedReason::NoMemory { pid, gpu });
         };
-        if self.is_kernel_unknown() {
-            return IdleAnswer::Unknown(UndecidedReason::NoKernelState { pid });
-        }
         let by_device = run.by_device > 0;
         IdleAnswer::Idle {
             evidence: IdleEvidence {
@@ -347,6 +345,7 @@ impl IdleCandidate<'_> {
                 coverage: run.coverage(),
                 last_activity: self.last_activity(),
                 busy_seconds: self.cell.map(|_| seconds),
+                is_kernel_unknown: self.is_kernel_unknown(),
             },
             since,
             until: run.until,
@@ -360,7 +359,6 @@ impl IdleCandidate<'_> {
         let gpus = vec![self.it.on(self.row)];
         Candidate {
             max_cpu_percent: self.settings.max_cpu_percent.0,
-            is_undecidable: self.is_kernel_unknown(),
             longest_pause: self.row.longest_pause(),
             ..self.it.candidate(gpus, (since, began), samples, self.needed())
         }

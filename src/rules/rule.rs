@@ -431,7 +431,6 @@ impl<'a> ProcessInput<'a> {
             needed,
             max_cpu_percent: f64::INFINITY,
             longest_pause: 0.0,
-            is_undecidable: false,
         }
     }
 }

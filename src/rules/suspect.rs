@@ -64,8 +64,6 @@ pub(super) struct Candidate {
     pub(super) max_cpu_percent: f64,
     /// The longest time after which it went back to work, in seconds; 0 where none was seen.
     pub(super) longest_pause: f64,
-    /// The rule will not be able to tell then either.
-    pub(super) is_undecidable: bool,
 }
 
 impl Candidate {
@@ -91,7 +89,7 @@ pub(super) fn suspects(
     keep_rules: KeepRules<'_>,
     mut candidates: Vec<Candidate>,
 ) -> Vec<Suspect> {
-    candidates.retain(|it| !it.is_undecidable && !found.contains(&it.process));
+    candidates.retain(|it| !found.contains(&it.process));
     // As of several findings of a process, the kind about which something is to be done first.
     candidates.sort_by(|a, b| (a.process, a.kind, &a.rule).cmp(&(b.process, b.kind, &b.rule)));
     let mut suspects: Vec<Suspect> = Vec::new();

@@ -22,8 +22,6 @@ pub enum UndecidedReason {
     NoCpu { pid: u32 },
     /// What a process reads, writes and sends is not known.
     NoIo { pid: u32 },
-    /// What a notebook's kernel does is not known.
-    NoKernelState { pid: u32 },
     /// Whether the job that started a process is gone is not known.
     NoParentage { pid: u32 },
     /// What a process holds is not known.
@@ -83,12 +81,6 @@ impl UndecidedReason {
             }
             Self::NoCpu { pid } => {
                 (Some(pid), None, format!("the CPU use of process {pid} is not known"))
-            }
-            Self::NoKernelState { pid } => {
-                let reason = format!(
-                    "what the notebook's kernel {pid} does is not known: its server does not report it"
-                );
-                (Some(pid), None, reason)
             }
             Self::NoParentage { pid } => {
                 (Some(pid), None, format!("whether process {pid} outlived its job is not known"))

@@ -37,6 +37,9 @@ pub struct IdleEvidence {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "f64", range(min = 0))]
     pub busy_seconds: Option<f64>,
+    /// What the notebook's kernel does is not known: its server does not report it, or cannot be asked.
+    #[serde(rename = "kernel_unknown", skip_serializing_if = "std::ops::Not::not")]
+    pub is_kernel_unknown: bool,
 }
 
 impl KindEvidence for IdleEvidence {
@@ -57,6 +60,11 @@ impl KindEvidence for IdleEvidence {
         if let Some(busy) = self.busy_seconds {
             let busy = Span::from_seconds(busy);
             let _ = write!(words, ", its cell has run for {busy} with no CPU and no GPU use");
+        }
+        if self.is_kernel_unknown {
+            words.push_str(
+                ", what its kernel waits for is not known: its server does not report it",
+            );
         }
         words
     }
@@ -86,7 +94,7 @@ pub(super) struct IdleOn<'a> {
 pub(super) fn finding(it: ProcessInput<'_>, idle: Vec<IdleOn<'_>>) -> Option<Finding> {
     let (process, known) = (it.process, it.known);
     let worst = idle.iter().max_by_key(|on| on.severity)?;
-    let (severity, needed) = (worst.severity, worst.needed);
+    let (worst, needed) = (worst.severity, worst.needed);
     // It is idle since it used the last of them.
     let since = idle.iter().map(|on| on.since).max()?;
     let until = idle.iter().map(|on| on.until).max()?;
@@ -97,6 +105,8 @@ pub(super) fn finding(it: ProcessInput<'_>, idle: Vec<IdleOn<'_>>) -> Option<Fin
     });
     let gpus = subject::by_gpu(idle.into_iter().map(|on| on.gpu));
     let sleeps = evidence.busy_seconds.is_some();
+    let is_doubtful = evidence.is_kernel_unknown;
+    let severity = if is_doubtful { Severity::Info } else { worst };
     let bytes = gpus.iter().filter_map(|gpu| gpu.used_bytes).sum();
     let message = format!(
         "{} has held {} on {} without using {} for {}{}",
@@ -117,7 +127,7 @@ pub(super) fn finding(it: ProcessInput<'_>, idle: Vec<IdleOn<'_>>) -> Option<Fin
     let mut finding = it.seen.finding(Some(process), told);
     let names = known.names();
     let is_made_to_wait = asks_servers(it) || names.pool.is_some() || names.placeholder.is_some();
-    if !works_elsewhere && !sleeps && !is_made_to_wait {
+    if !works_elsewhere && !sleeps && !is_doubtful && !is_made_to_wait {
         finding.actions = actions(process);
     }
     Some(finding)

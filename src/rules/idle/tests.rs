@@ -163,6 +163,7 @@ fn it_is_found_after_the_duration_with_its_evidence() {
             coverage: 1.0,
             last_activity: None,
             busy_seconds: None,
+            is_kernel_unknown: false,
         })
     );
     assert_eq!(finding.actions, [Action::Notify, Action::Terminate]);
@@ -292,23 +293,23 @@ fn a_notebook_is_shut_down_by_its_server_unless_that_is_gone() {
 
 #[test]
 fn a_kernel_of_unknown_state_is_not_killed() {
-    for (application, is_served, expected) in [
+    for (application, is_served, severity, actions) in [
         // A server knows it, and does not say: it may wait for a network, a person, another process.
-        (Some("jupyter"), true, None),
-        (Some("jupyterhub"), true, None),
-        (Some("voila"), true, None),
-        (Some("kernelgateway"), true, None),
-        (Some("databricks"), true, None),
-        (None, true, None),
-        (Some("jupyter"), false, None),
+        (Some("jupyter"), true, Severity::Info, &[Action::Notify][..]),
+        (Some("jupyterhub"), true, Severity::Info, &[Action::Notify]),
+        (Some("voila"), true, Severity::Info, &[Action::Notify]),
+        (Some("kernelgateway"), true, Severity::Info, &[Action::Notify]),
+        (Some("databricks"), true, Severity::Info, &[Action::Notify]),
+        (None, true, Severity::Info, &[Action::Notify]),
+        (Some("jupyter"), false, Severity::Info, &[Action::Notify]),
         // Nothing could ever say: it is found, and its end is not offered.
-        (Some("vscode"), false, Some(&[Action::Notify][..])),
-        (Some("marimo"), false, Some(&[Action::Notify])),
-        (Some("jupyter-console"), false, Some(&[Action::Notify])),
-        (Some("spyder"), false, Some(&[Action::Notify])),
-        (Some("ipykernel"), false, Some(&[Action::Notify])),
+        (Some("vscode"), false, Severity::Warning, &[Action::Notify]),
+        (Some("marimo"), false, Severity::Warning, &[Action::Notify]),
+        (Some("jupyter-console"), false, Severity::Warning, &[Action::Notify]),
+        (Some("spyder"), false, Severity::Warning, &[Action::Notify]),
+        (Some("ipykernel"), false, Severity::Warning, &[Action::Notify]),
         // A program that runs a notebook through is as any script.
-        (Some("papermill"), false, Some(&[Action::Notify, Action::Terminate])),
+        (Some("papermill"), false, Severity::Warning, &[Action::Notify, Action::Terminate]),
     ] {
         let mut scene = scene();
         scene.process(PID).jupyter = Some(Arc::new(Jupyter {
@@ -319,10 +320,10 @@ fn a_kernel_of_unknown_state_is_not_killed() {
             ..Jupyter::default()
         }));
         let engine = judge(&mut scene, 700.0);
-        let actions = engine.findings().first().map(|it| &*it.actions);
-        assert_eq!(actions, expected, "{application:?}");
-        let reasons = reasons(&engine, Kind::Idle);
-        assert_eq!(reasons.iter().any(|it| it.contains("is not known")), expected.is_none());
+        let finding = only(&engine, Kind::Idle);
+        assert_eq!((finding.severity, &*finding.actions), (severity, actions), "{application:?}");
+        let doubts = finding.evidence.words().contains("is not known");
+        assert_eq!(doubts, severity == Severity::Info, "{finding:?}");
     }
 }
 

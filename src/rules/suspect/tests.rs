@@ -228,13 +228,13 @@ fn a_notebook_is_one_by_its_servers_word() {
         kernel(&mut scene, state, seconds_ago);
         assert_eq!(marks(&judge(&mut scene, 20.0)), [""; 0], "{state}");
     }
-    // A server that says nothing of it leaves the rule undecided for ever.
+    // Where a server says nothing of it, its GPU and its CPU do.
     let mut scene = idle();
     kernel(&mut scene, "idle", 0.0);
     let mut silent = (**scene.process(PID).jupyter.as_ref().unwrap()).clone();
     (silent.execution_state, silent.last_activity) = (None, None);
     scene.process(PID).jupyter = Some(Arc::new(silent));
-    assert_eq!(marks(&judge(&mut scene, 20.0)), [""; 0]);
+    assert_eq!(marks(&judge(&mut scene, 20.0)), ["idle? 20s of 10m"]);
 }
 
 #[test]

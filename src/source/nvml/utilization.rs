@@ -71,7 +71,6 @@ impl Utilization {
         if self.asked.is_some_and(|then| clock_was_set_back(then, now)) {
             self.last_seen = 0;
         }
-        let since = self.asked.replace(now).map(|then| now.0 - then.0);
         let last_seen = self.last_seen;
         let Self { samples, peaks, .. } = self;
         let answer = calls.raw(CALL, || {
@@ -111,6 +110,7 @@ impl Utilization {
                 return;
             }
         }
+        let since = self.asked.replace(now).map(|then| now.0 - then.0);
         let newly_covered = since.map_or(KEPT_BY_DRIVER, |since| since.min(KEPT_BY_DRIVER));
         self.sampled += newly_covered;
         self.covered += newly_covered;
@@ -139,11 +139,8 @@ impl Utilization {
                 row.decoder_percent = Some(peak.decoder);
             }
         }
-        if !is_known {
-            self.before = None;
-            self.peaks.clear();
-            self.covered = Duration::ZERO;
-        } else if is_whole {
+        // What could not be read this time the next call tells.
+        if is_known && is_whole {
             self.before = Some(std::mem::take(&mut self.peaks));
             self.covered = Duration::ZERO;
         }

@@ -199,6 +199,7 @@ pub fn finding(snapshot: &Snapshot, gpu: u32, at: u32) -> Finding {
             coverage: 1.0,
             last_activity: None,
             busy_seconds: None,
+            is_kernel_unknown: false,
         }),
         message: format!(
             "python train.py ({}) has held {} on GPU {gpu} without using it for 29m 50s",

@@ -125,14 +125,16 @@ fn a_server_in_a_network_of_its_own_is_asked_from_within() {
     assert!(sent(&past, kernel).is_empty(), "{past:?}");
 }
 
-/// What gpumem knows of a kernel, and that it neither accuses it nor plans to end it.
+/// What gpumem knows of a kernel, that it says so of its server's silence, and that it does not plan to end it.
 fn left_alone(kernel: u32) -> Value {
     let machine = Machine::new(&one_gpu(&[kernel]));
     machine.configure("[rules.idle]\nmin_memory = \"1GiB\"\nduration = \"2s\"\n");
     let check = machine.run(&["check", "--json", "--window", "6s", "--interval", "200ms"]).exits(0);
-    let undecided = &check.json()["undecided"];
-    let words = undecided.to_string();
-    assert!(words.contains("what the notebook's kernel"), "{words}");
+    let document = check.json();
+    let finding = &document["findings"][0];
+    assert_eq!(finding["evidence"]["kernel_unknown"], true, "{document}");
+    assert_eq!(finding["severity"], "info", "{finding}");
+    assert_eq!(finding["actions"], json!(["notify"]), "{finding}");
     let mut stage = Stage::new(&[kernel]);
     let target = stage.target();
     assert!(target.is_advice(), "{target:?}");
