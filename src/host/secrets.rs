@@ -45,9 +45,12 @@ struct Table {
     before_many: HashSet<String>,
     about: HashSet<String>,
     switches: HashSet<String>,
-    variable_parts: Vec<String>,
+    variables: HashSet<String>,
+    variable_families: Vec<String>,
     harmless: Vec<String>,
     before_a_name: HashSet<String>,
+    not_before_password: HashSet<String>,
+    before_secret: HashSet<String>,
     addresses: Vec<String>,
     programs: HashMap<String, String>,
     tokens: HashMap<String, usize>,
@@ -67,7 +70,7 @@ enum Secrecy {
     /// It is a secret where it looks like one: an option that says where one is, or how it is treated,
     /// and a key of which it is not known what it opens.
     IfOpaque,
-    /// It is a name and a secret where it has a colon: `ann:s3cret`.
+    /// It is a name and a secret where it has a colon or a `%`: `ann:s3cret`.
     IfPair,
     Secret,
     /// It is a secret, to the end of the line: a header.
@@ -91,15 +94,18 @@ pub(super) fn hide_in_value(value: &mut Cow<'_, str>) {
     }
 }
 
-/// Hides the value of a variable whose name may be a secret's, and the secrets that stand in any other.
-pub(super) fn hide_variable(name: &str, value: &mut Cow<'_, str>) {
-    let upper = name.to_ascii_uppercase();
-    if TABLE.variable_parts.iter().any(|part| upper.contains(part)) && !value.is_empty() {
-        *value = Cow::Borrowed(HIDDEN);
-    } else if let Some(hidden) = hide_as(judge(name), value) {
-        *value = Cow::Owned(hidden);
-    } else {
-        hide_in_value(value);
+/// Whether a variable of this name is known to hold no secret.
+pub(super) fn is_harmless_variable(name: &str) -> bool {
+    let families = &TABLE.variable_families;
+    TABLE.variables.contains(name) || families.iter().any(|family| name.starts_with(&**family))
+}
+
+/// Hides the value of a variable that is not `harmless`, and the secrets that stand in one that is.
+pub(super) fn hide_variable(is_harmless: bool, value: &mut Cow<'_, str>) {
+    match is_harmless {
+        true => hide_in_value(value),
+        false if value.is_empty() => {}
+        false => *value = Cow::Borrowed(HIDDEN),
     }
 }
 
@@ -109,6 +115,8 @@ struct SecretScan {
     follows: Follows,
     /// The option of the running program whose value is a secret.
     option: Option<&'static str>,
+    /// The running program has no password after `-p`.
+    has_no_password: bool,
     /// `wandb login` takes a bare key: what looks like one is hidden from then on.
     is_login: bool,
     /// The last argument was `-c`, or ended with it: the next is text of many words, not one assignment.
@@ -161,6 +169,9 @@ impl SecretScan {
     /// What a word is by those before it, or as an option; `None` where these do not tell.
     fn step(&mut self, word: &str) -> Option<Option<String>> {
         match std::mem::take(&mut self.follows) {
+            Follows::Name if !self.has_no_password && may_be_password(word) => {
+                return Some(Some(HIDDEN.to_owned()));
+            }
             Follows::Name if word.chars().all(|c| c.is_ascii_alphanumeric() || c == '_') => {
                 self.follows = Follows::Value(judge(word));
                 return Some(None);
@@ -182,6 +193,15 @@ impl SecretScan {
         if let Some(option) = TABLE.programs.get(program) {
             self.option = Some(option);
         }
+        self.has_no_password |= TABLE.not_before_password.contains(program);
+        // As a netrc has it: `login ann password s3cret`.
+        if TABLE.before_secret.contains(word)
+            || is_name_of_secret(word)
+            || (self.is_login && word == "password")
+        {
+            self.follows = Follows::Value(Secrecy::Secret);
+            return Some(None);
+        }
         self.is_login |= word == "login";
         if let Some(option) = self.option
             && let Some(rest) = word.strip_prefix(option)
@@ -198,13 +218,35 @@ impl SecretScan {
             self.follows = Follows::Name;
             return Some(None);
         }
-        if word.starts_with('-') && !word.contains(['=', ':', ' ']) {
+        if word.starts_with('-') && !word.contains(['=', ':', '%', ' ']) {
             self.follows = Follows::Value(judge(word));
             return Some(mask(word, &tokens(word)));
         }
-        let pair = word.strip_prefix("-u")?;
-        hide_as(Secrecy::IfPair, pair).map(|pair| Some(format!("-u{pair}")))
+        let pair = word.strip_prefix("-u").or_else(|| word.strip_prefix("-U"))?;
+        hide_as(Secrecy::IfPair, pair).map(|pair| Some(format!("{}{pair}", &word[..2])))
     }
+}
+
+/// Whether a word behind `-p` is more likely a password than a port, a path, or the name of a parameter: it has
+/// letters, and digits or signs between them.
+fn may_be_password(word: &str) -> bool {
+    let is_sign = |c: char| !c.is_ascii_alphabetic() && !matches!(c, '_' | '-');
+    word.len() > 3
+        && !word.starts_with('-')
+        && !word.contains(['=', ':', '/', '.', ',', ' '])
+        && word.contains(|c: char| c.is_ascii_alphabetic())
+        && word.contains(is_sign)
+}
+
+/// Whether a word without a dash names a secret that follows, as in `aws configure set aws_session_token X`: a
+/// name of several words that ends with one of a secret's.
+fn is_name_of_secret(word: &str) -> bool {
+    let is_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
+    let words = if word.starts_with('-') { Vec::new() } else { words(word) };
+    words.len() > 1
+        && word.chars().all(is_name)
+        && judge(word) == Secrecy::Secret
+        && judge_word(&words, words.len() - 1) == Secrecy::Secret
 }
 
 /// What a word says of the next by itself: `Bearer`, or `"Authorization: Bearer`.
@@ -320,7 +362,7 @@ fn secret_part(verdict: Secrecy, value: &str) -> Option<Range<usize>> {
     if is_secret {
         return Some(begin..end);
     }
-    let (name, secret) = inner.split_once(':').filter(|_| verdict == Secrecy::IfPair)?;
+    let (name, secret) = inner.split_once([':', '%']).filter(|_| verdict == Secrecy::IfPair)?;
     let is_address = secret.starts_with("//") || name.contains('/');
     let is_pair = !name.is_empty() && !secret.is_empty() && secret.parse::<u32>().is_err();
     (is_pair && !is_address).then(|| end - secret.len()..end)
@@ -519,7 +561,8 @@ fn char_boundary(text: &str, at: usize) -> usize {
 /// `ServerApp.token`, `apiKey`), because those of `--max-tokens`, `--tokenizer`, `--key-frames` and
 /// `--num-key-value-heads` are others.
 fn judge(name: &str) -> Secrecy {
-    if name.len() > 2 * LONGEST_NAME {
+    // `-auth` is an X server's, and names a file.
+    if name.len() > 2 * LONGEST_NAME || name == "-auth" {
         return Secrecy::Plain;
     }
     let words = words(name);
@@ -550,9 +593,8 @@ fn judge_word(words: &[String], at: usize) -> Secrecy {
         "pass" => when(is_last && !TABLE.before_run.contains(before), Secrecy::Secret),
         "signature" if before == "amz" || before == "goog" => Secrecy::Secret,
         "signature" => when(is_last, Secrecy::IfOpaque),
-        "auth" if before.starts_with("redis") => Secrecy::Secret,
-        "auth" | "user" | "userpwd" | "userpass" => when(is_last, Secrecy::IfPair),
-        "u" | "pat" => when(words.len() == 1, Secrecy::IfPair),
+        "user" | "userpwd" | "userpass" => when(is_last, Secrecy::IfPair),
+        "u" => when(words.len() == 1, Secrecy::IfPair),
         word if TABLE.words.contains(word) => Secrecy::Secret,
         word if is_last && TABLE.last_words.contains(word) => Secrecy::Secret,
         word => {

@@ -32,7 +32,10 @@ pub fn page(
         Some(Ok(variables)) => {
             let note = match variables.is_empty() {
                 true => "it has no variables",
-                false => "as it was given them at its start; secrets are masked (***)",
+                false => {
+                    "as it was given them at its start; shown are the values of names that are known to be \
+                    harmless, the others are masked (***)"
+                }
             };
             for line in wrap(note, (width, width), MOST_LINES) {
                 put(&line);

@@ -243,7 +243,7 @@ fn a_program_with_more_rights_than_its_caller_shows_no_environment_of_others() {
 
     let sleep = |variable: &str, uid: u32| {
         let mut command = Command::new("sleep");
-        let command = command.arg("600").env_clear().env("MARK", variable);
+        let command = command.arg("600").env_clear().env("LC_MARK", variable);
         Running::start(command.uid(uid).gid(uid))
     };
     let (roots, own) = (sleep("of-root", 0), sleep("of-the-caller", NOBODY));

@@ -74,6 +74,11 @@ const NAMES: [&str; 48] = [
     "XLA_PYTHON_CLIENT_PREALLOCATE",
 ];
 
+/// Whether a variable is on the list.
+pub(in crate::host) fn is_kept(name: &str) -> bool {
+    NAMES.binary_search(&name).is_ok()
+}
+
 /// The variables of the list from the content of `/proc/PID/environ`, of which the end may be
 /// missing. The first of several with one name counts, as getenv(3) does. What is not UTF-8 is
 /// replaced.

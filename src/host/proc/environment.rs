@@ -8,7 +8,7 @@ use std::borrow::Cow;
 use rustix::io::Errno;
 use rustix::process::getuid;
 
-use crate::host::proc::environ::{ENVIRON_BYTES, has_memory};
+use crate::host::proc::environ::{ENVIRON_BYTES, has_memory, is_kept};
 use crate::host::proc::folder::{Folder, is_gone};
 use crate::host::{HostError, Roots, has_gained_rights, secrets};
 
@@ -35,8 +35,8 @@ pub enum EnvironmentError {
     Refused(#[from] HostError),
 }
 
-/// The variables of the process of this number and start, by name, as it was given them. The values of
-/// what is a secret by its name, and secrets within other values, are `***`. What is not UTF-8 is
+/// The variables of the process of this number and start, by name, as it was given them. Shown
+/// are the values of names that are known to be harmless, without secrets within them; all others are `***`. What is not UTF-8 is
 /// replaced; control characters are as they are: to be escaped.
 ///
 /// Where the program's file gives it more rights than who started it has, only that person's own processes
@@ -96,7 +96,7 @@ fn parse_environment(bytes: &[u8]) -> Vec<(String, String)> {
             continue;
         }
         let mut value = String::from_utf8_lossy(&variable[at + 1..]);
-        secrets::hide_variable(&name, &mut value);
+        secrets::hide_variable(is_kept(&name) || secrets::is_harmless_variable(&name), &mut value);
         variables.push((name, cut(value)));
     }
     variables.sort_unstable();
@@ -122,8 +122,9 @@ mod tests {
     use crate::host::read_start_ticks;
 
     #[test]
-    fn secrets_are_masked_by_name_by_looks_and_in_addresses() {
-        let bytes = b"HOME=/root\0HF_TOKEN=hf_abc\0AWS_SECRET_ACCESS_KEY=x/y\0DB_PASSWORD=p\0\
+    fn only_what_is_known_to_be_harmless_is_shown() {
+        let bytes = b"HOME=/root\0PATH=/a:https://ann:s3cret@host\0RANK=3\0NCCL_DEBUG=INFO\0GITHUB_PAT=x\0\
+            NPM_AUTH=x\0MNEMONIC=a b\0UNHEARD_OF=5\0HF_TOKEN=hf_abc\0AWS_SECRET_ACCESS_KEY=x/y\0DB_PASSWORD=p\0\
             GOOGLE_APPLICATION_CREDENTIALS=/k.json\0my_api_key=1\0PGPASS=q\0\
             http_proxy=http://ann:s3cret@proxy:3128\0EMPTY_TOKEN=\0=nothing\0title\0HOME=2\0CUT=sec";
         let shown = parse_environment(bytes);
@@ -131,10 +132,17 @@ mod tests {
             ("AWS_SECRET_ACCESS_KEY", "***"),
             ("DB_PASSWORD", "***"),
             ("EMPTY_TOKEN", ""),
+            ("GITHUB_PAT", "***"),
             ("GOOGLE_APPLICATION_CREDENTIALS", "***"),
             ("HF_TOKEN", "***"),
             ("HOME", "/root"),
+            ("MNEMONIC", "***"),
+            ("NCCL_DEBUG", "INFO"),
+            ("NPM_AUTH", "***"),
+            ("PATH", "/a:https://ann:***@host"),
             ("PGPASS", "***"),
+            ("RANK", "3"),
+            ("UNHEARD_OF", "***"),
             ("http_proxy", "http://ann:***@proxy:3128"),
             ("my_api_key", "***"),
         ];
@@ -151,7 +159,7 @@ mod tests {
 
     #[test]
     fn a_long_value_is_cut_between_characters() {
-        let bytes = [b"A=".to_vec(), "é".repeat(4000).into_bytes(), vec![0]].concat();
+        let bytes = [b"PATH=".to_vec(), "é".repeat(4000).into_bytes(), vec![0]].concat();
         let (_, value) = &parse_environment(&bytes)[0];
         assert!(value.ends_with("é…") && value.len() <= VALUE_BYTES + 4);
     }
@@ -161,7 +169,7 @@ mod tests {
         let mut child = Command::new("sleep")
             .arg("60")
             .env_clear()
-            .env("GPUMEM_TEST_NAME", "a\x1b[2J")
+            .env("LC_TEST_NAME", "a\x1b[2J")
             .env("GPUMEM_TEST_TOKEN", "s3cret")
             .stdin(Stdio::null())
             .spawn()
@@ -175,8 +183,8 @@ mod tests {
                 break seen;
             }
         };
-        assert_eq!(seen[0], ("GPUMEM_TEST_NAME".to_owned(), "a\x1b[2J".to_owned()));
-        assert_eq!(seen[1].1, "***");
+        assert_eq!(seen[1], ("LC_TEST_NAME".to_owned(), "a\x1b[2J".to_owned()));
+        assert_eq!(seen[0].1, "***");
         let other = read_environment(&roots, child.id(), ticks + 1);
         assert_eq!(other, Err(EnvironmentError::Gone));
         child.kill().unwrap();

@@ -12,7 +12,34 @@ fn hidden(arguments: &[&str]) -> Vec<String> {
 }
 
 /// Arguments as a shell would part them at `|`, and the part of them that must be masked.
-const SECRETS: [(&str, &str); 140] = [
+const SECRETS: [(&str, &str); 167] = [
+    ("x|-p|s3cret", "s3cret"),
+    ("x|--auth=s3cret", "s3cret"),
+    ("x|--auth|s3cret", "s3cret"),
+    ("x|--basic-auth=ann:s3cret", "s3cret"),
+    ("ngrok|authtoken|s3cret", "s3cret"),
+    ("ngrok|config|add-authtoken|s3cret", "s3cret"),
+    ("aws|configure|set|aws_secret_access_key|s3cret", "s3cret"),
+    ("aws|configure|set|profile.a.aws_session_token|s3cret", "s3cret"),
+    ("git|config|--global|user.password|s3cret", "s3cret"),
+    ("bash|-c|aws configure set aws_secret_access_key s3cret", "s3cret"),
+    ("smbclient|//h/s|-U|ann%s3cret", "s3cret"),
+    ("smbclient|//h/s|-Uann%s3cret", "s3cret"),
+    ("smbclient|//h/s|--user=ann%s3cret", "s3cret"),
+    ("curl|-U|ann:s3cret|http://h", "s3cret"),
+    ("curl|-b|session=s3cret|http://h", "s3cret"),
+    ("env|GITHUB_PAT=s3cret|x", "s3cret"),
+    ("env|NPM_AUTH=s3cret|x", "s3cret"),
+    ("env|SSHPASS=s3cret|sshpass|-e|ssh", "s3cret"),
+    ("x|--pat|s3cret", "s3cret"),
+    ("curl|-H|X-Auth: s3cret", "s3cret"),
+    ("sh|-c|echo machine h login ann password s3cret >.netrc", "s3cret"),
+    ("x|machine h login ann password s3cret", "s3cret"),
+    ("x|machine h\nlogin ann\npassword s3cret", "s3cret"),
+    ("kubectl|create|secret|generic|a|--from-literal=b=s3cret", "s3cret"),
+    ("xfreerdp|/u:ann|/p:s3cret|/v:h", "s3cret"),
+    ("sqlcmd|-S|h|-U|ann|-P|s3cret", "s3cret"),
+    ("redis-server|--requirepass|s3cret", "s3cret"),
     // Options that say what they are.
     ("jupyter_server|--IdentityProvider.token=s3cret", "s3cret"),
     ("jupyter-notebook|--NotebookApp.password=argon2:a b=s3cret", "s3cret"),
@@ -190,7 +217,13 @@ const LOOKS: [(&str, &str); 14] = [
 ];
 
 /// What stays as it is.
-const HARMLESS: [&str; 74] = [
+const HARMLESS: [&str; 80] = [
+    "Xorg|:0|-auth|/run/user/1000/gdm/Xauthority",
+    "srun|-p|a100|python|train.py|-u|ann|--user=ann%",
+    "ssh|-p|2222|host|mkdir|-p|/data/a1",
+    "x|-p|gpu|-p|8080|-p|a.b1|--auth=basic|--auth|token",
+    "openssl|req|-in|api_key.pem|-out|token.json|secret_key.txt|a",
+    "python|make_token.py|5|access_token|--lr",
     "python|train.py|--tokenizer|bert|--max-tokens=5",
     "x|--max-tokens|4096",
     "x|--max-new-tokens|4096|--min_tokens=1",
