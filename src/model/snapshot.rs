@@ -259,7 +259,7 @@ pub struct Memory {
     pub reserved_bytes: Option<u64>,
     /// Allocated.
     pub used_bytes: u64,
-    /// Free.
+    /// Free; of a GPU with a limit for the cgroup (`memory_limit_bytes`), no more than that leaves.
     pub free_bytes: u64,
 }
 

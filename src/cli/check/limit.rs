@@ -18,7 +18,7 @@ pub(super) fn judge(
         for &(limit, amount) in limits {
             let actual = match limit {
                 Limit::MaxUsed => used(gpu).map(|memory| memory.used_bytes),
-                Limit::MaxUnattributed => unattributed(gpu, snapshot.host.pid_namespace),
+                Limit::MaxUnattributed => unattributed(gpu, snapshot),
             };
             if let Err(why) = actual {
                 errors.push(ReadError {
@@ -52,21 +52,14 @@ fn used(gpu: &Gpu) -> Result<Memory, &'static str> {
     gpu.memory.ok_or("its memory could not be read")
 }
 
-fn unattributed(gpu: &Gpu, namespace: Option<PidNamespace>) -> Result<u64, &'static str> {
-    let memory = used(gpu)?;
-    if namespace != Some(PidNamespace::Host) {
+fn unattributed(gpu: &Gpu, snapshot: &Snapshot) -> Result<u64, &'static str> {
+    used(gpu)?;
+    if snapshot.host.pid_namespace != Some(PidNamespace::Host) {
         return Err(
             "NVML lists every process only in the host's pid namespace; run gpumem on the host",
         );
     }
-    if gpu.mig_mode == Some(true) {
-        return Err("under MIG the driver does not report what processes hold of the whole GPU");
-    }
-    if gpu.processes.is_none() {
-        return Err("its list of processes could not be read");
-    }
-    let attributed = gpu.process_bytes().ok_or("the memory of a process on it is not known")?;
-    Ok(memory.used_bytes.saturating_sub(attributed))
+    snapshot.balance(gpu).ok_or("its memory could not be read")?.unattributed
 }
 
 #[cfg(test)]

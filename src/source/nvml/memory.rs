@@ -19,7 +19,8 @@ pub(super) struct Whole {
 }
 
 impl Whole {
-    /// The GPU's own figures, where v2 told these; `v1` asks for total, used and free memory.
+    /// The GPU's own figures, where v2 told these; `v1` asks for total, used and free memory. Free is what can be had:
+    /// no more than the limit leaves.
     ///
     /// # Errors
     ///
@@ -44,6 +45,7 @@ impl Whole {
             return Ok(reported);
         }
         self.limit_bytes = Some(reported.total_bytes);
+        let free_bytes = free_bytes.min(reported.free_bytes);
         Ok(Memory { total_bytes, reserved_bytes: None, used_bytes, free_bytes })
     }
 }
@@ -76,7 +78,7 @@ mod tests {
             let memory = whole.of(of_total(limit), v1).unwrap();
             assert_eq!(
                 (memory.total_bytes, memory.used_bytes, memory.free_bytes),
-                (80 * GIB, 50 * GIB, 30 * GIB)
+                (80 * GIB, 50 * GIB, limit - GIB)
             );
             assert_eq!(memory.reserved_bytes, None);
             assert_eq!(whole.limit_bytes, Some(limit));
