@@ -1,15 +1,21 @@
 //! The names of users.
 //!
-//! A name comes from the machine's name service, which may ask a directory over the network: each
-//! user is asked for once.
+//! A name comes from the machine's name service, which may ask a directory over the network, for seconds: each
+//! user is asked for once, on a thread of its own. While the answer is not there the name is not known, and samples go
+//! on.
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use nix::unistd::{Uid, User};
 
+use crate::deadline::{NoAnswer, Task};
+
 /// How long a failure of the name service is taken as its answer.
 const RETRY_NS: u64 = 60_000_000_000;
+/// So long an answer is waited for, until one is late.
+const PATIENCE: Duration = Duration::from_millis(300);
 
 /// Whether the name service knows no user of this name; where it fails, there may be one.
 pub fn is_unknown(name: &str) -> bool {
@@ -18,39 +24,62 @@ pub fn is_unknown(name: &str) -> bool {
 
 /// The names that have been asked for.
 #[derive(Debug, Default)]
-pub struct Users(HashMap<u32, UserAnswer>);
+pub struct Users {
+    answers: HashMap<u32, UserAnswer>,
+    /// An answer was late: no other is waited for.
+    is_slow: bool,
+}
 
 #[derive(Debug)]
-struct UserAnswer {
-    name: Option<Arc<str>>,
-    /// When to ask again, where the name service failed.
-    retry_ns: Option<u64>,
+enum UserAnswer {
+    Asked(Task<Result<Option<String>, ()>>),
+    Known {
+        name: Option<Arc<str>>,
+        /// When to ask again, where the name service failed.
+        retry_ns: Option<u64>,
+    },
 }
 
 impl Users {
-    /// The name of a user; `None` where there is none, or the name service failed.
+    /// The name of a user; `None` where there is none, it is not known yet, or the name service failed.
     pub fn name(&mut self, uid: u32, now_ns: u64) -> Option<Arc<str>> {
         self.name_by(uid, now_ns, |uid| {
-            User::from_uid(Uid::from_raw(uid)).map(|user| user.map(|user| user.name))
+            let user = User::from_uid(Uid::from_raw(uid));
+            user.map(|user| user.map(|user| user.name)).map_err(drop)
         })
     }
 
-    fn name_by<E>(
+    fn name_by(
         &mut self,
         uid: u32,
         now_ns: u64,
-        ask: impl FnOnce(u32) -> Result<Option<String>, E>,
+        ask: impl FnOnce(u32) -> Result<Option<String>, ()> + Send + 'static,
     ) -> Option<Arc<str>> {
-        if let Some(answer) = self.0.get(&uid)
-            && answer.retry_ns.is_none_or(|retry_ns| now_ns < retry_ns)
-        {
-            return answer.name.clone();
-        }
-        let (name, retry_ns) = match ask(uid) {
-            Ok(name) => (name.map(Arc::from), None),
-            Err(_) => (None, Some(now_ns.saturating_add(RETRY_NS))),
+        let task = match self.answers.remove(&uid) {
+            Some(UserAnswer::Known { name, retry_ns })
+                if retry_ns.is_none_or(|retry_ns| now_ns < retry_ns) =>
+            {
+                self.answers.insert(uid, UserAnswer::Known { name: name.clone(), retry_ns });
+                return name;
+            }
+            Some(UserAnswer::Asked(task)) => Some(task),
+            Some(UserAnswer::Known { .. }) | None => {
+                Task::start("user-name", move || ask(uid)).ok()
+            }
         };
-        self.0.insert(uid, UserAnswer { name: name.clone(), retry_ns });
+        let patience = if self.is_slow { Duration::ZERO } else { PATIENCE };
+        let answer = task.as_ref().map_or(Err(NoAnswer::Never), |task| task.wait(patience));
+        if let (Err(NoAnswer::Late), Some(task)) = (&answer, task) {
+            self.is_slow = true;
+            self.answers.insert(uid, UserAnswer::Asked(task));
+            return None;
+        }
+        let retry_ns = now_ns.saturating_add(RETRY_NS);
+        let (name, retry_ns) = match answer {
+            Ok(Ok(name)) => (name.map(Arc::<str>::from), None),
+            Ok(Err(())) | Err(_) => (None, Some(retry_ns)),
+        };
+        self.answers.insert(uid, UserAnswer::Known { name: name.clone(), retry_ns });
         name
     }
 }
@@ -69,12 +98,38 @@ mod tests {
     #[test]
     fn an_answer_is_kept_and_a_failure_asked_again() {
         let mut users = Users::default();
-        let ann = |_| Ok::<_, ()>(Some("ann".to_owned()));
-        let never = |_| -> Result<Option<String>, ()> { panic!("asked again") };
+        let ann = |_| Ok(Some("ann".to_owned()));
+        // Whoever asked again would get another name.
+        let never = |_| Ok(Some("asked again".to_owned()));
         assert_eq!(users.name_by(7, 0, ann).as_deref(), Some("ann"));
         assert_eq!(users.name_by(7, u64::MAX, never).as_deref(), Some("ann"));
         assert_eq!(users.name_by(8, 0, |_| Err(())), None);
         assert_eq!(users.name_by(8, RETRY_NS - 1, never), None);
         assert_eq!(users.name_by(8, RETRY_NS, ann).as_deref(), Some("ann"));
+    }
+
+    #[test]
+    fn a_directory_that_is_slow_holds_nobody_up() {
+        let mut users = Users::default();
+        let (answers, waits) = std::sync::mpsc::channel::<String>();
+        let waits = Arc::new(std::sync::Mutex::new(waits));
+        let slow = |waits: &Arc<std::sync::Mutex<std::sync::mpsc::Receiver<String>>>| {
+            let waits = Arc::clone(waits);
+            move |_| Ok(waits.lock().map_err(drop)?.recv().ok())
+        };
+        let began = std::time::Instant::now();
+        for uid in 7..40 {
+            assert_eq!(users.name_by(uid, 0, slow(&waits)), None);
+        }
+        assert!(began.elapsed() < 3 * PATIENCE, "one is waited for");
+        for _ in 7..40 {
+            answers.send("ann".to_owned()).unwrap();
+        }
+        let known = |users: &mut Users| users.name_by(9, 0, |_| Ok(None)).is_some();
+        let deadline = began + Duration::from_secs(20);
+        while !known(&mut users) {
+            assert!(std::time::Instant::now() < deadline);
+            std::thread::yield_now();
+        }
     }
 }
