@@ -190,7 +190,7 @@ complete -c gpumem -n "__fish_gpumem_using_subcommand watch" -l color -d 'When t
 always\t'Always'
 never\t'Never'"
 complete -c gpumem -n "__fish_gpumem_using_subcommand watch" -l store-dir -d 'The directory of the stored history, instead of /var/lib/gpumem/store and ~/.local/state/gpumem/store' -r -f -a "(__fish_complete_directories)"
-complete -c gpumem -n "__fish_gpumem_using_subcommand watch" -l ascii -d 'Draw with ASCII only [default: where the locale is not UTF-8]'
+complete -c gpumem -n "__fish_gpumem_using_subcommand watch" -l ascii -d 'Draw with ASCII only [default: where the locale is not UTF-8, and on Linux\'s console]'
 complete -c gpumem -n "__fish_gpumem_using_subcommand watch" -l no-mouse -d 'Leave the mouse to the terminal, so that it selects text'
 complete -c gpumem -n "__fish_gpumem_using_subcommand watch" -l no-store -d 'Do not use the history that `gpumem record --store` keeps'
 complete -c gpumem -n "__fish_gpumem_using_subcommand watch" -l demo -d 'Use the built-in recording: four GPUs, training, an idle notebook, a leak, an orphan'

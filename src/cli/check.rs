@@ -24,7 +24,7 @@ use super::exit::Exit;
 use super::reap::json::ReapReport;
 use super::release::json::ReleaseDocument;
 use super::session::{self, SampleWindow};
-use super::watch::locale_is_utf8;
+use super::watch::shows_unicode;
 use super::{config, live, print, recorded, store, style, terminal_width, warn, warn_of_damage};
 use crate::model::Kind;
 use crate::model::json::document;
@@ -66,7 +66,7 @@ pub(super) fn run(args: &CheckArgs, global: &Global) -> anyhow::Result<Exit> {
     }
     if !args.json && !args.quiet {
         commands::warn_of_recorded(&args.recorded, &report.findings);
-        let ascii = !locale_is_utf8();
+        let ascii = !shows_unicode();
         print(&report.to_text(gpus, style(global.color), terminal_width(), ascii))?;
     }
     Ok(match report.status {

@@ -17,7 +17,7 @@ use super::args::{Explain, Global};
 use super::commands::{self, CommandSource};
 use super::exit::Exit;
 use super::session::{self, SampleWindow};
-use super::watch::locale_is_utf8;
+use super::watch::shows_unicode;
 use super::{UsageError, config, live, print, recorded, store, style, terminal_width, warn};
 use crate::advice;
 use crate::explain::page::ExplainPage;
@@ -44,7 +44,7 @@ pub(super) fn run(args: &Explain, global: &Global) -> anyhow::Result<Exit> {
     let look = PageStyle {
         width: terminal_width().unwrap_or_else(columns),
         style: style(global.color),
-        ascii: !locale_is_utf8(),
+        ascii: !shows_unicode(),
     };
     if args.snippet {
         let named = args.framework.as_deref();

@@ -7,7 +7,7 @@ use anyhow::Context as _;
 use super::args::{Global, Ps};
 use super::exit::Exit;
 use super::selection::Selection;
-use super::watch::locale_is_utf8;
+use super::watch::shows_unicode;
 use super::{
     config, live, print, recorded, session, store, style, terminal_width, unreadable, warn,
 };
@@ -118,7 +118,7 @@ fn headline(engine: &Engine, shown: &Snapshot, is_blind: bool) -> Option<String>
     let suspects = engine.suspects().iter().filter(|suspect| is_shown(&suspect.process));
     let sum = engine.reclaimable_of(is_asked, suspects);
     let is_known = !is_blind && !shown.gpus.is_empty();
-    (is_known || !sum.is_nothing()).then(|| sum.headline(!locale_is_utf8()))
+    (is_known || !sum.is_nothing()).then(|| sum.headline(!shows_unicode()))
 }
 
 /// This machine now. Of what was before, the engine is told what is stored.

@@ -136,7 +136,7 @@ fn options(args: &WatchArgs, global: &Global, interval: Duration) -> Options {
             Color::Always => true,
             _ => style(global.color).color && has_colors(&variable("TERM")),
         },
-        ascii: args.ascii || !locale_is_utf8(),
+        ascii: args.ascii || !shows_unicode(),
     }
 }
 
@@ -234,8 +234,9 @@ fn variable(name: &str) -> String {
     std::env::var(name).unwrap_or_default()
 }
 
-/// Whether the locale of the environment writes UTF-8; POSIX gives the order of the variables.
-pub(super) fn locale_is_utf8() -> bool {
+/// Whether more than ASCII can be shown: the locale writes UTF-8 (POSIX gives the order of the variables), and it is
+/// not Linux's console.
+pub(super) fn shows_unicode() -> bool {
     ["LC_ALL", "LC_CTYPE", "LANG"]
         .iter()
         .filter_map(std::env::var_os)
@@ -244,4 +245,6 @@ pub(super) fn locale_is_utf8() -> bool {
             let locale = locale.to_string_lossy().to_ascii_uppercase();
             locale.contains("UTF-8") || locale.contains("UTF8")
         })
+        // Linux's console has few characters, whatever the locale.
+        && std::env::var_os("TERM").is_none_or(|term| term != "linux")
 }

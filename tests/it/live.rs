@@ -481,6 +481,10 @@ fn a_driver_that_goes_away_and_comes_back_is_survived() {
     assert!(gone.gpu(0)["uuid"].is_string() && gone.gpu(0).get("processes").is_none());
     machine.play(&scene);
     recording.until(|snapshot| snapshot.gpu(0)["processes"].is_array());
+    // A GPU that is added later is seen, too.
+    machine.play(&scene.gpu(Gpu::default()));
+    let added = recording.until(|snapshot| snapshot.0["gpus"].as_array().unwrap().len() == 2);
+    assert_eq!(added.pids(0), [u64::from(child.pid())]);
 }
 
 #[test]

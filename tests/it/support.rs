@@ -53,7 +53,7 @@ pub fn clean_environment(command: &mut Command) {
         .env("XDG_STATE_HOME", nowhere)
         // Or a recorder's history of this machine would be root's.
         .env("STATE_DIRECTORY", nowhere);
-    command.env("LC_ALL", "C.UTF-8").env("TZ", "UTC");
+    command.env("LC_ALL", "C.UTF-8").env("TZ", "UTC").env("TERM", "xterm-256color");
 }
 
 /// gpumem with these arguments, ready to be changed and run.

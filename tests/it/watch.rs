@@ -149,6 +149,15 @@ fn where_nothing_changes_only_clocks_are_written() {
 }
 
 #[test]
+fn linuxs_console_has_ascii_only() {
+    let once = |term| {
+        let mut command = command(&["watch", "--demo", "--once"]);
+        finish(command.env("TERM", term)).exits(0).stdout
+    };
+    assert!(once("linux").is_ascii() && !once("xterm").is_ascii());
+}
+
+#[test]
 fn keys_answer_while_the_whole_driver_hangs() {
     let (first, second) = (Running::sleep(), Running::sleep());
     let scene = two(first.pid(), second.pid());

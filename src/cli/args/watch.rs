@@ -64,7 +64,7 @@ pub struct WatchArgs {
     #[arg(long, value_name = "N", default_value = "1", value_parser = speed, allow_negative_numbers = true)]
     pub speed: f64,
 
-    /// Draw with ASCII only [default: where the locale is not UTF-8]
+    /// Draw with ASCII only [default: where the locale is not UTF-8, and on Linux's console]
     #[arg(long)]
     pub ascii: bool,
 

@@ -37,6 +37,10 @@ const FURTHER_PLACES: [&str; 2] =
     ["/usr/lib/wsl/lib/libnvidia-ml.so.1", "/run/opengl-driver/lib/libnvidia-ml.so.1"];
 /// After the driver has gone away, it is tried again this often.
 const OPEN_AGAIN_AFTER: Duration = Duration::from_secs(5);
+
+/// How often the GPUs are counted again: one is added by a rescan, by a driver bound late, or when a virtual machine
+/// gives it back.
+const COUNT_EVERY: Duration = Duration::from_secs(10);
 /// How NVML is opened and how long it is waited for.
 #[derive(Clone, Debug)]
 pub struct NvmlOptions {
@@ -96,6 +100,9 @@ pub struct Nvml {
     gpus: Vec<GpuReader>,
     /// Set while the driver is away.
     away: Option<Away>,
+    counted: Instant,
+    /// NVML opened once more, to count the GPUs.
+    counting: Option<Task<Result<OpenedNvml, NvmlFailure>>>,
 }
 
 #[derive(Debug)]
@@ -128,7 +135,15 @@ impl Nvml {
     pub fn open(options: NvmlOptions) -> Result<Self, NvmlFailure> {
         let opened = open_within(&options, options.start())?;
         let gpus = start_readers(&opened)?;
-        Ok(Self { options, driver: opened.driver, errors: opened.errors, gpus, away: None })
+        Ok(Self {
+            options,
+            driver: opened.driver,
+            errors: opened.errors,
+            gpus,
+            away: None,
+            counted: Instant::now(),
+            counting: None,
+        })
     }
 
     /// The driver's versions.
@@ -141,6 +156,7 @@ impl Nvml {
         if let Some(sample) = self.sample_away() {
             return sample;
         }
+        self.count_again();
         let asked_at = Instant::now();
         for gpu in &mut self.gpus {
             gpu.ask(asked_at);
@@ -166,6 +182,28 @@ impl Nvml {
         }
         self.notice_departure();
         sample
+    }
+
+    /// Reads all GPUs anew where there are more by now, as the numbers of those that were there may have changed. One
+    /// that is lost is still listed, with its error.
+    fn count_again(&mut self) {
+        let Some(counting) = &self.counting else {
+            if self.counted.elapsed() >= COUNT_EVERY {
+                self.counting = open_on_a_thread(&self.options).ok();
+            }
+            return;
+        };
+        let answer = counting.wait(Duration::ZERO);
+        if matches!(answer, Err(NoAnswer::Late)) {
+            return;
+        }
+        (self.counting, self.counted) = (None, Instant::now());
+        if let Ok(Ok(opened)) = answer
+            && opened.gpus as usize > self.gpus.len()
+            && let Ok(gpus) = start_readers(&opened)
+        {
+            self.gpus = gpus;
+        }
     }
 
     /// If every GPU says that the driver has gone, NVML has to be started again.
