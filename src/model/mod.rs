@@ -9,7 +9,7 @@
 //! held, [`json`] how all of them are written, [`keep`] what keeps a process, [`label`] how every view names what it shows, [`pool`]
 //! which workers are started again, [`release`] what a process reports of memory it gave back, [`reservation`] which GPUs jobs and containers were given, [`row`] a
 //! process on a GPU, [`field`] what can be known of one and [`selector`] the language in which it is asked, [`mod@totals`] what groups of them hold,
-//! [`processes_by_pid`] finds many of them, [`program`] what a process is by its program's name, [`server_name`] whether that is a server's, [`name_facts`] all that names tell at once, [`names`] the lists of them, [`shared`] whether what is shared is the same, [`mod@unit`] what a
+//! [`processes_by_pid`] finds many of them, [`process_name`] what it is called, [`program`] what it is by its program's name, [`server_name`] whether that is a server's, [`name_facts`] all that names tell at once, [`names`] the lists of them, [`shared`] whether what is shared is the same, [`mod@unit`] what a
 //! systemd unit is to the processes in it, [`unread`] who may be where that is not known.
 
 pub mod balance;
@@ -31,6 +31,7 @@ pub mod names;
 mod placeholder;
 pub mod pool;
 pub mod process;
+pub mod process_name;
 pub mod processes_by_pid;
 pub mod program;
 pub mod reclaimable;

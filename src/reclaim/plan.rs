@@ -24,6 +24,7 @@ use crate::host::Guarded;
 use crate::model::family::{Family, member};
 use crate::model::finding::{Finding, Kind};
 use crate::model::process::Parent;
+use crate::model::process_name::name_of;
 use crate::model::{Process, Snapshot, Time, Unread};
 
 /// How many generations are followed from a process to one that is asked for.
@@ -70,7 +71,7 @@ pub struct Refused {
     pub pid: Option<u32>,
     /// Its owner.
     pub user: Option<Arc<str>>,
-    /// Its command, or its short name. Chosen by the process: escape it for a terminal.
+    /// What it is called, as findings name it. Chosen by the process: escape it for a terminal.
     pub name: Option<Arc<str>>,
     /// The finding's id; `None` where it was named.
     pub finding: Option<Arc<str>>,
@@ -328,7 +329,7 @@ fn target(
     let launcher = accused.iter().find_map(|it| launcher_of(it.process, seen.snapshot));
     if let Some(parent) = launcher.filter(|_| !is_whole) {
         others.append(&mut unasked);
-        let program = words(parent.command.as_deref(), parent.comm.as_ref());
+        let program = launcher_name(parent);
         return Err(Why::Rank { launcher: parent.pid, program, pids: others });
     }
     let protected = |pid, protection| Err(Why::Protected { pid, protection });
@@ -360,7 +361,7 @@ fn target(
                 start_ticks,
                 uid,
                 user: members.first().and_then(|it| it.user.clone()),
-                name: words(parent.command.as_deref(), parent.comm.as_ref()),
+                name: launcher_name(parent),
                 gpus: Vec::new(),
                 is_listed: false,
                 process_group: facts.and_then(|facts| facts.process_group),
@@ -430,7 +431,7 @@ fn target_process(
         start_ticks,
         uid,
         user: process.user.clone(),
-        name: name(process),
+        name: name_of(process).into(),
         gpus,
         is_listed: !rows(process, seen.snapshot).is_empty(),
         process_group: process.process_group,
@@ -516,23 +517,9 @@ fn bytes(members: &[TargetProcess], dead: &[u32], snapshot: &Snapshot) -> Option
     rows.try_fold(0u64, |sum, row| Some(sum.saturating_add(row.used_bytes?)))
 }
 
-pub(super) fn name(process: &Process) -> Arc<str> {
-    words(process.command.as_deref(), process.comm.as_ref())
-}
-
-/// A command as it is listed, cut to a line's length; else the short name.
-fn words(command: Option<&[Arc<str>]>, comm: Option<&Arc<str>>) -> Arc<str> {
-    const MOST: usize = 200;
-    match command {
-        Some(command) if !command.is_empty() => {
-            let whole = command.join(" ");
-            match whole.char_indices().nth(MOST) {
-                Some((end, _)) => format!("{}…", &whole[..end]).into(),
-                None => whole.into(),
-            }
-        }
-        _ => comm.cloned().unwrap_or_else(|| "?".into()),
-    }
+fn launcher_name(parent: &Parent) -> Arc<str> {
+    let (command, comm) = (parent.command.clone(), parent.comm.clone());
+    name_of(&Process { command, comm, ..Process::default() }).into()
 }
 
 #[cfg(test)]

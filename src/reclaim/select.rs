@@ -4,11 +4,12 @@ use std::sync::Arc;
 
 use super::guard::{Guard, Protection};
 use super::launcher::launcher_of;
-use super::plan::{PlanInput, Refused, Why, name};
+use super::plan::{PlanInput, Refused, Why};
 use super::policy::{FindingSelector, ProcessNames, Serves};
 use super::release::{self, ReleaseBy, ReleaseWay};
 use crate::model::field::{Needle, is_called};
 use crate::model::finding::{Ends, Finding, Kind};
+use crate::model::process_name::name_of;
 use crate::model::selector::Selected;
 use crate::model::{Process, Snapshot};
 
@@ -24,7 +25,7 @@ impl Accused<'_> {
         Refused {
             pid: Some(self.process.pid),
             user: self.process.user.clone(),
-            name: Some(name(self.process)),
+            name: Some(name_of(self.process).into()),
             finding: finding.map(|it| Arc::clone(&it.id)),
             kind: finding.map(|it| it.kind),
             why,
@@ -159,7 +160,7 @@ pub(super) fn found<'a>(
             refused.push(Refused {
                 pid: process.map(|it| it.pid),
                 user: process.and_then(|it| it.user.clone()),
-                name: process.and_then(|it| it.command.as_deref()?.first().cloned()),
+                name: process.and_then(|it| Some(name_of(seen.snapshot.process(it.pid)?).into())),
                 finding: Some(Arc::clone(&finding.id)),
                 kind: Some(finding.kind),
                 why,

@@ -139,7 +139,7 @@ pub struct TargetProcess {
     pub uid: u32,
     /// The owner's name.
     pub user: Option<Arc<str>>,
-    /// Its command, or its short name. Chosen by the process: escape it for a terminal.
+    /// What it is called, as findings name it. Chosen by the process: escape it for a terminal.
     pub name: Arc<str>,
     /// Where it holds memory by NVML's list, or has a GPU open.
     pub gpus: Vec<MemberGpu>,

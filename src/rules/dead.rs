@@ -162,7 +162,7 @@ impl Death<'_> {
             return;
         }
         let (held, span) = (subject::held(&gpus), Span::from_seconds(streak.seconds()));
-        let name = format!("{} ({})", subject::name(process), process.pid);
+        let name = format!("{} ({})", super::name_of(process), process.pid);
         let message = match state {
             Some(_) => format!("{name} is defunct and is still listed with {held} after {span}"),
             None => {

@@ -22,7 +22,6 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::rule::{ProcessInput, RuleInput, RuleKind, RuleOutput, Settings, Told, seconds};
-use super::subject;
 use super::undecided_reason::UndecidedReason;
 use crate::history::growth::{Demand, Trend, Verdict};
 use crate::history::{Device, RowHistory};
@@ -348,7 +347,7 @@ fn message(process: &Process, first: &LeakOn, leaks: &[LeakOn], seconds: f64) ->
         };
         return format!(
             "{} ({}) stopped growing {} ago on GPU {}{others}: it had grown by {} in {}{pauses}",
-            subject::name(process),
+            super::name_of(process),
             process.pid,
             Span::from_seconds(trend.quiet_seconds),
             first.gpu.index,
@@ -358,7 +357,7 @@ fn message(process: &Process, first: &LeakOn, leaks: &[LeakOn], seconds: f64) ->
     }
     let mut message = format!(
         "{} ({}) has grown by {} a minute on GPU {}{others} for {}: {} in all",
-        subject::name(process),
+        super::name_of(process),
         process.pid,
         Bytes((trend.bytes_per_second * 60.0) as u64),
         first.gpu.index,

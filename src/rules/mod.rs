@@ -37,11 +37,11 @@ pub(crate) mod testing;
 pub mod unattributed;
 pub mod undecided_reason;
 
+pub use crate::model::process_name::name_of;
 pub use engine::Engine;
 use exemption::{Exemption, KeepRules};
 use rule::{Rule, RuleKind};
 pub use server::serves;
-pub use subject::name as name_of;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -380,7 +380,7 @@ pub struct ProcessInput<'a> {
 impl<'a> ProcessInput<'a> {
     /// `python train.py (4242)`.
     pub fn name(self) -> String {
-        format!("{} ({})", subject::name(self.process), self.process.pid)
+        format!("{} ({})", super::name_of(self.process), self.process.pid)
     }
 
     /// Whether the rule found something in it at the last snapshot.

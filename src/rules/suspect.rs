@@ -313,7 +313,7 @@ impl SuspectInput<'_> {
             Kind::Orphan => "may have outlived its job",
             _ => "looks idle",
         };
-        let name = subject::name(self.process);
+        let name = super::name_of(self.process);
         let held = subject::held(&self.candidate.gpus);
         format!("{name} ({}) holds {held} and {looks}", self.process.pid)
     }

@@ -18,7 +18,6 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::rule::{RuleInput, RuleKind, RuleOutput, SEVERITY, Settings, Told, seconds};
-use super::subject;
 use super::undecided_reason::UndecidedReason;
 use crate::history::Device;
 use crate::model::evidence::{Evidence, KindEvidence, samples};
@@ -257,7 +256,7 @@ fn holders(snapshot: &Snapshot, gpu: &Gpu) -> Vec<DeviceFileHolder> {
         .map(|process| DeviceFileHolder {
             pid: process.pid,
             user: process.user.clone(),
-            name: subject::name(process),
+            name: super::name_of(process),
         })
         .collect()
 }

@@ -189,6 +189,30 @@ fn what_can_give_memory_back_has_a_command_without_a_finding() {
 }
 
 #[test]
+fn a_kernel_whose_server_is_gone_is_ended_by_every_page_alike() {
+    let kernel = |server_alive| Process {
+        jupyter: Some(Arc::new(Jupyter {
+            kernel_id: Some("1".into()),
+            server_url: Some("http://127.0.0.1:1/".into()),
+            server_error: Some("connection refused".into()),
+            server_alive,
+            ..Jupyter::default()
+        })),
+        ..process(70, "python -m ipykernel_launcher -f /run/kernel-1.json")
+    };
+    for (server_alive, may_end) in [(Some(false), true), (Some(true), false), (None, false)] {
+        let kernel = kernel(server_alive);
+        let seen = on_gpu(std::slice::from_ref(&kernel));
+        let command = if may_end { "gpumem kill 70" } else { "gpumem explain 70" };
+        assert_eq!(commands(&[(Kind::Orphan, &kernel)], &seen), [[command]]);
+        let own = of_process(&kernel, &seen, &policy(serves), None);
+        assert_eq!(own.kill.as_deref(), may_end.then_some("gpumem kill 70"));
+        let advised = crate::advice::steps(&kernel).join("; ");
+        assert_eq!(advised.contains("Shut Down Kernel"), !may_end, "{advised}");
+    }
+}
+
+#[test]
 fn what_is_not_held_or_not_theirs_has_no_command_of_its_own() {
     let announced = announcing();
     let processes = std::slice::from_ref(&announced);

@@ -65,7 +65,7 @@ fn run() -> (Vec<Process>, Vec<Gpu>) {
 }
 
 fn launcher_facts() -> Guarded {
-    let torchrun = process(60, "/venv/bin/python /venv/bin/torchrun train.py");
+    let torchrun = process(60, "python torchrun train.py");
     facts(&snapshot(at(0.0), &[torchrun], Vec::new()))[&60].clone()
 }
 
@@ -143,11 +143,8 @@ fn a_run_is_ended_by_its_launcher_and_whole() {
     assert_eq!(why(&plan), [&Why::Family { pids: vec![71] }]);
     // A person who names one rank is told of its launcher, which would start it again or end all.
     let plan = run.plan(&[], &naming(&[70]));
-    let rank = Why::Rank {
-        launcher: 60,
-        program: "/venv/bin/python /venv/bin/torchrun train.py".into(),
-        pids: vec![71],
-    };
+    let rank =
+        Why::Rank { launcher: 60, program: "python torchrun train.py".into(), pids: vec![71] };
     assert_eq!((why(&plan), plan.targets.len()), (vec![&rank], 0));
     assert!(rank.to_string().contains("gpumem kill 60"), "{rank}");
     // To name the launcher is to name all that it started.

@@ -1,0 +1,277 @@
+//! What a process is called, in findings, plans and messages alike: by what it runs.
+//!
+//! Names are as the process chose them, only bounded; escaping is for whoever prints them.
+
+use std::sync::Arc;
+
+use unicode_width::UnicodeWidthChar as _;
+
+use super::Process;
+use super::pool::{is_ray_idle, is_spawned};
+use super::program::{file_name, is_interpreter};
+
+/// A name in a sentence is no longer than this many columns.
+const LONGEST_NAME: usize = 60;
+
+/// What to call a process in a sentence: a notebook by its file, a script by its interpreter and name,
+/// a program by its name and what it was asked to do; one that has ended by what it was.
+pub fn name_of(process: &Process) -> String {
+    if let Some(ended) = process.ended() {
+        return name_of(&ended.as_named());
+    }
+    let jupyter = process.jupyter.as_ref();
+    if let Some(path) = jupyter.and_then(|jupyter| jupyter.notebook_path.as_deref()) {
+        return cut(&match process.kernel_forked_from() {
+            Some(_) => format!("worker of notebook {path}"),
+            None => format!("notebook {path}"),
+        });
+    }
+    let command = process.command.as_deref().unwrap_or_default();
+    let Some((program, arguments)) =
+        command.split_first().filter(|(program, _)| !program.is_empty())
+    else {
+        let name = process.comm.as_deref();
+        let name = name.or_else(|| process.executable.as_deref().map(file_name));
+        return cut(name.unwrap_or("process"));
+    };
+    if is_ray_idle(program) {
+        return format!("idle Ray worker {}", program.trim_end());
+    }
+    let program = program_name(program);
+    if is_spawned(command) {
+        let parent = process.parent.as_deref();
+        let command = parent.and_then(|parent| parent.command.as_deref());
+        return cut(&match command.filter(|it| !is_spawned(it)).and_then(<[_]>::split_first) {
+            Some((first, rest)) => format!("worker of {}", program_and_script(first, rest)),
+            None => format!("{program} worker (multiprocessing)"),
+        });
+    }
+    let runs = program_and_script(program, arguments);
+    // A cell started it, with `!` or as a child: its kernel's server has named the notebook for all of them.
+    let environment = process.environment.as_deref();
+    let session = environment.and_then(|it| it.get("JPY_SESSION_NAME"));
+    match session.map(|path| file_name(path)).filter(|name| name.ends_with(".ipynb")) {
+        Some(notebook) => cut(&format!("{runs} of notebook {notebook}")),
+        None => cut(&runs),
+    }
+}
+
+/// The file's name; all of a title that the process gave itself (setproctitle), in which a `/` parts no path.
+fn program_name(program: &str) -> &str {
+    let is_title = program.contains(' ') && !program.starts_with(['/', '.']);
+    if is_title { program } else { file_name(program) }
+}
+
+/// `python train.py`, `vllm serve`.
+fn program_and_script(program: &str, arguments: &[Arc<str>]) -> String {
+    let program = program_name(program);
+    let subject = if is_interpreter(program) {
+        script(program, arguments)
+    } else {
+        // `vllm serve`, `ollama runner`: a word that says what the program was asked to do.
+        arguments
+            .first()
+            .map(ToString::to_string)
+            .filter(|word| word.chars().all(|c| c.is_ascii_alphanumeric() || c == '_'))
+    };
+    match subject {
+        Some(subject) if !subject.is_empty() => format!("{program} {subject}"),
+        _ => program.to_owned(),
+    }
+}
+
+/// The script that an interpreter runs: `train.py`, `-m package.module`, `-c`, `com.example.Main`.
+fn script(program: &str, all: &[Arc<str>]) -> Option<String> {
+    let mut arguments = all.iter().map(|argument| &**argument).peekable();
+    while let Some(argument) = arguments.next() {
+        match argument {
+            "-m" | "-jar" => {
+                let module = arguments.next().unwrap_or_default();
+                return Some(format!("{argument} {module}"));
+            }
+            "-c" | "-e" | "-" => return Some(argument.to_owned()),
+            "launch" if program == "accelerate" => {}
+            option if option.starts_with('-') => {
+                let value = arguments.peek().filter(|it| takes(program, option, it));
+                if value.is_some() {
+                    arguments.next();
+                }
+            }
+            list if program == "java" && list.starts_with('@') => {}
+            path => {
+                let name = file_name(path);
+                let rest = &all[all.len() - arguments.len()..];
+                let runs = is_interpreter(name).then(|| script(name, rest)).flatten();
+                return Some(runs.map_or_else(|| name.to_owned(), |runs| format!("{name} {runs}")));
+            }
+        }
+    }
+    None
+}
+
+/// Whether an option of an interpreter takes the next argument.
+fn takes(program: &str, option: &str, next: &str) -> bool {
+    match program.trim_end_matches(|c: char| c.is_ascii_digit() || c == '.') {
+        "python" | "pypy" => matches!(option, "-W" | "-X"),
+        "java" => matches!(
+            option,
+            "-cp"
+                | "-classpath"
+                | "-p"
+                | "--class-path"
+                | "--module-path"
+                | "--add-modules"
+                | "--add-opens"
+                | "--add-exports"
+                | "--add-reads"
+        ),
+        "julia" => matches!(option, "-t" | "--threads" | "-p" | "--procs" | "-J" | "--sysimage"),
+        "node" => matches!(option, "-r" | "--require" | "--import" | "--loader"),
+        "ruby" | "perl" => matches!(option, "-I" | "-r"),
+        // Most of theirs do, and what they run is a script of Python's.
+        "torchrun" | "accelerate" | "deepspeed" => {
+            !option.contains('=') && !next.starts_with('-') && !next.ends_with(".py")
+        }
+        _ => false,
+    }
+}
+
+/// Cuts a name to its bound, the last column `…` where anything was cut.
+fn cut(name: &str) -> String {
+    let mut columns = 0;
+    let mut end = 0;
+    for (at, c) in name.char_indices() {
+        // A control character will be shown escaped; one column stands for it here.
+        columns += c.width().unwrap_or(1);
+        if columns > LONGEST_NAME {
+            return format!("{}…", &name[..end]);
+        }
+        if columns < LONGEST_NAME {
+            end = at + c.len_utf8();
+        }
+    }
+    name.to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::snapshot::{Jupyter, Parent};
+
+    fn of(command: &[&str]) -> String {
+        name_of(&Process {
+            command: Some(command.iter().map(|argument| Arc::from(*argument)).collect()),
+            ..Process::default()
+        })
+    }
+
+    #[test]
+    fn a_name_shows_what_runs_and_leaves_out_how() {
+        for (command, expected) in [
+            (&["python", "train.py", "--lr", "1"][..], "python train.py"),
+            (
+                &["/usr/bin/python3.11", "-u", "-X", "dev", "/home/ann/x/fit.py"],
+                "python3.11 fit.py",
+            ),
+            (&["python", "-m", "package.train", "--x"], "python -m package.train"),
+            (&["python", "-c", "import torch\nwhile True: pass"], "python -c"),
+            (&["python"], "python"),
+            (
+                &["/usr/bin/java", "-Xmx4g", "-cp", "/a.jar:/b/*", "com.example.Main", "x"],
+                "java com.example.Main",
+            ),
+            (&["java", "@jvm.txt", "-jar", "app.jar"], "java -jar app.jar"),
+            (&["julia", "-t", "8", "--project=.", "fit.jl"], "julia fit.jl"),
+            (&["node", "-r", "ts-node/register", "app.js"], "node app.js"),
+            (
+                &["torchrun", "--standalone", "--nproc_per_node", "8", "/x/train.py"],
+                "torchrun train.py",
+            ),
+            (&["accelerate", "launch", "--multi_gpu", "train.py"], "accelerate train.py"),
+            (&["python", "/v/bin/torchrun", "--nnodes=1", "fit.py"], "python torchrun fit.py"),
+            (&["vllm", "serve", "meta/llama"], "vllm serve"),
+            (&["/opt/bin/llama-server", "-m", "x.gguf"], "llama-server"),
+            (&["VLLM::EngineCore"], "VLLM::EngineCore"),
+            (&["trainer: shard 3/8"], "trainer: shard 3/8"),
+            (&["sshd: ann@pts/3", ""], "sshd: ann@pts/3"),
+            (&["/opt/my tools/fit 2/run"], "run"),
+            (&[""], "process"),
+            (&[], "process"),
+            (&["///"], "///"),
+            (&["ray::IDLE"], "idle Ray worker ray::IDLE"),
+            (&["ray::IDLE  "], "idle Ray worker ray::IDLE"),
+            (&["ray::IDLE_SpillWorker"], "ray::IDLE_SpillWorker"),
+            (&["ray::Idler.step"], "ray::Idler.step"),
+            (&["ray::train"], "ray::train"),
+        ] {
+            assert_eq!(of(command), expected);
+        }
+    }
+
+    #[test]
+    fn a_worker_shows_whose_it_is() {
+        let worker = |parent: Option<&[&str]>, command: &[&str], jupyter: Option<Jupyter>| {
+            let argv = |words: &[&str]| words.iter().map(|word| Arc::from(*word)).collect();
+            name_of(&Process {
+                command: Some(argv(command)),
+                jupyter: jupyter.map(Arc::new),
+                parent: parent.map(|parent| {
+                    Arc::new(Parent { pid: 7, command: Some(argv(parent)), ..Parent::default() })
+                }),
+                ..Process::default()
+            })
+        };
+        let code =
+            "from multiprocessing.spawn import spawn_main; spawn_main(tracker_fd=5, pipe_handle=7)";
+        let spawned = ["/v/bin/python3", "-c", code, "--multiprocessing-fork"];
+        let train = ["python", "-u", "/home/ann/train.py", "--lr", "1"];
+        assert_eq!(worker(Some(&train), &spawned, None), "worker of python train.py");
+        let unknown = "python3 worker (multiprocessing)";
+        assert_eq!(worker(Some(&spawned), &spawned, None), unknown);
+        assert_eq!(worker(None, &spawned, None), unknown);
+        assert_eq!(worker(None, &["python", "-c", "import os"], None), "python -c");
+        let kernel = ["python", "-m", "ipykernel_launcher", "-f", "/r/kernel-1.json"];
+        let notebook = || {
+            Some(Jupyter {
+                connection_file: Some("/r/kernel-1.json".into()),
+                notebook_path: Some("a.ipynb".into()),
+                ..Jupyter::default()
+            })
+        };
+        assert_eq!(worker(Some(&kernel), &kernel, notebook()), "worker of notebook a.ipynb");
+        assert_eq!(worker(Some(&train), &kernel, notebook()), "notebook a.ipynb");
+    }
+
+    #[test]
+    fn a_name_is_bounded_whatever_the_process_calls_itself() {
+        let long = of(&["python", &"x".repeat(4 << 20)]);
+        assert_eq!(long.chars().count(), LONGEST_NAME);
+        assert!(long.ends_with('…'));
+        let wide = of(&[&"日".repeat(100)]);
+        assert!(wide.chars().count() <= LONGEST_NAME / 2 + 1, "{wide}");
+        assert!(of(&[&"\u{301}\n\u{1b}".repeat(1000)]).chars().count() <= 2 * LONGEST_NAME);
+    }
+
+    #[test]
+    fn a_notebook_is_called_by_its_file_and_a_kernel_thread_by_its_comm() {
+        let notebook = Process {
+            jupyter: Some(Arc::new(Jupyter {
+                notebook_path: Some("course/hw4.ipynb".into()),
+                ..Jupyter::default()
+            })),
+            ..Process::default()
+        };
+        assert_eq!(name_of(&notebook), "notebook course/hw4.ipynb");
+        let of_a_cell = |session: &str| {
+            name_of(&Process {
+                command: Some(["python".into(), "train.py".into()].into()),
+                environment: Some(Arc::new([("JPY_SESSION_NAME".into(), session.into())].into())),
+                ..Process::default()
+            })
+        };
+        assert_eq!(of_a_cell("/home/ann/hw4.ipynb"), "python train.py of notebook hw4.ipynb");
+        assert_eq!(of_a_cell("/home/ann/console"), "python train.py");
+        let thread = Process { comm: Some("nv_queue".into()), ..Process::default() };
+        assert_eq!(name_of(&thread), "nv_queue");
+    }
+}
