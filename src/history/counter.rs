@@ -1,6 +1,7 @@
 //! What a process has used so far, CPU seconds or bytes, so that its mean use over a window can be told.
 //!
-//! The counter at coarse times: every 15 s for the last hour, every 6 minutes for the last day.
+//! The counter at coarse times: every second for the last half minute, so that short windows can be told, every 15 s
+//! for the last hour, every 6 minutes for the last day.
 //! A mean needs two points and no sum. Where a stream carries only percentages they are added up.
 
 use std::collections::VecDeque;
@@ -9,6 +10,10 @@ use crate::model::Time;
 
 /// How many points a tier keeps.
 const POINTS: usize = 256;
+/// And so many are kept of the last seconds.
+const LAST_POINTS: usize = 32;
+/// Milliseconds between two points of the last half minute, less what a sample may be early.
+const LAST_MILLISECONDS: i64 = 900;
 /// Milliseconds between two points of the last hour.
 const FINE_MILLISECONDS: i64 = 15_000;
 /// Milliseconds between two points of the last day.
@@ -33,6 +38,7 @@ pub struct Counter {
     /// The counter as it was last read; absent where percentages are added up.
     counter: Option<f64>,
     known_at: Option<Time>,
+    last: VecDeque<CpuPoint>,
     fine: VecDeque<CpuPoint>,
     coarse: VecDeque<CpuPoint>,
 }
@@ -70,11 +76,13 @@ impl Counter {
         }
         self.counter = seconds;
         self.known_at = Some(time);
-        for (tier, spacing) in
-            [(&mut self.fine, FINE_MILLISECONDS), (&mut self.coarse, COARSE_MILLISECONDS)]
-        {
+        for (tier, spacing, most) in [
+            (&mut self.last, LAST_MILLISECONDS, LAST_POINTS),
+            (&mut self.fine, FINE_MILLISECONDS, POINTS),
+            (&mut self.coarse, COARSE_MILLISECONDS, POINTS),
+        ] {
             if tier.back().is_none_or(|point| time - point.time >= spacing) {
-                if tier.len() == POINTS {
+                if tier.len() == most {
                     tier.pop_front();
                 }
                 tier.push_back(CpuPoint { time, total: self.total });
@@ -93,11 +101,11 @@ impl Counter {
     pub fn mean(&self, seconds: f64) -> Option<Mean> {
         let now = self.known_at?;
         let start = now.plus_seconds(-seconds);
-        let tier = match self.fine.front() {
-            Some(oldest) if oldest.time <= start => &self.fine,
-            _ => &self.coarse,
-        };
-        // Both tiers hold the very first point until they are full.
+        let reaches_back =
+            |tier: &&VecDeque<CpuPoint>| tier.front().is_some_and(|oldest| oldest.time <= start);
+        let tiers = [&self.last, &self.fine];
+        let tier = tiers.into_iter().find(reaches_back).unwrap_or(&self.coarse);
+        // All tiers hold the very first point until they are full.
         let after = tier.partition_point(|point| point.time < start);
         // Of two that are about as near, the earlier: a window too short proves too little.
         let distance = |point: &&CpuPoint| match point.time - start {
@@ -144,7 +152,8 @@ impl Counter {
 impl Counter {
     /// Bytes held on the heap, by capacity.
     pub(super) fn size(&self) -> usize {
-        (self.fine.capacity() + self.coarse.capacity()) * size_of::<CpuPoint>()
+        (self.last.capacity() + self.fine.capacity() + self.coarse.capacity())
+            * size_of::<CpuPoint>()
     }
 }
 

@@ -775,6 +775,27 @@ fn what_is_done_now_counts_whatever_the_mean_is() {
 }
 
 #[test]
+fn a_short_rule_holds_for_as_long_as_it_is_so() {
+    for (duration, interval) in [(2, 0.25), (2, 0.5), (5, 1.0), (10, 1.0), (15, 2.0), (31, 5.0)] {
+        let mut settings = AllSettings::default();
+        let idle = settings.rule_mut("idle").unwrap();
+        idle.set("duration", &written(format!("{duration}s"))).unwrap();
+        let mut engine = Engine::new(settings);
+        let mut scene = Scene::new(1, interval);
+        scene.holder(PID, &[0], 8 * GIB);
+        let mut began = 0;
+        let mut was_found = false;
+        scene.play(200.0, |snapshot| {
+            engine.observe(snapshot);
+            let is_found = count(&engine, Kind::Idle) == 1;
+            began += usize::from(is_found && !was_found);
+            was_found = is_found;
+        });
+        assert!(began == 1 && was_found, "{duration} s every {interval} s: began {began} times");
+    }
+}
+
+#[test]
 fn who_waits_for_a_processor_would_have_worked() {
     for (waits, found) in [(0.0, 1), (0.1, 1), (0.6, 0)] {
         let mut scene = Scene::new(1, 10.0);
