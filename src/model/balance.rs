@@ -31,7 +31,20 @@ impl Balance {
     }
 }
 
+/// Names of GPUs whose memory is part of the system's, where the driver does not tell.
+const UNIFIED: &[&str] =
+    &["GH200", "GB200", "GB300", "GB10", "Grace", "Orin", "Thor", "Xavier", "Tegra"];
+
 impl Gpu {
+    /// Whether its memory is part of the system's, which may use it without a process on the GPU.
+    pub fn is_unified(&self) -> bool {
+        let is_named_so = || {
+            let name = self.name.as_deref();
+            name.is_some_and(|name| UNIFIED.iter().any(|part| name.contains(part)))
+        };
+        self.numa_node.is_some() || self.memory_unavailable.is_some() || is_named_so()
+    }
+
     /// Whether it is divided into instances, as far as anything of it says so.
     pub fn is_divided(&self) -> bool {
         let has_instance = |row: &GpuProcess| row.gpu_instance_id.is_some();
@@ -48,6 +61,7 @@ impl Gpu {
             _ if self.is_divided() => {
                 Err("under MIG the driver does not report what processes hold of the whole GPU")
             }
+            _ if self.is_unified() => Err("its memory is the system's, too, which uses it"),
             _ if self.processes.is_none() => Err("the list of processes could not be read"),
             None => Err("what one of the processes holds is not known"),
             Some(_) if memory.reserved_bytes.is_none() => {

@@ -174,6 +174,8 @@ pub struct Gpu {
     pub pci_bus_id: Option<Arc<str>>,
     /// N of `/dev/nvidiaN`.
     pub minor_number: Option<u32>,
+    /// The NUMA node that its memory is, where it is the system's, too (`nvmlDeviceGetNumaNodeId`).
+    pub numa_node: Option<u32>,
     /// Framebuffer memory.
     #[serde(default, deserialize_with = "memory")]
     pub memory: Option<Memory>,

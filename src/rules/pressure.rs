@@ -11,7 +11,6 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::rule::{RuleInput, RuleKind, RuleOutput, Settings, Told, seconds};
-use super::unattributed::is_unified;
 use super::undecided_reason::UndecidedReason;
 use crate::history::{Device, HighStretch};
 use crate::model::Gpu;
@@ -77,7 +76,7 @@ fn contradiction(settings: &Settings) -> Option<String> {
 }
 
 fn gpu(seen: RuleInput<'_>, gpu: &Gpu, device: &Device, verdicts: &mut RuleOutput) {
-    if gpu.is_divided() || is_unified(gpu) || gpu.stale_seconds.is_some() {
+    if gpu.is_divided() || gpu.is_unified() || gpu.stale_seconds.is_some() {
         return;
     }
     let Some(settings) = seen.settings_on(None, gpu) else {

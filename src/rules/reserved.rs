@@ -19,7 +19,6 @@ use serde::Serialize;
 
 use super::rule::{RuleInput, RuleKind, RuleOutput, SEVERITY, Settings, Told, seconds};
 use super::subject;
-use super::unattributed::is_unified;
 use crate::advice;
 use crate::history::{Device, Streak};
 use crate::model::evidence::{Evidence, KindEvidence, samples};
@@ -79,7 +78,7 @@ impl KindEvidence for ReservedEvidence {
 fn gpu(seen: RuleInput<'_>, gpu: &Gpu, device: &Device, verdicts: &mut RuleOutput) {
     let reservations = seen.snapshot.reservations.as_deref().unwrap_or_default();
     let is_host = seen.snapshot.host.pid_namespace == Some(PidNamespace::Host);
-    if reservations.is_empty() || !is_host || gpu.is_divided() || is_unified(gpu) {
+    if reservations.is_empty() || !is_host || gpu.is_divided() || gpu.is_unified() {
         return;
     }
     let gpus = &seen.snapshot.gpus;

@@ -50,10 +50,6 @@ const MOST_HOLDERS: usize = 16;
 /// More holders than this are counted, not named, in the sentence.
 const MOST_NAMED: usize = 3;
 
-/// Names of GPUs whose memory is part of the system's.
-const UNIFIED: &[&str] =
-    &["GH200", "GB200", "GB300", "GB10", "Grace", "Orin", "Thor", "Xavier", "Tegra"];
-
 /// What shows that memory is held by no process that NVML lists.
 #[derive(Clone, PartialEq, Debug, JsonSchema, Serialize)]
 pub struct UnattributedEvidence {
@@ -177,14 +173,7 @@ fn has_no_answer(snapshot: &Snapshot, gpu: &Gpu) -> bool {
         .kernel
         .as_deref()
         .is_some_and(|kernel| kernel.to_ascii_lowercase().contains("microsoft"));
-    is_wsl || gpu.is_divided() || is_unified(gpu) || gpu.stale_seconds.is_some()
-}
-
-/// Whether the GPU's memory is part of the system's.
-pub(super) fn is_unified(gpu: &Gpu) -> bool {
-    let is_named_so =
-        || gpu.name.as_deref().is_some_and(|name| UNIFIED.iter().any(|part| name.contains(part)));
-    gpu.memory_unavailable.is_some() || is_named_so()
+    is_wsl || gpu.is_divided() || gpu.is_unified() || gpu.stale_seconds.is_some()
 }
 
 /// How much has to be unaccounted for.

@@ -378,6 +378,11 @@ fn memory_that_v2_does_not_report_is_read_by_v1_and_none_at_all_is_absent() {
     let snapshot = Machine::new(&wsl).snapshot(0);
     assert_eq!(snapshot.gpu(0)["memory"]["total_bytes"], 80 * GIB);
     assert_eq!(snapshot.0["errors"], json!([]));
+    let mut coherent = one_gpu(&[]);
+    coherent.gpus[0].numa_node = Some(1);
+    let machine = Machine::new(&coherent);
+    assert_eq!(machine.snapshot(0).gpu(0)["numa_node"], 1);
+    machine.run(&["check", "--window", "0s", "--max-unattributed", "1GiB"]).exits(3);
     let child = Running::sleep();
     let mut unified = one_gpu(&[child.pid()]);
     unified.gpus[0].memory = None;

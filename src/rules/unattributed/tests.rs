@@ -86,6 +86,7 @@ fn only_where_the_difference_is_large_and_means_something() {
         ("memory of the system", Nothing, |it| {
             it.gpu(0).name = Some("NVIDIA GH200 480GB".into());
         }),
+        ("memory that is a node of the system", Nothing, |it| it.gpu(0).numa_node = Some(1)),
         ("in WSL", Nothing, |it| {
             it.now.host.kernel = Some("5.15.1-microsoft-standard-WSL2".into());
         }),

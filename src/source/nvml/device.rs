@@ -272,6 +272,7 @@ impl DeviceReader {
                 calls.ask_all_again();
             }
         }
+        facts.numa_node = calls.value("nvmlDeviceGetNumaNodeId", || ffi::numa_node(nvml, &device));
         facts.power_limit_watts = calls
             .at_most("nvmlDeviceGetEnforcedPowerLimit", MOST_MILLIWATTS, || {
                 device.enforced_power_limit()

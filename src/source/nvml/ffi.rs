@@ -134,22 +134,29 @@ pub(super) fn memory_info_v1(nvml: &Nvml, device: &Device<'_>) -> Result<(u64, u
 
 /// The GPU instance that a MIG device is part of.
 pub(super) fn gpu_instance_id(nvml: &Nvml, device: &Device<'_>) -> Result<u32, Code> {
-    let call = nvml.lib().nvmlDeviceGetGpuInstanceId.as_ref();
-    let call = call.map_err(|_| Code::FUNCTION_NOT_FOUND)?;
-    let mut id: c_uint = 0;
-    // SAFETY: the handle is valid while `device` lives; `id` is the one value that the call fills.
-    Code::check(unsafe { call(device.handle(), &mut id) })?;
-    Ok(id)
+    number(device, &nvml.lib().nvmlDeviceGetGpuInstanceId)
 }
 
 /// The compute instance that a MIG device is.
 pub(super) fn compute_instance_id(nvml: &Nvml, device: &Device<'_>) -> Result<u32, Code> {
-    let call = nvml.lib().nvmlDeviceGetComputeInstanceId.as_ref();
-    let call = call.map_err(|_| Code::FUNCTION_NOT_FOUND)?;
-    let mut id: c_uint = 0;
-    // SAFETY: the handle is valid while `device` lives; `id` is the one value that the call fills.
-    Code::check(unsafe { call(device.handle(), &mut id) })?;
-    Ok(id)
+    number(device, &nvml.lib().nvmlDeviceGetComputeInstanceId)
+}
+
+/// The system's NUMA node that the GPU's memory is, on machines where it is one.
+pub(super) fn numa_node(nvml: &Nvml, device: &Device<'_>) -> Result<u32, Code> {
+    number(device, &nvml.lib().nvmlDeviceGetNumaNodeId)
+}
+
+/// What a call says that tells one number of a device.
+fn number<E>(
+    device: &Device<'_>,
+    symbol: &Result<unsafe extern "C" fn(nvmlDevice_t, *mut c_uint) -> nvmlReturn_t, E>,
+) -> Result<u32, Code> {
+    let call = symbol.as_ref().map_err(|_| Code::FUNCTION_NOT_FOUND)?;
+    let mut number: c_uint = 0;
+    // SAFETY: the handle is valid while `device` lives; `number` is the one value that the call fills.
+    Code::check(unsafe { call(device.handle(), &mut number) })?;
+    Ok(number)
 }
 
 /// Reads process lists; keeps its buffer, so that a steady list costs one call.

@@ -338,7 +338,8 @@ symbols! {
     device nvmlDeviceGetMemoryBusWidth() unsupported;
     device nvmlDeviceGetMemoryErrorCounter() unsupported;
     device nvmlDeviceGetNumGpuCores() unsupported;
-    device nvmlDeviceGetNumaNodeId() unsupported;
+    device nvmlDeviceGetNumaNodeId(out: Out<c_uint>)
+        |device| out.put(known(device.gpu.numa_node)?);
     device nvmlDeviceGetNvLinkState() unsupported;
     device nvmlDeviceGetOfaUtilization() unsupported;
     device nvmlDeviceGetPcieReplayCounter() unsupported;

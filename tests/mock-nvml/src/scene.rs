@@ -131,6 +131,8 @@ pub struct Gpu {
     /// `"00000000:17:00.0"`; made from the index where absent.
     pub pci: Option<String>,
     pub memory: Option<Memory>,
+    /// The system's NUMA node that its memory is; `null` where it is none.
+    pub numa_node: Option<u32>,
     /// Share of time in which any kernel ran, and in which memory was read or written; percent.
     pub utilization: Option<Utilization>,
     /// Power drawn, milliwatts.
@@ -171,6 +173,7 @@ impl Default for Gpu {
             uuid: None,
             pci: None,
             memory: Some(Memory::default()),
+            numa_node: None,
             utilization: Some(Utilization::default()),
             power: Some(75_000.into()),
             power_limit: Some(700_000.into()),
