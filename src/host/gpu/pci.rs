@@ -17,6 +17,8 @@ pub struct PciGpu {
     pub address: String,
     /// The kernel driver that has it: `nvidia`, `nouveau`, `vfio-pci`; `None` where none does.
     pub driver: Option<String>,
+    /// Runtime power management has suspended it, as in a laptop (`power/runtime_status`): whoever opens it wakes it.
+    pub is_suspended: bool,
 }
 
 /// The NVIDIA GPUs by their address; `None` where the bus cannot be looked at, as where there is none.
@@ -35,6 +37,7 @@ pub fn read_pci_gpus(sys: &Path) -> Option<Vec<PciGpu>> {
                 driver: fs::read_link(folder.join("driver"))
                     .ok()
                     .and_then(|link| Some(link.file_name()?.to_string_lossy().into_owned())),
+                is_suspended: is("power/runtime_status", "suspended"),
             })
         })
         .collect();
@@ -70,6 +73,7 @@ mod tests {
         let gpu = |address: &str, driver: Option<&str>| PciGpu {
             address: address.to_owned(),
             driver: driver.map(str::to_owned),
+            is_suspended: false,
         };
         assert_eq!(
             read_pci_gpus(sys.path()).unwrap(),

@@ -207,7 +207,7 @@ fn a_kernel_whose_server_is_gone_is_ended_by_every_page_alike() {
         assert_eq!(commands(&[(Kind::Orphan, &kernel)], &seen), [[command]]);
         let own = of_process(&kernel, &seen, &policy(serves), None);
         assert_eq!(own.kill.as_deref(), may_end.then_some("gpumem kill 70"));
-        let advised = crate::advice::steps(&kernel).join("; ");
+        let advised = advice::steps(&kernel).join("; ");
         assert_eq!(advised.contains("Shut Down Kernel"), !may_end, "{advised}");
     }
 }

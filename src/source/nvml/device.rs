@@ -24,6 +24,8 @@ const MOST_MILLIWATTS: u32 = 10_000_000;
 const MOST_CELSIUS: u32 = 200;
 const MOST_MHZ: u32 = 20_000;
 const MOST_FAN_PERCENT: u32 = 250;
+/// And its limit holds, but for moments.
+const MOST_OF_POWER_LIMIT: f64 = 3.0;
 
 /// Settings that change by an administrator's hand, the power limit, and the slow fan.
 const SETTINGS_EVERY: Duration = Duration::from_secs(30);
@@ -56,6 +58,20 @@ pub(super) struct Reading {
     pub(super) process_utilization: Option<bool>,
     /// When the reading was complete.
     pub(super) completed: Instant,
+}
+
+impl Reading {
+    /// What is known of a GPU of which nothing was asked.
+    pub(super) fn of(gpu: Gpu) -> Self {
+        Self {
+            gpu,
+            errors: Vec::new(),
+            driver_gone: None,
+            lost: false,
+            process_utilization: None,
+            completed: Instant::now(),
+        }
+    }
 }
 
 /// Reads one GPU, on whichever thread.
@@ -103,12 +119,10 @@ impl DeviceReader {
             Err(code) => {
                 calls.report(name, code.to_string());
                 return Err(Box::new(Reading {
-                    gpu: facts,
                     errors: calls.errors,
                     driver_gone: Some(code).filter(|code| code.is_driver_gone()),
                     lost: true,
-                    process_utilization: None,
-                    completed: Instant::now(),
+                    ..Reading::of(facts)
                 }));
             }
         };
@@ -187,7 +201,11 @@ impl DeviceReader {
             mig_devices,
             gpu_percent: rates.as_ref().map(|rates| rates.gpu),
             memory_percent: rates.as_ref().map(|rates| rates.memory),
-            power_watts: power.map(watts),
+            power_watts: power.map(watts).filter(|&drawn| {
+                self.facts
+                    .power_limit_watts
+                    .is_none_or(|limit| drawn <= limit * MOST_OF_POWER_LIMIT)
+            }),
             temperature_celsius: temperature,
             sm_clock_mhz: clock,
             performance_state: state.map(|state| state.as_c()).filter(|&state| state <= 15),

@@ -4,6 +4,7 @@
 //! again until it has answered.
 
 use std::io;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
@@ -13,6 +14,7 @@ use nvml_wrapper::Nvml;
 
 use super::calls::CallProgress;
 use super::device::{DeviceReader, Reading};
+use crate::host::read_pci_gpus;
 use crate::model::snapshot::{Gpu, ReadError};
 use crate::units::Span;
 
@@ -169,9 +171,13 @@ fn read_on_request(
     loop {
         match requested.recv_timeout(GATHER_EVERY) {
             Ok(()) => {
+                let open = || match asleep(Path::new("/sys"), index, nvml.device_count().ok()) {
+                    Some(gpu) => Err(Box::new(Reading::of(gpu))),
+                    None => DeviceReader::open(nvml, index, Arc::clone(progress)),
+                };
                 let reading = match &mut device {
                     Some((device, _)) => device.sample(),
-                    none => match DeviceReader::open(nvml, index, Arc::clone(progress)) {
+                    none => match open() {
                         Ok(opened) => none.insert((opened, Instant::now())).0.sample(),
                         Err(failure) => *failure,
                     },
@@ -189,6 +195,22 @@ fn read_on_request(
             Err(RecvTimeoutError::Disconnected) => return,
         }
     }
+}
+
+/// GPU `index`, where it is certain that it sleeps: it is not woken, and no process computes on it. NVML numbers the
+/// GPUs that its driver has, `count` of them, by their address.
+fn asleep(sys: &Path, index: u32, count: Option<u32>) -> Option<Gpu> {
+    let mut gpus = read_pci_gpus(sys)?;
+    gpus.retain(|gpu| gpu.driver.as_deref() == Some("nvidia"));
+    let gpu =
+        gpus.get(index as usize).filter(|_| Some(gpus.len()) == count.map(|it| it as usize))?;
+    gpu.is_suspended.then(|| Gpu {
+        index,
+        pci_bus_id: Some(gpu.address.as_str().into()),
+        memory_unavailable: Some("power management has suspended the GPU; it is not woken".into()),
+        processes: Some(Vec::new()),
+        ..Gpu::default()
+    })
 }
 
 /// Old values stay visible, marked; old utilization says nothing about now.
@@ -209,6 +231,33 @@ fn mark_stale(gpu: &mut Gpu, age: Duration) {
 mod tests {
     use super::*;
     use crate::model::snapshot::{GpuProcess, Memory};
+
+    #[test]
+    fn only_who_certainly_sleeps_is_left_asleep() {
+        use std::{fs, os::unix::fs::symlink};
+        let sys = tempfile::tempdir().unwrap();
+        for (address, driver, status) in [
+            ("0000:65:00.0", "nvidia", "active"),
+            ("0000:01:00.0", "nvidia", "suspended"),
+            ("0000:02:00.0", "vfio-pci", "suspended"),
+        ] {
+            let folder = sys.path().join("bus/pci/devices").join(address);
+            fs::create_dir_all(folder.join("power")).unwrap();
+            for (name, text) in
+                [("vendor", "0x10de"), ("class", "0x030200"), ("power/runtime_status", status)]
+            {
+                fs::write(folder.join(name), format!("{text}\n")).unwrap();
+            }
+            symlink(format!("../../../bus/pci/drivers/{driver}"), folder.join("driver")).unwrap();
+        }
+        let asleep = |index, count| asleep(sys.path(), index, count);
+        let gpu = asleep(0, Some(2)).unwrap();
+        assert_eq!((gpu.pci_bus_id.as_deref(), gpu.memory), (Some("0000:01:00.0"), None));
+        assert_eq!(gpu.processes.as_deref(), Some(&[][..]));
+        assert_eq!((asleep(1, Some(2)), asleep(2, Some(2))), (None, None));
+        // NVML counts others than there are on the bus.
+        assert_eq!([None, Some(1), Some(3)].map(|count| asleep(0, count)), [None, None, None]);
+    }
 
     #[test]
     fn stale_values_keep_memory_and_lose_utilization() {

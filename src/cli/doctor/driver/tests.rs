@@ -15,7 +15,11 @@ fn loaded(version: &str) -> KernelModule {
 }
 
 fn on_bus(driver: Option<&str>) -> Option<Vec<PciGpu>> {
-    Some(vec![PciGpu { address: "0000:17:00.0".to_owned(), driver: driver.map(str::to_owned) }])
+    Some(vec![PciGpu {
+        address: "0000:17:00.0".to_owned(),
+        driver: driver.map(str::to_owned),
+        is_suspended: false,
+    }])
 }
 
 /// A machine whose driver does not start, with everything in place.
