@@ -44,6 +44,9 @@ use crate::host;
 
 /// Runs the program: arguments in, exit code out.
 pub fn main() -> ExitCode {
+    if host::serves_memory(std::env::args_os()) {
+        return Exit::Clean.into();
+    }
     if let Some(words) = complete::requested(std::env::args_os()) {
         return complete::run(words).into();
     }
@@ -60,6 +63,7 @@ pub fn main() -> ExitCode {
     };
     let checked = mind_rights(cli.global.nvml_library.as_deref());
     if checked.is_ok() {
+        host::read_memory_by_child();
         time_zone::choose(&cli);
     }
     match checked.and_then(|()| run(cli)) {

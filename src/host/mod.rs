@@ -56,6 +56,7 @@ pub use proc::guarded::{
     read_wait_channel,
 };
 pub use proc::mapped::read_own_mapped_file;
+pub use proc::memory_reader::{read_memory_by_child, serves_memory};
 pub use proc::notebook::parse_kernel;
 pub use proc::processes::Processes;
 pub use proc::stat::read_start_ticks;

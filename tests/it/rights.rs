@@ -322,3 +322,35 @@ fn a_process_of_a_container_without_root_is_its_users() {
     assert!(kill.status().unwrap().success());
     parent.0.wait().unwrap();
 }
+
+/// As where its pages lie in a file system of its own that never answers: a pipe without a writer in their place.
+#[test]
+fn what_root_waits_for_in_vain_costs_that_process_only() {
+    or_skip!(support::root("the right to mount"));
+    let processes: Vec<Running> = (0..4).map(|_| Running::sleep()).collect();
+    let pids: Vec<u32> = processes.iter().map(Running::pid).collect();
+    let machine = Machine::new(&one_gpu(&pids));
+    let pipe = machine.path("pipe");
+    let script = "mkfifo $0 && for name in cmdline environ maps; do \
+                  mount --bind $0 /proc/$1/$name; done && shift && exec timeout -s KILL 60 \"$@\"";
+    let mut command = Command::new("unshare");
+    clean_environment(&mut command);
+    machine.environment(&mut command);
+    command.args(["-m", "sh", "-c", script]).arg(pipe).arg(pids[0].to_string());
+    command.arg(support::gpumem()).arg("--nvml-library").arg(machine.library());
+    let output = finish(command.args(["ps", "--json"])).exits(0);
+    let snapshot = output.json();
+    let of = |pid: u32| {
+        let all = snapshot["processes"].as_array().unwrap();
+        all.iter().find(|it| it["pid"] == pid).unwrap().clone()
+    };
+    let hostile = of(pids[0]);
+    assert_eq!(
+        (&hostile["command"], &hostile["comm"]),
+        (&serde_json::Value::Null, &"sleep".into())
+    );
+    for &pid in &pids[1..] {
+        assert_eq!(of(pid)["command"], serde_json::json!(["sleep", "600"]));
+        assert!(of(pid)["environment"].is_object());
+    }
+}

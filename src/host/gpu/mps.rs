@@ -3,14 +3,17 @@
 use std::fs;
 use std::path::Path;
 
+use crate::host::proc::folder::Folder;
 use crate::host::proc::small_file::read_start;
 
 /// The short name of both, of which the kernel keeps 15 bytes.
 const COMM: &[u8] = b"nvidia-cuda-mps";
 /// So many processes are looked at.
 const MOST_TRIED: usize = 1 << 16;
+/// A short name is no longer than this.
+const START_BYTES: u64 = 64;
 /// The name of a program is within so much of its command line.
-const START_BYTES: u64 = 4096;
+const COMMAND_BYTES: usize = 4096;
 
 /// The daemons that run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -32,11 +35,18 @@ pub fn read_mps_daemons(proc: &Path) -> Option<MpsDaemons> {
     for process in processes.take(MOST_TRIED) {
         let folder = process.path();
         // What cannot be read has ended.
-        let read = |name| read_start(&folder.join(name), START_BYTES).unwrap_or_default();
-        if !read("comm").starts_with(COMM) {
+        let comm = read_start(&folder.join("comm"), START_BYTES).unwrap_or_default();
+        if !comm.starts_with(COMM) {
             continue;
         }
-        let command = read("cmdline");
+        let pid = process.file_name().to_str().and_then(|pid| pid.parse().ok());
+        let opened = pid.and_then(|pid| Folder::open(proc, pid).ok());
+        let mut command = Vec::new();
+        let read =
+            opened.is_some_and(|it| it.read(c"cmdline", &mut command, COMMAND_BYTES).is_ok());
+        if !read {
+            continue;
+        }
         let program = command.split(|&byte| byte == 0).next().unwrap_or_default();
         match program.rsplit(|&byte| byte == b'/').next() {
             Some(b"nvidia-cuda-mps-control") => daemons.controls += 1,

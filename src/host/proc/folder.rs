@@ -8,6 +8,7 @@ use std::ffi::CStr;
 use std::mem::MaybeUninit;
 use std::path::Path;
 
+use super::memory_reader;
 use rustix::buffer::spare_capacity;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{
@@ -104,28 +105,31 @@ impl Folder {
     /// `fs/seq_file.c` for a file of one record, `environ_read` and `get_mm_cmdline` in `fs/proc/base.c`). For
     /// lists there is [`Folder::read_list`].
     pub fn read(&self, name: &CStr, content: &mut Vec<u8>, limit: usize) -> io::Result<()> {
-        self.read_while(name, content, limit, |length, room| length == room)
+        let by_child = memory_reader::read(self, name, content, limit);
+        by_child.unwrap_or_else(|| self.read_here(name, content, limit, false))
     }
 
     /// The same of a file that the kernel writes line by line, and hands out a page or less at a time.
     pub fn read_list(&self, name: &CStr, content: &mut Vec<u8>, limit: usize) -> io::Result<()> {
-        self.read_while(name, content, limit, |length, _| length > 0)
+        let by_child = memory_reader::read(self, name, content, limit);
+        by_child.unwrap_or_else(|| self.read_here(name, content, limit, true))
     }
 
-    /// Reads on while `goes_on` says so of a read's length and of the room that it had.
-    fn read_while(
+    /// Reads it in this very process, which may have to wait for what a process's own memory lies in.
+    pub(super) fn read_here(
         &self,
         name: &CStr,
         content: &mut Vec<u8>,
         limit: usize,
-        goes_on: impl Fn(usize, usize) -> bool,
+        is_list: bool,
     ) -> io::Result<()> {
         let file = self.file(name)?;
         content.clear();
         while content.len() < limit {
             content.reserve((limit - content.len()).min(FIRST_BYTES));
             let room = content.spare_capacity_mut().len();
-            if !goes_on(io::read(&file, spare_capacity(content))?, room) {
+            let length = io::read(&file, spare_capacity(content))?;
+            if length == 0 || (!is_list && length < room) {
                 break;
             }
         }

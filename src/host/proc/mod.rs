@@ -10,6 +10,7 @@ pub(super) mod framework;
 pub(super) mod guarded;
 pub(super) mod io_counters;
 pub(super) mod mapped;
+pub(super) mod memory_reader;
 pub(super) mod notebook;
 pub(super) mod opened_process;
 pub(super) mod parent;
