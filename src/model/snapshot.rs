@@ -184,6 +184,8 @@ pub struct Gpu {
     /// What the cgroup that gpumem runs in may take of `memory`, where the driver limits that (R615 and
     /// newer). `memory` is the GPU's own, whose `reserved_bytes` that driver then does not tell.
     pub memory_limit_bytes: Option<u64>,
+    /// What that limit leaves.
+    pub memory_limit_free_bytes: Option<u64>,
     /// Why the rows of `processes` have no `used_bytes`, or why there are none, where that is no
     /// failure: under WSL the driver does not tell.
     pub process_memory_unavailable: Option<Arc<str>>,
@@ -261,7 +263,7 @@ pub struct Memory {
     pub reserved_bytes: Option<u64>,
     /// Allocated.
     pub used_bytes: u64,
-    /// Free; of a GPU with a limit for the cgroup (`memory_limit_bytes`), no more than that leaves.
+    /// Free.
     pub free_bytes: u64,
 }
 

@@ -123,7 +123,7 @@ fn a_limit_on_what_is_not_known_is_never_green() {
     assert_eq!(
         document["errors"],
         json!([{"gpu": 0, "call": "--max-unattributed",
-            "error": "the memory of a process on it is not known"}])
+            "error": "what one of the processes holds is not known"}])
     );
 }
 

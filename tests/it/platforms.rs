@@ -65,6 +65,13 @@ fn the_limit_of_a_cgroup_is_not_the_gpus_memory() {
     assert!(snapshot.gpu(1).get("memory_limit_bytes").is_none());
     assert_eq!(snapshot.gpu(1)["memory"]["reserved_bytes"], reserved);
 
+    // What can be had there is what both leave.
+    let wait = "check --gpu 0 --timeout 1s --wait-free";
+    machine.typed(&format!("{wait} 99MiB")).exits(0);
+    assert_ne!(machine.typed(&format!("{wait} 1GiB")).code, 0);
+    // What the driver reserves it does not tell there.
+    machine.typed("check --window 0s --gpu 0 --max-unattributed 1GiB").exits(3);
+
     // The 100 MiB that are left of the limit are no pressure on the GPU, and the 60 GiB are somebody's.
     let toml = "rules.pressure.duration = \"1s\"\nrules.unattributed.duration = \"1s\"\n";
     machine.configure(toml);

@@ -190,11 +190,13 @@ impl DeviceReader {
         let unknown_rows = processes.as_deref().filter(|rows| self.lacks_processes(rows));
         let sampled = self.utilization.take_sampled().as_secs_f64();
         let is_sampled = processes.is_some() && !gone && self.utilization.supported() == Some(true);
+        let limit = self.whole.limit.take().filter(|_| !gone);
         let gpu = Gpu {
             sampled_seconds: is_sampled.then(|| (sampled * 100.0).round() / 100.0),
             memory: memory.filter(|_| !gone),
             memory_unavailable: memory_unavailable.filter(|_| !gone),
-            memory_limit_bytes: self.whole.limit_bytes.take().filter(|_| !gone),
+            memory_limit_bytes: limit.map(|(limit, _)| limit),
+            memory_limit_free_bytes: limit.map(|(_, free)| free),
             process_memory_unavailable: unknown_rows
                 .filter(|_| !gone)
                 .map(|_| process_memory_unavailable().into()),

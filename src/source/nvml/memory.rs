@@ -14,13 +14,12 @@ pub(super) struct Whole {
     /// The total by v2 that was last compared with v1's, and whether it is a limit. The GPU's own never
     /// changes, so that v1 is asked once where there is no limit.
     compared: Option<(u64, bool)>,
-    /// The limit by the last figures.
-    pub(super) limit_bytes: Option<u64>,
+    /// The limit by the last figures, and what it leaves.
+    pub(super) limit: Option<(u64, u64)>,
 }
 
 impl Whole {
-    /// The GPU's own figures, where v2 told these; `v1` asks for total, used and free memory. Free is what can be had:
-    /// no more than the limit leaves.
+    /// The GPU's own figures, where v2 told these; `v1` asks for total, used and free memory.
     ///
     /// # Errors
     ///
@@ -30,7 +29,7 @@ impl Whole {
         reported: Memory,
         v1: impl FnOnce() -> Result<(u64, u64, u64), Code>,
     ) -> Result<Memory, Code> {
-        self.limit_bytes = None;
+        self.limit = None;
         if self.compared == Some((reported.total_bytes, false)) {
             return Ok(reported);
         }
@@ -44,8 +43,7 @@ impl Whole {
         if !is_limit {
             return Ok(reported);
         }
-        self.limit_bytes = Some(reported.total_bytes);
-        let free_bytes = free_bytes.min(reported.free_bytes);
+        self.limit = Some((reported.total_bytes, reported.free_bytes));
         Ok(Memory { total_bytes, reserved_bytes: None, used_bytes, free_bytes })
     }
 }
@@ -78,13 +76,13 @@ mod tests {
             let memory = whole.of(of_total(limit), v1).unwrap();
             assert_eq!(
                 (memory.total_bytes, memory.used_bytes, memory.free_bytes),
-                (80 * GIB, 50 * GIB, limit - GIB)
+                (80 * GIB, 50 * GIB, 30 * GIB)
             );
             assert_eq!(memory.reserved_bytes, None);
-            assert_eq!(whole.limit_bytes, Some(limit));
+            assert_eq!(whole.limit, Some((limit, limit - GIB)));
         }
         assert_eq!(whole.of(of_total(80 * GIB), v1).unwrap(), of_total(80 * GIB));
-        assert_eq!(whole.limit_bytes, None);
+        assert_eq!(whole.limit, None);
     }
 
     #[test]
