@@ -79,7 +79,8 @@ pub struct Global {
     #[arg(long, global = true, value_name = "DURATION", default_value = "2s")]
     pub nvml_timeout: Span,
 
-    /// The configuration file, instead of /etc/gpumem/config.toml and ~/.config/gpumem/config.toml
+    /// The configuration file, instead of /etc/gpumem/config.toml and ~/.config/gpumem/config.toml; /dev/null
+    /// is none
     #[arg(long, global = true, value_name = "PATH", value_hint = ValueHint::FilePath)]
     pub config: Option<PathBuf>,
 

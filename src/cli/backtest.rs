@@ -56,7 +56,7 @@ fn is_zero(count: &u64) -> bool {
     *count == 0
 }
 
-/// A finding began, or was over.
+/// A finding began, became better or worse, or was over.
 #[derive(Clone, Serialize)]
 struct BacktestEvent {
     /// The snapshot that showed it.
@@ -81,6 +81,8 @@ struct BacktestEvent {
 #[serde(rename_all = "lowercase")]
 enum Change {
     Began,
+    /// Its severity is another one.
+    Changed,
     Ended,
 }
 
@@ -153,16 +155,21 @@ impl Backtest {
         self.first.get_or_insert(snapshot.time);
         self.last = Some(snapshot.time);
         let mut still_active = HashSet::new();
-        let mut began = Vec::new();
+        let (mut began, mut changed) = (Vec::new(), Vec::new());
         let kept = self.engine.kept().iter();
         let kept: HashSet<&Arc<str>> = kept.map(|kept| &kept.finding.id).collect();
         for finding in self.engine.active_findings() {
             // What an exemption no longer keeps is reported from then on.
             let is_kept = kept.contains(&finding.id);
             let key = (Arc::clone(&finding.rule), Arc::clone(&finding.id), is_kept);
-            if !self.active.contains_key(&key) {
-                let event = began_at(snapshot.time, finding, self.engine.kept());
-                began.push((key.clone(), event));
+            let event = || began_at(snapshot.time, finding, self.engine.kept());
+            match self.active.get_mut(&key) {
+                None => began.push((key.clone(), event())),
+                Some(known) if known.severity != finding.severity => {
+                    known.severity = finding.severity;
+                    changed.push(BacktestEvent { event: Change::Changed, ..event() });
+                }
+                Some(_) => {}
             }
             still_active.insert(key);
         }
@@ -183,7 +190,8 @@ impl Backtest {
                 summary.total_seconds += event.duration_seconds;
             }
         }
-        ended.into_iter().for_each(|event| self.list(event));
+        changed.sort_by(|a, b| (&a.rule, &a.id).cmp(&(&b.rule, &b.id)));
+        ended.into_iter().chain(changed).for_each(|event| self.list(event));
         began.sort_by(|(a, _), (b, _)| a.cmp(b));
         for (key, event) in began {
             if let Some(summary) = self.summary(&event.rule) {
@@ -281,8 +289,9 @@ impl BacktestEvent {
         let span = Span::from_seconds(self.duration_seconds);
         let (time, rule, message) = (self.time.local(), &self.rule, escape(&self.message));
         match self.event {
-            Change::Began => {
-                writeln!(out, "{time} began {} {rule}: {message}", self.severity)?;
+            Change::Began | Change::Changed => {
+                let change = if self.event == Change::Began { "began" } else { "is now" };
+                writeln!(out, "{time} {change} {} {rule}: {message}", self.severity)?;
                 match &self.kept {
                     Some(reason) => writeln!(out, "    not reported: {}", escape(reason)),
                     None => Ok(()),

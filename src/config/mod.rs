@@ -117,7 +117,9 @@ pub fn paths(
     home: Option<&OsStr>,
 ) -> Vec<PathBuf> {
     if let Some(chosen) = chosen {
-        return vec![chosen.to_owned()];
+        // Nothing is in it, whoever may write to it: no configuration is asked for.
+        let is_null = chosen == Path::new("/dev/null");
+        return if is_null { Vec::new() } else { vec![chosen.to_owned()] };
     }
     let absolute = |path: Option<&OsStr>| path.map(PathBuf::from).filter(|path| path.is_absolute());
     let folder =

@@ -1,6 +1,7 @@
 //! Named rules and exemptions through the binary: proved, shown, tried, and judged by.
 
 use std::fs;
+use std::path::Path;
 
 use serde_json::Value;
 
@@ -163,4 +164,40 @@ fn a_finding_is_reported_from_when_its_exemption_ends() {
         .map(|it| (it["event"].as_str().unwrap(), it["kept"].is_null()))
         .collect();
     assert_eq!(events, [("began", false), ("ended", false), ("began", true)]);
+}
+
+#[test]
+fn a_config_test_shows_when_a_finding_becomes_worse_or_better() {
+    let leak =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/corpus/leak_linear-100.jsonl");
+    let recording = fs::read_to_string(leak).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("near.jsonl");
+    // Its GPU is nearly full, and has room again after 20 minutes.
+    let lines = recording.lines().enumerate().take(60).map(|(at, line)| {
+        let mut snapshot: Value = serde_json::from_str(line).unwrap();
+        let free: u64 = if at < 40 { 2 << 30 } else { 30 << 30 };
+        snapshot["gpus"][0]["memory"]["free_bytes"] = free.into();
+        snapshot.to_string() + "\n"
+    });
+    fs::write(&path, lines.collect::<String>()).unwrap();
+    let trial = run(&["config", "test", "--json", "--replay", path.to_str().unwrap()]).json();
+    let events: Vec<(&str, &str)> = trial["events"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter(|it| it["rule"] == "leak")
+        .map(|it| (it["event"].as_str().unwrap(), it["severity"].as_str().unwrap()))
+        .collect();
+    assert_eq!(events, [("began", "critical"), ("changed", "warning")]);
+    let leak = trial["rules"].as_array().unwrap().iter().find(|it| it["rule"] == "leak");
+    assert_eq!(leak.unwrap()["findings"], 1);
+}
+
+#[test]
+fn dev_null_is_no_configuration_though_everybody_may_write_to_it() {
+    for arguments in [&["check", "--demo"][..], &["config", "show"]] {
+        let none = run(&[arguments, &["--config", "/dev/null"]].concat());
+        assert_eq!((none.code, &*none.stderr), (run(arguments).code, ""), "{none:?}");
+    }
 }
