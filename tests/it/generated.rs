@@ -127,3 +127,21 @@ fn pictures_are_fresh_and_shown() {
     let committed = fs::read_dir(root.join("tests/data/pictures")).unwrap();
     assert_eq!(committed.count(), PICTURES.len(), "these pictures and no others");
 }
+
+#[test]
+fn readme_installs_what_the_services_run_and_every_page() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let readme = fs::read_to_string(root.join("README.md")).unwrap();
+    let installs: Vec<&str> = readme.lines().filter(|line| line.contains("install -")).collect();
+    let installs = installs.join("\n");
+    for unit in fs::read_dir(root.join("packaging")).unwrap() {
+        let unit = fs::read_to_string(unit.unwrap().path()).unwrap();
+        let starts = unit.lines().find_map(|line| line.strip_prefix("ExecStart=")).unwrap();
+        let program = starts.split(' ').next().unwrap();
+        assert!(installs.contains(&format!(" ~/.cargo/bin/gpumem {program} ")), "{program}");
+    }
+    for page in fs::read_dir(root.join("man")).unwrap() {
+        let section = page.unwrap().path().extension().unwrap().to_str().unwrap().to_owned();
+        assert!(installs.contains(&format!("man{section} man/*.{section}")), "{section}");
+    }
+}
