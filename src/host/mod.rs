@@ -89,7 +89,7 @@ pub enum HostError {
     Malformed { path: PathBuf },
     /// Absent from a proc file system that hides the processes of others.
     #[error(
-        "{} is absent, and this proc file system hides other users' processes; run as root, or mount it without hidepid",
+        "{} is absent, and this proc file system hides other users' processes; to see them takes root, or a mount without hidepid",
         path.display()
     )]
     Hidden { path: PathBuf },
@@ -98,7 +98,7 @@ pub enum HostError {
 /// What to do next about an error of the kernel's.
 fn remedy(errno: Errno) -> &'static str {
     if errno == Errno::ACCESS || errno == Errno::PERM {
-        "; run as root or as the process's owner"
+        "; that takes root or the process's owner"
     } else if proc::folder::is_out_of_descriptors(errno) {
         "; raise the limit on open files (ulimit -n)"
     } else {
@@ -115,7 +115,7 @@ mod tests {
         let path = PathBuf::from("/proc/70");
         let read = |errno| HostError::Read { path: path.clone(), errno };
         for (error, parts) in [
-            (read(Errno::ACCESS), ["/proc/70", "run as root"]),
+            (read(Errno::ACCESS), ["/proc/70", "takes root"]),
             (read(Errno::MFILE), ["/proc/70", "ulimit -n"]),
             (HostError::Malformed { path: path.clone() }, ["/proc/70", "proc file system"]),
             (HostError::Hidden { path: path.clone() }, ["/proc/70", "hidepid"]),

@@ -71,7 +71,7 @@ pub enum PythonError {
     Changed,
     #[error("it is blocked in the kernel, or stopped; try again when it runs")]
     HeldUp,
-    #[error("it belongs to another user; run as root or as that user")]
+    #[error("it belongs to another user; that takes root or that user")]
     OtherUser,
     #[error(
         "kernel.yama.ptrace_scope is {scope}: {}",

@@ -116,7 +116,9 @@ impl Host {
             1 => "1 process's".to_owned(),
             count => format!("{count} processes'"),
         };
-        Some(format!("{whose} files could not be read; run as root to see hidden holders"))
+        Some(format!(
+            "{whose} files could not be read; to see hidden holders takes root on the host"
+        ))
     }
 }
 

@@ -70,7 +70,7 @@ pub enum NotSent {
     #[error("gone")]
     Gone,
     /// The kernel refused.
-    #[error("not permitted; run as root or as the process's owner")]
+    #[error("not permitted; that takes root or the process's owner")]
     NotPermitted,
     /// Something else.
     #[error("not sent: {0}; try again")]

@@ -192,7 +192,7 @@ impl fmt::Display for Outcome {
             Self::RuleNoLongerTrue => f.write_str("skipped: the finding is no longer certain"),
             Self::Protected { why } => write!(f, "skipped: {why}"),
             Self::NotPermitted => {
-                f.write_str("not permitted; run as root or as the process's owner")
+                f.write_str("not permitted; that takes root or the process's owner")
             }
             Self::StuckInDriver { wchan } => write!(
                 f,

@@ -3,6 +3,7 @@
 //! A [`DoctorCheck`] is about one [`Topic`], says what was seen, what that means for gpumem and what to do
 //! next. What is looked at, and how it is judged, is not known here.
 
+use std::collections::HashSet;
 use std::fmt::{self, Write as _};
 
 use schemars::JsonSchema;
@@ -269,6 +270,8 @@ impl DoctorReport {
         let names: Vec<String> = self.checks.iter().map(name).collect();
         let width = names.iter().map(|name| name.width()).max().unwrap_or(0);
         let mut group = None;
+        // What several checks have in common is said by the first.
+        let mut said = HashSet::new();
         for (check, name) in self.checks.iter().zip(&names) {
             if group.is_some_and(|group| group != check.topic.group) {
                 writeln!(out)?;
@@ -284,10 +287,10 @@ impl DoctorReport {
                 continue;
             }
             let indent = VERDICT + 2;
-            if let Some(means) = &check.means {
+            if let Some(means) = check.means.as_ref().filter(|it| said.insert(it.as_str())) {
                 writeln!(out, "{:indent$}{}", "", escape(means))?;
             }
-            for next in &check.next {
+            for next in check.next.iter().filter(|it| said.insert(it.as_str())) {
                 writeln!(out, "{:indent$}-> {}", "", escape(next))?;
             }
         }
@@ -310,6 +313,22 @@ mod tests {
 
     fn check(verdict: CheckStatus, seen: &str) -> DoctorCheck {
         Topic::PERSISTENCE.check(verdict, seen)
+    }
+
+    #[test]
+    fn what_several_checks_have_in_common_is_said_once() {
+        let broken = |topic: Topic| topic.broken("gone").means("nothing works").next("reboot");
+        let checks = vec![broken(Topic::DRIVER), broken(Topic::DEVICE_FILES)];
+        let report = DoctorReport {
+            schema: SCHEMA,
+            version: "1",
+            works: false,
+            summary: "it does not work".into(),
+            checks,
+        };
+        let text = report.to_text(Style::default());
+        assert_eq!(text.matches("nothing works").count(), 1, "{text}");
+        assert_eq!(text.matches("-> reboot").count(), 1, "{text}");
     }
 
     #[test]

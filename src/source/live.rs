@@ -334,7 +334,7 @@ fn doubt(process: &Process, named_ticks: Option<u64>, whose: PidBelief) -> Optio
         (Some(_), _) | (None, Some(PidNamespace::Host)) => None,
         (None, _) => Some(
             "NVML's pid may be that of a process in another pid namespace, and the open files of \
-            the local process cannot be read; run as root",
+            the local process cannot be read; that takes root",
         ),
     }
 }

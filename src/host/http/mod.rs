@@ -67,7 +67,7 @@ pub enum HttpError {
         if *is_known {
             "let it listen on 127.0.0.1"
         } else {
-            "run as root or as its owner"
+            "that takes root or its owner"
         }
     )]
     NotListening {
@@ -78,7 +78,7 @@ pub enum HttpError {
     },
     /// The server's network is not to be entered.
     #[error(
-        "its process {pid} is in a network of its own, a container's, which cannot be entered: {errno}; run as root on the host"
+        "its process {pid} is in a network of its own, a container's, which cannot be entered: {errno}; that takes root on the host"
     )]
     Network { pid: u32, errno: Errno },
     /// Another process listens on its socket.

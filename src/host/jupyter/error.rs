@@ -16,8 +16,8 @@ pub enum ServerError {
     Read { path: String, errno: Errno },
     /// The environment could not be read.
     #[error(
-        "the environment of process {pid}, which names its server, cannot be read; run as root or \
-        as its owner"
+        "the environment of process {pid}, which names its server, cannot be read; that takes \
+        root or its owner"
     )]
     Environment { pid: u32 },
     /// No regular file, or another user's.
@@ -62,7 +62,7 @@ pub enum ServerError {
     Stranger { pid: u32 },
     /// It cannot be told who the server is.
     #[error(
-        "process {number}, which started it, is not visible from here; run as root, on the host"
+        "process {number}, which started it, is not visible from here; that takes root, on the host"
     )]
     Unseen {
         /// Its number in its own namespace.

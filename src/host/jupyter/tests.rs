@@ -225,7 +225,7 @@ fn what_may_not_be_read_is_reported_and_what_argv_shows_stays() {
     let (proc, candidate) = machine(&[], &[]);
     std::fs::remove_file(proc.folder(90).join("environ")).unwrap();
     let kernel = read_kernel(&proc.roots(), &candidate).unwrap();
-    assert!(error(&kernel).contains("run as root"), "{kernel:?}");
+    assert!(error(&kernel).contains("that takes root"), "{kernel:?}");
     assert_eq!(kernel.jupyter.kernel_id.as_deref(), Some(ID));
     assert_eq!(kernel.jupyter.server_alive, None);
 }

@@ -69,7 +69,9 @@ fn hold(
     let pid = way.pid;
     let facts = read_guarded(roots, pid).ok().flatten().ok_or_else(gone)?;
     let Some(uid) = facts.uid else {
-        return Err(NotReleased::NoWayIn("its owner is not known; run as root".to_owned()));
+        return Err(NotReleased::NoWayIn(
+            "its owner is not known; to read it takes root".to_owned(),
+        ));
     };
     let mut control = PidfdControl::new(roots.clone());
     let who =
@@ -104,7 +106,9 @@ fn hold(
 /// Whether the process has a handler for the signal, and lets it in.
 fn handles(roots: &Roots, pid: u32, signal: Signal) -> Result<(), String> {
     let Some(masks) = read_signal_masks(roots, pid) else {
-        return Err(format!("whether it has a handler for {signal} is not known; run as root"));
+        return Err(format!(
+            "whether it has a handler for {signal} is not known; to read that takes root"
+        ));
     };
     let number = signal.number();
     if !masks.catches(number) {

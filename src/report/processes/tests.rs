@@ -86,7 +86,7 @@ GPU   TOTAL =    FREE +  RESERVED +  PROCESSES +  UNATTRIBUTED
   1  80.0 GiB  79.5 GiB   512.0 MiB          0 B           0 B
 
 GPU 0: 15.0 GiB are in use by no process that NVML lists.
-312 processes' files could not be read; run as root to see hidden holders.
+312 processes' files could not be read; to see hidden holders takes root on the host.
 "
     );
     // From some users' processes it does not follow what no process holds.
