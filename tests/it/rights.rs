@@ -323,9 +323,9 @@ fn a_process_of_a_container_without_root_is_its_users() {
     parent.0.wait().unwrap();
 }
 
-/// As where its pages lie in a file system of its own that never answers: a pipe without a writer in their place.
+/// As where a process has the lock of its memory held for ever: a pipe without a writer stands for its files.
 #[test]
-fn what_root_waits_for_in_vain_costs_that_process_only() {
+fn what_is_waited_for_in_vain_costs_that_process_only() {
     or_skip!(support::root("the right to mount"));
     let processes: Vec<Running> = (0..4).map(|_| Running::sleep()).collect();
     let pids: Vec<u32> = processes.iter().map(Running::pid).collect();

@@ -1,10 +1,11 @@
 //! The files of /proc that the kernel reads out of a process's own memory (argv, environment), or under its lock
-//! (maps), read for root in a child that can be left.
+//! (maps), read in a child that can be left.
 //!
-//! What lies in that memory its process decides: pages of a file system of its own, say, that never answers. Whoever
-//! reads them waits for ever, and no signal ends that. So it is a child that reads; one that does not answer in time
-//! is killed and left, and its process not asked again for a while. Only root's gpumem needs it: a plain user's
-//! service is that user's own affair, and a program with capabilities must read nothing for who started it.
+//! That lock a process can have held for ever: where somebody reads a page of it, by `/proc/PID/mem`, that lies in a
+//! file system of its user's own which never answers, while a thread of it waits to map another. Whoever reads these
+//! files then waits with it, while its first thread sleeps as usual. So it is a child that reads; one that does not
+//! answer in time is killed and left, and its process not asked again for a while. A program that has capabilities
+//! of its file reads by itself: its child would have them too, for whoever starts it.
 
 use std::ffi::{CStr, OsStr, OsString};
 use std::io::{self, ErrorKind, IoSlice, IoSliceMut, Read as _, Write as _};
@@ -22,8 +23,8 @@ use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
 };
-use rustix::process::{geteuid, getuid};
 
+use crate::host::machine::rights::has_gained_rights;
 use crate::host::proc::folder::Folder;
 
 /// By this argument gpumem knows that it is such a child.
@@ -58,9 +59,9 @@ struct Left {
     at: Instant,
 }
 
-/// From now on root reads so. To be called by a program that begins with [`serves_memory`].
+/// From now on they are read so. To be called by a program that begins with [`serves_memory`].
 pub fn read_memory_by_child() {
-    if getuid().is_root() && geteuid().is_root() {
+    if !has_gained_rights() {
         *READER.lock().unwrap_or_else(PoisonError::into_inner) = Some(Reader::default());
     }
 }
@@ -68,7 +69,7 @@ pub fn read_memory_by_child() {
 /// Whether this is such a child, by the arguments that the program was started with; then it has done its work.
 pub fn serves_memory(mut arguments: impl Iterator<Item = OsString>) -> bool {
     let is_child = arguments.nth(1).is_some_and(|it| it == *OsStr::new(ARGUMENT));
-    if is_child && getuid().is_root() {
+    if is_child && !has_gained_rights() {
         // Who asked has ended.
         let _ = serve();
     }
