@@ -9,6 +9,8 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use foldhash::HashMap;
+
 use crate::host::owner::above::{Above, Jobs, SlurmStep, array_in, look_above};
 use crate::host::owner::cgroup::{CgroupPlace, parse_cgroup};
 use crate::host::owner::names::{ContainerNames, NameQuestion, Names, name};
@@ -39,6 +41,8 @@ pub(in crate::host) struct Around<'a> {
     pub names: &'a mut Names,
     pub jobs: &'a mut Jobs,
     pub users: &'a mut Users,
+    /// What was found above the children of a process in this sample, by its pid.
+    pub above: &'a mut HashMap<u32, Above>,
     pub now_ns: u64,
 }
 
@@ -58,7 +62,14 @@ impl Whereabouts {
             self.place = parse_cgroup(&cgroup);
             self.cgroup = cgroup;
         }
-        let mut above = look_above(process, around.proc, content);
+        let mut above = match process.ppid.filter(|_| process.namespace_pid.is_none()) {
+            // The ranks of a job have the same.
+            Some(ppid) => {
+                let look = || look_above(process, around.proc, content);
+                around.above.entry(ppid).or_insert_with(look).clone()
+            }
+            None => look_above(process, around.proc, content),
+        };
         let is_below_step = above.step.is_some();
         above.step = above.step.or_else(|| self.above.step.take());
         // Who watches over a container is seen as long as that lives.

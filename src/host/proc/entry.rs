@@ -16,13 +16,12 @@ use rustix::fs::{Access, access};
 
 use crate::host::gpu::gpu_files::is_driver_behind_files;
 use crate::host::machine::clocks::read_boot_time;
-use crate::host::owner::above::Jobs;
+use crate::host::owner::above::{Above, Jobs};
 use crate::host::owner::names::Names;
 use crate::host::owner::place::Whereabouts;
 use crate::host::owner::users::Users;
 use crate::host::proc::folder::{Folder, is_gone};
-use crate::host::proc::parent::note_parent;
-use crate::host::proc::reaper::adopts;
+use crate::host::proc::parent::ReadParent;
 use crate::host::proc::relatives::Relatives;
 use crate::host::proc::sockets::Listening;
 use crate::host::proc::stat::{STAT_BYTES, Stat, parse_stat, terminal_name};
@@ -153,6 +152,9 @@ pub struct Surroundings {
     pub(in crate::host) relatives: Relatives,
     /// Whether the leaders that were asked for in this sample exist.
     leaders: HashMap<u32, Option<bool>>,
+    /// The parents that were read in this sample, and what is above them: the processes of a job have the same.
+    parents: HashMap<u32, ReadParent>,
+    pub(in crate::host) above: HashMap<u32, Above>,
     /// What files are read into.
     pub(in crate::host) content: Vec<u8>,
 }
@@ -175,6 +177,8 @@ impl Surroundings {
             traffic: Traffic::default(),
             relatives: Relatives::default(),
             leaders: HashMap::new(),
+            parents: HashMap::new(),
+            above: HashMap::new(),
             content: Vec::new(),
             roots,
         }
@@ -183,6 +187,8 @@ impl Surroundings {
     pub fn begin(&mut self, now_ns: u64) {
         self.listening.begin(now_ns);
         self.leaders.clear();
+        self.parents.clear();
+        self.above.clear();
         let due_ns = self.devices_ns.get_or_insert(now_ns.saturating_add(REVISIT_NS));
         if now_ns >= *due_ns {
             *due_ns = now_ns.saturating_add(REVISIT_NS);
@@ -318,12 +324,13 @@ impl Surroundings {
         entry.is_adopted |= has_new_parent && !is_new;
         if is_new || has_new_parent || is_due {
             process.ppid = stat.ppid;
-            process.parent_is_reaper = match stat.ppid {
-                Some(_) if entry.is_adopted => Some(true),
-                Some(ppid) => adopts(ppid, &self.roots.proc, &mut self.content),
-                None => None,
-            };
-            note_parent(process, &self.roots.proc, &mut self.content);
+            process.parent_is_reaper = entry.is_adopted.then_some(true);
+            if let Some(ppid) = stat.ppid.filter(|_| !entry.is_adopted) {
+                let read = || ReadParent::read(ppid, &self.roots.proc, &mut self.content);
+                let parent = self.parents.entry(ppid).or_insert_with(read);
+                process.parent_is_reaper = parent.adopts;
+                parent.note(process);
+            }
         }
 
         // A number is not given out again while a group or a session has it: once its leader is

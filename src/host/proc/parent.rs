@@ -11,16 +11,34 @@ use crate::model::Process;
 use crate::model::process::Parent;
 use crate::model::server_name::is_worker_command;
 
-/// Notes who started a process, where that is still its parent and has not only adopted it. Who
-/// was seen to be its parent before stays noted: that is who started it.
-pub(in crate::host) fn note_parent(process: &mut Process, proc: &Path, content: &mut Vec<u8>) {
-    let ppid = process.ppid.filter(|_| process.parent_is_reaper == Some(false));
-    let parent = ppid.and_then(|ppid| read_parent(proc, ppid, content));
-    // One that started later was given the number of a parent that has died meanwhile.
-    if let Some(parent) = parent.filter(|it| it.start_ticks <= process.start_ticks)
-        && process.parent.as_deref() != Some(&parent)
-    {
-        process.parent = Some(Arc::new(parent));
+/// What a process tells of those whose parent it is.
+#[derive(Clone, Debug)]
+pub(in crate::host) struct ReadParent {
+    /// Whether it adopts orphans.
+    pub adopts: Option<bool>,
+    /// Who started them, unless it only adopted them.
+    parent: Option<Arc<Parent>>,
+}
+
+impl ReadParent {
+    pub(in crate::host) fn read(pid: u32, proc: &Path, content: &mut Vec<u8>) -> Self {
+        Self {
+            adopts: adopts(pid, proc, content),
+            parent: read_parent(proc, pid, content).map(Arc::new),
+        }
+    }
+
+    /// Notes who started a process, where that is still its parent and has not only adopted it. Who was seen to be
+    /// its parent before stays noted: that is who started it.
+    pub(in crate::host) fn note(&self, process: &mut Process) {
+        let is_starter = process.parent_is_reaper == Some(false);
+        // One that started later was given the number of a parent that has died meanwhile.
+        let parent = self.parent.as_ref().filter(|it| it.start_ticks <= process.start_ticks);
+        if let Some(parent) = parent.filter(|_| is_starter)
+            && process.parent.as_deref() != Some(&**parent)
+        {
+            process.parent = Some(Arc::clone(parent));
+        }
     }
 }
 

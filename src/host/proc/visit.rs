@@ -69,6 +69,7 @@ impl Surroundings {
             names: &mut self.names,
             jobs: &mut self.jobs,
             users: &mut self.users,
+            above: &mut self.above,
             now_ns,
         };
         entry.whereabouts.renew(&mut entry.process, cgroup, &mut around, &mut self.content);
