@@ -533,7 +533,7 @@ fn a_sample_makes_no_more_calls_than_its_values_need() {
         .filter(|((name, _), _)| !each_sample.contains(&name.as_str()))
         .map(|(_, count)| count)
         .sum();
-    assert!(others <= 20, "static facts are read once: {counts:?}");
+    assert!(others <= 24, "static facts are read once: {counts:?}");
 }
 
 #[test]

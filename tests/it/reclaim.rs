@@ -178,7 +178,7 @@ impl Stage {
         let mut act = Act::new(target, Arc::new(self.guard.clone()), Actor::default());
         let begun = Instant::now();
         loop {
-            assert!(begun.elapsed() < Duration::from_secs(60), "no end");
+            assert!(begun.elapsed() < Duration::from_secs(180), "no end");
             let snapshot = self.look();
             let moment =
                 StepInput { now: self.now(), snapshot: &snapshot, recheck: Recheck::StillTrue };
