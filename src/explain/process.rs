@@ -202,7 +202,10 @@ impl Subject<'_> {
                     (Some(name), Some(id)) => format!("container {name} ({runtime} {id})"),
                     (Some(name), None) => format!("container {name} ({runtime})"),
                     (None, Some(id)) => format!("container {id} ({runtime})"),
-                    (None, None) => format!("a container ({runtime})"),
+                    (None, None) => match &container.user {
+                        Some(user) => format!("a container of {user}'s own"),
+                        None => format!("a container ({runtime})"),
+                    },
                 },
             );
         }
