@@ -83,12 +83,7 @@ impl Selection {
                 return Err(no_such_gpu(&typed, gpus));
             }
             if named.is_uuid && named.gpus.len() > 1 {
-                let which = named.gpus.iter().map(|gpu| format!("gpu:{}", gpu.index));
-                let which: Vec<String> = which.collect();
-                return Err(UsageError(format!(
-                    "{typed} is the beginning of more than one UUID ({}); write more of it",
-                    which.join(", ")
-                )));
+                return Err(more_than_one(&typed, &named.gpus));
             }
         }
         Ok(())
@@ -200,6 +195,13 @@ fn rows<'a>(snapshot: &'a Snapshot, engine: Option<&'a Engine>) -> Vec<ProcessRo
 /// Whether `wanted`, an index, a UUID or the beginning of one, names this GPU.
 pub(super) fn names(wanted: &str, gpu: &Gpu) -> bool {
     is_called(gpu, &Needle::new(wanted), false, false)
+}
+
+/// What was typed names each of these GPUs, and one is meant.
+pub(super) fn more_than_one(typed: &str, gpus: &[&Gpu]) -> UsageError {
+    let which: Vec<String> = gpus.iter().map(|gpu| format!("gpu:{}", gpu.index)).collect();
+    let which = which.join(", ");
+    UsageError(format!("{typed} names more than one GPU ({which}); write one of them"))
 }
 
 /// What was typed names a GPU that is not among these.

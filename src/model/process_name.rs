@@ -113,18 +113,8 @@ fn script(program: &str, all: &[Arc<str>]) -> Option<String> {
 fn takes(program: &str, option: &str, next: &str) -> bool {
     match program.trim_end_matches(|c: char| c.is_ascii_digit() || c == '.') {
         "python" | "pypy" => matches!(option, "-W" | "-X"),
-        "java" => matches!(
-            option,
-            "-cp"
-                | "-classpath"
-                | "-p"
-                | "--class-path"
-                | "--module-path"
-                | "--add-modules"
-                | "--add-opens"
-                | "--add-exports"
-                | "--add-reads"
-        ),
+        "java" if option.starts_with("--") => !option.contains('=') && option != "--enable-preview",
+        "java" => matches!(option, "-cp" | "-classpath" | "-p"),
         "julia" => matches!(option, "-t" | "--threads" | "-p" | "--procs" | "-J" | "--sysimage"),
         "node" => matches!(option, "-r" | "--require" | "--import" | "--loader"),
         "ruby" | "perl" => matches!(option, "-I" | "-r"),

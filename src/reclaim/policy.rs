@@ -11,7 +11,6 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::release::ReleaseOptions;
-use crate::model::field::Needle;
 use crate::model::finding::Ends;
 pub use crate::model::keep::Exempt;
 use crate::model::selector::Selected;
@@ -144,10 +143,7 @@ impl Targets {
     /// Whether a name may be that of a finding: of no process it has a colon.
     pub fn names_findings(&self) -> bool {
         match self {
-            Self::Named(named) => {
-                let mut words = named.names().words.iter();
-                words.any(|word| word.contains(':') && Needle::of_gpu(word).is_none())
-            }
+            Self::Named(named) => named.names().words.iter().any(|word| word.contains(':')),
             Self::Found(_) => false,
         }
     }

@@ -3,7 +3,7 @@
 //! What there is not is wrong usage, and the message lists what there is; what cannot be told because a
 //! GPU could not be read is blindness.
 
-use crate::cli::selection::no_such_gpu;
+use crate::cli::selection::{more_than_one, no_such_gpu};
 use crate::cli::{UsageError, unreadable};
 use crate::explain;
 use crate::model::field::{Needle, is_called};
@@ -129,14 +129,7 @@ fn find_gpu(needle: &Needle, last: &Snapshot) -> Result<ExplainSubject, UsageErr
     match places[..] {
         [] => Err(no_such_gpu(typed, &last.gpus)),
         [place] => Ok(ExplainSubject::Gpu(place, None)),
-        _ => {
-            let which: Vec<String> =
-                places.iter().map(|&at| format!("gpu:{}", last.gpus[at].index)).collect();
-            Err(UsageError(format!(
-                "{typed} names more than one GPU ({}); write one of them",
-                which.join(", ")
-            )))
-        }
+        _ => Err(more_than_one(typed, &Vec::from_iter(places.iter().map(|&at| &last.gpus[at])))),
     }
 }
 
