@@ -132,7 +132,7 @@ fn pictures_are_fresh_and_shown() {
 fn readme_installs_what_the_services_run_and_every_page() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let readme = fs::read_to_string(root.join("README.md")).unwrap();
-    let installs: Vec<&str> = readme.lines().filter(|line| line.contains("install -")).collect();
+    let installs: Vec<&str> = readme.lines().filter(|line| line.contains("install ")).collect();
     let installs = installs.join("\n");
     for unit in fs::read_dir(root.join("packaging")).unwrap() {
         let unit = fs::read_to_string(unit.unwrap().path()).unwrap();
