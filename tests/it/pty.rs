@@ -244,7 +244,12 @@ impl Terminal {
     /// gpumem's pid: the last in the line of only children that begins with what was started.
     pub fn pid(&self) -> Pid {
         let mut pid = self.child.id();
-        while let Some(&child) = procs::children(pid).first() {
+        // Below it is only the child that reads others' memory.
+        let reads = |pid: &u32| {
+            let command = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            command.ends_with(b"\0__read\0")
+        };
+        while let Some(child) = procs::children(pid).into_iter().find(|pid| !reads(pid)) {
             pid = child;
         }
         procs::pid(pid)
