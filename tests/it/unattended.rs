@@ -61,7 +61,9 @@ impl Service {
 
     fn next(&self) -> String {
         let mut bytes = [0; 4096];
-        let length = self.manager.recv(&mut bytes).expect("the manager hears something");
+        let length = self.manager.recv(&mut bytes).unwrap_or_else(|error| {
+            panic!("the manager hears nothing: {error}; its state: {:?}", state(self.child.id()))
+        });
         String::from_utf8(bytes[..length].to_vec()).unwrap()
     }
 
