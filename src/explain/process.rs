@@ -426,7 +426,7 @@ impl Subject<'_> {
             }
             None => section.item(
                 "- ",
-                "the GPU device files that it has open are not known: reading them takes root on the host",
+                "the GPU device files that it has open are not known: they may not be read, or the machine has none",
             ),
         }
         let launcher = family.and_then(|family| family.launcher.as_ref());
