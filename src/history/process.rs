@@ -185,8 +185,8 @@ impl ProcessHistory {
     }
 
     /// Takes in what the process used of the CPU and, where they were looked at, its descendants: who lets
-    /// others work is at work. Where they were looked at in vain, nothing is known of the sum. Who waits for its turn on
-    /// a host that is full would have run: that counts as use.
+    /// others work is at work. Where they were looked at in vain, nothing is known of the sum. The time in which the
+    /// process was runnable and waited for a CPU counts as use: on a less busy host it would have run.
     fn observe_cpu(&mut self, process: &Process, previous: Time, moment: SampleTime) {
         let own = (process.cpu_seconds, process.cpu_percent);
         let (seconds, percent) = match process.descendants.as_deref() {

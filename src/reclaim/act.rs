@@ -536,7 +536,7 @@ impl Act {
         let deadline = since.plus_seconds(DEADLINE_SECONDS.max(seconds));
         let successor = self.held.successor(&self.target, moment.snapshot, control);
         let ms_until = |at: Time| u64::try_from(at - self.first_deed.unwrap_or(since)).unwrap_or(0);
-        // Nothing of the plan ends a process: it did so itself when it was asked.
+        // No step of the plan ends a process: it exited by itself when it was asked.
         let was_asked = !self.target.steps.iter().any(Step::ends_processes);
         let ended = |bytes, at, why: String| {
             let report = ReleaseReport { why: Some(why.into()), ..ReleaseReport::default() };

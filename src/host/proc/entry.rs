@@ -233,7 +233,7 @@ impl Surroundings {
         }
         self.relate(entry, &stat, false);
         self.measure(entry, &stat, now_ns);
-        // Who waits for a processor stands in the queue, or ran meanwhile.
+        // A process that waits for a CPU is in the run queue now, or has run since the last look.
         if stat.state == 'R' || entry.moved_ns == now_ns {
             let waited = read_cpu_wait(proc, entry.process.pid);
             entry.process.cpu_wait_seconds = waited.or(entry.process.cpu_wait_seconds);

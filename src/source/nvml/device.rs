@@ -19,7 +19,7 @@ use super::rows;
 use super::utilization::Utilization;
 use crate::model::snapshot::{Gpu, GpuProcess, Memory, MigDevice, ReadError};
 
-/// More than any GPU draws, is as hot as, or runs at: a driver's garbage is beyond. A fan may exceed 100 % (`nvml.h`).
+/// No GPU reaches these; a higher value is garbage from the driver. A fan may exceed 100 % (`nvml.h`).
 const MOST_MILLIWATTS: u32 = 10_000_000;
 const MOST_CELSIUS: u32 = 200;
 const MOST_MHZ: u32 = 20_000;

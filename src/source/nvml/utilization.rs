@@ -14,7 +14,7 @@ use crate::model::snapshot::GpuProcess;
 const KEPT_BY_DRIVER: Duration = Duration::from_secs(10);
 
 /// The longest time between two samples that a driver takes: 1/6 to 1 s, by the product (`nvml.h`,
-/// `nvmlDeviceGetUtilizationRates`). That a shorter time has none says nothing of a process.
+/// `nvmlDeviceGetUtilizationRates`). If a shorter time has no sample, that says nothing about a process.
 const LONGEST_PERIOD: Duration = Duration::from_secs(1);
 
 /// The highest utilization of one process in a time.
