@@ -86,6 +86,10 @@ impl Service {
 
     /// Ends it; what it complained of.
     fn end(mut self) -> String {
+        // What it says to a manager that does not listen, whose queue is full, is lost.
+        self.manager.set_nonblocking(true).unwrap();
+        while self.manager.recv(&mut [0; 4096]).is_ok() {}
+        self.manager.set_nonblocking(false).unwrap();
         self.signal(Signal::TERM);
         self.wait_for_message("STOPPING=1");
         assert_eq!(self.child.wait().unwrap().code(), Some(0));
