@@ -3,7 +3,7 @@
 //! Each takes what was observed or concluded and writes it out; none knows where it came from.
 //! [`processes`] is `gpumem ps` for people, with the tables of `gpus` before its own, [`totals`] its sums, [`check`] the
 //! verdict for people and as JSON, [`explain`] the page about one process or GPU, [`environment`] the variables of a process, [`doctor`] what works
-//! on this machine, [`table`] aligns columns by their width on a terminal, [`totals`]
+//! on this machine, [`junit`] and [`github`] what CI servers show, [`table`] aligns columns by their width on a terminal, [`totals`]
 //! what groups of rows hold, [`wrap`] cuts and
 //! breaks text at a width, [`escape`] makes hostile text harmless, [`schema`] is what is written, as JSON Schema.
 
@@ -12,7 +12,11 @@ pub mod doctor;
 pub mod environment;
 pub mod escape;
 pub mod explain;
+#[allow(dead_code, reason = "`check --format` and `run` are about to use it")]
+pub mod github;
 mod gpus;
+#[allow(dead_code, reason = "`check --format` and `run` are about to use it")]
+pub mod junit;
 pub mod processes;
 pub mod schema;
 pub mod style;

@@ -1,0 +1,64 @@
+//! GitHub's workflow commands: a line of output that a runner shows as an annotation of the job.
+
+use super::escape::escape;
+
+/// How bad GitHub says that it is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Level {
+    Error,
+    Warning,
+    Notice,
+}
+
+/// A line that annotates the job, with its newline. The message may have several lines; whatever is in it, the
+/// runner finds no other command there.
+pub fn annotation(level: Level, title: &str, message: &str) -> String {
+    let command = match level {
+        Level::Error => "error",
+        Level::Warning => "warning",
+        Level::Notice => "notice",
+    };
+    let title = data(title).replace(':', "%3A").replace(',', "%2C");
+    let lines: Vec<String> = message.trim_end().split('\n').map(data).collect();
+    format!("::{command} title={title}::{}\n", lines.join("%0A"))
+}
+
+/// [`escape`] has left no line feed or carriage return.
+fn data(text: &str) -> String {
+    escape(text).replace('%', "%25")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::dice::Dice;
+
+    /// As the runner reads a line (its ActionCommand.TryParseV2): command, title and message.
+    fn read(line: &str) -> Option<(String, String, String)> {
+        let (info, message) = line.trim_start().strip_prefix("::")?.split_once("::")?;
+        let (command, properties) = info.split_once(' ')?;
+        let mut properties = properties.split(',').map(|it| it.split_once('=').unwrap());
+        let ("title", title) = properties.next()? else { return None };
+        assert_eq!(properties.next(), None);
+        let plain = |text: &str| text.replace("%0D", "\r").replace("%0A", "\n");
+        let title = plain(title).replace("%3A", ":").replace("%2C", ",").replace("%25", "%");
+        Some((command.to_owned(), title, plain(message).replace("%25", "%")))
+    }
+
+    #[test]
+    fn a_name_injects_no_command() {
+        let words =
+            ["::", ":", ",", "=", "%", "%0A", "\n", "\r\n", "##[", "::error::", "title", "ü", " "];
+        let mut dice = Dice::new(7);
+        for _ in 0..2000 {
+            let mut text =
+                || (0..dice.place(8)).map(|_| words[dice.place(words.len())]).collect::<String>();
+            let (title, message) = (text(), text());
+            let line = annotation(Level::Warning, &title, &message);
+            assert_eq!(line.matches(['\n', '\r']).count(), 1, "{line:?}");
+            let lines: Vec<_> = message.trim_end().split('\n').map(escape).collect();
+            let expected = ("warning".to_owned(), escape(&title).into_owned(), lines.join("\n"));
+            assert_eq!(read(line.trim_end_matches('\n')), Some(expected), "{line:?}");
+        }
+    }
+}
