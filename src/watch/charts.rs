@@ -77,15 +77,12 @@ fn beside(area: Rect) -> [Rect; 2] {
     [Rect { width: half, ..area }, Rect { x: area.x + right, width: area.width - right, ..area }]
 }
 
-/// The process whose charts are drawn: the selected one or, below cards, the first one of the table.
+/// The process whose charts are drawn below cards, which have those of their GPUs: the selected one, or the first.
 fn process<'a>(app: &'a App, layout: &Layout) -> Option<Subject<'a>> {
     let is_listed = |subject: &Subject<'_>| subject.row.is_listed;
     let mut lines = (0..app.table.listing.lines.len()).filter_map(|line| app.subject_at(line));
-    let selected = app.subject().filter(is_listed);
-    match layout.gpu_form {
-        Form::Cards => selected.or_else(|| lines.find(is_listed)),
-        Form::Lines | Form::Totals => selected,
-    }
+    let is_below_cards = layout.gpu_form == Form::Cards;
+    is_below_cards.then(|| app.subject().filter(is_listed).or_else(|| lines.find(is_listed)))?
 }
 
 /// Where the charts of each GPU are; `None` where a process has the rows, or not every GPU has room.

@@ -68,7 +68,7 @@ pub struct VisibleFindings {
 
 /// Whether the panel shows the list, and not the selected process.
 pub fn are_shown(app: &App) -> bool {
-    app.focus == Focus::Findings || app.subject().is_none()
+    app.focus == Focus::Findings || !app.table.is_chosen()
 }
 
 /// Which findings are seen; `None` where the list is not on the screen.

@@ -121,7 +121,7 @@ fn without_styles_there_are_lines_and_nothing_else() {
 fn what_is_written_is_what_a_terminal_shows() {
     for theme in Theme::ALL {
         let mut still = still(theme, true, (100, 30));
-        press(&mut still, "jj").unwrap();
+        press(&mut still, "gj").unwrap();
         let mut terminal =
             vt100::Parser::new(NonZero::new(31).unwrap(), NonZero::new(100).unwrap(), 0);
         terminal.process(still.text(true).replace('\n', "\r\n").as_bytes());
@@ -154,7 +154,7 @@ fn an_svg_is_whole_in_every_theme_and_size() {
     for theme in Theme::ALL {
         for size in [(1, 1), (40, 10), (120, 40)] {
             let mut still = still(theme, true, size);
-            press(&mut still, "jj").unwrap();
+            press(&mut still, "gj").unwrap();
             let svg = still.svg();
             assert!(svg.starts_with("<svg ") && svg.ends_with("</g>\n</svg>\n"));
             assert!(svg.chars().all(|c| c == '\n' || !c.is_control()));

@@ -45,7 +45,7 @@ fn watching(scene: &mut Scene) -> App {
 /// The same, with the page of 7 open.
 fn reading(scene: &mut Scene) -> App {
     let mut app = watching(scene);
-    keys(&mut app, "j<Enter>");
+    keys(&mut app, "g<Enter>");
     assert_eq!(app.mode, Mode::Page);
     app
 }
@@ -176,10 +176,6 @@ fn x_on_a_finding_is_about_its_process_or_does_nothing() {
 #[test]
 fn enter_opens_the_page_of_explain_and_three_keys_leave_it() {
     let mut app = watching(&mut machine());
-    keys(&mut app, "<Enter>");
-    assert_eq!(note(&app), "no process is selected; j or k selects one");
-    assert_eq!(app.mode, Mode::Main);
-    keys(&mut app, "j");
     for leave in ["<Esc>", "q", "<Enter>"] {
         assert_eq!(keys(&mut app, "<Enter>"), Some(Effect::Draw));
         assert_eq!(app.mode, Mode::Page);
@@ -322,7 +318,7 @@ fn a_page_notes_where_it_is_of_another_time_than_the_screen() {
     let mut scene = machine();
     let mut app = watching(&mut scene);
     let past = app.screenful.as_ref().unwrap().snapshot.clone();
-    keys(&mut app, "j<Enter>");
+    keys(&mut app, "g<Enter>");
     see(&mut app, 0, scene.step().clone());
     assert_eq!(notice(&app), None);
     // Stepped back behind the page.

@@ -52,7 +52,7 @@ fn answer(app: &mut App, number: u64, proposal: Proposal) {
 
 /// Opens the plan of the first row, which has come, and is on the screen.
 fn planned(app: &mut App, targets: Vec<Target>) -> u64 {
-    let number = ask(app, "jx").number;
+    let number = ask(app, "gx").number;
     answer(app, number, proposal(targets));
     number
 }
@@ -91,7 +91,7 @@ fn where_no_more_samples_come_nothing_is_begun() {
 fn whatever_time_is_shown_the_plan_is_of_the_newest_sample() {
     let mut app = showing(None);
     see(&mut app, 3, later(2.0));
-    keys(&mut app, "j[");
+    keys(&mut app, "g[");
     see(&mut app, 5, later(4.0));
     assert_eq!(app.shown_time(), Some(later(0.0).time));
     assert_eq!(*ask(&mut app, "x").snapshot, later(4.0));
@@ -133,14 +133,14 @@ fn a_plan_never_changes_by_itself() {
 #[test]
 fn an_error_is_shown_and_takes_no_yes() {
     let mut app = showing(None);
-    let number = ask(&mut app, "jx").number;
+    let number = ask(&mut app, "gx").number;
     let plan = Err("cannot read /proc".to_owned());
     on_progress(&mut app, ReclaimProgress::Planned { number, plan });
     draw(&mut app);
     assert_eq!(keys(&mut app, "y"), None);
     assert_eq!(dialog(&app).answer, Answer::Failed("cannot read /proc".to_owned()));
     let mut none = showing(None);
-    keys(&mut none, "x");
+    keys(&mut none, "/nothing<Enter>x");
     assert!(note(&none).starts_with("no process is selected"), "{}", note(&none));
     assert_eq!((&none.mode, none.reaping.dialog), (&Mode::Main, None));
 }
@@ -191,7 +191,7 @@ fn marked_processes_are_meant_together_and_findings_are_asked_for_by_x() {
 fn of_a_recording_what_is_shown_is_planned_and_nothing_is_sent() {
     let mut app = showing(Some("demo"));
     app.judged.engine.observe(&later(2.0));
-    let question = ask(&mut app, "jx");
+    let question = ask(&mut app, "gx");
     assert_eq!(question.snapshot.time, later(0.0).time);
     answer(&mut app, question.number, proposal(vec![target(7)]));
     for _ in 0..3 {
@@ -204,7 +204,7 @@ fn of_a_recording_what_is_shown_is_planned_and_nothing_is_sent() {
 #[test]
 fn a_long_plan_scrolls_to_its_end_and_no_further() {
     let mut app = showing(None);
-    let number = ask(&mut app, "jx").number;
+    let number = ask(&mut app, "gx").number;
     let lines = (0..100).map(|at| format!("line {at}")).collect();
     answer(&mut app, number, Proposal { lines, ..proposal(vec![target(7)]) });
     keys(&mut app, "<End>");

@@ -417,7 +417,7 @@ impl App {
     pub fn layout_of(&self, area: Rect) -> Option<Layout> {
         let mut needs = LayoutNeeds {
             is_in_findings: self.focus == Focus::Findings,
-            is_selected: self.table.selected().is_some(),
+            is_selected: self.table.is_chosen(),
             form: self.form,
             ..LayoutNeeds::default()
         };
@@ -503,15 +503,13 @@ impl App {
     /// Changes which rows the table has.
     pub(super) fn choose(&mut self, change: impl FnOnce(&mut Choice)) {
         change(&mut self.table.choice);
+        self.table.begin();
         self.list();
     }
 
-    /// Marks the selected row, or takes its mark away, and selects the next. Before anything was selected
-    /// it is the first row; where the selected process is gone, nothing is marked that moved into its row.
+    /// Marks the selected row, or takes its mark away, and selects the next. Where the selected process is gone,
+    /// nothing is marked that moved into its row.
     pub(super) fn tag(&mut self) {
-        if self.table.selected().is_none() && !self.table.is_bereft() {
-            self.move_by(0);
-        }
         self.table.toggle_tag();
         self.move_by(1);
     }

@@ -32,7 +32,8 @@ pub struct TableState {
     selected: Option<RowKey>,
     // Where the selected row is, or was when its process went away.
     cursor: usize,
-    is_bereft: bool,
+    is_chosen: bool,
+    has_begun: bool,
 }
 
 impl TableState {
@@ -46,24 +47,34 @@ impl TableState {
         self.selected
     }
 
-    /// Whether nothing is selected because the process that was is gone.
-    pub fn is_bereft(&self) -> bool {
-        self.is_bereft
+    /// Whether a person selected the row, and not the table by itself.
+    pub fn is_chosen(&self) -> bool {
+        self.is_chosen
+    }
+
+    /// Has the next rows begin at the first one, where the selected row is not among them: a person asked for others.
+    pub(super) fn begin(&mut self) {
+        self.has_begun = false;
     }
 
     /// Makes the rows anew, after the sample or the choice has changed, and finds the selected process again.
-    /// Where it is gone, nothing is selected: a key must not act on whoever moved into its row.
+    /// Where it is gone, nothing is selected: a key must not act on whoever moved into its row. The first row is
+    /// selected where none ever was, and where a person has just asked for other rows.
     pub(super) fn list(&mut self, screenful: &Screenful, courses: &Courses, me: &Me) {
         self.listing = Listing::new(screenful, courses, &self.choice, me);
         let key = self.selected;
         match key.and_then(|key| self.listing.position(screenful, &key)) {
             Some(at) => self.cursor = at,
             None => {
-                self.is_bereft |= self.selected.is_some();
-                self.selected = None;
+                (self.selected, self.is_chosen) = (None, false);
                 self.cursor = self.cursor.min(self.last());
+                if !self.has_begun {
+                    self.select(0, screenful);
+                    self.is_chosen = false;
+                }
             }
         }
+        self.has_begun |= self.selected.is_some();
     }
 
     /// Keeps the selected row in view, and the table full, where so many rows are visible.
@@ -78,16 +89,20 @@ impl TableState {
 
     /// Selects the row on this line, or the last one.
     pub(super) fn select(&mut self, at: usize, screenful: &Screenful) {
-        self.is_bereft = false;
+        (self.is_chosen, self.has_begun) = (true, true);
         self.cursor = at.min(self.last());
         let line = self.listing.lines.get(self.cursor);
         self.selected = line.and_then(|line| Some(screenful.rows.get(line.row)?.key));
     }
 
-    /// Nothing is selected any more; whether something was.
-    pub(in crate::watch) fn unselect(&mut self) -> bool {
-        self.is_bereft = false;
-        self.selected.take().is_some()
+    /// Nothing is selected any more.
+    pub(super) fn unselect(&mut self) {
+        (self.selected, self.is_chosen, self.has_begun) = (None, false, true);
+    }
+
+    /// The selected row counts as selected by the table, so that the findings are seen again; whether it did not.
+    pub(in crate::watch) fn release(&mut self) -> bool {
+        std::mem::take(&mut self.is_chosen)
     }
 
     /// The line that a key leads to which goes `steps` on. The first one leads to where the cursor is, or was.

@@ -13,7 +13,8 @@ pub fn enter(app: &mut App) -> Option<Effect> {
         return app.refuse(NOTHING_SEEN);
     };
     let findings = &screenful.findings;
-    let own = app.subject().and_then(|subject| subject.finding);
+    let chosen = app.table.is_chosen().then(|| app.subject()).flatten();
+    let own = chosen.and_then(|subject| subject.finding);
     let at = own.and_then(|own| findings.iter().position(|it| it.id == own.id));
     let at = at.or_else(|| app.selected_finding().map(|(at, _)| at));
     if findings.is_empty() {

@@ -168,7 +168,7 @@ fn act(app: &mut App, action: KeyAction) -> Option<Effect> {
         }
         KeyAction::Help => return open_help(app),
         KeyAction::Back if app.playback.is_seeking() => return playback::interrupt(app),
-        KeyAction::Back if app.table.unselect() => {}
+        KeyAction::Back if app.table.release() => {}
         KeyAction::Back if !app.table.tagged.is_empty() => app.table.tagged.clear(),
         KeyAction::Back if app.table.choice.is_limited() => app.choose(Choice::lift),
         // Not the end: one Esc too many would throw away a day's history, and on a slow line an arrow

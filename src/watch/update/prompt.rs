@@ -32,7 +32,7 @@ pub fn open_seek(app: &mut App) {
 }
 
 fn open(app: &mut App, purpose: Purpose, text: String) {
-    let selected = app.subject().map(|subject| subject.row.key);
+    let selected = app.table.selected_key().filter(|_| app.table.is_chosen());
     app.mode = Mode::Prompt(Prompt::new(purpose, text, selected));
 }
 
@@ -129,7 +129,7 @@ fn apply(prompt: &mut Prompt, app: &mut App) {
 
 /// Selects the first row that fits what is typed, from the one on that was selected before.
 fn search(prompt: &mut Prompt, app: &mut App) {
-    app.select_row(prompt.selected);
+    select_former(prompt, app);
     if !prompt.text.trim().is_empty() {
         jump(prompt, app, 0);
     }
@@ -162,13 +162,23 @@ fn jump(prompt: &mut Prompt, app: &mut App, step: isize) {
     }
 }
 
+/// Selects what a person had selected before, or else the first row.
+fn select_former(prompt: &Prompt, app: &mut App) {
+    if prompt.selected.is_none() {
+        app.select(0);
+        app.table.release();
+    } else {
+        app.select_row(prompt.selected);
+    }
+}
+
 /// Selects again what was selected before, where it is shown again.
 fn reselect(prompt: &Prompt, app: &mut App) {
     let (Some(key), Some(screenful)) = (&prompt.selected, &app.screenful) else {
         return;
     };
     let at = app.table.listing.position(screenful, key);
-    if let Some(at) = at.filter(|_| app.table.selected().is_none()) {
+    if let Some(at) = at.filter(|_| !app.table.is_chosen()) {
         app.select(at);
     }
 }
@@ -176,7 +186,7 @@ fn reselect(prompt: &Prompt, app: &mut App) {
 /// Leaves everything as it was before.
 fn cancel(prompt: &Prompt, app: &mut App) {
     if prompt.purpose == Purpose::Search {
-        app.select_row(prompt.selected);
+        select_former(prompt, app);
     }
     if prompt.purpose == Purpose::Filter {
         // It was made by a filter, and so it makes one.

@@ -32,12 +32,13 @@ fn showing(snapshot: Snapshot) -> App {
 #[test]
 fn escape_goes_one_step_back() {
     let mut app = showing(sample::snapshot(1, 2));
-    keys(&mut app, "j?");
+    keys(&mut app, "g?");
     assert_eq!(app.mode, Mode::Help(0));
     keys(&mut app, "<Esc>");
     assert_eq!((&app.mode, app.table.selected()), (&Mode::Main, Some(0)));
+    assert!(app.table.is_chosen());
     keys(&mut app, "<Esc>");
-    assert_eq!(app.table.selected(), None);
+    assert_eq!((app.table.selected(), app.table.is_chosen()), (Some(0), false));
     // One too many does not end a screen that was left open all day.
     assert_eq!(keys(&mut app, "<Esc>"), Some(Effect::Draw));
     assert_eq!(note(&app), "nothing is open; q quits");
@@ -55,7 +56,7 @@ fn arrows_choose_the_column_to_sort_by_until_another_key() {
     }
     keys(&mut app, "<Enter>");
     assert_eq!((column(&app), &app.mode), (before.step(-1), &Mode::Main));
-    assert_eq!(app.table.selected(), None, "the arrows moved nothing else");
+    assert!(!app.table.is_chosen(), "the arrows moved nothing else");
 }
 
 #[test]
@@ -90,10 +91,9 @@ fn the_help_scrolls_to_its_end_and_any_other_key_leaves_it() {
 #[test]
 fn the_selection_moves_and_stays_within_the_table() {
     let mut app = showing(sample::snapshot(1, 30));
-    assert_eq!(app.table.selected(), None);
+    assert_eq!((app.table.selected(), app.table.is_chosen()), (Some(0), false));
     let table = usize::from(app.layout().unwrap().table.height);
     for (line, at, offset) in [
-        ("j", 0, 0),
         ("j", 1, 0),
         ("kk", 0, 0),
         ("Gj", 29, 30 - table),
@@ -120,7 +120,6 @@ fn moving_in_an_empty_table_selects_nothing() {
 #[test]
 fn the_selection_follows_the_process_not_the_row() {
     let mut app = showing(sample::snapshot(1, 4));
-    keys(&mut app, "j");
     let pid = Some(sample::pid(0, 3));
     assert_eq!(selected_pid(&app), pid);
     let mut next = sample::snapshot(1, 4);
@@ -133,18 +132,41 @@ fn the_selection_follows_the_process_not_the_row() {
 
 #[test]
 fn no_row_moves_into_the_selection_of_a_process_that_is_gone() {
+    // Selected by the table itself, and by a person.
+    for (line, at) in [("", 0), ("j", 1)] {
+        let mut app = showing(sample::snapshot(1, 4));
+        keys(&mut app, line);
+        let gone = selected_pid(&app).unwrap();
+        // The same pid, but another process.
+        let mut next = sample::snapshot(1, 4);
+        let same = next.processes.iter_mut().find(|it| it.pid == gone);
+        same.unwrap().start_ticks = Some(99_999);
+        for second in [2, 3] {
+            see(&mut app, second, next.clone());
+            assert_eq!(selected_pid(&app), None);
+        }
+        keys(&mut app, "x");
+        assert_eq!(app.mode, Mode::Main, "there is no one to kill");
+        // The next step starts where the eye is.
+        keys(&mut app, "j");
+        assert_eq!(app.table.selected(), Some(at));
+    }
+}
+
+#[test]
+fn x_and_enter_work_at_once_at_the_start_and_after_a_filter() {
+    for line in ["x", "/pid:4001<Enter>x", "/nothing<Enter><Esc>x"] {
+        let mut app = showing(sample::snapshot(1, 4));
+        keys(&mut app, line);
+        assert_eq!(app.mode, Mode::Plan, "{line}");
+    }
     let mut app = showing(sample::snapshot(1, 4));
-    keys(&mut app, "jj");
-    let gone = selected_pid(&app).unwrap();
-    // The same pid, but another process.
-    let mut next = sample::snapshot(1, 4);
-    let same = next.processes.iter_mut().find(|it| it.pid == gone);
-    same.unwrap().start_ticks = Some(99_999);
-    see(&mut app, 2, next);
-    assert_eq!(selected_pid(&app), None);
-    // The next step starts where the eye is.
-    keys(&mut app, "j");
-    assert_eq!(app.table.selected(), Some(1));
+    keys(&mut app, "<Enter>");
+    assert_eq!(app.mode, Mode::Page);
+    // What a filter hides is not what x is about.
+    let mut app = showing(sample::snapshot(1, 4));
+    keys(&mut app, "G/pid:4002<Enter>");
+    assert_eq!(selected_pid(&app), Some(4002));
 }
 
 #[test]

@@ -85,7 +85,7 @@ fn screens_with_any_number_of_gpus() {
 #[test]
 fn a_selected_process_shows_its_finding_and_itself() {
     let mut app = showing(sample::snapshot(4, 4), 120, 40);
-    keys(&mut app, "oxj");
+    keys(&mut app, "oxg");
     check("selected-120x40", &app);
 }
 
@@ -275,7 +275,7 @@ fn without_colour_there_is_none_and_a_theme_changes_no_word() {
     sample::lose(&mut snapshot, 1);
     let mut app = showing(snapshot, 120, 40);
     app.setup.replay = Some("demo".to_owned());
-    keys(&mut app, "j j");
+    keys(&mut app, "g j");
     let plain = text(&render(&app));
     for theme in Theme::ALL {
         for has_color in [true, false] {

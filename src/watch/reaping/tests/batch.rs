@@ -25,12 +25,12 @@ fn what_is_carried_out_can_be_undone_and_stopped() {
 #[test]
 fn marks_go_with_the_plan_that_was_begun() {
     let mut app = showing(None);
-    keys(&mut app, "j ");
+    keys(&mut app, "g ");
     assert_eq!(app.table.tagged.len(), 1);
     begun(&mut app);
     assert!(app.table.tagged.is_empty(), "who is marked was dealt with");
     let mut app = showing(None);
-    keys(&mut app, "j ");
+    keys(&mut app, "g ");
     ask(&mut app, "X");
     keys(&mut app, "<Esc>");
     assert_eq!(app.table.tagged.len(), 1, "nothing was begun");

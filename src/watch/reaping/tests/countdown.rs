@@ -115,7 +115,7 @@ fn a_plan_that_is_old_takes_no_yes_and_is_made_anew() {
 #[test]
 fn a_plan_that_came_late_is_as_old_as_its_question() {
     let mut app = showing(None);
-    let number = ask(&mut app, "jx").number;
+    let number = ask(&mut app, "gx").number;
     // /proc hung for an hour.
     see(&mut app, 3_600, later(3_600.0));
     answer(&mut app, number, proposal(vec![target(7)]));
@@ -125,7 +125,7 @@ fn a_plan_that_came_late_is_as_old_as_its_question() {
 #[test]
 fn what_is_typed_before_the_plan_is_seen_confirms_nothing() {
     let mut app = showing(None);
-    let number = ask(&mut app, "jx").number;
+    let number = ask(&mut app, "gx").number;
     assert_eq!(keys(&mut app, "y"), None, "there is no plan");
     draw(&mut app);
     assert_eq!(keys(&mut app, "y"), None, "what was drawn was no plan");

@@ -192,8 +192,10 @@ impl Run {
 
         self.look_at_selection(&what);
         if is_sample {
-            let is_same = self.app.table.selected_key().is_none()
-                || self.app.table.selected_key() == selected;
+            let now = self.app.table.selected_key();
+            // Where there was no row before, the first is selected.
+            let is_first = selected.is_none() && !self.app.table.is_chosen();
+            let is_same = now.is_none() || now == selected || is_first;
             assert!(is_same, "a sample selected somebody: {what}");
             if let (Some(before), Some(now)) = (shown, &self.app.reaping.dialog)
                 && before.proposal().is_some()
@@ -241,7 +243,10 @@ impl Run {
                 }
                 Answer::Asked => Some(Event::Reclaim(ReclaimProgress::Planned {
                     number: self.asked,
-                    plan: Ok(proposal(dice)),
+                    plan: match dice.roll(8) {
+                        0 => Err(dice.name().to_string()),
+                        _ => Ok(proposal(dice)),
+                    },
                 })),
                 _ => None,
             },

@@ -65,10 +65,10 @@ pub(super) fn opened(context: Context) -> App {
             keys(&mut app, "<F2>");
         }
         Context::Page => {
-            keys(&mut app, "j<Enter>");
+            keys(&mut app, "g<Enter>");
         }
         Context::Plan => {
-            let effect = keys(&mut app, "jx");
+            let effect = keys(&mut app, "gx");
             let number = asked(effect.as_ref()).unwrap().number;
             let advice = Target {
                 steps: vec![Step::Advise { command: "scancel 7".into() }],
@@ -147,18 +147,18 @@ fn interval(app: &App, effect: Option<&Effect>) -> f64 {
 fn on_the_table(action: KeyAction) -> Option<Case> {
     const END: usize = PROCESSES as usize - 1;
     Some(match action {
-        KeyAction::Down => ("jj", |app, _| at(app).0 == Some(2)),
-        KeyAction::Up => ("jj", |app, _| at(app).0 == Some(0)),
-        KeyAction::PageDown => ("j", |app, _| at(app).0 == Some(app.page_rows())),
+        KeyAction::Down => ("gj", |app, _| at(app).0 == Some(2)),
+        KeyAction::Up => ("gj", |app, _| at(app).0 == Some(0)),
+        KeyAction::PageDown => ("g", |app, _| at(app).0 == Some(app.page_rows())),
         KeyAction::PageUp => ("G", |app, _| at(app).0 == Some(END - app.page_rows())),
         KeyAction::First => ("G", |app, _| at(app) == (Some(0), 0)),
-        KeyAction::Last => ("j", |app, _| at(app).0 == Some(END) && at(app).1 > 0),
+        KeyAction::Last => ("g", |app, _| at(app).0 == Some(END) && at(app).1 > 0),
         KeyAction::Right => ("", |app, _| app.table.scrolled > 0),
         KeyAction::Left => ("ll", |app, _| app.table.scrolled == 0),
         KeyAction::SwitchFocus => {
             ("", |app, _| app.focus == Focus::Findings && app.findings.selected.is_some())
         }
-        KeyAction::Open => ("jj", |app, _| {
+        KeyAction::Open => ("gj", |app, _| {
             is_page(app, About::Process(app.subject_at(1).unwrap().row.key.identity))
         }),
         // There is one GPU, and of all other numbers it is said that there is none.
@@ -167,21 +167,21 @@ fn on_the_table(action: KeyAction) -> Option<Case> {
         }
         KeyAction::GpuPage => ("", |app, _| is_page(app, About::Gpu(0))),
         KeyAction::Totals => ("", |app, _| is_page(app, About::Totals)),
-        KeyAction::Environment => ("j", |app, effect| {
+        KeyAction::Environment => ("g", |app, effect| {
             let who = app.subject().unwrap().row.key.identity;
             is_page(app, About::Environment(who))
                 && effect == Some(&Effect::Reclaim(ReclaimRequest::Environment(who)))
         }),
         KeyAction::Columns => ("", |app, _| matches!(app.mode, Mode::Columns(_))),
-        KeyAction::Tag => ("j", |app, _| app.table.tagged.len() == 1 && at(app).0 == Some(1)),
-        KeyAction::UntagAll => ("j  ", |app, _| app.table.tagged.is_empty()),
-        KeyAction::Reap => ("jjj", |app, effect| {
+        KeyAction::Tag => ("g", |app, _| app.table.tagged.len() == 1 && at(app).0 == Some(1)),
+        KeyAction::UntagAll => ("g  ", |app, _| app.table.tagged.is_empty()),
+        KeyAction::Reap => ("gjj", |app, effect| {
             is_asked_for(app, effect, 2) && !asked(effect).unwrap().options.release
         }),
-        KeyAction::Release => ("jjj", |app, effect| {
+        KeyAction::Release => ("gjj", |app, effect| {
             is_asked_for(app, effect, 2) && asked(effect).unwrap().options.release
         }),
-        KeyAction::ReapFindings => ("j", |app, effect| {
+        KeyAction::ReapFindings => ("g", |app, effect| {
             let question = asked(effect).unwrap();
             app.mode == Mode::Plan
                 && question.options.scope == PlanScope::Findings
@@ -207,7 +207,7 @@ fn on_the_table(action: KeyAction) -> Option<Case> {
         }
         KeyAction::SortBy(Column::Runtime) => ("", |app, _| is_sorted_by(app, Column::Runtime)),
         KeyAction::Reverse => {
-            ("j", |app, _| app.table.choice.sort.reversed && at(app).0 == Some(END))
+            ("g", |app, _| app.table.choice.sort.reversed && at(app).0 == Some(END))
         }
         KeyAction::Pause => ("", |app, _| stands_at(app, LAST)),
         KeyAction::StepBack => ("", |app, _| stands_at(app, LAST - STEP)),
@@ -225,10 +225,10 @@ fn on_the_table(action: KeyAction) -> Option<Case> {
         KeyAction::Repaint => ("", |_, effect| effect == Some(&Effect::Repaint)),
         KeyAction::Suspend => ("", |_, effect| effect == Some(&Effect::Suspend)),
         KeyAction::Back => {
-            ("j", |app, effect| at(app).0.is_none() && effect == Some(&Effect::Draw))
+            ("g", |app, effect| !app.table.is_chosen() && effect == Some(&Effect::Draw))
         }
-        KeyAction::Quit => ("j", |_, effect| effect == Some(&Effect::Quit)),
-        KeyAction::QuitAtOnce => ("j?", |_, effect| effect == Some(&Effect::Quit)),
+        KeyAction::Quit => ("g", |_, effect| effect == Some(&Effect::Quit)),
+        KeyAction::QuitAtOnce => ("g?", |_, effect| effect == Some(&Effect::Quit)),
         // Another column's key has to have a case of its own, and the others are no keys of the table.
         _ => return None,
     })

@@ -149,9 +149,6 @@ fn i_shows_the_gpu_that_is_meant_and_then_the_next_one() {
 #[test]
 fn the_environment_comes_from_the_worker_and_only_to_its_page() {
     let mut app = gpus(1);
-    keys(&mut app, "e");
-    assert_eq!(app.mode, Mode::Main, "nobody is selected");
-    keys(&mut app, "j");
     let who = app.subject().unwrap().row.key.identity;
     let effect = keys(&mut app, "e");
     assert_eq!(effect, Some(Effect::Reclaim(ReclaimRequest::Environment(who))));

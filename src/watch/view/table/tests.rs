@@ -62,7 +62,7 @@ fn trees_filters_prompts_and_marks() {
         ("tree", "t", 80, 24),
         ("filter", "/mem>4GiB<Enter>", 80, 24),
         ("prompt", "/gpu:0 idle>10", 40, 10),
-        ("marked", "j  jjk", 80, 24),
+        ("marked", "g  jjk", 80, 24),
     ] {
         let mut app = job();
         update(&mut app, Event::Resize(columns, rows));
