@@ -133,6 +133,12 @@ impl Kind {
         matches!(self.ends(), Ends::Always | Ends::Configured)
     }
 
+    /// Whether it says that memory is held and the GPU not used.
+    pub const fn is_unused(self) -> bool {
+        use Kind::{Idle, Orphan, Placeholder, ServerIdle, Stopped};
+        matches!(self, Orphan | Stopped | Placeholder | Idle | ServerIdle)
+    }
+
     /// Whether what a rule of it finds may be asked to release memory: it rests, and lives on; on a GPU that is nearly
     /// full, who has announced a signal for that and works.
     pub const fn may_be_released(self) -> bool {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use foldhash::HashMap;
 
-use super::finding::Finding;
+use super::finding::{Finding, Kind};
 use super::snapshot::{Gpu, GpuProcess, LastKnown, Process, Snapshot};
 use super::suspect::Suspect;
 use super::{Identity, Start, Time};
@@ -187,6 +187,12 @@ impl<'a> ProcessRow<'a> {
     /// What it holds on this GPU.
     pub fn used_bytes(&self) -> Option<u64> {
         self.entry?.used_bytes
+    }
+
+    /// Whether it is found or suspected to hold memory without using the GPU.
+    pub fn is_unused(&self) -> bool {
+        let kind = self.finding.map(|it| it.kind).or(self.suspect.map(|it| it.kind));
+        kind.is_some_and(Kind::is_unused)
     }
 
     /// Seconds since the process started.

@@ -249,6 +249,11 @@ impl Gpu {
             .iter()
             .try_fold(0u64, |sum, row| Some(sum.saturating_add(row.used_bytes?)))
     }
+
+    /// What can be taken of it: the smaller of what is free and of what this cgroup's limit leaves.
+    pub fn free_bytes(&self) -> Option<u64> {
+        Some(self.memory?.free_bytes.min(self.memory_limit_free_bytes.unwrap_or(u64::MAX)))
+    }
 }
 
 /// Framebuffer memory, in bytes; of a MIG device, its GPU instance's. Used excludes reserved (NVML's

@@ -1,15 +1,19 @@
-//! `gpumem ps`'s tables of GPUs: each with its MIG devices, where its memory is, and why a
-//! figure is not to be had.
+//! `gpumem ps`'s table of GPUs: each with its MIG devices and its memory, and why a figure is not to
+//! be had.
 //!
 //! Who holds the memory is in `processes`.
 
+use std::cmp::Reverse;
 use std::fmt::Write as _;
+
+use unicode_width::UnicodeWidthStr as _;
 
 use super::escape::escape;
 use super::style::Style;
 use super::table::{Align, Table};
 use crate::model::field::STAYS;
 use crate::model::field::gpu::{GPU_FIELDS, GpuField};
+use crate::model::row::ProcessRow;
 use crate::model::snapshot::{Memory, MigDevice};
 use crate::model::{Gpu, Snapshot};
 use crate::units::{Bytes, Span};
@@ -24,6 +28,7 @@ pub(super) fn table(snapshot: &Snapshot, width: Option<usize>, style: Style) -> 
     let mut columns = vec![
         ("GPU", Align::Right),
         ("NAME", Align::Left),
+        ("FREE", Align::Right),
         ("USED", Align::Right),
         ("TOTAL", Align::Right),
         ("FULL", Align::Right),
@@ -36,7 +41,9 @@ pub(super) fn table(snapshot: &Snapshot, width: Option<usize>, style: Style) -> 
     let mut giving_way: Vec<&GpuField> = GPU_FIELDS.iter().collect();
     giving_way.retain(|field| field.gives_way != STAYS);
     giving_way.sort_by_key(|field| field.gives_way);
-    let giving_way: Vec<&str> = giving_way.iter().map(|field| field.title).collect();
+    let mut giving_way: Vec<&str> = giving_way.iter().map(|field| field.title).collect();
+    // It is reckoned from those that stay.
+    giving_way.insert(0, "FULL");
     let mut table = Table::new(&columns).giving_way(&giving_way);
     for gpu in &snapshot.gpus {
         table.row(gpu_row(gpu));
@@ -58,8 +65,8 @@ fn gpu_row(gpu: &Gpu) -> Vec<String> {
         Some(_) => NOT_AVAILABLE,
         None => UNKNOWN,
     };
-    let [used, total, full] = memory_cells(gpu.memory, missing);
-    let mut row = vec![gpu.index.to_string(), known(name), used, total, full];
+    let mut row = vec![gpu.index.to_string(), known(name)];
+    row.extend(memory_cells(gpu.memory, gpu.free_bytes(), missing));
     row.extend(GPU_FIELDS.iter().map(|field| field.text(gpu)));
     row.push(note);
     row
@@ -68,53 +75,55 @@ fn gpu_row(gpu: &Gpu) -> Vec<String> {
 /// A MIG device has memory of its own; the rest is its GPU's.
 fn mig_row(gpu: &Gpu, device: &MigDevice) -> Vec<String> {
     let profile = device.profile.as_deref().unwrap_or("device");
-    let [used, total, full] = memory_cells(device.memory, UNKNOWN);
-    let mut row =
-        vec![device.name_on(gpu.index), format!("MIG {}", escape(profile)), used, total, full];
+    let mut row = vec![device.name_on(gpu.index), format!("MIG {}", escape(profile))];
+    let free = device.memory.map(|memory| memory.free_bytes);
+    row.extend(memory_cells(device.memory, free, UNKNOWN));
     row.resize(row.len() + GPU_FIELDS.len() + 1, String::new());
     row
 }
 
-fn memory_cells(memory: Option<Memory>, missing: &str) -> [String; 3] {
-    let Some(memory) = memory else {
-        return [missing, missing, missing].map(str::to_owned);
+fn memory_cells(memory: Option<Memory>, free: Option<u64>, missing: &str) -> [String; 4] {
+    let (Some(memory), Some(free)) = (memory, free) else {
+        return [missing; 4].map(str::to_owned);
     };
     let full = (memory.total_bytes > 0).then(|| {
         let share = memory.used_bytes as f64 / memory.total_bytes as f64;
         format!("{}%", (share * 100.0).round())
     });
-    [Bytes(memory.used_bytes).to_string(), Bytes(memory.total_bytes).to_string(), known(full)]
+    let [free, used, total] =
+        [free, memory.used_bytes, memory.total_bytes].map(|bytes| Bytes(bytes).to_string());
+    [free, used, total, known(full)]
 }
 
-/// Where each GPU's memory is; nothing where no GPU gives a figure.
-pub(super) fn balances(snapshot: &Snapshot, width: Option<usize>, style: Style) -> String {
-    let mut table = Table::new(&[
-        ("GPU", Align::Right),
-        ("TOTAL =", Align::Right),
-        ("FREE +", Align::Right),
-        ("RESERVED +", Align::Right),
-        ("PROCESSES +", Align::Right),
-        ("UNATTRIBUTED", Align::Right),
-    ]);
-    let figure =
-        |bytes: Option<u64>| bytes.map_or_else(|| "unknown".to_owned(), |it| Bytes(it).to_string());
-    for gpu in &snapshot.gpus {
-        let Some(balance) = snapshot.balance(gpu) else {
-            continue;
-        };
-        table.row(vec![
-            gpu.index.to_string(),
-            Bytes(balance.total_bytes).to_string(),
-            Bytes(balance.free_bytes).to_string(),
-            figure(balance.reserved_bytes),
-            figure(balance.process_bytes),
-            figure(balance.unattributed.ok()),
-        ]);
-    }
-    if table.is_empty() {
-        return String::new();
-    }
-    format!("\n{}", table.render(width, |text| style.heading(text)))
+/// `Free: GPU 2 32.8 GiB, GPU 1 30.1 GiB, …; largest unused: 38.0 GiB, ben's 398120`: where a job fits, of as many
+/// GPUs as fit on a line, and whom to ask.
+pub(super) fn free(
+    snapshot: &Snapshot,
+    unused: Option<&ProcessRow<'_>>,
+    width: Option<usize>,
+) -> Option<String> {
+    let mut free: Vec<(u64, u32)> = snapshot
+        .gpus
+        .iter()
+        .filter(|gpu| gpu.stale_seconds.is_none())
+        .filter_map(|gpu| Some((gpu.free_bytes()?, gpu.index)))
+        .collect();
+    free.sort_by_key(|&(bytes, index)| (Reverse(bytes), index));
+    let unused = unused.and_then(|row| {
+        let what = if row.finding.is_some() { "largest unused" } else { "looks unused" };
+        let owner = row.process.ok().and_then(|it| it.user.as_deref());
+        let owner = owner.map_or_else(String::new, |it| format!("{}'s ", escape(it)));
+        Some(format!("; {what}: {}, {owner}{}", Bytes(row.used_bytes()?), row.pid()?))
+    });
+    let line = |count: usize| {
+        let gpus = free[..count].iter();
+        let mut gpus: Vec<String> =
+            gpus.map(|&(bytes, index)| format!("GPU {index} {}", Bytes(bytes))).collect();
+        gpus.extend((count < free.len()).then(|| "…".to_owned()));
+        format!("Free: {}{}", gpus.join(", "), unused.as_deref().unwrap_or_default())
+    };
+    let fits = |line: &String| width.is_none_or(|width| line.width() <= width);
+    (1..=free.len()).rev().map(line).find(fits).or_else(|| (!free.is_empty()).then(|| line(1)))
 }
 
 /// Why figures are not to be had, each reason once; and, where the rows are of `everyone`, what they

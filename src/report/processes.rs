@@ -44,15 +44,14 @@ pub struct ProcessesOptions {
 pub struct RuleResults<'a> {
     pub findings: &'a [Finding],
     pub suspects: &'a [Suspect],
-    /// The first line; `None` where nothing is known of it.
+    /// How much is reclaimable, in a line; `None` where nothing is known of it.
     pub headline: Option<&'a str>,
 }
 
-/// What is reclaimable, the GPUs, their processes, where the memory is, and what cannot be told.
+/// What is free and reclaimable, the GPUs, their processes, and what cannot be told.
 pub fn write(snapshot: &Snapshot, results: RuleResults<'_>, options: ProcessesOptions) -> String {
     let ProcessesOptions { width, style, .. } = options;
-    let mut out = results.headline.map_or_else(String::new, |line| style.heading(line) + "\n\n");
-    out.push_str(&gpus::table(snapshot, width, style));
+    let table = gpus::table(snapshot, width, style);
     let suspects: HashMap<Identity, &Suspect> =
         results.suspects.iter().map(|suspect| (suspect.process.identity, suspect)).collect();
     let places = places(snapshot, results.findings).into_iter();
@@ -63,14 +62,19 @@ pub fn write(snapshot: &Snapshot, results: RuleResults<'_>, options: ProcessesOp
         })
         .collect();
     rows.sort_by(|a, b| order(a, b, options.sort));
+    let unused = rows.iter().filter(|row| row.is_unused()).max_by_key(|row| row.used_bytes());
+    let free = gpus::free(snapshot, unused, width).map(|line| style.heading(&line));
+    let headline = results.headline.map(str::to_owned);
+    let mut out: String = [free, headline].into_iter().flatten().map(|line| line + "\n").collect();
+    if !out.is_empty() {
+        out.push('\n');
+    }
+    out.push_str(&table);
     out.push('\n');
     if rows.is_empty() {
         out.push_str(&no_rows(snapshot, options.everyone));
     } else {
         out.push_str(&processes(&rows, snapshot, width, style));
-    }
-    if options.everyone {
-        out.push_str(&gpus::balances(snapshot, width, style));
     }
     let notes = gpus::notes(snapshot, options.everyone);
     if !notes.is_empty() {

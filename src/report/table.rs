@@ -91,8 +91,7 @@ impl Table {
             if before + widths[last].min(LAST_COLUMN_MIN) <= width {
                 return;
             }
-            let column = self.columns.iter().position(|(title, _)| title == name);
-            if let Some(column) = column.filter(|&column| column != last) {
+            if let Some(column) = self.columns.iter().position(|(title, _)| title == name) {
                 widths[column] = 0;
             }
         }

@@ -156,8 +156,7 @@ fn label(gpu: &str) -> String {
 
 /// What a GPU has free, where it is known.
 fn free(gpu: &Gpu) -> Option<Nearest> {
-    let memory = gpu.memory.filter(|_| gpu.stale_seconds.is_none())?;
-    let free_bytes = memory.free_bytes.min(gpu.memory_limit_free_bytes.unwrap_or(u64::MAX));
+    let free_bytes = gpu.free_bytes().filter(|_| gpu.stale_seconds.is_none())?;
     Some(Nearest { gpu: gpu.index, uuid: gpu.uuid.clone(), free_bytes })
 }
 
