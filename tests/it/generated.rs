@@ -100,7 +100,7 @@ fn the_readme_lists_every_kind_as_its_rule_has_it() {
         table.push_str(&format!("| {kind} | {severity} | {meaning} |\n"));
     }
     compare_or_bless("README.md", &format!("{before}{begin}{table}{end}{after}"));
-    assert!(readme.lines().count() <= 250, "{} lines", readme.lines().count());
+    assert!(readme.lines().count() <= 280, "{} lines", readme.lines().count());
 }
 
 /// The pictures in the README: the size, and the keys that are pressed before each is taken.
@@ -134,8 +134,9 @@ fn readme_installs_what_the_services_run_and_every_page() {
     let readme = fs::read_to_string(root.join("README.md")).unwrap();
     let installs: Vec<&str> = readme.lines().filter(|line| line.contains("install ")).collect();
     let installs = installs.join("\n");
-    for unit in fs::read_dir(root.join("packaging")).unwrap() {
-        let unit = fs::read_to_string(unit.unwrap().path()).unwrap();
+    let packaging = fs::read_dir(root.join("packaging")).unwrap().map(|file| file.unwrap().path());
+    for unit in packaging.filter(|it| it.extension().is_some_and(|it| it == "service")) {
+        let unit = fs::read_to_string(unit).unwrap();
         let starts = unit.lines().find_map(|line| line.strip_prefix("ExecStart=")).unwrap();
         let program = starts.split(' ').next().unwrap();
         assert!(installs.contains(&format!(" ~/.cargo/bin/gpumem {program} ")), "{program}");

@@ -2,7 +2,8 @@
 //! happens without a driver and on signals.
 
 use std::fs;
-use std::io::Read as _;
+use std::io::{Read as _, Write as _};
+use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::UnixDatagram;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -11,7 +12,7 @@ use std::time::Duration;
 
 use mock_nvml::scene::{Gpu, Process, Scene};
 use rustix::process::Signal;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::machine::{GIB, Machine, Running, Talking, one_gpu};
 use crate::procs::{self, state};
@@ -132,6 +133,11 @@ fn its_manager_gets_ready_alive_reloading_and_stopping() {
     service.wait_for_message("WATCHDOG=1");
     let complaints = service.end();
     assert_eq!(complaints.matches("the configuration was reloaded").count(), 1);
+    // What it is going to do, at the start and after the reload.
+    for line in ["kills nothing: ", "only notifies of what these rules find: dead, ", "audit log: "]
+    {
+        assert_eq!(complaints.matches(line).count(), 2, "{line}: {complaints}");
+    }
     let broken = "config.toml:2: reap.warm: is not known; did you mean \"warn\"?; allowed: warn, \
                   grace, settle, most, within, notify, never; the previous configuration stays in force";
     assert!(complaints.contains(broken), "{complaints}");
@@ -310,4 +316,70 @@ fn on_a_full_gpu_training_that_announced_a_signal_cleans_up_and_goes_on() {
     assert_eq!(fs::read_to_string(&cleaned).unwrap(), "cleaned\n");
     assert!(procs::lives(announced.running.pid()) && procs::lives(other.running.pid()));
     service.end();
+}
+
+#[test]
+fn the_configuration_to_begin_with_is_valid_with_all_its_settings() {
+    let machine = Machine::new(&one_gpu(&[]));
+    let commented = fs::read_to_string(packaging("config.toml")).unwrap();
+    let setting = |line: &str| {
+        line.strip_prefix('#').filter(|it| !it.starts_with([' ', '#'])).map(str::to_owned)
+    };
+    let lines: Vec<String> =
+        commented.lines().map(|line| setting(line).unwrap_or_else(|| line.to_owned())).collect();
+    assert!(lines.iter().filter(|line| line.contains(" = ")).count() > 12, "{lines:?}");
+    for toml in [commented, lines.join("\n")] {
+        let file = machine.path("begin.toml");
+        fs::write(&file, toml).unwrap();
+        machine.run(&["config", "check", file.to_str().unwrap()]).exits(0);
+    }
+}
+
+#[test]
+fn the_mailer_takes_no_text_for_a_header_an_address_or_an_end() {
+    let Some(_) = find("python3", "python3") else { return };
+    let machine = Machine::new(&one_gpu(&[]));
+    let folder = machine.path("bin");
+    fs::create_dir(&folder).unwrap();
+    for (name, text) in [
+        ("sendmail", "#!/bin/sh\necho \"$*\" > $0.arguments\ncat > $0.mail\n"),
+        ("systemd-run", "#!/bin/sh\nshift 3\nexec \"$@\"\n"),
+    ] {
+        fs::write(folder.join(name), text).unwrap();
+        fs::set_permissions(folder.join(name), fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    let text = "idle: -t\r\nBcc: eve@example.org\n\n.\n~!reboot $(reboot) \u{202e}";
+    let notice = json!({
+        "schema": "gpumem.notice/1", "notice": "last_warning", "uid": 0, "host": text, "acts_at": text,
+        "finding": {"message": text, "process": {"user": text}},
+    });
+    let path = format!("{}:/usr/bin:/bin", folder.display());
+    let mut child = Command::new("python3")
+        .arg("-I")
+        .arg(packaging("gpumem-mail"))
+        .env("PATH", path)
+        .stdin(Stdio::piped())
+        .spawn()
+        .unwrap();
+    child.stdin.take().unwrap().write_all(notice.to_string().as_bytes()).unwrap();
+    assert!(child.wait().unwrap().success());
+    let arguments = fs::read_to_string(folder.join("sendmail.arguments")).unwrap();
+    assert_eq!(arguments, "-i -- root\n");
+    let mail = fs::read_to_string(folder.join("sendmail.mail")).unwrap();
+    let (head, body) = mail.split_once("\n\n").unwrap();
+    let names: Vec<&str> = head.lines().filter_map(|line| Some(line.split_once(": ")?.0)).collect();
+    let expected = [
+        "To",
+        "Subject",
+        "Auto-Submitted",
+        "Content-Type",
+        "Content-Transfer-Encoding",
+        "MIME-Version",
+    ];
+    assert_eq!(names, expected, "{mail}");
+    assert!(!body.is_empty());
+}
+
+fn packaging(file: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("packaging").join(file)
 }

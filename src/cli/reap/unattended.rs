@@ -32,11 +32,12 @@ use crate::cli::args::{Global, ReapArgs as Args};
 use crate::cli::exit::Exit;
 use crate::cli::{config, live, signals, store, unreadable, warn};
 use crate::config::Config;
-use crate::config::reap::ReapConfig;
+use crate::config::reap::{ReapConfig, Response};
 use crate::host::{Guarded, Roots, read_guarded, read_ourselves};
 use crate::model::{Snapshot, Time};
-use crate::reclaim::ledger::Actor;
+use crate::reclaim::ledger::{self, Actor};
 use crate::reclaim::{Guard, Tools, Warnings};
+use crate::report::escape::command_line;
 use crate::rules::{Engine, RuleSet};
 use crate::source::live::Live;
 
@@ -110,6 +111,7 @@ pub(super) fn run(args: &Args, global: &Global) -> anyhow::Result<Exit> {
         is_sampled: false,
         pulse: Instant::now(),
     };
+    watch.announce();
     loop {
         let is_acting = watch.scheduler.as_ref().is_some_and(ReapScheduler::is_acting);
         let turn = if is_acting { ACTING_INTERVAL } else { TURN };
@@ -197,6 +199,48 @@ struct ServiceLoop<'a> {
 }
 
 impl ServiceLoop<'_> {
+    /// Says what is going to be done, to whom, by which rules, and where that is written.
+    fn announce(&self) {
+        let reap = &self.config.reap;
+        let rules = |response: Response| {
+            let enabled = self.config.rules.rules().iter().filter(|it| it.settings.enabled);
+            let rules = enabled.filter(|it| reap.response(&it.name) == response);
+            let names: Vec<String> = rules
+                .map(|rule| match rule.scope.is_empty() {
+                    true => rule.name.to_string(),
+                    false => format!("{} (for {})", rule.name, rule.scope),
+                })
+                .collect();
+            (!names.is_empty()).then(|| names.join(", "))
+        };
+        match rules(Response::Reap) {
+            Some(rules) => warn(&format!(
+                "kills what these rules find, {} after a first warning to its owner and {} after a last one, at most \
+                 {} within {}: {rules}",
+                reap.warn, reap.grace, reap.most, reap.within
+            )),
+            None => warn("kills nothing: no rule has action = \"reap\""),
+        }
+        if let Some(rules) = rules(Response::Release) {
+            warn(&format!("asks to release memory what these rules find: {rules}"));
+        }
+        if let Some(rules) = rules(Response::Notify) {
+            warn(&format!("only notifies of what these rules find: {rules}"));
+        }
+        let whose = match self.machine.args.how.all_users {
+            true => "of every user",
+            false => "of your own; --all-users includes those of others",
+        };
+        warn(&format!("processes: {whose}"));
+        match reap.notify.is_empty() {
+            true => {
+                warn("nobody is notified, and so nothing is killed: [reap] has no notify command");
+            }
+            false => warn(&format!("notices go to {}", command_line(&reap.notify))),
+        }
+        warn(&format!("audit log: {}", self.machine.folder.join(ledger::FILE_NAME).display()));
+    }
+
     fn handle(&mut self, event: ServiceEvent) -> anyhow::Result<()> {
         match event {
             ServiceEvent::NotOpened(error) => {
@@ -288,6 +332,7 @@ impl ServiceLoop<'_> {
                 }
                 self.config = config;
                 warn("the configuration was reloaded");
+                self.announce();
             }
             Err(error) => {
                 let error = anyhow::Error::from(error);
