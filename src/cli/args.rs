@@ -25,7 +25,8 @@ pub use watch::{Once, ThemeChoice, WatchArgs};
 const EXIT_CODES: &str = "\
 Exit codes:
   0  done, and nothing found
-  1  check: a finding at or above --fail-on, a limit exceeded, or memory not free in time;
+  1  check: a finding at or above --fail-on, a limit exceeded, a holder that is new since
+     --baseline, or memory not free in time;
      reap: a target could not be terminated, or its memory was not freed;
      release: a target released nothing
   2  wrong usage or configuration
@@ -204,17 +205,23 @@ pub struct Ps {
 /// proved is listed as a suspect, with the command that decides it; suspects never change the exit
 /// code, and nothing is done about them.
 ///
-/// With --max-used or --max-unattributed a GPU that exceeds the limit fails the check; where the
-/// value is not known, the check could not measure (3). Alone, or with --gpu, a limit is decided by
-/// the first sample and no rule is applied; with --kind, --fail-on, --user, --where or
-/// --window, findings count too, and limits are judged at the end. With --wait-free the question is
+/// With --max-used or --max-unattributed a GPU that exceeds the limit fails the check, and with --baseline a
+/// process that held no memory before does; where the
+/// value is not known, the check could not measure (3). Alone, or with --gpu, they are decided by
+/// the first sample and no rule is applied; with --kind, --fail-on, --window or, without --baseline, --user or
+/// --where, findings count too, and limits are judged at the end. With --wait-free the question is
 /// whether the memory became free in time: 0 if so, 1 if not. Findings are then listed, and count
 /// for the exit code only where --fail-on is given.
 #[derive(Args, Debug)]
 #[command(after_help = EXIT_CODES)]
 pub struct CheckArgs {
-    /// Print the verdict as JSON (gpumem.check/1): one document, also where the check fails
-    #[arg(long)]
+    /// How the verdict is printed [default: text]
+    #[arg(long, value_name = "FORMAT")]
+    pub format: Option<CheckFormat>,
+
+    /// Print the verdict as JSON (gpumem.check/1): one document, also where the check fails; the short form of
+    /// --format json
+    #[arg(long, conflicts_with = "format")]
     pub json: bool,
 
     /// How long to sample this machine [default: 30s, or 2s while `gpumem record --store` runs; a single
@@ -268,12 +275,30 @@ pub struct CheckArgs {
     #[arg(long, value_name = "SIZE[:GPU]", conflicts_with = "window")]
     pub wait_free: Vec<WaitFree>,
 
+    /// Print only the GPUs that --wait-free found, with commas between them, as CUDA_VISIBLE_DEVICES takes them
+    ///
+    /// The report goes to standard error. Nothing is printed unless the exit code is 0: an empty
+    /// CUDA_VISIBLE_DEVICES hides every GPU.
+    #[arg(long, value_name = "NAME", requires = "wait_free", conflicts_with_all = ["json", "format"])]
+    pub print: Option<GpuName>,
+
     /// How long --wait-free waits; then exit with 1
     #[arg(long, value_name = "DURATION", default_value = "5m", requires = "wait_free")]
     pub timeout: Span,
 
-    /// Print nothing: the exit code is the answer
-    #[arg(short, long, conflicts_with = "json")]
+    /// Fail where a process holds memory on a GPU on which it held none in FILE, which `gpumem ps --json` printed
+    ///
+    /// One that holds more than it did is not new; --max-used limits that. FILE has to be of this boot of this
+    /// machine.
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub baseline: Option<PathBuf>,
+
+    /// With --wait-free, list what rules have not decided, too
+    #[arg(short, long)]
+    pub verbose: bool,
+
+    /// Print no report: the exit code is the answer
+    #[arg(short, long, conflicts_with_all = ["json", "format", "verbose"])]
     pub quiet: bool,
 
     /// Whether the stored history counts.
@@ -283,6 +308,37 @@ pub struct CheckArgs {
     /// Where snapshots come from.
     #[command(flatten)]
     pub recorded: Recorded,
+}
+
+impl CheckArgs {
+    pub fn format(&self) -> CheckFormat {
+        match self.format {
+            None if self.json => CheckFormat::Json,
+            format => format.unwrap_or(CheckFormat::Text),
+        }
+    }
+}
+
+/// How `check` prints its verdict.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum CheckFormat {
+    /// For people
+    Text,
+    /// gpumem.check/1
+    Json,
+    /// JUnit XML: a test for each rule, limit, wait and baseline
+    Junit,
+    /// Annotations of a job of GitHub Actions
+    Github,
+}
+
+/// How a GPU is named.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum GpuName {
+    /// By its UUID
+    Uuid,
+    /// By NVML's index, which is CUDA's only where CUDA_DEVICE_ORDER is PCI_BUS_ID
+    Index,
 }
 
 /// How much memory is to be free, and where: `8GiB`, `8GiB:1`, `8GiB:GPU-…`.

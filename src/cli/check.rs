@@ -1,24 +1,26 @@
 //! `gpumem check`: judge by the rules; the exit code is the verdict.
 //!
-//! Here snapshots are fetched and the report is printed, one JSON document also on failure. What
-//! they come to is in `verdict`, the limits on a GPU's memory in `limit`, waiting for free memory in
-//! `wait`, and what a signal does in `interrupt`.
+//! Here snapshots are fetched and the report is printed, one document also on failure. What
+//! they come to is in `verdict`, the limits on a GPU's memory in `limit`, an earlier snapshot to compare with in
+//! `baseline`, waiting for free memory in `wait`, and what a signal does in `interrupt`.
 
+mod baseline;
 mod interrupt;
 mod limit;
 mod verdict;
 mod wait;
 
 use std::ffi::OsString;
-use std::io::{self, IsTerminal as _};
+use std::io::{self, IsTerminal as _, Write as _};
 use std::ops::ControlFlow;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use clap::CommandFactory as _;
+use anyhow::Context as _;
+use clap::{CommandFactory as _, ValueEnum as _};
 
 use self::verdict::{CheckVerdict, VerdictProgress};
-use super::args::{CheckArgs, Cli, Global};
+use super::args::{CheckArgs, CheckFormat, Cli, Global, GpuName};
 use super::commands::{self, CommandSource};
 use super::exit::Exit;
 use super::reap::json::ReapReport;
@@ -26,9 +28,9 @@ use super::release::json::ReleaseDocument;
 use super::session::{self, SampleWindow};
 use super::watch::shows_unicode;
 use super::{config, live, print, recorded, store, style, terminal_width, warn, warn_of_damage};
-use crate::model::Kind;
 use crate::model::json::document;
-use crate::report::check::{CheckOutcome, CheckReport};
+use crate::model::{Kind, Time};
+use crate::report::check::{CheckOutcome, CheckReport, TextLook, error_line};
 use crate::rules::RuleSet;
 use crate::source::replay::PlaybackPace;
 use crate::units::Span;
@@ -37,37 +39,36 @@ use crate::units::Span;
 const LOOK: Span = Span(Duration::from_secs(2));
 
 pub(super) fn run(args: &CheckArgs, global: &Global) -> anyhow::Result<Exit> {
+    let format = args.format();
     let prepared = prepare(args, global).and_then(|(verdict, interval)| {
-        interrupt::report_on_signal(&verdict, args.json, args.quiet)?;
+        interrupt::report_on_signal(&verdict, format, args.quiet)?;
         Ok((verdict, interval))
     });
     let (verdict, interval) = match prepared {
         Ok(prepared) => prepared,
         Err(error) => {
-            if args.json {
-                print(&document(&CheckReport::failed(&format!("{error:#}")))?)?;
-            }
+            print(&format.of(&CheckReport::failed(&format!("{error:#}")))?)?;
             return Err(error);
         }
     };
     let outcome = observe(args, global, interval, &verdict);
     let failure = outcome.as_ref().err().map(|error| format!("{error:#}"));
-    let (report, gpus) = {
+    let report = {
         let mut verdict = lock(&verdict);
         verdict.conclude();
-        (verdict.report(failure.as_deref()), verdict.gpus())
+        verdict.report(failure.as_deref())
     };
-    if args.json {
-        print(&document(&report)?)?;
-    }
+    print(&format.of(&report)?)?;
     outcome?;
     if report.status == CheckOutcome::Error && !args.quiet {
         warn(&could_not_measure(&report));
     }
-    if !args.json && !args.quiet {
+    if format == CheckFormat::Text && !args.quiet {
         commands::warn_of_recorded(&args.recorded, &report.findings);
-        let ascii = !shows_unicode();
-        print(&report.to_text(gpus, style(global.color), terminal_width(), ascii))?;
+        put_text(&report, args, global)?;
+    }
+    if let (Some(what), CheckOutcome::Ok) = (args.print, report.status) {
+        print(&free_gpus(&report, what)?)?;
     }
     Ok(match report.status {
         CheckOutcome::Ok => Exit::Clean,
@@ -76,18 +77,59 @@ pub(super) fn run(args: &CheckArgs, global: &Global) -> anyhow::Result<Exit> {
     })
 }
 
+impl CheckFormat {
+    /// The document, whole; nothing where it is for people.
+    fn of(self, report: &CheckReport) -> anyhow::Result<String> {
+        let now = jiff::Timestamp::now().as_millisecond();
+        Ok(match self {
+            Self::Text => String::new(),
+            Self::Json => document(report)?,
+            Self::Junit => report.to_junit(Time::from_unix_milliseconds(now)),
+            Self::Github => report.to_github(),
+        })
+    }
+}
+
+/// The report for people: to standard error where standard output is for the GPUs that are free.
+fn put_text(report: &CheckReport, args: &CheckArgs, global: &Global) -> anyhow::Result<()> {
+    let mut look =
+        TextLook { ascii: !shows_unicode(), verbose: args.verbose, ..TextLook::default() };
+    if args.print.is_some() {
+        // There is nowhere to say that standard error is closed.
+        let _ = io::stderr().write_all(report.to_text(look).as_bytes());
+        return Ok(());
+    }
+    (look.style, look.width) = (style(global.color), terminal_width());
+    print(&report.to_text(look))
+}
+
+/// The GPUs that have what was waited for, each once, as CUDA_VISIBLE_DEVICES takes them.
+fn free_gpus(report: &CheckReport, what: GpuName) -> anyhow::Result<String> {
+    let mut gpus: Vec<String> = Vec::new();
+    for wait in &report.wait {
+        let name = match what {
+            GpuName::Uuid => wait.uuid.as_deref().map(str::to_owned),
+            GpuName::Index => wait.gpu.map(|index| index.to_string()),
+        };
+        let name = name.context("the GPU's UUID is not known; --print index has its number")?;
+        if !gpus.contains(&name) {
+            gpus.push(name);
+        }
+    }
+    Ok(gpus.join(",") + "\n")
+}
+
 /// Why the exit code is that of blindness, in a line.
 fn could_not_measure(report: &CheckReport) -> String {
     let mut reasons = report.errors.iter();
     let Some(first) = reasons.next() else {
         return "could not measure everything".to_owned();
     };
-    let gpu = first.gpu.map_or_else(String::new, |gpu| format!("GPU {gpu}: "));
     let more = match reasons.count() {
         0 => String::new(),
         more => format!(" (and {more} more)"),
     };
-    format!("could not measure everything: {gpu}{}: {}{more}", first.call, first.error)
+    format!("could not measure everything: {}{more}", error_line(first))
 }
 
 /// What is asked, and the interval between samples.
@@ -98,21 +140,26 @@ fn prepare(
     let config = config::load(global)?;
     let mut settings = config.rules.clone();
     choose(&mut settings, &args.kind)?;
-    if asks_only_for_limits(args) {
+    if asks_only_for_memory(args) {
         settings.clear();
     }
     let commands = CommandSource::new(&config, &args.recorded);
     let interval = args.interval.unwrap_or(config.sample.interval);
-    Ok((Arc::new(Mutex::new(CheckVerdict::new(args, settings, commands))), interval.0))
+    let verdict = CheckVerdict::new(args, settings, commands)?;
+    Ok((Arc::new(Mutex::new(verdict)), interval.0))
 }
 
-/// Whether limits are asked for and no rule is, so that one snapshot has the answer.
-fn asks_only_for_limits(args: &CheckArgs) -> bool {
+/// Whether limits or a baseline are asked for and no rule is, so that one snapshot has the answer.
+fn asks_only_for_memory(args: &CheckArgs) -> bool {
     let has_limit = args.max_used.is_some() || args.max_unattributed.is_some();
-    let selects_findings =
-        !(args.kind.is_empty() && args.user.is_empty() && args.terms.terms.is_empty())
-            || args.fail_on.is_some();
-    has_limit && !selects_findings && args.wait_free.is_empty() && args.window.is_none()
+    let selects_processes = !args.user.is_empty() || !args.terms.terms.is_empty();
+    let selects_findings = !args.kind.is_empty()
+        || args.fail_on.is_some()
+        || (selects_processes && args.baseline.is_none());
+    (has_limit || args.baseline.is_some())
+        && !selects_findings
+        && args.wait_free.is_empty()
+        && args.window.is_none()
 }
 
 /// Keeps the rules of these kinds, also where they are switched off; none given means any.
@@ -141,7 +188,7 @@ fn observe(
         if !args.quiet {
             warn_of_damage(&replay);
         }
-        return lock(verdict).prove_gpus().map_err(Into::into);
+        return lock(verdict).prove_machine().map_err(Into::into);
     }
     lock(verdict).check_users()?;
     let asked = if args.wait_free.is_empty() { args.window } else { Some(args.timeout) };
@@ -150,20 +197,20 @@ fn observe(
         asked.map_or(interval, |asked| interval.min(asked.0.max(Duration::from_millis(10)))),
     )?;
     // The stored history, where there is one, decides what a look at the machine cannot.
-    let at_once = asks_only_for_limits(args);
-    if at_once {
+    let at_once = asks_only_for_memory(args);
+    if at_once && args.baseline.is_none() {
         live = live.of_gpus_only();
     }
     let suffices = at_once || lock(verdict).feed(&live, args, global)?.suffices;
     let patience = asked.unwrap_or(if suffices { LOOK } else { store::WINDOW });
-    if !at_once && !args.quiet && !args.json && io::stderr().is_terminal() {
+    if !at_once && !args.quiet && args.format() == CheckFormat::Text && io::stderr().is_terminal() {
         warn(&lock(verdict).purpose(patience));
     }
     let window = SampleWindow { interval, length: patience, begins_answered: true };
     session::sample(&mut live, window, |snapshot| {
         let mut verdict = lock(verdict);
         let progress = verdict.observe(snapshot);
-        verdict.prove_gpus()?;
+        verdict.prove_machine()?;
         Ok(match progress {
             VerdictProgress::Answered => ControlFlow::Break(()),
             VerdictProgress::Open => ControlFlow::Continue(()),
@@ -176,28 +223,34 @@ fn lock(verdict: &Mutex<CheckVerdict>) -> MutexGuard<'_, CheckVerdict> {
     verdict.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Arguments that could not be parsed: who asked `check` or `reap` for JSON gets a document
-/// nevertheless.
+/// Arguments that could not be parsed: who asked `check`, `reap` or `release` for a document gets one nevertheless.
 pub(super) fn report_misuse(error: &clap::Error, arguments: impl Iterator<Item = OsString>) {
     let arguments: Vec<OsString> = arguments.skip(1).take_while(|word| word != "--").collect();
     let cli = Cli::command();
     let is_command = |word: &&OsString| cli.get_subcommands().any(|c| **word == *c.get_name());
     let command = arguments.iter().find(is_command).and_then(|it| it.to_str());
-    let fails: fn(&str) -> Result<String, serde_json::Error> = match command {
-        Some("check") => |why| document(&CheckReport::failed(why)),
-        Some("reap") => |why| document(&ReapReport::failed(why)),
-        Some("release") => |why| document(&ReleaseDocument::failed(why)),
-        _ => return,
+    let words: Vec<&str> = arguments.iter().filter_map(|it| it.to_str()).collect();
+    let is_json = words.contains(&"--json");
+    let format = words.iter().enumerate().find_map(|(at, word)| match *word {
+        "--format" => words.get(at + 1).copied(),
+        word => word.strip_prefix("--format="),
+    });
+    let format = match format.and_then(|name| CheckFormat::from_str(name, false).ok()) {
+        None if is_json => CheckFormat::Json,
+        format => format.unwrap_or(CheckFormat::Text),
     };
-    if !arguments.iter().any(|word| word == "--json") {
-        return;
-    }
+    let fails = |why: &str| match command {
+        Some("check") => format.of(&CheckReport::failed(why)),
+        Some("reap") if is_json => Ok(document(&ReapReport::failed(why))?),
+        Some("release") if is_json => Ok(document(&ReleaseDocument::failed(why))?),
+        _ => Ok(String::new()),
+    };
     let message = error.render().to_string();
     // The usage and the hints after the first paragraph are for people.
     let first = message.split("\n\n").next().unwrap_or_default();
     let first = first.strip_prefix("error: ").unwrap_or(first);
-    if let Ok(json) = fails(first.trim_end()) {
+    if let Ok(document) = fails(first.trim_end()) {
         // Standard error has the message too, should standard output be closed.
-        let _ = print(&json);
+        let _ = print(&document);
     }
 }

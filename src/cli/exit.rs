@@ -14,7 +14,7 @@ pub struct UsageError(pub(super) String);
 pub enum Exit {
     /// 0: done, and nothing found.
     Clean,
-    /// 1: a finding at or above `--fail-on`, a limit exceeded, or memory not free in time; of `reap`,
+    /// 1: a finding at or above `--fail-on`, a limit exceeded, a new holder, or memory not free in time; of `reap`,
     /// a target could not be terminated, or its memory was not freed.
     Findings,
     /// 2: wrong usage or configuration.

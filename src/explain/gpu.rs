@@ -5,7 +5,7 @@ use super::verdict::{Verdict, commands};
 use super::{KnownSoFar, course, steps, used, who};
 use crate::history::memory_series::MemorySeries;
 use crate::model::finding::{Finding, OwnCommands};
-use crate::model::{Gpu, GpuProcess, Process, Snapshot};
+use crate::model::{Gpu, GpuProcess, Process, Snapshot, Suspect};
 use crate::report::escape::escape;
 use crate::report::table::{Align, Table};
 use crate::units::{Bytes, Span};
@@ -34,7 +34,8 @@ pub fn gpu(seen: KnownSoFar<'_>, place: usize, asked: Option<&Finding>) -> Expla
     what(&mut facts, gpu, past.and_then(MemorySeries::percent_mean));
     memory(&mut facts, last, gpu);
     course(&mut facts, past, None, CHART_LINES);
-    page.sections.extend([facts, mig(gpu), held_by(last, gpu, &holders, &verdict.findings)]);
+    let marks = Marks { findings: &verdict.findings, suspects: seen.engine.suspects() };
+    page.sections.extend([facts, mig(gpu), held_by(last, gpu, &holders, marks)]);
     page.sections.push(verdict.section(seen, |finding| finding.process.is_none()));
     page.sections.extend(steps::sections(&steps::of_gpu(&verdict.findings)));
     page.sections.push(commands(&verdict.findings, &OwnCommands::default()));
@@ -142,7 +143,7 @@ fn held_by(
     last: &Snapshot,
     gpu: &Gpu,
     holders: &[(u32, Option<&GpuProcess>)],
-    findings: &[Finding],
+    marks: Marks<'_>,
 ) -> Section {
     let mut section = Section::new("Who holds it");
     let (listed, hidden): (Vec<_>, Vec<_>) = holders.iter().partition(|(_, row)| row.is_some());
@@ -154,10 +155,10 @@ fn held_by(
     if let Some(why) = &gpu.process_memory_unavailable {
         section.item("- ", format!("what each process holds is n/a: {why}"));
     }
-    table(&mut section, last, &listed, findings);
+    table(&mut section, last, &listed, marks);
     if !hidden.is_empty() {
         section.item("- ", "has its device file open, and is not listed by NVML:");
-        table(&mut section, last, &hidden, findings);
+        table(&mut section, last, &hidden, marks);
     }
     if let Some(count) = last.host.unread_processes.filter(|count| *count > 0) {
         let es = if count == 1 { "" } else { "es" };
@@ -176,11 +177,37 @@ fn table(
     section: &mut Section,
     last: &Snapshot,
     holders: &[&(u32, Option<&GpuProcess>)],
-    findings: &[Finding],
+    marks: Marks<'_>,
 ) {
     if holders.is_empty() {
         return;
     }
+    let shown = holders.iter().take(MOST_LISTED).map(|(pid, row)| (*pid, *row));
+    section.rows.push(Row::Table(rows(last, shown, marks)));
+    let more = holders.len().saturating_sub(MOST_LISTED);
+    if more > 0 {
+        section.item("", format!("and {more} more (`gpumem ps` lists them)"));
+    }
+}
+
+/// What rules find and suspect of the holders.
+#[derive(Clone, Copy)]
+pub struct Marks<'m> {
+    pub findings: &'m [Finding],
+    pub suspects: &'m [Suspect],
+}
+
+/// The processes that are listed on a GPU, the largest first.
+pub fn holders_table(last: &Snapshot, gpu: &Gpu, marks: Marks<'_>) -> Table {
+    let listed = holders(last, gpu).into_iter().filter(|(_, row)| row.is_some());
+    rows(last, listed, marks)
+}
+
+fn rows<'r>(
+    last: &Snapshot,
+    holders: impl Iterator<Item = (u32, Option<&'r GpuProcess>)>,
+    marks: Marks<'_>,
+) -> Table {
     let mut table = Table::new(&[
         ("PID", Align::Right),
         ("MIG", Align::Right),
@@ -190,12 +217,7 @@ fn table(
         ("FINDING", Align::Left),
         ("PROCESS", Align::Left),
     ]);
-    for &&(pid, row) in holders.iter().take(MOST_LISTED) {
-        let is_its = |finding: &&Finding| {
-            let process = finding.process.as_ref();
-            finding.resolved_at.is_none() && process.is_some_and(|it| it.pid == pid)
-        };
-        let finding = findings.iter().find(is_its);
+    for (pid, row) in holders {
         let (name, user) = who(last, pid);
         let process = last.process(pid).filter(|process| process.identity().is_certain());
         let is_monitor = process.is_some_and(Process::is_monitor);
@@ -208,13 +230,23 @@ fn table(
                 None => "n/a".to_owned(),
             }),
             row.and_then(|it| it.sm_percent).map_or_else(String::new, |it| format!("{it}%")),
-            finding.map_or_else(String::new, |it| format!("{} ({})", it.kind, it.severity)),
+            marks.of(pid).unwrap_or_default(),
             format!("{}{}", escape(&name), if is_monitor { " (a monitor)" } else { "" }),
         ]);
     }
-    section.rows.push(Row::Table(table));
-    let more = holders.len().saturating_sub(MOST_LISTED);
-    if more > 0 {
-        section.item("", format!("and {more} more (`gpumem ps` lists them)"));
+    table
+}
+
+impl Marks<'_> {
+    /// What is found of a process, or else suspected.
+    fn of(self, pid: u32) -> Option<String> {
+        let is_its = |finding: &&Finding| {
+            let process = finding.process.as_ref();
+            finding.resolved_at.is_none() && process.is_some_and(|it| it.pid == pid)
+        };
+        let found = self.findings.iter().find(is_its);
+        let found = found.map(|it| format!("{} ({})", it.kind, it.severity));
+        let mut suspects = self.suspects.iter();
+        found.or_else(|| Some(suspects.find(|it| it.process.pid == pid)?.mark.to_string()))
     }
 }

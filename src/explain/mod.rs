@@ -25,7 +25,7 @@ use crate::rules::{self, Engine};
 use crate::units::{Bytes, Span, number_of};
 
 pub use framework::{framework, frameworks};
-pub use gpu::gpu;
+pub use gpu::{Marks, gpu, holders_table};
 use page::{ExplainPage, ForecastLine, MemoryCurve, Row, Section};
 pub use process::process;
 
@@ -108,7 +108,7 @@ pub fn is_there(who: Identity, snapshot: &Snapshot) -> bool {
 }
 
 /// What the process that a pid names is called, and its owner; nothing of one that is not known for certain.
-fn who(last: &Snapshot, pid: u32) -> (String, Option<&str>) {
+pub fn who(last: &Snapshot, pid: u32) -> (String, Option<&str>) {
     let process = last.process(pid);
     let name = match process {
         Some(known) if known.identity().is_certain() => {

@@ -1,4 +1,7 @@
-//! The verdict of `gpumem check`: as JSON, and for people with the worst first.
+//! The verdict of `gpumem check`: as JSON, and for people with the worst first. As CI servers show it, it is in
+//! `ci`.
+
+mod ci;
 
 use std::fmt::{self, Write as _};
 use std::sync::Arc;
@@ -8,6 +11,7 @@ use serde::Serialize;
 
 use super::escape::escape;
 use super::style::{Style, broken};
+use super::table::Table;
 use crate::model::finding::{Finding, Kept, Pending, Undecided};
 use crate::model::snapshot::ReadError;
 use crate::model::{Reclaimable, Severity, Suspect, Time};
@@ -67,8 +71,8 @@ pub struct CheckReport {
     pub time: Option<Time>,
     /// The span of history that was judged, in seconds.
     pub window_seconds: f64,
-    /// `ok`, the exit code is 0; `findings`, 1: something at or above --fail-on, a limit exceeded, or
-    /// memory not free in time; `error`, 2 or 3: it could not be measured, and errors says why.
+    /// `ok`, the exit code is 0; `findings`, 1: something at or above --fail-on, a limit exceeded, a new
+    /// holder, or memory not free in time; `error`, 2 or 3: it could not be measured, and errors says why.
     pub status: CheckOutcome,
     /// How many findings last, by severity.
     pub counts: Counts,
@@ -92,8 +96,25 @@ pub struct CheckReport {
     pub limits: Vec<LimitVerdict>,
     /// What was waited for; empty without `--wait-free`.
     pub wait: Vec<WaitVerdict>,
+    /// Who holds memory and did not in the snapshot that `--baseline` names; `null` without it.
+    pub new_holders: Option<Vec<NewHolder>>,
     /// What could not be read, and why the check failed.
     pub errors: Vec<ReadError>,
+    /// How many GPUs it is about.
+    #[serde(skip)]
+    pub gpus: usize,
+    /// The host's name.
+    #[serde(skip)]
+    pub hostname: Option<Arc<str>>,
+    /// The rules that were applied.
+    #[serde(skip)]
+    pub rules: Vec<Arc<str>>,
+    /// The least severity that fails the check; none where findings do not.
+    #[serde(skip)]
+    pub fail_on: Option<Severity>,
+    /// Of each GPU that was waited for: what is free of it, and who holds the rest.
+    #[serde(skip)]
+    pub holders: Vec<(String, Table)>,
 }
 
 /// A limit that a GPU may be held to.
@@ -133,9 +154,28 @@ pub struct LimitVerdict {
     pub exceeded: Option<bool>,
 }
 
+/// A process that holds memory on a GPU on which it held none in the baseline.
+#[derive(Clone, PartialEq, Eq, Debug, JsonSchema, Serialize)]
+pub struct NewHolder {
+    /// The GPU's index.
+    pub gpu: u32,
+    /// Its UUID.
+    pub uuid: Option<Arc<str>>,
+    /// As NVML names it.
+    pub pid: u32,
+    /// What it is called; a process may choose that.
+    pub name: String,
+    /// Its owner; `null` where that is not known.
+    pub user: Option<String>,
+    /// What it holds there, in bytes; `null` where that is not known.
+    pub used_bytes: Option<u64>,
+}
+
 /// What became of waiting for free memory.
 #[derive(Clone, PartialEq, Debug, JsonSchema, Serialize)]
 pub struct WaitVerdict {
+    /// The GPU that was named, as it was typed; `null` where it may be any.
+    pub named: Option<String>,
     /// The GPU that has it, or that came nearest, by NVML's index; `null` where nothing is known of
     /// any.
     pub gpu: Option<u32>,
@@ -162,47 +202,56 @@ impl CheckReport {
         }
     }
 
-    /// The report for people; its lines broken for a terminal of `width` columns, where one is given, and its
-    /// headline of ASCII characters only where they are asked for.
-    pub fn to_text(&self, gpus: usize, style: Style, width: Option<usize>, ascii: bool) -> String {
+    /// The report for people; its lines broken for a terminal of `width` columns, where one is given.
+    pub fn to_text(&self, look: TextLook) -> String {
+        let TextLook { style, width, ascii, verbose } = look;
         let mut out = String::new();
+        // Writing to a String cannot fail.
+        let _ = self.write_wait(&mut out, style);
         // Where it could not be measured, or no rule was asked, whether anything is reclaimable is not known.
         let is_judged = self.rules_applied && self.status != CheckOutcome::Error;
         if is_judged || !self.reclaimable.is_nothing() {
-            out = style.heading(&self.reclaimable.headline(ascii)) + "\n\n";
+            out += &(style.heading(&self.reclaimable.headline(ascii)) + "\n\n");
         }
-        // Writing to a String cannot fail.
-        let _ = self.text(&mut out, gpus, style);
+        let _ = self.text(&mut out, style, verbose || self.wait.is_empty());
         match width {
             Some(width) => broken(&out, width),
             None => out,
         }
     }
 
-    fn text(&self, out: &mut String, gpus: usize, style: Style) -> fmt::Result {
-        let lasting = self.findings.iter().filter(|finding| finding.resolved_at.is_none());
-        for equal in fold(lasting) {
+    /// What lasts.
+    fn lasting(&self) -> impl Iterator<Item = &Finding> {
+        self.findings.iter().filter(|finding| finding.resolved_at.is_none())
+    }
+
+    fn text(&self, out: &mut String, style: Style, shows_undecided: bool) -> fmt::Result {
+        for equal in fold(self.lasting()) {
             write_finding(out, &equal, style)?;
         }
         for suspect in &self.suspects {
             write_suspect(out, suspect, style)?;
         }
-        let ceased =
-            self.findings.len() - self.counts.info - self.counts.warning - self.counts.critical;
-        self.write_gate(out)?;
+        for exceeded in self.exceeded() {
+            writeln!(out, "limit: GPU {}: {exceeded}", exceeded.gpu)?;
+        }
+        for new in self.new_holders.iter().flatten() {
+            writeln!(out, "new: {new}")?;
+        }
         for kept in &self.kept {
             write_kept(out, kept)?;
         }
-        for undecided in &self.undecided {
+        for undecided in self.undecided.iter().filter(|_| shows_undecided) {
             writeln!(out, "undecided: {}: {}", undecided.rule, escape(&undecided.reason))?;
         }
         for error in &self.errors {
-            write!(out, "error: ")?;
-            if let Some(gpu) = error.gpu {
-                write!(out, "GPU {gpu}: ")?;
-            }
-            writeln!(out, "{}: {}", escape(&error.call), escape(&error.error))?;
+            writeln!(out, "error: {}", error_line(error))?;
         }
+        writeln!(out, "{}", self.summary())
+    }
+
+    /// The verdict in a line, in which nothing stands that a process chose.
+    fn summary(&self) -> String {
         let counts = self.counts;
         let mut found = Vec::new();
         for (count, severity) in [
@@ -218,15 +267,23 @@ impl CheckReport {
         if exceeded > 0 {
             found.push(format!("{} exceeded", number_of(exceeded, "limit")));
         }
+        let new = self.new_holders.as_ref().map_or(0, Vec::len);
+        if new > 0 {
+            found.push(number_of(new, "new holder"));
+        }
         if self.wait.iter().any(|wait| !wait.satisfied) {
             found.push("not free in time".to_owned());
         }
-        let found = match (found.is_empty(), self.rules_applied, self.limits.is_empty()) {
-            (true, false, false) if self.status == CheckOutcome::Ok => "within limits".to_owned(),
-            (true, false, _) => "nothing exceeded that is known".to_owned(),
-            (true, true, _) => "no findings".to_owned(),
-            (false, ..) => found.join(", "),
+        let found = match (found.is_empty(), self.rules_applied) {
+            (true, false) if self.status != CheckOutcome::Ok => {
+                "nothing exceeded that is known".to_owned()
+            }
+            (true, false) if self.limits.is_empty() => "no new holders".to_owned(),
+            (true, false) => "within limits".to_owned(),
+            (true, true) => "no findings".to_owned(),
+            (false, _) => found.join(", "),
         };
+        let ceased = self.findings.len() - counts.info - counts.warning - counts.critical;
         let cleared = if ceased > 0 { format!(", {ceased} cleared since") } else { String::new() };
         let suspects = match self.suspects.len() {
             0 => String::new(),
@@ -237,15 +294,94 @@ impl CheckReport {
             count => format!(", {count} kept by the configuration"),
         };
         let span = Span::from_seconds(self.window_seconds);
-        let gpus = number_of(gpus, "GPU");
+        let gpus = number_of(self.gpus, "GPU");
         let verdict =
             if self.status == CheckOutcome::Error { "could not measure everything; " } else { "" };
         let based = match self.rules_applied {
             true => format!(", based on {span} of history"),
             false => String::new(),
         };
-        writeln!(out, "{verdict}{found}{suspects}{cleared}{kept} on {gpus}{based}")
+        format!("{verdict}{found}{suspects}{cleared}{kept} on {gpus}{based}")
     }
+
+    fn exceeded(&self) -> impl Iterator<Item = &LimitVerdict> {
+        let exceeded = |verdict: &&LimitVerdict| verdict.exceeded == Some(true);
+        self.limits.iter().filter(exceeded)
+    }
+
+    /// What the wait came to, a line each, and who holds the rest.
+    fn write_wait(&self, out: &mut String, style: Style) -> fmt::Result {
+        for wait in &self.wait {
+            writeln!(out, "{}", style.heading(&wait.to_string()))?;
+        }
+        for (title, table) in &self.holders {
+            let rows = table.render(None, |heading| style.faint(heading));
+            write!(out, "\n{title}\n{}", if table.is_empty() { "" } else { &rows })?;
+        }
+        if self.wait.is_empty() { Ok(()) } else { writeln!(out) }
+    }
+}
+
+/// How the report looks to people.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct TextLook {
+    pub style: Style,
+    /// Columns of the terminal, where it is one.
+    pub width: Option<usize>,
+    /// A headline of ASCII characters only.
+    pub ascii: bool,
+    /// What rules have not decided, too, where something was waited for.
+    pub verbose: bool,
+}
+
+impl fmt::Display for LimitVerdict {
+    /// What the GPU comes to, against the limit.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let bytes = |bytes: Option<u64>| Bytes(bytes.unwrap_or_default());
+        let what = match self.limit {
+            Limit::MaxUsed => "in use",
+            Limit::MaxUnattributed => "in use by no process that NVML lists",
+        };
+        let (actual, most) = (bytes(self.actual_bytes), bytes(self.limit_bytes));
+        write!(f, "{actual} {what}, more than {most} (--{})", self.limit)
+    }
+}
+
+impl fmt::Display for WaitVerdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let wanted = Bytes(self.wanted_bytes);
+        let waited = Span::from_seconds(self.waited_seconds);
+        match (self.gpu, self.free_bytes.map(Bytes)) {
+            (Some(gpu), Some(free)) if self.satisfied => {
+                write!(f, "free: GPU {gpu}: {free} free, {wanted} wanted, after {waited}")
+            }
+            (Some(gpu), Some(free)) => write!(
+                f,
+                "not free: {wanted} wanted, waited {waited}; the most was {free} on GPU {gpu}"
+            ),
+            _ => write!(
+                f,
+                "not free: {wanted} wanted, waited {waited}; its free memory is not known"
+            ),
+        }
+    }
+}
+
+impl fmt::Display for NewHolder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let bytes = self.used_bytes.map_or_else(|| "memory".to_owned(), |it| Bytes(it).to_string());
+        let user =
+            self.user.as_deref().map_or_else(String::new, |it| format!(" of {}", escape(it)));
+        let name = escape(&self.name);
+        let Self { gpu, pid, .. } = self;
+        write!(f, "GPU {gpu}: {name} ({pid}){user} holds {bytes}, and held none in the baseline")
+    }
+}
+
+/// What could not be read, in a line.
+pub fn error_line(error: &ReadError) -> String {
+    let gpu = error.gpu.map_or_else(String::new, |gpu| format!("GPU {gpu}: "));
+    format!("{gpu}{}: {}", escape(&error.call), escape(&error.error))
 }
 
 /// `1 warning`, `4 warnings`; the other two have no plural.
@@ -255,50 +391,6 @@ pub fn counted(count: usize, severity: Severity) -> String {
         _ => "",
     };
     format!("{count} {severity}{s}")
-}
-
-impl CheckReport {
-    fn exceeded(&self) -> impl Iterator<Item = &LimitVerdict> {
-        let exceeded = |verdict: &&LimitVerdict| verdict.exceeded == Some(true);
-        self.limits.iter().filter(exceeded)
-    }
-
-    /// What the limits and the wait came to, a line each; a limit that is kept is not worth one.
-    fn write_gate(&self, out: &mut String) -> fmt::Result {
-        for verdict in self.exceeded() {
-            let bytes = |bytes: Option<u64>| Bytes(bytes.unwrap_or_default());
-            let what = match verdict.limit {
-                Limit::MaxUsed => "in use",
-                Limit::MaxUnattributed => "in use by no process that NVML lists",
-            };
-            writeln!(
-                out,
-                "limit: GPU {}: {} {what}, more than {} (--{})",
-                verdict.gpu,
-                bytes(verdict.actual_bytes),
-                bytes(verdict.limit_bytes),
-                verdict.limit,
-            )?;
-        }
-        for wait in &self.wait {
-            let wanted = Bytes(wait.wanted_bytes);
-            let waited = Span::from_seconds(wait.waited_seconds);
-            match (wait.gpu, wait.free_bytes.map(Bytes)) {
-                (Some(gpu), Some(free)) if wait.satisfied => {
-                    writeln!(out, "free: GPU {gpu}: {free} free, {wanted} wanted, after {waited}")
-                }
-                (Some(gpu), Some(free)) => writeln!(
-                    out,
-                    "not free: {wanted} wanted, waited {waited}; the most was {free} on GPU {gpu}"
-                ),
-                _ => writeln!(
-                    out,
-                    "not free: {wanted} wanted, waited {waited}; its free memory is not known"
-                ),
-            }?;
-        }
-        Ok(())
-    }
 }
 
 fn write_kept(out: &mut String, kept: &Kept) -> fmt::Result {

@@ -12,10 +12,8 @@ pub mod doctor;
 pub mod environment;
 pub mod escape;
 pub mod explain;
-#[allow(dead_code, reason = "`check --format` and `run` are about to use it")]
 pub mod github;
 mod gpus;
-#[allow(dead_code, reason = "`check --format` and `run` are about to use it")]
 pub mod junit;
 pub mod processes;
 pub mod schema;

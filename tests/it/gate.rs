@@ -205,8 +205,8 @@ fn waiting_ends_when_so_much_is_free() {
     let text = run(&["check", "--replay", path, "--wait-free", "50GiB", "--wait-free", "8GiB:0"]);
     assert_eq!(text.code, 1);
     assert!(
-        text.stdout.contains(
-            "\nnot free: 50.0 GiB wanted, waited 2m 00s; the most was 40.0 GiB on GPU 1\n\
+        text.stdout.starts_with(
+            "not free: 50.0 GiB wanted, waited 2m 00s; the most was 40.0 GiB on GPU 1\n\
              free: GPU 0: 30.0 GiB free, 8.0 GiB wanted, after 2m 00s\n"
         ),
         "{text:?}"

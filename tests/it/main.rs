@@ -25,6 +25,7 @@ mod doctor;
 mod ended;
 mod explain;
 mod faults;
+mod formats;
 mod gate;
 mod generated;
 mod hardware;

@@ -6,14 +6,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 use signal_hook::consts::{SIGINT, SIGTERM};
 
 use super::verdict::CheckVerdict;
+use crate::cli::args::CheckFormat;
 use crate::cli::exit::Exit;
 use crate::cli::{print, signals, warn};
-use crate::model::json::document;
 
-/// From now on, a signal ends the check with a report of what is known: a JSON document or a line.
+/// From now on, a signal ends the check with a report of what is known: a document or a line.
 pub(super) fn report_on_signal(
     verdict: &Arc<Mutex<CheckVerdict>>,
-    json: bool,
+    format: CheckFormat,
     quiet: bool,
 ) -> anyhow::Result<()> {
     signals::end_on_second(&[SIGINT, SIGTERM])?;
@@ -25,12 +25,8 @@ pub(super) fn report_on_signal(
             return true;
         }
         let why = format!("interrupted by {} before the verdict", signals::name(signal));
-        if json {
-            // That standard output is closed cannot be reported.
-            let _ = document(&verdict.report(Some(&why)))
-                .map_err(Into::into)
-                .and_then(|json| print(&json));
-        }
+        // That standard output is closed cannot be reported.
+        let _ = format.of(&verdict.report(Some(&why))).and_then(|document| print(&document));
         if !quiet {
             warn(&why);
         }

@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::baseline::Baseline;
 use super::limit;
 use super::wait::Wait;
 use crate::cli::args::{CheckArgs, Global};
@@ -11,16 +12,20 @@ use crate::cli::commands::CommandSource;
 use crate::cli::selection::{Selection, names, no_such_gpu};
 use crate::cli::store::{self, Fed};
 use crate::cli::{UsageError, unreadable};
+use crate::explain::{Marks, holders_table};
 use crate::history::Resets;
 use crate::model::finding::{Finding, Pending};
 use crate::model::selector::Selected;
 use crate::model::snapshot::ReadError;
 use crate::model::{Gpu, Identity, Reclaimable, Severity, Snapshot, Suspect, Time};
 use crate::recording;
-use crate::report::check::{CheckOutcome, CheckReport, Counts, Limit, LimitVerdict, SCHEMA};
+use crate::report::check::{
+    CheckOutcome, CheckReport, Counts, Limit, LimitVerdict, NewHolder, SCHEMA,
+};
+use crate::report::table::Table;
 use crate::rules::{Engine, RuleSet};
 use crate::source::live::Live;
-use crate::units::{Amount, Span};
+use crate::units::{Amount, Bytes, Span};
 use crate::watch::state::judged;
 
 /// What is asked of a machine, and what is known so far.
@@ -30,6 +35,9 @@ pub(super) struct CheckVerdict {
     fail_on: Option<Severity>,
     limits: Vec<(Limit, Amount)>,
     wait: Option<Wait>,
+    baseline: Option<Baseline>,
+    /// Why that says nothing of this machine.
+    unusable: Option<String>,
     engine: Engine,
     commands: CommandSource,
     /// The longest time that a rule asks for.
@@ -61,6 +69,10 @@ struct Last {
     errors: Vec<ReadError>,
     unreadable: bool,
     limits: Vec<LimitVerdict>,
+    /// Whether a limit or the baseline could not be judged.
+    is_unknown: bool,
+    new_holders: Option<Vec<NewHolder>>,
+    hostname: Option<Arc<str>>,
     /// What of it was asked for; `None` where that is all.
     selected: Option<Selected>,
 }
@@ -75,13 +87,22 @@ pub(super) enum VerdictProgress {
 }
 
 impl CheckVerdict {
-    pub(super) fn new(args: &CheckArgs, settings: RuleSet, commands: CommandSource) -> Self {
+    /// # Errors
+    ///
+    /// The baseline is none.
+    pub(super) fn new(
+        args: &CheckArgs,
+        settings: RuleSet,
+        commands: CommandSource,
+    ) -> Result<Self, UsageError> {
         let limits =
             [(Limit::MaxUsed, args.max_used), (Limit::MaxUnattributed, args.max_unattributed)];
         let asked = |(limit, amount): (Limit, Option<Amount>)| amount.map(|amount| (limit, amount));
         let wait = !args.wait_free.is_empty();
         let is_without_rules = settings.rules().is_empty();
-        Self {
+        Ok(Self {
+            baseline: args.baseline.as_deref().map(Baseline::read).transpose()?,
+            unusable: None,
             selection: Selection::new(&args.gpu, &args.user, &args.terms),
             // Who waits for memory, or only limits it, asks about the memory.
             fail_on: args.fail_on.or((!wait && !is_without_rules).then_some(Severity::Warning)),
@@ -98,7 +119,7 @@ impl CheckVerdict {
             known: Vec::new(),
             impossible: None,
             concluded: false,
-        }
+        })
     }
 
     /// What is being done for so long, for people.
@@ -146,7 +167,8 @@ impl CheckVerdict {
         let selected = select(&self.selection, &self.engine, &snapshot, &mut self.selected);
         // The rules saw all of it: what a process does on one GPU excuses it on another.
         self.note_gpus(&snapshot.gpus);
-        let whole = (!self.engine.findings().is_empty()).then(|| snapshot.clone());
+        let shows_holders = self.wait.is_some() || !self.engine.findings().is_empty();
+        let whole = shows_holders.then(|| snapshot.clone());
         self.selection.retain_gpus(&mut snapshot);
         let missing = self.selection.missing_gpus(&snapshot.gpus);
         let mut progress = VerdictProgress::Open;
@@ -157,13 +179,22 @@ impl CheckVerdict {
                 progress = VerdictProgress::Answered;
             }
         }
-        let (limits, unknown) = limit::judge(&self.limits, &snapshot);
+        let (limits, mut unknown) = limit::judge(&self.limits, &snapshot);
+        self.unusable = self.baseline.as_ref().and_then(|it| it.unusable(&snapshot));
+        let new_holders = self.baseline.as_ref().map(|baseline| {
+            let (mut new, errors) = baseline.judge(&snapshot);
+            unknown.extend(errors);
+            let on = selected.as_ref().map(|selected| &selected.on_gpus);
+            new.retain(|it| on.is_none_or(|on| on.contains(&(Some(it.pid), it.gpu))));
+            new
+        });
         // What is not known now may be in the next snapshot.
-        let is_open = limits.is_empty() || limits.iter().any(|limit| limit.exceeded.is_none());
+        let is_open = (limits.is_empty() && new_holders.is_none()) || !unknown.is_empty();
         if self.is_without_rules && self.wait.is_none() && self.is_live && !is_open {
             progress = VerdictProgress::Answered;
         }
         let unreadable = unreadable(&snapshot);
+        let is_unknown = !unknown.is_empty();
         let mut errors = snapshot.errors;
         errors.extend(unknown);
         self.first.get_or_insert(snapshot.time);
@@ -175,6 +206,9 @@ impl CheckVerdict {
             errors,
             unreadable,
             limits,
+            is_unknown,
+            new_holders,
+            hostname: snapshot.host.hostname,
             selected,
         });
         progress
@@ -200,16 +234,19 @@ impl CheckVerdict {
         self.selection.check_users()
     }
 
-    /// Whether the GPUs that were named exist, once there is a machine to ask.
+    /// Whether the GPUs that were named exist, once there is a machine to ask, and the baseline is of it.
     ///
     /// # Errors
     ///
-    /// One was named that was never seen.
-    pub(super) fn prove_gpus(&self) -> Result<(), UsageError> {
+    /// One was named that was never seen; or the baseline is of another machine or boot.
+    pub(super) fn prove_machine(&self) -> Result<(), UsageError> {
         if self.known.is_empty() {
             return Ok(());
         }
         self.selection.check_gpus(&self.known)?;
+        if let Some(why) = &self.unusable {
+            return Err(UsageError(why.clone()));
+        }
         let exists = |wanted: &str, gpus: &[Gpu]| gpus.iter().any(|gpu| names(wanted, gpu));
         let is_asked = |gpu: &&Gpu| self.selection.allows_gpu(gpu);
         let asked: Vec<Gpu> = self.known.iter().filter(is_asked).cloned().collect();
@@ -229,11 +266,6 @@ impl CheckVerdict {
 
     pub(super) fn is_concluded(&self) -> bool {
         self.concluded
-    }
-
-    /// How many GPUs the last snapshot has, of those asked for.
-    pub(super) fn gpus(&self) -> usize {
-        self.last.as_ref().map_or(0, |last| last.gpus)
     }
 
     /// What is known so far; with a `failure` it is an error, whatever it is.
@@ -276,8 +308,34 @@ impl CheckVerdict {
             undecided: engine.undecided(),
             limits,
             wait,
+            new_holders: self.last.as_ref().and_then(|last| last.new_holders.clone()),
             errors: self.errors(failure),
+            gpus: self.last.as_ref().map_or(0, |last| last.gpus),
+            hostname: self.last.as_ref().and_then(|last| last.hostname.clone()),
+            rules: engine.settings().rules().iter().map(|rule| Arc::clone(&rule.name)).collect(),
+            fail_on: self.fail_on,
+            holders: self.holders(),
         }
+    }
+
+    /// Who holds what on the GPUs that were waited for.
+    fn holders(&self) -> Vec<(String, Table)> {
+        let whole = self.last.as_ref().and_then(|last| last.whole.as_ref());
+        let (Some(wait), Some(whole)) = (&self.wait, whole) else {
+            return Vec::new();
+        };
+        let asked = wait.asked(&whole.gpus).into_iter();
+        let asked = asked.filter(|gpu| self.selection.allows_gpu(gpu));
+        let engine = &self.engine;
+        let marks = Marks { findings: engine.findings(), suspects: engine.suspects() };
+        let title = |gpu: &Gpu| match (gpu.free_bytes(), gpu.memory) {
+            (Some(free), Some(memory)) => {
+                let (free, total) = (Bytes(free), Bytes(memory.total_bytes));
+                format!("GPU {}: {free} of {total} free", gpu.index)
+            }
+            _ => format!("GPU {}: what is free is not known", gpu.index),
+        };
+        asked.map(|gpu| (title(gpu), holders_table(whole, gpu, marks))).collect()
     }
 
     /// What is pending of those asked for.
@@ -321,16 +379,17 @@ impl CheckVerdict {
         let mut lasting = findings.iter().filter(lasts);
         let found = lasting.any(|finding| self.fail_on.is_some_and(|on| finding.severity >= on));
         let exceeded = last.limits.iter().any(|v| v.exceeded == Some(true));
-        let unknown = last.limits.iter().any(|v| v.exceeded.is_none());
+        let is_new = last.new_holders.as_ref().is_some_and(|new| !new.is_empty());
         let unsatisfied = self.wait.as_ref().is_some_and(|wait| !wait.is_satisfied());
         let never_known = self.wait.as_ref().is_some_and(Wait::is_blind);
         // Where findings are not asked for, a GPU on which none can be seen hides nothing.
         let unreadable = self.fail_on.is_some() && last.unreadable;
-        let is_judged = self.fail_on.is_some() || !self.limits.is_empty();
+        let is_judged =
+            self.fail_on.is_some() || !self.limits.is_empty() || self.baseline.is_some();
         let unreadable = unreadable || (is_judged && !last.missing.is_empty());
-        if found || exceeded || (unsatisfied && !never_known) {
+        if found || exceeded || is_new || (unsatisfied && !never_known) {
             CheckOutcome::Findings
-        } else if unknown || unsatisfied || unreadable || last.gpus == 0 {
+        } else if last.is_unknown || unsatisfied || unreadable || last.gpus == 0 {
             CheckOutcome::Error
         } else {
             CheckOutcome::Ok

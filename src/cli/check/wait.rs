@@ -85,6 +85,17 @@ impl Wait {
         self.wants.iter().any(|want| want.nearest.is_none())
     }
 
+    /// Of these GPUs, those that have what was wanted; where something is not free, all that might.
+    pub(super) fn asked<'g>(&self, gpus: &'g [Gpu]) -> Vec<&'g Gpu> {
+        let is_asked = |gpu: &&Gpu| {
+            self.wants.iter().any(|want| match &want.nearest {
+                Some(near) if want.satisfied => near.gpu == gpu.index,
+                _ => want.candidates(gpus).any(|it| it.index == gpu.index),
+            })
+        };
+        gpus.iter().filter(is_asked).collect()
+    }
+
     /// The GPUs that were named.
     pub(super) fn named_gpus(&self) -> impl Iterator<Item = &str> {
         self.wants.iter().filter_map(|want| want.wanted.gpu.as_deref())
@@ -112,6 +123,7 @@ impl Wait {
 
     pub(super) fn verdicts(&self) -> Vec<WaitVerdict> {
         let verdict = |want: &Want| WaitVerdict {
+            named: want.wanted.gpu.clone(),
             gpu: want.nearest.as_ref().map(|near| near.gpu),
             uuid: want.nearest.as_ref().and_then(|near| near.uuid.clone()),
             free_bytes: want.nearest.as_ref().map(|near| near.free_bytes),

@@ -1,0 +1,140 @@
+//! The verdict as CI servers show it: a page of tests, or annotations of a job.
+//!
+//! A test is a rule that was applied, a limit on a GPU, a wait, a baseline; and one that everything could be
+//! measured. So a passing check and a failing one have the same tests, and none fails unless the exit code says so.
+
+use super::{CheckOutcome, CheckReport, TextLook, error_line, fold, write_finding};
+use crate::model::finding::Finding;
+use crate::model::{Severity, Time};
+use crate::report::github::{Level, annotation};
+use crate::report::junit::{Case, CaseResult, Suite};
+use crate::report::style::Style;
+use crate::units::{Bytes, number_of};
+
+/// What the suite is called, and each annotation before what it is about.
+const NAME: &str = "gpumem check";
+
+impl CheckReport {
+    /// As JUnit XML; `now` is the time of a check that saw nothing.
+    pub fn to_junit(&self, now: Time) -> String {
+        let rules = self.rules.iter().filter(|_| self.fail_on.is_some());
+        let suite = Suite {
+            name: NAME.to_owned(),
+            time: self.time.unwrap_or(now),
+            hostname: self.hostname.as_deref().map(str::to_owned),
+            seconds: self.window_seconds,
+            cases: rules.map(|rule| self.rule(rule)).chain(self.gates()).collect(),
+            output: self.to_text(TextLook { ascii: true, verbose: true, ..TextLook::default() }),
+        };
+        suite.to_xml()
+    }
+
+    /// As annotations, with the verdict in a line below them.
+    pub fn to_github(&self) -> String {
+        let mut out = String::new();
+        for equal in fold(self.lasting()) {
+            let level = match equal[0].severity {
+                severity if self.fail_on.is_some_and(|on| severity >= on) => Level::Error,
+                Severity::Info => Level::Notice,
+                Severity::Warning | Severity::Critical => Level::Warning,
+            };
+            let title = format!("{NAME}: {}", equal[0].rule);
+            out += &annotation(level, &title, &paragraph(&equal));
+        }
+        for case in self.gates() {
+            if let CaseResult::Failed { text, .. } | CaseResult::Error { text, .. } = case.result {
+                out += &annotation(Level::Error, &format!("{NAME}: {}", case.name), &text);
+            }
+        }
+        out + &self.summary() + "\n"
+    }
+
+    fn rule(&self, rule: &str) -> Case {
+        let counts = |it: &&Finding| *it.rule == *rule && Some(it.severity) >= self.fail_on;
+        let found: Vec<&Finding> = self.lasting().filter(counts).collect();
+        let undecided = self.undecided.iter().find(|it| *it.rule == *rule);
+        let result = match (found.first(), undecided) {
+            (Some(first), _) => CaseResult::Failed {
+                kind: first.kind.to_string(),
+                message: match found.len() {
+                    1 => first.message.to_string(),
+                    more => format!("{} (and {} more)", first.message, more - 1),
+                },
+                text: fold(found.into_iter()).iter().map(|equal| paragraph(equal)).collect(),
+            },
+            (None, Some(undecided)) => CaseResult::Skipped(undecided.reason.clone()),
+            (None, None) => CaseResult::Passed,
+        };
+        case("rule", rule.to_owned(), result)
+    }
+
+    /// What was asked for beside rules, and whether everything could be measured.
+    fn gates(&self) -> Vec<Case> {
+        let mut cases = Vec::new();
+        for limit in &self.limits {
+            let name = format!("{} on GPU {}", limit.limit, limit.gpu);
+            let result = match limit.exceeded {
+                Some(false) => CaseResult::Passed,
+                Some(true) => failed("limit", limit.to_string()),
+                None => CaseResult::Skipped("not known".to_owned()),
+            };
+            cases.push(case("limit", name, result));
+        }
+        for wait in &self.wait {
+            let on = match wait.named.as_deref() {
+                Some(gpu) if gpu.bytes().all(|byte| byte.is_ascii_digit()) => format!("GPU {gpu}"),
+                Some(uuid) => uuid.to_owned(),
+                None => "any GPU".to_owned(),
+            };
+            let name = format!("{} free on {on}", Bytes(wait.wanted_bytes));
+            let result = match wait.satisfied {
+                true => CaseResult::Passed,
+                false if wait.gpu.is_some() => failed("wait-free", wait.to_string()),
+                false => CaseResult::Skipped("not known".to_owned()),
+            };
+            let seconds = wait.waited_seconds;
+            cases.push(Case { seconds, ..case("wait-free", name, result) });
+        }
+        if let Some(new) = &self.new_holders {
+            let lines: Vec<String> = new.iter().map(ToString::to_string).collect();
+            let result = match lines.len() {
+                0 => CaseResult::Passed,
+                count => CaseResult::Failed {
+                    kind: "baseline".to_owned(),
+                    message: number_of(count, "new holder"),
+                    text: lines.join("\n"),
+                },
+            };
+            cases.push(case("baseline", "no new holders".to_owned(), result));
+        }
+        let result = match self.status {
+            CheckOutcome::Ok | CheckOutcome::Findings => CaseResult::Passed,
+            CheckOutcome::Error => {
+                let lines: Vec<String> = self.errors.iter().map(error_line).collect();
+                CaseResult::Error {
+                    kind: "error".to_owned(),
+                    message: lines.first().cloned().unwrap_or_else(|| self.summary()),
+                    text: if lines.is_empty() { self.summary() } else { lines.join("\n") },
+                }
+            }
+        };
+        cases.push(case("check", "measured".to_owned(), result));
+        cases
+    }
+}
+
+fn case(class: &str, name: String, result: CaseResult) -> Case {
+    Case { class: format!("gpumem.{class}"), name, seconds: 0.0, result }
+}
+
+fn failed(kind: &str, message: String) -> CaseResult {
+    CaseResult::Failed { kind: kind.to_owned(), text: message.clone(), message }
+}
+
+/// Findings that are the same, as the report for people has them.
+fn paragraph(equal: &[&Finding]) -> String {
+    let mut out = String::new();
+    // Writing to a String cannot fail.
+    let _ = write_finding(&mut out, equal, Style::default());
+    out
+}
