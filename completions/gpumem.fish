@@ -47,6 +47,7 @@ complete -c gpumem -n "__fish_gpumem_needs_command" -f -a "watch" -d 'Watch GPUs
 complete -c gpumem -n "__fish_gpumem_needs_command" -f -a "reap" -d 'Free GPU memory that is not needed: show a plan, kill what it names, verify that memory came back'
 complete -c gpumem -n "__fish_gpumem_needs_command" -f -a "kill" -d 'Kill processes of yours that hold GPU memory, and verify that the memory came back'
 complete -c gpumem -n "__fish_gpumem_needs_command" -f -a "release" -d 'Have processes release GPU memory that they do not need, without killing them, and verify that it was freed'
+complete -c gpumem -n "__fish_gpumem_needs_command" -f -a "run" -d 'Run a command, and report what it used of the GPUs, whether it leaked, and what it left behind'
 complete -c gpumem -n "__fish_gpumem_needs_command" -f -a "record" -d 'Record what is observed, one JSON snapshot per line'
 complete -c gpumem -n "__fish_gpumem_needs_command" -f -a "rules" -d 'List the rules: what each finds, its settings, their values and what they mean'
 complete -c gpumem -n "__fish_gpumem_needs_command" -f -a "config" -d 'Show, validate or test the configuration'
@@ -287,6 +288,22 @@ complete -c gpumem -n "__fish_gpumem_using_subcommand release" -l json -d 'Print
 complete -c gpumem -n "__fish_gpumem_using_subcommand release" -l no-store -d 'Do not use the history that `gpumem record --store` keeps'
 complete -c gpumem -n "__fish_gpumem_using_subcommand release" -l utc -d 'Show times in UTC instead of this machine\'s time zone; JSON always is in UTC'
 complete -c gpumem -n "__fish_gpumem_using_subcommand release" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c gpumem -n "__fish_gpumem_using_subcommand run" -l max-peak -d 'Exit with 1 where COMMAND and its descendants held more than this on a GPU' -x -k -a "(__fish_gpumem_values)"
+complete -c gpumem -n "__fish_gpumem_using_subcommand run" -l fail-on -d 'Exit with 1 where memory was found to leak, or is still held five seconds after the end' -r -f -a "leak\t'Memory of a process grew throughout, by the rule `leak`'
+held\t'Something still held memory five seconds after the end'"
+complete -c gpumem -n "__fish_gpumem_using_subcommand run" -l report -d 'Write a report, by the file\'s ending: .json (gpumem.run/1), .xml (JUnit) or .md; the file $GITHUB_STEP_SUMMARY is appended to' -r -F
+complete -c gpumem -n "__fish_gpumem_using_subcommand run" -l interval -d 'The longest time between samples; it begins with 50ms, for short commands [default: 1s, or the configuration\'s]' -x -k -a "(__fish_gpumem_values)"
+complete -c gpumem -n "__fish_gpumem_using_subcommand run" -l nvml-library -d 'The NVML library to load, instead of the loader\'s libnvidia-ml.so.1' -r -F
+complete -c gpumem -n "__fish_gpumem_using_subcommand run" -l nvml-timeout -d 'How long one GPU may take to answer; then it is shown as stale, and the others are sampled on' -x -k -a "(__fish_gpumem_values)"
+complete -c gpumem -n "__fish_gpumem_using_subcommand run" -l config -d 'The configuration file, instead of /etc/gpumem/config.toml and ~/.config/gpumem/config.toml; /dev/null is none' -r -F
+complete -c gpumem -n "__fish_gpumem_using_subcommand run" -l color -d 'When to use colour; NO_COLOR is honoured' -r -f -a "auto\t'On a terminal, unless NO_COLOR is set or TERM is dumb'
+always\t'Always'
+never\t'Never'"
+complete -c gpumem -n "__fish_gpumem_using_subcommand run" -l store-dir -d 'The directory of the stored history, instead of /var/lib/gpumem/store and ~/.local/state/gpumem/store' -r -f -a "(__fish_complete_directories)"
+complete -c gpumem -n "__fish_gpumem_using_subcommand run" -l allow-no-gpu -d 'Run COMMAND also where there is no driver, and say so'
+complete -c gpumem -n "__fish_gpumem_using_subcommand run" -s q -l quiet -d 'Print nothing but errors'
+complete -c gpumem -n "__fish_gpumem_using_subcommand run" -l utc -d 'Show times in UTC instead of this machine\'s time zone; JSON always is in UTC'
+complete -c gpumem -n "__fish_gpumem_using_subcommand run" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c gpumem -n "__fish_gpumem_using_subcommand record" -l interval -d 'Time between samples [default: 1s, 5s with --store, or the configuration\'s]' -x -k -a "(__fish_gpumem_values)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand record" -l duration -d 'Stop after this long' -x -k -a "(__fish_gpumem_values)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand record" -l max-size -d 'Start a new file when this one would grow larger; FILE becomes FILE.1, FILE.1 FILE.2' -x -k -a "(__fish_gpumem_values)"

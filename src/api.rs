@@ -99,9 +99,12 @@ pub mod report {
     pub mod explain {
         pub use crate::explain::page::{ExplainPage, SCHEMA};
     }
+    pub mod run {
+        pub use crate::report::run::{RunReport, SCHEMA};
+    }
     pub mod schema {
         pub use crate::report::schema::{
-            CHECK, DOCTOR, EXPLAIN, HISTORY, REAP, RELEASE, SNAPSHOT, TOTALS,
+            CHECK, DOCTOR, EXPLAIN, HISTORY, REAP, RELEASE, RUN, SNAPSHOT, TOTALS,
         };
     }
 }

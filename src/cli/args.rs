@@ -3,6 +3,7 @@
 mod explain;
 mod reap;
 mod release;
+mod run;
 mod terms;
 mod watch;
 
@@ -18,6 +19,7 @@ use crate::units::{Amount, Bytes, Span};
 pub use explain::Explain;
 pub use reap::{HowToKill, Kill, ReapArgs};
 pub use release::ReleaseArgs;
+pub use run::{RunArgs, RunFailure};
 pub use terms::Where;
 pub(super) use watch::cells;
 pub use watch::{Once, ThemeChoice, WatchArgs};
@@ -121,6 +123,7 @@ pub enum Command {
     Reap(ReapArgs),
     Kill(Kill),
     Release(ReleaseArgs),
+    Run(RunArgs),
     Record(RecordArgs),
     Rules(RulesArgs),
     Config(ConfigArgs),
@@ -562,6 +565,8 @@ pub enum SchemaName {
     Reap,
     /// What release --json prints (gpumem.release/1)
     Release,
+    /// What run --report FILE.json writes (gpumem.run/1)
+    Run,
     /// What ps --json prints, and each line of a recording (gpumem.snapshot/1)
     Snapshot,
     /// What ps --by --json prints (gpumem.totals/1)

@@ -21,12 +21,15 @@ pub enum Exit {
     Usage,
     /// 3: could not measure: no driver, or a GPU that cannot be read and nothing found.
     CannotMeasure,
+    /// What a command that failed under `run` ended with.
+    Command(u8),
 }
 
 impl Exit {
     /// The number.
     pub const fn code(self) -> u8 {
         match self {
+            Self::Command(code) => code,
             Self::Clean => 0,
             Self::Findings => 1,
             Self::Usage => 2,

@@ -123,6 +123,7 @@ const SECTIONS: &[(&str, &str)] = &[
     ("gpumem-record", include_str!("manual/gpumem-record.roff")),
     ("gpumem-release", include_str!("manual/gpumem-release.roff")),
     ("gpumem-rules", include_str!("manual/gpumem-rules.roff")),
+    ("gpumem-run", include_str!("manual/gpumem-run.roff")),
     ("gpumem-schema", include_str!("manual/gpumem-schema.roff")),
     ("gpumem-watch", include_str!("manual/gpumem-watch.roff")),
 ];

@@ -20,6 +20,7 @@ pub mod reap;
 mod record;
 pub mod release;
 mod rules;
+mod run;
 mod schema;
 mod selection;
 mod session;
@@ -96,6 +97,7 @@ fn run(cli: Cli) -> anyhow::Result<Exit> {
         Some(Command::Reap(args)) => reap::run(&args, global),
         Some(Command::Kill(args)) => reap::kill(args, global),
         Some(Command::Release(args)) => release::run(&args, global),
+        Some(Command::Run(args)) => run::run(&args, global),
         Some(Command::Record(args)) => record::run(&args, global),
         Some(Command::Rules(args)) => rules::run(&args, global),
         Some(Command::Config(args)) => config::run(&args, global),

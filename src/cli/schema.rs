@@ -18,6 +18,7 @@ fn committed(name: SchemaName) -> &'static str {
         SchemaName::History => schema::HISTORY,
         SchemaName::Reap => schema::REAP,
         SchemaName::Release => schema::RELEASE,
+        SchemaName::Run => schema::RUN,
         SchemaName::Snapshot => schema::SNAPSHOT,
         SchemaName::Totals => schema::TOTALS,
     }

@@ -41,7 +41,7 @@ fn is_for_programs(cli: &Cli) -> bool {
             Command::Rules(args) => args.json,
             Command::Doctor(args) => args.json,
             Command::Config(args) => matches!(args.action, ConfigAction::Test { json: true, .. }),
-            Command::Watch(_) | Command::Kill(_) | Command::Record(_) => false,
+            Command::Watch(_) | Command::Kill(_) | Command::Record(_) | Command::Run(_) => false,
             Command::Schema(_) | Command::Completions(_) | Command::Man(_) => true,
         },
     }

@@ -52,8 +52,8 @@ pub use proc::cmdline::parse_cmdline;
 pub use proc::environment::read_environment;
 pub use proc::framework::{has_version_metadata, read_version};
 pub use proc::guarded::{
-    Guarded, ListedProcess, Ourselves, read_all, read_guarded, read_ourselves, read_signal_masks,
-    read_wait_channel,
+    Guarded, ListedProcess, Ourselves, descends_from, read_all, read_guarded, read_ourselves,
+    read_signal_masks, read_state, read_wait_channel,
 };
 pub use proc::mapped::read_own_mapped_file;
 pub use proc::memory_reader::{read_memory_by_child, serves_memory};

@@ -16,6 +16,7 @@ pub mod github;
 mod gpus;
 pub mod junit;
 pub mod processes;
+pub mod run;
 pub mod schema;
 pub mod style;
 pub mod table;

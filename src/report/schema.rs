@@ -17,6 +17,8 @@ pub const HISTORY: &str = include_str!("schema/history.json");
 pub const REAP: &str = include_str!("schema/reap.json");
 /// `gpumem.release/1`: what `release --json` prints.
 pub const RELEASE: &str = include_str!("schema/release.json");
+/// `gpumem.run/1`: what `run --report FILE.json` writes.
+pub const RUN: &str = include_str!("schema/run.json");
 /// `gpumem.totals/1`: what `ps --by --json` prints.
 pub const TOTALS: &str = include_str!("schema/totals.json");
 /// `gpumem.snapshot/1`: what `ps --json` prints, and each line of a recording.

@@ -75,7 +75,7 @@ fn manual_pages_are_fresh_and_complete() {
     let unknown = run(&["man", "chekc"]);
     assert_eq!(unknown.code, 2);
     assert!(
-        unknown.stderr.contains("ps, check, explain, watch, reap, kill, release, record"),
+        unknown.stderr.contains("ps, check, explain, watch, reap, kill, release, run, record"),
         "{unknown:?}"
     );
 }

@@ -52,6 +52,8 @@ mod release_real_servers;
 mod release_servers;
 mod reserved;
 mod rights;
+mod run;
+mod run_terminal;
 mod scenarios;
 mod schema;
 mod selection;

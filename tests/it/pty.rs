@@ -169,6 +169,11 @@ impl Terminal {
         )
     }
 
+    /// The bytes that came so far.
+    pub fn bytes(&self) -> Vec<u8> {
+        self.output.lock().unwrap().clone()
+    }
+
     /// How many bytes came so far.
     pub fn written(&self) -> usize {
         self.output.lock().unwrap().len()

@@ -13,13 +13,14 @@ use serde_json::{Value, json};
 use crate::machine::{Machine, Running, one_gpu};
 use crate::support::run;
 
-const ALL: [(&str, &str); 8] = [
+const ALL: [(&str, &str); 9] = [
     ("check", schema::CHECK),
     ("doctor", schema::DOCTOR),
     ("explain", schema::EXPLAIN),
     ("history", schema::HISTORY),
     ("reap", schema::REAP),
     ("release", schema::RELEASE),
+    ("run", schema::RUN),
     ("snapshot", schema::SNAPSHOT),
     ("totals", schema::TOTALS),
 ];

@@ -15,7 +15,7 @@ use crate::host::proc::cmdline::CMDLINE_BYTES;
 use crate::host::proc::environ::{ENVIRON_BYTES, parse_whole_environ};
 use crate::host::proc::folder::{Folder, ProcEntry, is_gone};
 use crate::host::proc::io_counters::{IO_BYTES, parse_written};
-use crate::host::proc::stat::{STAT_BYTES, parse_stat};
+use crate::host::proc::stat::{STAT_BYTES, Stat, parse_stat};
 use crate::host::proc::status::{SignalMasks, owner_uid, parse_signal_masks};
 use crate::host::{HostError, Roots, parse_cmdline};
 use crate::model::snapshot::PidNamespace;
@@ -209,6 +209,23 @@ pub fn read_ourselves(roots: &Roots) -> Result<Ourselves, HostError> {
         pid_namespace: host.pid_namespace,
         boot_id: host.boot_id,
     })
+}
+
+/// The state of a process: R S D T t Z X I. `None` where there is none.
+pub fn read_state(roots: &Roots, pid: u32) -> Option<char> {
+    read_stat(roots, pid, |stat| stat.state)
+}
+
+/// Whether a process is a descendant of another, by parent links; what cannot be read is no.
+pub fn descends_from(roots: &Roots, pid: u32, ancestor: u32) -> bool {
+    let parent = |pid: &u32| read_stat(roots, *pid, |stat| stat.ppid)?;
+    std::iter::successors(parent(&pid), parent).take(MOST_ANCESTORS).any(|it| it == ancestor)
+}
+
+fn read_stat<T>(roots: &Roots, pid: u32, part: impl Fn(&Stat<'_>) -> T) -> Option<T> {
+    let mut content = Vec::new();
+    Folder::open(&roots.proc, pid).ok()?.read(c"stat", &mut content, STAT_BYTES).ok()?;
+    parse_stat(&content).as_ref().map(part)
 }
 
 /// Whether a status tells that its process may signal those of others; what it does not tell is no.

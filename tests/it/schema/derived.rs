@@ -7,6 +7,7 @@ use gpumem::api::model::{Also, Finding, Snapshot};
 use gpumem::api::report::check::CheckReport;
 use gpumem::api::report::doctor::DoctorReport;
 use gpumem::api::report::explain::ExplainPage;
+use gpumem::api::report::run::RunReport;
 use gpumem::api::report::totals::TotalsReport;
 use gpumem::api::rules::evidence;
 use schemars::generate::{Contract, SchemaSettings};
@@ -22,6 +23,7 @@ pub(crate) fn schema(name: SchemaName) -> String {
         SchemaName::History => written::<ReapHistory>(),
         SchemaName::Reap => written::<ReapReport>(),
         SchemaName::Release => written::<ReleaseDocument>(),
+        SchemaName::Run => written::<RunReport>(),
         SchemaName::Snapshot => read::<Snapshot>(),
         SchemaName::Totals => written::<TotalsReport>(),
     }

@@ -1,0 +1,75 @@
+//! What may be typed to `gpumem run`.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum, ValueHint};
+
+use crate::units::{Amount, Span};
+
+const EXIT_CODES: &str = "\
+Exit codes:
+  those of COMMAND (128+N where signal N ended it, 127 where it is not found, 126 where it cannot be run);
+  1  COMMAND succeeded, and --max-peak or --fail-on did not hold, or a report could not be written
+  2  wrong usage or configuration
+  3  could not measure: no driver, and COMMAND was not started; or COMMAND succeeded, and it is not known whether
+     --max-peak or --fail-on held";
+
+/// Run a command, and report what it used of the GPUs, whether it leaked, and what it left behind
+///
+/// COMMAND runs as it would without gpumem: the same terminal, standard input and output, environment, process group,
+/// signals and exit code. Meanwhile gpumem samples what it and its descendants hold on every GPU, those too that
+/// detach from it. At its end three lines on standard error say what it took; what still holds GPU memory five seconds
+/// later is listed with the command that frees it. gpumem ends nothing itself.
+///
+/// What a daemon starts for COMMAND (a container, a Slurm step, a unit of systemd) is not among its descendants.
+#[derive(Args, Debug)]
+#[command(after_help = EXIT_CODES)]
+pub struct RunArgs {
+    /// Exit with 1 where COMMAND and its descendants held more than this on a GPU
+    ///
+    /// A size (20GiB) or a share of the GPU's memory (90%).
+    #[arg(long, value_name = "SIZE|PERCENT")]
+    pub max_peak: Option<Amount>,
+
+    /// Exit with 1 where memory was found to leak, or is still held five seconds after the end
+    #[arg(long, value_name = "WHAT", value_delimiter = ',')]
+    pub fail_on: Vec<RunFailure>,
+
+    /// Write a report, by the file's ending: .json (gpumem.run/1), .xml (JUnit) or .md; the file $GITHUB_STEP_SUMMARY is appended
+    /// to
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub report: Vec<PathBuf>,
+
+    /// The longest time between samples; it begins with 50ms, for short commands [default: 1s, or the
+    /// configuration's]
+    #[arg(long, value_name = "DURATION")]
+    pub interval: Option<Span>,
+
+    /// Run COMMAND also where there is no driver, and say so
+    #[arg(long)]
+    pub allow_no_gpu: bool,
+
+    /// Print nothing but errors
+    #[arg(short, long)]
+    pub quiet: bool,
+
+    /// What to run, and its arguments
+    #[arg(
+        value_name = "COMMAND",
+        value_hint = ValueHint::CommandWithArguments,
+        trailing_var_arg = true,
+        allow_hyphen_values = true,
+        required = true
+    )]
+    pub command: Vec<OsString>,
+}
+
+/// What fails a run, beside the command itself.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum RunFailure {
+    /// Memory of a process grew throughout, by the rule `leak`
+    Leak,
+    /// Something still held memory five seconds after the end
+    Held,
+}

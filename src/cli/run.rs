@@ -1,0 +1,343 @@
+//! `gpumem run`: runs a command as if it were not there, and reports what it took of the GPUs.
+//!
+//! `child` starts the command and waits for it, on the first thread; `sampler` samples meanwhile on another, and
+//! `usage` adds up. The command waits for none of them: it is started as soon as it is known that there is a driver,
+//! and its exit code is gpumem's. Nothing is ended here.
+
+mod child;
+mod sampler;
+mod usage;
+
+use std::ffi::OsString;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write as _};
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+
+use self::child::{Ending, Signals};
+use self::sampler::{HELD_AFTER, Shared};
+use self::usage::Usage;
+use super::args::{Global, RunArgs, RunFailure};
+use super::check;
+use super::exit::{Exit, UsageError};
+use super::{config, live, signals, warn};
+use crate::host::{self, KernelModule, Roots};
+use crate::model::json::document;
+use crate::model::{Kind, Time};
+use crate::report::run::{HeldMemory, RunAssertion, RunReport, RunStatus, SCHEMA};
+use crate::units::Bytes;
+
+/// How much longer than it should the look at what is held may take.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+pub(super) fn run(args: &RunArgs, global: &Global) -> anyhow::Result<Exit> {
+    let signals = Signals::block()?;
+    let config = config::load(global)?;
+    let mut leak = config.rules.clone();
+    check::choose(&mut leak, &[Kind::Leak])?;
+    let interval = args.interval.unwrap_or(config.sample.interval).0;
+    let reports =
+        args.report.iter().map(|path| Report::open(path)).collect::<Result<Vec<_>, _>>()?;
+    let shared = Shared::new(Usage::new(leak));
+    let mut sampling = Sampling::start(global, interval, &shared, &signals)?;
+    let has_driver = match sampling.opened(args) {
+        Ok(()) => true,
+        // The report says why.
+        Err(_) if args.allow_no_gpu => false,
+        Err(error) => return Err(error),
+    };
+    let (time, begun) = (host::read_time(), Instant::now());
+    let child = match signals.start(&args.command, &[]) {
+        Ok(child) => child,
+        Err(error) => {
+            warn(&format!("{}: {}", args.command[0].display(), error.desc()));
+            return Ok(Exit::Command(child::code_of_failure(error)));
+        }
+    };
+    sampling.begin();
+    give_up_input_and_output();
+    let ending = signals.wait(child)?;
+    let seconds = begun.elapsed().as_secs_f64();
+    let held = sampling.end(child::reap());
+    let report = report(args, &shared, Run { time, seconds, ending, held, has_driver });
+    let is_written = tell(args, &report, reports);
+    let (code, signal) = match ending {
+        Ending::Exited(code) => (code, None),
+        Ending::Signaled(signal) => (128 + signal, Some(signal)),
+    };
+    if let Some(signal) = signal {
+        // Who waits for gpumem sees what it would have seen of the command; no second core is written.
+        let none = rustix::process::Rlimit { current: Some(0), maximum: Some(0) };
+        let _ = rustix::process::setrlimit(rustix::process::Resource::Core, none);
+        let _ = signals::end_as_by(signal);
+    }
+    Ok(match report.status {
+        RunStatus::Failed => Exit::Command(u8::try_from(code).unwrap_or(u8::MAX)),
+        RunStatus::Findings => Exit::Findings,
+        RunStatus::Error => Exit::CannotMeasure,
+        RunStatus::Ok if !is_written => Exit::Findings,
+        RunStatus::Ok => Exit::Clean,
+    })
+}
+
+/// Whoever reads what the command writes, or writes what it reads, is to see its end, and not gpumem's.
+fn give_up_input_and_output() {
+    if let Ok(null) = OpenOptions::new().read(true).write(true).open("/dev/null") {
+        // Where that is not possible, they are closed a little later.
+        let _ = nix::unistd::dup2_stdin(&null).and_then(|()| nix::unistd::dup2_stdout(&null));
+    }
+}
+
+/// The sampling thread, as main sees it.
+#[derive(Debug)]
+struct Sampling {
+    opened: Receiver<anyhow::Result<()>>,
+    began: Sender<()>,
+    /// Whether something may still be held, so that it has to be looked for.
+    ended: Sender<bool>,
+    held: Receiver<Option<Vec<HeldMemory>>>,
+}
+
+impl Sampling {
+    fn start(
+        global: &Global,
+        interval: Duration,
+        shared: &Shared,
+        signals: &Signals,
+    ) -> anyhow::Result<Self> {
+        let (opened, opened_here) = channel();
+        let (began, began_there) = channel();
+        let (ended, ended_there) = channel();
+        let (held, held_here) = channel();
+        let (global, shared) = (global.clone(), shared.clone());
+        let is_hurried: Arc<AtomicBool> = Arc::clone(&signals.is_hurried);
+        let sample = move || {
+            let mut live = match live(&global, interval) {
+                Ok(live) => live,
+                Err(error) => {
+                    shared.lock().note(format!("{error:#}"));
+                    let _ = opened.send(Err(error));
+                    return;
+                }
+            };
+            let _ = opened.send(Ok(()));
+            if began_there.recv().is_err() {
+                return;
+            }
+            if sampler::until_end(&mut live, &shared, interval, &ended_there) {
+                let _ = held.send(sampler::held_after(&mut live, &shared, &is_hurried));
+            }
+        };
+        let spawned = thread::Builder::new().name("sampler".to_owned()).spawn(sample);
+        spawned.context("cannot start a thread for sampling")?;
+        Ok(Self { opened: opened_here, began, ended, held: held_here })
+    }
+
+    /// Whether there is a driver. Where its kernel module is loaded, NVML may take its time to open, which the command
+    /// does not wait for, unless something has to be measured.
+    fn opened(&mut self, args: &RunArgs) -> anyhow::Result<()> {
+        let is_loaded =
+            matches!(host::read_kernel_module(&Roots::default().proc), KernelModule::Loaded { .. });
+        let has_to_measure = args.max_peak.is_some() || !args.fail_on.is_empty();
+        if is_loaded && !has_to_measure {
+            return Ok(());
+        }
+        self.opened.recv().context("the sampling thread ended")?
+    }
+
+    fn begin(&self) {
+        let _ = self.began.send(());
+    }
+
+    /// The command has ended: what is held, where descendants of it go on. `None` where that could not be seen.
+    fn end(&self, has_descendants: bool) -> Option<Vec<HeldMemory>> {
+        let _ = self.ended.send(has_descendants);
+        if !has_descendants {
+            return Some(Vec::new());
+        }
+        let begun = Instant::now();
+        while begun.elapsed() < HELD_AFTER + PATIENCE {
+            match self.held.recv_timeout(Duration::from_millis(100)) {
+                Ok(held) => return held,
+                Err(std::sync::mpsc::RecvTimeoutError::Disconnected) => return None,
+                Err(std::sync::mpsc::RecvTimeoutError::Timeout) => {
+                    // Nobody of it is left who could hold anything.
+                    if !child::reap() {
+                        return Some(Vec::new());
+                    }
+                }
+            }
+        }
+        None
+    }
+}
+
+/// What is known of a run beside what was sampled.
+#[derive(Debug)]
+struct Run {
+    time: Time,
+    seconds: f64,
+    ending: Ending,
+    held: Option<Vec<HeldMemory>>,
+    has_driver: bool,
+}
+
+fn report(args: &RunArgs, shared: &Shared, run: Run) -> RunReport {
+    let usage = shared.lock();
+    let (exit_code, signal) = match run.ending {
+        Ending::Exited(code) => (Some(code), None),
+        Ending::Signaled(signal) => (None, Some(signal)),
+    };
+    let is_measured = run.has_driver && usage.samples > 0;
+    let mut report = RunReport {
+        schema: SCHEMA,
+        time: run.time,
+        seconds: run.seconds,
+        command: masked(&args.command),
+        exit_code,
+        signal,
+        status: RunStatus::Ok,
+        samples: usage.samples,
+        gpus: usage.gpus(),
+        processes: usage.processes(),
+        leaks_decided: usage.leaks_decided(),
+        leaks: usage.leaks(),
+        held: run.held,
+        assertions: Vec::new(),
+        errors: usage.errors.clone(),
+    };
+    let peak = args.max_peak.map(|limit| {
+        let over = report.gpus.iter().find_map(|gpu| {
+            let allowed = limit.of(gpu.total_bytes?);
+            let peak = gpu.figures.peak_bytes.filter(|&peak| peak > allowed)?;
+            Some(format!("{} on GPU {}, more than {}", Bytes(peak), gpu.index, Bytes(allowed)))
+        });
+        let passed = (is_measured && !usage.is_blind()).then_some(true);
+        assertion(format!("--max-peak {limit}"), over, passed)
+    });
+    let failures = args.fail_on.iter().map(|failure| match failure {
+        RunFailure::Leak => {
+            let leak = report.leaks.first().map(|leak| leak.message.to_string());
+            assertion("--fail-on leak".to_owned(), leak, is_measured.then_some(true))
+        }
+        RunFailure::Held => {
+            let held = report.held.as_deref().and_then(<[_]>::first).map(|_| report.afterwards());
+            let passed = report.held.is_some().then_some(true);
+            assertion("--fail-on held".to_owned(), held, passed)
+        }
+    });
+    report.assertions = peak.into_iter().chain(failures).collect();
+    let passed = |passed| report.assertions.iter().any(|it| it.passed == passed);
+    report.status = match exit_code {
+        Some(0) if passed(Some(false)) => RunStatus::Findings,
+        Some(0) if passed(None) => RunStatus::Error,
+        Some(0) => RunStatus::Ok,
+        _ => RunStatus::Failed,
+    };
+    report
+}
+
+fn assertion(name: String, failure: Option<String>, passed: Option<bool>) -> RunAssertion {
+    match (failure, passed) {
+        (Some(message), _) => RunAssertion { name, passed: Some(false), message },
+        (None, Some(_)) => RunAssertion { name, passed, message: "it held".to_owned() },
+        (None, None) => RunAssertion { name, passed, message: "could not be measured".to_owned() },
+    }
+}
+
+/// A command line, without its secrets.
+fn masked(command: &[OsString]) -> Arc<[Arc<str>]> {
+    let words: Vec<&[u8]> = command.iter().map(|word| word.as_bytes()).collect();
+    host::parse_cmdline(&words.join(&0)).unwrap_or_default()
+}
+
+/// Says what it came to; whether all that was asked for was written.
+fn tell(args: &RunArgs, report: &RunReport, reports: Vec<Report>) -> bool {
+    if !args.quiet {
+        for line in report.lines() {
+            warn(&line);
+        }
+    }
+    if std::env::var_os("GITHUB_ACTIONS").is_some_and(|it| it == "true") {
+        let _ = io::stderr().write_all(report.to_annotations().as_bytes());
+    }
+    let mut is_written = true;
+    for file in reports {
+        if let Err(error) = file.write(report) {
+            warn(&format!("{error:#}"));
+            is_written = false;
+        }
+    }
+    is_written
+}
+
+/// A report that was asked for, opened before the command starts.
+#[derive(Debug)]
+struct Report {
+    path: PathBuf,
+    format: Format,
+    file: File,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Format {
+    Json,
+    Junit,
+    Markdown,
+    /// Markdown, after what other steps have written.
+    StepSummary,
+}
+
+impl Report {
+    fn open(path: &Path) -> Result<Self, UsageError> {
+        let is_summary = std::env::var_os("GITHUB_STEP_SUMMARY").is_some_and(|it| it == *path);
+        let format = match path.extension().and_then(|it| it.to_str()) {
+            _ if is_summary => Format::StepSummary,
+            Some("json") => Format::Json,
+            Some("xml") => Format::Junit,
+            Some("md") => Format::Markdown,
+            _ => {
+                let name = path.display();
+                return Err(UsageError(format!(
+                    "--report {name}: end its name in .json, .xml or .md"
+                )));
+            }
+        };
+        // What an earlier run has left stays until there is something to put in its place.
+        let file = OpenOptions::new()
+            .create(true)
+            .append(is_summary)
+            .write(true)
+            .truncate(false)
+            .open(path);
+        let failed =
+            |error| UsageError(format!("--report {}: cannot be written: {error}", path.display()));
+        Ok(Self { path: path.to_owned(), format, file: file.map_err(failed)? })
+    }
+
+    fn write(mut self, report: &RunReport) -> anyhow::Result<()> {
+        let text = match self.format {
+            Format::Json => document(report)?,
+            Format::Junit => report.to_junit(),
+            Format::Markdown | Format::StepSummary => report.to_markdown(),
+        };
+        if !matches!(self.format, Format::StepSummary)
+            && self.file.metadata().is_ok_and(|it| it.is_file())
+        {
+            // Else less than that would be left behind it.
+            self.file
+                .set_len(0)
+                .with_context(|| format!("cannot write {}", self.path.display()))?;
+        }
+        self.file
+            .write_all(text.as_bytes())
+            .with_context(|| format!("cannot write {}", self.path.display()))
+    }
+}

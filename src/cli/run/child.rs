@@ -1,0 +1,277 @@
+//! The command: started as a shell would, waited for, and sent the signals that only gpumem got.
+//!
+//! It stays in gpumem's process group, so that the terminal and the shell treat both as one job. gpumem blocks the
+//! signals that end or stop a job: the terminal sends them to the command, too, and its answer decides. One that
+//! was sent to gpumem alone is passed on. Blocked signals are read from a descriptor, so no disposition is changed and
+//! the command inherits those that gpumem was started with.
+
+use std::ffi::{CString, OsStr, OsString};
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::ffi::OsStringExt as _;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::{env, thread};
+
+use anyhow::Context as _;
+use nix::libc;
+use nix::spawn::{PosixSpawnAttr, PosixSpawnFileActions, PosixSpawnFlags, posix_spawnp};
+use nix::sys::signal::{SigSet, Signal as BlockedSignal};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+use rustix::fd::OwnedFd;
+use rustix::io::Errno;
+use rustix::process::{
+    Pid, PidfdFlags, Signal, WaitOptions, WaitStatus, getpgrp, getpid, kill_process, pidfd_open,
+    pidfd_send_signal, set_child_subreaper, wait,
+};
+use rustix::termios::tcgetpgrp;
+
+use crate::cli::signals;
+use crate::host::{self, Roots};
+
+/// Not in any header of rustix: waits only for the children of this thread, which started the command and is the one
+/// that the kernel gives orphans to. Those of other threads (the child that reads /proc) are theirs to wait for.
+const NO_THREAD: u32 = 0x2000_0000;
+
+/// The signals that end or stop a job, and those that a program may be sent.
+const PASSED_ON: [BlockedSignal; 10] = [
+    BlockedSignal::SIGHUP,
+    BlockedSignal::SIGINT,
+    BlockedSignal::SIGQUIT,
+    BlockedSignal::SIGTERM,
+    BlockedSignal::SIGUSR1,
+    BlockedSignal::SIGUSR2,
+    BlockedSignal::SIGTSTP,
+    BlockedSignal::SIGTTIN,
+    BlockedSignal::SIGTTOU,
+    BlockedSignal::SIGCONT,
+];
+
+/// Whether gpumem was started with SIGPIPE ignored.
+static IGNORES_PIPE: AtomicBool = AtomicBool::new(false);
+
+// Rust's runtime ignores SIGPIPE before `main`, whatever it was, and a command has to inherit what it was (services of
+// systemd ignore it). Only what runs before `main` can still see that.
+#[used]
+#[unsafe(link_section = ".init_array")]
+#[allow(unsafe_code)]
+static READ_PIPE_DISPOSITION: extern "C" fn() = {
+    extern "C" fn read() {
+        let mut action = std::mem::MaybeUninit::<libc::sigaction>::zeroed();
+        // SAFETY: it only reads, into a value of the right type that outlives the call.
+        let is_ignored = unsafe {
+            libc::sigaction(libc::SIGPIPE, std::ptr::null(), action.as_mut_ptr()) == 0
+                && action.assume_init().sa_sigaction == libc::SIG_IGN
+        };
+        IGNORES_PIPE.store(is_ignored, Ordering::Relaxed);
+    }
+    read
+};
+
+/// How the command ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Ending {
+    Exited(i32),
+    Signaled(i32),
+}
+
+/// What signals are for.
+#[derive(Debug)]
+enum Stage {
+    /// There is no command yet: they end or stop gpumem.
+    Before,
+    /// They are passed on.
+    Running { child: Child, pidfd: OwnedFd },
+    /// The first one ends the wait for what is left, the next gpumem.
+    After,
+}
+
+/// The command's process, which is not waited for by anybody else.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Child(Pid);
+
+/// The signals that gpumem gets; from [`Signals::block`] on.
+#[derive(Debug)]
+pub(super) struct Signals {
+    stage: Arc<Mutex<Stage>>,
+    /// Whether one came after the command's end.
+    pub(super) is_hurried: Arc<AtomicBool>,
+    /// What was blocked before.
+    mask: SigSet,
+}
+
+impl Signals {
+    /// Blocks them, and reads them on a thread. To be called while there is but one thread.
+    pub(super) fn block() -> anyhow::Result<Self> {
+        let cannot = "cannot catch signals";
+        let signals: SigSet = PASSED_ON.into_iter().collect();
+        let mask = SigSet::thread_get_mask().context(cannot)?;
+        signals.thread_block().context(cannot)?;
+        let read = SignalFd::with_flags(&signals, SfdFlags::SFD_CLOEXEC).context(cannot)?;
+        let stage = Arc::new(Mutex::new(Stage::Before));
+        let is_hurried = Arc::new(AtomicBool::new(false));
+        let (theirs, hurry) = (Arc::clone(&stage), Arc::clone(&is_hurried));
+        let spawned = thread::Builder::new().name("signals".to_owned()).spawn(move || {
+            while let Ok(Some(caught)) = read.read_signal() {
+                let signal = caught.ssi_signo.cast_signed();
+                // The terminal's own go to the whole job.
+                let is_terminals = caught.ssi_code == libc::SI_KERNEL;
+                take(
+                    &theirs.lock().unwrap_or_else(PoisonError::into_inner),
+                    signal,
+                    is_terminals,
+                    &hurry,
+                );
+            }
+        });
+        spawned.context("cannot start a thread for signals")?;
+        Ok(Self { stage, is_hurried, mask })
+    }
+
+    /// Starts the command, which inherits these descriptors beside the standard ones, and is sent signals from now on.
+    pub(super) fn start(
+        &self,
+        command: &[OsString],
+        inherited: &[i32],
+    ) -> Result<Child, nix::Error> {
+        // Whoever detaches from the command stays a descendant of gpumem.
+        let _ = set_child_subreaper(Some(getpid()));
+        let mut stage = self.stage.lock().unwrap_or_else(PoisonError::into_inner);
+        let pid = spawn(command, &self.mask, inherited)?;
+        let child = Child(Pid::from_raw(pid.as_raw()).ok_or(nix::Error::ESRCH)?);
+        // Nobody has waited for it, so the number is its own.
+        if let Ok(pidfd) = pidfd_open(child.0, PidfdFlags::empty()) {
+            *stage = Stage::Running { child, pidfd };
+        }
+        Ok(child)
+    }
+
+    /// Waits for its end, and for whoever else comes to be a child of gpumem; stops when it stops.
+    pub(super) fn wait(&self, child: Child) -> anyhow::Result<Ending> {
+        loop {
+            let options = WaitOptions::UNTRACED.union(WaitOptions::from_bits_retain(NO_THREAD));
+            let (pid, status) = match wait(options) {
+                Ok(Some(changed)) => changed,
+                Ok(None) | Err(Errno::INTR) => continue,
+                Err(errno) => return Err(errno).context("cannot wait for the command"),
+            };
+            if pid != child.0 {
+                continue;
+            }
+            if let Some(signal) = status.stopping_signal() {
+                stop_with(child, signal);
+            } else if let Some(ending) = ending(status) {
+                *self.stage.lock().unwrap_or_else(PoisonError::into_inner) = Stage::After;
+                return Ok(ending);
+            }
+        }
+    }
+}
+
+impl Child {
+    pub(super) fn pid(self) -> u32 {
+        self.0.as_raw_pid().cast_unsigned()
+    }
+}
+
+/// Waits for those of its children that have ended; whether there are others.
+pub(super) fn reap() -> bool {
+    loop {
+        let options = WaitOptions::NOHANG.union(WaitOptions::from_bits_retain(NO_THREAD));
+        match wait(options) {
+            Ok(Some(_)) | Err(Errno::INTR) => {}
+            Ok(None) => return true,
+            Err(_) => return false,
+        }
+    }
+}
+
+fn ending(status: WaitStatus) -> Option<Ending> {
+    let exited = status.exit_status().map(Ending::Exited);
+    exited.or_else(|| status.terminating_signal().map(Ending::Signaled))
+}
+
+/// What a signal does.
+fn take(stage: &Stage, signal: i32, is_terminals: bool, hurry: &AtomicBool) {
+    match stage {
+        Stage::Before => {
+            let _ = signals::end_as_by(signal);
+        }
+        Stage::Running { child, pidfd } => {
+            let is_wanted = match signal {
+                // One to all of them has continued the command already.
+                libc::SIGCONT => is_stopped(*child),
+                _ => !is_terminals,
+            };
+            if let Some(signal) = Signal::from_named_raw(signal).filter(|_| is_wanted) {
+                // Where it has ended, there is nobody to get it.
+                let _ = pidfd_send_signal(pidfd, signal);
+            }
+        }
+        Stage::After if signal == libc::SIGCONT => {}
+        Stage::After => {
+            if hurry.swap(true, Ordering::Relaxed) {
+                let _ = signals::end_as_by(signal);
+            }
+        }
+    }
+}
+
+fn is_stopped(child: Child) -> bool {
+    host::read_state(&Roots::default(), child.pid()) == Some('T')
+}
+
+/// Stops gpumem as the command was, so that the shell sees a job that is stopped. Who stops the command alone also
+/// continues it alone: then gpumem goes on. Programs that catch Ctrl-Z stop themselves by SIGSTOP, on a terminal that
+/// is theirs.
+fn stop_with(child: Child, signal: i32) {
+    let is_job_control = match signal {
+        libc::SIGSTOP => has_terminal(),
+        _ => true,
+    };
+    if is_job_control && is_stopped(child) {
+        let _ = kill_process(getpid(), Signal::STOP);
+    }
+}
+
+/// Whether the process group is in the foreground of its terminal.
+fn has_terminal() -> bool {
+    let terminal = std::fs::File::open("/dev/tty");
+    terminal.is_ok_and(|it| tcgetpgrp(it).is_ok_and(|group| group == getpgrp()))
+}
+
+/// Where the kernel or the loader says no, as a shell would have it: 127 not found, 126 cannot be run.
+pub(super) fn code_of_failure(error: nix::Error) -> u8 {
+    if error == nix::Error::ENOENT { 127 } else { 126 }
+}
+
+fn spawn(
+    command: &[OsString],
+    mask: &SigSet,
+    inherited: &[i32],
+) -> Result<nix::unistd::Pid, nix::Error> {
+    let text = |text: &OsStr| CString::new(text.as_bytes()).map_err(|_| nix::Error::EINVAL);
+    let words = command.iter().map(|word| text(word)).collect::<Result<Vec<_>, _>>()?;
+    let program = words.first().ok_or(nix::Error::ENOENT)?;
+    let environment = env::vars_os().map(|(mut name, value)| {
+        name.push("=");
+        name.push(value);
+        CString::new(name.into_vec()).map_err(|_| nix::Error::EINVAL)
+    });
+    let environment = environment.collect::<Result<Vec<_>, _>>()?;
+    let mut attributes = PosixSpawnAttr::init()?;
+    let mut defaults = SigSet::empty();
+    if !IGNORES_PIPE.load(Ordering::Relaxed) {
+        defaults.add(BlockedSignal::SIGPIPE);
+    }
+    attributes.set_flags(
+        PosixSpawnFlags::POSIX_SPAWN_SETSIGDEF | PosixSpawnFlags::POSIX_SPAWN_SETSIGMASK,
+    )?;
+    attributes.set_sigdefault(&defaults)?;
+    attributes.set_sigmask(mask)?;
+    let mut actions = PosixSpawnFileActions::init()?;
+    for &descriptor in inherited {
+        // To itself: it stays open there, and in no other child.
+        actions.add_dup2(descriptor, descriptor)?;
+    }
+    posix_spawnp(program, &actions, &attributes, &words, &environment)
+}

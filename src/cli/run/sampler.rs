@@ -1,0 +1,80 @@
+//! The thread that samples while the command runs: the command waits for nothing of it.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::usage::Usage;
+use crate::host::{self, Roots};
+use crate::model::Process;
+use crate::report::run::HeldMemory;
+use crate::source::live::Live;
+
+/// The first samples of a short command are so close; later ones a tenth of the time that it runs.
+const CLOSEST: Duration = Duration::from_millis(50);
+const SHARE: u32 = 10;
+/// So long after the end memory that is held counts as left behind.
+pub(super) const HELD_AFTER: Duration = Duration::from_secs(5);
+/// Between the samples of that wait.
+const LOOK: Duration = Duration::from_millis(200);
+
+/// What main and sampler share. It is locked only for as long as a sample is taken in.
+#[derive(Clone, Debug)]
+pub(super) struct Shared(Arc<Mutex<Usage>>);
+
+impl Shared {
+    pub(super) fn new(usage: Usage) -> Self {
+        Self(Arc::new(Mutex::new(usage)))
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, Usage> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Samples until told that the command has ended; whether what it holds afterwards is to be looked for.
+pub(super) fn until_end(
+    live: &mut Live,
+    shared: &Shared,
+    longest: Duration,
+    ended: &Receiver<bool>,
+) -> bool {
+    let begun = Instant::now();
+    loop {
+        let snapshot = live.sample();
+        let pause = (begun.elapsed() / SHARE).max(CLOSEST).min(longest);
+        // One that was taken when it had ended is not of its run.
+        match ended.try_recv() {
+            Err(TryRecvError::Empty) => shared.lock().observe(snapshot, is_ours),
+            message => return message.unwrap_or(false),
+        }
+        match ended.recv_timeout(pause) {
+            Err(RecvTimeoutError::Timeout) => {}
+            message => return message.unwrap_or(false),
+        }
+    }
+}
+
+/// What is still held once nothing of it is, five seconds have passed, or somebody is in a hurry.
+pub(super) fn held_after(
+    live: &mut Live,
+    shared: &Shared,
+    is_hurried: &AtomicBool,
+) -> Option<Vec<HeldMemory>> {
+    let begun = Instant::now();
+    loop {
+        let snapshot = live.sample();
+        let held = shared.lock().held(&snapshot, is_ours);
+        let is_over = begun.elapsed() >= HELD_AFTER || is_hurried.load(Ordering::Relaxed);
+        if is_over || held.as_ref().is_some_and(Vec::is_empty) {
+            return held;
+        }
+        std::thread::sleep(LOOK.min(HELD_AFTER.saturating_sub(begun.elapsed())));
+    }
+}
+
+/// Whether a process descends from gpumem, to which those come that detach from the command.
+fn is_ours(process: &Process) -> bool {
+    host::descends_from(&Roots::default(), process.pid, std::process::id())
+}

@@ -1,0 +1,255 @@
+//! What a command and its descendants took of the GPUs, sample by sample. Pure: the snapshots bring their time, and
+//! who belongs to the command is asked of the caller.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+use crate::cli::unreadable;
+use crate::model::finding::FindingProcess;
+use crate::model::process_name::name_of;
+use crate::model::snapshot::GpuProcess;
+use crate::model::{Finding, Gpu, Identity, Process, Snapshot, Time};
+use crate::report::run::{HeldMemory, RunFigures, RunGpu, RunProcess};
+use crate::rules::{Engine, RuleSet};
+use crate::watch::state::judged;
+
+/// Different errors that are kept.
+const MOST_ERRORS: usize = 8;
+
+/// What is known so far.
+#[derive(Debug)]
+pub(super) struct Usage {
+    /// Judges what is the command's, and nothing else.
+    engine: Engine,
+    /// Who is known to be one of the command's.
+    ours: HashSet<Identity>,
+    gpus: BTreeMap<u32, (RunGpu, Sums)>,
+    processes: HashMap<(Identity, u32), (RunProcess, Sums)>,
+    pub(super) samples: u64,
+    pub(super) last: Option<Snapshot>,
+    pub(super) errors: Vec<String>,
+}
+
+/// What figures are made of.
+#[derive(Clone, Copy, Debug, Default)]
+struct Sums {
+    peak: Option<(u64, Time)>,
+    bytes: u64,
+    known: u64,
+    last_bytes: Option<u64>,
+    has_unknown: bool,
+    sm_max: Option<u32>,
+    sm: u64,
+    sm_known: u64,
+}
+
+impl Sums {
+    fn add(&mut self, time: Time, bytes: Option<u64>, sm: Option<u32>) {
+        self.last_bytes = bytes;
+        self.has_unknown |= bytes.is_none();
+        if let Some(bytes) = bytes {
+            self.bytes += bytes;
+            self.known += 1;
+            if self.peak.is_none_or(|(peak, _)| bytes > peak) {
+                self.peak = Some((bytes, time));
+            }
+        }
+        if let Some(sm) = sm {
+            self.sm += u64::from(sm);
+            self.sm_known += 1;
+            self.sm_max = self.sm_max.max(Some(sm));
+        }
+    }
+
+    fn figures(&self) -> RunFigures {
+        RunFigures {
+            peak_bytes: self.peak.map(|(bytes, _)| bytes),
+            peak_time: self.peak.map(|(_, time)| time),
+            mean_bytes: self.bytes.checked_div(self.known),
+            last_bytes: self.last_bytes,
+            sm_percent_max: self.sm_max,
+            sm_percent_mean: (self.sm_known > 0).then(|| self.sm as f64 / self.sm_known as f64),
+        }
+    }
+}
+
+/// The rows of a GPU that are of these processes.
+fn rows<'a>(gpu: &'a Gpu, ours: &'a HashSet<u32>) -> impl Iterator<Item = &'a GpuProcess> {
+    gpu.processes.iter().flatten().filter(|row| ours.contains(&row.pid))
+}
+
+/// What they hold together; `None` where it is not known of one of them.
+fn sum<'a>(mut rows: impl Iterator<Item = &'a GpuProcess>) -> Option<u64> {
+    rows.try_fold(0u64, |sum, row| Some(sum.saturating_add(row.used_bytes?)))
+}
+
+impl Usage {
+    pub(super) fn new(rules: RuleSet) -> Self {
+        Self {
+            engine: Engine::new(rules),
+            ours: HashSet::new(),
+            gpus: BTreeMap::new(),
+            processes: HashMap::new(),
+            samples: 0,
+            last: None,
+            errors: Vec::new(),
+        }
+    }
+
+    /// Which pids of a snapshot are the command's; those of whom it is not known yet are asked about.
+    fn ours(&mut self, snapshot: &Snapshot, is_ours: impl Fn(&Process) -> bool) -> HashSet<u32> {
+        let mut pids = HashSet::new();
+        for process in snapshot.processes.iter().filter(|it| it.identity().is_certain()) {
+            if self.ours.contains(&process.identity()) || is_ours(process) {
+                self.ours.insert(process.identity());
+                pids.insert(process.pid);
+            }
+        }
+        pids
+    }
+
+    /// Takes in a sample while the command runs.
+    pub(super) fn observe(&mut self, snapshot: Snapshot, is_ours: impl Fn(&Process) -> bool) {
+        self.samples += 1;
+        let ours = self.ours(&snapshot, is_ours);
+        let time = snapshot.time;
+        for gpu in snapshot.gpus.iter().filter(|gpu| gpu.stale_seconds.is_none()) {
+            let sm = rows(gpu, &ours).filter_map(|row| row.sm_percent).reduce(u32::saturating_add);
+            if rows(gpu, &ours).next().is_some() || self.gpus.contains_key(&gpu.index) {
+                let (_, sums) =
+                    self.gpus.entry(gpu.index).or_insert_with(|| (run_gpu(gpu), Sums::default()));
+                sums.add(time, sum(rows(gpu, &ours)), sm.map(|sm| sm.min(100)));
+            }
+            // A process may have several rows under MIG.
+            let pids: HashSet<u32> = rows(gpu, &ours).map(|row| row.pid).collect();
+            for process in snapshot.processes.iter().filter(|it| pids.contains(&it.pid)) {
+                let own = || rows(gpu, &ours).filter(|row| row.pid == process.pid);
+                let known = self.processes.entry((process.identity(), gpu.index));
+                let (_, sums) =
+                    known.or_insert_with(|| (run_process(process, gpu.index), Sums::default()));
+                sums.add(time, sum(own()), own().filter_map(|row| row.sm_percent).max());
+            }
+        }
+        for error in &snapshot.errors {
+            let whose = error.gpu.map_or_else(String::new, |gpu| format!("GPU {gpu}: "));
+            self.note(format!("{whose}{}: {}", error.call, error.error));
+        }
+        let mut own = snapshot.clone();
+        own.processes.retain(|process| ours.contains(&process.pid));
+        for gpu in &mut own.gpus {
+            if let Some(rows) = &mut gpu.processes {
+                rows.retain(|row| ours.contains(&row.pid));
+            }
+        }
+        self.engine.observe(&own);
+        self.last = Some(snapshot);
+    }
+
+    /// An error that has to be told, once.
+    pub(super) fn note(&mut self, error: String) {
+        if self.errors.len() < MOST_ERRORS && !self.errors.contains(&error) {
+            self.errors.push(error);
+        }
+    }
+
+    /// What of it holds memory in a snapshot that was taken after the end. `None` where a GPU could not be read.
+    pub(super) fn held(
+        &mut self,
+        snapshot: &Snapshot,
+        is_ours: impl Fn(&Process) -> bool,
+    ) -> Option<Vec<HeldMemory>> {
+        let ours = self.ours(snapshot, is_ours);
+        let typed_by = Some(rustix::process::geteuid().as_raw());
+        let mut held = Vec::new();
+        for gpu in &snapshot.gpus {
+            for row in rows(gpu, &ours).filter(|row| row.used_bytes != Some(0)) {
+                let Some(process) = snapshot.process(row.pid) else { continue };
+                let own = judged::own_commands(&self.engine, Some(process), snapshot, typed_by);
+                held.push(HeldMemory {
+                    process: FindingProcess::of(process),
+                    name: name_of(process),
+                    gpu: gpu.index,
+                    used_bytes: row.used_bytes,
+                    command: own.kill.unwrap_or_else(|| format!("gpumem explain {}", row.pid)),
+                });
+            }
+        }
+        (!held.is_empty() || !unreadable(snapshot)).then_some(held)
+    }
+
+    pub(super) fn gpus(&self) -> Vec<RunGpu> {
+        let with = |(gpu, sums): &(RunGpu, Sums)| RunGpu { figures: sums.figures(), ..gpu.clone() };
+        self.gpus.values().map(with).collect()
+    }
+
+    pub(super) fn processes(&self) -> Vec<RunProcess> {
+        let with = |(process, sums): &(RunProcess, Sums)| RunProcess {
+            figures: sums.figures(),
+            ..process.clone()
+        };
+        let mut all: Vec<RunProcess> = self.processes.values().map(with).collect();
+        all.sort_by_key(|it| (std::cmp::Reverse(it.figures.peak_bytes), it.process.pid, it.gpu));
+        all
+    }
+
+    /// Whether a peak may have been missed: what was held is not known of some process, or no longer of some GPU.
+    pub(super) fn is_blind(&self) -> bool {
+        self.last.as_ref().is_none_or(unreadable)
+            || self.gpus.values().any(|(_, sums)| sums.has_unknown)
+    }
+
+    pub(super) fn leaks(&self) -> Vec<Finding> {
+        self.engine.findings().to_vec()
+    }
+
+    /// Whether growth could be judged; of who held nothing there is none.
+    pub(super) fn leaks_decided(&self) -> bool {
+        self.samples > 0 && (self.gpus.is_empty() || self.engine.undecided().is_empty())
+    }
+}
+
+fn run_gpu(gpu: &Gpu) -> RunGpu {
+    RunGpu {
+        index: gpu.index,
+        uuid: gpu.uuid.clone(),
+        name: gpu.name.clone(),
+        total_bytes: gpu.memory.map(|memory| memory.total_bytes),
+        figures: Sums::default().figures(),
+    }
+}
+
+fn run_process(process: &Process, gpu: u32) -> RunProcess {
+    RunProcess {
+        process: FindingProcess::of(process),
+        name: name_of(process),
+        gpu,
+        figures: Sums::default().figures(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+    use crate::model::Kind;
+    use crate::recording::RecordingReader;
+
+    /// A quarter of an hour is injected, not waited for.
+    #[test]
+    fn a_leak_of_the_commands_is_found_and_one_of_others_is_not() {
+        let leak = include_bytes!("../../../tests/data/corpus/leak_linear-100.jsonl");
+        for is_ours in [true, false] {
+            let mut rules = Config::default().rules;
+            crate::cli::check::choose(&mut rules, &[Kind::Leak]).unwrap();
+            let mut usage = Usage::new(rules);
+            for snapshot in RecordingReader::from_read(&leak[..], "leak").unwrap() {
+                usage.observe(snapshot.unwrap(), |_| is_ours);
+            }
+            assert_eq!(usage.leaks().len(), usize::from(is_ours));
+            assert_eq!(usage.gpus().is_empty(), !is_ours);
+            for process in usage.processes() {
+                let figures = process.figures;
+                assert!(figures.mean_bytes <= figures.peak_bytes && figures.last_bytes.is_some());
+            }
+        }
+    }
+}

@@ -1,0 +1,330 @@
+//! What `gpumem run` reports of a command: for people, as JSON, as JUnit XML, as Markdown, as annotations.
+
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+use schemars::JsonSchema;
+use serde::Serialize;
+use serde_with_macros::skip_serializing_none;
+
+use super::escape::{command_line, escape};
+use super::github::{Level, annotation};
+use super::junit::{Case, CaseResult, Suite};
+use crate::model::Time;
+use crate::model::finding::{Finding, FindingProcess};
+use crate::units::{Bytes, Span, number_of};
+
+/// The `schema` that this version writes.
+pub const SCHEMA: &str = "gpumem.run/1";
+/// GPUs and processes that a line of text names; the others are counted.
+const NAMED: usize = 4;
+
+/// What `gpumem run --report FILE.json` writes: what a command and its descendants took of the GPUs. Units are in the
+/// names. What is not known is absent or `null`, never 0. A reader ignores fields that it does not know.
+#[skip_serializing_none]
+#[derive(Clone, PartialEq, Debug, JsonSchema, Serialize)]
+pub struct RunReport {
+    /// Format and major version.
+    #[schemars(extend("const" = SCHEMA))]
+    pub schema: &'static str,
+    /// When the command was started: RFC 3339, UTC.
+    pub time: Time,
+    /// How long it ran.
+    pub seconds: f64,
+    /// The command and its arguments; secrets are masked (`***`).
+    pub command: Arc<[Arc<str>]>,
+    /// Its exit code; absent where a signal ended it.
+    pub exit_code: Option<i32>,
+    /// The signal that ended it, by number.
+    pub signal: Option<i32>,
+    /// `ok`; `failed`, the command failed; `findings`, it succeeded and something that was to hold did not; `error`,
+    /// that could not be measured.
+    pub status: RunStatus,
+    /// How often the GPUs were sampled while it ran.
+    pub samples: u64,
+    /// What it and its descendants held together, on each GPU that they were on.
+    pub gpus: Vec<RunGpu>,
+    /// What each of them held on each GPU, the most first.
+    pub processes: Vec<RunProcess>,
+    /// Whether it ran for long enough to tell a leak, at least of processes of which none was found.
+    pub leaks_decided: bool,
+    /// Which of them leaked.
+    pub leaks: Vec<Finding>,
+    /// What of them still held memory five seconds after the end; absent where that could not be seen.
+    pub held: Option<Vec<HeldMemory>>,
+    /// What was to hold (`--max-peak`, `--fail-on`).
+    pub assertions: Vec<RunAssertion>,
+    /// What could not be read, and other notes.
+    pub errors: Vec<String>,
+}
+
+/// What a run came to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, JsonSchema, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum RunStatus {
+    /// The command succeeded, and all held that was to.
+    Ok,
+    /// The command failed.
+    Failed,
+    /// It succeeded, and something did not hold.
+    Findings,
+    /// It succeeded, and what was to hold could not be measured.
+    Error,
+}
+
+/// Figures over the samples of a run.
+#[skip_serializing_none]
+#[derive(Clone, Copy, PartialEq, Debug, JsonSchema, Serialize)]
+pub struct RunFigures {
+    /// The most memory held in a sample; absent where it was never known.
+    pub peak_bytes: Option<u64>,
+    /// When that was first so.
+    pub peak_time: Option<Time>,
+    /// The mean of the samples.
+    pub mean_bytes: Option<u64>,
+    /// In the last sample before the end.
+    pub last_bytes: Option<u64>,
+    /// The highest use of the SMs. Percent.
+    pub sm_percent_max: Option<u32>,
+    /// The mean of it over the samples. Percent.
+    pub sm_percent_mean: Option<f64>,
+}
+
+/// A GPU of a run.
+#[skip_serializing_none]
+#[derive(Clone, PartialEq, Debug, JsonSchema, Serialize)]
+pub struct RunGpu {
+    /// NVML's index.
+    pub index: u32,
+    /// `"GPU-…"`.
+    pub uuid: Option<Arc<str>>,
+    /// Marketing name.
+    pub name: Option<Arc<str>>,
+    /// All of its memory.
+    pub total_bytes: Option<u64>,
+    /// Of what the command and its descendants held together.
+    #[serde(flatten)]
+    pub figures: RunFigures,
+}
+
+/// A process of a run, on a GPU.
+#[skip_serializing_none]
+#[derive(Clone, PartialEq, Debug, JsonSchema, Serialize)]
+pub struct RunProcess {
+    /// Who it is.
+    pub process: FindingProcess,
+    /// Its short name.
+    pub name: String,
+    /// The GPU, by NVML's index.
+    pub gpu: u32,
+    /// Of what it held there.
+    #[serde(flatten)]
+    pub figures: RunFigures,
+}
+
+/// What a process still holds after the command's end.
+#[skip_serializing_none]
+#[derive(Clone, PartialEq, Debug, JsonSchema, Serialize)]
+pub struct HeldMemory {
+    /// Who it is.
+    pub process: FindingProcess,
+    /// Its short name.
+    pub name: String,
+    /// The GPU, by NVML's index.
+    pub gpu: u32,
+    /// What it holds there.
+    pub used_bytes: Option<u64>,
+    /// What to type to get it back, or to learn more.
+    pub command: String,
+}
+
+/// Something that was to hold.
+#[skip_serializing_none]
+#[derive(Clone, PartialEq, Eq, Debug, JsonSchema, Serialize)]
+pub struct RunAssertion {
+    /// As it was typed: `--max-peak 20GiB`, `--fail-on leak`.
+    pub name: String,
+    /// Whether it held; absent where that is not known.
+    pub passed: Option<bool>,
+    /// Why.
+    pub message: String,
+}
+
+impl RunReport {
+    /// `exit code 0 after 12m 03s`.
+    fn end(&self) -> String {
+        let how = match (self.exit_code, self.signal) {
+            (Some(code), _) => format!("exit code {code}"),
+            (None, Some(signal)) => match signal_hook::low_level::signal_name(signal) {
+                Some(name) => format!("ended by {name}"),
+                None => format!("ended by signal {signal}"),
+            },
+            (None, None) => "not started".to_owned(),
+        };
+        format!("{how} after {}", Span::from_seconds(self.seconds))
+    }
+
+    fn use_of(&self, gpu: &RunGpu) -> String {
+        let figures = &gpu.figures;
+        let Some(peak) = figures.peak_bytes else {
+            return format!("GPU {}: memory not known", gpu.index);
+        };
+        let mut text = format!("GPU {}: peak {}", gpu.index, Bytes(peak));
+        // Writing to a String cannot fail.
+        if let Some(time) = figures.peak_time {
+            let after = Span::from_seconds(time.seconds_since(self.time));
+            let _ = write!(text, " after {after}");
+        }
+        for (word, bytes) in [("mean", figures.mean_bytes), ("last", figures.last_bytes)] {
+            if let Some(bytes) = bytes {
+                let _ = write!(text, ", {word} {}", Bytes(bytes));
+            }
+        }
+        if let (Some(most), Some(mean)) = (figures.sm_percent_max, figures.sm_percent_mean) {
+            let _ = write!(text, ", SM up to {most}%, mean {mean:.0}%");
+        }
+        text
+    }
+
+    fn memory(&self) -> String {
+        if self.samples == 0 {
+            return "GPU memory not measured: no sample was taken before it ended".to_owned();
+        }
+        let samples = number_of(self.samples, "sample");
+        if self.gpus.is_empty() {
+            return format!("no GPU memory held in {samples}");
+        }
+        let mut named: Vec<String> =
+            self.gpus.iter().take(NAMED).map(|it| self.use_of(it)).collect();
+        if let more @ 1.. = self.gpus.len().saturating_sub(NAMED) {
+            named.push(format!("{more} more"));
+        }
+        format!("{} ({samples})", named.join("; "))
+    }
+
+    /// Whether it leaked, and what it left.
+    pub fn afterwards(&self) -> String {
+        let leaks = match (self.leaks.len(), self.leaks_decided) {
+            (0, true) => "no leak found".to_owned(),
+            (0, false) if self.samples == 0 => "leaks not looked for".to_owned(),
+            (0, false) => "too short to tell a leak".to_owned(),
+            (count, _) => number_of(count, "leak"),
+        };
+        let held = match self.held.as_deref() {
+            None => "what is still held is not known".to_owned(),
+            Some([]) => "nothing left on a GPU".to_owned(),
+            Some(held) => {
+                let bytes = held.iter().filter_map(|it| it.used_bytes).sum();
+                format!("{} still held 5s after the end", Bytes(bytes))
+            }
+        };
+        format!("{leaks}; {held}")
+    }
+
+    /// Three lines, and one for each leak, each process left behind, what did not hold and what could not be read.
+    pub fn lines(&self) -> Vec<String> {
+        let mut lines = vec![self.end(), self.memory(), self.afterwards()];
+        lines.extend(self.details());
+        lines
+    }
+
+    fn details(&self) -> impl Iterator<Item = String> {
+        let leaks = self.leaks.iter().map(|it| format!("leak: {}", it.message));
+        let held = self.held.iter().flatten().map(HeldMemory::text);
+        let failed = self.assertions.iter().filter(|it| it.passed != Some(true));
+        let failed = failed.map(|it| format!("{}: {}", it.name, it.message));
+        leaks.chain(held).chain(failed).chain(self.errors.iter().cloned())
+    }
+
+    /// As a step's summary shows it.
+    pub fn to_markdown(&self) -> String {
+        let cell =
+            |text: &str| escape(text).replace('\\', "\\\\").replace(['|', '`', '<', '&'], "\\$0");
+        let mut out = format!("### gpumem run: {}\n\n", self.end());
+        let _ = writeln!(out, "    {}\n", command_line(&self.command));
+        if self.gpus.is_empty() {
+            let _ = writeln!(out, "{}\n", self.memory());
+        } else {
+            out += "| GPU | process | peak | mean | last | SM max |\n|---|---|---|---|---|---|\n";
+        }
+        let bytes = |bytes: Option<u64>| bytes.map_or("-".to_owned(), |it| Bytes(it).to_string());
+        let mut row = |gpu: u32, name: &str, figures: &RunFigures| {
+            let sm = figures.sm_percent_max.map_or("-".to_owned(), |it| format!("{it}%"));
+            let [peak, mean, last] =
+                [figures.peak_bytes, figures.mean_bytes, figures.last_bytes].map(bytes);
+            let _ = writeln!(out, "| {gpu} | {name} | {peak} | {mean} | {last} | {sm} |");
+        };
+        for gpu in &self.gpus {
+            row(gpu.index, "**all**", &gpu.figures);
+            for process in self.processes.iter().filter(|it| it.gpu == gpu.index) {
+                row(gpu.index, &cell(&process.name), &process.figures);
+            }
+        }
+        let _ = writeln!(out, "\n{}\n", self.afterwards());
+        for detail in self.details() {
+            let _ = writeln!(out, "- {}", cell(&detail));
+        }
+        out
+    }
+
+    /// As tests: the command, and each thing that was to hold.
+    pub fn to_junit(&self) -> String {
+        let case = |name: &str, result: CaseResult| Case {
+            class: "gpumem.run".to_owned(),
+            name: name.to_owned(),
+            seconds: self.seconds,
+            result,
+        };
+        let failed = |kind: &str, message: String| CaseResult::Failed {
+            kind: kind.to_owned(),
+            text: self.lines().join("\n"),
+            message,
+        };
+        let command = match self.exit_code {
+            Some(0) => CaseResult::Passed,
+            _ => failed("command", self.end()),
+        };
+        let mut cases = vec![case("command", command)];
+        cases.extend(self.assertions.iter().map(|it| {
+            let (kind, message) = ("assertion".to_owned(), it.message.clone());
+            let result = match it.passed {
+                Some(true) => CaseResult::Passed,
+                Some(false) => failed("assertion", message),
+                None => CaseResult::Error { kind, text: self.lines().join("\n"), message },
+            };
+            case(&it.name, result)
+        }));
+        let suite = Suite {
+            name: "gpumem run".to_owned(),
+            time: self.time,
+            hostname: None,
+            seconds: self.seconds,
+            cases,
+            output: self.lines().join("\n"),
+        };
+        suite.to_xml()
+    }
+
+    /// What a GitHub runner shows at a step: leaks, leftovers, what did not hold.
+    pub fn to_annotations(&self) -> String {
+        let level = |passed| if passed == Some(false) { Level::Error } else { Level::Warning };
+        let leaks = self.leaks.iter().map(|it| (Level::Warning, "leak", it.message.to_string()));
+        let held = self.held.iter().flatten().map(|it| (Level::Warning, "held", it.text()));
+        let failed = self.assertions.iter().filter(|it| it.passed != Some(true));
+        let failed = failed.map(|it| (level(it.passed), &*it.name, it.message.clone()));
+        let all = leaks.chain(held).chain(failed);
+        all.map(|(level, title, text)| annotation(level, &format!("gpumem: {title}"), &text))
+            .collect()
+    }
+}
+
+impl HeldMemory {
+    fn text(&self) -> String {
+        let bytes = match self.used_bytes {
+            Some(bytes) => Bytes(bytes).to_string(),
+            None => "an unknown amount".to_owned(),
+        };
+        let Self { name, gpu, command, process, .. } = self;
+        format!("held: {name} ({}) has {bytes} on GPU {gpu}; run: {command}", process.pid)
+    }
+}

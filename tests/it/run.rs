@@ -1,0 +1,305 @@
+//! `gpumem run`: a command as it would be without, and the report of what it took.
+
+use std::fs;
+use std::io::{Read as _, Write as _};
+use std::os::unix::process::ExitStatusExt as _;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+use mock_nvml::scene::{Fault, Gpu, Process, Scene};
+use rustix::process::Signal;
+use serde_json::Value;
+
+use crate::machine::{GIB, Machine, Running, Talking, one_gpu};
+use crate::procs::{self, lives, send};
+use crate::support::{self, finish, finish_with_input, wait_until};
+
+/// `gpumem run` with these options on a machine, before what it runs.
+fn run(machine: &Machine, options: &[&str], program: &[&str]) -> Command {
+    let mut command = support::command(&["run"]);
+    command.arg("--nvml-library").arg(machine.library()).args(options).arg("--").args(program);
+    machine.environment(&mut command);
+    command
+}
+
+/// glibc's posix_spawn starts a program with the two signals ignored that are its own.
+fn without_glibcs(status: &str) -> String {
+    status.replace("SigIgn:\t0000000180", "SigIgn:\t0000000000")
+}
+
+/// How often the processes of GPUs have been asked for.
+fn samples(machine: &Machine) -> u64 {
+    let counts = machine.counts();
+    let listed = counts.iter().filter(|((name, _), _)| name.contains("ComputeRunningProcesses"));
+    listed.map(|(_, count)| count).sum()
+}
+
+/// Waits until what is played now has been seen.
+fn wait_for_samples(machine: &Machine) {
+    let before = samples(machine);
+    wait_until("it has sampled", || samples(machine) > before + 2);
+}
+
+/// A command that says its pid and waits for a line; it is on a GPU when this returns.
+fn measured(machine: &Machine, options: &[&str], script: &str) -> (Talking, u32) {
+    let script = format!("echo $$; read line; {script}");
+    let mut talking = Talking::start(&mut run(machine, options, &["sh", "-c", &script]));
+    let pid: u32 = talking.line().parse().unwrap();
+    machine.play(&one_gpu(&[pid]));
+    wait_for_samples(machine);
+    (talking, pid)
+}
+
+fn read_json(path: &Path) -> Value {
+    let document: Value = serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap();
+    crate::schema::check(&document);
+    document
+}
+
+#[test]
+fn its_exit_code_and_its_bytes_are_the_commands() {
+    let machine = Machine::new(&one_gpu(&[]));
+    let not_a_program = machine.path("not-a-program");
+    fs::write(&not_a_program, "").unwrap();
+    for program in [
+        &["sh", "-c", "cat; echo err >&2; exit 5"] as &[&str],
+        &["sh", "-c", "kill -KILL $$"],
+        &["sh", "-c", "kill -SEGV $$"],
+        &[
+            "sh",
+            "-c",
+            "pwd; ls -l /proc/self/fd | wc -l; grep -e SigIgn -e SigBlk /proc/self/status",
+        ],
+        &["grep", "-c", "", "-"],
+        &["true", "--no-such-option"],
+    ] {
+        let mut bare = Command::new(program[0]);
+        bare.args(&program[1..]).current_dir("/");
+        support::clean_environment(&mut bare);
+        let input: Vec<u8> = (0..200_000).map(|byte| b"0123\n"[byte % 5]).collect();
+        let bare = finish_with_input(&mut bare, &input);
+        let mut wrapped = run(&machine, &["--quiet"], program);
+        let wrapped = finish_with_input(wrapped.current_dir("/"), &input);
+        let plain = |it: support::Output| (it.code, without_glibcs(&it.stdout), it.stderr);
+        assert_eq!(plain(wrapped), plain(bare), "{program:?}");
+    }
+    for (program, code) in [("/no/such/program", 127), (not_a_program.to_str().unwrap(), 126)] {
+        let output = finish(&mut run(&machine, &[], &[program])).exits(code);
+        assert!(output.stderr.contains(program), "{output:?}");
+    }
+    // Who waits for gpumem sees a signal, and not a number.
+    let mut killed = run(&machine, &[], &["sh", "-c", "kill -TERM $$"]);
+    assert_eq!(killed.status().unwrap().signal(), Some(Signal::TERM.as_raw()));
+}
+
+#[test]
+fn dispositions_and_masks_are_inherited() {
+    let machine = Machine::new(&one_gpu(&[]));
+    let status = ["grep", "-e", "SigIgn", "-e", "SigBlk", "/proc/self/status"];
+    for option in
+        ["--ignore-signal=PIPE,INT,HUP", "--block-signal=USR1,TERM", "--default-signal=PIPE"]
+    {
+        let mut bare = Command::new("env");
+        let bare = finish(bare.arg(option).args(status));
+        let mut env = Command::new("env");
+        env.arg(option);
+        let run = run(&machine, &["-q"], &status);
+        let wrapped = finish(support::before(&mut env, &run));
+        let [wrapped, bare] = [wrapped, bare].map(|it| without_glibcs(&it.stdout));
+        assert_eq!(wrapped, bare, "{option}");
+    }
+}
+
+#[test]
+fn signals_to_gpumem_alone_reach_the_command() {
+    let machine = Machine::new(&one_gpu(&[]));
+    let script = "trap 'echo $name; exit 4' TERM; trap 'echo usr1' USR1; trap 'echo int' INT; \
+        echo started; while :; do sleep 0.05; done";
+    let mut command = run(&machine, &["-q"], &["sh", "-c", script]);
+    let mut talking = Talking::start(command.env("name", "term"));
+    assert_eq!(talking.line(), "started");
+    for (signal, word) in [(Signal::USR1, "usr1"), (Signal::INT, "int"), (Signal::TERM, "term")] {
+        send(talking.running.pid(), signal);
+        assert_eq!(talking.line(), word);
+    }
+    assert_eq!(talking.running.0.wait().unwrap().code(), Some(4));
+    // One that ignores it goes on, and so does gpumem.
+    let script = "trap '' TERM; echo started; read line; echo $line";
+    let mut talking = Talking::start(&mut run(&machine, &["-q"], &["sh", "-c", script]));
+    assert_eq!(talking.line(), "started");
+    send(talking.running.pid(), Signal::TERM);
+    assert_eq!(talking.ask("on"), "on");
+    assert_eq!(talking.running.0.wait().unwrap().code(), Some(0));
+}
+
+#[test]
+fn a_command_that_is_stopped_and_continued_alone_is_waited_for() {
+    let machine = Machine::new(&one_gpu(&[]));
+    let script = "echo $$; read line; exit 3";
+    let mut talking = Talking::start(&mut run(&machine, &["-q"], &["sh", "-c", script]));
+    let pid: u32 = talking.line().parse().unwrap();
+    for _ in 0..3 {
+        send(pid, Signal::STOP);
+        wait_until("it is stopped", || procs::state(pid) == Some('T'));
+        send(pid, Signal::CONT);
+        wait_until("it goes on", || procs::state(pid) == Some('S'));
+    }
+    send(pid, Signal::STOP);
+    wait_until("it is stopped", || procs::state(pid) == Some('T'));
+    send(talking.running.pid(), Signal::CONT);
+    wait_until("it goes on", || procs::state(pid) == Some('S'));
+    talking.say("end");
+    assert_eq!(talking.running.0.wait().unwrap().code(), Some(3));
+}
+
+#[test]
+fn a_reader_sees_the_end_of_the_output_when_the_command_has_ended() {
+    let machine = Machine::new(&one_gpu(&[]));
+    // What detaches holds standard error only, so that gpumem still waits for it.
+    let script = "setsid sleep 600 >/dev/null 2>&1 </dev/null & echo $!";
+    let mut child = run(&machine, &[], &["sh", "-c", script])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut text = String::new();
+    child.stdout.take().unwrap().read_to_string(&mut text).unwrap();
+    let left: u32 = text.trim().parse().unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+    assert!(lives(left));
+    procs::kill_group(left);
+}
+
+#[test]
+fn without_a_driver_nothing_is_started_unless_that_is_allowed() {
+    let machine = Machine::new(&Scene { init_error: Some(9), ..one_gpu(&[]) });
+    let mark = machine.path("mark");
+    let touch = ["touch", mark.to_str().unwrap()];
+    finish(&mut run(&machine, &[], &touch)).exits(3);
+    assert!(!mark.exists());
+    let report = machine.path("report.json");
+    let options = ["--allow-no-gpu", "--report", report.to_str().unwrap()];
+    let output = finish(&mut run(&machine, &options, &touch)).exits(0);
+    assert!(mark.exists());
+    assert!(output.stderr.contains("driver"), "{output:?}");
+    let report = read_json(&report);
+    assert_eq!((&report["status"], &report["samples"]), (&"ok".into(), &0.into()));
+    assert!(!report["errors"].as_array().unwrap().is_empty());
+    // What was to hold is not known to.
+    let options = ["--allow-no-gpu", "--max-peak", "1GiB"];
+    finish(&mut run(&machine, &options, &["true"])).exits(3);
+    finish(&mut run(&machine, &options, &["false"])).exits(1);
+}
+
+#[test]
+fn a_report_that_cannot_be_written_is_told_before_the_start() {
+    let machine = Machine::new(&one_gpu(&[]));
+    let mark = machine.path("mark");
+    let folder = machine.path("folder.json");
+    fs::create_dir(&folder).unwrap();
+    for name in ["/no/such/folder/x.json", "x.pdf", "x", folder.to_str().unwrap()] {
+        let touch = ["touch", mark.to_str().unwrap()];
+        let output = finish(&mut run(&machine, &["--report", name], &touch)).exits(2);
+        assert!(output.stderr.contains(name), "{output:?}");
+        assert!(!mark.exists());
+    }
+    // What becomes full meanwhile is told, too.
+    std::os::unix::fs::symlink("/dev/full", machine.path("full.md")).unwrap();
+    let full = machine.path("full.md");
+    let options = ["--report", full.to_str().unwrap()];
+    finish(&mut run(&machine, &options, &["true"])).exits(1);
+    finish(&mut run(&machine, &options, &["sh", "-c", "exit 7"])).exits(7);
+}
+
+#[test]
+fn peak_and_processes_are_reported_in_each_form() {
+    let machine = Machine::new(&one_gpu(&[]));
+    let paths = ["json", "xml", "md"].map(|ending| machine.path(&format!("report.{ending}")));
+    let summary = machine.path("summary");
+    fs::write(&summary, "before\n").unwrap();
+    let mut options = vec!["--max-peak", "1GiB", "--interval", "50ms"];
+    for path in paths.iter().chain([&summary]) {
+        options.extend(["--report", path.to_str().unwrap()]);
+    }
+    let script = "echo $$; read line";
+    let mut command = run(&machine, &options, &["sh", "-c", script]);
+    command.env("GITHUB_STEP_SUMMARY", &summary).env("GITHUB_ACTIONS", "true");
+    let mut child = command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut bytes = [0; 32];
+    let length = child.stdout.as_mut().unwrap().read(&mut bytes).unwrap();
+    let pid: u32 = std::str::from_utf8(&bytes[..length]).unwrap().trim().parse().unwrap();
+    let stranger = Running::sleep();
+    let scene = |bytes: u64| {
+        let gpu = Gpu::new("NVIDIA H100 80GB HBM3").total(80 * GIB);
+        let own = Process::compute(pid, bytes);
+        Scene::new().gpu(gpu.process(own).process(Process::compute(stranger.pid(), 9 * GIB)))
+    };
+    for bytes in [2 * GIB, 5 * GIB, GIB] {
+        machine.play(&scene(bytes));
+        wait_for_samples(&machine);
+    }
+    child.stdin.take().unwrap().write_all(b"end\n").unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert!(stderr.contains("\n::error title=gpumem"), "{stderr}");
+    let report = read_json(&paths[0]);
+    assert_eq!((&report["status"], &report["exit_code"]), (&"findings".into(), &0.into()));
+    let gpu = &report["gpus"][0];
+    assert_eq!((&gpu["peak_bytes"], &gpu["last_bytes"]), (&(5 * GIB).into(), &GIB.into()));
+    let processes = report["processes"].as_array().unwrap();
+    assert_eq!(processes.len(), 1);
+    assert_eq!(processes[0]["process"]["pid"], pid);
+    assert_eq!(report["assertions"][0]["passed"], false);
+    let xml = fs::read_to_string(&paths[1]).unwrap();
+    assert!(xml.contains("tests=\"2\" failures=\"1\""), "{xml}");
+    let markdown = fs::read_to_string(&paths[2]).unwrap();
+    assert!(markdown.contains("5.0 GiB"), "{markdown}");
+    assert_eq!(fs::read_to_string(&summary).unwrap(), format!("before\n{markdown}"));
+}
+
+#[test]
+fn what_detaches_and_holds_memory_is_named_with_what_frees_it() {
+    let machine = Machine::new(&one_gpu(&[]));
+    let report = machine.path("report.json");
+    let options = ["--fail-on", "held,leak", "--report", report.to_str().unwrap()];
+    // Forks twice, and leads a session of its own.
+    let script = "(setsid sleep 600 >/dev/null 2>&1 </dev/null & echo $! >&3) 3>&1";
+    let script = format!("{script}; read line");
+    let mut talking =
+        Talking::start(run(&machine, &options, &["bash", "-c", &script]).stderr(Stdio::null()));
+    let left: u32 = talking.line().parse().unwrap();
+    machine.play(&one_gpu(&[left]));
+    wait_for_samples(&machine);
+    let begun = Instant::now();
+    talking.say("end");
+    assert_eq!(talking.running.0.wait().unwrap().code(), Some(1));
+    assert!(begun.elapsed().as_secs() >= 4);
+    let document = read_json(&report);
+    let held = &document["held"][0];
+    assert_eq!((&held["process"]["pid"], &held["used_bytes"]), (&left.into(), &(2 * GIB).into()));
+    assert_eq!(held["command"], format!("gpumem kill {left}"));
+    assert!(lives(left), "gpumem ends nothing");
+    procs::kill_group(left);
+}
+
+#[test]
+fn a_lost_gpu_makes_what_was_to_hold_unknown() {
+    let machine = Machine::new(&one_gpu(&[]));
+    let (mut talking, pid) = measured(&machine, &["--max-peak", "50%", "-q"], "");
+    let mut scene = one_gpu(&[pid]);
+    scene.faults.push(Fault::error("*", 15).on(0));
+    let calls = || machine.counts().values().sum::<u64>();
+    machine.play(&scene);
+    let before = calls();
+    wait_until("it has looked again and again", || calls() > before + 60);
+    talking.say("end");
+    assert_eq!(talking.running.0.wait().unwrap().code(), Some(3));
+}

@@ -1,0 +1,106 @@
+//! `gpumem run` on a terminal: what comes out is what comes out without it, byte for byte.
+
+use std::process::Command;
+
+use crate::pty::Terminal;
+use crate::support;
+
+/// What a program writes to a terminal, and what it ends with, while somebody types.
+fn played(
+    is_wrapped: bool,
+    program: &[&str],
+    play: &dyn Fn(&mut Terminal),
+) -> (String, Option<i32>) {
+    let mut command = match is_wrapped {
+        true => support::command(&["run", "--quiet", "--allow-no-gpu", "--"]),
+        false => Command::new("env"),
+    };
+    support::clean_environment(&mut command);
+    command.args(program).env("LESS", "").env("LESSHISTFILE", "-");
+    let mut terminal = Terminal::start(Terminal::SHELL, &command, 24, 80);
+    play(&mut terminal);
+    let status = terminal.end();
+    terminal.assert_restored();
+    (String::from_utf8_lossy(&terminal.bytes()).into_owned(), status.code())
+}
+
+#[track_caller]
+fn assert_same(program: &[&str], play: impl Fn(&mut Terminal)) {
+    let bare = played(false, program, &play);
+    assert_eq!(played(true, program, &play), bare, "{program:?}");
+}
+
+fn type_and_wait(terminal: &mut Terminal, keys: &str, text: &str) {
+    terminal.press(keys);
+    terminal.wait_for(text, |screen| screen.contains(text));
+}
+
+/// Its own shell brings back what was stopped when Enter is pressed.
+fn stop_and_continue(terminal: &mut Terminal) {
+    type_and_wait(terminal, "\u{1a}", "Stopped");
+    terminal.press("\n");
+}
+
+#[test]
+fn a_program_gets_what_is_typed_and_each_signal_once() {
+    let script = r#"
+        trap 'echo int $((++ints))' INT
+        trap 'echo cont $((++conts))' CONT
+        trap 'echo quit; exit 9' QUIT
+        trap 'echo size $(stty size)' WINCH
+        echo started
+        while :; do sleep 0.05; done"#;
+    assert_same(&["bash", "-c", script], |terminal| {
+        terminal.wait_for("start", |screen| screen.contains("started"));
+        for count in 1..4 {
+            type_and_wait(terminal, "\u{3}", &format!("int {count}"));
+        }
+        stop_and_continue(terminal);
+        terminal.wait_for("its own hand", |screen| screen.contains("cont 1"));
+        terminal.resize(30, 100);
+        terminal.wait_for("size", |screen| screen.contains("size 30 100"));
+        terminal.press("\u{1c}");
+    });
+    // What ends by Ctrl-C ends the loop of a shell script, too.
+    assert_same(&["sh", "-c", "echo started; exec sleep 600"], |terminal| {
+        terminal.wait_for("start", |screen| screen.contains("started"));
+        terminal.press("\u{3}");
+    });
+}
+
+#[test]
+fn a_shell_keeps_its_jobs() {
+    let shell = ["env", "PS1=ready> ", "bash", "--norc", "--noprofile", "--noediting", "-i"];
+    assert_same(&shell, |terminal| {
+        let prompts = |count: usize| {
+            move |screen: &str| {
+                screen.matches("ready>").count() == count && screen.trim_end().ends_with("ready>")
+            }
+        };
+        terminal.wait_for("prompt", prompts(1));
+        terminal.press("sh -c 'echo be''gun; exec sleep 600'\n");
+        terminal.wait_for("its job", |screen| screen.contains("begun"));
+        terminal.press("\u{1a}");
+        terminal.wait_for("prompt", prompts(2));
+        terminal.press("exit\n");
+        terminal.wait_for("prompt", prompts(3));
+        terminal.press("exit 7\n");
+    });
+}
+
+#[test]
+fn a_pager_is_stopped_and_continued() {
+    let less = or_skip!(support::find("less", "less"));
+    let text: String = (0..200).map(|line| format!("line {line}\n")).collect();
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("text");
+    std::fs::write(&file, text).unwrap();
+    let (less, file) = (less.to_str().unwrap(), file.to_str().unwrap());
+    assert_same(&[less, file], |terminal| {
+        terminal.wait_for("first page", |screen| screen.contains("line 22"));
+        type_and_wait(terminal, " ", "line 45");
+        stop_and_continue(terminal);
+        terminal.wait_for("the page again", |screen| screen.contains("line 45"));
+        terminal.press("q");
+    });
+}
