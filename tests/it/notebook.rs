@@ -178,7 +178,8 @@ pub fn script(name: &str) -> PathBuf {
 /// What gpumem shows of a kernel once its files and its server have answered.
 ///
 /// What does not answer within the moment that a first sample waits comes with a later one of the same program: a
-/// server that shakes hands over TLS on a busy machine is later than that each time, however often `ps` is run.
+/// server that shakes hands over TLS on a busy machine is later than that each time, however often `ps` is run. One
+/// that is later than its deadline there is asked again.
 pub fn jupyter(machine: &Machine, pid: u32) -> Value {
     let mut shown = Value::Null;
     wait_until("nothing of the kernel is being asked any more", || {
@@ -186,7 +187,8 @@ pub fn jupyter(machine: &Machine, pid: u32) -> Value {
         if shown["asking"] == true {
             shown = jupyter_later(machine, pid);
         }
-        shown["asking"] != true
+        let error = shown["server_error"].as_str().unwrap_or_default();
+        shown["asking"] != true && !error.contains("in time")
     });
     shown
 }
