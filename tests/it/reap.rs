@@ -6,7 +6,6 @@
 
 mod acts;
 mod plans;
-mod strangers;
 
 pub use acts::{idle, scene};
 
@@ -138,12 +137,6 @@ impl Holder {
 
     pub fn is_alive(&self) -> bool {
         self.child.lock().unwrap().try_wait().unwrap().is_none()
-    }
-
-    fn end(&self) {
-        let mut child = self.child.lock().unwrap();
-        child.kill().unwrap();
-        child.wait().unwrap();
     }
 }
 

@@ -21,7 +21,7 @@ use gpumem::api::model::{
 use gpumem::api::reclaim::ledger::{Actor, Deed, LedgerSummary, read};
 use gpumem::api::reclaim::{
     Act, ActProgress, FindingSelector, Guard, Ledger, Outcome, PidfdControl, Plan, PlanInput,
-    Policy, Protection, Recheck, Signal, StepInput, Target, Targets, perform_requests, pids, plan,
+    Policy, Recheck, Signal, StepInput, Target, Targets, perform_requests, pids, plan,
 };
 
 use crate::scenarios::random::Random;
@@ -325,29 +325,6 @@ while True: signal.pause()"
 }
 
 #[test]
-fn a_family_in_one_group_is_ended_whole() {
-    let python = or_skip!(python_with(&["signal"]));
-    let script = "signal.signal(signal.SIGTERM, signal.SIG_IGN)
-for _ in range(3):
-    if os.fork() == 0:
-        while True: signal.pause()
-print('ready', flush=True)
-while True: signal.pause()";
-    let cast = Cast::python(&python, script);
-    let family = cast.session(4);
-    let mut stage = Stage::new(&[cast.pid()]);
-    stage.hidden = family[1..].to_vec();
-    let target = stage.target();
-    let members: Vec<u32> = target.members.iter().map(|it| it.pid).collect();
-    assert_eq!(members, family);
-    let (outcome, past) = stage.act(target);
-    assert!(is_freed(&outcome), "{outcome:?}");
-    for pid in family {
-        assert_eq!(sent(&past, pid).last(), Some(&Signal::Kill), "{pid}");
-    }
-}
-
-#[test]
 fn who_saves_after_a_signal_is_not_sent_it_again() {
     let python = or_skip!(python_with(&["signal"]));
     let folder = tempfile::tempdir().unwrap();
@@ -496,27 +473,6 @@ ctypes.CDLL(None).pthread_exit(None)";
 }
 
 #[test]
-fn one_that_is_started_again_is_reported() {
-    let python = or_skip!(python_with(&["signal"]));
-    let script = "import subprocess
-print('ready', flush=True)
-while True: subprocess.call(['sleep', '61'])";
-    let cast = Cast::python(&python, script);
-    let family = cast.session(2);
-    let child = family.into_iter().find(|&pid| pid != cast.pid()).unwrap();
-    let mut stage = Stage::new(&[child]);
-    let mut target = stage.target();
-    assert_eq!(target.members.len(), 1);
-    target.respawn_seconds = 20.0;
-    let (outcome, past) = stage.act(target);
-    let Outcome::Respawned { pid, .. } = outcome else {
-        panic!("{outcome:?}");
-    };
-    assert!(pid != child && cast.session(2).contains(&pid));
-    assert!(sent(&past, pid).is_empty(), "a new one is not of the plan");
-}
-
-#[test]
 fn without_the_right_to_it_is_tried_once() {
     or_skip!(support::root("root"));
     let mut command = Command::new("sh");
@@ -538,34 +494,4 @@ fn without_the_right_to_it_is_tried_once() {
     assert_eq!(outcome, Outcome::NotPermitted);
     assert_eq!(past.acts[0].deeds.len(), 1);
     assert!(cast.is_alive());
-}
-
-#[test]
-fn who_is_another_by_now_is_sent_nothing() {
-    let mut command = Command::new("sh");
-    let mut cast = Cast::new(command.args(["-c", "echo ready; exec sleep 64"]));
-    let mut stage = Stage::new(&[cast.pid()]);
-    let mut target = stage.target();
-    target.members[0].start_ticks -= 1;
-    let (outcome, past) = stage.act(target.clone());
-    assert_eq!(outcome, Outcome::IdentityChanged);
-    assert!(past.acts[0].deeds.is_empty() && cast.is_alive());
-    target.members[0].start_ticks += 1;
-    cast.0.kill().unwrap();
-    cast.0.wait().unwrap();
-    assert_eq!(stage.act(target).0, Outcome::AlreadyGone);
-}
-
-#[test]
-fn this_test_may_not_be_ended_by_itself() {
-    let own = std::process::id();
-    let plan = Stage::new(&[own]).plan();
-    assert!(plan.targets.is_empty());
-    let refused = format!("{:?}", plan.refused);
-    assert!(refused.contains(&format!("{:?}", Protection::Ourselves)), "{refused}");
-    let parent = read_guarded(&Roots::default(), own).unwrap().unwrap().ppid;
-    if let Some(parent) = parent {
-        let plan = Stage::new(&[parent]).plan();
-        assert!(plan.targets.is_empty(), "{plan:?}");
-    }
 }

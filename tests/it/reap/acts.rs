@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use super::{Holder, IGNORES, OBEYS, Stage, outcome};
 use crate::machine::GIB;
-use crate::procs::{send, state};
+use crate::procs::send;
 use crate::pty::Terminal;
 use crate::support::{self, Output};
 
@@ -91,36 +91,6 @@ fn what_is_named_and_does_not_fit_is_left_alone() {
     let terms = format!("--where=user:{own} mem>1GiB gpu:0");
     stage.run(&["kill", &pid, "--yes", &terms]).exits(0);
     assert!(!holder.is_alive());
-}
-
-#[test]
-fn one_that_is_stopped_is_made_to_go_on() {
-    let stage = or_skip!(Stage::new());
-    let holder = stage.holder(OBEYS);
-    send(holder.pid, Signal::STOP);
-    support::wait_until("it is stopped", || state(holder.pid) == Some('T'));
-    let pid = holder.pid.to_string();
-    // What is shown is what is sent.
-    let output = stage.run(&["kill", &pid]);
-    let shown = format!("SIGTERM and SIGCONT to {pid}");
-    assert!(output.stdout.contains(&shown), "{output:?}");
-    stage.release(&holder, Duration::ZERO);
-    let output = stage.reap(&holder, &[]);
-    assert_eq!((output.code, &outcome(&output)["outcome"]), (0, &json!("freed")));
-    assert_eq!(done(&stage), [json!(["TERM", "CONT"])]);
-}
-
-#[test]
-fn memory_that_comes_back_late_is_waited_for() {
-    let stage = or_skip!(Stage::new());
-    let holder = stage.holder(OBEYS);
-    stage.release(&holder, Duration::from_secs(2));
-    let output = stage.reap(&holder, &["--signal", "INT"]);
-    let outcome = outcome(&output);
-    assert_eq!((output.code, &outcome["outcome"]), (0, &json!("freed")), "{output:?}");
-    // A sample has the time at which it began; on a busy machine the driver is read a good deal later.
-    assert!(outcome["ms"].as_u64().unwrap() >= 1000, "{outcome}");
-    assert_eq!(done(&stage), [json!(["INT"])]);
 }
 
 #[test]
@@ -236,18 +206,6 @@ fn on_a_terminal_it_asks_and_only_yes_is_yes() {
     assert!(!holder.is_alive());
 }
 
-#[test]
-fn who_has_gone_before_the_answer_is_gone() {
-    let stage = or_skip!(Stage::new());
-    let holder = stage.holder(OBEYS);
-    let mut terminal = asked(&stage, &holder);
-    holder.end();
-    terminal.press("yes\r");
-    assert_eq!(terminal.end().code(), Some(0));
-    terminal.wait_for("outcome", |text| text.contains("already gone"));
-    assert_eq!(stage.events(), ["begun", "ended"]);
-}
-
 /// An idle process that rules find within a test; `None` where these pids are not the host's: there
 /// it is seen that rules end nobody.
 pub fn idle(stage: &Stage, script: &str) -> Option<Holder> {
@@ -319,57 +277,4 @@ fn activity_in_the_grace_cancels() {
     assert_eq!((output.code, outcome(&output)), (1, expected), "{output:?}");
     assert!(holder.is_alive());
     assert_eq!(done(&stage), [json!(["TERM"])]);
-}
-
-/// A holder that is stopped: gpumem was killed when it would have killed it.
-fn left_stopped(stage: &Stage) -> Option<Holder> {
-    let strace = support::find("strace", "strace")?;
-    let holder = stage.holder(OBEYS);
-    let pid = holder.pid.to_string();
-    let reaper = stage.command(&["kill", "--yes", "--signal", "KILL", &pid]);
-    let mut command = std::process::Command::new(strace);
-    command
-        .args(["-f", "-o", "/dev/null", "-e", "trace=pidfd_send_signal"])
-        .args(["-e", "inject=pidfd_send_signal:signal=SIGKILL:when=1"]);
-    let output = support::finish(support::before(&mut command, &reaper));
-    assert_eq!(output.code, 128 + 9, "{output:?}");
-    assert!(holder.is_alive());
-    assert_eq!(state(holder.pid), Some('S'), "none is stopped before it is killed");
-    assert_eq!(stage.events(), ["begun", "intended"]);
-    // What an earlier version, which stopped a family first, would have left behind.
-    let ledger = fs::read_to_string(stage.ledger()).unwrap();
-    let (now, then) = (r#""signals":["KILL"]"#, r#""signals":["STOP","KILL"]"#);
-    assert!(ledger.contains(now), "{ledger}");
-    fs::write(stage.ledger(), ledger.replace(now, then)).unwrap();
-    send(holder.pid, Signal::STOP);
-    support::wait_until("it is stopped", || state(holder.pid) == Some('T'));
-    Some(holder)
-}
-
-#[test]
-fn who_goes_on_already_and_another_process_of_that_number_are_not_touched() {
-    let stage = or_skip!(Stage::new());
-    let victim = or_skip!(left_stopped(&stage));
-    // As if the number had been given to another process since.
-    let ledger = fs::read_to_string(stage.ledger()).unwrap();
-    let start = &stage.lines()[1]["processes"][0]["start_ticks"];
-    let other = start.as_u64().unwrap() + 1;
-    let (old, new) = (format!("\"start_ticks\":{start}"), format!("\"start_ticks\":{other}"));
-    assert!(ledger.contains(&old), "{ledger}");
-    fs::write(stage.ledger(), ledger.replace(&old, &new)).unwrap();
-    let another = stage.holder(OBEYS);
-    stage.release(&another, Duration::ZERO);
-    let output = stage.reap(&another, &[]).exits(0);
-    assert!(!output.stderr.contains("SIGCONT"), "{output:?}");
-    assert_eq!(state(victim.pid), Some('T'));
-}
-
-#[test]
-fn what_cannot_be_decided_is_reported() {
-    let stage = or_skip!(Stage::new());
-    let holder = stage.holder(OBEYS);
-    let output = stage.run(&["reap", "--yes", "--window", "1s"]).exits(0);
-    assert!(output.stdout.contains("undecided: idle: "), "{output:?}");
-    assert!(output.stdout.ends_with("nothing to kill\n"), "{output:?}");
-    assert!(holder.is_alive());
 }

@@ -1,13 +1,15 @@
 //! What is planned, what is refused, and that a plan changes nothing.
 
+use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
+use gpumem::api::host::{Roots, read_guarded};
 use mock_nvml::scene::Fault;
 use serde_json::json;
 
 use super::{OBEYS, Stage};
-use crate::machine::{Machine, one_gpu};
+use crate::machine::{Machine, Running, one_gpu};
 use crate::support::{self, run};
 
 /// The leaders of the targets that are planned in the demo.
@@ -179,16 +181,6 @@ fn who_started_gpumem_is_never_touched() {
 }
 
 #[test]
-fn what_its_owner_keeps_is_kept() {
-    let stage = or_skip!(Stage::new());
-    let holder = stage.holder_by(&["env", "GPUMEM_KEEP=2999-12-31"], OBEYS);
-    let output = stage.reap(&holder, &[]).exits(1);
-    let refused = &output.json()["refused"][0]["why"]["protection"];
-    assert_eq!(refused["reason"], "kept_by_owner");
-    assert!(holder.is_alive());
-}
-
-#[test]
 fn of_another_user_only_on_request() {
     or_skip!(support::root("root"));
     let (Some(stage), Some(_)) = (Stage::new(), support::find("setpriv", "util-linux")) else {
@@ -211,4 +203,29 @@ fn of_another_user_only_on_request() {
     let output = stage.run(&["kill", "--yes", "--all-users", &pid]).exits(0);
     assert!(output.stdout.contains("freed 2.0 GiB in "), "{output:?}");
     assert!(!holder.is_alive());
+}
+
+/// What setproctitle leaves of the environment that a program was given.
+const TITLED: &str = "import ctypes, time
+fields = open('/proc/self/stat').read().rsplit(')', 1)[1].split()
+begin, end = int(fields[47]), int(fields[48])
+ctypes.memset(begin, 0, end - begin)
+print('titled', flush=True)
+time.sleep(600)";
+
+#[test]
+fn a_keep_that_was_written_over_is_unknown_and_not_absent() {
+    let python = or_skip!(support::find("python3", "python3"));
+    let mut command = Command::new(python);
+    let (program, line) = support::hear(command.args(["-c", TITLED]).env("GPUMEM_KEEP", "yes"));
+    assert_eq!(line, "titled");
+    let program = Running(program);
+    let pid = program.pid();
+    let facts = read_guarded(&Roots::default(), pid).unwrap().unwrap();
+    assert_eq!(facts.environment, None);
+    let machine = Machine::new(&one_gpu(&[pid]));
+    assert!(machine.snapshot(0).process(pid).get("environment").is_none());
+    // Whoever names it is told.
+    let planned = machine.run(&["reap", "--dry-run", "--pid", &pid.to_string()]);
+    assert!(planned.stderr.contains("whether its owner keeps it is not known"), "{planned:?}");
 }
