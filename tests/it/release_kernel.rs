@@ -5,7 +5,6 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::Arc;
 
 use gpumem::api::host::{Roots, read_start_ticks};
 use gpumem::api::reclaim::{
@@ -171,10 +170,4 @@ impl Client {
         self.ask(&json!({"state": true}));
         self.ask(&json!({"state": true}))
     }
-}
-
-/// The names and bytes of what holds memory.
-fn references(report: &ReleaseReport) -> Vec<(Arc<str>, u64)> {
-    let references = report.references.iter();
-    references.map(|it| (it.name.clone(), it.bytes)).collect()
 }

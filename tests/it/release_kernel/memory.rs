@@ -54,61 +54,6 @@ fn a_probe_changes_nothing(kernel: &RawKernel, client: &mut Client) {
     assert_eq!((kernel.used(), client.state()), (whole, before));
 }
 
-/// Question 1: Keras on TensorFlow 2 in a notebook.
-#[test]
-fn keras_on_tensorflow_2_gives_nothing_back_and_says_why() {
-    let kernel = or_skip!(RawKernel::start("kernel-keras.json"));
-    let mut client = kernel.client();
-    client.run("import keras\nmodel = keras.Model(5 << 20)\nhistory = model.fit(20 << 20)");
-    let whole = kernel.used().unwrap();
-    let report = released(kernel.pid(), &options());
-    assert_eq!(kernel.used(), Some(whole));
-    assert_eq!(report.live_bytes, Some(20 * MIB));
-    let why = report.why.unwrap();
-    assert!(why.contains("TensorFlow's allocator keeps its pages"), "{why}");
-    assert!(why.contains("cuda_malloc_async"), "the next gentle step: {why}");
-    // Neither does what Keras's pages say, and that loses state, so that it is not done.
-    assert_eq!(client.run("print(keras.cleared)"), "[]\n");
-    client.run("del model\nkeras.backend.clear_session()");
-    released(kernel.pid(), &options());
-    assert_eq!(kernel.used(), Some(whole));
-}
-
-/// Question 2: TensorFlow 1's sessions after `fit`.
-#[test]
-fn a_session_of_tensorflow_1_gives_nothing_back_closed_or_not() {
-    let kernel = or_skip!(RawKernel::start("kernel-session.json"));
-    let mut client = kernel.client();
-    client.run(
-        "import os\nos.environ['FAKE_TENSORFLOW_1'] = '1'\nimport tensorflow as tf\n\
-         session = tf.Session()\nsession.run(50 << 20)",
-    );
-    let whole = kernel.used().unwrap();
-    for close in ["pass", "session.close()", "del session"] {
-        client.run(close);
-        let report = released(kernel.pid(), &options());
-        assert_eq!(kernel.used(), Some(whole), "{close}");
-        assert_eq!(report.live_bytes, None, "nothing tells");
-        let why = report.why.unwrap();
-        assert!(why.contains("until the process ends, whatever session"), "{why}");
-    }
-}
-
-#[test]
-fn cupy_numba_and_jax_give_back_what_they_can() {
-    let kernel = or_skip!(RawKernel::start("kernel-arrays.json"));
-    let mut client = kernel.client();
-    client.run(
-        "import cupy, numba, jax, fake_gpu\nM = 1 << 20\na, b = cupy.empty(30 * M), cupy.empty(60 * M)\n\
-         c = numba.cuda.device_array(40 * M)\nd = jax.Array(50 * M)\ndel b, c, d",
-    );
-    let whole = kernel.used().unwrap();
-    let report = released(kernel.pid(), &options());
-    assert_eq!(whole - kernel.used().unwrap(), 100 * MIB);
-    assert!(report.why.unwrap().contains("JAX's allocator keeps"));
-    assert_eq!(client.run("print(fake_gpu.made_contexts)"), "[0]\n");
-}
-
 /// `libcuda.so.1` with a pool of its own, whose trims and other calls are counted.
 const LIBCUDA: &str = r#"
 #include <stdint.h>
@@ -155,36 +100,4 @@ fn stream_ordered_pools_are_trimmed_through_the_loaded_driver() {
     assert_eq!(client.run(trims), "1 1\n");
     assert_eq!(report.live_bytes, Some(32 * MIB));
     assert_eq!(report.cached_bytes_left, Some(0));
-}
-
-#[test]
-fn what_still_holds_memory_is_named_and_never_shown() {
-    let kernel = or_skip!(RawKernel::start("kernel-names.json"));
-    let mut client = kernel.client();
-    client.run(
-        "import torch\nM = 1 << 20\nbig = torch.empty(50 * M, device='cuda')\nview = big.view()\n\
-         batches = [torch.empty(5 * M, device='cuda') for _ in range(4)]\n_hidden = 's3cret-t0ken'",
-    );
-    // An output, which IPython shows and keeps.
-    client.run(
-        "class Kept:\n    def __init__(self): self.tensor = torch.empty(7 * M, device='cuda')",
-    );
-    client.run("Kept()");
-    let fails = "def step(batch):\n    raise ValueError('s3cret-t0ken')\nstep(torch.empty(3 * M, device='cuda'))";
-    assert_eq!(client.ask(&json!({"run": fails}))["status"], "error");
-    let before = client.state();
-    let named = ReleaseOptions { references: true, ..options() };
-    let report = released(kernel.pid(), &named);
-    let found = references(&report);
-    let expected = [
-        ("big", 200 * MIB),
-        ("batches", 80 * MIB),
-        ("Out[3]", 28 * MIB),
-        ("last traceback", 12 * MIB),
-    ];
-    let found: Vec<(&str, u64)> = found.iter().map(|(name, bytes)| (&**name, *bytes)).collect();
-    assert_eq!(found, expected);
-    assert_eq!(client.state(), before);
-    // Without being asked for they are not looked for.
-    assert!(released(kernel.pid(), &options()).references.is_empty());
 }
