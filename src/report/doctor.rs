@@ -316,22 +316,6 @@ mod tests {
     }
 
     #[test]
-    fn what_several_checks_have_in_common_is_said_once() {
-        let broken = |topic: Topic| topic.broken("gone").means("nothing works").next("reboot");
-        let checks = vec![broken(Topic::DRIVER), broken(Topic::DEVICE_FILES)];
-        let report = DoctorReport {
-            schema: SCHEMA,
-            version: "1",
-            works: false,
-            summary: "it does not work".into(),
-            checks,
-        };
-        let text = report.to_text(Style::default());
-        assert_eq!(text.matches("nothing works").count(), 1, "{text}");
-        assert_eq!(text.matches("-> reboot").count(), 1, "{text}");
-    }
-
-    #[test]
     fn gpus_of_which_the_same_is_so_are_one_check() {
         let gpu = |seen: &str| vec![Topic::GPU.ok(seen), check(CheckStatus::Ok, "on")];
         let merged = merge([(0, gpu("H100")), (1, gpu("H100")), (2, gpu("L4"))]);
@@ -345,19 +329,6 @@ mod tests {
                 is("GPU 0-2 persistence mode", "on"),
             ]
         );
-    }
-
-    #[test]
-    fn numbers_that_follow_each_other_are_a_range() {
-        for (numbers, text) in [
-            (&[][..], ""),
-            (&[7], "7"),
-            (&[0, 1], "0-1"),
-            (&[0, 1, 2, 5, 7, 8], "0-2,5,7-8"),
-            (&[u32::MAX, 0], "4294967295,0"),
-        ] {
-            assert_eq!(ranges(numbers), text);
-        }
     }
 
     #[test]

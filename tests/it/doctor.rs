@@ -228,24 +228,6 @@ fn a_plain_user_gets_a_list_of_what_stays_hidden() {
 }
 
 #[test]
-fn a_broken_configuration_is_a_finding_and_no_failure() {
-    let machine = Machine::new(&one_gpu(&[]));
-    Diagnosis::of(&machine, &[], 0).assert_check("configuration", "ok", &["no file", "12 rules"]);
-    machine.configure(
-        "[[keep]]\nwhere = \"user=ann\"\nreason = \"x\"\n[rules.idle]\nenabled = false\n",
-    );
-    let words = ["gpumem/config.toml", "1 of them switched off", "exemptions: 1"];
-    Diagnosis::of(&machine, &[], 0).assert_check("configuration", "ok", &words);
-    machine.configure("[rules.idle]\ndurations = \"5m\"\n");
-    let diagnosis = Diagnosis::of(&machine, &[], 0);
-    let words = ["config.toml:2: rules.idle.durations", "gpumem config check"];
-    diagnosis.assert_check("configuration", "broken", &words);
-    assert!(diagnosis.summary().contains("broken in 1"));
-    let absent = Diagnosis::of(&machine, &["--config", "/nonexistent.toml"], 0);
-    absent.assert_check("configuration", "broken", &["/nonexistent.toml"]);
-}
-
-#[test]
 fn files_that_hang_are_unknown_after_a_while() {
     let machine = Machine::new(&one_gpu(&[]));
     let pipe = machine.path("pipe");

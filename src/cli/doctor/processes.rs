@@ -136,12 +136,6 @@ mod tests {
     use super::*;
     use crate::report::doctor::CheckStatus;
 
-    const ROOT: Rights = Rights {
-        is_root: true,
-        can_trace: Some(true),
-        first: Visibility::Seen,
-        other_user: Visibility::Seen,
-    };
     const USER: Rights = Rights {
         is_root: false,
         can_trace: Some(false),
@@ -170,29 +164,5 @@ mod tests {
         assert!(descriptors(confined).next[0].contains("SYS_PTRACE"));
         let forbidden = Rights { can_trace: Some(true), ..confined };
         assert!(descriptors(forbidden).next[0].contains("security module"));
-    }
-
-    #[test]
-    fn hidepid_hides_nothing_from_root() {
-        assert_eq!(hidepid(Some(Hidepid::Off), USER).verdict, CheckStatus::Ok);
-        for option in [Hidepid::NoAccess, Hidepid::Invisible, Hidepid::Ptraceable] {
-            assert_eq!(hidepid(Some(option), USER).verdict, CheckStatus::Limited);
-            assert_eq!(hidepid(Some(option), ROOT).verdict, CheckStatus::Ok);
-        }
-        assert_eq!(hidepid(None, ROOT).verdict, CheckStatus::Unknown);
-    }
-
-    #[test]
-    fn another_namespace_and_a_missing_call_are_limits() {
-        assert_eq!(pid_namespace(Some(PidNamespace::Host)).verdict, CheckStatus::Ok);
-        let container = pid_namespace(Some(PidNamespace::Container));
-        assert_eq!(container.verdict, CheckStatus::Limited);
-        assert!(container.next[0].contains("--pid=host"));
-        assert_eq!(pid_namespace(None).verdict, CheckStatus::Unknown);
-
-        assert_eq!(pidfd(Ok(()), None).verdict, CheckStatus::Ok);
-        let old = pidfd(Err(Errno::NOSYS), Some("4.18"));
-        assert!(old.verdict == CheckStatus::Limited && old.next[0].contains("5.3"));
-        assert!(pidfd(Err(Errno::PERM), None).next[0].contains("seccomp"));
     }
 }

@@ -122,31 +122,6 @@ pub(super) fn history(history: Option<(Survey, bool)>) -> DoctorCheck {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::doctor::CheckStatus;
-
-    #[test]
-    fn a_recorder_at_work_is_well_and_none_is_a_limit() {
-        let judged = |age: Option<f64>, to_write: Option<bool>| {
-            let survey = Survey {
-                to_write: to_write.map(|_| "/s".into()).ok_or("no HOME".to_owned()),
-                used: age.map(|age| ("/s".into(), 1 << 20, age)),
-                is_fresh: age.is_some_and(|age| age < 20.0),
-                warnings: vec!["the store /t is not used: chmod go-w /t".to_owned()],
-            };
-            history(Some((survey, to_write == Some(true))))
-        };
-        let well = judged(Some(5.0), Some(false));
-        assert_eq!(
-            (well.verdict, well.seen.as_str()),
-            (CheckStatus::Ok, "/s, 1.0 MiB, last snapshot 5s ago; a recorder is running")
-        );
-        let old = judged(Some(500.0), Some(true));
-        assert_eq!(old.verdict, CheckStatus::Limited);
-        assert!(old.seen.ends_with("; no recorder is running"));
-        assert!(old.next[0].ends_with("chmod go-w /t"), "{old:?}");
-        assert!(judged(None, None).next[1].contains("no HOME"));
-        assert!(judged(None, Some(false)).next[1].contains("cannot be written"));
-    }
 
     #[test]
     fn a_folder_that_is_not_there_can_be_written_where_it_can_be_made() {

@@ -64,18 +64,6 @@ fn assert_check(check: &DoctorCheck, verdict: CheckStatus, words: &[&str]) {
 }
 
 #[test]
-fn a_healthy_machine_is_well() {
-    let driver = driver();
-    let facts =
-        DriverFacts { mapped: Some("/usr/lib/libnvidia-ml.so.580.159.03".into()), ..well(&driver) };
-    let checks = facts.checks();
-    assert!(checks.iter().all(|it| it.verdict == CheckStatus::Ok), "{checks:?}");
-    assert_eq!(checks[0].seen, "/usr/lib/libnvidia-ml.so.580.159.03");
-    assert_eq!(checks[1].seen, "580.159.03, NVML unknown, CUDA unknown");
-    assert_eq!(checks[3].seen, "nvidia0-1, nvidia-uvm, nvidiactl");
-}
-
-#[test]
 fn a_missing_library_is_cured_where_it_is_missing() {
     use KernelModule::{Absent, Loaded};
     use RuntimeEnvironment::{Container, Wsl};
@@ -148,31 +136,6 @@ fn two_versions_need_a_reboot_and_a_container_a_restart() {
         CheckStatus::Limited,
         &["570.1", "580.159.03", "reboot"],
     );
-}
-
-#[test]
-fn other_answers_show_where_to_look() {
-    let waited = std::time::Duration::from_secs(10);
-    let call = "nvmlInit_v2";
-    for (error, words) in [
-        (NvmlFailure::NoPermission, &["NO_PERMISSION", "ls -l /dev/nvidia*"][..]),
-        (NvmlFailure::NoAnswer { call, waited }, &["10s", "xid", "--nvml-timeout 30s"]),
-        (
-            NvmlFailure::Call { call, code: "NVML_ERROR_UNKNOWN".to_owned() },
-            &["nvmlInit_v2: NVML_ERROR_UNKNOWN", "nvidia-smi", "dmesg"],
-        ),
-    ] {
-        let facts = broken(&error);
-        assert_check(&facts.driver(), CheckStatus::Broken, words);
-        assert_eq!(facts.library().verdict, CheckStatus::Ok, "it was loaded");
-    }
-    let unusable = NvmlFailure::LibraryUnusable {
-        library: "/l".to_owned(),
-        reason: "file too short".to_owned(),
-    };
-    let inside = DriverFacts { place: RuntimeEnvironment::Container(None), ..broken(&unusable) };
-    assert_check(&inside.library(), CheckStatus::Broken, &["/l: file too short", "--gpus all"]);
-    assert_check(&broken(&unusable).library(), CheckStatus::Broken, &["ldconfig"]);
 }
 
 #[test]
