@@ -10,7 +10,7 @@ use crate::advice;
 use crate::history::testing::Scene;
 use crate::model::finding::{OwnCommands, Undecided};
 use crate::model::json;
-use crate::model::snapshot::{Container, Jupyter, Kubernetes, PidNamespace, ReadError, Slurm};
+use crate::model::snapshot::{Container, Jupyter, Kubernetes, ReadError, Slurm};
 use crate::report::explain::{PageStyle, text as text_of};
 use crate::report::style::Style;
 use crate::rules::RuleSet;
@@ -124,92 +124,6 @@ fn a_page_lists_no_doubt_about_somebody_else() {
 }
 
 #[test]
-fn a_family_is_a_tree_and_everybody_else_is_no_member() {
-    let mut scene = Scene::new(1, 10.0);
-    scene.memory(0, 21 * GIB, 80 * GIB);
-    for pid in [7, 8, 9, 10] {
-        scene.holder(pid, &[0], GIB);
-        let process = scene.process(pid);
-        let family = if pid == 10 { 10 } else { 7 };
-        process.process_group = Some(family);
-        process.session = Some(family);
-        process.uid = Some(1000);
-    }
-    scene.process(8).ppid = Some(7);
-    scene.process(9).ppid = Some(8);
-    let seen = seen(&mut scene, 2, |_, _| {});
-    let (_, text) = page(&seen, "8");
-    let lines: Vec<&str> = text.lines().collect();
-    let tree = lines.iter().position(|line| line.contains("belongs together with"));
-    let tree = &lines[tree.unwrap() + 1..][..3];
-    for (line, start) in tree.iter().zip(["      7 ", "        8 ", "          9 "]) {
-        assert!(line.starts_with(start), "{text}");
-    }
-    let own: Vec<bool> = tree.iter().map(|line| line.ends_with("(this one)")).collect();
-    assert_eq!(own, [false, true, false], "{text}");
-    // One that belongs to no family has no tree.
-    assert!(!page(&seen, "10").1.contains("belongs together with"));
-}
-
-#[test]
-fn a_leak_shows_when_its_gpu_is_full_and_draws_it_where_there_is_room() {
-    for (free, is_near) in [(20, true), (400, false)] {
-        let mut scene = Scene::new(2, 10.0);
-        scene.memory(0, 60 * GIB, (60 + free) * GIB);
-        scene.holder(7, &[0], GIB);
-        let grow = |scene: &mut Scene, step: usize| {
-            scene.row(0, 7).used_bytes = Some(GIB + step as u64 * GIB / 4);
-        };
-        let seen = seen(&mut scene, 120, grow);
-        let (report, text) = page(&seen, "7");
-        assert_eq!(report.findings[0].kind, crate::model::Kind::Leak, "{text}");
-        assert!(text.contains("full at about 2025-11-21 "), "{text}");
-        assert!(text.contains(&format!("if this continues: {free}.0 GiB are free")), "{text}");
-        assert_eq!(text.contains('·'), is_near, "{text}");
-        assert_eq!(text.contains("50.8 GiB ▕"), is_near, "{text}");
-    }
-}
-
-#[test]
-fn a_leak_on_several_gpus_or_on_a_part_of_one_has_no_forecast_of_its_own() {
-    let mut scene = Scene::new(2, 10.0);
-    for gpu in [0, 1] {
-        scene.memory(gpu, 60 * GIB, 80 * GIB);
-    }
-    scene.holder(7, &[0, 1], GIB);
-    let seen = seen(&mut scene, 120, |scene, step| {
-        for gpu in [0, 1] {
-            scene.row(gpu, 7).used_bytes = Some(GIB + step as u64 * GIB / 4);
-        }
-    });
-    let (report, text) = page(&seen, "7");
-    assert_eq!(report.findings[0].gpus.len(), 2, "{text}");
-    assert!(text.contains("out of memory in about"), "{text}");
-    assert!(!text.contains("full at about"), "{text}");
-}
-
-#[test]
-fn without_history_the_page_names_what_would_add_more() {
-    let mut scene = Scene::new(1, 1.0);
-    scene.memory(0, GIB, 80 * GIB);
-    scene.holder(7, &[0], GIB);
-    let mut seen = seen(&mut scene, 2, |_, _| {});
-    seen.more = More::ByWindow;
-    let (report, text) = page(&seen, "7");
-    assert!(report.findings.is_empty());
-    assert!(text.contains("the history is 1s long"), "{text}");
-    assert!(text.contains("gpumem record --store"), "{text}");
-    assert!(text.contains("no findings in 1s of history"), "{text}");
-    assert!(text.contains("--window"), "{text}");
-    // A screen has no such option, and a recording no more history.
-    seen.more = More::ByWaiting;
-    let (_, text) = page(&seen, "7");
-    assert!(text.contains("gpumem record --store") && !text.contains("--window"));
-    seen.more = More::Nowhere;
-    assert!(!page(&seen, "7").1.contains("gpumem record"));
-}
-
-#[test]
 fn of_an_unresolved_pid_nothing_is_shown_but_why() {
     let mut scene = machine();
     let process = scene.process(7);
@@ -230,17 +144,6 @@ fn of_an_unresolved_pid_nothing_is_shown_but_why() {
     let (_, gpu) = page(&seen, "gpu:0");
     assert!(gpu.contains("(not resolved: it started"), "{gpu}");
     assert!(!gpu.contains("secret") && !gpu.contains("stranger"), "{gpu}");
-}
-
-#[test]
-fn a_page_of_a_gpu_counts_those_whose_files_could_not_be_read() {
-    let mut scene = machine();
-    scene.memory(0, 12 * GIB, 80 * GIB);
-    scene.now.host.unread_processes = Some(3);
-    scene.now.host.pid_namespace = Some(PidNamespace::Host);
-    let seen = seen(&mut scene, 300, |_, _| {});
-    let (_, text) = page(&seen, "gpu:0");
-    assert!(text.contains("3 other processes"), "{text}");
 }
 
 #[test]
@@ -335,21 +238,6 @@ fn a_stopped_job_is_ended_by_its_scheduler_before_any_signal() {
 }
 
 #[test]
-fn launchers_and_ranks_are_spoken_of_where_there_are_any() {
-    for (variable, is_rank) in [("LOCAL_RANK", true), ("OMP_NUM_THREADS", false)] {
-        let mut scene = machine();
-        let process = scene.process(7);
-        process.framework = words("pytorch");
-        process.libraries = Some(["nccl".into()].into());
-        let environment = [(variable.into(), "1".into())];
-        process.environment = Some(Arc::new(environment.into()));
-        let (_, text) = page(&seen(&mut scene, 3, |_, _| {}), "7");
-        assert_eq!(text.contains("torchrun"), is_rank, "{text}");
-        assert!(text.contains("DataLoader workers"), "{text}");
-    }
-}
-
-#[test]
 fn a_zombie_with_threads_and_the_first_of_a_namespace_are_ended_as_they_can_be() {
     let mut scene = Scene::new(1, 1.0);
     scene.holder(4242, &[0], 2 * GIB);
@@ -372,33 +260,6 @@ fn a_zombie_with_threads_and_the_first_of_a_namespace_are_ended_as_they_can_be()
     let (report, _) = page(&seen(&mut scene, 3, first), "4242");
     let text = json::document(&report).unwrap();
     assert!(text.contains("`kill -KILL 4242` kills everything in there"), "{text}");
-}
-
-#[test]
-fn a_parent_that_adopts_orphans_may_have_started_it_all_the_same() {
-    // A service of systemd's, and the work of a container's first process.
-    for (leader, words) in [(true, "whether it started it is not"), (false, "leader is gone")] {
-        let mut scene = Scene::new(1, 1.0);
-        scene.holder(4242, &[0], 2 * GIB);
-        let adopted = |scene: &mut Scene, _| {
-            let process = scene.process(4242);
-            process.ppid = Some(1);
-            process.parent = None;
-            process.parent_is_reaper = Some(true);
-            process.group_leader_alive = Some(leader);
-        };
-        let (_, text) = page(&seen(&mut scene, 3, adopted), "4242");
-        assert!(text.contains(words) && text.contains("(pid 1)"), "{text}");
-    }
-}
-
-#[test]
-fn a_sleep_of_the_machine_starts_the_outline_afresh() {
-    let mut scene = machine();
-    let seen = seen(&mut scene, 10, |scene, step| {
-        scene.now.host.suspended_seconds = Some(if step < 7 { 0 } else { 3600 });
-    });
-    assert!(page(&seen, "7").1.contains("(3 samples)"));
 }
 
 #[test]

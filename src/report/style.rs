@@ -144,56 +144,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_coloured_is_taken_apart_and_nothing_of_it_is_lost() {
-        for color in [true, false] {
-            let style = Style { color };
-            let line = format!(
-                "{}  [1m a {}: the {}",
-                style.heading("What"),
-                style.severity(Severity::Warning),
-                style.faint("rest")
-            );
-            let pieces: Vec<(Emphasis, &str)> = pieces(&line).collect();
-            let text: String = pieces.iter().map(|(_, piece)| *piece).collect();
-            assert_eq!(text, "What  [1m a warning: the rest");
-            let marked: Vec<_> = pieces.iter().filter(|it| it.0 != Emphasis::Plain).collect();
-            if color {
-                let warning = (Emphasis::Severity(Severity::Warning), "warning");
-                assert_eq!(marked, [&(Emphasis::Heading, "What"), &warning]);
-            } else {
-                assert_eq!(marked.len(), 0);
-            }
-        }
-    }
-
-    #[test]
     fn an_escape_that_is_nobodys_is_left_out() {
         for hostile in ["\x1b", "\x1b[", "a\x1b[2Jb", "\x1b\x1b[0m", "\x1b]0;x\x07"] {
             let escape = |(_, piece): (Emphasis, &str)| piece.contains('\x1b');
             assert!(!pieces(hostile).any(escape), "{hostile:?}");
         }
-    }
-
-    #[test]
-    fn lines_are_broken_between_words_and_colours_cost_no_room() {
-        let style = Style { color: true };
-        let line = format!(
-            "{}: {}: python train.py has held memory\n    {} end it\n",
-            style.severity(Severity::Warning),
-            style.heading("idle"),
-            style.faint("->")
-        );
-        let plain = |text: &str| -> String { pieces(text).map(|(_, piece)| piece).collect() };
-        let text = broken(&line, 34);
-        assert_eq!(
-            plain(&text),
-            "warning: idle: python train.py has\n    held memory\n    -> end it\n"
-        );
-        assert_eq!(broken(&line, 200), line);
-        // A word that is longer than a line is broken; nothing is lost.
-        let long = format!("error: {}\n", "x".repeat(100));
-        let text = broken(&long, 40);
-        assert!(text.lines().all(|line| line.width() <= 40), "{text}");
-        assert_eq!(text.matches('x').count(), 101 - 1);
     }
 }

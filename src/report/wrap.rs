@@ -105,43 +105,11 @@ mod tests {
     }
 
     #[test]
-    fn text_is_cut_by_columns_not_bytes() {
-        assert_eq!(fit("abcdef", 6), "abcdef");
-        assert_eq!(fit("abcdef", 4), "abc…");
-        assert_eq!(fit("日本語", 6), "日本語");
-        assert_eq!(fit("日本語", 5), "日本…");
-        assert_eq!(fit("日本語", 4), "日…");
-        assert_eq!(fit("abc", 0), "");
-        assert_eq!(fit("abc", 1), "…");
-    }
-
-    #[test]
-    fn text_is_broken_between_words_and_long_words_within() {
-        assert_eq!(wrapped("one two three", 9), ["one two", "three"]);
-        assert_eq!(wrapped("a /very/long/path/x", 10), ["a", "/very/long", "/path/x"]);
-        for line in wrapped(&"日本語 ".repeat(40), 11) {
-            assert!(line.width() <= 11, "{line:?}");
-        }
-        assert_eq!(wrap("one two three four", (3, 10), 8), ["one", "two three", "four"]);
-        for nothing in [wrapped("", 9), wrapped("  ", 9), wrapped("日本語", 1)] {
-            assert_eq!(nothing, [""; 0]);
-        }
-    }
-
-    #[test]
     fn what_is_to_be_typed_is_one_word_where_it_fits() {
         let command = "as root, `fuser -v /dev/nvidia0` lists them";
         assert_eq!(wrapped(command, 24), ["as root,", "`fuser -v /dev/nvidia0`", "lists them"]);
         assert_eq!(wrapped(command, 12), ["as root,", "`fuser -v", "/dev/nvidia0", "` lists them"]);
         assert_eq!(wrapped("a lone ` quote", 8), ["a lone `", "quote"]);
-    }
-
-    #[test]
-    fn the_last_line_is_full_and_marks_that_text_was_cut() {
-        assert_eq!(wrap("one two three", (8, 8), 1), ["one two…"]);
-        assert_eq!(wrap("one twofold", (8, 8), 1), ["one two…"]);
-        assert_eq!(wrap("abcdefghij", (4, 4), 3), ["abcd", "efgh", "ij"]);
-        assert_eq!(wrap("abcdefghij", (4, 4), 2), ["abcd", "efg…"]);
     }
 
     #[test]

@@ -158,25 +158,6 @@ mod tests {
     }
 
     #[test]
-    fn a_small_movement_high_up_is_drawn_on_a_scale_of_its_own() {
-        let chart = draw(&points(&[(0, 80), (1, 84), (2, 88), (3, 88)]), size(4, 1)).unwrap();
-        assert_eq!((chart.top_bytes, chart.bottom_bytes), (88, 78));
-        assert!(chart.lines[0].starts_with('▂'), "{chart:?}");
-    }
-
-    #[test]
-    fn a_time_without_samples_is_blank_and_a_peak_is_not_lost() {
-        let seen = points(&[(0, GIB), (10, GIB), (990, GIB), (1000, GIB)]);
-        let chart = draw(&seen, size(10, 1)).unwrap();
-        let blank = chart.lines[0].chars().filter(|cell| *cell == ' ').count();
-        assert!(blank >= 7, "{chart:?}");
-        let mut values: Vec<_> = (0..1000).map(|second| (second, GIB)).collect();
-        values[333].1 = 8 * GIB;
-        let chart = draw(&points(&values), size(10, 1)).unwrap();
-        assert_eq!(chart.lines, ["▁▁▁█▁▁▁▁▁▁"]);
-    }
-
-    #[test]
     fn hardly_anything_makes_no_chart_and_nothing_overflows() {
         assert_eq!(draw(&MemoryCurve::default(), size(9, 1)), None);
         assert_eq!(draw(&points(&[(0, 1)]), size(9, 1)), None);
