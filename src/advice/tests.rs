@@ -21,12 +21,6 @@ fn with(framework: &str, variables: &[(&str, &str)]) -> Process {
     Process { environment: environment(variables), ..process(Some(framework)) }
 }
 
-/// The same with these libraries loaded.
-fn loaded(framework: &str, libraries: &[&str]) -> Process {
-    let libraries = libraries.iter().map(|name| Arc::from(*name));
-    Process { libraries: Some(libraries.collect()), ..process(Some(framework)) }
-}
-
 fn texts(process: &Process) -> Vec<&'static str> {
     lines(process).iter().map(|line| &*line.text).collect()
 }
@@ -92,39 +86,6 @@ fn nothing_that_leaves_the_memory_where_it_is_is_advised() {
 }
 
 #[test]
-fn a_framework_is_found_however_it_is_spelt() {
-    for (spelling, name) in [
-        ("pytorch", "pytorch"),
-        ("PyTorch", "pytorch"),
-        ("torch", "pytorch"),
-        ("tf", "tensorflow"),
-        ("TensorFlow", "tensorflow"),
-        ("tensorflow2", "tensorflow"),
-        ("tensorflow1", "tensorflow1"),
-        ("TF 1.15", "tensorflow1"),
-        ("tf.keras", "keras"),
-        ("cupy-cuda12x", "cupy"),
-        ("llama-cpp", "llama.cpp"),
-        ("llama.cpp", "llama.cpp"),
-        ("triton", "triton-server"),
-        ("tritonserver", "triton-server"),
-        ("text-generation-inference", "tgi"),
-        ("onnx-runtime", "onnxruntime"),
-        ("TensorRT-LLM", "tensorrt-llm"),
-        ("JAX", "jax"),
-        ("huggingface", "pytorch"),
-        ("Hugging Face", "pytorch"),
-        ("PyTorch-Lightning", "pytorch"),
-        ("Triton Inference Server", "triton-server"),
-    ] {
-        assert_eq!(find(spelling).map(|row| &*row.name), Some(name), "{spelling}");
-    }
-    for unknown in ["", "-", "fortran", "torchx", "\u{1b}[31m"] {
-        assert_eq!(find(unknown), None, "{unknown:?}");
-    }
-}
-
-#[test]
 fn the_gentlest_way_comes_first_and_the_end_last() {
     let kernel = Process { framework: Some("pytorch".into()), ..notebook(None) };
     let lines = texts(&kernel);
@@ -177,25 +138,6 @@ fn what_is_set_is_not_advised() {
 }
 
 #[test]
-fn jax_returns_memory_only_with_the_allocator_that_does() {
-    assert_eq!(texts(&process(Some("jax"))), [&TABLE.end.text]);
-    let platform = with("jax", &[("XLA_PYTHON_CLIENT_ALLOCATOR", "platform")]);
-    assert!(texts(&platform)[0].contains("jax.clear_caches()"));
-    let other = with("jax", &[("XLA_PYTHON_CLIENT_ALLOCATOR", "bfc")]);
-    assert_eq!(texts(&other), [&TABLE.end.text]);
-}
-
-#[test]
-fn a_model_of_ollama_is_unloaded_by_ollama() {
-    let runner = Process {
-        command: Some(["/usr/bin/ollama".into(), "runner".into()].into()),
-        ..process(Some("llama.cpp"))
-    };
-    assert!(texts(&runner)[0].contains("ollama stop"));
-    assert!(texts(&process(Some("ollama")))[0].contains("ollama stop"));
-}
-
-#[test]
 fn no_server_is_asked_to_free_memory_in_a_way_that_breaks_running_requests() {
     for row in frameworks() {
         for line in all(row) {
@@ -225,24 +167,5 @@ fn no_server_is_asked_to_free_memory_in_a_way_that_breaks_running_requests() {
                 }
             }
         }
-    }
-}
-
-#[test]
-fn what_runs_beside_a_framework_has_rows_too() {
-    let process = loaded("pytorch", &["deepspeed", "nccl", "unheard-of"]);
-    let names: Vec<_> = beside(&process).iter().map(|row| &*row.name).collect();
-    assert_eq!(names, ["deepspeed", "nccl"]);
-    assert!(beside(&Process::default()).is_empty());
-}
-
-#[test]
-fn what_cannot_give_back_is_not_hidden_by_what_can() {
-    let advised = steps(&loaded("pytorch", &["tensorflow", "nccl"]));
-    assert!(advised[0].contains("torch.cuda.empty_cache()"), "{advised:?}");
-    assert!(advised[1].contains("TensorFlow 2 is loaded too"), "{advised:?}");
-    for libraries in [&["cupy"][..], &["nccl", "ray"], &[]] {
-        let advised = steps(&loaded("pytorch", libraries));
-        assert!(!advised.iter().any(|line| line.contains("loaded too")), "{advised:?}");
     }
 }

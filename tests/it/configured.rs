@@ -84,18 +84,6 @@ fn an_exemption_keeps_its_processes_until_it_ends() {
 }
 
 #[test]
-fn a_size_without_a_unit_is_refused_with_file_line_and_key() {
-    for (value, printed) in [("8", "8"), ("\"8\"", "\"8\""), ("1073741824", "1073741824")] {
-        let toml = format!("[rules.idle]\nmin_memory = {value}\n");
-        let output = under(&toml, &["config", "check"]).exits(2);
-        let message = format!(
-            "config.toml:2: rules.idle.min_memory: {printed} is not allowed; write a size such as \"1GiB\""
-        );
-        assert!(output.stderr.contains(&message), "{output:?}");
-    }
-}
-
-#[test]
 fn a_config_test_shows_what_each_rule_would_have_found_and_when() {
     let toml = "[[rule]]\nname = \"long-naps\"\nkind = \"idle\"\nduration = \"5h\"\n\
          [[rule]]\nname = \"dora-naps\"\nkind = \"idle\"\nwhere = \"user=dora\"\nseverity = \"critical\"\n\

@@ -281,19 +281,6 @@ fn each_runtime_is_asked_in_its_own_namespace_and_as_its_user() {
 }
 
 #[test]
-fn a_runners_job_is_cancelled_where_it_was_asked_for() {
-    let units =
-        ["gitlab-runner.service", "actions.runner.acme.gpu7.service", "rstudio-server.service"];
-    for unit in units {
-        let process = in_unit(unit, "/x");
-        assert!(!only(&process).contains("systemctl"), "{unit}");
-        let left =
-            Process { parent_is_reaper: Some(true), group_leader_alive: Some(false), ..process };
-        assert_eq!(owner(&left), None, "{unit} knows nothing of it any more");
-    }
-}
-
-#[test]
 fn a_kernel_whose_server_is_gone_is_not_shut_down_there() {
     let mut process = notebook(Some("jupyter"), Some("a.ipynb"));
     if let Some(jupyter) = &mut process.jupyter {

@@ -58,21 +58,6 @@ fn each_row_is_whole() {
 }
 
 #[test]
-fn what_may_harm_a_request_is_only_for_a_person_to_ask() {
-    let rows = unload_servers().iter();
-    let risky = rows.filter(|row| row.unload.as_ref().is_some_and(|api| api.risk.is_some()));
-    assert_eq!(
-        risky.map(|row| &*row.name).collect::<Vec<_>>(),
-        ["vllm", "sglang", "triton-server", "llama.cpp", "stable-diffusion-webui"]
-    );
-    let losing = unload_servers().iter().filter(|row| {
-        let api = row.unload.as_ref();
-        api.is_some_and(|api| api.loses.is_some())
-    });
-    assert_eq!(losing.map(|row| &*row.name).collect::<Vec<_>>(), ["torchserve"]);
-}
-
-#[test]
 fn a_name_stays_a_part_of_its_path() {
     let row = unload_server("triton-server").unwrap();
     assert_eq!(deeds(row)[0].path, "/v2/repository/models/a%2Fb%3A1/unload");

@@ -71,21 +71,6 @@ fn a_named_rule_starts_from_its_kind_and_has_a_scope() {
 }
 
 #[test]
-fn an_exemption_has_a_scope_a_reason_and_perhaps_an_end() {
-    let config = parse(ENTRIES).unwrap();
-    let [ann, maintenance] = config.rules.keeps() else {
-        panic!("{config:?}");
-    };
-    assert_eq!(ann.scope, scope("user=ann gpu:1"));
-    assert_eq!(&*ann.reason, "nightly \"benchmark\"\n日本");
-    assert_eq!(ann.until, Some("2026-12-31T17:00:00Z".parse().unwrap()));
-    assert_eq!(ann.kinds, [Kind::Idle]);
-    let rules: Vec<&str> = ann.rules.iter().map(|rule| &**rule).collect();
-    assert_eq!(rules, ["idle-notebooks", "idle"]);
-    assert_eq!((maintenance.until, maintenance.kinds.len()), (None, 0));
-}
-
-#[test]
 fn entries_in_force_read_back_as_the_same() {
     let selected =
         "[[rule]]\nname = \"x\"\nkind = \"idle\"\nwhere = 'user=ann,\"b c\" !gpu:0 mem>50%'";
