@@ -314,7 +314,6 @@ mod tests {
 
     use super::*;
     use crate::recording::RecordingReader;
-    use crate::recording::testing::SmallDisk;
 
     fn at(seconds: i64) -> Snapshot {
         let time = Time::from_unix_milliseconds(1_763_719_445_000 + 1000 * seconds);
@@ -461,18 +460,6 @@ mod tests {
     }
 
     #[test]
-    fn a_full_device_is_named_with_what_to_do() {
-        let mut writer = Writer::append(Path::new("/dev/full"), rotation(1, 1)).unwrap();
-        for _ in 0..2 {
-            assert_eq!(
-                writer.write(&at(0)).unwrap_err().to_string(),
-                "cannot write /dev/full: no space left on device; nothing of this run is in it; \
-                 free space or record to another disk"
-            );
-        }
-    }
-
-    #[test]
     fn a_reader_that_has_gone_is_an_error_of_its_own() {
         let (reader, pipe) = io::pipe().unwrap();
         let mut writer = Writer::to_stdout().unwrap();
@@ -529,20 +516,6 @@ mod tests {
         make_space();
         writer.write(&at(n)).unwrap();
         assert_eq!(read(path), ((0..=n).map(at).collect(), 1));
-    }
-
-    #[test]
-    fn a_full_disk_leaves_a_whole_recording() {
-        let folder = tempfile::tempdir().unwrap();
-        let Some(_mounted) = SmallDisk::mount(folder.path(), "size=64k") else {
-            return;
-        };
-        let ballast = folder.path().join("ballast");
-        fs::write(&ballast, [0; 8192]).unwrap();
-        let path = folder.path().join("r.jsonl");
-        fill(&path, io::ErrorKind::StorageFull, "no space left on device", || {
-            fs::remove_file(&ballast).unwrap();
-        });
     }
 
     /// The same without privileges: the limit on file sizes holds for a whole process, so the test

@@ -4,7 +4,6 @@ use std::fs::{self, File};
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::support;
@@ -102,54 +101,6 @@ fn ten_gigabytes_in_a_small_file_are_refused_at_once() {
         &[
             "after.jsonl.zst, line 2: no snapshot since line 1 (longer than 16 MiB); cut it off there with `head -n 1`",
         ],
-    );
-}
-
-#[test]
-fn what_never_ends_is_refused() {
-    let zero = Path::new("/dev/zero");
-    for reader in READERS {
-        refused(reader, zero, Stdio::null(), &["/dev/zero, line 1: no snapshot so far"]);
-    }
-    let input = Stdio::from(File::open(zero).unwrap());
-    refused(&["check"], Path::new("-"), input, &["standard input, line 1: no snapshot so far"]);
-    // A pipe in which no line ends.
-    let folder = tempfile::tempdir().unwrap();
-    let fifo = folder.path().join("fifo");
-    rustix::fs::mknodat(
-        rustix::fs::CWD,
-        &fifo,
-        rustix::fs::FileType::Fifo,
-        rustix::fs::Mode::from_raw_mode(0o600),
-        0,
-    )
-    .unwrap();
-    let end = fifo.clone();
-    let writer = thread::spawn(move || {
-        let mut end = File::options().write(true).open(end).unwrap();
-        // Until gpumem has closed it.
-        let _ = io::copy(&mut io::repeat(b'x'), &mut end);
-    });
-    refused(&["check"], &fifo, Stdio::null(), &["fifo, line 1: no snapshot so far"]);
-    writer.join().unwrap();
-}
-
-#[test]
-fn lines_that_would_fill_the_memory_are_skipped() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("full.jsonl");
-    let head = good_line();
-    let head = head.split_once("\"processes\":").map_or(head.trim_end(), |(head, _)| head);
-    let mut file = File::create(&path).unwrap();
-    let processes = r#"{"pid":1},"#.repeat(1_500_000);
-    for _ in 0..4 {
-        writeln!(file, "{head}\"processes\":[{processes}{{\"pid\":2}}]}}").unwrap();
-    }
-    refused(
-        &["check"],
-        &path,
-        Stdio::null(),
-        &["full.jsonl holds no snapshot", "more objects or values than a snapshot can hold"],
     );
 }
 

@@ -70,11 +70,6 @@ fn segments(folder: &Path) -> Vec<PathBuf> {
     paths
 }
 
-fn bytes(folder: &Path) -> u64 {
-    let sizes = segments(folder).into_iter();
-    sizes.map(|path| fs::metadata(path).unwrap().len()).sum()
-}
-
 fn snapshots(folder: &Path) -> Vec<Snapshot> {
     let read = |path: PathBuf| RecordingReader::open(&path).unwrap().map(Result::unwrap);
     segments(folder).into_iter().flat_map(read).collect()
@@ -223,43 +218,6 @@ fn snapshots_so_far(folder: &Path) -> Vec<i64> {
 }
 
 #[test]
-fn a_store_has_one_recorder() {
-    let machine = machine(&one_gpu(&[]));
-    let folder = machine.path("store");
-    let mut first = start_recorder(&machine, "100ms");
-    wait_until("it records", || !segments(&folder).is_empty());
-    let second = record(&machine, &["--duration", "1s"]).exits(3);
-    let pid = format!("the gpumem with pid {} is recording to it", first.id());
-    assert!(second.stderr.contains(&pid), "{second:?}");
-    first.kill().unwrap();
-    first.wait().unwrap();
-    record(&machine, &["--duration", "200ms"]).exits(0);
-}
-
-#[test]
-fn the_ring_stays_within_its_size() {
-    let children: Vec<Running> = (0..60).map(|_| Running::sleep()).collect();
-    let pids: Vec<u32> = children.iter().map(Running::pid).collect();
-    let machine = machine(&one_gpu(&pids));
-    let folder = machine.path("store");
-    record(&machine, &["--duration", "500ms", "--store-size", "1MiB"]).exits(0);
-    // What a former recorder left counts, too, and goes first.
-    for day in 10..20 {
-        let old = folder.join(format!("202001{day}T000000.000Z.jsonl.zst"));
-        fs::write(old, vec![0; 300_000]).unwrap();
-    }
-
-    record(&machine, &["--duration", "500ms", "--store-size", "1MiB", "--store-age", "10000d"])
-        .exits(0);
-    assert!(bytes(&folder) <= 1 << 20, "{}", bytes(&folder));
-    let names = segments(&folder);
-    assert!(names.len() == 5, "{names:?}");
-    assert!(names[0].ends_with("20200117T000000.000Z.jsonl.zst"), "{names:?}");
-    record(&machine, &["--duration", "300ms"]).exits(0);
-    assert_eq!(segments(&folder).len(), 3, "by age, too");
-}
-
-#[test]
 fn a_history_that_is_not_of_this_machine_or_of_another_time_is_not_used() {
     let child = Running::sleep();
     let machine = machine(&one_gpu(&[child.pid()]));
@@ -297,26 +255,6 @@ fn a_history_that_is_not_of_this_machine_or_of_another_time_is_not_used() {
             *snapshot = next.borrow_mut().next().unwrap();
         });
     }
-}
-
-#[test]
-fn damage_is_reported_and_skipped() {
-    let child = Running::sleep();
-    let machine = machine(&one_gpu(&[child.pid()]));
-    let folder = machine.path("store");
-    record(&machine, &["--duration", "300ms"]);
-    let torn = segments(&folder).remove(0);
-    let length = fs::metadata(&torn).unwrap().len();
-    fs::File::options().write(true).open(&torn).unwrap().set_len(length - 60).unwrap();
-    fs::write(folder.join("20200101T000000.000Z.jsonl.zst"), "garbage").unwrap();
-    fs::write(folder.join("README"), "not a segment").unwrap();
-    record(&machine, &["--duration", "4s"]);
-    let before = fs::read_dir(&folder).unwrap().count();
-    let output = check(&machine, &[]);
-    assert_eq!(accused(&output), [u64::from(child.pid())]);
-    assert_eq!(output.stderr.lines().count(), 1, "{output:?}");
-    assert!(output.stderr.contains("torn compressed data"), "{output:?}");
-    assert_eq!(fs::read_dir(&folder).unwrap().count(), before, "a reader writes nothing");
 }
 
 #[test]

@@ -67,68 +67,6 @@ fn many_outlines_are_coarser_and_keep_every_peak() {
 }
 
 #[test]
-fn what_stays_level_is_one_stretch() {
-    let course = series((0..20_000).map(|second| (second, 2 * GIB)));
-    let level = MemoryBucket {
-        since: Time::from_unix_milliseconds(0),
-        until: Time::from_unix_milliseconds(19_999_000),
-        low_bytes: 2 * GIB,
-        high_bytes: 2 * GIB,
-        last_bytes: 2 * GIB,
-        vouched: 60_000,
-    };
-    assert_eq!(course.buckets(), [level]);
-    assert_eq!(course.samples(), 20_000);
-    // A gap parts it, and so does another value.
-    let values = [(0, 1), (20, 1), (81, 1), (82, 2), (83, 1), (84, 1)];
-    let course = series(values);
-    let spans: Vec<_> = course.buckets().iter().map(|b| b.until - b.since).collect();
-    assert_eq!(spans, [20_000, 0, 0, 1000]);
-}
-
-#[test]
-fn where_samples_are_rare_each_tells_of_more_time() {
-    let mut courses = Courses::default();
-    let mut scene = Scene::new(1, 300.0);
-    scene.memory(0, GIB, 80 * GIB);
-    for _ in 0..4 {
-        courses.observe(scene.step());
-    }
-    let course = courses.gpu(&scene.step().gpus[0]).unwrap();
-    let spans: Vec<_> = course.buckets().iter().map(|b| (b.until - b.since, b.vouched)).collect();
-    assert_eq!(spans, [(900_000, 900_000)]);
-}
-
-#[test]
-fn use_that_stays_level_is_one_stretch_but_not_what_has_the_same_mean() {
-    let mut course = MemorySeries::default();
-    let mut observe = |second: i64, percent| {
-        let time = Time::from_unix_milliseconds(second * 1000);
-        let sample = SeriesSample { time, vouched: 60_000, most: 8 };
-        course.observe(sample, None, Some(percent));
-        let mean = |load: &Load| (load.percent.count(), load.percent.mean());
-        course.loads().iter().map(mean).collect::<Vec<_>>()
-    };
-    (0..100).for_each(|second| drop(observe(second, 35)));
-    assert_eq!(observe(100, 35), [(101, Some(35.0))]);
-    let mixed = (101..110).map(|second| observe(second, 10 + second as u32 % 2 * 20));
-    let mixed = mixed.last().unwrap();
-    // Some are joined by now.
-    assert!(mixed.len() > 2 && mixed[1..].iter().any(|it| it.1 == Some(20.0)), "{mixed:?}");
-    let (before, now) = (mixed.len(), [(110, 20), (111, 20), (120, 20)]);
-    let now = now.map(|(second, percent)| observe(second, percent).len());
-    assert!(now[2] > before, "{before} {now:?}");
-}
-
-#[test]
-fn a_gap_stays_a_gap_while_there_is_room() {
-    let course = series([(0, 1), (1, 2), (5000, 3)]);
-    let buckets = course.buckets().windows(2);
-    let gaps: Vec<i64> = buckets.map(|two| two[1].since - two[0].until).collect();
-    assert_eq!(gaps, [1000, 4_999_000]);
-}
-
-#[test]
 fn how_much_a_gpu_was_used_is_outlined_as_well_and_bounded() {
     let mut scene = Scene::new(1, 1.0);
     scene.holder(7, &[0], GIB);
