@@ -13,28 +13,6 @@ fn demo(more: &[&str]) -> support::Output {
 }
 
 #[test]
-fn the_demo_is_shown_where_its_screen_comes_up() {
-    let output = demo(&[]);
-    assert_eq!((output.code, output.stderr.as_str()), (0, ""), "{output:?}");
-    assert_eq!(output.stdout.lines().count(), 24);
-    assert!(!output.stdout.contains('\x1b'), "{output:?}");
-    assert!(output.stdout.contains("IDLE 24m"), "{output:?}");
-    assert!(!output.stdout.contains("the end"), "{output:?}");
-    assert_eq!(demo(&[]).stdout, output.stdout, "the same each time");
-}
-
-#[test]
-fn a_recording_is_shown_at_its_end() {
-    let file =
-        format!("{}/tests/data/corpus/dataloader_stall-101.jsonl", env!("CARGO_MANIFEST_DIR"));
-    let output = run(&["watch", "--once", "--size", "100x30", "--replay", &file]);
-    assert_eq!((output.code, output.stderr.as_str()), (0, ""), "{output:?}");
-    assert!(output.stdout.contains("the end"), "{output:?}");
-    let nothing = run(&["watch", "--once", "--replay", "/nonexistent.jsonl"]);
-    assert_eq!((nothing.code, nothing.stdout.as_str()), (2, ""));
-}
-
-#[test]
 fn sizes_are_as_asked_or_as_the_shell_has_them() {
     for (size, columns, rows) in [("40x10", 40, 10), ("1x1", 1, 1), ("200x60", 200, 60)] {
         let output = demo(&["--size", size]).exits(0);

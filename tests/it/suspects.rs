@@ -77,47 +77,6 @@ fn a_suspect_is_listed_changes_no_exit_code_and_is_never_reaped() {
     );
 }
 
-/// Its owner says so in its environment, and `reap` would leave it alone.
-#[test]
-fn who_is_kept_by_its_owner_is_no_waste() {
-    // Each in a session of its own: who is kept keeps those of its job.
-    let sleep = |keep| {
-        let mut command = Command::new("setsid");
-        Running::start(command.args(["sleep", "600"]).env("GPUMEM_KEEP", keep))
-    };
-    let (kept, over, other) = (sleep("2999-01-01"), sleep("2001-01-01"), sleep("no"));
-    let gpu = Gpu::default()
-        .process(Process::compute(kept.pid(), 4 * GIB))
-        .process(Process::compute(over.pid(), 2 * GIB))
-        .process(Process::compute(other.pid(), GIB));
-    let machine = Machine::new(&Scene::new().gpu(gpu));
-    machine.configure(QUICK);
-    let look = |window| ["check", "--interval", "200ms", "--json", "--window", window];
-    let document = machine.run(&look("1s")).json();
-    assert_eq!(
-        document["reclaimable"],
-        json!({"bytes": 0, "processes": 0, "users": 0,
-            "suspected_bytes": 3 * GIB, "suspected_processes": 2})
-    );
-    let document = machine.run(&look("4s")).json();
-    assert_eq!(
-        document["reclaimable"],
-        json!({"bytes": 3 * GIB, "processes": 2, "users": 1,
-            "suspected_bytes": 0, "suspected_processes": 0})
-    );
-    let findings = document["findings"].as_array().unwrap();
-    assert_eq!(findings.len(), 3, "{document}");
-    for finding in findings {
-        let is_kept = finding["process"]["pid"] == kept.pid();
-        assert_eq!(finding["kept_by"]["by"] == "owner", is_kept, "{finding}");
-        let kills = finding["commands"][0].as_str().unwrap().starts_with("gpumem kill ");
-        assert_eq!(kills, !is_kept, "{finding}");
-    }
-    let text = machine.run(&["check", "--interval", "200ms", "--window", "4s"]);
-    let keeps = "\n    kept: its owner keeps it until ";
-    assert!(text.stdout.contains(keeps), "{text:?}");
-}
-
 /// What a first look tells: a process that is stopped, and the state of all others is nothing to say yet.
 #[test]
 fn ps_marks_suspects_at_once() {
@@ -141,25 +100,6 @@ fn ps_marks_suspects_at_once() {
     assert_eq!(without.code, 0);
     assert!(without.stdout.starts_with("Free: GPU 0 ") && !without.stdout.contains("stopped?"));
     assert!(without.stderr.contains("findings and suspects are not shown"), "{without:?}");
-}
-
-#[test]
-fn a_selection_is_about_suspects_too() {
-    let idle = Running::sleep();
-    let machine = Machine::new(&one_gpu(&[idle.pid()]));
-    machine.configure(QUICK);
-    let look = ["check", "--window", "1s", "--interval", "200ms", "--json"];
-    for (selection, count) in [
-        (&["--gpu", "0"][..], 1),
-        (&["--user", "nobody"], 0),
-        (&["--where", "mem>1GiB"], 1),
-        (&["--kind", "leak"], 0),
-    ] {
-        let document = machine.run(&[&look[..], selection].concat()).json();
-        let suspects = document["suspects"].as_array().unwrap();
-        assert_eq!(suspects.len(), count, "{selection:?}: {document}");
-        assert_eq!(document["reclaimable"]["suspected_processes"], count);
-    }
 }
 
 /// The recordings of a folder, by their names.

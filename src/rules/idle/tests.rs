@@ -2,14 +2,12 @@ use std::sync::Arc;
 
 use super::*;
 use crate::history::testing::Scene;
-use crate::model::Snapshot;
 use crate::model::dice::Dice;
 use crate::model::evidence::Evidence;
 use crate::model::finding::{Action, Finding, Severity};
 use crate::model::process::{AskedRelease, Descendants, Parent};
 use crate::model::snapshot::Jupyter;
-use crate::rules::rule::{Override, Rule};
-use crate::rules::scope::ScopeInput;
+use crate::rules::rule::Override;
 use crate::rules::testing::{
     Case, Change, Found, Nothing, PID, Unsure, assert_clean, count, cpu_untold, each, engine_of,
     facts, judge_only, only, reasons, runs, scope, unidentified, written,
@@ -184,37 +182,6 @@ fn a_short_history_is_undecided_only_while_it_may_be_idle() {
     assert_clean(&engine, Kind::Idle);
 
     assert_clean(&judge(&mut Scene::new(1, 10.0), 30.0), Kind::Idle);
-}
-
-#[test]
-fn of_several_short_histories_the_shortest_is_reported() {
-    let mut scene = scene();
-    let mut engine = judge(&mut scene, 100.0);
-    // Where the list could not be read before, what appears may have been there all the time.
-    scene.gpu(1).processes = None;
-    engine.observe(scene.step());
-    scene.holder(7, &[1], GIB);
-    engine.observe(scene.step());
-    engine.observe(scene.step());
-    assert_eq!(reasons(&engine, Kind::Idle), ["can tell in 9m 50s: it needs 10m of history"]);
-}
-
-#[test]
-fn use_of_any_engine_is_use() {
-    for change in [
-        (|row| row.sm_percent = Some(1)) as fn(&mut GpuProcess),
-        |row| row.memory_percent = Some(1),
-        |row| row.encoder_percent = Some(1),
-        |row| row.decoder_percent = Some(1),
-    ] {
-        let mut scene = scene();
-        let mut engine = judge(&mut scene, 1_000.0);
-        assert_eq!(engine.findings().len(), 1);
-        change(scene.row(0, PID));
-        engine.observe(scene.step());
-        assert_clean(&engine, Kind::Idle);
-        assert_eq!(engine.resolved()[0].resolved_at, Some(scene.now.time));
-    }
 }
 
 #[test]
@@ -553,28 +520,6 @@ fn what_has_ceased_is_kept_in_bounded_number_latest_first() {
 }
 
 #[test]
-fn overrides_apply_where_they_fit_and_the_later_wins() {
-    let mut rule = Rule::new(&KIND);
-    for (terms, changes) in [
-        ("user:ann", "duration = \"2h\""),
-        ("user:ann", "min_memory = \"1MiB\""),
-        ("gpu:0", "duration = \"1m\""),
-        ("gpu:1", "duration = \"1h\""),
-    ] {
-        rule.overrides.push(Override { scope: scope(terms), changes: changes.parse().unwrap() });
-    }
-    let process = Process { user: Some("ann".into()), ..Process::default() };
-    let row = GpuProcess { pid: process.pid, ..GpuProcess::default() };
-    let gpu = Gpu { index: 1, processes: Some(vec![row]), ..Gpu::default() };
-    let snapshot = Snapshot { gpus: vec![gpu], ..Snapshot::new(Time::default()) };
-    let subject =
-        ScopeInput { process: Some(&process), index: 1, held_bytes: None, snapshot: &snapshot };
-    let settings = rule.settings_for(&subject).unwrap();
-    assert_eq!(settings.duration, seconds(3600));
-    assert_eq!(settings.min_memory, Bytes(MIB));
-}
-
-#[test]
 fn an_override_switches_the_rule_off_for_one_and_on_for_another() {
     let mut scene = Scene::new(2, 10.0);
     scene.holder(1, &[0], GIB);
@@ -594,22 +539,6 @@ fn an_override_switches_the_rule_off_for_one_and_on_for_another() {
         assert_eq!(pids.collect::<Vec<_>>(), found, "{base} {terms}");
         assert_eq!(reasons(&engine, Kind::Idle), [""; 0]);
     }
-}
-
-#[test]
-fn around_a_threshold_nothing_flickers() {
-    let mut scene = Scene::new(1, 10.0);
-    scene.holder(PID, &[0], GIB + 10 * MIB);
-    let mut engine = judge(&mut scene, 700.0);
-    for round in 0..60 {
-        scene.row(0, PID).used_bytes = Some(if round % 2 == 0 { GIB - 20 * MIB } else { GIB });
-        scene.process(PID).cpu_percent = Some(if round % 2 == 0 { 18.0 } else { 23.0 });
-        engine.observe(scene.step());
-        assert_eq!(engine.findings().len(), 1, "{round}");
-    }
-    scene.row(0, PID).used_bytes = Some(700 * MIB);
-    engine.observe(scene.step());
-    assert_eq!(engine.findings(), []);
 }
 
 #[test]

@@ -109,16 +109,6 @@ fn growth_that_may_as_well_be_none_has_no_forecast() {
 }
 
 #[test]
-fn the_thresholds_are_the_settings() {
-    let (mut scene, mut engine) = (scene(), engine_with("min_growth", Bytes(2 * GIB)));
-    grow(&mut scene, &mut engine, 0, 30, 60 * MIB);
-    assert_eq!(engine.findings(), []);
-    assert_eq!(engine.pending().len(), 1);
-    grow(&mut scene, &mut engine, 0, 10, 60 * MIB);
-    only(&engine);
-}
-
-#[test]
 fn a_desktop_a_pinned_card_and_what_the_driver_does_not_report_are_never_accused() {
     let (mut desktop, mut engine) = (scene(), engine_of("leak"));
     desktop.row(0, PID).kind = ProcessType::Graphics;
@@ -222,33 +212,4 @@ fn a_tenth_that_came_back_ends_it_at_once() {
     scene.row(0, PID).used_bytes = Some(used - 480 * MIB);
     engine.observe(&scene.now);
     assert_eq!((engine.findings().len(), engine.resolved().len()), (0, 1));
-}
-
-#[test]
-fn a_restart_is_a_new_process() {
-    let (mut scene, mut engine) = (scene(), engine_of("leak"));
-    for run in 0..6 {
-        scene.process(PID).start_ticks = Some(1000 + run);
-        scene.row(0, PID).used_bytes = Some((8 + run) * GIB);
-        grow(&mut scene, &mut engine, 0, 8, 0);
-    }
-    assert_eq!(engine.findings(), []);
-}
-
-#[test]
-fn one_finding_names_all_gpus_on_which_it_leaks() {
-    let mut scene = scene();
-    let row = *scene.row(0, PID);
-    scene.rows(1).push(row);
-    let mut engine = engine_of("leak");
-    for _ in 0..180 {
-        scene.step();
-        for gpu in 0..2 {
-            let used = scene.row(gpu, PID).used_bytes.unwrap() + u64::from(gpu + 1) * 10 * MIB;
-            scene.row(gpu, PID).used_bytes = Some(used);
-        }
-        engine.observe(&scene.now);
-    }
-    let finding = only(&engine);
-    assert_eq!(finding.gpus.len(), 2);
 }

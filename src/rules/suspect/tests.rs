@@ -418,17 +418,6 @@ fn who_is_exempt_on_another_gpu_is_not_reclaimable_either() {
     }
 }
 
-#[test]
-fn several_gpus_are_one_suspect_and_the_biggest_comes_first() {
-    let mut scene = Scene::new(2, 2.0);
-    scene.holder(PID, &[0, 1], 4 * GIB);
-    scene.holder(7, &[1], 9 * GIB);
-    let engine = judge(&mut scene, 2.0);
-    let held: Vec<(u32, Option<u64>)> =
-        engine.suspects().iter().map(|it| (it.process.pid, it.memory_bytes)).collect();
-    assert_eq!(held, [(7, Some(9 * GIB)), (PID, Some(8 * GIB))]);
-}
-
 /// An idle and a stopped process of two users, after `seconds`.
 fn judged(seconds: f64) -> Engine {
     let mut scene = Scene::new(1, 10.0);
