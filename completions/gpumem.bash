@@ -708,13 +708,25 @@ _gpumem() {
             return 0
             ;;
         gpumem__subcmd__explain)
-            opts="-h --framework --snippet --json --window --no-store --replay --demo --nvml-library --nvml-timeout --config --color --utc --store-dir --help"
+            opts="-h --framework --snippet --oom --at --gpu --asked --json --window --no-store --replay --demo --nvml-library --nvml-timeout --config --color --utc --store-dir --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
             case "${prev}" in
                 --framework)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --at)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --gpu)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --asked)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

@@ -131,6 +131,9 @@ complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l demo -d 'Use the
 complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l utc -d 'Show times in UTC instead of this machine\'s time zone; JSON always is in UTC'
 complete -c gpumem -n "__fish_gpumem_using_subcommand check" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c gpumem -n "__fish_gpumem_using_subcommand explain" -l framework -d 'Explain a framework; without NAME, list those that are known' -x -k -a "(__fish_gpumem_values)"
+complete -c gpumem -n "__fish_gpumem_using_subcommand explain" -l at -d 'With --oom, when that was: 10:04, 2026-11-21 10:04:30 or, on this machine, -5m [default: now, or the recording\'s end]' -x -k -a "(__fish_gpumem_values)"
+complete -c gpumem -n "__fish_gpumem_using_subcommand explain" -l gpu -d 'With --oom, the GPU, by index or UUID [default: the one with the least memory free]' -x -k -a "(__fish_gpumem_values)"
+complete -c gpumem -n "__fish_gpumem_using_subcommand explain" -l asked -d 'With --oom, how much was asked for, as the program\'s message says' -x -k -a "(__fish_gpumem_values)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand explain" -l window -d 'How long to sample this machine first; use of CPU and GPU over time is known only with a window or a stored history [default: a single sample; for a finding until it is found, 2s at most]' -x -k -a "(__fish_gpumem_values)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand explain" -l replay -d 'Read a recording (.jsonl, .jsonl.zst, or - for standard input) instead of this machine' -r -F
 complete -c gpumem -n "__fish_gpumem_using_subcommand explain" -l nvml-library -d 'The NVML library to load, instead of the loader\'s libnvidia-ml.so.1' -r -F
@@ -141,6 +144,7 @@ always\t'Always'
 never\t'Never'"
 complete -c gpumem -n "__fish_gpumem_using_subcommand explain" -l store-dir -d 'The directory of the stored history, instead of /var/lib/gpumem/store and ~/.local/state/gpumem/store' -r -f -a "(__fish_complete_directories)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand explain" -l snippet -d 'Print a signal handler in Python, to paste into a program, by which it gives cached memory back when `gpumem release` asks; for PyTorch, TensorFlow, JAX and CuPy. With --framework tensorflow: training in a child process that saves and ends when asked, as TensorFlow\'s own pool is returned with its process only'
+complete -c gpumem -n "__fish_gpumem_using_subcommand explain" -l oom -d 'Explain why a GPU had no memory left: who held it, which of it was unused, and what would have sufficed'
 complete -c gpumem -n "__fish_gpumem_using_subcommand explain" -l json -d 'Print the page as JSON (gpumem.explain/1)'
 complete -c gpumem -n "__fish_gpumem_using_subcommand explain" -l no-store -d 'Do not use the history that `gpumem record --store` keeps'
 complete -c gpumem -n "__fish_gpumem_using_subcommand explain" -l demo -d 'Use the built-in recording: four GPUs, training, an idle notebook, a leak, an orphan'

@@ -1,8 +1,9 @@
 //! `gpumem explain`: one page about a process, a GPU, a finding or a framework.
 //!
-//! Here snapshots are fetched and the page is printed. What was typed is understood in `target`; what
+//! Here snapshots are fetched and the page is printed. What was typed is understood in `target`, and a past moment is found in `oom`; what
 //! there is to say is put together in [`crate::explain`]; how it looks is in [`crate::report::explain`].
 
+mod oom;
 mod target;
 
 use std::io::{self, IsTerminal as _};
@@ -57,25 +58,21 @@ pub(super) fn run(args: &Explain, global: &Global) -> anyhow::Result<Exit> {
     if let Some(name) = &args.framework {
         return put(&frameworks(name)?, args.json, look).map(|()| Exit::Clean);
     }
+    if args.oom {
+        return oom::run(args, global, look);
+    }
     let typed = args.target.as_deref().unwrap_or_default();
     let target = TypedTarget::parse(typed)?;
     let config = config::load(global)?;
     let source = CommandSource::new(&config, &args.recorded);
     let mut seen = SampledHistory::new(config.rules);
     observe(&mut seen, &target, args, global)?;
-    let last = seen.last.as_ref().context("there was no snapshot")?;
-    // As `check` and `watch` tell it.
-    let marks = judged::plan_marks(&seen.engine, last);
-    seen.engine.mark_planned(&marks);
-    let found = target.find(&seen, last)?;
-    let all = seen.engine.findings();
-    let commands = |findings: &mut [Finding], process: Option<&Process>| {
-        source.fill_in(findings.iter_mut(), all, last);
-        judged::own_commands(&seen.engine, process, last, source.typed_by())
-    };
-    let page = page(&target, &found, seen.known(last, &commands));
+    let page = seen.page(&source, |seen, known| {
+        let found = target.find(seen, known.last)?;
+        Ok(page(&target, &found, known))
+    })?;
     if !args.json {
-        commands::warn_of_recorded(&args.recorded, all);
+        commands::warn_of_recorded(&args.recorded, seen.engine.findings());
     }
     put(&page, args.json, look)?;
     Ok(if is_blind(&page) {
@@ -155,6 +152,23 @@ impl SampledHistory {
         self.last = Some(snapshot);
     }
 
+    /// The page that is made of it, with what rules, plans and commands tell.
+    fn page(
+        &mut self,
+        source: &CommandSource,
+        make: impl FnOnce(&Self, KnownSoFar<'_>) -> anyhow::Result<ExplainPage>,
+    ) -> anyhow::Result<ExplainPage> {
+        let last = self.last.as_ref().context("there was no snapshot")?;
+        // As `check` and `watch` tell it.
+        let marks = judged::plan_marks(&self.engine, last);
+        self.engine.mark_planned(&marks);
+        let commands = |findings: &mut [Finding], process: Option<&Process>| {
+            source.fill_in(findings.iter_mut(), self.engine.findings(), last);
+            judged::own_commands(&self.engine, process, last, source.typed_by())
+        };
+        make(self, self.known(last, &commands))
+    }
+
     /// All of it that a page is made of.
     fn known<'k>(&'k self, last: &'k Snapshot, commands: &'k FillIn<'k>) -> KnownSoFar<'k> {
         KnownSoFar {
@@ -198,6 +212,7 @@ fn observe(
         needed: seen.needed,
         most_bytes: store::MOST_FOR_CHECK,
         quiet: false,
+        until: None,
     };
     let (engine, courses) = (&mut seen.engine, &mut seen.courses);
     store::feed_each(engine, &live, ask, |engine, snapshot| {

@@ -138,6 +138,7 @@ fn now(
         needed: store::longest(engine.settings()),
         most_bytes: store::MOST_FOR_WATCH,
         quiet: false,
+        until: None,
     };
     if store::feed(engine, &live, ask)?.first.is_none() && needs_history {
         warn(

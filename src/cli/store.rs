@@ -174,6 +174,8 @@ pub(super) struct Ask<'a> {
     pub(super) most_bytes: u64,
     /// Nothing is complained of.
     pub(super) quiet: bool,
+    /// The time that is asked about, where that is not now.
+    pub(super) until: Option<Time>,
 }
 
 /// What was taken in.
@@ -222,8 +224,9 @@ pub(super) fn feed_each(
     };
     let needed = ask.needed.as_secs_f64();
     let reach = REACH_SECONDS.max(needed + MARGIN_SECONDS);
-    let mut stored = store.since(now.plus_seconds(-reach));
-    if stored.keep_newest(ask.most_bytes) {
+    let until = ask.until.unwrap_or(now);
+    let mut stored = store.since(until.plus_seconds(-reach));
+    if ask.until.is_none() && stored.keep_newest(ask.most_bytes) {
         warn_unless_quiet(&format!(
             "the store {} is large; of the last {} only the newest {} are used",
             store.folder().display(),
@@ -238,7 +241,7 @@ pub(super) fn feed_each(
         match item {
             // What a recorder adds meanwhile is seen by the machine's own snapshots, too.
             Ok(mut snapshot)
-                if snapshot.time < now && same_machine(&snapshot.host, live.host()) =>
+                if snapshot.time <= until && same_machine(&snapshot.host, live.host()) =>
             {
                 // It may have been stored by somebody who does not know of it.
                 if let Some(releases) = &mut releases {

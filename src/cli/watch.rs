@@ -109,6 +109,7 @@ fn judged_live(
         needed,
         most_bytes: store::MOST_FOR_WATCH,
         quiet: false,
+        until: None,
     };
     let courses = &mut past.courses;
     store::feed_each(&mut past.engine, &live, ask, |engine, snapshot| {

@@ -71,7 +71,7 @@ fn what(facts: &mut Section, gpu: &Gpu, mean: Option<f64>) {
 }
 
 /// Where its memory is: the first is the sum of the others, where all are known.
-fn memory(facts: &mut Section, last: &Snapshot, gpu: &Gpu) {
+pub(super) fn memory(facts: &mut Section, last: &Snapshot, gpu: &Gpu) {
     let Some(balance) = last.balance(gpu) else {
         let why = gpu.memory_unavailable.as_deref().unwrap_or("it could not be read");
         return facts.entry("Memory", format!("n/a: {why}"));
@@ -125,7 +125,7 @@ fn mig(gpu: &Gpu) -> Section {
 }
 
 /// Who is listed on a GPU, the largest first, and who has its device file open without being listed.
-fn holders<'s>(last: &'s Snapshot, gpu: &'s Gpu) -> Vec<(u32, Option<&'s GpuProcess>)> {
+pub(super) fn holders<'s>(last: &'s Snapshot, gpu: &'s Gpu) -> Vec<(u32, Option<&'s GpuProcess>)> {
     let mut rows: Vec<&GpuProcess> = gpu.processes.iter().flatten().collect();
     rows.sort_by_key(|row| (std::cmp::Reverse(row.used_bytes), row.pid));
     let is_listed = |pid: u32| rows.iter().any(|row| row.pid == pid);
@@ -139,7 +139,7 @@ fn holders<'s>(last: &'s Snapshot, gpu: &'s Gpu) -> Vec<(u32, Option<&'s GpuProc
     listed.chain(hidden.into_iter().map(|pid| (pid, None))).collect()
 }
 
-fn held_by(
+pub(super) fn held_by(
     last: &Snapshot,
     gpu: &Gpu,
     holders: &[(u32, Option<&GpuProcess>)],

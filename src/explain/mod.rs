@@ -3,12 +3,13 @@
 //!
 //! An [`ExplainPage`] is put together from the last snapshot, the history, the findings and the table of advice,
 //! for `gpumem explain` and for the page that `gpumem watch` opens, which are the same. Each kind of page is a file:
-//! [`process()`], [`gpu()`], [`framework()`]; what the rules say is in `verdict`, what to do in `steps`.
+//! [`process()`], [`gpu()`], [`framework()`], [`out_of_memory()`]; what the rules say is in `verdict`, what to do in `steps`.
 //!
 //! Pure: nothing here reads, waits or prints. How a page looks is in [`crate::report::explain`].
 
 mod framework;
 mod gpu;
+mod out_of_memory;
 pub mod page;
 mod process;
 mod steps;
@@ -26,6 +27,7 @@ use crate::units::{Bytes, Span, number_of};
 
 pub use framework::{framework, frameworks};
 pub use gpu::{Marks, gpu, holders_table};
+pub use out_of_memory::{Shortage, out_of_memory};
 use page::{ExplainPage, ForecastLine, MemoryCurve, Row, Section};
 pub use process::process;
 

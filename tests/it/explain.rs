@@ -88,3 +88,57 @@ fn a_gpu_that_cannot_be_read_is_blindness() {
         machine.run(&["explain", typed, "--window", "100ms", "--no-store"]).exits(3);
     }
 }
+
+/// What `explain --oom` says of the demo: which of its lines is the last section's.
+fn sufficient(arguments: &str) -> (i32, String) {
+    let words: Vec<&str> =
+        ["explain", "--oom", "--demo", "--json"].into_iter().chain(arguments.split(' ')).collect();
+    let output = run(&words);
+    if output.code != 0 {
+        return (output.code, output.stderr);
+    }
+    let page = output.json();
+    let sections = page["sections"].as_array().unwrap();
+    let last = sections.iter().find(|it| it["heading"] == "What would have sufficed").unwrap();
+    (0, last["rows"].to_string())
+}
+
+#[test]
+fn who_held_a_full_gpu_and_did_not_use_it_would_have_sufficed() {
+    // GPU 1 has some 30 GiB free, and a notebook that has been idle holds 38.
+    for (arguments, code, says) in [
+        ("--gpu 1 --asked 60GiB", 0, "freeing notebook thesis/fine-tune.ipynb (398120) of ben"),
+        ("--gpu 1 --asked 31GiB --at 13:36", 0, "which is not proved"),
+        ("--gpu 1 --asked 31GiB", 0, "GPU 2 had"),
+        ("--gpu 1 --asked 75GiB", 0, "with all that was unused freed"),
+        ("--gpu 1 --asked 1GiB", 0, "which is enough"),
+        ("--gpu 1", 0, "how much was asked for is not known"),
+        ("--gpu 3 --at 12:00", 2, "--at is before the recording"),
+        ("--at noon", 2, "--at noon: not a time"),
+        ("--gpu 9", 2, "--gpu 9: there is no such GPU"),
+        ("398120", 2, "cannot be used with"),
+    ] {
+        let (exit, found) = sufficient(arguments);
+        assert_eq!(exit, code, "{arguments}: {found}");
+        assert!(found.contains(says), "{arguments}: {found}");
+    }
+}
+
+#[test]
+fn a_moment_of_the_stored_history_is_explained() {
+    let holder = Running::sleep();
+    let machine = Machine::new(&one_gpu(&[holder.pid()]));
+    let store = machine.path("store");
+    let dir = store.to_str().unwrap();
+    let recorded =
+        ["record", "--store", "--store-dir", dir, "--interval", "100ms", "--duration", "1s"];
+    machine.run(&recorded).exits(0);
+    machine.play(&one_gpu(&[]));
+    let oom =
+        |at: &str| machine.run(&["explain", "--oom", "--json", "--store-dir", dir, "--at", at]);
+    // Who has left since is named.
+    let page = oom("-0s").exits(0).json();
+    assert_eq!(page["gpu"]["processes"][0]["pid"], holder.pid(), "{page}");
+    let before = oom("-1h").exits(3);
+    assert!(before.stderr.contains("nothing is stored of this boot until"), "{before:?}");
+}

@@ -3,7 +3,7 @@
 use clap::Args;
 
 use super::{EXIT_CODES, Recorded, Stored};
-use crate::units::Span;
+use crate::units::{Bytes, Span};
 
 /// Explain one process, GPU or finding: whose, since when, why, and what to do
 ///
@@ -12,6 +12,8 @@ use crate::units::Span;
 /// running,
 /// its history is used; otherwise a short sample is, and the page lists what that cannot show. With
 /// --replay or --demo it describes the recording's end.
+///
+/// With --oom it explains a moment at which a GPU had no memory left.
 ///
 /// With --framework it explains how a framework takes memory, what returns it and what does not; no GPU
 /// is needed for that. With --snippet it prints code for a program of one's own that gives memory back when
@@ -23,8 +25,8 @@ pub struct Explain {
     /// check --json prints, or the beginning of one that no other has, or the name of an inference server (vllm)
     #[arg(
         value_name = "TARGET",
-        required_unless_present_any = ["framework", "snippet"],
-        conflicts_with = "framework"
+        required_unless_present_any = ["framework", "snippet", "oom"],
+        conflicts_with_all = ["framework", "oom"]
     )]
     pub target: Option<String>,
 
@@ -43,6 +45,26 @@ pub struct Explain {
     /// that saves and ends when asked, as TensorFlow's own pool is returned with its process only
     #[arg(long, conflicts_with_all = ["target", "json", "window", "replay", "demo"])]
     pub snippet: bool,
+
+    /// Explain why a GPU had no memory left: who held it, which of it was unused, and what would have sufficed
+    #[arg(long, conflicts_with_all = ["framework", "snippet", "window"])]
+    pub oom: bool,
+
+    /// With --oom, when that was: 10:04, 2026-11-21 10:04:30 or, on this machine, -5m [default: now, or the recording's
+    /// end]
+    ///
+    /// What is told is of the last sample until then: in a recording, or in the history that `gpumem record --store`
+    /// keeps.
+    #[arg(long, value_name = "TIME", requires = "oom", allow_hyphen_values = true)]
+    pub at: Option<String>,
+
+    /// With --oom, the GPU, by index or UUID [default: the one with the least memory free]
+    #[arg(long, value_name = "GPU", requires = "oom")]
+    pub gpu: Option<String>,
+
+    /// With --oom, how much was asked for, as the program's message says
+    #[arg(long, value_name = "SIZE", requires = "oom")]
+    pub asked: Option<Bytes>,
 
     /// Print the page as JSON (gpumem.explain/1)
     #[arg(long)]

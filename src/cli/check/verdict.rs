@@ -152,6 +152,7 @@ impl CheckVerdict {
             needed: self.needed,
             most_bytes: store::MOST_FOR_CHECK,
             quiet: args.quiet,
+            until: None,
         };
         let (selection, selected) = (&self.selection, &mut self.selected);
         let fed = store::feed_each(&mut self.engine, live, ask, |engine, snapshot| {

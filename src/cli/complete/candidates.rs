@@ -170,6 +170,7 @@ fn observe(sources: &Sources, mut engine: Option<&mut Engine>) -> Option<Snapsho
                     needed: store::longest(engine.settings()),
                     most_bytes: MOST_STORED,
                     quiet: true,
+                    until: None,
                 };
                 // Without a history there are fewer findings.
                 let _ = store::feed(engine, &live, ask);

@@ -119,6 +119,7 @@ impl Observation {
                         needed,
                         most_bytes: store::MOST_FOR_CHECK,
                         quiet: false,
+                        until: None,
                     };
                     store::feed(&mut engine, machine, ask)?
                 };

@@ -156,6 +156,7 @@ fn opening(
             needed: store::longest(&rules),
             most_bytes: store::MOST_FOR_CHECK,
             quiet: false,
+            until: None,
         };
         if let Err(error) = store::feed(&mut engine, &live, ask) {
             warn(&format!("{error}; starting without history"));

@@ -1,0 +1,123 @@
+//! `gpumem explain --oom`: the moment at which a GPU had no memory left, found in a recording, in the store, or now.
+
+use std::ops::ControlFlow;
+use std::time::Duration;
+
+use anyhow::Context as _;
+
+use super::{PageStyle, SampledHistory, put};
+use crate::cli::args::{Explain, Global};
+use crate::cli::commands::CommandSource;
+use crate::cli::exit::Exit;
+use crate::cli::selection::{names, no_such_gpu};
+use crate::cli::{UsageError, config, live, recorded, session, store, warn_of_damage};
+use crate::explain::{Shortage, out_of_memory};
+use crate::model::{Gpu, Time};
+use crate::source::replay::PlaybackPace;
+use crate::units::Span;
+use crate::watch::update::playback::typed_time::{TypedTime, parse};
+
+/// A sample that is older than this at the time that was asked for is said to be.
+const OLD_SECONDS: f64 = 30.0;
+
+pub(super) fn run(args: &Explain, global: &Global, look: PageStyle) -> anyhow::Result<Exit> {
+    let config = config::load(global)?;
+    let source = CommandSource::new(&config, &args.recorded);
+    let interval = config.sample.interval.0;
+    let mut seen = SampledHistory::new(config.rules);
+    let at = observe(&mut seen, args, global, interval)?;
+    let page = seen.page(&source, |_, known| {
+        let is_it = |gpu: &&Gpu| args.gpu.as_deref().is_none_or(|typed| names(typed, gpu));
+        let gpus: Vec<u32> = known.last.gpus.iter().filter(is_it).map(|gpu| gpu.index).collect();
+        if let (Some(typed), true) = (&args.gpu, gpus.is_empty()) {
+            return Err(no_such_gpu(&format!("--gpu {typed}"), &known.last.gpus).into());
+        }
+        let asked_bytes = args.asked.map(|asked| asked.0);
+        let shortage = Shortage { gpus: &gpus, asked_bytes, ..Shortage::default() };
+        let mut page = out_of_memory(known, &shortage);
+        let late = at.map_or(0.0, |at| at.seconds_since(known.last.time));
+        if late > OLD_SECONDS {
+            let late = Span::from_seconds(late);
+            page.notes.push(format!("the last sample until then is {late} older"));
+        }
+        Ok(page)
+    })?;
+    put(&page, args.json, look)?;
+    Ok(if page.gpu.is_some() { Exit::Clean } else { Exit::CannotMeasure })
+}
+
+/// Takes in what was until the time that was asked for, which is returned; without one, all.
+fn observe(
+    seen: &mut SampledHistory,
+    args: &Explain,
+    global: &Global,
+    interval: Duration,
+) -> anyhow::Result<Option<Time>> {
+    let typed = |shown: Time, now: Option<Time>| -> Result<Option<Time>, UsageError> {
+        let Some(text) = args.at.as_deref() else { return Ok(None) };
+        match parse(text, shown, now) {
+            Ok(TypedTime::At(time)) => Ok(Some(time)),
+            Ok(TypedTime::Start) => Ok(Some(shown)),
+            Ok(TypedTime::End) => Ok(None),
+            Err(why) => Err(UsageError(format!("--at {text}: {why}"))),
+        }
+    };
+    if let Some(mut replay) = recorded(&args.recorded, PlaybackPace::AsFast)? {
+        let mut at = None;
+        let mut first = None;
+        let mut wrong = None;
+        session::play(&mut replay, |snapshot| {
+            if first.is_none() {
+                first = Some(snapshot.time);
+                match typed(snapshot.time, None) {
+                    Ok(time) => at = time,
+                    Err(error) => wrong = Some(error),
+                }
+            }
+            if wrong.is_some() || at.is_some_and(|at| snapshot.time > at) {
+                return ControlFlow::Break(());
+            }
+            seen.observe(snapshot);
+            ControlFlow::Continue(())
+        })?;
+        warn_of_damage(&replay);
+        if let Some(error) = wrong {
+            return Err(error.into());
+        }
+        if let (None, Some(first)) = (&seen.last, first) {
+            let why = format!("--at is before the recording, which begins at {}", first.local());
+            return Err(UsageError(why).into());
+        }
+        return Ok(at);
+    }
+    let mut live = live(global, interval)?;
+    seen.is_live = true;
+    let now = live.now();
+    let at = typed(now, Some(now))?;
+    let ask = store::Ask {
+        global,
+        stored: args.stored,
+        needed: seen.needed,
+        most_bytes: store::MOST_FOR_CHECK,
+        quiet: false,
+        until: at,
+    };
+    let SampledHistory { engine, courses, last, .. } = seen;
+    store::feed_each(engine, &live, ask, |engine, snapshot| {
+        courses.follow(engine.history(), snapshot);
+        *last = at.map(|_| snapshot.clone());
+    })?;
+    match at {
+        None => seen.observe(live.sample()),
+        Some(at) => {
+            let why = || {
+                format!(
+                    "nothing is stored of this boot until {}; `gpumem record --store` keeps a history",
+                    at.local()
+                )
+            };
+            seen.last.as_ref().with_context(why)?;
+        }
+    }
+    Ok(at)
+}
