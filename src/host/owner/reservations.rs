@@ -19,6 +19,7 @@ use crate::host::proc::environ::{ENVIRON_BYTES, parse_environ};
 use crate::host::proc::folder::{Folder, ProcEntry};
 use crate::host::proc::processes::Processes;
 use crate::host::proc::stat::{STAT_BYTES, parse_stat};
+use crate::model::Snapshot;
 use crate::model::reservation::{Reservation, names_devices};
 
 /// How often everybody is listed.
@@ -73,16 +74,16 @@ impl Reservations {
     }
 
     /// Looks at everybody, where that is due; what is known stands in between, and where /proc cannot be listed.
-    /// `boottime_ns` is the time now, in nanoseconds since boot.
-    pub fn refresh(&mut self, boottime_ns: u64) -> Option<Arc<[Reservation]>> {
-        if boottime_ns >= self.list_ns && self.look_at_all().is_ok() {
+    /// `boottime_ns` is the time now, in nanoseconds since boot; the environments that a snapshot has are not read again.
+    pub fn refresh(&mut self, boottime_ns: u64, snapshot: &Snapshot) -> Option<Arc<[Reservation]>> {
+        if boottime_ns >= self.list_ns && self.look_at_all(snapshot).is_ok() {
             self.list_ns = boottime_ns.saturating_add(LIST_NS);
             self.found = Some(self.claims(boottime_ns));
         }
         self.found.clone()
     }
 
-    fn look_at_all(&mut self) -> io::Result<()> {
+    fn look_at_all(&mut self, snapshot: &Snapshot) -> io::Result<()> {
         let listing = Folder::list(&self.roots.proc)?.processes()?;
         let mut before = std::mem::take(&mut self.known);
         let mut content = Vec::new();
@@ -90,7 +91,7 @@ impl Reservations {
             let known = before.remove(&listed.pid).filter(|it| it.listed == listed);
             let new = KnownReservation { listed, start_stack: 0, names: None };
             let mut known = known.unwrap_or(new);
-            self.look_at(&mut known, &mut content);
+            self.look_at(&mut known, &mut content, snapshot);
             self.known.insert(listed.pid, known);
         }
         Ok(())
@@ -98,7 +99,12 @@ impl Reservations {
 
     /// Finds out whose GPUs a process names, where it is new or runs another program. One that is stuck in a driver
     /// is not asked: whoever reads its environment may be held up with it.
-    fn look_at(&self, known: &mut KnownReservation, content: &mut Vec<u8>) -> Option<()> {
+    fn look_at(
+        &self,
+        known: &mut KnownReservation,
+        content: &mut Vec<u8>,
+        snapshot: &Snapshot,
+    ) -> Option<()> {
         let folder = Folder::open(&self.roots.proc, known.listed.pid).ok()?;
         folder.read(c"stat", content, STAT_BYTES).ok()?;
         let stat = parse_stat(content)?;
@@ -109,9 +115,16 @@ impl Reservations {
         }
         let (start_stack, start_ticks) = (stat.start_stack, stat.start_ticks);
         (known.start_stack, known.names) = (0, None);
-        folder.read(c"environ", content, ENVIRON_BYTES).ok()?;
+        let of_snapshot = snapshot.process(known.listed.pid);
+        let of_snapshot = of_snapshot.filter(|it| it.start_ticks == Some(start_ticks));
+        let environment = match of_snapshot.and_then(|it| it.environment.clone()) {
+            Some(known) => known,
+            None => {
+                folder.read(c"environ", content, ENVIRON_BYTES).ok()?;
+                Arc::new(parse_environ(content))
+            }
+        };
         known.start_stack = start_stack;
-        let environment = parse_environ(content);
         let mut values = VARIABLES.iter().filter_map(|name| environment.get(*name));
         if !values.any(|value| names_devices(value)) {
             return None;
@@ -178,7 +191,8 @@ mod tests {
         write(72, 1, "SLURM_JOB_ID=12\0", &docker);
         write(73, 1, "CUDA_VISIBLE_DEVICES=0\0", "0::/\n");
         let mut reservations = Reservations::new(roots);
-        assert!(reservations.refresh(1).is_some());
+        let snapshot = Snapshot::new("2026-11-26T10:00:00Z".parse().unwrap());
+        assert!(reservations.refresh(1, &snapshot).is_some());
         let its_job = Some(ReservationHolder::Job("12".into()));
         assert_eq!(names(&reservations, 70), its_job);
         let its_container = Some(ReservationHolder::Container(id.into()));
@@ -188,7 +202,7 @@ mod tests {
         // The program's own environment stands until it runs another.
         write(70, 1, "\0", "0::/\n");
         write(73, 2, "SLURM_JOB_ID=12\0CUDA_VISIBLE_DEVICES=0\0", "0::/\n");
-        reservations.refresh(1 + LIST_NS);
+        reservations.refresh(1 + LIST_NS, &snapshot);
         assert_eq!(
             (names(&reservations, 70), names(&reservations, 73)),
             (its_job.clone(), its_job)

@@ -41,6 +41,8 @@ const MOST_OF_ONE: usize = 4;
 const QUESTION_BYTES: usize = 9;
 /// What stands before an answer: the error's number, and how much follows.
 const HEAD_BYTES: usize = 8;
+/// What of an answer is read with its head.
+const SHORT_BYTES: usize = 8 << 10;
 
 static READER: Mutex<Option<Reader>> = Mutex::new(None);
 
@@ -157,13 +159,23 @@ fn ask(
     let mut control = SendAncillaryBuffer::new(&mut space);
     control.push(SendAncillaryMessage::ScmRights(&folders));
     sendmsg(&socket, &[IoSlice::new(&question)], &mut control, SendFlags::NOSIGNAL)?;
-    let mut head = [0; HEAD_BYTES];
-    socket.read_exact(&mut head)?;
-    let [e0, e1, e2, e3, l0, l1, l2, l3] = head;
+    // Most answers come whole with their head.
+    let mut begin = [0; HEAD_BYTES + SHORT_BYTES];
+    let mut got = 0;
+    while got < HEAD_BYTES {
+        match socket.read(&mut begin[got..])? {
+            0 => return Err(ErrorKind::UnexpectedEof.into()),
+            more => got += more,
+        }
+    }
+    let [e0, e1, e2, e3, l0, l1, l2, l3, rest @ ..] = begin;
     let errno = i32::from_le_bytes([e0, e1, e2, e3]);
+    let length = u32::from_le_bytes([l0, l1, l2, l3]) as usize;
+    let come = length.min(got - HEAD_BYTES);
     content.clear();
-    content.resize(u32::from_le_bytes([l0, l1, l2, l3]) as usize, 0);
-    socket.read_exact(content)?;
+    content.extend_from_slice(&rest[..come]);
+    content.resize(length, 0);
+    socket.read_exact(&mut content[come..])?;
     Ok(if errno == 0 { Ok(()) } else { Err(Errno::from_raw_os_error(errno)) })
 }
 
@@ -192,7 +204,7 @@ fn serve() -> io::Result<()> {
         let read = folder.read_here(name, &mut content, limit, name == c"maps");
         let errno = read.err().map_or(0, Errno::raw_os_error);
         let length = u32::try_from(content.len()).unwrap_or_default();
-        socket.write_all(&[errno.to_le_bytes(), length.to_le_bytes()].concat())?;
-        socket.write_all(&content)?;
+        let head = [errno.to_le_bytes(), length.to_le_bytes()].concat();
+        socket.write_all(&[&head[..], &content].concat())?;
     }
 }
