@@ -145,7 +145,7 @@ impl Live {
         // What may be slow is asked for first, and taken last.
         self.notebooks.ask(&snapshot.processes);
         let now_ns = host::read_clocks().boottime_ns;
-        snapshot.reservations = self.reservations.refresh(now_ns, &snapshot);
+        snapshot.reservations = self.reservations.refresh(now_ns, snapshot);
         self.versions.join(&mut snapshot.processes);
         self.notebooks.join(&mut snapshot.processes);
     }
