@@ -596,7 +596,7 @@ pub enum Shell {
 #[derive(Args, Debug)]
 #[command(after_help = EXIT_CODES_OF_PRINTING)]
 pub struct Man {
-    /// The command whose page to print; gpumem's own without it
+    /// The command whose page to print, or ci or performance; gpumem's own without it
     #[arg(value_name = "COMMAND")]
     pub command: Option<String>,
 }

@@ -71,12 +71,11 @@ pub fn man_pages() -> Vec<(String, String)> {
     let cli = command();
     let mut others: Vec<_> =
         cli.get_subcommands().map(|command| format!("gpumem-{}(1)", command.get_name())).collect();
-    others.push("gpumem-performance(7)".to_owned());
-    let performance = PERFORMANCE.replace("@VERSION@", env!("CARGO_PKG_VERSION"));
-    let mut pages = vec![
-        ("gpumem.1".to_owned(), render(cli.clone(), &others)),
-        ("gpumem-performance.7".to_owned(), performance),
-    ];
+    others.extend(TOPICS.iter().map(|(name, _)| format!("{name}(7)")));
+    let mut pages = vec![("gpumem.1".to_owned(), render(cli.clone(), &others))];
+    for (name, page) in TOPICS {
+        pages.push((format!("{name}.7"), page.replace("@VERSION@", env!("CARGO_PKG_VERSION"))));
+    }
     for subcommand in cli.get_subcommands() {
         let name = format!("gpumem-{}", subcommand.get_name());
         // The page's title is the command's name, and its usage line the way it is typed.
@@ -128,8 +127,11 @@ const SECTIONS: &[(&str, &str)] = &[
     ("gpumem-watch", include_str!("manual/gpumem-watch.roff")),
 ];
 
-/// The page of what gpumem costs.
-const PERFORMANCE: &str = include_str!("manual/gpumem-performance.roff");
+/// The pages that are of no command.
+const TOPICS: [(&str, &str); 2] = [
+    ("gpumem-ci", include_str!("manual/gpumem-ci.roff")),
+    ("gpumem-performance", include_str!("manual/gpumem-performance.roff")),
+];
 
 /// Where the section of exit codes stands.
 const EXIT_STATUS: &str = ".\\\" EXIT STATUS\n";

@@ -35,6 +35,7 @@ mod machine;
 mod notebook;
 mod once;
 mod owners;
+mod pipelines;
 mod place;
 mod platforms;
 mod procs;

@@ -1,0 +1,123 @@
+//! The pipelines of gpumem-ci(7), run as their runners do: the very text of the page, on the mock driver.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::process::Command;
+
+use gpumem::api::cli::generate;
+
+use crate::machine::{Machine, Running, one_gpu};
+use crate::support::{self, Output};
+
+/// The example in a section of the page.
+fn example(section: &str) -> String {
+    let pages = generate::man_pages();
+    let page = &pages.iter().find(|(file, _)| file == "gpumem-ci.7").unwrap().1;
+    let section = page.split(&format!(".SH {section}\n")).nth(1).unwrap();
+    let text = section.split(".EX\n").nth(1).unwrap().split(".EE").next().unwrap();
+    text.replace("\\-", "-").replace("\\&", "").replace("\\e", "\\")
+}
+
+/// The lines of a shell's script: those that are indented further than what introduces them, without `bullet`.
+fn script(section: &str, introduced_by: &str, bullet: &str) -> String {
+    let text = example(section);
+    let lines = text.lines().skip_while(|line| line.trim() != introduced_by).skip(1);
+    let prefix = format!("    {bullet}");
+    let lines = lines.map_while(|line| Some(line.strip_prefix(&prefix)?.trim_start()));
+    let script = lines.collect::<Vec<&str>>().join("\n");
+    assert!(script.lines().count() >= 5, "{text}");
+    script
+}
+
+/// A runner's machine: a GPU, gpumem and tests on the search path.
+struct Runner {
+    machine: Machine,
+    /// What the tests leave on the GPU, where they do.
+    left: Running,
+}
+
+impl Runner {
+    /// With tests that leave somebody on the GPU, or not.
+    fn new(leaves: bool) -> Self {
+        let machine = Machine::new(&one_gpu(&[]));
+        let left = Running::sleep();
+        one_gpu(&[left.pid()]).write(&machine.path("left")).unwrap();
+        let runner = Self { machine, left };
+        let library = runner.machine.library().display();
+        let gpumem = support::gpumem();
+        runner.program(
+            "gpumem",
+            &format!("c=$1; shift; exec {gpumem} \"$c\" --nvml-library {library} \"$@\""),
+        );
+        // They last until gpumem has sampled them: calls of the driver are counted in a file.
+        let sampled = "n=0; until [ $n -ge 8 ]; do now=$(cksum < counts); [ \"$now\" = \"$last\" ] || n=$((n+1)); \
+                       last=$now; sleep 0.02; done";
+        let leave = if leaves { "mv left scene.json" } else { "true" };
+        runner.program(
+            "pytest",
+            &format!("echo \"$CUDA_VISIBLE_DEVICES\" > ran; {sampled}; {leave}"),
+        );
+        runner
+    }
+
+    fn program(&self, name: &str, text: &str) {
+        let path = self.machine.path(name);
+        fs::write(&path, format!("#!/bin/sh\n{text}\n")).unwrap();
+        fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
+    }
+
+    fn run(&self, program: &str, arguments: &[&str]) -> Output {
+        let folder = self.machine.path("");
+        let mut command = Command::new(program);
+        support::clean_environment(&mut command);
+        self.machine.environment(&mut command);
+        let path = format!("{}:{}", folder.display(), std::env::var("PATH").unwrap());
+        command.args(arguments).env("PATH", path).current_dir(&folder);
+        command.env("GITHUB_ACTIONS", "true").env("GITHUB_STEP_SUMMARY", folder.join("summary.md"));
+        support::finish(&mut command)
+    }
+
+    fn read(&self, name: &str) -> String {
+        fs::read_to_string(self.machine.path(name)).unwrap_or_default()
+    }
+}
+
+/// Runs a pipeline with tests that leave nothing, and with tests that leave somebody, who is named in `told`.
+fn runs_as_it_stands(program: &str, arguments: &[&str], told: fn(&Runner, &Output) -> String) {
+    for leaves in [false, true] {
+        let runner = Runner::new(leaves);
+        let output = runner.run(program, arguments);
+        assert_eq!(output.code == 0, !leaves, "{arguments:?}: {output:?}");
+        assert!(runner.read("ran").starts_with("GPU-"), "{output:?}");
+        let pid = runner.left.pid().to_string();
+        assert_eq!(told(&runner, &output).contains(&pid), leaves, "{pid}: {output:?}");
+    }
+}
+
+#[test]
+fn the_pipeline_of_github_runs_as_it_stands() {
+    let script = script("GITHUB ACTIONS", "- run: |", "      ");
+    runs_as_it_stands("bash", &["-e", "-c", &script], |_, output| {
+        let lines = output.stdout.lines().filter(|line| line.starts_with("::error "));
+        lines.collect()
+    });
+}
+
+#[test]
+fn the_pipeline_of_gitlab_runs_as_it_stands() {
+    let script = script("GITLAB", "script:", "- ");
+    runs_as_it_stands("bash", &["-eo", "pipefail", "-c", &script], |runner, _| {
+        assert!(runner.read("run.xml").contains("<testsuite "));
+        runner.read("left.xml")
+    });
+}
+
+#[test]
+fn the_makefile_runs_as_it_stands() {
+    let make = or_skip!(support::find("make", "make"));
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("Makefile");
+    fs::write(&file, example("MAKE")).unwrap();
+    let arguments = ["-f", file.to_str().unwrap(), "gpu-test"];
+    runs_as_it_stands(make.to_str().unwrap(), &arguments, |_, output| output.stdout.clone());
+}
