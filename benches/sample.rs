@@ -1,6 +1,6 @@
 //! What a one-shot costs: `cargo bench --bench sample`.
 //!
-//! Wall time of `ps --json`, `ps` and `check --max-used`, and resident memory of `check` and `watch`, on the mock
+//! Wall time of `ps --json`, `ps` and `check --max-used`, what `run` adds to a command's, and resident memory of `check` and `watch`, on the mock
 //! driver, which answers at once, and real sleeping processes, a quarter of which look like notebooks' kernels
 //! whose files are gone. `--quick` measures less, to see that it runs.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::print_stdout)]
@@ -24,19 +24,21 @@ fn main() {
     let quick = env::args().any(|argument| argument == "--quick");
     let rounds = if quick { 3 } else { 21 };
     println!(
-        "| GPUs × processes | `ps --json` | `ps` | `check --max-used` | `check` RSS | `watch` RSS |"
+        "| GPUs × processes | `ps --json` | `ps` | `check --max-used` | `run` adds | `check` RSS | `watch` RSS |"
     );
-    println!("|---|---|---|---|---|---|");
+    println!("|---|---|---|---|---|---|---|");
     let scales: &[(u32, u32)] = if quick { &[(8, 128)] } else { &[(8, 128), (16, 1000)] };
     for &(gpus, processes) in scales {
         let stage = Stage::new(gpus, processes, &library);
         let once = stage.one_shot(rounds);
+        let added = stage.added_by_run(rounds);
         println!(
-            "| {gpus} × {} | {:.1} ms | {:.1} ms | {:.1} ms | {:.1} MiB | {} |",
+            "| {gpus} × {} | {:.1} ms | {:.1} ms | {:.1} ms | {:.1} ms | {:.1} MiB | {} |",
             processes / gpus,
             once[0] * 1e3,
             once[1] * 1e3,
             once[2] * 1e3,
+            added * 1e3,
             stage.check_mib(),
             stage.watch_mib().map_or("-".to_owned(), |mib| format!("{mib:.1} MiB")),
         );
@@ -102,6 +104,19 @@ impl Stage {
             }
         }
         times.map(median)
+    }
+
+    /// How much longer a command takes under `run` than by itself: the difference of the medians, in seconds.
+    fn added_by_run(&self, rounds: usize) -> f64 {
+        let mut times = [const { Vec::new() }; 2];
+        for _ in 0..rounds {
+            let mut run = self.command(Path::new(env!("CARGO_BIN_EXE_gpumem")));
+            run.arg("run").arg("--nvml-library").arg(&self.library).args(["-q", "--", "true"]);
+            times[0].push(wall(&mut run));
+            times[1].push(wall(&mut self.command(Path::new("true"))));
+        }
+        let [under_run, bare] = times.map(median);
+        under_run - bare
     }
 
     /// The most memory that was resident while `check` judged, in MiB.

@@ -1353,12 +1353,28 @@ _gpumem() {
             return 0
             ;;
         gpumem__subcmd__run)
-            opts="-q -h --max-peak --fail-on --report --interval --allow-no-gpu --quiet --nvml-library --nvml-timeout --config --color --utc --store-dir --help"
+            opts="-q -h --gpus --gpu --wait-free --timeout --claim --max-peak --fail-on --report --interval --allow-no-gpu --quiet --nvml-library --nvml-timeout --config --color --utc --store-dir --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
             case "${prev}" in
+                --gpus)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --gpu)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --wait-free)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --timeout)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 --max-peak)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0

@@ -292,6 +292,10 @@ complete -c gpumem -n "__fish_gpumem_using_subcommand release" -l json -d 'Print
 complete -c gpumem -n "__fish_gpumem_using_subcommand release" -l no-store -d 'Do not use the history that `gpumem record --store` keeps'
 complete -c gpumem -n "__fish_gpumem_using_subcommand release" -l utc -d 'Show times in UTC instead of this machine\'s time zone; JSON always is in UTC'
 complete -c gpumem -n "__fish_gpumem_using_subcommand release" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c gpumem -n "__fish_gpumem_using_subcommand run" -l gpus -d 'Wait for this many GPUs, the freest first, and show COMMAND only these (CUDA_VISIBLE_DEVICES)' -x -k -a "(__fish_gpumem_values)"
+complete -c gpumem -n "__fish_gpumem_using_subcommand run" -l gpu -d 'Wait for these GPUs, all of them (index, UUID or its beginning)' -x -k -a "(__fish_gpumem_values)"
+complete -c gpumem -n "__fish_gpumem_using_subcommand run" -l wait-free -d 'A GPU is free with so much free memory, as `check --wait-free` has it' -x -k -a "(__fish_gpumem_values)"
+complete -c gpumem -n "__fish_gpumem_using_subcommand run" -l timeout -d 'How long to wait; then exit with 1, and COMMAND is not started' -x -k -a "(__fish_gpumem_values)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand run" -l max-peak -d 'Exit with 1 where COMMAND and its descendants held more than this on a GPU' -x -k -a "(__fish_gpumem_values)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand run" -l fail-on -d 'Exit with 1 where memory was found to leak, or is still held five seconds after the end' -r -f -a "leak\t'Memory of a process grew throughout, by the rule `leak`'
 held\t'Something still held memory five seconds after the end'"
@@ -304,6 +308,7 @@ complete -c gpumem -n "__fish_gpumem_using_subcommand run" -l color -d 'When to 
 always\t'Always'
 never\t'Never'"
 complete -c gpumem -n "__fish_gpumem_using_subcommand run" -l store-dir -d 'The directory of the stored history, instead of /var/lib/gpumem/store and ~/.local/state/gpumem/store' -r -f -a "(__fish_complete_directories)"
+complete -c gpumem -n "__fish_gpumem_using_subcommand run" -l claim -d 'Claim the GPUs, so that no other `gpumem run` takes them until COMMAND has ended; first come, first served'
 complete -c gpumem -n "__fish_gpumem_using_subcommand run" -l allow-no-gpu -d 'Run COMMAND also where there is no driver, and say so'
 complete -c gpumem -n "__fish_gpumem_using_subcommand run" -s q -l quiet -d 'Print nothing but errors'
 complete -c gpumem -n "__fish_gpumem_using_subcommand run" -l utc -d 'Show times in UTC instead of this machine\'s time zone; JSON always is in UTC'

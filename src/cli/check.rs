@@ -163,7 +163,7 @@ fn asks_only_for_memory(args: &CheckArgs) -> bool {
 }
 
 /// Keeps the rules of these kinds, also where they are switched off; none given means any.
-pub(super) fn choose(settings: &mut RuleSet, kinds: &[Kind]) -> anyhow::Result<()> {
+fn choose(settings: &mut RuleSet, kinds: &[Kind]) -> anyhow::Result<()> {
     let rules = settings.rules().iter().filter(|rule| kinds.contains(&rule.kind()));
     let chosen: Vec<Arc<str>> = rules.map(|rule| Arc::clone(&rule.name)).collect();
     Ok(settings.select(&chosen)?)

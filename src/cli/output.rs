@@ -59,6 +59,11 @@ pub(super) fn terminal_width() -> Option<usize> {
     width_of(&io::stdout())
 }
 
+/// The same of standard error.
+pub(super) fn terminal_width_of_errors() -> Option<usize> {
+    width_of(&io::stderr())
+}
+
 fn width_of(stream: &(impl IsTerminal + AsFd)) -> Option<usize> {
     if !stream.is_terminal() {
         return None;

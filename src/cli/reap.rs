@@ -11,7 +11,7 @@ pub(super) mod execute;
 mod history;
 pub mod json;
 pub(super) mod observe;
-mod policy_from_args;
+pub(super) mod policy_from_args;
 pub(super) mod refusal;
 pub(super) mod text;
 mod unattended;

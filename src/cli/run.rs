@@ -1,16 +1,19 @@
 //! `gpumem run`: runs a command as if it were not there, and reports what it took of the GPUs.
 //!
-//! `child` starts the command and waits for it, on the first thread; `sampler` samples meanwhile on another, and
+//! `choose` waits for GPUs and claims them, `child` starts the command and waits for it, on the first thread; `sampler` samples meanwhile on another, and
 //! `usage` adds up. The command waits for none of them: it is started as soon as it is known that there is a driver,
 //! and its exit code is gpumem's. Nothing is ended here.
 
 mod child;
+mod choose;
 mod sampler;
+mod stderr;
 mod usage;
 
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write as _};
+use std::os::fd::AsRawFd as _;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -21,17 +24,22 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 
-use self::child::{Ending, Signals};
+use self::child::{Ending, Given, Signals};
+use self::choose::Chosen;
 use self::sampler::{HELD_AFTER, Shared};
+use self::stderr::Stderr;
+pub(super) use self::stderr::relays;
 use self::usage::Usage;
 use super::args::{Global, RunArgs, RunFailure};
-use super::check;
 use super::exit::{Exit, UsageError};
+use super::reap::policy_from_args;
 use super::{config, live, signals, warn};
 use crate::host::{self, KernelModule, Roots};
 use crate::model::json::document;
 use crate::model::{Kind, Time};
 use crate::report::run::{HeldMemory, RunAssertion, RunReport, RunStatus, SCHEMA};
+use crate::rules::RuleSet;
+use crate::source::live::Live;
 use crate::units::Bytes;
 
 /// How much longer than it should the look at what is held may take.
@@ -40,13 +48,23 @@ const PATIENCE: Duration = Duration::from_secs(3);
 pub(super) fn run(args: &RunArgs, global: &Global) -> anyhow::Result<Exit> {
     let signals = Signals::block()?;
     let config = config::load(global)?;
-    let mut leak = config.rules.clone();
-    check::choose(&mut leak, &[Kind::Leak])?;
+    let mut rules = config.rules.clone();
+    policy_from_args::switch_on(&mut rules, &[Kind::Leak]);
     let interval = args.interval.unwrap_or(config.sample.interval).0;
     let reports =
         args.report.iter().map(|path| Report::open(path)).collect::<Result<Vec<_>, _>>()?;
-    let shared = Shared::new(Usage::new(leak));
-    let mut sampling = Sampling::start(global, interval, &shared, &signals)?;
+    let shared = Shared::new(Usage::new(rules));
+    let (chosen, live) = match choose(args, global, &config.rules, interval)? {
+        Choice::Made(chosen, live) => (chosen, live),
+        Choice::NotInTime => {
+            warn(&format!(
+                "not free within {} (--timeout); the command was not started",
+                args.timeout
+            ));
+            return Ok(Exit::Findings);
+        }
+    };
+    let mut sampling = Sampling::start((global, interval, live), &shared, &signals)?;
     let has_driver = match sampling.opened(args) {
         Ok(()) => true,
         // The report says why.
@@ -54,7 +72,16 @@ pub(super) fn run(args: &RunArgs, global: &Global) -> anyhow::Result<Exit> {
         Err(error) => return Err(error),
     };
     let (time, begun) = (host::read_time(), Instant::now());
-    let child = match signals.start(&args.command, &[]) {
+    let mut stderr = Stderr::watch();
+    let mut given = Given { descriptors: stderr.replaced(), variable: None };
+    if let Some(chosen) = &chosen {
+        given.variable = Some((choose::VISIBLE, chosen.visible.clone()));
+        // Should gpumem be killed, the command has them still.
+        given.descriptors.extend(chosen.locks.iter().map(|it| (it.as_raw_fd(), it.as_raw_fd())));
+    }
+    let started = signals.start(&args.command, &given);
+    stderr.started();
+    let child = match started {
         Ok(child) => child,
         Err(error) => {
             warn(&format!("{}: {}", args.command[0].display(), error.desc()));
@@ -64,9 +91,22 @@ pub(super) fn run(args: &RunArgs, global: &Global) -> anyhow::Result<Exit> {
     sampling.begin();
     give_up_input_and_output();
     let ending = signals.wait(child)?;
+    // All that it wrote comes before what gpumem says.
+    let _ = stderr.tail();
     let seconds = begun.elapsed().as_secs_f64();
     let held = sampling.end(child::reap());
-    let report = report(args, &shared, Run { time, seconds, ending, held, has_driver });
+    let report = report(
+        args,
+        &shared,
+        Run {
+            time,
+            seconds,
+            ending,
+            held,
+            has_driver,
+            waited: chosen.as_ref().map(|it| it.waited),
+        },
+    );
     let is_written = tell(args, &report, reports);
     let (code, signal) = match ending {
         Ending::Exited(code) => (code, None),
@@ -85,6 +125,30 @@ pub(super) fn run(args: &RunArgs, global: &Global) -> anyhow::Result<Exit> {
         RunStatus::Ok if !is_written => Exit::Findings,
         RunStatus::Ok => Exit::Clean,
     })
+}
+
+enum Choice {
+    /// The GPUs, where any were to be chosen, and what was sampled for that.
+    Made(Option<Chosen>, Option<Box<Live>>),
+    NotInTime,
+}
+
+fn choose(
+    args: &RunArgs,
+    global: &Global,
+    rules: &RuleSet,
+    interval: Duration,
+) -> anyhow::Result<Choice> {
+    if !choose::is_asked(args) {
+        return Ok(Choice::Made(None, None));
+    }
+    let mut live = match live(global, interval) {
+        Ok(live) => live,
+        Err(_) if args.allow_no_gpu => return Ok(Choice::Made(None, None)),
+        Err(error) => return Err(error),
+    };
+    let chosen = choose::choose(args, global, &mut live, (rules.clone(), interval))?;
+    Ok(chosen.map_or(Choice::NotInTime, |chosen| Choice::Made(Some(chosen), Some(Box::new(live)))))
 }
 
 /// Whoever reads what the command writes, or writes what it reads, is to see its end, and not gpumem's.
@@ -107,8 +171,7 @@ struct Sampling {
 
 impl Sampling {
     fn start(
-        global: &Global,
-        interval: Duration,
+        (global, interval, opened_before): (&Global, Duration, Option<Box<Live>>),
         shared: &Shared,
         signals: &Signals,
     ) -> anyhow::Result<Self> {
@@ -119,7 +182,9 @@ impl Sampling {
         let (global, shared) = (global.clone(), shared.clone());
         let is_hurried: Arc<AtomicBool> = Arc::clone(&signals.is_hurried);
         let sample = move || {
-            let mut live = match live(&global, interval) {
+            let opened_now =
+                opened_before.map_or_else(|| live(&global, interval), |live| Ok(*live));
+            let mut live = match opened_now {
                 Ok(live) => live,
                 Err(error) => {
                     shared.lock().note(format!("{error:#}"));
@@ -187,6 +252,8 @@ struct Run {
     ending: Ending,
     held: Option<Vec<HeldMemory>>,
     has_driver: bool,
+    /// For GPUs.
+    waited: Option<Duration>,
 }
 
 fn report(args: &RunArgs, shared: &Shared, run: Run) -> RunReport {
@@ -200,6 +267,7 @@ fn report(args: &RunArgs, shared: &Shared, run: Run) -> RunReport {
         schema: SCHEMA,
         time: run.time,
         seconds: run.seconds,
+        waited_seconds: run.waited.map(|waited| waited.as_secs_f64()),
         command: masked(&args.command),
         exit_code,
         signal,

@@ -55,6 +55,7 @@ fn what(facts: &mut Section, gpu: &Gpu, mean: Option<f64>) {
     modes.extend(gpu.compute_mode.as_ref().map(|mode| format!("compute mode {mode}")));
     modes.extend(gpu.persistence_mode.map(|on| format!("persistence mode {}", on_off(on))));
     modes.extend(gpu.mig_mode.map(|on| format!("MIG {}", on_off(on))));
+    modes.extend(gpu.claim.as_ref().map(ToString::to_string));
     facts.facts("", &modes);
     if let Some(age) = gpu.stale_seconds {
         let age = Span::from_seconds(age);

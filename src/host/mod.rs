@@ -31,6 +31,7 @@ mod secrets;
 #[cfg(test)]
 pub(crate) mod testing;
 
+pub use gpu::claims::{CannotClaim, Claims};
 pub use gpu::device_files::{DeviceFile, read_device_files};
 pub use gpu::holders::Holders;
 pub use gpu::kernel_module::{KernelModule, read_kernel_module};
@@ -47,7 +48,7 @@ pub use machine::rights::{
     Rights, Visibility, give_up_reading, has_gained_ids, has_gained_rights, read_rights, try_pidfd,
 };
 pub use owner::reservations::Reservations;
-pub use owner::users::is_unknown as is_unknown_user;
+pub use owner::users::{Users, is_unknown as is_unknown_user};
 pub use proc::cmdline::parse_cmdline;
 pub use proc::environment::read_environment;
 pub use proc::framework::{has_version_metadata, read_version};

@@ -5,12 +5,14 @@
 //! Strings are shared (`Arc`), because the next sample carries the same ones again.
 
 use std::borrow::Cow;
+use std::fmt;
 use std::sync::Arc;
 
 use schemars::{JsonSchema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use serde_with_macros::skip_serializing_none;
 
+use super::escape::escape;
 pub use super::process::{Container, Jupyter, Kubernetes, LastKnown, Parent, Process, Slurm};
 pub use super::reservation::Reservation;
 use super::time::Time;
@@ -100,7 +102,7 @@ impl<'de> Deserialize<'de> for Schema {
         impl de::Visitor<'_> for Visitor {
             type Value = Schema;
 
-            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 write!(f, "the schema {SCHEMA:?}")
             }
 
@@ -237,8 +239,36 @@ pub struct Gpu {
     /// which keeps some 10 s of them; absent where that is not known.
     #[schemars(range(min = 0))]
     pub sampled_seconds: Option<f64>,
+    /// Who has claimed it; absent where nobody has, or that is not known.
+    #[serde(default)]
+    pub claim: Option<Claim>,
     /// One row per (process, GPU instance); absent where the list could not be read.
     pub processes: Option<Vec<GpuProcess>>,
+}
+
+/// A claim on a GPU (`gpumem run --claim`), which other such runs respect.
+#[skip_serializing_none]
+#[derive(Clone, PartialEq, Eq, Debug, Default, JsonSchema, Serialize, Deserialize)]
+pub struct Claim {
+    /// The gpumem that claimed it; absent where that has ended, and only its command goes on.
+    pub pid: Option<u32>,
+    /// Its user id.
+    pub uid: Option<u32>,
+    /// That user's name.
+    pub user: Option<Arc<str>>,
+}
+
+impl fmt::Display for Claim {
+    /// `claimed by ann (4242)`, escaped.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("claimed")?;
+        match (&self.user, self.uid) {
+            (Some(user), _) => write!(f, " by {}", escape(user))?,
+            (None, Some(uid)) => write!(f, " by uid {uid}")?,
+            (None, None) => {}
+        }
+        self.pid.map_or(Ok(()), |pid| write!(f, " ({pid})"))
+    }
 }
 
 impl Gpu {

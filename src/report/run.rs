@@ -31,6 +31,8 @@ pub struct RunReport {
     pub time: Time,
     /// How long it ran.
     pub seconds: f64,
+    /// How long it waited for GPUs before; absent where it did not have to choose.
+    pub waited_seconds: Option<f64>,
     /// The command and its arguments; secrets are masked (`***`).
     pub command: Arc<[Arc<str>]>,
     /// Its exit code; absent where a signal ended it.

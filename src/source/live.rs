@@ -22,7 +22,7 @@ use super::nvml::{self, Nvml};
 use super::sample_timer::SampleTimer;
 use super::versions::Versions;
 use super::{Control, NextSnapshot, Origin, Source, SourceError, Taken};
-use crate::host::{self, Clocks, Holders, Processes, Reservations, Roots};
+use crate::host::{self, Claims, Clocks, Holders, Processes, Reservations, Roots, Users};
 use crate::model::snapshot::{Gpu, Host, PidNamespace};
 use crate::model::{Process, Snapshot, Time};
 use crate::units::MIB;
@@ -37,6 +37,10 @@ pub struct Live {
     processes: Processes,
     holders: Holders,
     reservations: Reservations,
+    claims: Claims,
+    /// The names of those who claim.
+    users: Users,
+    roots: Roots,
     /// By GPU: the memory that no process accounted for when it was last looked for, or less since.
     unattributed: HashMap<u32, u64>,
     notebooks: Notebooks,
@@ -96,6 +100,9 @@ impl Live {
             host: host::read_host(&roots),
             holders: Holders::new(roots.clone()),
             reservations: Reservations::new(roots.clone()),
+            claims: Claims::of_machine(),
+            users: Users::default(),
+            roots: roots.clone(),
             unattributed: HashMap::new(),
             notebooks: Notebooks::new(roots.clone()),
             versions: Versions::new(roots.clone()),
@@ -127,6 +134,7 @@ impl Live {
         let now = (Instant::now(), host::read_clocks().boottime_ns);
         self.named.note(&sample.gpus, now);
         snapshot.gpus = sample.gpus.into_iter().map(|sampled| sampled.gpu).collect();
+        self.claims.mark(&mut snapshot.gpus, &self.roots, &mut self.users, now.1);
         snapshot.driver = self.nvml.driver().clone();
         if !self.is_of_gpus_only {
             self.add_processes(&mut snapshot);

@@ -650,7 +650,11 @@ pub fn memory_text(memory: Option<Memory>) -> String {
 fn name(gpu: &Gpu) -> String {
     let name = gpu.name.as_deref().unwrap_or(UNKNOWN);
     // Every GPU here is NVIDIA's; what follows tells them apart.
-    clean(name.strip_prefix("NVIDIA ").unwrap_or(name), 64).into_owned()
+    let name = clean(name.strip_prefix("NVIDIA ").unwrap_or(name), 64);
+    match &gpu.claim {
+        Some(claim) => format!("{name}, {claim}"),
+        None => name.into_owned(),
+    }
 }
 
 /// A MIG device, by its profile.

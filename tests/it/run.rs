@@ -303,3 +303,223 @@ fn a_lost_gpu_makes_what_was_to_hold_unknown() {
     talking.say("end");
     assert_eq!(talking.running.0.wait().unwrap().code(), Some(3));
 }
+
+/// Folders for the GPUs of a scene, as sysfs has them, for all users.
+fn claimable(machine: &Machine) -> std::path::PathBuf {
+    let folder = machine.path("pci");
+    let gpus = machine.snapshot(0).0["gpus"].as_array().unwrap().clone();
+    for gpu in gpus {
+        let place = gpu["pci_bus_id"].as_str().unwrap().to_ascii_lowercase();
+        let own = folder.join(place.strip_prefix("0000").unwrap());
+        fs::create_dir_all(&own).unwrap();
+        fs::write(own.join("vendor"), "0x10de\n").unwrap();
+    }
+    folder
+}
+
+fn two_gpus(free: [u64; 2]) -> Scene {
+    free.into_iter().fold(Scene::new(), |scene, free| {
+        let gpu = Gpu::new("NVIDIA H100 80GB HBM3").total(80 * GIB);
+        let mut gpu = gpu.unattributed(80 * GIB - free);
+        gpu.memory.get_or_insert_default().reserved = 0.into();
+        scene.gpu(gpu)
+    })
+}
+
+#[test]
+fn it_waits_for_memory_and_takes_the_freest() {
+    let machine = Machine::new(&two_gpus([GIB, 2 * GIB]));
+    let uuids: Vec<String> = (0..2)
+        .map(|gpu| machine.snapshot(0).gpu(gpu)["uuid"].as_str().unwrap().to_owned())
+        .collect();
+    let show = ["sh", "-c", "echo $CUDA_VISIBLE_DEVICES"];
+    let fast = ["--interval", "20ms"];
+    let shown = |options: &[&str], visible: Option<&str>| {
+        let mut command = run(&machine, &[options, &fast].concat(), &show);
+        if let Some(visible) = visible {
+            command.env("CUDA_VISIBLE_DEVICES", visible);
+        }
+        finish(&mut command)
+    };
+    assert_eq!(shown(&["--gpus", "1"], None).exits(0).stdout.trim(), uuids[1]);
+    assert_eq!(shown(&["--gpus", "2"], None).exits(0).stdout.trim(), uuids.join(","));
+    assert_eq!(shown(&["--gpu", "0"], None).exits(0).stdout.trim(), uuids[0]);
+    // The caller's are those to choose from.
+    assert_eq!(shown(&["--gpus", "1"], Some("0")).exits(0).stdout.trim(), uuids[0]);
+    assert_eq!(shown(&[], Some("7")).exits(0).stdout.trim(), "7");
+    for (options, visible) in [
+        (&["--gpus", "3"] as &[&str], None),
+        (&["--gpu", "2"], None),
+        (&["--gpu", "1"], Some("0")),
+        (&["--gpus", "1"], Some("")),
+        (&["--wait-free", "81GiB"], None),
+    ] {
+        shown(options, visible).exits(2);
+    }
+    let late = shown(&["--wait-free", "3GiB", "--timeout", "100ms"], None).exits(1);
+    assert!(late.stdout.is_empty() && late.stderr.contains("GPU 1: 2.0 GiB free"), "{late:?}");
+    let mut waiting =
+        Talking::start(&mut run(&machine, &["--wait-free", "3GiB", "--interval", "20ms"], &show));
+    wait_for_samples(&machine);
+    machine.play(&two_gpus([3 * GIB, 2 * GIB]));
+    assert_eq!(waiting.line(), uuids[0]);
+    assert_eq!(waiting.running.0.wait().unwrap().code(), Some(0));
+}
+
+#[test]
+fn a_claim_is_kept_as_long_as_gpumem_or_its_command_lives_and_is_shown() {
+    let machine = Machine::new(&two_gpus([GIB, GIB]));
+    let pci = claimable(&machine);
+    let claim = |options: &[&str]| {
+        let options = [&["--claim", "--interval", "20ms"], options].concat();
+        let script = "echo $$ $CUDA_VISIBLE_DEVICES; read line";
+        let mut command = run(&machine, &options, &["sh", "-c", script]);
+        command.env("GPUMEM_CLAIM_DIR", &pci);
+        command
+    };
+    let claims = || {
+        let mut ps = machine.command(&["ps", "--json"]);
+        let document = finish(ps.env("GPUMEM_CLAIM_DIR", &pci)).json();
+        [0, 1].map(|gpu| document["gpus"][gpu]["claim"].clone())
+    };
+    assert_eq!(claims(), [Value::Null, Value::Null]);
+    let mut first = Talking::start(&mut claim(&["--gpu", "0"]));
+    let line = first.line();
+    let command: u32 = line.split(' ').next().unwrap().parse().unwrap();
+    assert_eq!(claims()[0]["pid"], first.running.pid());
+    assert_eq!(claims()[1], Value::Null);
+    let mut ps = machine.command(&["ps"]);
+    let shown = finish(ps.env("GPUMEM_CLAIM_DIR", &pci)).stdout;
+    assert!(shown.contains(&format!("({})", first.running.pid())), "{shown}");
+    // Another one takes the other; a third has to wait.
+    let mut second = Talking::start(&mut claim(&["--gpus", "1"]));
+    assert_ne!(second.line().split(' ').nth(1), line.split(' ').nth(1));
+    finish(&mut claim(&["--gpus", "1", "--timeout", "50ms"])).exits(1);
+    // Who does not claim keeps off them, too.
+    let mut polite = run(&machine, &["--gpus", "1", "--timeout", "50ms"], &["true"]);
+    finish(polite.env("GPUMEM_CLAIM_DIR", &pci)).exits(1);
+    // gpumem is killed, and the command goes on.
+    send(first.running.pid(), Signal::KILL);
+    first.running.0.wait().unwrap();
+    assert!(lives(command));
+    assert_eq!(claims()[0]["pid"], Value::Null);
+    finish(&mut claim(&["--gpu", "0", "--timeout", "50ms"])).exits(1);
+    let mut third = Talking::start(&mut claim(&["--gpu", "0"]));
+    first.say("end");
+    third.line();
+    third.say("end");
+    assert_eq!(third.running.0.wait().unwrap().code(), Some(0));
+    second.say("end");
+    assert_eq!(second.running.0.wait().unwrap().code(), Some(0));
+    assert_eq!(claims(), [Value::Null, Value::Null]);
+    // Where there is nothing to claim by, nothing is started.
+    let mut nowhere = claim(&[]);
+    finish(nowhere.env("GPUMEM_CLAIM_DIR", "/no/such/folder")).exits(3);
+}
+
+#[test]
+fn who_came_first_is_served_first() {
+    let machine = Machine::new(&two_gpus([GIB, GIB]));
+    let pci = claimable(&machine);
+    let claim = |gpus: [&str; 2], name: &str| {
+        let options = ["-q", "--claim", gpus[0], gpus[1], "--interval", "10ms"];
+        let log = machine.path("log");
+        let script = format!("echo {name} >> {}; read line", log.display());
+        let mut command = run(&machine, &options, &["sh", "-c", &script]);
+        Talking::start(command.env("GPUMEM_CLAIM_DIR", &pci))
+    };
+    let log = || fs::read_to_string(machine.path("log")).unwrap_or_default();
+    let locks = |pid: u32, is_waiting: bool| {
+        let locks = fs::read_to_string("/proc/locks").unwrap();
+        let own = locks.lines().filter(|line| line.contains(&format!(" {pid} ")));
+        own.filter(|line| line.contains("->") == is_waiting).count()
+    };
+    let mut holder = claim(["--gpu", "0"], "holder");
+    wait_until("it runs", || log() == "holder\n");
+    // The first of those who wait wants more than is free: whoever came later would be served, and waits.
+    let mut large = claim(["--gpus", "2"], "large");
+    let mut served = Vec::new();
+    let order: Vec<String> = (0..4).map(|number| format!("small{number}")).collect();
+    wait_until("it is the first in line", || locks(large.running.pid(), false) == 2);
+    for name in &order {
+        let small = claim(["--gpu", "0"], name);
+        wait_until("it waits in line", || locks(small.running.pid(), true) == 1);
+        served.push(small);
+    }
+    assert_eq!(log(), "holder\n");
+    holder.say("end");
+    wait_until("the large one runs", || log().contains("large"));
+    assert_eq!(log(), "holder\nlarge\n");
+    large.say("end");
+    for (place, one) in served.iter_mut().enumerate() {
+        wait_until("the next one runs", || log().lines().count() >= place + 3);
+        one.say("end");
+    }
+    assert_eq!(log(), format!("holder\nlarge\n{}\n", order.join("\n")));
+}
+
+/// Two claims of one GPU, and a kill -9 at any time: never both have it, and it is never lost.
+#[test]
+fn races_have_one_winner() {
+    let rounds: u64 = std::env::var("GPUMEM_TEST_RACES").map_or(10, |it| it.parse().unwrap());
+    let machine = Machine::new(&one_gpu(&[]));
+    let pci = claimable(&machine);
+    let (taken, both) = (machine.path("taken"), machine.path("both"));
+    let script =
+        format!("mkdir {0} || touch {1}; rmdir {0}; echo done", taken.display(), both.display());
+    for round in 0..rounds {
+        let start = || {
+            let options = ["-q", "--claim", "--interval", "1ms"];
+            let mut command = run(&machine, &options, &["sh", "-c", &script]);
+            let child =
+                command.env("GPUMEM_CLAIM_DIR", &pci).stdin(Stdio::null()).stderr(Stdio::null());
+            child.stdout(Stdio::piped()).spawn().unwrap()
+        };
+        let [mut killed, mut other] = [start(), start()];
+        // Somewhere in its life, another place each time.
+        std::thread::sleep(std::time::Duration::from_micros(round.wrapping_mul(7919) % 60_000));
+        killed.kill().unwrap();
+        killed.wait().unwrap();
+        let mut text = String::new();
+        other.stdout.take().unwrap().read_to_string(&mut text).unwrap();
+        assert_eq!((text.as_str(), other.wait().unwrap().code()), ("done\n", Some(0)), "{round}");
+        assert!(!both.exists(), "{round}");
+        // Its command goes on by itself.
+        wait_until("its command has ended", || !taken.exists());
+    }
+}
+
+/// What comes out of one pipe that is standard error, and standard output too where that is asked for; and the exit code.
+fn piped(mut command: Command, has_output: bool, most: usize) -> (Vec<u8>, i32) {
+    let (reader, writer) = std::io::pipe().unwrap();
+    let output = if has_output { writer.try_clone().unwrap().into() } else { Stdio::null() };
+    let mut child = command.stdin(Stdio::null()).stdout(output).stderr(writer).spawn().unwrap();
+    // Or its own end of the pipe would be open for as long as it is.
+    drop(command);
+    let mut bytes = Vec::new();
+    reader.take(most as u64).read_to_end(&mut bytes).unwrap();
+    let status = child.wait().unwrap();
+    (bytes, status.code().unwrap_or_else(|| 128 + status.signal().unwrap()))
+}
+
+#[test]
+fn a_pipe_for_errors_has_the_same_bytes_in_the_same_order_and_the_same_end() {
+    let machine = Machine::new(&one_gpu(&[]));
+    const ALL: usize = usize::MAX;
+    for (script, has_output, most) in [
+        ("for i in $(seq 300); do echo o$i; echo e$i >&2; done; exit 3", true, ALL),
+        ("head -c 3000000 /dev/zero >&2; echo end >&2", false, ALL),
+        // Who outlives the command, and gpumem, is heard.
+        ("(sleep 1; echo late >&2; sleep 1; echo later >&2) & echo early >&2", false, ALL),
+        // Whose reader has gone is told so.
+        ("yes >&2", false, 100_000),
+        ("yes", true, 100_000),
+    ] {
+        let mut bare = Command::new("sh");
+        bare.args(["-c", script]);
+        let bare = piped(bare, has_output, most);
+        let wrapped = piped(run(&machine, &["-q"], &["sh", "-c", script]), has_output, most);
+        assert_eq!(wrapped.1, bare.1, "{script}");
+        assert!(wrapped.0 == bare.0, "{script}: {} and {}", wrapped.0.len(), bare.0.len());
+    }
+}

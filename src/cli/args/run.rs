@@ -5,12 +5,13 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum, ValueHint};
 
-use crate::units::{Amount, Span};
+use crate::units::{Amount, Bytes, Span};
 
 const EXIT_CODES: &str = "\
 Exit codes:
   those of COMMAND (128+N where signal N ended it, 127 where it is not found, 126 where it cannot be run);
-  1  COMMAND succeeded, and --max-peak or --fail-on did not hold, or a report could not be written
+  1  COMMAND succeeded, and --max-peak or --fail-on did not hold, or a report could not be written;
+     or the GPUs were not free in time, and COMMAND was not started
   2  wrong usage or configuration
   3  could not measure: no driver, and COMMAND was not started; or COMMAND succeeded, and it is not known whether
      --max-peak or --fail-on held";
@@ -26,6 +27,29 @@ Exit codes:
 #[derive(Args, Debug)]
 #[command(after_help = EXIT_CODES)]
 pub struct RunArgs {
+    /// Wait for this many GPUs, the freest first, and show COMMAND only these (CUDA_VISIBLE_DEVICES)
+    ///
+    /// A GPU that somebody has claimed is not free. If CUDA_VISIBLE_DEVICES is set already, its GPUs are those to
+    /// choose from; a GPU that is divided by MIG is none of them. --wait-free and --claim alone mean one GPU.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), conflicts_with = "gpu")]
+    pub gpus: Option<u32>,
+
+    /// Wait for these GPUs, all of them (index, UUID or its beginning)
+    #[arg(long, value_name = "GPU", value_delimiter = ',')]
+    pub gpu: Vec<String>,
+
+    /// A GPU is free with so much free memory, as `check --wait-free` has it
+    #[arg(long, value_name = "SIZE")]
+    pub wait_free: Option<Bytes>,
+
+    /// How long to wait; then exit with 1, and COMMAND is not started
+    #[arg(long, value_name = "DURATION", default_value = "5m")]
+    pub timeout: Span,
+
+    /// Claim the GPUs, so that no other `gpumem run` takes them until COMMAND has ended; first come, first served
+    #[arg(long)]
+    pub claim: bool,
+
     /// Exit with 1 where COMMAND and its descendants held more than this on a GPU
     ///
     /// A size (20GiB) or a share of the GPU's memory (90%).

@@ -329,12 +329,15 @@ impl CheckVerdict {
         let asked = asked.filter(|gpu| self.selection.allows_gpu(gpu));
         let engine = &self.engine;
         let marks = Marks { findings: engine.findings(), suspects: engine.suspects() };
-        let title = |gpu: &Gpu| match (gpu.free_bytes(), gpu.memory) {
-            (Some(free), Some(memory)) => {
-                let (free, total) = (Bytes(free), Bytes(memory.total_bytes));
-                format!("GPU {}: {free} of {total} free", gpu.index)
+        let title = |gpu: &Gpu| {
+            let claim = gpu.claim.as_ref().map_or_else(String::new, |claim| format!(", {claim}"));
+            match (gpu.free_bytes(), gpu.memory) {
+                (Some(free), Some(memory)) => {
+                    let (free, total) = (Bytes(free), Bytes(memory.total_bytes));
+                    format!("GPU {}: {free} of {total} free{claim}", gpu.index)
+                }
+                _ => format!("GPU {}: what is free is not known{claim}", gpu.index),
             }
-            _ => format!("GPU {}: what is free is not known", gpu.index),
         };
         asked.map(|gpu| (title(gpu), holders_table(whole, gpu, marks))).collect()
     }

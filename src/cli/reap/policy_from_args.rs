@@ -56,7 +56,7 @@ fn release(args: &ReapArgs) -> Release {
 
 /// Switches the rules on that were asked for by kind. The others go on judging: what is the worse about a
 /// process decides what it is accused of.
-pub(super) fn switch_on(rules: &mut RuleSet, kinds: &[Kind]) {
+pub(in crate::cli) fn switch_on(rules: &mut RuleSet, kinds: &[Kind]) {
     for rule in rules.rules_mut().iter_mut().filter(|rule| kinds.contains(&rule.kind())) {
         rule.settings.enabled = true;
     }

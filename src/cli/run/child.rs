@@ -85,6 +85,15 @@ enum Stage {
     After,
 }
 
+/// What the command is given beside what gpumem was.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Given {
+    /// Descriptors of gpumem's, and their numbers there; one that keeps its number stays open in no other child.
+    pub(super) descriptors: Vec<(i32, i32)>,
+    /// A variable, in place of the one that there may be.
+    pub(super) variable: Option<(&'static str, String)>,
+}
+
 /// The command's process, which is not waited for by anybody else.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Child(Pid);
@@ -127,16 +136,12 @@ impl Signals {
         Ok(Self { stage, is_hurried, mask })
     }
 
-    /// Starts the command, which inherits these descriptors beside the standard ones, and is sent signals from now on.
-    pub(super) fn start(
-        &self,
-        command: &[OsString],
-        inherited: &[i32],
-    ) -> Result<Child, nix::Error> {
+    /// Starts the command, which is sent signals from now on.
+    pub(super) fn start(&self, command: &[OsString], given: &Given) -> Result<Child, nix::Error> {
         // Whoever detaches from the command stays a descendant of gpumem.
         let _ = set_child_subreaper(Some(getpid()));
         let mut stage = self.stage.lock().unwrap_or_else(PoisonError::into_inner);
-        let pid = spawn(command, &self.mask, inherited)?;
+        let pid = spawn(command, &self.mask, given)?;
         let child = Child(Pid::from_raw(pid.as_raw()).ok_or(nix::Error::ESRCH)?);
         // Nobody has waited for it, so the number is its own.
         if let Ok(pidfd) = pidfd_open(child.0, PidfdFlags::empty()) {
@@ -247,12 +252,15 @@ pub(super) fn code_of_failure(error: nix::Error) -> u8 {
 fn spawn(
     command: &[OsString],
     mask: &SigSet,
-    inherited: &[i32],
+    given: &Given,
 ) -> Result<nix::unistd::Pid, nix::Error> {
     let text = |text: &OsStr| CString::new(text.as_bytes()).map_err(|_| nix::Error::EINVAL);
     let words = command.iter().map(|word| text(word)).collect::<Result<Vec<_>, _>>()?;
     let program = words.first().ok_or(nix::Error::ENOENT)?;
-    let environment = env::vars_os().map(|(mut name, value)| {
+    let is_kept = |name: &OsStr| given.variable.as_ref().is_none_or(|(given, _)| name != *given);
+    let kept = env::vars_os().filter(|(name, _)| is_kept(name));
+    let variable = given.variable.iter().map(|(name, value)| ((*name).into(), value.into()));
+    let environment = kept.chain(variable).map(|(mut name, value): (OsString, OsString)| {
         name.push("=");
         name.push(value);
         CString::new(name.into_vec()).map_err(|_| nix::Error::EINVAL)
@@ -269,9 +277,8 @@ fn spawn(
     attributes.set_sigdefault(&defaults)?;
     attributes.set_sigmask(mask)?;
     let mut actions = PosixSpawnFileActions::init()?;
-    for &descriptor in inherited {
-        // To itself: it stays open there, and in no other child.
-        actions.add_dup2(descriptor, descriptor)?;
+    for &(from, to) in &given.descriptors {
+        actions.add_dup2(from, to)?;
     }
     posix_spawnp(program, &actions, &attributes, &words, &environment)
 }

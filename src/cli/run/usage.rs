@@ -4,10 +4,10 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use crate::cli::unreadable;
-use crate::model::finding::FindingProcess;
+use crate::model::finding::{FindingProcess, Undecided};
 use crate::model::process_name::name_of;
 use crate::model::snapshot::GpuProcess;
-use crate::model::{Finding, Gpu, Identity, Process, Snapshot, Time};
+use crate::model::{Finding, Gpu, Identity, Kind, Process, Snapshot, Time};
 use crate::report::run::{HeldMemory, RunFigures, RunGpu, RunProcess};
 use crate::rules::{Engine, RuleSet};
 use crate::watch::state::judged;
@@ -18,7 +18,6 @@ const MOST_ERRORS: usize = 8;
 /// What is known so far.
 #[derive(Debug)]
 pub(super) struct Usage {
-    /// Judges what is the command's, and nothing else.
     engine: Engine,
     /// Who is known to be one of the command's.
     ours: HashSet<Identity>,
@@ -133,14 +132,7 @@ impl Usage {
             let whose = error.gpu.map_or_else(String::new, |gpu| format!("GPU {gpu}: "));
             self.note(format!("{whose}{}: {}", error.call, error.error));
         }
-        let mut own = snapshot.clone();
-        own.processes.retain(|process| ours.contains(&process.pid));
-        for gpu in &mut own.gpus {
-            if let Some(rows) = &mut gpu.processes {
-                rows.retain(|row| ours.contains(&row.pid));
-            }
-        }
-        self.engine.observe(&own);
+        self.engine.observe(&snapshot);
         self.last = Some(snapshot);
     }
 
@@ -197,13 +189,25 @@ impl Usage {
             || self.gpus.values().any(|(_, sums)| sums.has_unknown)
     }
 
+    /// The leaks that are the command's.
     pub(super) fn leaks(&self) -> Vec<Finding> {
-        self.engine.findings().to_vec()
+        let is_ours = |finding: &&Finding| {
+            let process = finding.process.as_ref();
+            finding.kind == Kind::Leak && process.is_some_and(|it| self.ours.contains(&it.identity))
+        };
+        self.engine.findings().iter().filter(is_ours).cloned().collect()
     }
 
-    /// Whether growth could be judged; of who held nothing there is none.
+    /// Whether growth of the command's could be judged; of who held nothing there is none.
     pub(super) fn leaks_decided(&self) -> bool {
-        self.samples > 0 && (self.gpus.is_empty() || self.engine.undecided().is_empty())
+        let rules = self.engine.settings().rules().iter();
+        let names: Vec<&str> =
+            rules.filter(|it| it.kind() == Kind::Leak).map(|it| &*it.name).collect();
+        let is_open = |undecided: &Undecided| {
+            let is_ours = |pid: u32| self.ours.iter().any(|it| it.pid == pid);
+            names.contains(&&*undecided.rule) && undecided.pid.is_none_or(is_ours)
+        };
+        self.samples > 0 && (self.gpus.is_empty() || !self.engine.undecided().iter().any(is_open))
     }
 }
 
@@ -230,7 +234,6 @@ fn run_process(process: &Process, gpu: u32) -> RunProcess {
 mod tests {
     use super::*;
     use crate::config::Config;
-    use crate::model::Kind;
     use crate::recording::RecordingReader;
 
     /// A quarter of an hour is injected, not waited for.
@@ -238,9 +241,7 @@ mod tests {
     fn a_leak_of_the_commands_is_found_and_one_of_others_is_not() {
         let leak = include_bytes!("../../../tests/data/corpus/leak_linear-100.jsonl");
         for is_ours in [true, false] {
-            let mut rules = Config::default().rules;
-            crate::cli::check::choose(&mut rules, &[Kind::Leak]).unwrap();
-            let mut usage = Usage::new(rules);
+            let mut usage = Usage::new(Config::default().rules);
             for snapshot in RecordingReader::from_read(&leak[..], "leak").unwrap() {
                 usage.observe(snapshot.unwrap(), |_| is_ours);
             }
