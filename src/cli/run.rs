@@ -32,16 +32,22 @@ pub(super) use self::stderr::relays;
 use self::usage::Usage;
 use super::args::{Global, RunArgs, RunFailure};
 use super::exit::{Exit, UsageError};
+use super::output::terminal_width_of_errors;
 use super::reap::policy_from_args;
+use super::watch::shows_unicode;
 use super::{config, live, signals, warn};
+use crate::advice::out_of_memory;
 use crate::host::{self, KernelModule, Roots};
 use crate::model::json::document;
 use crate::model::{Kind, Time};
+use crate::report::explain::PageStyle;
 use crate::report::run::{HeldMemory, RunAssertion, RunReport, RunStatus, SCHEMA};
 use crate::rules::RuleSet;
 use crate::source::live::Live;
 use crate::units::Bytes;
 
+/// The width of a page where there is no terminal.
+const PAGE_WIDTH: usize = 100;
 /// How much longer than it should the look at what is held may take.
 const PATIENCE: Duration = Duration::from_secs(3);
 
@@ -91,11 +97,13 @@ pub(super) fn run(args: &RunArgs, global: &Global) -> anyhow::Result<Exit> {
     sampling.begin();
     give_up_input_and_output();
     let ending = signals.wait(child)?;
-    // All that it wrote comes before what gpumem says.
-    let _ = stderr.tail();
     let seconds = begun.elapsed().as_secs_f64();
     let held = sampling.end(child::reap());
-    let report = report(
+    // All that it wrote comes before what gpumem says.
+    let tail = stderr.tail();
+    let said = tail.filter(|_| ending != Ending::Exited(0));
+    let said = said.and_then(|tail| out_of_memory::recognize(&tail));
+    let mut report = report(
         args,
         &shared,
         Run {
@@ -107,6 +115,10 @@ pub(super) fn run(args: &RunArgs, global: &Global) -> anyhow::Result<Exit> {
             waited: chosen.as_ref().map(|it| it.waited),
         },
     );
+    let visible = given.variable.map(|(_, value)| value);
+    let visible = visible.or_else(|| std::env::var(choose::VISIBLE).ok());
+    report.out_of_memory =
+        said.and_then(|said| shared.lock().out_of_memory(&said, visible.as_deref()));
     let is_written = tell(args, &report, reports);
     let (code, signal) = match ending {
         Ending::Exited(code) => (code, None),
@@ -279,6 +291,7 @@ fn report(args: &RunArgs, shared: &Shared, run: Run) -> RunReport {
         leaks: usage.leaks(),
         held: run.held,
         assertions: Vec::new(),
+        out_of_memory: None,
         errors: usage.errors.clone(),
     };
     let peak = args.max_peak.map(|limit| {
@@ -331,6 +344,14 @@ fn tell(args: &RunArgs, report: &RunReport, reports: Vec<Report>) -> bool {
     if !args.quiet {
         for line in report.lines() {
             warn(&line);
+        }
+        let look = PageStyle {
+            width: terminal_width_of_errors().unwrap_or(PAGE_WIDTH),
+            ascii: !shows_unicode(),
+            ..PageStyle::default()
+        };
+        if let Some(page) = report.page(look) {
+            let _ = io::stderr().write_all(page.as_bytes());
         }
     }
     if std::env::var_os("GITHUB_ACTIONS").is_some_and(|it| it == "true") {

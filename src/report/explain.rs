@@ -28,7 +28,7 @@ const LEAST_ROOM: usize = 8;
 const MOST_LINES: usize = 8;
 
 /// How a page looks.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct PageStyle {
     /// Columns.
     pub width: usize,

@@ -8,8 +8,10 @@ use serde::Serialize;
 use serde_with_macros::skip_serializing_none;
 
 use super::escape::{command_line, escape};
+use super::explain::{PageStyle, text};
 use super::github::{Level, annotation};
 use super::junit::{Case, CaseResult, Suite};
+use crate::explain::page::ExplainPage;
 use crate::model::Time;
 use crate::model::finding::{Finding, FindingProcess};
 use crate::units::{Bytes, Span, number_of};
@@ -18,6 +20,8 @@ use crate::units::{Bytes, Span, number_of};
 pub const SCHEMA: &str = "gpumem.run/1";
 /// GPUs and processes that a line of text names; the others are counted.
 const NAMED: usize = 4;
+/// The width of a page in a report.
+const PLAIN_WIDTH: usize = 100;
 
 /// What `gpumem run --report FILE.json` writes: what a command and its descendants took of the GPUs. Units are in the
 /// names. What is not known is absent or `null`, never 0. A reader ignores fields that it does not know.
@@ -54,6 +58,8 @@ pub struct RunReport {
     pub leaks: Vec<Finding>,
     /// What of them still held memory five seconds after the end; absent where that could not be seen.
     pub held: Option<Vec<HeldMemory>>,
+    /// Who held the memory that it asked for; only where it failed, and its standard error says that memory ran out.
+    pub out_of_memory: Option<ExplainPage>,
     /// What was to hold (`--max-peak`, `--fail-on`).
     pub assertions: Vec<RunAssertion>,
     /// What could not be read, and other notes.
@@ -238,10 +244,23 @@ impl RunReport {
         leaks.chain(held).chain(failed).chain(self.errors.iter().cloned())
     }
 
+    /// The page about memory that ran out, where it did.
+    pub fn page(&self, look: PageStyle) -> Option<String> {
+        self.out_of_memory.as_ref().map(|page| text(page, look))
+    }
+
+    fn plain_page(&self) -> String {
+        self.page(PageStyle { width: PLAIN_WIDTH, ascii: true, ..PageStyle::default() })
+            .unwrap_or_default()
+    }
+
     /// As a step's summary shows it.
     pub fn to_markdown(&self) -> String {
-        let cell =
-            |text: &str| escape(text).replace('\\', "\\\\").replace(['|', '`', '<', '&'], "\\$0");
+        let cell = |text: &str| {
+            let is_markup = |c: char| matches!(c, '\\' | '|' | '`' | '<' | '&' | '*' | '_' | '[');
+            let mark = |c: char| is_markup(c).then_some('\\').into_iter().chain([c]);
+            escape(text).chars().flat_map(mark).collect::<String>()
+        };
         let mut out = format!("### gpumem run: {}\n\n", self.end());
         let _ = writeln!(out, "    {}\n", command_line(&self.command));
         if self.gpus.is_empty() {
@@ -266,6 +285,10 @@ impl RunReport {
         for detail in self.details() {
             let _ = writeln!(out, "- {}", cell(&detail));
         }
+        for line in self.plain_page().lines() {
+            // Indented, it is shown as it is.
+            let _ = writeln!(out, "    {line}");
+        }
         out
     }
 
@@ -279,7 +302,7 @@ impl RunReport {
         };
         let failed = |kind: &str, message: String| CaseResult::Failed {
             kind: kind.to_owned(),
-            text: self.lines().join("\n"),
+            text: format!("{}\n{}", self.lines().join("\n"), self.plain_page()),
             message,
         };
         let command = match self.exit_code {

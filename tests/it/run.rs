@@ -523,3 +523,58 @@ fn a_pipe_for_errors_has_the_same_bytes_in_the_same_order_and_the_same_end() {
         assert!(wrapped.0 == bare.0, "{script}: {} and {}", wrapped.0.len(), bare.0.len());
     }
 }
+
+#[test]
+fn memory_that_ran_out_is_explained_by_who_held_it() {
+    let machine = Machine::new(&one_gpu(&[]));
+    let holder = Running::sleep();
+    let report = machine.path("report.json");
+    let options = ["--report", report.to_str().unwrap()];
+    let message = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 60.00 GiB. GPU 0 has a total capacity";
+    for (code, is_explained) in [(1, true), (0, false)] {
+        let script = format!("echo $$; read line; echo '{message}' >&2; exit {code}");
+        let mut command = run(&machine, &options, &["sh", "-c", &script]);
+        let mut child = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut bytes = [0; 32];
+        let length = child.stdout.as_mut().unwrap().read(&mut bytes).unwrap();
+        let pid: u32 = std::str::from_utf8(&bytes[..length]).unwrap().trim().parse().unwrap();
+        let own = Process::compute(pid, 2 * GIB);
+        let others = Process::compute(holder.pid(), 70 * GIB);
+        let gpu = Gpu::new("NVIDIA H100 80GB HBM3").total(80 * GIB);
+        machine.play(&Scene::new().gpu(gpu.process(own).process(others)));
+        wait_for_samples(&machine);
+        child.stdin.take().unwrap().write_all(b"end\n").unwrap();
+        let output = child.wait_with_output().unwrap();
+        assert_eq!(output.status.code(), Some(code));
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        let document = read_json(&report);
+        assert_eq!(stderr.contains("out of memory on GPU 0"), is_explained, "{stderr}");
+        assert_eq!(stderr.contains("What would have sufficed"), is_explained, "{stderr}");
+        let names = |text: &str| text.contains(&holder.pid().to_string());
+        assert_eq!(names(&document["out_of_memory"].to_string()), is_explained);
+    }
+}
+
+#[test]
+fn errors_in_a_file_are_read_from_where_it_began() {
+    let machine = Machine::new(&one_gpu(&[]));
+    let log = machine.path("log");
+    let report = machine.path("report.json");
+    let options = ["-q", "--report", report.to_str().unwrap()];
+    let explained = |script: &str| {
+        let script = format!("sleep 0.5; {script}; exit 1");
+        let mut command = run(&machine, &options, &["sh", "-c", &script]);
+        let file = fs::File::options().append(true).create(true).open(&log).unwrap();
+        assert_eq!(command.stdin(Stdio::null()).stderr(file).status().unwrap().code(), Some(1));
+        !read_json(&report)["out_of_memory"].is_null()
+    };
+    assert!(explained("echo 'RuntimeError: CUDA error: out of memory' >&2"));
+    assert!(!explained("echo nothing >&2"));
+    let log = fs::read_to_string(&log).unwrap();
+    assert_eq!(log, "RuntimeError: CUDA error: out of memory\nnothing\n");
+}

@@ -21,7 +21,8 @@ Exit codes:
 /// COMMAND runs as it would without gpumem: the same terminal, standard input and output, environment, process group,
 /// signals and exit code. Meanwhile gpumem samples what it and its descendants hold on every GPU, those too that
 /// detach from it. At its end three lines on standard error say what it took; what still holds GPU memory five seconds
-/// later is listed with the command that frees it. gpumem ends nothing itself.
+/// later is listed with the command that frees it. gpumem ends nothing itself. If COMMAND fails and has written to a
+/// pipe or file for errors that memory ran out (PyTorch, TensorFlow, JAX, CUDA), a page says who held it.
 ///
 /// What a daemon starts for COMMAND (a container, a Slurm step, a unit of systemd) is not among its descendants.
 #[derive(Args, Debug)]

@@ -3,8 +3,14 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use crate::cli::unreadable;
-use crate::model::finding::{FindingProcess, Undecided};
+use super::choose;
+use crate::advice::out_of_memory::OutOfMemory;
+use crate::cli::commands::CommandSource;
+use crate::cli::{store, unreadable};
+use crate::explain::page::ExplainPage;
+use crate::explain::{KnownSoFar, More, Shortage, out_of_memory};
+use crate::history::memory_series::Courses;
+use crate::model::finding::{FindingProcess, OwnCommands, Undecided};
 use crate::model::process_name::name_of;
 use crate::model::snapshot::GpuProcess;
 use crate::model::{Finding, Gpu, Identity, Kind, Process, Snapshot, Time};
@@ -187,6 +193,39 @@ impl Usage {
     pub(super) fn is_blind(&self) -> bool {
         self.last.as_ref().is_none_or(unreadable)
             || self.gpus.values().any(|(_, sums)| sums.has_unknown)
+    }
+
+    /// The page about memory that ran out, by what was seen last: the program's numbers are of the GPUs that it sees.
+    pub(super) fn out_of_memory(
+        &self,
+        said: &OutOfMemory,
+        visible: Option<&str>,
+    ) -> Option<ExplainPage> {
+        let last = self.last.as_ref()?;
+        let seen = choose::visible(&last.gpus, visible).unwrap_or_default();
+        let named = said.gpu.and_then(|number| seen.get(number as usize));
+        let gpus: Vec<u32> = match named {
+            Some(gpu) => vec![gpu.index],
+            None => self.gpus.keys().copied().collect(),
+        };
+        let own: Vec<Identity> = self.ours.iter().copied().collect();
+        let rules = self.engine.settings();
+        let source = CommandSource::by_rules(rules, true);
+        let commands = |findings: &mut [Finding], _: Option<&Process>| {
+            source.fill_in(findings.iter_mut(), self.engine.findings(), last);
+            OwnCommands::default()
+        };
+        let known = KnownSoFar {
+            engine: &self.engine,
+            courses: &Courses::default(),
+            last,
+            needed: store::longest(rules),
+            more: More::Nowhere,
+            commands: &commands,
+        };
+        let asked_bytes = said.asked_bytes;
+        let shortage = Shortage { by: Some(said.by), gpus: &gpus, asked_bytes, own: &own };
+        Some(out_of_memory(known, &shortage))
     }
 
     /// The leaks that are the command's.
