@@ -88,7 +88,7 @@ complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l format -d 'How t
 json\t'gpumem.check/1'
 junit\t'JUnit XML: a test for each rule, limit, wait and baseline'
 github\t'Annotations of a job of GitHub Actions'"
-complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l window -d 'How long to sample this machine [default: 30s, or 2s while `gpumem record --store` runs; a single sample with --max-used or --max-unattributed]' -x -k -a "(__fish_gpumem_values)"
+complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l window -d 'How long to sample this machine [default: 30s, or 2s while `gpumem record --store` runs; a single sample with --max-used, --max-unattributed or --baseline]' -x -k -a "(__fish_gpumem_values)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l interval -d 'Time between samples [default: 1s, or the configuration\'s]' -x -k -a "(__fish_gpumem_values)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l fail-on -d 'Exit with 1 if there is a finding of this severity or higher [default: warning; with --wait-free none]' -r -f -a "info\t'Anything found'
 warning\t'Memory is wasted'
@@ -124,7 +124,7 @@ always\t'Always'
 never\t'Never'"
 complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l store-dir -d 'The directory of the stored history, instead of /var/lib/gpumem/store and ~/.local/state/gpumem/store' -r -f -a "(__fish_complete_directories)"
 complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l json -d 'Print the verdict as JSON (gpumem.check/1): one document, also where the check fails; the short form of --format json'
-complete -c gpumem -n "__fish_gpumem_using_subcommand check" -s v -l verbose -d 'With --wait-free, list what rules have not decided, too'
+complete -c gpumem -n "__fish_gpumem_using_subcommand check" -s v -l verbose -d 'With --wait-free, list what rules find when it is free, and what they have not decided, too'
 complete -c gpumem -n "__fish_gpumem_using_subcommand check" -s q -l quiet -d 'Print no report: the exit code is the answer'
 complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l no-store -d 'Do not use the history that `gpumem record --store` keeps'
 complete -c gpumem -n "__fish_gpumem_using_subcommand check" -l demo -d 'Use the built-in recording: four GPUs, training, an idle notebook, a leak, an orphan'

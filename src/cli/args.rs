@@ -213,7 +213,8 @@ pub struct Ps {
 /// value is not known, the check could not measure (3). Alone, or with --gpu, they are decided by
 /// the first sample and no rule is applied; with --kind, --fail-on, --window or, without --baseline, --user or
 /// --where, findings count too, and limits are judged at the end. With --wait-free the question is
-/// whether the memory became free in time: 0 if so, 1 if not. Findings are then listed, and count
+/// whether the memory became free in time: 0 if so, 1 if not. The
+/// report begins with that answer and who holds the rest. Findings are listed where it did not, and count
 /// for the exit code only where --fail-on is given.
 #[derive(Args, Debug)]
 #[command(after_help = EXIT_CODES)]
@@ -228,7 +229,7 @@ pub struct CheckArgs {
     pub json: bool,
 
     /// How long to sample this machine [default: 30s, or 2s while `gpumem record --store` runs; a single
-    /// sample with --max-used or --max-unattributed]
+    /// sample with --max-used, --max-unattributed or --baseline]
     #[arg(long, value_name = "DURATION", conflicts_with_all = ["replay", "demo"])]
     pub window: Option<Span>,
 
@@ -296,7 +297,7 @@ pub struct CheckArgs {
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub baseline: Option<PathBuf>,
 
-    /// With --wait-free, list what rules have not decided, too
+    /// With --wait-free, list what rules find when it is free, and what they have not decided, too
     #[arg(short, long)]
     pub verbose: bool,
 

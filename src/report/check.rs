@@ -213,7 +213,7 @@ impl CheckReport {
         if is_judged || !self.reclaimable.is_nothing() {
             out += &(style.heading(&self.reclaimable.headline(ascii)) + "\n\n");
         }
-        let _ = self.text(&mut out, style, verbose || self.wait.is_empty());
+        let _ = self.text(&mut out, style, verbose);
         match width {
             Some(width) => broken(&out, width),
             None => out,
@@ -225,12 +225,16 @@ impl CheckReport {
         self.findings.iter().filter(|finding| finding.resolved_at.is_none())
     }
 
-    fn text(&self, out: &mut String, style: Style, shows_undecided: bool) -> fmt::Result {
-        for equal in fold(self.lasting()) {
-            write_finding(out, &equal, style)?;
-        }
-        for suspect in &self.suspects {
-            write_suspect(out, suspect, style)?;
+    fn text(&self, out: &mut String, style: Style, verbose: bool) -> fmt::Result {
+        // Who was waiting, and has what was asked for, asks nothing of the others.
+        let is_served = !self.wait.is_empty() && self.wait.iter().all(|wait| wait.satisfied);
+        if verbose || !is_served || self.fail_on.is_some() {
+            for equal in fold(self.lasting()) {
+                write_finding(out, &equal, style)?;
+            }
+            for suspect in &self.suspects {
+                write_suspect(out, suspect, style)?;
+            }
         }
         for exceeded in self.exceeded() {
             writeln!(out, "limit: GPU {}: {exceeded}", exceeded.gpu)?;
@@ -241,10 +245,11 @@ impl CheckReport {
         for kept in &self.kept {
             write_kept(out, kept)?;
         }
+        let shows_undecided = verbose || self.wait.is_empty();
         for undecided in self.undecided.iter().filter(|_| shows_undecided) {
             writeln!(out, "undecided: {}: {}", undecided.rule, escape(&undecided.reason))?;
         }
-        for error in &self.errors {
+        for error in self.errors.iter().filter(|error| !is_of_wait(error)) {
             writeln!(out, "error: {}", error_line(error))?;
         }
         writeln!(out, "{}", self.summary())
@@ -314,6 +319,9 @@ impl CheckReport {
         for wait in &self.wait {
             writeln!(out, "{}", style.heading(&wait.to_string()))?;
         }
+        for error in self.errors.iter().filter(|error| is_of_wait(error)) {
+            writeln!(out, "error: {}", error_line(error))?;
+        }
         for (title, table) in &self.holders {
             let rows = table.render(None, |heading| style.faint(heading));
             write!(out, "\n{title}\n{}", if table.is_empty() { "" } else { &rows })?;
@@ -330,7 +338,7 @@ pub struct TextLook {
     pub width: Option<usize>,
     /// A headline of ASCII characters only.
     pub ascii: bool,
-    /// What rules have not decided, too, where something was waited for.
+    /// Where something was waited for: what rules have not decided, and all that they find when it is free, too.
     pub verbose: bool,
 }
 
@@ -376,6 +384,11 @@ impl fmt::Display for NewHolder {
         let Self { gpu, pid, .. } = self;
         write!(f, "GPU {gpu}: {name} ({pid}){user} holds {bytes}, and held none in the baseline")
     }
+}
+
+/// Whether it says why waiting is in vain.
+fn is_of_wait(error: &ReadError) -> bool {
+    &*error.call == "--wait-free"
 }
 
 /// What could not be read, in a line.

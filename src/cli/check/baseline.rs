@@ -79,7 +79,9 @@ impl Baseline {
                     new.extend(rows.iter().filter(is_new).map(|row| holder(now, gpu, row)));
                     continue;
                 }
-                (None, _) => "the baseline does not have its processes; --gpu leaves GPUs out",
+                (None, _) => {
+                    "the baseline has no list of its processes; take one without --gpu, or check with --gpu"
+                }
                 (Some(_), None) => "its processes could not be read",
                 (Some(_), Some(_)) => {
                     "the driver does not answer for it, and its last values are old"
