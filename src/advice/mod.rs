@@ -3,11 +3,11 @@
 //! The table is `frameworks.toml`: prose with its sources, read by findings, by `explain` and by recipes. Nothing here
 //! looks at a machine. Where a server is spoken to is filled in by `address`; what ends a process where it runs in a
 //! container, a job, a unit or a notebook is in `place`, and who owns it in `owner`. What a process itself runs to give
-//! back what it caches is [`recipe`], how servers unload is [`unload`], what they print when memory runs out in [`out_of_memory`]. To add a framework, write its row, and its
+//! back what it caches is [`recipe`], how servers unload is [`unload`], what they print when memory runs out in
+//! [`out_of_memory`]. To add a framework, write its row, and its
 //! marks in `host::framework`.
 
 mod address;
-#[allow(dead_code, reason = "`gpumem run` is about to use it")]
 pub mod out_of_memory;
 mod owner;
 mod place;

@@ -122,6 +122,10 @@ fn who_held_a_full_gpu_and_did_not_use_it_would_have_sufficed() {
         assert_eq!(exit, code, "{arguments}: {found}");
         assert!(found.contains(says), "{arguments}: {found}");
     }
+    for alone in ["--asked 2GiB", "--at 13:40", "--gpu 1"] {
+        let words = ["explain", "--demo", "398120"].into_iter().chain(alone.split(' '));
+        assert_eq!(run(&words.collect::<Vec<&str>>()).code, 2, "{alone} is of --oom");
+    }
 }
 
 #[test]

@@ -55,15 +55,15 @@ pub struct Explain {
     ///
     /// What is told is of the last sample until then: in a recording, or in the history that `gpumem record --store`
     /// keeps.
-    #[arg(long, value_name = "TIME", requires = "oom", allow_hyphen_values = true)]
+    #[arg(long, value_name = "TIME", requires = "oom", conflicts_with_all = ["target", "framework", "snippet"], allow_hyphen_values = true)]
     pub at: Option<String>,
 
     /// With --oom, the GPU, by index or UUID [default: the one with the least memory free]
-    #[arg(long, value_name = "GPU", requires = "oom")]
+    #[arg(long, value_name = "GPU", requires = "oom", conflicts_with_all = ["target", "framework", "snippet"])]
     pub gpu: Option<String>,
 
     /// With --oom, how much was asked for, as the program's message says
-    #[arg(long, value_name = "SIZE", requires = "oom")]
+    #[arg(long, value_name = "SIZE", requires = "oom", conflicts_with_all = ["target", "framework", "snippet"])]
     pub asked: Option<Bytes>,
 
     /// Print the page as JSON (gpumem.explain/1)
