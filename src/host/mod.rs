@@ -106,24 +106,3 @@ fn remedy(errno: Errno) -> &'static str {
         ""
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn errors_name_the_file_and_the_remedy() {
-        let path = PathBuf::from("/proc/70");
-        let read = |errno| HostError::Read { path: path.clone(), errno };
-        for (error, parts) in [
-            (read(Errno::ACCESS), ["/proc/70", "takes root"]),
-            (read(Errno::MFILE), ["/proc/70", "ulimit -n"]),
-            (HostError::Malformed { path: path.clone() }, ["/proc/70", "proc file system"]),
-            (HostError::Hidden { path: path.clone() }, ["/proc/70", "hidepid"]),
-        ] {
-            let text = error.to_string();
-            assert!(parts.iter().all(|part| text.contains(part)), "{text}");
-            assert!(!text.ends_with('.'), "{text}");
-        }
-    }
-}

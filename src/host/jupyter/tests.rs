@@ -2,7 +2,6 @@
 
 use super::testing::Proc;
 use super::*;
-use crate::host::http::HttpError;
 use crate::host::parse_kernel;
 
 const ID: &str = "0a1b2c3d-0123-4567-89ab-00aa11bb22cc";
@@ -129,21 +128,6 @@ fn a_token_may_be_in_a_file_that_the_servers_environment_names() {
     proc.write(50, "/rt/jpserver-50.json", &server_file(""));
     let kernel = read_kernel(&proc.roots(), &candidate).unwrap();
     assert_eq!(kernel.server.unwrap().token, Token::new(TOKEN));
-}
-
-#[test]
-fn servers_not_to_ask_are_reported() {
-    let (proc, candidate) = machine(&[], &[]);
-    let file = server_file(r#""password": true,"#).replace(TOKEN, "");
-    proc.write(50, "/rt/jpserver-50.json", &file);
-    let kernel = read_kernel(&proc.roots(), &candidate).unwrap();
-    assert!(error(&kernel).contains("password only"), "{kernel:?}");
-    assert!(kernel.server.is_none());
-    assert_eq!(kernel.jupyter.notebook_path.as_deref(), Some("a/b.ipynb"));
-    // Who proves itself by its process needs no certificate that anybody knows.
-    proc.write(50, "/rt/jpserver-50.json", &server_file(r#""secure": true,"#));
-    let kernel = read_kernel(&proc.roots(), &candidate).unwrap();
-    assert!(kernel.server.unwrap().listener.is_https);
 }
 
 /// A kernel whose server is gone, with these variables and this address of its client's.
@@ -273,35 +257,6 @@ fn a_kernel_of_marimos_is_known_by_its_parent() {
     assert_eq!(kernel.jupyter.notebook_path.as_deref(), Some("/home/ann/a.py"));
     proc.command(50, "python train.py");
     assert!(read_kernel(&proc.roots(), &spawned).is_none());
-}
-
-#[test]
-fn long_text_is_cut_between_characters() {
-    assert_eq!(clip("a"), "a");
-    let cut = clip(&"é".repeat(TEXT_BYTES));
-    assert!(cut.len() <= TEXT_BYTES + '…'.len_utf8() && cut.ends_with("é…"));
-}
-
-#[test]
-fn errors_name_what_to_do_and_end_without_a_full_stop() {
-    let path = "/rt/kernel-1.json".to_owned();
-    for error in [
-        ServerError::Environment { pid: 7 },
-        ServerError::Foreign { path: path.clone() },
-        ServerError::Gone { number: 7, file: Some(path) },
-        ServerError::NotConnected(HttpError::NotListening { pid: 7, port: 80, is_known: false }),
-        ServerError::NotConnected(HttpError::Https { why: "x".to_owned() }),
-        ServerError::NotConnected(HttpError::Network { pid: 7, errno: rustix::io::Errno::PERM }),
-        ServerError::Password,
-        ServerError::UnknownKernel,
-        ServerError::Replaced { pid: 7 },
-        ServerError::Twin { pid: 7 },
-        ServerError::Unsure { why: "x".to_owned() },
-    ] {
-        let text = error.to_string();
-        assert!(text.contains(';') && !text.ends_with('.'), "{text}");
-        assert!(!text.starts_with(char::is_uppercase), "{text}");
-    }
 }
 
 #[test]

@@ -119,47 +119,6 @@ fn a_new_process_is_looked_at_again_while_it_is_young() {
 }
 
 #[test]
-fn proc_is_listed_every_five_seconds_and_whenever_everybody_is_looked_at() {
-    let fake = Fake::new();
-    let mut holders = fake.holders();
-    holders.refresh(100 * SECOND, false);
-    fake.process(70, &["nvidia0"]);
-    holders.refresh(105 * SECOND - 1, false);
-    assert_eq!(holders.pids(), OTHER_UID);
-    holders.refresh(105 * SECOND, false);
-    assert_eq!(holders.pids(), [70]);
-    fake.process(80, &["nvidia0"]);
-    fs::remove_dir_all(fake.folder(70)).unwrap();
-    holders.refresh(106 * SECOND, true);
-    assert_eq!(holders.pids(), [80]);
-    // That was a listing, too.
-    fake.process(90, &["nvidia0"]);
-    holders.refresh(111 * SECOND - 1, false);
-    assert_eq!(holders.pids(), [80]);
-    holders.refresh(111 * SECOND, false);
-    assert_eq!(holders.pids(), [80, 90]);
-}
-
-#[test]
-fn looks_at_the_young_end() {
-    let mut known = KnownHolder {
-        listed: ProcEntry { pid: 7, inode: 7 },
-        verdict: HolderState::Free,
-        round: 0,
-        listed_ns: SECOND,
-        looked_ns: 0,
-    };
-    let mut looks = Vec::new();
-    for second in 1..300 {
-        if known.is_due(second * SECOND, 0) {
-            known.looked_ns = second * SECOND;
-            looks.push(second);
-        }
-    }
-    assert_eq!((looks.first(), looks.last()), (Some(&5), Some(&45)));
-}
-
-#[test]
 fn everybody_is_looked_at_every_half_minute_and_when_asked() {
     let fake = Fake::new();
     fake.process(70, &["null"]);

@@ -173,24 +173,6 @@ fn cpu_use_is_that_between_two_samples() {
 }
 
 #[test]
-fn a_process_that_rests_is_looked_at_every_few_seconds() {
-    let fake = machine(false);
-    let hz = rustix::param::clock_ticks_per_second();
-    fake.stat(70, &TRAIN);
-    let mut processes = table(&fake);
-    for now in [1, 11, 32, 43] {
-        processes.sample(&[70], now * SECOND);
-    }
-    fake.stat(70, &StatLine { ticks: TRAIN.ticks + 2 * hz, ..TRAIN });
-    for (now, percent) in [(45, 0.0), (46, 0.0), (47, 50.0), (48, 0.0)] {
-        let process = only(processes.sample(&[70], now * SECOND));
-        assert_eq!(process.cpu_percent, Some(percent), "at {now} s");
-    }
-    fake.end(70);
-    assert_eq!(processes.sample(&[70], 49 * SECOND).gone, [70], "one at work at each sample");
-}
-
-#[test]
 fn a_pid_that_is_given_out_again_is_another_process() {
     let fake = machine(false);
     fake.stat(70, &TRAIN);
@@ -588,20 +570,6 @@ fn python(script: &str, arguments: &[&str]) -> Option<Running> {
         return None;
     }
     Some(Running::new("python3", &[&["-c", script], arguments].concat()))
-}
-
-#[test]
-fn a_python_child_is_named_with_its_arguments() {
-    let script = "import sys; sys.stdin.read()";
-    let Some(child) = python(script, &["-f", "kernel-7.json"]) else {
-        return;
-    };
-    let mut processes = Processes::new(Roots::default());
-    let process = until(&mut processes, child.pid(), |process| {
-        words(process).ends_with(&["-c", script, "-f", "kernel-7.json"])
-    });
-    let kernel = process.jupyter.unwrap();
-    assert_eq!(kernel.connection_file.as_deref(), Some("kernel-7.json"));
 }
 
 #[test]
