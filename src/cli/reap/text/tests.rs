@@ -67,31 +67,6 @@ will kill 1 process; should free 1.0 GiB; 1 skipped
 }
 
 #[test]
-fn what_is_not_known_is_no_figure() {
-    let (known, unknown) = (target(7, Some(1 << 30)), target(8, None));
-    assert_eq!(expected(&[&known, &known]), "2.0 GiB");
-    assert_eq!(expected(&[&known, &unknown]), "1.0 GiB or more");
-    assert_eq!(expected(&[&unknown]), "memory that NVML does not report");
-    assert_eq!(report(vec![known, unknown], Vec::new()).expected_bytes, None);
-}
-
-#[test]
-fn what_others_end_is_only_named() {
-    let mut job = target(7, Some(1 << 30));
-    let command = "scancel 12\u{1b}c";
-    job.steps = vec![Step::Advise { command: command.into() }];
-    let text = plan(&report(vec![job.clone()], Vec::new()), Style::default(), READER);
-    assert!(text.contains("1. it is not gpumem's to kill: scancel 12\\ec; add --direct"), "{text}");
-    assert!(text.ends_with("nothing for gpumem to kill; 1 for others to kill\n"), "{text}");
-    let why = Protection::Owned { command: command.into() };
-    let line = outcome(&job, &Outcome::Protected { why }, READER);
-    assert_eq!(
-        line,
-        "7: skipped: it is not gpumem's to kill: scancel 12\\ec; add --direct to signal it all the same\n"
-    );
-}
-
-#[test]
 fn every_process_that_gets_a_signal_has_a_line_and_is_counted() {
     let mut run = target(7, Some(1 << 30));
     for pid in [8, 9] {
