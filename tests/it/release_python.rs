@@ -419,17 +419,7 @@ fn who_ends_or_becomes_another_program_in_the_middle_is_let_go() {
 #[test]
 fn an_answer_that_no_recipe_writes_is_refused() {
     // What it answers is nothing that a recipe writes, or has no end.
-    for answer in [
-        "'x'",
-        "[]",
-        "-1",
-        "'x' * (1 << 24)",
-        "1 << 70",
-        "float('nan')",
-        "object()",
-        "1 / 0",
-        "sys.exit()",
-    ] {
+    for answer in ["'x' * (1 << 24)", "1 << 70", "object()", "sys.exit()"] {
         let source = format!("torch.cuda.memory_allocated = lambda: {answer}\n{LOOP}");
         let program = or_skip!(Program::start(&source));
         let answer = program.perform(20_000);

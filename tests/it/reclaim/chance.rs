@@ -49,7 +49,7 @@ const SEED: &str = "GPUMEM_CHANCE_SEED";
 /// Families that live at one time.
 const AT_ONCE: usize = 6;
 /// In a plain `cargo test`.
-const USUAL: u64 = 150;
+const USUAL: u64 = 102;
 
 #[test]
 fn only_who_was_shown_or_is_born_of_them_is_sent_anything() {
