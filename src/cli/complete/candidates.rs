@@ -424,6 +424,8 @@ mod tests {
         "window",
         "interval",
         "max_used",
+        "max_peak",
+        "at",
         "max_unattributed",
         "timeout",
         "wait",
