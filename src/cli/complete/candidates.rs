@@ -426,6 +426,7 @@ mod tests {
         "max_used",
         "max_peak",
         "at",
+        "asked",
         "max_unattributed",
         "timeout",
         "wait",
