@@ -13,7 +13,7 @@ use super::state::App;
 use super::text::{NOT_AVAILABLE, UNKNOWN, columns};
 use super::theme::{ChartColor, Styles};
 use super::view::chart::{self, ChartWindow};
-use super::view::plot::{Plot, Scale};
+use super::view::plot::{Plot, Scale, TIMES_FROM};
 use super::view_model::{Subject, percent};
 use crate::history::memory_series::{Courses, MemoryBucket, MemorySeries};
 use crate::model::evidence::Exhaustion;
@@ -21,13 +21,13 @@ use crate::model::snapshot::{Gpu, Snapshot};
 use crate::report::escape::fit;
 use crate::units::{Bytes, Span};
 
-/// Fewer rows than these show no chart: a caption, and two rows of dots.
-pub const CHARTS_ROWS_MIN: u16 = 3;
+/// Fewer rows than these show no chart: a caption, two rows of blocks, the times.
+pub const CHARTS_ROWS_MIN: u16 = TIMES_FROM;
 /// Blank columns between two charts.
 const GAP: u16 = 2;
 /// Columns of a GPU's cell, at the least.
-const CELL_COLUMNS: u16 = 39;
-/// Rows of a GPU's cell where there are enough: a caption, four rows of dots, the times.
+const CELL_COLUMNS: u16 = 38;
+/// Rows of a GPU's cell where there are enough: a caption, four rows of blocks, the times.
 const CELL_ROWS: u16 = 6;
 /// A shorter time without use has no mark: most processes rest now and then.
 const UNUSED_SECONDS: f64 = 60.0;
@@ -48,9 +48,11 @@ impl ChartGrid {
     /// So many cells, as few side by side as there are rows for; `None` where they have no room.
     fn new(area: Rect, count: usize) -> Option<Self> {
         let count = u16::try_from(count).ok().filter(|count| *count > 0)?;
-        let most = ((area.width + GAP) / (CELL_COLUMNS + GAP)).clamp(1, count);
+        let most = cells_across(area.width).clamp(1, count);
         let rows = |across: u16| area.height / count.div_ceil(across);
-        let across = (1..=most).find(|across| rows(*across) >= CELL_ROWS).unwrap_or(most);
+        // As few as have as many rows, where there are not enough rows for high ones.
+        let fewest = || count.div_ceil(count.div_ceil(most));
+        let across = (1..=most).find(|across| rows(*across) >= CELL_ROWS).unwrap_or_else(fewest);
         let rows = rows(across);
         (rows >= CHARTS_ROWS_MIN).then_some(Self { area, across, rows })
     }
@@ -68,6 +70,19 @@ impl ChartGrid {
         )
         .intersection(self.area)
     }
+}
+
+/// The rows that charts of so many GPUs are sure of, of at most so many: with their times, or none.
+pub fn rows_kept(width: u16, most: u16, gpus: usize) -> u16 {
+    let across = usize::from(cells_across(width)).max(1);
+    let down = u16::try_from(gpus.div_ceil(across)).unwrap_or(u16::MAX);
+    let heights = (TIMES_FROM..=CELL_ROWS).rev().map(|rows| down.saturating_mul(rows));
+    heights.filter(|rows| *rows <= most).max().unwrap_or(0)
+}
+
+/// How many cells have room side by side.
+fn cells_across(width: u16) -> u16 {
+    (width + GAP) / (CELL_COLUMNS + GAP)
 }
 
 /// Two charts beside each other.
@@ -264,11 +279,14 @@ mod tests {
     #[test]
     fn cells_stay_in_their_area_and_do_not_overlap() {
         for width in (40..=220).step_by(7) {
-            for height in 3..=50 {
+            for height in CHARTS_ROWS_MIN..=50 {
                 for count in [0, 1, 2, 3, 5, 8, 13, 64, 100_000] {
                     let area = Rect::new(3, 5, width, height);
                     let Some(grid) = ChartGrid::new(area, count) else {
-                        assert!(count == 0 || usize::from(height) < count * 3);
+                        assert!(
+                            count == 0
+                                || usize::from(height) < count * usize::from(CHARTS_ROWS_MIN)
+                        );
                         continue;
                     };
                     let cells: Vec<Rect> = (0..count).map(|at| grid.cell(at)).collect();

@@ -31,7 +31,7 @@ const CARD_LINES: u16 = 4;
 /// Lines of a card's chart, at the least.
 const CHART_ROWS_MIN: u16 = 2;
 /// Lines of a card's chart, at the most.
-const CHART_ROWS_MAX: u16 = 8;
+const CHART_ROWS_MAX: u16 = 12;
 /// GPUs that have cards before a person asks for them.
 const CARDS_MOST: usize = 2;
 
@@ -370,7 +370,7 @@ impl GpuColumns {
                                 (chart::values(course.loads(), window, width), 100.0)
                             }
                         };
-                        let style = |share| styles.chart(of, share);
+                        let style = |is_line| styles.chart(of, is_line);
                         chart::draw_values(&values, top, style, place, canvas);
                     }
                 }
@@ -563,7 +563,7 @@ impl Card<'_> {
                 return;
             }
             writer
-                .text(share.glyph(), share_style(share, shares.level(), styles))
+                .text(share.glyph(), share_style(share, styles))
                 .skip(1)
                 .text(&text, styles.plain())
                 .skip(2);

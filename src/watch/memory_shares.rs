@@ -69,10 +69,10 @@ impl MemoryShare {
     /// Its glyph, what a legend calls it, and what it is, as the help says it.
     const fn words(self) -> (&'static str, &'static str, &'static str) {
         match self {
-            Self::InUse => ("■", "in use", "memory that processes use"),
-            Self::Suspected => ("▬", "suspected", "held, and looks unused; not proved yet"),
+            Self::InUse => ("▬", "in use", "memory that processes use"),
+            Self::Suspected => ("□", "suspected", "held, and looks unused; not proved yet"),
             Self::Reclaimable => {
-                ("□", "reclaimable", "held, and found unused: gpumem reap takes it")
+                ("■", "reclaimable", "held, and found unused: gpumem reap takes it")
             }
             Self::Unattributed => ("▒", "unattributed", "used, but by no process that can be seen"),
             Self::Unknown => ("▚", "unknown", "in use; the process is not known"),

@@ -77,7 +77,6 @@ enum Role {
     Origin,
     Memory,
     MemoryFull,
-    WorkFull,
 }
 
 /// The styles of the screen.
@@ -105,7 +104,6 @@ impl Styles {
         Style::new().fg(match (self.theme, role) {
             (_, Role::Faint) => Color::DarkGray,
             (Theme::Terminal, Role::Heading) => Color::Cyan,
-            (Theme::Terminal, Role::WorkFull) => Color::LightCyan,
             (Theme::Terminal, Role::Caution) => Color::Yellow,
             (Theme::Terminal, Role::Full) => Color::LightRed,
             (Theme::Terminal, Role::Origin) => Color::Magenta,
@@ -194,6 +192,15 @@ impl Styles {
         self.bold(Role::Origin).add_modifier(Modifier::REVERSED)
     }
 
+    /// The edge of a row with a finding.
+    pub fn edge(self, severity: Severity) -> Style {
+        match severity {
+            Severity::Info => self.heading(),
+            Severity::Warning => self.reclaimable(),
+            Severity::Critical => self.alarm(),
+        }
+    }
+
     /// A finding's badge.
     pub fn badge(self, severity: Severity) -> Style {
         match severity {
@@ -213,21 +220,13 @@ impl Styles {
         self.colored(Role::Origin)
     }
 
-    /// Memory that processes use, brighter where little is left.
-    pub fn in_use(self, level: FillLevel) -> Style {
-        match level {
-            FillLevel::Ok | FillLevel::Warm => self.held(),
-            FillLevel::Full => self.bold(Role::MemoryFull),
-        }
-    }
-
-    /// A chart at a share of its height, from 0 to 1: its upper third is brighter, as a bar that is full is.
-    pub fn chart(self, of: ChartColor, share: f64) -> Style {
-        let [low, high] = match of {
-            ChartColor::Memory => [Role::Memory, Role::MemoryFull],
-            ChartColor::Work => [Role::Heading, Role::WorkFull],
-        };
-        self.colored(if share * 3.0 < 2.0 { low } else { high })
+    /// The line that a chart ends in, or what is below it.
+    pub fn chart(self, of: ChartColor, is_line: bool) -> Style {
+        let style = self.colored(match of {
+            ChartColor::Memory => Role::Memory,
+            ChartColor::Work => Role::Heading,
+        });
+        if is_line { style } else { style.add_modifier(Modifier::DIM) }
     }
 
     /// Memory that looks unused, and what says so.

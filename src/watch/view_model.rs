@@ -287,7 +287,7 @@ impl Screenful {
     }
 
     fn measure(&self) -> Widths {
-        let mut widths = Widths { gpu: 4, pid: 5, user: 5, ..Widths::default() };
+        let mut widths = Widths { gpu: 3, pid: 5, user: 5, ..Widths::default() };
         for row in &self.rows {
             let subject = self.parts(row);
             widths.pid = widths.pid.max(digits(row.key.identity.pid));

@@ -8,8 +8,8 @@ use crate::watch::state::App;
 use crate::watch::text::columns;
 use crate::watch::view_model::Widths;
 
-/// The column before the first, for the marks of rows.
-pub const GUTTER: u16 = 1;
+/// The columns before the first, for the edges and the marks of rows.
+pub const GUTTER: u16 = 2;
 /// How far commands can be scrolled, whatever a process calls itself.
 const FARTHEST: u16 = 4096;
 

@@ -6,13 +6,13 @@
 //!
 //! | where | what |
 //! |---|---|
-//! | below rows that nothing else needs | the charts of GPUs and processes, down to [`CHARTS_ROWS_MIN`] rows |
 //! | below 45, 30, 20 and 14 rows | the findings: 9 lines, then 7, 4, 2 and 1 |
+//! | where they would take more than [`CHARTS_SHARE`] | the charts of GPUs that have lines, all of them |
 //! | where the GPUs take more than their half | lines of the charts in their cards |
 //! | | the cards: a line for each GPU, and one for each MIG device |
 //! | | the MIG devices' lines, all of them |
 //! | | the GPUs' lines: one line with the totals |
-//! | below 20 rows | the GPUs' heading, and the blank line above the table |
+//! | below 20 rows | the GPUs' heading, and the line that says what limits the table |
 //! | below [`ROWS_MIN`] rows or [`COLUMNS_MIN`] columns | all panels: the essentials in words |
 //!
 //! The header, [`TABLE_ROWS_MIN`] rows of the table with its heading, a line of findings and the keys
@@ -21,8 +21,8 @@
 //!
 //! The help says it in fewer words: [`FOLDS`].
 //!
-//! Rows that the table leaves blank go to the findings as far as they need them, and then to charts
-//! below the table, so that its rows stay where they are. A few rows change hands at a time,
+//! Rows that the table leaves blank go to the findings as far as they need them, up to a third of the screen, and
+//! then to charts below the table, so that its rows stay where they are. A few rows change hands at a time,
 //! so that the panels do not move with every process that comes or goes. Findings that have nothing to say
 //! have one line.
 
@@ -32,13 +32,14 @@ pub mod hints;
 
 use ratatui::layout::Rect;
 
-use super::charts::CHARTS_ROWS_MIN;
+use super::charts::{CHARTS_ROWS_MIN, rows_kept};
 pub use super::gpus::Form;
 use super::gpus::gpu_form;
 
 /// What gives way on a small screen, and how, as the help says it.
-pub const FOLDS: [(&str, &str); 4] = [
-    ("findings", "after the charts, from 9 lines to one"),
+pub const FOLDS: [(&str, &str); 5] = [
+    ("findings", "from 9 lines to one"),
+    ("charts", "where the table would have less than they"),
     ("GPUs", "cards, a line each, totals"),
     ("columns", "from the framework to the user"),
     ("below 40x10", "the essentials in words"),
@@ -52,10 +53,16 @@ pub const ROWS_MIN: u16 = 10;
 pub const TABLE_ROWS_MIN: u16 = 5;
 /// The rows that it keeps while the keys move in the findings.
 const TABLE_ROWS_ASIDE: u16 = 3;
+/// The rows that it keeps beside charts that are sure of theirs.
+const TABLE_ROWS_BESIDE: u16 = 8;
+/// The charts of GPUs that have lines are sure of at most so much of what the findings leave to them and the table.
+const CHARTS_SHARE: (u16, u16) = (3, 5);
+/// The findings have no more than this part of the screen.
+const FINDINGS_PART: u16 = 3;
 /// Lines that say of a selected process what is to be said, in most cases.
 const DETAILS: usize = 8;
 /// Rows of the table that change hands at once.
-const STEP: usize = 4;
+const STEP: usize = 2;
 
 /// What there is to show, and what was asked for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -68,6 +75,8 @@ pub struct LayoutNeeds {
     pub parts_most: usize,
     /// Lines of the table; `None` where nothing is known yet.
     pub table: Option<usize>,
+    /// Whether something limits the table.
+    pub is_limited: bool,
     /// Lines that findings and notes have to say.
     pub findings: usize,
     /// Whether the keys move in the findings.
@@ -89,7 +98,7 @@ pub struct Layout {
     pub gpus: Rect,
     /// How they are shown there.
     pub gpu_form: Form,
-    /// What limits the process table, and blank where nothing does; empty on a low screen.
+    /// What limits the process table; empty where nothing does, and on a low screen.
     pub table_limits: Rect,
     /// The process table's heading.
     pub table_heading: Rect,
@@ -113,18 +122,23 @@ impl Layout {
         let status = status_rows(area.height);
         // Header, table heading and hints are always.
         let rest = area.height - 3 - status;
-        let extra = if roomy { 2 } else { 0 };
-        let most = rest.saturating_sub(TABLE_ROWS_MIN + extra).max(1);
+        let limits = u16::from(roomy && needs.is_limited);
+        let most = rest.saturating_sub(TABLE_ROWS_MIN + u16::from(roomy) + limits).max(1);
         let (gpu_form, gpu_rows) = gpu_form(area, most, most.min(rest / 2).max(1), needs);
         let heading = match gpu_form {
             Form::Lines => roomy,
             // They say what their numbers are.
             Form::Cards | Form::Totals => false,
         };
-        let (heading, blank) = (u16::from(heading), u16::from(roomy));
-        // What the findings do not take is the table's.
-        let rest = area.height - 3 - heading - gpu_rows - blank;
-        let (status, charts) = shared(rest, status, needs);
+        let heading = u16::from(heading);
+        let kept = |most| match gpu_form {
+            // They have their charts.
+            Form::Cards => 0,
+            Form::Lines | Form::Totals => rows_kept(area.width, most, needs.gpus),
+        };
+        let rest = area.height - 3 - heading - gpu_rows - limits;
+        let most = area.height / FINDINGS_PART;
+        let (status, charts) = shared(rest, (status, most), kept, needs);
 
         let mut top = area.y;
         let mut take = |height: u16| {
@@ -135,7 +149,7 @@ impl Layout {
         let header = take(1);
         let gpu_heading = take(heading);
         let gpus = take(gpu_rows);
-        let table_limits = take(blank);
+        let table_limits = take(limits);
         let table_heading = take(1);
         let table = take(rest - status - charts);
         let charts = take(charts);
@@ -167,9 +181,15 @@ fn status_rows(height: u16) -> u16 {
     }
 }
 
-/// How many of the `rest` rows of table, charts and findings are the findings', and how many the charts',
-/// where `usual` are the findings' where the table needs more than there are.
-fn shared(rest: u16, usual: u16, needs: &LayoutNeeds) -> (u16, u16) {
+/// How many of the `rest` rows of table, charts and findings are the findings', and how many the charts'. The
+/// findings have `usual` where the table needs more than there are, and at most `most`; `kept` tells how many of so
+/// many the charts are sure of.
+fn shared(
+    rest: u16,
+    (usual, most): (u16, u16),
+    kept: impl Fn(u16) -> u16,
+    needs: &LayoutNeeds,
+) -> (u16, u16) {
     // A title comes before them.
     let wanted = needs.findings.saturating_add(1);
     let wanted = match (needs.findings, needs.is_selected) {
@@ -177,25 +197,30 @@ fn shared(rest: u16, usual: u16, needs: &LayoutNeeds) -> (u16, u16) {
         (_, false) => stepped(wanted),
         (_, true) => stepped(wanted).max(DETAILS),
     };
-    let table = needs.table.unwrap_or(usize::MAX);
+    let wanted = at_most(wanted, most.max(usual));
     let least = match needs.findings {
         // What is said of a selected process fits in half of them.
-        0 => at_most(wanted, usual / 2 + 1),
-        _ => at_most(wanted, usual),
+        0 => wanted.min(usual / 2 + 1),
+        _ => wanted,
     };
-    let least = least.min(usual);
-    let used = match table {
+    let (least, table) = match needs.is_in_findings {
+        true => (wanted, TABLE_ROWS_ASIDE),
+        false => (least.min(usual), TABLE_ROWS_MIN),
+    };
+    let least = least.min(rest.saturating_sub(table)).max(1);
+    let is_known = needs.gpus > 0 && needs.table.is_some();
+    let (part, of) = CHARTS_SHARE;
+    let most = (rest - least) * part / of;
+    let most = most.min((rest - least).saturating_sub(TABLE_ROWS_BESIDE));
+    let sure = if is_known { kept(most) } else { 0 };
+    let used = match needs.table.unwrap_or(usize::MAX) {
         // It says so.
         0 => 1,
         lines => stepped(lines).max(usize::from(TABLE_ROWS_MIN)),
     };
-    let used = at_most(used, rest - least);
-    let mut status = at_most(wanted, rest - used).max(least);
-    if needs.is_in_findings {
-        status = status.max(at_most(wanted, rest.saturating_sub(TABLE_ROWS_ASIDE)));
-    }
-    let free = rest.saturating_sub(status).saturating_sub(used);
-    let is_known = needs.gpus > 0 && needs.table.is_some();
+    let used = at_most(used, rest - least - sure);
+    let status = wanted.min(rest - used - sure).max(least);
+    let free = rest - status - used;
     let charts = if is_known && free >= CHARTS_ROWS_MIN { free } else { 0 };
     (status, charts)
 }
@@ -251,6 +276,7 @@ mod tests {
             false => TABLE_ROWS_MIN,
         };
         assert!(layout.table.height >= least, "{layout:?} {needs:?}");
+        assert!(layout.status.height <= (height / FINDINGS_PART).max(1), "{layout:?} {needs:?}");
         assert!(layout.status.height >= 1 && layout.gpus.height >= 1);
         if layout.gpu_form == Form::Cards {
             assert!(layout.gpus.height >= 6 + needs.parts_most as u16);
@@ -270,6 +296,7 @@ mod tests {
                         parts,
                         parts_most: parts.min(7),
                         table: [None, Some(0), Some(9), Some(1000)][seed % 4],
+                        is_limited: seed % 7 == 0,
                         findings: [0, 1, 40, usize::MAX][seed / 4 % 4],
                         is_in_findings: seed % 3 == 0,
                         is_selected: seed % 5 < 3,
@@ -286,7 +313,7 @@ mod tests {
         use Form::{Cards, Lines, Totals};
         for (width, height, count, parts, asked, expected) in [
             (80, 24, 1, 0, None, (Cards, 8)),
-            (120, 40, 2, 0, None, (Cards, 12)),
+            (120, 40, 2, 0, None, (Cards, 13)),
             // One would be below the other.
             (80, 24, 2, 0, None, (Lines, 2)),
             (80, 15, 1, 0, None, (Lines, 1)),
@@ -322,7 +349,7 @@ mod tests {
         assert_eq!(rows(24, 100, 3, false), Some(4));
         assert_eq!(rows(24, 100, 0, false), Some(1));
         assert_eq!(rows(30, 3, 3, false), Some(4));
-        assert_eq!(rows(40, 3, 20, false), Some(22));
+        assert_eq!(rows(40, 3, 20, false), Some(13), "a third");
         assert_eq!(rows(10, 100, 8, true), Some(3), "while the keys move in them");
         for height in ROWS_MIN..70 {
             for lines in [0, 5, 17, 100] {
@@ -332,7 +359,8 @@ mod tests {
                 }
                 let free = |lines| rows(height, lines, 9, false);
                 assert!(free(lines + 1) <= free(lines), "less blank, less room");
-                assert!(rows(height, lines, 9, false) <= rows(height, lines, 9, true));
+                let asked = |findings| rows(height, lines, findings, true);
+                assert!(rows(height, lines, 9, false) <= asked(9));
             }
         }
     }

@@ -216,7 +216,9 @@ impl Run {
             return;
         }
         if self.kind == SymbolKind::Shapes {
-            let _ = write!(out, "<path fill=\"{}\" d=\"", hex(self.color));
+            let is_faint = self.modifier.contains(Modifier::DIM);
+            let opacity = if is_faint { " fill-opacity=\"0.6\"" } else { "" };
+            let _ = write!(out, "<path fill=\"{}\"{opacity} d=\"", hex(self.color));
             for (at, c) in text.chars().enumerate() {
                 let corner = ((self.column + at) * CELL.0, y);
                 for part in shape(c).into_iter().flatten() {

@@ -418,6 +418,7 @@ impl App {
         let mut needs = LayoutNeeds {
             is_in_findings: self.focus == Focus::Findings,
             is_selected: self.table.is_chosen(),
+            is_limited: self.table.choice.is_limited(),
             form: self.form,
             ..LayoutNeeds::default()
         };

@@ -1,28 +1,27 @@
 //! The memory bar: its shares in the order of [`MemoryShare::ALL`], told apart by glyph as well as by colour.
 //!
-//! The glyphs of what processes hold are lower than a line, so that a bar does not melt into the one
-//! below it.
+//! What is reclaimable is solid and in the strongest colour, what is suspected is its outline, and what is in use is
+//! calm. The glyphs of what processes hold are lower than a line, so that a bar does not melt into the one below it.
 
 use ratatui::style::Style;
 
 use super::line_writer::LineWriter;
 use crate::watch::memory_shares::{MemoryShare, MemoryShares};
 use crate::watch::text::{UNKNOWN, columns};
-use crate::watch::theme::{FillLevel, Styles};
+use crate::watch::theme::Styles;
 
 /// What a bar's legend begins with, and all of it where there is no room.
 const MEMORY: &str = "MEMORY";
 /// Blanks between the parts of the legend.
 const LEGEND_GAP: u16 = 2;
 
-/// How a share of a bar looks, where the memory is as full as this.
-pub fn share_style(share: MemoryShare, level: FillLevel, styles: Styles) -> Style {
+/// How a share of a bar looks.
+pub fn share_style(share: MemoryShare, styles: Styles) -> Style {
     match share {
-        MemoryShare::InUse => styles.in_use(level),
+        MemoryShare::InUse | MemoryShare::Unknown => styles.held(),
         MemoryShare::Suspected => styles.suspected(),
         MemoryShare::Reclaimable => styles.reclaimable(),
         MemoryShare::Unattributed => styles.unattributed(),
-        MemoryShare::Unknown => styles.held(),
         MemoryShare::Reserved | MemoryShare::Free => styles.faint(),
     }
 }
@@ -43,7 +42,7 @@ pub fn legend(shares: &[MemoryShare], width: u16, styles: Styles, writer: &mut L
     let mut room = width.saturating_sub(columns(MEMORY));
     writer.left(MEMORY, width - room, styles.heading());
     for share in &shares[..count] {
-        let style = share_style(*share, FillLevel::Warm, styles);
+        let style = share_style(*share, styles);
         writer.skip(LEGEND_GAP).text(share.glyph(), style).skip(1);
         writer.text(share.name(), styles.heading());
         room -= width_of(share);
@@ -63,11 +62,10 @@ pub fn bar(
         writer.left(UNKNOWN, width, styles.faint());
         return;
     };
-    let level = shares.level();
     for (share, cells) in MemoryShare::ALL.into_iter().zip(shares.cells(width)) {
         let style = match share {
             MemoryShare::InUse if is_stale => styles.faint(),
-            share => share_style(share, level, styles),
+            share => share_style(share, styles),
         };
         writer.fill(share.glyph(), cells, style);
     }
@@ -121,8 +119,8 @@ mod tests {
     fn what_is_not_known_is_not_called_unattributed() {
         let (known, unknown) = ((Some(40), UseVerdict::InUse), (None, UseVerdict::InUse));
         let some = drawn(gpu(60, Some(10)), &[known, unknown]);
-        assert_eq!(some, "■■■■▚▚░···");
-        assert_eq!(drawn(gpu(60, None), &[known]), "■■■■▚▚····");
+        assert_eq!(some, "▬▬▬▬▚▚░···");
+        assert_eq!(drawn(gpu(60, None), &[known]), "▬▬▬▬▚▚····");
     }
 
     #[test]

@@ -1,10 +1,9 @@
-//! Small charts of how something moved, filled from the ground up: in blocks on one line, which have
-//! seven heights, and in dots of braille on more, which are two to a column and four to a line.
+//! Small charts of how something moved: areas of solid blocks that end in a line.
 //!
-//! Each column is the most that was seen in its share of the time, so that no peak is lost. In dots the
-//! most is a line, and half of the dots below it are drawn. What was
+//! Each column is the most that was seen in its share of the time, so that no peak is lost; its highest cell is the
+//! line, the cells below it are fainter. What was
 //! seen to be nothing is a line on the ground, and anything more is above it; a time that no one saw
-//! is blank. `ascii` has likenesses of blocks and dots. The numbers come from
+//! is blank. `ascii` has likenesses of blocks. The numbers come from
 //! [`history::memory_series`](crate::history::memory_series).
 
 use ratatui::layout::Rect;
@@ -15,16 +14,8 @@ use crate::history::memory_series::{SeriesBucket, seen_until};
 use crate::model::Time;
 use ratatui::buffer::Buffer;
 
-/// Heights of a block, from nothing. The highest leaves a gap below the line above, so that charts on
-/// lines that follow each other do not melt into one.
-const BLOCKS: [char; 8] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇'];
-/// The braille patterns: the first has no dots, and the bits of the others are their dots (The Unicode
-/// Standard, chapter 21, "Braille Patterns").
-const BRAILLE: u32 = 0x2800;
-/// The bits of a cell's dots from the ground up, in the left column and in the right one.
-const DOTS: [[u32; 4]; 2] = [[0x40, 0x04, 0x02, 0x01], [0x80, 0x20, 0x10, 0x08]];
-/// The line that a chart is; below it every other dot is drawn.
-const LINE_DOTS: u16 = 2;
+/// Heights of a block, from nothing.
+const BLOCKS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 /// The spans of time that charts have, so that their scale stays while time goes on, in milliseconds.
 const SPANS: [(i64, &str); 10] = [
     (60_000, "1m"),
@@ -70,6 +61,12 @@ impl ChartWindow {
         (self.milliseconds / i64::from(columns.max(1))).max(1)
     }
 
+    /// The one of so many columns in which a time lies; `None` where it is not shown.
+    pub fn column_of(&self, time: Time, columns: u16) -> Option<u16> {
+        let column = self.number(time, columns).checked_sub(self.first_column(columns))?;
+        u16::try_from(column).ok().filter(|column| *column < columns && time <= self.end)
+    }
+
     fn first_column(&self, columns: u16) -> i64 {
         self.number(self.end, columns).saturating_sub(i64::from(columns) - 1)
     }
@@ -84,24 +81,12 @@ impl ChartWindow {
     }
 }
 
-/// How many values a chart on this area has.
-pub fn columns(area: Rect) -> u16 {
-    let (wide, _) = dots(area);
-    area.width.saturating_mul(wide)
-}
-
-/// Values in a cell, side by side, and levels in it.
-fn dots(area: Rect) -> (u16, u16) {
-    if area.height == 1 { (1, 7) } else { (2, 4) }
-}
-
-/// Draws values, one in each of the columns that [`columns`] says, oldest first; `None` where no one saw any.
-/// `top` is what the upper edge stands for, the lower one is 0; `style` is that of what is drawn at a share of
-/// the height.
+/// Draws values, one in each column of the area, oldest first; `None` where no one saw any. `top` is what the upper
+/// edge stands for, the lower one is 0. The style is that of a line (true), or of what is below it.
 pub fn draw_values(
     values: &[Option<f64>],
     top: f64,
-    style: impl Fn(f64) -> Style,
+    style: impl Fn(bool) -> Style,
     area: Rect,
     canvas: &mut Buffer,
 ) {
@@ -109,46 +94,29 @@ pub fn draw_values(
     if area.is_empty() || area.intersection(canvas.area) != area {
         return;
     }
-    let (wide, high) = dots(area);
-    let most = area.height * high;
-    let level = |value: &Option<f64>| match value {
-        None => 0,
-        Some(value) if *value > 0.0 => {
-            let share = (value / top).clamp(0.0, 1.0);
-            1 + (share * f64::from(most - 1)).ceil() as u16
-        }
-        Some(_) => 1,
-    };
-    let levels: Vec<u16> = values.iter().map(level).collect();
-    for (line, y) in (area.top()..area.bottom()).enumerate() {
-        let below = high * (area.height - 1 - line as u16);
-        // On one line it is the colour of the middle, whatever the height.
-        let style = style((f64::from(below) + f64::from(high) / 2.0) / f64::from(most));
-        let level = |level: u16| usize::from(level.saturating_sub(below).min(high));
-        for (cell, x) in levels.chunks_exact(usize::from(wide)).zip(area.left()..area.right()) {
-            let c = match *cell {
-                [left, right] => {
-                    let bits = bits(0, left, below) | bits(1, right, below);
-                    char::from_u32(BRAILLE | bits).filter(|_| bits > 0)
-                }
-                [one] => Some(BLOCKS[level(one)]).filter(|c| *c != ' '),
-                _ => None,
-            };
-            if let Some(c) = c {
-                put(canvas, (x, y), c, style);
+    // A chart of one line leaves a gap below the line above, so that those of lines that follow each other do not melt
+    // into one.
+    let most = if area.height == 1 { 7 } else { area.height * 8 };
+    let (line, below) = (style(true), style(false));
+    for (value, x) in values.iter().zip(area.left()..area.right()) {
+        let mut level = match value {
+            None => continue,
+            Some(value) if *value > 0.0 => {
+                let share = (value / top).clamp(0.0, 1.0);
+                1 + (share * f64::from(most - 1)).ceil() as u16
             }
+            Some(_) => 1,
+        };
+        for y in (area.top()..area.bottom()).rev() {
+            let is_line = level <= 8;
+            let block = BLOCKS[usize::from(level.min(8))];
+            put(canvas, (x, y), block, if is_line { line } else { below });
+            if is_line {
+                break;
+            }
+            level -= 8;
         }
     }
-}
-
-/// The dots of a column of a cell that has `below` of them below it: the line at a level, and half of what is
-/// under it.
-fn bits(column: u16, level: u16, below: u16) -> u32 {
-    let dots = DOTS[usize::from(column & 1)].iter().zip(below + 1..);
-    let is_drawn = |height: u16| {
-        height <= level && (level - height < LINE_DOTS || (height + column).is_multiple_of(2))
-    };
-    dots.filter(|(_, height)| is_drawn(*height)).fold(0, |bits, (bit, _)| bits | bit)
 }
 
 /// What was seen before the end of a window.
@@ -198,7 +166,7 @@ mod tests {
     }
 
     fn draw(seen: &[MemoryBucket], window: ChartWindow, top: f64, area: Rect, canvas: &mut Buffer) {
-        draw_values(&values(seen, window, columns(area)), top, |_| Style::new(), area, canvas);
+        draw_values(&values(seen, window, area.width), top, |_| Style::new(), area, canvas);
     }
 
     /// What was held at so many seconds, sample by sample.
@@ -226,8 +194,9 @@ mod tests {
     #[test]
     fn a_time_without_samples_is_blank() {
         assert_eq!(drawn(&[], 59, 3, 2), ["   ", "   "]);
-        assert_eq!(drawn(&[(59, 0)], 59, 3, 2), ["   ", "  ⢀"], "a point is a dot");
-        assert_eq!(drawn(&[(30, 0)], 59, 3, 2), ["   ", " ⢀⣀"], "and holds until now");
+        assert_eq!(drawn(&[(59, 0)], 59, 3, 2), ["   ", "  ▁"]);
+        assert_eq!(drawn(&[(30, 0)], 59, 3, 2), ["   ", " ▁▁"], "and holds until now");
+        assert_eq!(drawn(&[(30, 60)], 59, 3, 2), [" ▂▂", " ██"]);
         // Ten minutes: half a minute is no gap, five minutes are one.
         let area = Rect::new(0, 0, 10, 1);
         let mut canvas = Buffer::empty(area);

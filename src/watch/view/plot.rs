@@ -1,7 +1,6 @@
-//! A chart with what its dots mean: a caption with the value of now, a scale at its left, and the times
-//! below it.
+//! A chart with what it means: a caption with the value of now, a scale at its left, and the times below it.
 //!
-//! The dots are drawn by `chart`.
+//! The blocks are drawn by `chart`.
 
 use ratatui::layout::Rect;
 
@@ -14,9 +13,9 @@ use crate::watch::text::columns;
 use crate::watch::theme::{ChartColor, Styles};
 
 /// From so many rows on, the last row of a chart says what times its columns are.
-const TIMES_FROM: u16 = 4;
+pub const TIMES_FROM: u16 = 4;
 /// Narrower charts have no scale: their caption says what is at the top.
-const SCALE_FROM: u16 = 24;
+const SCALE_FROM: u16 = 16;
 /// From so many rows on, the middle of the scale is said, too.
 const MIDDLE_FROM: u16 = 3;
 /// Columns of the scale, at the least: `79.6`.
@@ -103,8 +102,8 @@ impl Plot {
         if dots.width < body.width {
             self.grid(dots, canvas);
         }
-        let values = values(chart::columns(dots));
-        let style = |share| self.styles.chart(self.color, share);
+        let values = values(dots.width);
+        let style = |is_line| self.styles.chart(self.color, is_line);
         chart::draw_values(&values, scale.top, style, dots, canvas);
         if has_times {
             let y = area.bottom().saturating_sub(1);

@@ -21,7 +21,10 @@ use crate::watch::text::{NOT_AVAILABLE, UNKNOWN, clean, columns, scrolled};
 use crate::watch::theme::Styles;
 use crate::watch::view_model::{Screenful, Sort, Subject, WINDOW_SECONDS, badge};
 
-/// In the gutter: the selected row, a marked one, both.
+/// At the edge: a row with a finding, one with a suspect.
+const FOUND: &str = "▌";
+const SUSPECTED: &str = "│";
+/// Beside it: the selected row, a marked one, both.
 const SELECTED: &str = "▸";
 const TAGGED: &str = "*";
 const BOTH: &str = "◆";
@@ -79,6 +82,12 @@ pub fn draw(app: &App, styles: Styles, layout: &Layout, canvas: &mut Buffer) {
         };
         let row = Rect::new(area.x, area.y + line, area.width, 1);
         table.draw_row(of_tree, &subject, row, canvas);
+        let (edge, style) = match (subject.finding, subject.suspect) {
+            (Some(finding), _) => (FOUND, styles.edge(finding.severity)),
+            (None, Some(_)) => (SUSPECTED, styles.suspected()),
+            (None, None) => (" ", styles.plain()),
+        };
+        LineWriter::new(canvas, row, 0).text(edge, style);
         let is_selected = app.table.selected() == Some(at);
         let (mark, style) = match (is_selected, app.table.tagged.contains(&subject.row.key)) {
             (false, false) => continue,
@@ -89,7 +98,7 @@ pub fn draw(app: &App, styles: Styles, layout: &Layout, canvas: &mut Buffer) {
         if is_selected {
             canvas.set_style(row, styles.selected());
         }
-        LineWriter::new(canvas, row, 0).text(mark, style);
+        LineWriter::new(canvas, row, 0).skip(1).text(mark, style);
     }
 }
 

@@ -1,4 +1,4 @@
-//! Blocks, lines and braille as rectangles in a cell.
+//! Blocks and lines as rectangles in a cell.
 
 use std::fmt::Write as _;
 
@@ -48,6 +48,7 @@ pub fn shape(c: char) -> Option<Vec<Part>> {
             part(0, 4, 1, HEIGHT - 8),
             part(WIDTH - 2, 4, 1, HEIGHT - 8),
         ],
+        '▌' => vec![part(0, 0, WIDTH / 2, HEIGHT)],
         '░' => striped(WIDTH / 8),
         '▒' => striped(WIDTH / 4),
         '▚' => vec![half(0, 0), half(1, 1)],
@@ -56,20 +57,8 @@ pub fn shape(c: char) -> Option<Vec<Part>> {
             let height = (c as usize - '▁' as usize + 1) * HEIGHT / 8;
             vec![part(0, HEIGHT - height, WIDTH, height)]
         }
-        '\u{2800}'..='\u{28ff}' => dots(c as usize - 0x2800),
         _ => lines(c)?,
     })
-}
-
-/// The dots of braille: bits 0 to 2 down the left, 3 to 5 down the right, 6 and 7 below.
-fn dots(bits: usize) -> Vec<Part> {
-    const PLACES: [(usize, usize); 8] =
-        [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2), (0, 3), (1, 3)];
-    let places = PLACES.iter().enumerate();
-    places
-        .filter(|(bit, _)| bits >> bit & 1 == 1)
-        .map(|(_, (x, y))| part(x * WIDTH / 2 + 1, y * HEIGHT / 4 + 1, 2, 2))
-        .collect()
 }
 
 /// The strokes of a thin line or a corner.

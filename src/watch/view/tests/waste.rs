@@ -49,5 +49,5 @@ fn what_is_found_is_suspected_no_more() {
     let first = shown.lines().next().unwrap();
     let headline = "  3.0 GiB reclaimable: 1 process of 1 user  ";
     assert!(first.contains(headline), "{first}");
-    assert!(shown.contains('□') && !shown.contains('▬'), "{shown}");
+    assert!(shown.contains('■') && !shown.contains('□'), "{shown}");
 }
