@@ -91,7 +91,7 @@ pub fn seen_until<S: SeriesBucket>(stretches: &[S], end: Time) -> &[S] {
 }
 
 /// Stretches of time, oldest first, and what each may span.
-#[derive(Clone, Debug)]
+#[derive(Clone, PartialEq, Debug)]
 struct Downsampled<S> {
     stretches: Vec<S>,
     width: i64,
@@ -222,7 +222,7 @@ struct SeriesSample {
 }
 
 /// The series of one row, or of one GPU.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, PartialEq, Debug, Default)]
 pub struct MemorySeries {
     held: Downsampled<MemoryBucket>,
     used: Downsampled<Load>,
@@ -232,6 +232,17 @@ pub struct MemorySeries {
 }
 
 impl MemorySeries {
+    /// The series of what samples told of something else that has bytes and percents, oldest first.
+    pub fn of(samples: impl Iterator<Item = (Time, Option<u64>, Option<u32>)>) -> Self {
+        let mut series = Self::default();
+        for (time, bytes, percent) in samples {
+            let apart = series.last_seen.map_or(0, |last| time - last);
+            let vouched = apart.saturating_mul(3).max(VOUCHED_MILLISECONDS);
+            series.observe(SeriesSample { time, vouched, most: MOST_BUCKETS }, bytes, percent);
+        }
+        series
+    }
+
     fn observe(&mut self, sample: SeriesSample, bytes: Option<u64>, percent: Option<u32>) {
         let SeriesSample { time, vouched, most } = sample;
         self.last_seen = Some(time);

@@ -1,4 +1,4 @@
-//! The charts in the rows that nothing else needs: of the selected process, or else of each GPU.
+//! The charts in the rows below the table, of each GPU or, below cards, of a process; and those of a page.
 //!
 //! A cell has two charts beside each other: of memory, and of how much was computed. All charts of a screen show
 //! the same time, so that they can be compared. A chart with its words is drawn by `plot`.
@@ -9,16 +9,18 @@ use ratatui::layout::Rect;
 use super::command;
 use super::gpus::{is_lost, memory_text};
 use super::layout::{Form, Layout};
+use super::page::About;
 use super::state::App;
 use super::text::{NOT_AVAILABLE, UNKNOWN, columns};
 use super::theme::{ChartColor, Styles};
 use super::view::chart::{self, ChartWindow};
-use super::view::plot::{Plot, Scale, TIMES_FROM};
+use super::view::plot::{FindingMark, Plot, Scale, TIMES_FROM};
 use super::view_model::{Subject, percent};
-use crate::history::memory_series::{Courses, MemoryBucket, MemorySeries};
+use crate::history::memory_series::{Courses, Load, MemoryBucket, MemorySeries, SeriesBucket};
 use crate::model::evidence::Exhaustion;
 use crate::model::snapshot::{Gpu, Snapshot};
 use crate::report::escape::fit;
+use crate::rules::scope::ScopeInput;
 use crate::units::{Bytes, Span};
 
 /// Fewer rows than these show no chart: a caption, two rows of blocks, the times.
@@ -35,6 +37,12 @@ const UNUSED_SECONDS: f64 = 60.0;
 const COMMAND_MIN: u16 = 12;
 /// Columns that the name of a chart has beside its figures.
 const NAMED: u16 = 15;
+/// A page with fewer rows has no charts.
+const PAGE_ROWS_MIN: u16 = 16;
+/// Rows of a page's charts, at the most.
+const PAGE_CELL_ROWS: u16 = 9;
+/// From this width on, a page's four charts are side by side.
+const PAGE_BESIDE: u16 = 118;
 /// Cells of one size, side by side and one below the other.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ChartGrid {
@@ -115,7 +123,7 @@ pub fn draw(app: &App, styles: Styles, layout: &Layout, canvas: &mut Buffer) {
     };
     let courses = &app.judged.courses;
     let window = window(courses, &screenful.snapshot);
-    let seen = |course| Seen { course, window, styles };
+    let seen = |course| Seen { course, window, styles, marks: <[FindingMark; 2]>::default() };
     if let Some(subject) = process(app, layout) {
         seen(subject.course(courses)).draw_process(&subject, layout.charts, canvas);
     } else if let Some(grid) = gpu_grid(app, layout) {
@@ -124,6 +132,68 @@ pub fn draw(app: &App, styles: Styles, layout: &Layout, canvas: &mut Buffer) {
             seen(courses.gpu(gpu)).draw_gpu(gpu, &title, grid.cell(at), canvas);
         }
     }
+}
+
+/// How many rows the charts of a page have, of as many as it has: none where they would leave few to its text.
+pub fn page_rows(about: About, (width, height): (u16, u16)) -> u16 {
+    let down = match about {
+        _ if height < PAGE_ROWS_MIN => 0,
+        About::Process(_) if width < PAGE_BESIDE => 2,
+        About::Process(_) | About::Gpu(_) => 1,
+        About::Environment(_) | About::Totals => 0,
+    };
+    down * (height / 2 / down.max(1)).min(PAGE_CELL_ROWS)
+}
+
+/// Draws the charts of a page about a GPU.
+pub fn draw_gpu_page(app: &App, gpu: &Gpu, styles: Styles, area: Rect, canvas: &mut Buffer) {
+    let Some(screenful) = &app.screenful else { return };
+    let courses = &app.judged.courses;
+    let window = window(courses, &screenful.snapshot);
+    let seen = Seen { course: courses.gpu(gpu), window, styles, marks: Default::default() };
+    seen.draw_gpu(gpu, &format!("GPU {} ", gpu.index), area, canvas);
+}
+
+/// Draws the charts of a page about a process: what it holds and does on its GPU, and on the host, which `host` has;
+/// in each what its finding says of it.
+pub fn draw_process_page(
+    app: &App,
+    subject: &Subject<'_>,
+    host: &MemorySeries,
+    styles: Styles,
+    area: Rect,
+    canvas: &mut Buffer,
+) {
+    let courses = &app.judged.courses;
+    let window = window(courses, subject.snapshot);
+    let finding = subject.finding.filter(|it| it.resolved_at.is_none());
+    let settings = finding.zip(subject.gpu).and_then(|(finding, gpu)| {
+        let mut rules = app.judged.engine.settings().rules().iter();
+        let rule = rules.find(|rule| rule.name == finding.rule)?;
+        rule.settings_for(&ScopeInput {
+            process: subject.process.ok(),
+            index: gpu.index,
+            held_bytes: subject.used_bytes(),
+            snapshot: subject.snapshot,
+        })
+    });
+    let mark = |threshold: Option<f64>| FindingMark {
+        since: finding.map(|it| it.since),
+        threshold: threshold.filter(|it| *it > 0.0),
+    };
+    let least = mark(settings.map(|it| it.min_memory.0 as f64));
+    let cpu = settings.map(|it| it.max_cpu_percent.0).filter(|percent| *percent < 100.0);
+    let cells = match area.width < PAGE_BESIDE {
+        true => {
+            let height = area.height / 2;
+            [Rect { height, ..area }, Rect { y: area.y + height, height, ..area }]
+        }
+        false => beside(area),
+    };
+    let seen = |course, marks| Seen { course, window, styles, marks };
+    let gpu = seen(subject.course(courses), [least, mark(None)]);
+    gpu.draw_process(subject, cells[0], canvas);
+    seen(Some(host), [mark(None), mark(cpu)]).draw_host(subject, cells[1], canvas);
 }
 
 /// The time that all charts show, so that they can be compared: all that was seen, up to the sample that is
@@ -146,6 +216,8 @@ pub struct Seen<'a> {
     /// The time that is shown.
     pub window: ChartWindow,
     pub styles: Styles,
+    /// What a finding says of its memory, and of its work.
+    pub marks: [FindingMark; 2],
 }
 
 /// The captions of a chart, in less and less words, and what is so now.
@@ -177,7 +249,8 @@ impl Seen<'_> {
             let now = gpu.gpu_percent.map(|percent| format!("{percent}%"));
             (captions("utilization", "util"), now)
         };
-        self.draw(top.map(Scale::bytes), memory, gpu.gpu_percent.is_some(), work, area, canvas);
+        let scales = [top.map(Scale::bytes), Some(Scale::percent())];
+        self.draw(scales, memory, gpu.gpu_percent.is_some(), work, area, canvas);
     }
 
     /// Draws the charts of a process on a GPU, with what its finding says of the time to come.
@@ -206,34 +279,53 @@ impl Seen<'_> {
             words("SM", width, sm.map(|percent| format!("{percent}%")), unused)
         };
         let scale = self.most_bytes().max(used).map(Scale::above);
-        self.draw(scale, memory, sm.is_some(), work, area, canvas);
+        self.draw([scale, Some(Scale::percent())], memory, sm.is_some(), work, area, canvas);
+    }
+
+    /// Draws the charts of a process's memory and CPU time on the host.
+    fn draw_host(&self, subject: &Subject<'_>, area: Rect, canvas: &mut Buffer) {
+        let process = subject.process.ok();
+        let captions = |words: [&str; 2]| words.map(str::to_owned).to_vec();
+        let rss = process.and_then(|it| it.rss_bytes);
+        let memory =
+            |_| (captions(["host memory", "host"]), rss.map(|bytes| Bytes(bytes).to_string()));
+        let cpu = process.and_then(|it| it.cpu_percent);
+        let work = |_| (captions(["CPU", "CPU"]), cpu.map(|percent| format!("{percent:.0}%")));
+        let most = self.loads().iter().map(SeriesBucket::most).fold(0.0, f64::max);
+        let scales = [self.most_bytes().map(Scale::above), Some(Scale::cores(most))];
+        self.draw(scales, memory, cpu.is_some(), work, area, canvas);
     }
 
     /// Draws memory and work; memory alone where no work is known. The words depend on the columns that there are.
     fn draw(
         &self,
-        memory_scale: Option<Scale>,
+        [memory_scale, work_scale]: [Option<Scale>; 2],
         memory: impl Fn(u16) -> Words,
         is_work_known: bool,
         work: impl Fn(u16) -> Words,
         area: Rect,
         canvas: &mut Buffer,
     ) {
-        let loads = chart::past(self.course.map_or(&[], MemorySeries::loads), self.window);
+        let loads = self.loads();
         let has_work = is_work_known || !loads.is_empty();
         let [left, right] = if has_work { beside(area) } else { [area; 2] };
         let (captions, now) = memory(left.width);
-        let (window, styles) = (self.window, self.styles);
+        let (window, styles, [mark, work_mark]) = (self.window, self.styles, self.marks);
         let held = self.held();
-        let plot =
-            Plot { window, captions, now, scale: memory_scale, color: ChartColor::Memory, styles };
+        let (scale, color) = (memory_scale, ChartColor::Memory);
+        let plot = Plot { window, captions, now, scale, mark, color, styles };
         plot.draw(left, canvas, |columns| chart::values(held, window, columns));
         if has_work {
             let (captions, now) = work(right.width);
-            let scale = Some(Scale::percent());
-            let plot = Plot { window, captions, now, scale, color: ChartColor::Work, styles };
+            let (scale, mark, color) = (work_scale, work_mark, ChartColor::Work);
+            let plot = Plot { window, captions, now, scale, mark, color, styles };
             plot.draw(right, canvas, |columns| chart::values(loads, window, columns));
         }
+    }
+
+    /// The work that was done in the window, or before it.
+    fn loads(&self) -> &[Load] {
+        chart::past(self.course.map_or(&[], MemorySeries::loads), self.window)
     }
 
     /// The memory that was held in the window, or before it.

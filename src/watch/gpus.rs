@@ -186,7 +186,12 @@ pub fn draw(app: &App, styles: Styles, layout: &Layout, canvas: &mut Buffer) {
                     snapshot,
                     gpu,
                     shares,
-                    seen: Seen { course: app.judged.courses.gpu(gpu), window, styles },
+                    seen: Seen {
+                        course: app.judged.courses.gpu(gpu),
+                        window,
+                        styles,
+                        marks: Default::default(),
+                    },
                     styles,
                 };
                 let place = card_area(area, shown.len(), at);

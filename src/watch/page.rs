@@ -6,6 +6,7 @@
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 
+use super::charts;
 use super::keys::KeyAction;
 use super::layout::Layout;
 use super::reaping;
@@ -16,8 +17,10 @@ use super::theme::Styles;
 use super::update::{gpus, playback};
 use super::view::line_writer::LineWriter;
 use super::view::{header, hints};
+use super::view_model::Subject;
 use crate::explain::page::ExplainPage;
 use crate::explain::{self, KnownSoFar, More};
+use crate::history::memory_series::MemorySeries;
 use crate::model::field::{Field, GROUPED};
 use crate::model::finding::Finding;
 use crate::model::row::ProcessRow;
@@ -96,6 +99,8 @@ pub struct Page {
     pub asked: Option<Finding>,
     /// The page itself.
     pub content: PageContent,
+    /// What its process holds and does on the host, as far as the samples are kept.
+    pub host: MemorySeries,
 }
 
 impl Page {
@@ -151,7 +156,9 @@ fn show(
     asked: Option<Finding>,
     content: PageContent,
 ) {
-    app.page = Some(Page { about, lines: Vec::new(), offset: 0, time, gone: None, asked, content });
+    let host = host(app, about);
+    let lines = Vec::new();
+    app.page = Some(Page { about, lines, offset: 0, time, gone: None, asked, content, host });
     app.mode = Mode::Page;
     lay_out(app);
 }
@@ -266,7 +273,9 @@ pub fn renew(app: &mut App, newest: &Snapshot) -> Option<Effect> {
         About::Environment(who) => Some(None).filter(|_| explain::is_there(who, newest)),
         about => report(app, about, page.asked.as_ref(), newest).map(Some),
     };
+    let host = host(app, page.about);
     if let Some(page) = &mut app.page {
+        page.host = host;
         match is_there {
             Some(report) => {
                 page.gone = None;
@@ -282,6 +291,25 @@ pub fn renew(app: &mut App, newest: &Snapshot) -> Option<Effect> {
     Some(Effect::Draw)
 }
 
+/// What the process of a page holds and does on the host, by the samples that are kept.
+fn host(app: &App, about: About) -> MemorySeries {
+    let About::Process(who) = about else {
+        return MemorySeries::default();
+    };
+    let samples = app.timeline.of_process(who);
+    MemorySeries::of(samples.map(|(time, process)| {
+        (time, process.rss_bytes, process.cpu_percent.map(|percent| percent.round() as u32))
+    }))
+}
+
+/// The row whose charts the page of this process has: the selected one, where it is one of its.
+fn charted(app: &App, who: Identity) -> Option<Subject<'_>> {
+    let screenful = app.screenful.as_ref()?;
+    let selected = app.subject().filter(|it| it.row.key.identity == who);
+    let its = || screenful.rows.iter().position(|row| row.key.identity == who);
+    selected.or_else(|| screenful.subject(its()?))
+}
+
 /// Where the page's text is on a screen of this size.
 fn text_area(area: Rect) -> Rect {
     let margin = if area.width >= LEAST_WIDTH + 2 * MARGIN { MARGIN } else { 0 };
@@ -293,11 +321,21 @@ fn text_area(area: Rect) -> Rect {
     }
 }
 
-/// Where the page's own lines are, below what is said above it.
-fn body(app: &App, area: Rect) -> Rect {
+/// Where the page's charts are, and its own lines, below what is said above it.
+fn parts(app: &App, area: Rect) -> [Rect; 2] {
     let text = text_area(area);
     let above = text.height.min(notice(app).is_some().into());
-    Rect { y: text.y.saturating_add(above), height: text.height - above, ..text }
+    let charts = app
+        .page
+        .as_ref()
+        .map_or(0, |page| charts::page_rows(page.about, (text.width, text.height - above)));
+    let part = |from: u16, height| Rect { y: text.y.saturating_add(from), height, ..text };
+    [part(above, charts), part(above + charts, text.height - above - charts)]
+}
+
+/// Where the page's own lines are.
+fn body(app: &App, area: Rect) -> Rect {
+    parts(app, area)[1]
 }
 
 /// What is to be said above the page: that its process is gone, or that it is of another time than the rest of
@@ -463,7 +501,22 @@ pub fn draw(app: &App, styles: Styles, layout: &Layout, area: Rect, canvas: &mut
     if let Some(notice) = notice(app) {
         LineWriter::new(canvas, text_area(area), 0).text(&notice, styles.caution());
     }
-    let body = body(app, area);
+    let [above, body] = parts(app, area);
+    match page.about {
+        _ if above.is_empty() => {}
+        About::Process(who) => {
+            if let Some(subject) = charted(app, who) {
+                charts::draw_process_page(app, &subject, &page.host, styles, above, canvas);
+            }
+        }
+        About::Gpu(index) => {
+            let mut gpus = app.screenful.iter().flat_map(|it| &it.snapshot.gpus);
+            if let Some(gpu) = gpus.find(|gpu| gpu.index == index) {
+                charts::draw_gpu_page(app, gpu, styles, above, canvas);
+            }
+        }
+        About::Environment(_) | About::Totals => {}
+    }
     let first = page.offset.min(page.lines.len().saturating_sub(usize::from(body.height)));
     for (line, text) in (0..body.height).zip(page.lines.iter().skip(first)) {
         let mut writer = LineWriter::new(canvas, body, line);

@@ -49,8 +49,11 @@ fn the_page_is_what_explain_prints_to_the_letter() {
             let explained = finish(explain.env("COLUMNS", "98")).exits(0);
             let page = shown(recording, "100x200", &format!("/pid:{pid}<Enter>j<Enter>"));
             let lines: Vec<&str> = page.lines().collect();
-            let page: Vec<&str> = lines[1..lines.len() - 1]
-                .iter()
+            let lines = lines[..lines.len() - 1].iter();
+            // Its charts are above it.
+            let first = explained.stdout.lines().next().unwrap();
+            let page: Vec<&str> = lines
+                .skip_while(|line| line.trim() != first)
                 .map(|line| line.strip_prefix(' ').unwrap_or(line))
                 .collect();
             typed += usize::from(explained.stdout.contains("\nWhat to type\n"));

@@ -8,8 +8,8 @@ use std::collections::{HashSet, VecDeque};
 use std::mem::size_of;
 use std::sync::Arc;
 
-use crate::model::Time;
 use crate::model::snapshot::{GpuProcess, Process};
+use crate::model::{Identity, Time};
 use crate::units::MIB;
 use crate::watch::view_model::{JudgedSample, Screenful};
 
@@ -202,6 +202,14 @@ impl Timeline {
             return None;
         }
         Some(Screenful::of(Arc::clone(&entry.sample)))
+    }
+
+    /// What the samples that are kept say of a process, oldest first.
+    pub fn of_process(&self, who: Identity) -> impl Iterator<Item = (Time, &Process)> {
+        self.entries.iter().filter_map(move |entry| {
+            let process = entry.sample.snapshot.process(who.pid)?;
+            (process.identity() == who).then_some((entry.reference.time, process))
+        })
     }
 
     /// Where the first sample of this number or a later one is.

@@ -8,6 +8,7 @@ use ratatui::buffer::Buffer;
 
 use super::chart::{self, ChartWindow};
 use super::line_writer::{LineWriter, put};
+use crate::model::Time;
 use crate::units::Bytes;
 use crate::watch::text::columns;
 use crate::watch::theme::{ChartColor, Styles};
@@ -60,11 +61,26 @@ impl Scale {
         Self::bytes(top.unwrap_or(power.saturating_mul(2)))
     }
 
+    /// Of CPU time, of which each core has 100 percent.
+    pub fn cores(most: f64) -> Self {
+        let top = (most / 100.0).ceil().max(1.0) * 100.0;
+        Self { top, labels: [top, top / 2.0, 0.0].map(|it| format!("{it:.0}")) }
+    }
+
     /// Charts below each other have their times below each other, whatever they are of.
     fn width(&self) -> u16 {
         let widest = self.labels.iter().map(|it| columns(it)).max();
         widest.unwrap_or(0).max(LABEL)
     }
+}
+
+/// What a finding says of what a chart shows.
+#[derive(Clone, Copy, Default)]
+pub struct FindingMark {
+    /// Since when it is so.
+    pub since: Option<Time>,
+    /// From which value on, or up to which, its rule finds something.
+    pub threshold: Option<f64>,
 }
 
 /// A chart with its words.
@@ -77,6 +93,8 @@ pub struct Plot {
     pub now: Option<String>,
     /// The scale; `None` where nothing is known to be drawn.
     pub scale: Option<Scale>,
+    /// What a finding says of it.
+    pub mark: FindingMark,
     /// Of its dots.
     pub color: ChartColor,
     /// Of its words.
@@ -105,10 +123,12 @@ impl Plot {
         let values = values(dots.width);
         let style = |is_line| self.styles.chart(self.color, is_line);
         chart::draw_values(&values, scale.top, style, dots, canvas);
-        if has_times {
-            let y = area.bottom().saturating_sub(1);
-            self.times(Rect { y, height: 1, ..dots }, canvas);
+        let line =
+            has_times.then(|| Rect { y: area.bottom().saturating_sub(1), height: 1, ..dots });
+        if let Some(line) = line {
+            self.times(line, canvas);
         }
+        self.mark(scale, dots, line, canvas);
     }
 
     fn caption(&self, area: Rect, canvas: &mut Buffer) {
@@ -160,6 +180,29 @@ impl Plot {
             let y = dots.y + dots.height * part / parts;
             for x in (dots.left()..dots.right()).step_by(GRID_COLUMNS) {
                 put(canvas, (x, y), '·', style);
+            }
+        }
+    }
+
+    /// Draws what a finding says: a line across at its threshold and one down at its beginning, which has an arrow
+    /// among the times.
+    fn mark(&self, scale: &Scale, dots: Rect, times: Option<Rect>, canvas: &mut Buffer) {
+        let style = self.styles.reclaimable();
+        if let Some(share) = self.mark.threshold.map(|it| it / scale.top).filter(|it| *it < 1.0) {
+            let above = (share * f64::from(dots.height)) as u16;
+            let y = dots.bottom().saturating_sub(above + 1);
+            for x in dots.left()..dots.right() {
+                put(canvas, (x, y), '─', style);
+            }
+        }
+        let since = self.mark.since.and_then(|since| self.window.column_of(since, dots.width));
+        if let Some(column) = since {
+            let x = dots.x + column;
+            for y in dots.top()..dots.bottom() {
+                put(canvas, (x, y), '│', style);
+            }
+            if let Some(times) = times {
+                put(canvas, (x, times.y), '▲', style);
             }
         }
     }
