@@ -69,6 +69,18 @@ fn what(facts: &mut Section, gpu: &Gpu, mean: Option<f64>) {
     }));
     use_.extend(gpu.temperature_celsius.map(|celsius| format!("{celsius} °C")));
     facts.facts("Use", &use_);
+    let number = |value: Option<u32>, unit: &str| match value {
+        Some(value) => format!("{value}{unit}"),
+        None => "not known".to_owned(),
+    };
+    let state = gpu.performance_state.map_or("not known".to_owned(), |state| format!("P{state}"));
+    let speed = [
+        format!("SM clock {}", number(gpu.sm_clock_mhz, " MHz")),
+        format!("performance state {state}"),
+        format!("memory read or written {}", number(gpu.memory_percent, "% of the time")),
+        format!("fan {}", number(gpu.fan_percent, "%")),
+    ];
+    facts.facts("", &speed);
 }
 
 /// Where its memory is: the first is the sum of the others, where all are known.
@@ -211,6 +223,7 @@ fn rows<'r>(
 ) -> Table {
     let mut table = Table::new(&[
         ("PID", Align::Right),
+        ("TYPE", Align::Left),
         ("MIG", Align::Right),
         ("USER", Align::Left),
         ("MEMORY", Align::Right),
@@ -224,6 +237,7 @@ fn rows<'r>(
         let is_monitor = process.is_some_and(Process::is_monitor);
         table.row(vec![
             pid.to_string(),
+            row.map_or("-", |it| it.kind.letters()).to_owned(),
             row.and_then(|it| it.gpu_instance_id).map_or_else(String::new, |id| id.to_string()),
             escape(user.unwrap_or("-")).into_owned(),
             row.map_or_else(String::new, |row| match row.used_bytes {

@@ -342,6 +342,19 @@ pub enum ProcessType {
     Other,
 }
 
+impl ProcessType {
+    /// As nvidia-smi writes it; `M` is a client of MPS, `?` a type of a later version.
+    pub fn letters(self) -> &'static str {
+        match self {
+            Self::Compute => "C",
+            Self::Graphics => "G",
+            Self::ComputeGraphics => "C+G",
+            Self::Mps => "M",
+            Self::Other => "?",
+        }
+    }
+}
+
 /// A process's share of one GPU.
 #[skip_serializing_none]
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, JsonSchema, Serialize, Deserialize)]

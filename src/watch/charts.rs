@@ -123,7 +123,7 @@ pub fn draw(app: &App, styles: Styles, layout: &Layout, canvas: &mut Buffer) {
     };
     let courses = &app.judged.courses;
     let window = window(courses, &screenful.snapshot);
-    let seen = |course| Seen { course, window, styles, marks: <[FindingMark; 2]>::default() };
+    let seen = |course| Seen::new(course, window, styles);
     if let Some(subject) = process(app, layout) {
         seen(subject.course(courses)).draw_process(&subject, layout.charts, canvas);
     } else if let Some(grid) = gpu_grid(app, layout) {
@@ -149,8 +149,7 @@ pub fn page_rows(about: About, (width, height): (u16, u16)) -> u16 {
 pub fn draw_gpu_page(app: &App, gpu: &Gpu, styles: Styles, area: Rect, canvas: &mut Buffer) {
     let Some(screenful) = &app.screenful else { return };
     let courses = &app.judged.courses;
-    let window = window(courses, &screenful.snapshot);
-    let seen = Seen { course: courses.gpu(gpu), window, styles, marks: Default::default() };
+    let seen = Seen::new(courses.gpu(gpu), window(courses, &screenful.snapshot), styles);
     seen.draw_gpu(gpu, &format!("GPU {} ", gpu.index), area, canvas);
 }
 
@@ -223,7 +222,12 @@ pub struct Seen<'a> {
 /// The captions of a chart, in less and less words, and what is so now.
 type Words = (Vec<String>, Option<String>);
 
-impl Seen<'_> {
+impl<'a> Seen<'a> {
+    /// What was seen, of which there is no finding.
+    pub fn new(course: Option<&'a MemorySeries>, window: ChartWindow, styles: Styles) -> Self {
+        Self { course, window, styles, marks: [FindingMark::default(); 2] }
+    }
+
     /// Draws the charts of a GPU; each caption begins with `title`.
     pub fn draw_gpu(&self, gpu: &Gpu, title: &str, area: Rect, canvas: &mut Buffer) {
         let total = gpu.memory.map(|memory| memory.total_bytes);
@@ -349,7 +353,7 @@ fn process_captions(subject: &Subject<'_>, what: &str, width: u16) -> Vec<String
         let command = command::of_row(subject, room);
         captions.push(format!("{named}  {}", fit(&command, usize::from(room))));
     }
-    captions.extend([named, pid.to_string()]);
+    captions.extend([named, format!("{pid} {what}"), what.to_owned()]);
     captions
 }
 

@@ -186,12 +186,7 @@ pub fn draw(app: &App, styles: Styles, layout: &Layout, canvas: &mut Buffer) {
                     snapshot,
                     gpu,
                     shares,
-                    seen: Seen {
-                        course: app.judged.courses.gpu(gpu),
-                        window,
-                        styles,
-                        marks: Default::default(),
-                    },
+                    seen: Seen::new(app.judged.courses.gpu(gpu), window, styles),
                     styles,
                 };
                 let place = card_area(area, shown.len(), at);

@@ -3,6 +3,7 @@
 //! The blocks are drawn by `chart`.
 
 use ratatui::layout::Rect;
+use ratatui::style::Style;
 
 use ratatui::buffer::Buffer;
 
@@ -184,25 +185,25 @@ impl Plot {
         }
     }
 
-    /// Draws what a finding says: a line across at its threshold and one down at its beginning, which has an arrow
-    /// among the times.
+    /// Draws what a finding says, in its colour: a line across at its threshold and one down at its beginning, which
+    /// has an arrow among the times where it has room. Blocks stay what they are.
     fn mark(&self, scale: &Scale, dots: Rect, times: Option<Rect>, canvas: &mut Buffer) {
         let style = self.styles.reclaimable();
         if let Some(share) = self.mark.threshold.map(|it| it / scale.top).filter(|it| *it < 1.0) {
             let above = (share * f64::from(dots.height)) as u16;
             let y = dots.bottom().saturating_sub(above + 1);
             for x in dots.left()..dots.right() {
-                put(canvas, (x, y), '─', style);
+                put_on_grid(canvas, (x, y), '─', style);
             }
         }
         let since = self.mark.since.and_then(|since| self.window.column_of(since, dots.width));
         if let Some(column) = since {
             let x = dots.x + column;
             for y in dots.top()..dots.bottom() {
-                put(canvas, (x, y), '│', style);
+                put_on_grid(canvas, (x, y), '│', style);
             }
             if let Some(times) = times {
-                put(canvas, (x, times.y), '▲', style);
+                put_on_grid(canvas, (x, times.y), '▲', style);
             }
         }
     }
@@ -213,4 +214,13 @@ impl Plot {
         let style = self.styles.faint();
         LineWriter::new(canvas, line, 0).text(&left, style).at_end("now", style);
     }
+}
+
+/// Writes a character where there is nothing but the grid; what is there otherwise takes its style, but for text.
+fn put_on_grid(canvas: &mut Buffer, at: (u16, u16), symbol: char, style: Style) {
+    match canvas.cell_mut(at) {
+        Some(cell) if matches!(cell.symbol(), " " | "·") => cell.set_char(symbol).set_style(style),
+        Some(cell) if !cell.symbol().is_ascii() => cell.set_style(style),
+        _ => return,
+    };
 }
