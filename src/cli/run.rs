@@ -25,7 +25,6 @@ use std::time::{Duration, Instant};
 use anyhow::Context as _;
 
 use self::child::{Ending, Given, Signals};
-use self::choose::Chosen;
 use self::sampler::{HELD_AFTER, Shared};
 use self::stderr::Stderr;
 pub(super) use self::stderr::relays;
@@ -42,7 +41,6 @@ use crate::model::json::document;
 use crate::model::{Kind, Time};
 use crate::report::explain::PageStyle;
 use crate::report::run::{HeldMemory, RunAssertion, RunReport, RunStatus, SCHEMA};
-use crate::rules::RuleSet;
 use crate::source::live::Live;
 use crate::units::Bytes;
 
@@ -60,17 +58,26 @@ pub(super) fn run(args: &RunArgs, global: &Global) -> anyhow::Result<Exit> {
     let reports =
         args.report.iter().map(|path| Report::open(path)).collect::<Result<Vec<_>, _>>()?;
     let shared = Shared::new(Usage::new(rules));
-    let (chosen, live) = match choose(args, global, &config.rules, interval)? {
-        Choice::Made(chosen, live) => (chosen, live),
-        Choice::NotInTime => {
+    let mut opened = None;
+    if choose::is_asked(args) {
+        match live(global, interval) {
+            Ok(live) => opened = Some(Box::new(live)),
+            Err(_) if args.allow_no_gpu => {}
+            Err(error) => return Err(error),
+        }
+    }
+    let mut chosen = None;
+    if let Some(live) = &mut opened {
+        chosen = choose::choose(args, global, live, (config.rules, interval))?;
+        if chosen.is_none() {
             warn(&format!(
                 "not free within {} (--timeout); the command was not started",
                 args.timeout
             ));
             return Ok(Exit::Findings);
         }
-    };
-    let mut sampling = Sampling::start((global, interval, live), &shared, &signals)?;
+    }
+    let mut sampling = Sampling::start((global, interval, opened), &shared, &signals)?;
     let has_driver = match sampling.opened(args) {
         Ok(()) => true,
         // The report says why.
@@ -124,7 +131,8 @@ pub(super) fn run(args: &RunArgs, global: &Global) -> anyhow::Result<Exit> {
         Ending::Exited(code) => (code, None),
         Ending::Signaled(signal) => (128 + signal, Some(signal)),
     };
-    if let Some(signal) = signal {
+    // The first process of a container is ended by no signal.
+    if let Some(signal) = signal.filter(|_| std::process::id() != 1) {
         // Who waits for gpumem sees what it would have seen of the command; no second core is written.
         let none = rustix::process::Rlimit { current: Some(0), maximum: Some(0) };
         let _ = rustix::process::setrlimit(rustix::process::Resource::Core, none);
@@ -137,30 +145,6 @@ pub(super) fn run(args: &RunArgs, global: &Global) -> anyhow::Result<Exit> {
         RunStatus::Ok if !is_written => Exit::Findings,
         RunStatus::Ok => Exit::Clean,
     })
-}
-
-enum Choice {
-    /// The GPUs, where any were to be chosen, and what was sampled for that.
-    Made(Option<Chosen>, Option<Box<Live>>),
-    NotInTime,
-}
-
-fn choose(
-    args: &RunArgs,
-    global: &Global,
-    rules: &RuleSet,
-    interval: Duration,
-) -> anyhow::Result<Choice> {
-    if !choose::is_asked(args) {
-        return Ok(Choice::Made(None, None));
-    }
-    let mut live = match live(global, interval) {
-        Ok(live) => live,
-        Err(_) if args.allow_no_gpu => return Ok(Choice::Made(None, None)),
-        Err(error) => return Err(error),
-    };
-    let chosen = choose::choose(args, global, &mut live, (rules.clone(), interval))?;
-    Ok(chosen.map_or(Choice::NotInTime, |chosen| Choice::Made(Some(chosen), Some(Box::new(live)))))
 }
 
 /// Whoever reads what the command writes, or writes what it reads, is to see its end, and not gpumem's.

@@ -82,7 +82,7 @@ pub enum RunStatus {
 
 /// Figures over the samples of a run.
 #[skip_serializing_none]
-#[derive(Clone, Copy, PartialEq, Debug, JsonSchema, Serialize)]
+#[derive(Clone, Copy, PartialEq, Debug, Default, JsonSchema, Serialize)]
 pub struct RunFigures {
     /// The most memory held in a sample; absent where it was never known.
     pub peak_bytes: Option<u64>,
@@ -96,6 +96,33 @@ pub struct RunFigures {
     pub sm_percent_max: Option<u32>,
     /// The mean of it over the samples. Percent.
     pub sm_percent_mean: Option<f64>,
+    /// Whether it was not known in some sample what was held.
+    #[serde(skip)]
+    pub has_unknown: bool,
+    /// The sum and the number of what is known, for the means: of bytes, and of use.
+    #[serde(skip)]
+    sums: [(u64, u64); 2],
+}
+
+impl RunFigures {
+    /// Takes in a sample.
+    pub fn add(&mut self, time: Time, bytes: Option<u64>, sm: Option<u32>) {
+        let [of_bytes, of_sm] = &mut self.sums;
+        self.last_bytes = bytes;
+        self.has_unknown |= bytes.is_none();
+        if bytes > self.peak_bytes {
+            (self.peak_bytes, self.peak_time) = (bytes, Some(time));
+        }
+        if let Some(bytes) = bytes {
+            *of_bytes = (of_bytes.0 + bytes, of_bytes.1 + 1);
+            self.mean_bytes = of_bytes.0.checked_div(of_bytes.1);
+        }
+        self.sm_percent_max = self.sm_percent_max.max(sm);
+        if let Some(sm) = sm {
+            *of_sm = (of_sm.0 + u64::from(sm), of_sm.1 + 1);
+            self.sm_percent_mean = Some(of_sm.0 as f64 / of_sm.1 as f64);
+        }
+    }
 }
 
 /// A GPU of a run.

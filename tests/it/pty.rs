@@ -169,9 +169,14 @@ impl Terminal {
         )
     }
 
-    /// The bytes that came so far.
+    /// All the bytes that were written until the end, which has come.
     pub fn bytes(&self) -> Vec<u8> {
-        self.output.lock().unwrap().clone()
+        const MARK: &[u8] = b"(that was all)";
+        (&self.slave).write_all(MARK).unwrap();
+        self.wait_until("end of it", || self.output.lock().unwrap().ends_with(MARK));
+        let mut bytes = self.output.lock().unwrap().clone();
+        bytes.truncate(bytes.len() - MARK.len());
+        bytes
     }
 
     /// How many bytes came so far.

@@ -12,6 +12,8 @@ use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt as _;
 use std::process::{Command, Stdio};
+use std::sync::mpsc::channel;
+use std::thread;
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, poll};
@@ -106,7 +108,8 @@ fn start_relay() -> io::Result<(UnixStream, OwnedFd)> {
     let (read, write) = io::pipe()?;
     let (ours, theirs) = UnixStream::pair()?;
     ours.set_read_timeout(Some(ANSWERS))?;
-    Command::new("/proc/self/exe")
+    let mut relay = Command::new("/proc/self/exe");
+    relay
         .arg0("gpumem")
         .arg(ARGUMENT)
         .env_clear()
@@ -115,8 +118,20 @@ fn start_relay() -> io::Result<(UnixStream, OwnedFd)> {
         .process_group(0)
         .stdin(Stdio::from(read))
         .stdout(Stdio::from(io::stderr().as_fd().try_clone_to_owned()?))
-        .stderr(Stdio::from(OwnedFd::from(theirs)))
-        .spawn()?;
+        .stderr(Stdio::from(OwnedFd::from(theirs)));
+    // It is the child of a thread of its own, which waits for it: those of the first one are the command's.
+    let (started, is_started) = channel();
+    thread::Builder::new().name("relay".to_owned()).spawn(move || {
+        let child = relay.spawn();
+        drop(relay);
+        let (child, result) = match child {
+            Ok(child) => (Some(child), Ok(())),
+            Err(error) => (None, Err(error)),
+        };
+        let _ = started.send(result);
+        child.map(|mut child| child.wait())
+    })?;
+    is_started.recv().map_err(io::Error::other)??;
     Ok((ours, write.into()))
 }
 

@@ -13,7 +13,7 @@ use crate::history::memory_series::Courses;
 use crate::model::finding::{FindingProcess, OwnCommands, Undecided};
 use crate::model::process_name::name_of;
 use crate::model::snapshot::GpuProcess;
-use crate::model::{Finding, Gpu, Identity, Kind, Process, Snapshot, Time};
+use crate::model::{Finding, Gpu, Identity, Kind, Process, Snapshot};
 use crate::report::run::{HeldMemory, RunFigures, RunGpu, RunProcess};
 use crate::rules::{Engine, RuleSet};
 use crate::watch::state::judged;
@@ -27,54 +27,14 @@ pub(super) struct Usage {
     engine: Engine,
     /// Who is known to be one of the command's.
     ours: HashSet<Identity>,
-    gpus: BTreeMap<u32, (RunGpu, Sums)>,
-    processes: HashMap<(Identity, u32), (RunProcess, Sums)>,
+    gpus: BTreeMap<u32, RunGpu>,
+    processes: HashMap<(Identity, u32), RunProcess>,
+    /// Those that could not be identified when it began; a later one may be the command's.
+    strangers: HashSet<u32>,
+    has_unidentified: bool,
     pub(super) samples: u64,
     pub(super) last: Option<Snapshot>,
     pub(super) errors: Vec<String>,
-}
-
-/// What figures are made of.
-#[derive(Clone, Copy, Debug, Default)]
-struct Sums {
-    peak: Option<(u64, Time)>,
-    bytes: u64,
-    known: u64,
-    last_bytes: Option<u64>,
-    has_unknown: bool,
-    sm_max: Option<u32>,
-    sm: u64,
-    sm_known: u64,
-}
-
-impl Sums {
-    fn add(&mut self, time: Time, bytes: Option<u64>, sm: Option<u32>) {
-        self.last_bytes = bytes;
-        self.has_unknown |= bytes.is_none();
-        if let Some(bytes) = bytes {
-            self.bytes += bytes;
-            self.known += 1;
-            if self.peak.is_none_or(|(peak, _)| bytes > peak) {
-                self.peak = Some((bytes, time));
-            }
-        }
-        if let Some(sm) = sm {
-            self.sm += u64::from(sm);
-            self.sm_known += 1;
-            self.sm_max = self.sm_max.max(Some(sm));
-        }
-    }
-
-    fn figures(&self) -> RunFigures {
-        RunFigures {
-            peak_bytes: self.peak.map(|(bytes, _)| bytes),
-            peak_time: self.peak.map(|(_, time)| time),
-            mean_bytes: self.bytes.checked_div(self.known),
-            last_bytes: self.last_bytes,
-            sm_percent_max: self.sm_max,
-            sm_percent_mean: (self.sm_known > 0).then(|| self.sm as f64 / self.sm_known as f64),
-        }
-    }
 }
 
 /// The rows of a GPU that are of these processes.
@@ -94,6 +54,8 @@ impl Usage {
             ours: HashSet::new(),
             gpus: BTreeMap::new(),
             processes: HashMap::new(),
+            strangers: HashSet::new(),
+            has_unidentified: false,
             samples: 0,
             last: None,
             errors: Vec::new(),
@@ -114,24 +76,31 @@ impl Usage {
 
     /// Takes in a sample while the command runs.
     pub(super) fn observe(&mut self, snapshot: Snapshot, is_ours: impl Fn(&Process) -> bool) {
+        let mut unidentified = snapshot.processes.iter().filter(|it| it.unresolved.is_some());
+        if self.samples == 0 {
+            self.strangers = unidentified.map(|it| it.pid).collect();
+        } else if let Some(new) = unidentified.find(|it| !self.strangers.contains(&it.pid)) {
+            let why = new.unresolved.as_deref().unwrap_or_default();
+            let note = format!("process {} on a GPU may be the command's: {why}", new.pid);
+            self.note(note);
+            self.has_unidentified = true;
+        }
         self.samples += 1;
         let ours = self.ours(&snapshot, is_ours);
         let time = snapshot.time;
         for gpu in snapshot.gpus.iter().filter(|gpu| gpu.stale_seconds.is_none()) {
             let sm = rows(gpu, &ours).filter_map(|row| row.sm_percent).reduce(u32::saturating_add);
             if rows(gpu, &ours).next().is_some() || self.gpus.contains_key(&gpu.index) {
-                let (_, sums) =
-                    self.gpus.entry(gpu.index).or_insert_with(|| (run_gpu(gpu), Sums::default()));
-                sums.add(time, sum(rows(gpu, &ours)), sm.map(|sm| sm.min(100)));
+                let known = self.gpus.entry(gpu.index).or_insert_with(|| run_gpu(gpu));
+                known.figures.add(time, sum(rows(gpu, &ours)), sm.map(|sm| sm.min(100)));
             }
             // A process may have several rows under MIG.
             let pids: HashSet<u32> = rows(gpu, &ours).map(|row| row.pid).collect();
             for process in snapshot.processes.iter().filter(|it| pids.contains(&it.pid)) {
                 let own = || rows(gpu, &ours).filter(|row| row.pid == process.pid);
                 let known = self.processes.entry((process.identity(), gpu.index));
-                let (_, sums) =
-                    known.or_insert_with(|| (run_process(process, gpu.index), Sums::default()));
-                sums.add(time, sum(own()), own().filter_map(|row| row.sm_percent).max());
+                let known = known.or_insert_with(|| run_process(process, gpu.index));
+                known.figures.add(time, sum(own()), own().filter_map(|row| row.sm_percent).max());
             }
         }
         for error in &snapshot.errors {
@@ -175,24 +144,20 @@ impl Usage {
     }
 
     pub(super) fn gpus(&self) -> Vec<RunGpu> {
-        let with = |(gpu, sums): &(RunGpu, Sums)| RunGpu { figures: sums.figures(), ..gpu.clone() };
-        self.gpus.values().map(with).collect()
+        self.gpus.values().cloned().collect()
     }
 
     pub(super) fn processes(&self) -> Vec<RunProcess> {
-        let with = |(process, sums): &(RunProcess, Sums)| RunProcess {
-            figures: sums.figures(),
-            ..process.clone()
-        };
-        let mut all: Vec<RunProcess> = self.processes.values().map(with).collect();
+        let mut all: Vec<RunProcess> = self.processes.values().cloned().collect();
         all.sort_by_key(|it| (std::cmp::Reverse(it.figures.peak_bytes), it.process.pid, it.gpu));
         all
     }
 
     /// Whether a peak may have been missed: what was held is not known of some process, or no longer of some GPU.
     pub(super) fn is_blind(&self) -> bool {
-        self.last.as_ref().is_none_or(unreadable)
-            || self.gpus.values().any(|(_, sums)| sums.has_unknown)
+        self.has_unidentified
+            || self.last.as_ref().is_none_or(unreadable)
+            || self.gpus.values().any(|gpu| gpu.figures.has_unknown)
     }
 
     /// The page about memory that ran out, by what was seen last: the program's numbers are of the GPUs that it sees.
@@ -256,7 +221,7 @@ fn run_gpu(gpu: &Gpu) -> RunGpu {
         uuid: gpu.uuid.clone(),
         name: gpu.name.clone(),
         total_bytes: gpu.memory.map(|memory| memory.total_bytes),
-        figures: Sums::default().figures(),
+        figures: RunFigures::default(),
     }
 }
 
@@ -265,7 +230,7 @@ fn run_process(process: &Process, gpu: u32) -> RunProcess {
         process: FindingProcess::of(process),
         name: name_of(process),
         gpu,
-        figures: Sums::default().figures(),
+        figures: RunFigures::default(),
     }
 }
 
