@@ -32,6 +32,7 @@ use rustix::time::Timespec;
 use super::machine::ownership::prove_directory_ours;
 use super::machine::rights::read_ptrace_scope;
 use super::proc::opened_process::OpenedProcess;
+use super::proc::status::STATUS_BYTES;
 use super::{Roots, read_time};
 use crate::deadline::{Deadline, Task};
 
@@ -39,7 +40,6 @@ use crate::deadline::{Deadline, Task};
 const PROGRAM: &str = "python3.14";
 const DRIVER: &str = include_str!("python.py");
 const SCRIPT: &str = include_str!("python_script.py");
-const STATUS_BYTES: usize = 16 << 10;
 /// A pipe takes so much without a reader (pipe(7) has 64 KiB).
 const SCRIPT_BYTES: usize = 48 << 10;
 const ANSWER_BYTES: usize = 2 << 20;

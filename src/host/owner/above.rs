@@ -18,15 +18,13 @@ use crate::host::proc::cmdline::{CMDLINE_BYTES, parse_cmdline};
 use crate::host::proc::environ::{ENVIRON_BYTES, parse_environ};
 use crate::host::proc::folder::{Folder, ProcEntry, is_gone};
 use crate::host::proc::stat::{STAT_BYTES, parse_stat};
-use crate::host::proc::status::parse_status;
+use crate::host::proc::status::{STATUS_BYTES, parse_status};
 use crate::model::Process;
 use crate::model::program::file_name;
 use crate::model::snapshot::{Container, PidNamespace};
 
 /// How far up the ancestors are followed.
 const ANCESTORS: usize = 64;
-/// The longest status that is read.
-const STATUS_BYTES: usize = 16 << 10;
 /// How long the jobs that were found to have step daemons are believed, in nanoseconds.
 const JOBS_NS: u64 = 5_000_000_000;
 /// The program of a step (slurm: `src/slurmd/slurmstepd`).

@@ -24,7 +24,7 @@ use crate::host::proc::folder::{Folder, is_gone};
 use crate::host::proc::parent::ReadParent;
 use crate::host::proc::relatives::Relatives;
 use crate::host::proc::sockets::Listening;
-use crate::host::proc::stat::{STAT_BYTES, Stat, parse_stat, terminal_name};
+use crate::host::proc::stat::{STAT_BYTES, Stat, Ticks, parse_stat, terminal_name};
 use crate::host::proc::thread::left_thread;
 use crate::host::proc::traffic::{SocketBytes, Traffic};
 use crate::host::proc::visit::LiveThread;
@@ -42,9 +42,6 @@ const REST_NS: u64 = 30 * SECOND_NS;
 /// How old what was seen of a resting process gets: half of the CPU time of `watch` went into looking at
 /// processes that sleep. It shows this late that one has woken, stopped or died.
 const RESTING_NS: u64 = 4 * SECOND_NS;
-
-/// The longest status that is read; groups come before `NSpid`, and a user may be in many.
-pub(in crate::host) const STATUS_BYTES: usize = 16 << 10;
 
 /// Whether there still is a process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -106,23 +103,6 @@ impl ProcessEntry {
     fn rests(&self) -> bool {
         let still_ns = self.sampled_ns.map(|at| at.saturating_sub(self.moved_ns));
         self.process.state == Some('S') && still_ns.is_some_and(|ns| ns >= REST_NS)
-    }
-}
-
-/// What a process has used of the CPU, in clock ticks.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Ticks {
-    /// Clock ticks from boot to its start.
-    pub start: u64,
-    /// What it has used itself.
-    pub own: u64,
-    /// What its children used that have ended and were waited for, and theirs.
-    pub waited: u64,
-}
-
-impl Ticks {
-    pub(in crate::host) fn of(stat: &Stat<'_>) -> Self {
-        Self { start: stat.start_ticks, own: stat.cpu_ticks, waited: stat.waited_ticks }
     }
 }
 

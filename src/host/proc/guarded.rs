@@ -16,12 +16,10 @@ use crate::host::proc::environ::{ENVIRON_BYTES, parse_whole_environ};
 use crate::host::proc::folder::{Folder, ProcEntry, is_gone};
 use crate::host::proc::io_counters::{IO_BYTES, parse_written};
 use crate::host::proc::stat::{STAT_BYTES, Stat, parse_stat};
-use crate::host::proc::status::{SignalMasks, owner_uid, parse_signal_masks};
+use crate::host::proc::status::{STATUS_BYTES, SignalMasks, owner_uid, parse_signal_masks};
 use crate::host::{HostError, Roots, parse_cmdline};
 use crate::model::snapshot::PidNamespace;
 
-/// What is read of a status; what is looked for stands in the first half of it.
-const STATUS_BYTES: usize = 8 << 10;
 /// How many ancestors are followed; a chain is as long as shells are nested.
 const MOST_ANCESTORS: usize = 128;
 /// How many threads are looked at for one that is held up.

@@ -15,12 +15,10 @@ use crate::host::Roots;
 use crate::host::proc::cmdline::{CMDLINE_BYTES, parse_cmdline};
 use crate::host::proc::folder::{Folder, is_gone};
 use crate::host::proc::stat::{STAT_BYTES, parse_stat};
-use crate::host::proc::status::parse_status;
+use crate::host::proc::status::{STATUS_BYTES, parse_status};
 
 /// The longest environment that is read; Linux allows 6 MiB of argv and environment together.
 const ENVIRON_BYTES: usize = 1 << 20;
-/// The longest status that is read.
-const STATUS_BYTES: usize = 16 << 10;
 /// The longest value of a variable that is believed.
 const VALUE_BYTES: usize = 4096;
 

@@ -8,9 +8,9 @@
 use foldhash::{HashMap, HashMapExt as _};
 
 use crate::host::gpu::holders::Holders;
-use crate::host::proc::entry::{Presence, ProcessEntry, Surroundings, Ticks};
+use crate::host::proc::entry::{Presence, ProcessEntry, Surroundings};
 use crate::host::proc::folder::{Folder, is_gone};
-use crate::host::proc::stat::{STAT_BYTES, parse_stat};
+use crate::host::proc::stat::{STAT_BYTES, Ticks, parse_stat};
 use crate::host::{HostError, Roots};
 use crate::model::Process;
 

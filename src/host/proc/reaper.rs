@@ -7,9 +7,8 @@
 
 use std::path::Path;
 
-use crate::host::proc::entry::STATUS_BYTES;
 use crate::host::proc::folder::Folder;
-use crate::host::proc::status::{ProcStatus, parse_status};
+use crate::host::proc::status::{ProcStatus, STATUS_BYTES, parse_status};
 
 /// Programs that ask to adopt orphans or are made to be a first process, by their short names (the
 /// kernel keeps 15 bytes).

@@ -177,6 +177,23 @@ pub fn read_start_ticks(proc: &Path, pid: u32) -> Result<Option<u64>, HostError>
     }
 }
 
+/// What a process has used of the CPU, in clock ticks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Ticks {
+    /// Clock ticks from boot to its start.
+    pub start: u64,
+    /// What it has used itself.
+    pub own: u64,
+    /// What its children used that have ended and were waited for, and theirs.
+    pub waited: u64,
+}
+
+impl Ticks {
+    pub(in crate::host) fn of(stat: &Stat<'_>) -> Self {
+        Self { start: stat.start_ticks, own: stat.cpu_ticks, waited: stat.waited_ticks }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -2,6 +2,9 @@
 
 use crate::host::proc::folder::Folder;
 
+/// The longest status that is read; groups come before `NSpid`, and a user may be in many.
+pub(in crate::host) const STATUS_BYTES: usize = 16 << 10;
+
 /// What is taken from a process's status. What the file does not hold is `None`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct ProcStatus<'a> {

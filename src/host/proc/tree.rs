@@ -16,10 +16,9 @@ use std::sync::Arc;
 
 use foldhash::{HashMap, HashMapExt as _, HashSet};
 
-use crate::host::proc::entry::{REVISIT_NS, Ticks};
 use crate::host::proc::folder::{Folder, ProcEntry};
 use crate::host::proc::io_counters::{IO_BYTES, parse_io};
-use crate::host::proc::stat::{STAT_BYTES, Stat, parse_stat};
+use crate::host::proc::stat::{STAT_BYTES, Stat, Ticks, parse_stat};
 use crate::model::Process;
 use crate::model::process::Descendants;
 
@@ -32,6 +31,9 @@ const MOST_OF_GROUP: usize = 64;
 
 /// So many generations are climbed.
 const MOST_ANCESTORS: usize = 16;
+
+/// How often it is read how much they have read and written.
+const IO_NS: u64 = 30_000_000_000;
 
 /// Everybody, as parents and children.
 #[derive(Debug)]
@@ -171,7 +173,7 @@ impl Tree {
         let mut content = [0; STAT_BYTES];
         let mut used: HashMap<u32, Ticks> = HashMap::new();
         let mut families: Vec<(&mut Process, u64, Vec<u32>, usize)> = Vec::new();
-        let is_io_due = self.io_looked_ns.is_none_or(|at| now_ns.saturating_sub(at) >= REVISIT_NS);
+        let is_io_due = self.io_looked_ns.is_none_or(|at| now_ns.saturating_sub(at) >= IO_NS);
         let mut io_bytes: HashMap<u32, u64> = HashMap::new();
         for process in processes {
             let Some(start_ticks) = process.start_ticks else {

@@ -10,7 +10,7 @@ use crate::host::gpu::gpu_files::read_held;
 use crate::host::owner::cgroup::CGROUP_BYTES;
 use crate::host::owner::place::Around;
 use crate::host::proc::cmdline::{CMDLINE_BYTES, parse_cmdline};
-use crate::host::proc::entry::{ProcessEntry, REVISIT_NS, SECOND_NS, STATUS_BYTES, Surroundings};
+use crate::host::proc::entry::{ProcessEntry, REVISIT_NS, SECOND_NS, Surroundings};
 use crate::host::proc::environ::{ENVIRON_BYTES, parse_whole_environ};
 use crate::host::proc::folder::{Folder, if_readable, is_gone};
 use crate::host::proc::framework::read_framework;
@@ -18,7 +18,7 @@ use crate::host::proc::io_counters::{IO_BYTES, parse_io};
 use crate::host::proc::notebook::parse_kernel;
 use crate::host::proc::small_file::read_text;
 use crate::host::proc::stat::Stat;
-use crate::host::proc::status::{owner_uid, parse_status};
+use crate::host::proc::status::{STATUS_BYTES, owner_uid, parse_status};
 use crate::model::Process;
 use crate::model::program::never_killed;
 
