@@ -427,6 +427,7 @@ mod tests {
         "max_peak",
         "at",
         "asked",
+        "gpus",
         "max_unattributed",
         "timeout",
         "wait",
