@@ -74,13 +74,33 @@ fn what(facts: &mut Section, gpu: &Gpu, mean: Option<f64>) {
         None => "not known".to_owned(),
     };
     let state = gpu.performance_state.map_or("not known".to_owned(), |state| format!("P{state}"));
+    let reasons = gpu.throttle_reasons.as_deref().map(|reasons| match reasons {
+        [] => "nothing".to_owned(),
+        reasons => reasons.iter().map(|it| escape(it)).collect::<Vec<_>>().join(", "),
+    });
+    let rate = |bytes: Option<u64>| match bytes {
+        Some(bytes) => format!("{}/s", Bytes(bytes)),
+        None => "not known".to_owned(),
+    };
+    let errors = gpu.ecc_uncorrected_errors.map(|count| count.to_string());
+    let known = |text: Option<String>| text.unwrap_or_else(|| "not known".to_owned());
     let speed = [
         format!("SM clock {}", number(gpu.sm_clock_mhz, " MHz")),
+        format!("memory clock {}", number(gpu.memory_clock_mhz, " MHz")),
         format!("performance state {state}"),
         format!("memory read or written {}", number(gpu.memory_percent, "% of the time")),
         format!("fan {}", number(gpu.fan_percent, "%")),
     ];
     facts.facts("", &speed);
+    facts.entry("", format!("clocks held down by: {}", known(reasons)));
+    let others = [
+        format!("encoder {}", number(gpu.encoder_percent, "%")),
+        format!("decoder {}", number(gpu.decoder_percent, "%")),
+        format!("PCIe received {}", rate(gpu.pcie_received_bytes_per_second)),
+        format!("sent {}", rate(gpu.pcie_sent_bytes_per_second)),
+        format!("uncorrected ECC errors {}", known(errors)),
+    ];
+    facts.facts("", &others);
 }
 
 /// Where its memory is: the first is the sum of the others, where all are known.

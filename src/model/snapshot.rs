@@ -211,6 +211,30 @@ pub struct Gpu {
     #[serde(default, deserialize_with = "whole")]
     #[schemars(with = "Option<f64>", range(min = 0))]
     pub sm_clock_mhz: Option<u32>,
+    /// Memory clock, in MHz. This and what follows, up to the fan, is read twice a minute.
+    #[serde(default, deserialize_with = "whole")]
+    #[schemars(with = "Option<f64>", range(min = 0))]
+    pub memory_clock_mhz: Option<u32>,
+    /// What holds the clocks down, as NVML names it; empty where nothing does.
+    #[serde(default)]
+    pub throttle_reasons: Option<Arc<[Arc<str>]>>,
+    /// Use of the video encoder. Percent.
+    #[serde(default, deserialize_with = "whole")]
+    #[schemars(with = "Option<f64>", range(min = 0))]
+    pub encoder_percent: Option<u32>,
+    /// Use of the video decoder. Percent.
+    #[serde(default, deserialize_with = "whole")]
+    #[schemars(with = "Option<f64>", range(min = 0))]
+    pub decoder_percent: Option<u32>,
+    /// Memory errors that could not be corrected, since the driver was loaded.
+    #[serde(default)]
+    pub ecc_uncorrected_errors: Option<u64>,
+    /// What the GPU received over PCIe in some 20 ms, as bytes a second.
+    #[serde(default)]
+    pub pcie_received_bytes_per_second: Option<u64>,
+    /// What it sent.
+    #[serde(default)]
+    pub pcie_sent_bytes_per_second: Option<u64>,
     /// Fan speed. Percent.
     #[serde(default, deserialize_with = "whole")]
     #[schemars(with = "Option<f64>", range(min = 0))]

@@ -526,14 +526,16 @@ fn a_sample_makes_no_more_calls_than_its_values_need() {
         "nvmlDeviceGetProcessUtilization",
     ];
     for name in each_sample {
-        assert_eq!(count(name), samples, "{name}");
+        // The memory's clock is read beside the SM's, twice a minute.
+        let more = u64::from(name == "nvmlDeviceGetClockInfo");
+        assert!((samples..=samples + more).contains(&count(name)), "{name}: {counts:?}");
     }
     let others: u64 = counts
         .iter()
         .filter(|((name, _), _)| !each_sample.contains(&name.as_str()))
         .map(|(_, count)| count)
         .sum();
-    assert!(others <= 24, "static facts are read once: {counts:?}");
+    assert!(others <= 30, "static facts are read once: {counts:?}");
 }
 
 #[test]

@@ -7,7 +7,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use nvml_wrapper::Nvml;
-use nvml_wrapper::enum_wrappers::device::{Clock, ComputeMode, TemperatureSensor};
+use nvml_wrapper::enum_wrappers::device::{
+    Clock, ComputeMode, EccCounter, MemoryError, PcieUtilCounter, TemperatureSensor,
+};
 
 use super::accounting::Accounting;
 use super::calls::{CallProgress, Calls};
@@ -29,6 +31,8 @@ const MOST_OF_POWER_LIMIT: f64 = 3.0;
 
 /// Settings that change by an administrator's hand, the power limit, and the slow fan.
 const SETTINGS_EVERY: Duration = Duration::from_secs(30);
+/// What only a page shows is first read after so long.
+const DETAILS_AFTER: Duration = Duration::from_millis(1500);
 /// MPS is rare; where its list was empty, it is looked at this often.
 const MPS_EVERY: Duration = Duration::from_secs(10);
 
@@ -81,6 +85,8 @@ pub(super) struct DeviceReader {
     calls: Calls,
     facts: Gpu,
     settings_read: Option<Instant>,
+    /// When what only a page shows is read again.
+    details_due: Instant,
     /// A setting failed when it was read last: until it is had, it is asked for at every sample, and its
     /// error is in every snapshot.
     settings_failed: bool,
@@ -132,6 +138,7 @@ impl DeviceReader {
             calls,
             facts,
             settings_read: None,
+            details_due: Instant::now() + DETAILS_AFTER,
             settings_failed: false,
             mig_mode_reported: false,
             lacks_list: false,
@@ -150,6 +157,7 @@ impl DeviceReader {
     pub(super) fn sample(&mut self) -> Reading {
         self.read_identity();
         self.read_settings();
+        self.read_details();
         let (memory, memory_unavailable) = match self.memory() {
             Ok(memory) => (self.believed(memory), None),
             Err(reason) => (None, Some(reason.into())),
@@ -302,6 +310,52 @@ impl DeviceReader {
             calls.at_most("nvmlDeviceGetFanSpeed_v2", MOST_FAN_PERCENT, || device.fan_speed(0));
         // Of a GPU that is silent nothing was asked.
         self.settings_failed = calls.errors.len() > errors_before || calls.is_silent();
+    }
+
+    /// Reads what only a GPU's page shows. Nothing is decided by it, so that what fails is not known, and no failure
+    /// of the sample. PCIe takes the driver 20 ms for each direction: one look does without.
+    fn read_details(&mut self) {
+        fn known<T, E: Into<Code>>(
+            calls: &Calls,
+            name: &'static str,
+            call: impl FnOnce() -> Result<T, E>,
+        ) -> Option<T> {
+            calls.raw(name, call).ok()
+        }
+        if Instant::now() < self.details_due {
+            return;
+        }
+        self.details_due = Instant::now() + SETTINGS_EVERY;
+        let Self { nvml, handle, calls, facts, .. } = self;
+        let device = handle.on(nvml);
+        let share = |percent: u32| Some(percent).filter(|percent| *percent <= 100);
+        facts.memory_clock_mhz =
+            known(calls, "nvmlDeviceGetClockInfo", || device.clock_info(Clock::Memory))
+                .filter(|clock| *clock <= MOST_MHZ);
+        let reasons = known(calls, "nvmlDeviceGetCurrentClocksThrottleReasons", || {
+            device.current_throttle_reasons()
+        });
+        facts.throttle_reasons = reasons.map(|reasons| {
+            let names = reasons.iter_names().map(|(name, _)| name.to_lowercase().replace('_', " "));
+            names.map(Into::into).collect()
+        });
+        facts.encoder_percent =
+            known(calls, "nvmlDeviceGetEncoderUtilization", || device.encoder_utilization())
+                .and_then(|used| share(used.utilization));
+        facts.decoder_percent =
+            known(calls, "nvmlDeviceGetDecoderUtilization", || device.decoder_utilization())
+                .and_then(|used| share(used.utilization));
+        facts.ecc_uncorrected_errors = known(calls, "nvmlDeviceGetTotalEccErrors", || {
+            device.total_ecc_errors(MemoryError::Uncorrected, EccCounter::Volatile)
+        });
+        let pcie = |counter| {
+            let rate =
+                known(calls, "nvmlDeviceGetPcieThroughput", || device.pcie_throughput(counter));
+            // Told in kilobytes.
+            rate.map(|rate| u64::from(rate) * 1000)
+        };
+        facts.pcie_received_bytes_per_second = pcie(PcieUtilCounter::Receive);
+        facts.pcie_sent_bytes_per_second = pcie(PcieUtilCounter::Send);
     }
 
     /// Whether nothing is told of who holds how much of the memory.

@@ -54,7 +54,7 @@ pub const TABLE_ROWS_MIN: u16 = 5;
 /// The rows that it keeps while the keys move in the findings.
 const TABLE_ROWS_ASIDE: u16 = 3;
 /// The rows that it keeps beside charts that are sure of theirs.
-const TABLE_ROWS_BESIDE: u16 = 8;
+const TABLE_ROWS_BESIDE: u16 = 6;
 /// The charts of GPUs that have lines are sure of at most so much of what the findings leave to them and the table.
 const CHARTS_SHARE: (u16, u16) = (3, 5);
 /// The findings have no more than this part of the screen.

@@ -37,7 +37,7 @@ const UNSUPPORTED: [u32; 3] = [3, 13, 25];
 const UNKNOWN: u32 = 999;
 const NOT_FOUND: u32 = 6;
 /// Values that a GPU need not have, and that may be absent where the driver says so.
-const OPTIONAL: [&str; 20] = [
+const OPTIONAL: [&str; 25] = [
     "memory_percent",
     "gpu_percent",
     "temperature_celsius",
@@ -45,6 +45,11 @@ const OPTIONAL: [&str; 20] = [
     "power_limit_watts",
     "sm_clock_mhz",
     "fan_percent",
+    "memory_clock_mhz",
+    "throttle_reasons",
+    "ecc_uncorrected_errors",
+    "pcie_received_bytes_per_second",
+    "pcie_sent_bytes_per_second",
     "performance_state",
     "compute_mode",
     "persistence_mode",

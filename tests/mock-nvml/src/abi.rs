@@ -325,7 +325,7 @@ symbols! {
     device nvmlDeviceGetClock() unsupported;
     device nvmlDeviceGetCpuAffinity() unsupported;
     device nvmlDeviceGetCurrentClocksEventReasons() unsupported;
-    device nvmlDeviceGetCurrentClocksThrottleReasons() unsupported;
+    device nvmlDeviceGetCurrentClocksThrottleReasons(out: Out<c_ulonglong>) |_| out.put(0x4);
     device nvmlDeviceGetDetailedEccErrors() unsupported;
     device nvmlDeviceGetDriverModel_v2() unsupported;
     device nvmlDeviceGetDynamicPstatesInfo() unsupported;
