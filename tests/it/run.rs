@@ -296,13 +296,14 @@ fn what_detaches_and_holds_memory_is_named_with_what_frees_it() {
 #[test]
 fn a_lost_gpu_makes_what_was_to_hold_unknown() {
     let machine = Machine::new(&one_gpu(&[]));
-    let (mut talking, pid) = measured(&machine, &["--max-peak", "50%", "-q"], "");
+    let (mut talking, pid) =
+        measured(&machine, &["--max-peak", "50%", "-q", "--interval", "50ms"], "");
     let mut scene = one_gpu(&[pid]);
     scene.faults.push(Fault::error("*", 15).on(0));
     let calls = || machine.counts().values().sum::<u64>();
     machine.play(&scene);
     let before = calls();
-    wait_until("it has looked again and again", || calls() > before + 60);
+    wait_until("it has looked again and again", || calls() > before + 20);
     talking.say("end");
     assert_eq!(talking.running.0.wait().unwrap().code(), Some(3));
 }

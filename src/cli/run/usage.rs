@@ -238,7 +238,25 @@ fn run_process(process: &Process, gpu: u32) -> RunProcess {
 mod tests {
     use super::*;
     use crate::config::Config;
+    use crate::model::Time;
     use crate::recording::RecordingReader;
+
+    #[test]
+    fn a_peak_is_not_known_where_a_process_that_came_later_cannot_be_told() {
+        let mut usage = Usage::new(Config::default().rules);
+        let unresolved = |pid: u32| Process {
+            pid,
+            unresolved: Some("a pid of another pid namespace".into()),
+            ..Process::default()
+        };
+        for (pids, is_blind) in [(&[7_u32] as &[u32], false), (&[7], false), (&[7, 8], true)] {
+            let mut snapshot = Snapshot::new(Time::default());
+            snapshot.gpus = vec![Gpu { processes: Some(Vec::new()), ..Gpu::default() }];
+            snapshot.processes = pids.iter().map(|&pid| unresolved(pid)).collect();
+            usage.observe(snapshot, |_| false);
+            assert_eq!(usage.is_blind(), is_blind, "{pids:?}");
+        }
+    }
 
     /// A quarter of an hour is injected, not waited for.
     #[test]
