@@ -205,6 +205,15 @@ impl Terminal {
         text
     }
 
+    /// Waits for text and for the end of its line: what is typed before that is echoed within it.
+    pub fn wait_for_line(&self, text: &str) {
+        self.wait_until(text, || {
+            let written = self.output.lock().unwrap();
+            let written = String::from_utf8_lossy(&written);
+            written.contains(text) && written.ends_with('\n')
+        });
+    }
+
     fn wait_until(&self, what: &str, mut so: impl FnMut() -> bool) {
         let begun = Instant::now();
         while !so() {

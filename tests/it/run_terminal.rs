@@ -37,7 +37,8 @@ fn type_and_wait(terminal: &mut Terminal, keys: &str, text: &str) {
 
 /// Its own shell brings back what was stopped when Enter is pressed.
 fn stop_and_continue(terminal: &mut Terminal) {
-    type_and_wait(terminal, "\u{1a}", "Stopped");
+    terminal.press("\u{1a}");
+    terminal.wait_for_line("Stopped");
     terminal.press("\n");
 }
 
@@ -58,19 +59,20 @@ while not count[signal.SIGQUIT]:
     print(signal.Signals(got).name, count[got], size if got == signal.SIGWINCH else "", flush=True)
 os._exit(9)"#;
     assert_same(&["python3", "-c", script], |terminal| {
-        terminal.wait_for("start", |screen| screen.contains("started"));
+        terminal.wait_for_line("started");
         for count in 1..4 {
-            type_and_wait(terminal, "\u{3}", &format!("SIGINT {count}"));
+            terminal.press("\u{3}");
+            terminal.wait_for_line(&format!("SIGINT {count}"));
         }
         stop_and_continue(terminal);
-        terminal.wait_for("its own hand", |screen| screen.contains("SIGCONT 1"));
+        terminal.wait_for_line("SIGCONT 1");
         terminal.resize(30, 100);
-        terminal.wait_for("size", |screen| screen.contains("SIGWINCH 1 100x30"));
+        terminal.wait_for_line("SIGWINCH 1 100x30");
         terminal.press("\u{1c}");
     });
     // What ends by Ctrl-C ends the loop of a shell script, too.
     assert_same(&["sh", "-c", "echo started; exec sleep 600"], |terminal| {
-        terminal.wait_for("start", |screen| screen.contains("started"));
+        terminal.wait_for_line("started");
         terminal.press("\u{3}");
     });
 }
