@@ -96,7 +96,7 @@ fn memory_cells(memory: Option<Memory>, free: Option<u64>, missing: &str) -> [St
 }
 
 /// `Free: GPU 2 32.8 GiB, GPU 1 30.1 GiB, …; largest unused: 38.0 GiB, ben's 398120`: where a job fits, of as many
-/// GPUs as fit on a line, and whom to ask.
+/// GPUs as fit on a line, and whom to ask. One that is claimed is for somebody else.
 pub(super) fn free(
     snapshot: &Snapshot,
     unused: Option<&ProcessRow<'_>>,
@@ -105,7 +105,7 @@ pub(super) fn free(
     let mut free: Vec<(u64, u32)> = snapshot
         .gpus
         .iter()
-        .filter(|gpu| gpu.stale_seconds.is_none())
+        .filter(|gpu| gpu.stale_seconds.is_none() && gpu.claim.is_none())
         .filter_map(|gpu| Some((gpu.free_bytes()?, gpu.index)))
         .collect();
     free.sort_by_key(|&(bytes, index)| (Reverse(bytes), index));

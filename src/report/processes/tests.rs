@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::*;
-use crate::model::snapshot::Memory;
+use crate::model::snapshot::{Claim, Memory};
 use crate::model::{Gpu, GpuProcess, Process};
 use crate::units::{GIB, MIB};
 
@@ -107,4 +107,16 @@ fn what_is_not_known_is_neither_none_nor_zero() {
     assert!(below.starts_with("The processes could not be listed: GPU 0.\n"));
     snapshot.gpus[0].processes = Some(Vec::new());
     assert!(below_gpus(&snapshot, None).starts_with("No process holds GPU memory.\n"));
+}
+
+#[test]
+fn the_first_line_says_where_memory_is_free_to_take() {
+    let gpus = (0..16).map(|at| gpu(at, u64::from(at) * GIB, Vec::new())).collect();
+    let mut snapshot = snapshot(gpus, Vec::new());
+    snapshot.gpus[1].memory_limit_free_bytes = Some(GIB);
+    snapshot.gpus[2].stale_seconds = Some(30.0);
+    snapshot.gpus[3].claim = Some(Claim::default());
+    let first = |width| text(&snapshot, width).lines().next().unwrap().to_owned();
+    assert_eq!(first(Some(60)), "Free: GPU 0 79.5 GiB, GPU 4 75.5 GiB, GPU 5 74.5 GiB, …");
+    assert!(first(None).ends_with(", GPU 15 64.5 GiB, GPU 1 1.0 GiB"), "{}", first(None));
 }
