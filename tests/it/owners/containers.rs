@@ -109,11 +109,12 @@ fn a_container_of_containerd_is_stopped_in_its_namespace() {
         command.output().unwrap()
     };
     wait_until("containerd answers", || typed("ctr version").status.success());
-    // The same id in two namespaces.
+    // The same id in two namespaces; what an interrupted run has left keeps another.
+    let id = format!("job-{}", std::process::id());
     let mut pids = Vec::new();
     for space in ["lab", "other"] {
         let line = format!(
-            "ctr -n {space} run -d --rootfs {} job-7 /bin/busybox sh -c \"{}\"",
+            "ctr -n {space} run -d --rootfs {} {id} /bin/busybox sh -c \"{}\"",
             root.display(),
             PROGRAM.replace("sleep", "/bin/sleep")
         );
@@ -121,22 +122,22 @@ fn a_container_of_containerd_is_stopped_in_its_namespace() {
         assert!(started.status.success(), "{started:?}");
         let listed = typed(&format!("ctr -n {space} tasks ls")).stdout;
         let listed = String::from_utf8(listed).unwrap();
-        let row = listed.lines().find(|row| row.starts_with("job-7")).unwrap();
+        let row = listed.lines().find(|row| row.starts_with(&id)).unwrap();
         let pid: u32 = row.split_whitespace().nth(1).unwrap().parse().unwrap();
         pids.push(pid);
     }
     let (process, step) = seen(pids[0]);
     assert_eq!(
         process["container"],
-        json!({"runtime": "containerd", "namespace": "lab", "id": "job-7"})
+        json!({"runtime": "containerd", "namespace": "lab", "id": id})
     );
-    assert_eq!(command(&step), "ctr -n lab tasks kill job-7");
+    assert_eq!(command(&step), format!("ctr -n lab tasks kill {id}"));
     assert!(typed(command(&step)).status.success());
     wait_until("the container has ended", || !lives(pids[0]));
     assert!(lives(pids[1]), "the other one was not meant");
-    typed(
-        "ctr -n other tasks kill -s SIGKILL job-7; ctr -n other tasks rm job-7; ctr -n lab tasks rm job-7",
-    );
+    typed(&format!(
+        "ctr -n other tasks kill -s SIGKILL {id}; ctr -n other tasks rm {id}; ctr -n lab tasks rm {id}"
+    ));
     drop(daemon);
 }
 
