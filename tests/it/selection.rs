@@ -71,7 +71,8 @@ fn watch(replay: &str, more: &[&str]) -> Pids {
     let is_row = |line: &&str| !line.trim().is_empty() && !line.starts_with("──");
     let rows = lines.skip(1).take_while(is_row);
     let pid = |line: &str| {
-        let word = line.split_whitespace().nth(1)?;
+        // Before the GPU are the mark of a finding and that of the selection.
+        let word = line.trim_start_matches(['▌', '▸', ' ']).split_whitespace().nth(1)?;
         word.split('/').next()?.parse().ok()
     };
     rows.filter_map(pid).collect()
