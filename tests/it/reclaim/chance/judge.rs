@@ -154,9 +154,9 @@ fn stranger(
         if !born.has_gpu {
             return Some("it holds no GPU");
         }
-        // Until it has executed itself it has its parent's environment.
-        let own = truth.executed.get(&next).copied().unwrap_or(born.at);
-        if born.is_kept && call(sent).is_some_and(|&call| own < call) {
+        // Until it has executed itself it has its parent's environment, and one that was ended before had no other.
+        let own = truth.executed.get(&next);
+        if born.is_kept && own.zip(call(sent)).is_some_and(|(own, call)| own < call) {
             return Some("it, or who started it, is kept");
         }
         let Some(&held) = opened.get(&born.of) else {
